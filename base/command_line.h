@@ -64,6 +64,14 @@ absl::StatusOr<std::vector<T>> ParseNames(absl::string_view flag,
   return items;
 }
 
+// kInvalidArgument: "--name=value: what".
+template <typename T>
+absl::Status FlagError(absl::string_view name, const T& value,
+                       absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", name, "=", value, ": ", what));
+}
+
 // Error: kInvalidArgument unless low <= value <= high.
 inline absl::Status CheckRange(absl::string_view flag, int64_t value,
                                int64_t low, int64_t high) {

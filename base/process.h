@@ -63,7 +63,8 @@ std::vector<pid_t> ProcessesWithVariable(absl::string_view variable);
 bool DescendsFrom(pid_t process, pid_t ancestor);
 
 // Waits until the process, which may be anybody's, has ended; it may still be a
-// zombie then. False if it has not ended within the time, or there is none.
+// zombie then, or be gone, as one of an unused number is. False if it has not
+// ended within the time.
 bool AwaitProcessEnd(pid_t process, absl::Duration timeout);
 
 // The cores that this thread may use: those of its CPU affinity, and no more

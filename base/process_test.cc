@@ -341,6 +341,9 @@ TEST(ProcessesTest, AreFoundByAVariableAndAsDescendants) {
   kill(process.pid(), SIGKILL);
   EXPECT_TRUE(AwaitProcessEnd(process.pid(), kPatience));
   EXPECT_THAT(ProcessesWithVariable(variable), Not(Contains(process.pid())));
+  const pid_t reaped = process.pid();
+  process.End();
+  EXPECT_TRUE(AwaitProcessEnd(reaped, absl::ZeroDuration()));
 }
 
 }  // namespace

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/counter_random.h"
+
 namespace lockstep {
 
 inline bool IsExhaustive() {
@@ -27,10 +29,8 @@ std::vector<T> SliceOf(std::vector<T> grid, uint64_t parts, uint64_t salt = 0) {
   if (IsExhaustive()) return grid;
   std::vector<T> slice;
   for (size_t i = 0; i < grid.size(); ++i) {
-    uint64_t z = (i + (salt << 32)) * 0x9e3779b97f4a7c15;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    if (i == 0 || (z ^ (z >> 31)) % parts == 0) {
+    const uint64_t hash = MixBits((i + (salt << 32)) * 0x9e3779b97f4a7c15);
+    if (i == 0 || hash % parts == 0) {
       slice.push_back(std::move(grid[i]));
     }
   }

@@ -1,22 +1,18 @@
 #!/usr/bin/python3
 """Checks workflows, GitLab's jobs and Dockerfiles without their services.
 
-usage: ci/check.py [--root=DIR]
+usage: ci/check.py
 
 Of the workflows in .github/workflows it asks the rules of ci/README.md (actions
-by hash, least permissions, no GPU for forks, JUnit always kept, ...), and of
-every command that they, ci/gitlab-ci.yml and the Dockerfiles run that it exists:
-scripts of the project and their syntax, stages of .ci/run; and wherever they, ci/
-and .ci/run name a target or a configuration of Bazel, that there is one.
-Prints one line for each problem; exit status 1 if there is one. Needs PyYAML.
+by hash, least permissions, no GPU for forks, JUnit always kept, ...); and wherever
+they, ci/ and .ci/run name a script of the project, a stage of .ci/run, a flag of
+run.sh, or a target or a configuration of Bazel, that there is one. Prints one line
+for each problem; exit status 1 if there is one. Needs PyYAML.
 """
 
-import argparse
 import glob
 import os
 import re
-import shlex
-import shutil
 import subprocess
 import sys
 
@@ -25,28 +21,30 @@ import yaml
 FORK_GUARD = ("(github.event_name != 'pull_request' || github.event.pull_request"
               ".head.repo.full_name == github.repository)")
 HOSTED = re.compile(r"ubuntu-\d\d\.\d\d$")
-SHELL_WORDS = set("read if then fi for do done { } [ [[ echo export set trap".split())
-BUNDLE = "gpu_bundle/run.sh"  # No file of the project's tree.
 BUNDLE_FLAGS = {"--suite", "--budget", "--out"}
 SUITES = {"correct", "kernels", "train", "all"}
-# What a runner or an image brings, whether or not this machine has it.
-ELSEWHERE = {"apt-get"}
 
 
 def as_list(value):
     return value if isinstance(value, list) else [] if value is None else [value]
 
 
+def run(*command, **options):
+    return subprocess.run(command, text=True, capture_output=True, check=False, **options)
+
+
 def check_step(step, text):
     """Yields the problems of one step of a job."""
-    uses, run = step.get("uses", ""), str(step.get("run", ""))
+    uses, script = step.get("uses", ""), str(step.get("run", ""))
     options = step.get("with") or {}
     if uses and not uses.startswith("./"):
         if not re.search(r"uses: %s # v\d+\.\d+\.\d+$" % re.escape(uses), text, re.M) or (
                 not re.fullmatch(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}", uses)):
             yield "%s is not pinned by commit hash with its version behind it" % uses
-    if "${{" in run:
-        yield "an expression inside a script: %s" % run.strip().splitlines()[0]
+    if "${{" in script:
+        yield "an expression inside a script: %s" % script.strip().splitlines()[0]
+    if script:
+        yield from run("bash", "-n", input=script).stderr.splitlines()
     if uses.startswith("actions/checkout@") and options.get("persist-credentials") is not False:
         yield "checkout leaves its credentials behind"
     if uses.startswith("actions/cache@") and "hashFiles(" not in options.get("key", ""):
@@ -126,57 +124,11 @@ def check_gitlab_rules(name, text):
                 break
         if "tags" in job and fork not in before:
             problems.append("job %s: runs for merge requests from forks too" % job_name)
+        script = "\n".join(job["script"] + base.get("before_script", []))
+        problems += run("bash", "-n", input=script).stderr.splitlines()
         if "timeout" not in job and "timeout" not in base:
             problems.append("job %s: has no timeout" % job_name)
     return ["%s: %s" % (name, problem) for problem in problems]
-
-
-def scripts_of(path, text):
-    """Yields each script that a workflow, GitLab's jobs or a Dockerfile runs."""
-    if "Dockerfile" in os.path.basename(path):
-        for line in text.splitlines():
-            if line.startswith("RUN "):
-                yield line[4:]
-            elif line.startswith("COPY "):  # The context is tools/.
-                yield "\n".join("tools/" + name for name in line.split()[1:-1]
-                                if name.endswith(".sh"))
-        return
-    document = yaml.safe_load(text)
-    for job in document.get("jobs", document).values():
-        if not isinstance(job, dict):
-            continue
-        for entry in (job.get("strategy") or {}).get("matrix", {}).get("include", []):
-            if "stages" in entry:
-                yield ".ci/run " + entry["stages"]
-        for entry in (job.get("parallel") or {}).get("matrix", []):
-            yield ".ci/run " + " ".join(entry["STAGE"])
-        for step in job.get("steps", []):
-            if "run" in step:
-                yield step["run"]
-        lines = job.get("before_script", []) + job.get("script", [])
-        if lines:
-            yield "\n".join(lines)
-
-
-def commands_of(script):
-    """Yields the words of each simple command of a script."""
-    for line in script.replace("\\\n", " ").replace("|\n", "| ").splitlines():
-        for inner in re.findall(r"\$\(([^()]*)\)", line):
-            yield from commands_of(inner)
-        words = []
-        # Redirections are no commands; their spaces would make them look so.
-        line = re.sub(r"\d?>+&?\s*(\"[^\"]*\"|\S+)", "", line)
-        lexer = shlex.shlex(line, posix=True, punctuation_chars="();<>|&")
-        lexer.whitespace_split = True
-        for word in list(lexer) + [";"]:
-            if set(word) & set(";|&()") and set(word) <= set("();<>|&"):
-                while words and (words[0] in SHELL_WORDS - {"echo"} or "=" in words[0]):
-                    words = [] if words[0] in ("read", "trap") else words[1:]
-                if words:
-                    yield words
-                words = []
-            else:
-                words.append(word)
 
 
 def read(*path):
@@ -184,60 +136,23 @@ def read(*path):
         return opened.read()
 
 
-def syntax_problem(root, path):
-    """Says what is wrong with a script of the project, or returns None."""
-    full = os.path.join(root, path)
-    if not os.access(full, os.X_OK):
-        return "no script %s that can be run" % path
-    first = read(full).splitlines()[0]
-    if "python" in first:
-        command = [sys.executable, "-c", "import ast,sys;ast.parse(open(sys.argv[1]).read())"]
-    else:
-        command = [first.split("/")[-1].split()[-1], "-n"]
-    outcome = subprocess.run(command + [full], capture_output=True, text=True, check=False)
-    return None if outcome.returncode == 0 else "%s: %s" % (path, outcome.stderr.strip())
-
-
-def check_command(words, root):
-    """Returns what is wrong with one command, or None."""
-    name = words[0].replace("/opt/lockstep/", "")  # In a Dockerfile.
-    if name.endswith(BUNDLE):
-        flags = {word.partition("=")[0] for word in words[1:]}
-        return None if flags == BUNDLE_FLAGS else "%s has flags %s" % (
-            BUNDLE, " ".join(sorted(BUNDLE_FLAGS)))
-    if "/" in name:
-        problem = syntax_problem(root, name)
-        if problem or name != ".ci/run":
-            return problem
-        outcome = subprocess.run([os.path.join(root, name), "--list"], text=True,
-                                 capture_output=True, check=False)
-        stages = [word for word in words[1:] if "$" not in word]
-        unknown = set(stages) - set(outcome.stdout.split())
-        return ".ci/run has no stage %s" % ", ".join(unknown) if unknown else None
-    if name in SHELL_WORDS or name in ELSEWHERE or shutil.which(name):
-        return None
-    return "no command %s" % name
-
-
-def check_commands(name, text, root):
-    """Returns the problems of all commands that a file runs."""
-    problems = []
-    for script in scripts_of(name, text):
-        outcome = subprocess.run(["bash", "-n"], input=script, text=True,
-                                 capture_output=True, check=False)
-        if outcome.returncode != 0:
-            problems.append(outcome.stderr.strip())
-            continue
-        found = [check_command(words, root) for words in commands_of(script)]
-        problems += [problem for problem in found if problem]
+def check_names(name, text, root):
+    """Returns what a file names and the project does not have."""
+    paths = set(re.findall(r"(?<![\w./-])(?:/opt/lockstep/)?((?:\.ci|ci|tools)/\w[\w.-]*\b)",
+                           text))
+    for sources in re.findall(r"^COPY (.*) /opt/lockstep/tools/$", text, re.M):
+        paths.update("tools/" + source for source in sources.split())
+    problems = ["there is no %s" % path for path in sorted(paths)
+                if not os.path.exists(os.path.join(root, path))]
+    stages = " ".join(sum(re.findall(
+        r"^ +stages: (.*)|STAGE: \[(.*)\]|\.ci/run((?: \w+)+)", text, re.M), ()))
+    known = run(os.path.join(root, ".ci/run"), "--list").stdout.split()
+    problems += ["no stage %s" % stage for stage in re.findall(r"\w+", stages)
+                 if stage not in known]
+    flags = set(re.findall(r"--\w+", " ".join(re.findall(r"run\.sh((?: --\w+=\S+)+)", text))))
+    problems += ["run.sh has no %s" % flag for flag in sorted(flags - BUNDLE_FLAGS)]
     if re.search(r"^\s*(FROM|image:|container:)\s+[\w-]+\.[\w.-]*/", text, re.M):
         problems.append("names the host of a registry")
-    return ["%s: %s" % (name, problem) for problem in problems]
-
-
-def check_names(name, text, root):
-    """Returns the targets and configurations of Bazel that do not exist."""
-    problems = []
     configurations = set(re.findall(r"^\w+:(\w+) ", read(root, ".bazelrc"), re.M))
     for configuration in re.findall(r"--config=(\w+)", text):
         if configuration not in configurations:
@@ -255,29 +170,22 @@ def check_names(name, text, root):
 
 
 def main():
-    parser = argparse.ArgumentParser(usage=__doc__)
-    parser.add_argument("--root", default=os.path.join(os.path.dirname(__file__), ".."))
-    flags = parser.parse_args()
+    root = os.path.join(os.path.dirname(__file__), "..")
     problems = []
-    workflows = sorted(glob.glob(os.path.join(flags.root, ".github/workflows/*.yml")))
-    jobs = [os.path.join(flags.root, "ci", name)
-            for name in ("Dockerfile.cpu", "Dockerfile.cuda", "gitlab-ci.yml")]
-    texts = [os.path.join(flags.root, name) for name in (
-        ".ci/run", "ci/README.md", "ci/compare.py", "ci/slurm.sh")]
-    for path in workflows + jobs + texts:
-        name, text = os.path.relpath(path, flags.root), read(path)
+    workflows = sorted(glob.glob(os.path.join(root, ".github/workflows/*.yml")))
+    others = [os.path.join(root, name) for name in (
+        ".ci/run", "ci/Dockerfile.cpu", "ci/Dockerfile.cuda", "ci/README.md", "ci/compare.py",
+        "ci/gitlab-ci.yml", "ci/slurm.sh")]
+    for path in workflows + others:
+        name, text = os.path.relpath(path, root), read(path)
         if path in workflows:
             problems += check_rules(name, text)
         elif path.endswith(".yml"):
             problems += check_gitlab_rules(name, text)
-        if path not in texts:
-            problems += check_commands(name, text, flags.root)
-        problems += check_names(name, text, flags.root)
+        problems += check_names(name, text, root)
     if not workflows:
-        problems.append("no workflow in %s" % flags.root)
-    for problem in problems:
-        print(problem)
-    sys.exit(1 if problems else 0)
+        problems.append("no workflow in %s" % root)
+    sys.exit("\n".join(problems) or 0)
 
 
 if __name__ == "__main__":

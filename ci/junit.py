@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Collects the JUnit files of one `bazel test`, and says what is in them.
 
-usage: ci/junit.py [--title=TITLE] [--output_dir=DIR] FILE...
+usage: ci/junit.py [--title=TITLE] [--output_dir=DIR] FILE
 
-A FILE whose name ends in .xml is JUnit. Any other is what `bazel test
---build_event_json_file=FILE` wrote: it names the JUnit files of exactly the
-tests of that run, cached ones too, where bazel-testlogs has those of earlier
-runs as well. With --output_dir they are copied there, as package/test.xml.
+FILE is what `bazel test --build_event_json_file=FILE` wrote: it names the JUnit
+files of exactly the tests of that run, cached ones too, where bazel-testlogs has
+those of earlier runs as well. With --output_dir they are copied there, as
+package/test.xml.
 
 Prints how many test cases passed, failed and were skipped, what failed, and why
 what was skipped was, in Markdown; a GitHub job's summary gets it too
@@ -86,24 +86,19 @@ def main():
     parser = argparse.ArgumentParser(usage=__doc__, add_help=True)
     parser.add_argument("--title", default="tests")
     parser.add_argument("--output_dir", default="")
-    parser.add_argument("files", nargs="+")
+    parser.add_argument("events")
     flags = parser.parse_args()
     results = {}
-    for path in flags.files:
-        if path.endswith(".xml"):
-            found = [(os.path.splitext(path)[0], path)]
-        else:
-            found = files_of_events(path)
-        for name, xml in found:
-            try:
-                results[name] = read_cases(xml)
-            except (OSError, ElementTree.ParseError):
-                results[name] = None
-                continue
-            if flags.output_dir:
-                copy = os.path.join(flags.output_dir, name + ".xml")
-                os.makedirs(os.path.dirname(copy), exist_ok=True)
-                shutil.copyfile(xml, copy)
+    for name, xml in files_of_events(flags.events):
+        try:
+            results[name] = read_cases(xml)
+        except (OSError, ElementTree.ParseError):
+            results[name] = None
+            continue
+        if flags.output_dir:
+            copy = os.path.join(flags.output_dir, name + ".xml")
+            os.makedirs(os.path.dirname(copy), exist_ok=True)
+            shutil.copyfile(xml, copy)
     text = summary(flags.title, results)
     sys.stdout.write(text)
     if os.environ.get("GITHUB_STEP_SUMMARY"):

@@ -1,6 +1,7 @@
 #!/bin/sh
 #SBATCH --job-name=lockstep
 #SBATCH --nodes=1
+#SBATCH --exclusive
 #SBATCH --time=01:30:00
 #SBATCH --output=lockstep-%j.log
 usage() {
@@ -8,12 +9,13 @@ usage() {
 usage: sbatch [SBATCH FLAGS] ci/slurm.sh BUNDLE.tgz [--out=DIR] [RUN FLAGS]
 
 Unpacks the GPU bundle on each node of the job, on the node's own disk, and runs
-it there once, on all GPUs that the job has on it. RUN FLAGS go to its run.sh:
+it there once, on all CPUs of the node (Slurm's default is one of them) and all
+GPUs that the job has on it. RUN FLAGS go to its run.sh:
 --suite=correct|kernels|train|all, --budget=SECONDS. For example, on two nodes of
 eight GPUs:
 
   bazel build --config=cuda //tools/gpu_bundle
-  sbatch --nodes=2 --gpus-per-node=8 --exclusive ci/slurm.sh \
+  sbatch --nodes=2 --gpus-per-node=8 ci/slurm.sh \
       bazel-bin/tools/gpu_bundle/gpu_bundle.tgz --suite=correct
 
 BUNDLE and DIR (default: lockstep-JOBID) have to be on a file system that all
@@ -66,7 +68,7 @@ fi > "${out}/log.txt" 2>&1
 echo "$?" > "${out}/status"
 '
 srun --nodes="${SLURM_JOB_NUM_NODES}" --ntasks="${SLURM_JOB_NUM_NODES}" \
-  --ntasks-per-node=1 sh -c "${on_a_node}" sh "${bundle}" "${out}" "$@"
+  --ntasks-per-node=1 --cpu-bind=none sh -c "${on_a_node}" sh "${bundle}" "${out}" "$@"
 
 wrong=0 without=0 nodes=0
 for status in "${out}"/*/status; do

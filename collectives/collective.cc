@@ -187,8 +187,9 @@ int64_t AgreedCount(const Collective& call, int world_size) {
       return call.counts.empty() ? call.input.count : call.output.count;
     case Operation::kAllToAll:
       return call.input.count / world_size;
-    case Operation::kBarrier:
     case Operation::kAllocate:
+      return call.counts.empty() ? 0 : call.counts[0];
+    case Operation::kBarrier:
     case Operation::kSplit:
       break;
   }
@@ -252,10 +253,9 @@ std::string Arguments(const Call& call) {
     case Operation::kReduce:
       return absl::StrCat(data, ", ", Name(call.op), ", root ", call.peer);
     case Operation::kAllGather:
-      return call.counts_hash == 0
-                 ? data
-                 : absl::StrCat(data, ", counts #",
-                                absl::Hex(call.counts_hash & 0xffffff));
+      return !call.hashed ? data
+                          : absl::StrCat(data, ", counts #",
+                                         absl::Hex(call.hash & 0xffffff));
     case Operation::kAllToAll:
       return data;
     case Operation::kBroadcast:
@@ -292,7 +292,7 @@ void SetSite(Call& call, const CallSite& site) {
 bool Agree(const Call& a, const Call& b) {
   return a.operation == b.operation && a.type == b.type && a.op == b.op &&
          a.peer == b.peer && a.uniform == b.uniform && a.count == b.count &&
-         a.counts_hash == b.counts_hash;
+         a.hashed == b.hashed && (!a.hashed || a.hash == b.hash);
 }
 
 Call CallOf(const Collective& collective, int world_size) {
@@ -306,7 +306,7 @@ Call CallOf(const Collective& collective, int world_size) {
   call.peer = collective.peer;
   call.uniform = collective.uniform;
   call.count = AgreedCount(collective, world_size);
-  call.counts_hash = Hash(collective.counts);
+  call.AddToHash(Hash(collective.counts));
   SetSite(call, collective.site);
   return call;
 }

@@ -275,12 +275,19 @@ struct Call {
   Operation operation = Operation::kBarrier;
   DataType type = {};
   ReduceOp op = {};
-  bool uniform = false;  // A UniformAllReduce.
+  bool uniform : 1 = false;  // A UniformAllReduce.
+  bool hashed : 1 = false;   // Whether there is a hash.
   int32_t peer = 0;
-  int64_t count = 0;         // AgreedCount; bytes of kAllocate.
-  uint64_t counts_hash = 0;  // Of an AllGather of unequal counts.
+  int64_t count = 0;  // AgreedCount; bytes of kAllocate.
   int32_t line = 0;
   char file[84] = {};  // The end of the path of the source file.
+  uint64_t hash = 0;   // Of an AllGather of unequal counts.
+
+  // Takes what else the ranks must agree on; 0 is nothing.
+  void AddToHash(uint64_t what) {
+    hash ^= what;
+    hashed = hash != 0;
+  }
 };
 
 // Whether two ranks' calls fit together; where they were made does not count.

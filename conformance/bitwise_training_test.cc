@@ -28,7 +28,7 @@
 #include "conformance/report/claim_recorder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/cpu/classifier.h"
+#include "models/cpu/cpu_model.h"
 #include "models/data/dataset.h"
 #include "models/io/safetensors.h"
 #include "models/model.h"
@@ -77,13 +77,13 @@ absl::StatusOr<std::string> TrainedBits(Communicator& group,
   const TrainerOptions options = {.batch_size = 6,  // Of all ranks.
                                   .learning_rate = 0.02f,
                                   .bucket_bytes = run.bucket_bytes};
-  const Dataset data = BlobDataset(run.steps * options.batch_size);
+  const MemoryDataset data = BlobDataset(run.steps * options.batch_size);
   // Another draw on each rank: the trainer gives all rank 0's.
   const uint64_t seed = 1 + static_cast<uint64_t>(group.rank());
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::unique_ptr<Model> model,
       run.model == "resnet18"
-          ? CreateResNet18(seed, /*image_size=*/28, run.width)
+          ? CreateModel(absl::StrCat("resnet18:width=", run.width), seed)
           : CreateModel(run.model, seed));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                             Trainer::Create(group, *model, data, options));

@@ -27,7 +27,7 @@
 #include "conformance/training_run.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/cpu/classifier.h"
+#include "models/cpu/cpu_model.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
 

@@ -28,7 +28,7 @@
 #include "conformance/mutant.h"
 #include "conformance/reference/lenet_reference.h"
 #include "conformance/training_run.h"
-#include "models/cpu/classifier.h"
+#include "models/cpu/cpu_model.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
@@ -183,8 +183,8 @@ Evaluation Mean(double loss_sum, int64_t correct, int64_t samples) {
 }
 
 // BlobDataset, made once.
-const Dataset& EvaluationData(int64_t size) {
-  static auto& cache = *new std::map<int64_t, Dataset>;
+const MemoryDataset& EvaluationData(int64_t size) {
+  static auto& cache = *new std::map<int64_t, MemoryDataset>;
   if (!cache.contains(size)) cache.emplace(size, BlobDataset(size));
   return cache.at(size);
 }
@@ -195,7 +195,7 @@ Evaluation MeanOf(const Metrics& metrics) {
 
 // What the model makes of each batch of the samples, in order.
 absl::StatusOr<std::vector<Metrics>> EvaluateBatches(
-    Model& model, const Dataset& data, std::span<const int64_t> samples) {
+    Model& model, const MemoryDataset& data, std::span<const int64_t> samples) {
   std::vector<Metrics> parts;
   while (!samples.empty()) {
     const std::span<const int64_t> batch = samples.first(
@@ -227,7 +227,7 @@ absl::Status CheckEvaluation(const OneRankEvaluation& want,
 absl::StatusOr<OneRankEvaluation> EvaluateOnOneRank(int64_t size,
                                                     uint32_t draw) {
   SetComputeThreads(1);
-  const std::unique_ptr<Model> model = CreateLeNet(/*seed=*/0);
+  const std::unique_ptr<Model> model = *CreateModel("lenet", /*seed=*/0);
   SetParameters(*model, draw);
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::vector<Metrics> parts,
@@ -250,7 +250,7 @@ absl::StatusOr<OneRankEvaluation> EvaluateOnOneRank(int64_t size,
 }
 
 absl::StatusOr<Evaluation> EvaluateByTrainer(Communicator& group, Model& model,
-                                             const Dataset& data) {
+                                             const MemoryDataset& data) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                             Trainer::Create(group, model, data, {}));
   LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, trainer->Evaluate(data));
@@ -262,12 +262,12 @@ absl::StatusOr<std::vector<Evaluation>> RunEvaluation(Backend backend,
                                                       int64_t size,
                                                       Evaluator& evaluate,
                                                       uint32_t draw) {
-  const Dataset& data = EvaluationData(size);
+  const MemoryDataset& data = EvaluationData(size);
   const auto results = RunRanksCollect(
       backend, world_size,
       [&](Communicator& group) -> absl::StatusOr<std::string> {
         SetComputeThreads(1);
-        const std::unique_ptr<Model> model = CreateLeNet(/*seed=*/0);
+        const std::unique_ptr<Model> model = *CreateModel("lenet", /*seed=*/0);
         if (group.rank() == 0) SetParameters(*model, draw);
         LOCKSTEP_RETURN_IF_ERROR(
             BroadcastParameters(group, model->parameters()));
@@ -298,7 +298,7 @@ Metrics SumOf(const std::vector<Metrics>& parts) {
 
 // The rank's share of the first `size` samples, in whole batches.
 absl::StatusOr<Metrics> EvaluateShare(const Communicator& group, Model& model,
-                                      const Dataset& data, int64_t size) {
+                                      const MemoryDataset& data, int64_t size) {
   const int64_t batches = (size + kBatch - 1) / kBatch;
   const Shard shard = ExactShard(batches, group.world_size(), group.rank());
   LOCKSTEP_ASSIGN_OR_RETURN(
@@ -310,7 +310,8 @@ absl::StatusOr<Metrics> EvaluateShare(const Communicator& group, Model& model,
 }
 
 absl::StatusOr<Evaluation> ReduceShares(Communicator& group, Model& model,
-                                        const Dataset& data, int64_t size) {
+                                        const MemoryDataset& data,
+                                        int64_t size) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Metrics share,
                             EvaluateShare(group, model, data, size));
   LOCKSTEP_ASSIGN_OR_RETURN(const Metrics sum, AllReduceMetrics(group, share));
@@ -364,17 +365,17 @@ Mutant Planted(Mutant mutant, const Planting& planting) {
 }  // namespace
 
 absl::StatusOr<Evaluation> ReportOwnShare(Communicator& group, Model& model,
-                                          const Dataset& data) {
+                                          const MemoryDataset& data) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Metrics share,
-                            EvaluateShare(group, model, data, data.size));
+                            EvaluateShare(group, model, data, data.size()));
   return MeanOf(share);
 }
 
 absl::StatusOr<Evaluation> PadSampler(Communicator& group, Model& model,
-                                      const Dataset& data) {
+                                      const MemoryDataset& data) {
   LOCKSTEP_ASSIGN_OR_RETURN(
       DistributedSampler sampler,
-      DistributedSampler::Create({.dataset_size = data.size,
+      DistributedSampler::Create({.dataset_size = data.size(),
                                   .world_size = group.world_size(),
                                   .rank = group.rank(),
                                   .shuffle = false}));
@@ -388,23 +389,23 @@ absl::StatusOr<Evaluation> PadSampler(Communicator& group, Model& model,
 }
 
 absl::StatusOr<Evaluation> DropPartialBatch(Communicator& group, Model& model,
-                                            const Dataset& data) {
-  return ReduceShares(group, model, data, data.size / kBatch * kBatch);
+                                            const MemoryDataset& data) {
+  return ReduceShares(group, model, data, data.size() / kBatch * kBatch);
 }
 
 absl::StatusOr<Evaluation> AverageRanksMeans(Communicator& group, Model& model,
-                                             const Dataset& data) {
+                                             const MemoryDataset& data) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Metrics share,
-                            EvaluateShare(group, model, data, data.size));
+                            EvaluateShare(group, model, data, data.size()));
   double means[] = {MeanOf(share).loss, MeanOf(share).accuracy};
   LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(means));
   return Evaluation{means[0] / group.world_size(),
-                    means[1] / group.world_size(), data.size};
+                    means[1] / group.world_size(), data.size()};
 }
 
 absl::StatusOr<Evaluation> AverageRanksAccuracies(Communicator& group,
                                                   Model& model,
-                                                  const Dataset& data) {
+                                                  const MemoryDataset& data) {
   LOCKSTEP_ASSIGN_OR_RETURN(Evaluation right,
                             EvaluateByTrainer(group, model, data));
   LOCKSTEP_ASSIGN_OR_RETURN(const Evaluation wrong,
@@ -414,8 +415,8 @@ absl::StatusOr<Evaluation> AverageRanksAccuracies(Communicator& group,
 }
 
 absl::StatusOr<Evaluation> SumPlainly(Communicator& group, Model& model,
-                                      const Dataset& data) {
-  return ReduceShares(group, model, data, data.size);
+                                      const MemoryDataset& data) {
+  return ReduceShares(group, model, data, data.size());
 }
 
 MutantSuite EvaluationMutants() {

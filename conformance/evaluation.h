@@ -70,7 +70,7 @@ absl::StatusOr<OneRankEvaluation> EvaluateOnOneRank(
 
 // How a rank evaluates a data set with its model.
 using Evaluator = absl::StatusOr<Evaluation>(Communicator& group, Model& model,
-                                             const Dataset& data);
+                                             const MemoryDataset& data);
 
 // What is under test.
 Evaluator EvaluateByTrainer;

@@ -60,7 +60,7 @@
 #include "conformance/training_run.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/cpu/classifier.h"
+#include "models/cpu/cpu_model.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
@@ -98,7 +98,7 @@ absl::StatusOr<std::vector<RankTrace>> Record(int world_size,
   std::vector<RankTrace> traces(world_size);
   const auto rank = [&](Communicator& group) -> absl::Status {
     SetComputeThreads(1);
-    const std::unique_ptr<Model> model = CreateLeNet(/*seed=*/0);
+    const std::unique_ptr<Model> model = *CreateModel("lenet", /*seed=*/0);
     RecordingModel recorder(*model);
     LOCKSTEP_RETURN_IF_ERROR(
         Train(group, recorder, Data()->train, recipe.trainer, mutation,
@@ -184,7 +184,7 @@ absl::StatusOr<std::vector<StepDistance>> MeasureSteps(
                                             " steps, one rank takes ", steps));
   }
   SetComputeThreads(1);
-  const std::unique_ptr<Model> model = CreateLeNet(/*seed=*/0);
+  const std::unique_ptr<Model> model = *CreateModel("lenet", /*seed=*/0);
   std::vector<ReorderedLeNet> references;
   for (int k = 1; k <= kReferenceRuns; ++k) references.emplace_back(k);
   std::vector<StepDistance> distances;
@@ -371,7 +371,7 @@ TEST_F(TrainingEquivalenceTest, TwoRanksEndWhereOneRankEnds) {
 absl::Status CheckGradientsAreSumsOfShards(std::span<const RankTrace> traces) {
   SetComputeThreads(1);
   const std::vector<ParameterSpec> specs = LeNetSpecs();
-  const std::unique_ptr<Model> model = CreateLeNet(/*seed=*/0);
+  const std::unique_ptr<Model> model = *CreateModel("lenet", /*seed=*/0);
   for (size_t s = 0; s < traces[0].samples.size(); ++s) {
     Flat sum(traces[0].gradients[s].size());
     for (const RankTrace& trace : traces) {

@@ -69,10 +69,11 @@ Mutation SkipLastBucket() {
   return {.communicator = [](Communicator& inner, const RankContext& context) {
     // The last to be sent begins where the parameters do.
     return std::make_unique<GroupMutant>(
-        inner, SumBy([first = context.gradients.data()](Communicator& group,
-                                                        Data data) {
-          return data.data() == first ? absl::OkStatus()
-                                      : group.AllReduce(data);
+        inner, SumBy([parameters = context.parameters](Communicator& group,
+                                                       Data data) {
+          return data.data() == parameters->gradients().data()
+                     ? absl::OkStatus()
+                     : group.AllReduce(data);
         }));
   }};
 }

@@ -22,7 +22,7 @@
 #include "conformance/checks.h"
 #include "conformance/rank_bytes.h"
 #include "conformance/reference/lenet_reference.h"
-#include "models/cpu/classifier.h"
+#include "models/cpu/cpu_model.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<Sampler>> CreateSampler(
 }
 
 // The samples of an epoch of that order, cut into batches.
-std::vector<Samples> BatchesOf(const Dataset& data,
+std::vector<Samples> BatchesOf(const MemoryDataset& data,
                                std::span<const int64_t> order,
                                int64_t batch_size) {
   std::vector<Samples> batches;
@@ -93,7 +93,8 @@ IndexOrder LeNetPlaces(Reordering& reordering) {
 
 }  // namespace
 
-Samples GatherSamples(const Dataset& data, std::span<const int64_t> indices) {
+Samples GatherSamples(const MemoryDataset& data,
+                      std::span<const int64_t> indices) {
   Samples samples;
   samples.images.resize(indices.size() * data.image_size());
   samples.labels.resize(indices.size());
@@ -103,7 +104,7 @@ Samples GatherSamples(const Dataset& data, std::span<const int64_t> indices) {
 }
 
 std::vector<ParameterSpec> LeNetSpecs() {
-  return CreateLeNet(/*seed=*/0)->parameters().specs();
+  return (*CreateModel("lenet", /*seed=*/0))->parameters().specs();
 }
 
 std::vector<float> StartOfRank(int rank) {
@@ -122,10 +123,10 @@ Expectation OneRank(const RunOptions& options) {
                                            samples.labels, world_size)
                          .gradient;
                    }};
-  const Dataset data = BlobDataset(options.dataset_size);
+  const MemoryDataset data = BlobDataset(options.dataset_size);
   // The options are in range: a sampler there is.
   const std::unique_ptr<Sampler> sampler =
-      CreateSampler(options.trainer, data.size, 1, 0).value();
+      CreateSampler(options.trainer, data.size(), 1, 0).value();
   for (const int64_t epoch : options.epochs) {
     sampler->SetEpoch(epoch);
     int64_t step = 0;
@@ -135,17 +136,17 @@ Expectation OneRank(const RunOptions& options) {
     }
   }
   want.unshuffled =
-      BatchesOf(data, IdentityOf(data.size), options.trainer.batch_size);
+      BatchesOf(data, IdentityOf(data.size()), options.trainer.batch_size);
   return want;
 }
 
-absl::Status Train(Communicator& group, Model& model, const Dataset& data,
+absl::Status Train(Communicator& group, Model& model, const MemoryDataset& data,
                    const TrainerOptions& options, const Mutation& mutation,
                    std::span<const int64_t> epochs, const OnStep& on_step) {
   TrainerOptions changed = options;
   if (mutation.trainer) mutation.trainer(changed, group.world_size());
   const RankContext context = {group.rank(), group.world_size(), &changed,
-                               data.size, model.parameters().gradients()};
+                               data.size(), &model.parameters()};
   std::unique_ptr<Communicator> mutant_group;
   if (mutation.communicator) {
     mutant_group = mutation.communicator(group, context);
@@ -154,7 +155,7 @@ absl::Status Train(Communicator& group, Model& model, const Dataset& data,
   if (mutation.model) mutant_model = mutation.model(model, context);
   LOCKSTEP_ASSIGN_OR_RETURN(
       std::unique_ptr<Sampler> sampler,
-      CreateSampler(changed, data.size, group.world_size(), group.rank()));
+      CreateSampler(changed, data.size(), group.world_size(), group.rank()));
   if (mutation.sampler) {
     sampler = mutation.sampler(std::move(sampler), context);
   }
@@ -183,7 +184,7 @@ absl::StatusOr<std::vector<RankTrace>> RecordRanks(
   const auto ranks =
       run(world_size, [&](Communicator& group) -> absl::StatusOr<std::string> {
         SetComputeThreads(1);
-        const std::unique_ptr<Model> lenet = CreateLeNet(/*seed=*/0);
+        const std::unique_ptr<Model> lenet = *CreateModel("lenet", /*seed=*/0);
         std::ranges::copy(StartOfRank(group.rank()),
                           lenet->parameters().values().begin());
         RecordingModel recorder(*lenet);
@@ -216,7 +217,7 @@ absl::StatusOr<std::vector<RankTrace>> RecordRanks(
 
 absl::StatusOr<std::vector<RankTrace>> RunTraining(const RunOptions& options,
                                                    const Mutation& mutation) {
-  const Dataset data = BlobDataset(options.dataset_size);
+  const MemoryDataset data = BlobDataset(options.dataset_size);
   return RecordRanks(options.run ? options.run : RanksOf(options.backend),
                      options.world_size,
                      [&](Communicator& group, RecordingModel& model) {
@@ -287,7 +288,7 @@ std::vector<float> PutBack(const IndexOrder& places,
 
 ReorderedLeNet::ReorderedLeNet(uint32_t seed)
     : reordering_(seed),
-      model_(CreateLeNet(/*seed=*/0)),
+      model_(*CreateModel("lenet", /*seed=*/0)),
       places_(LeNetPlaces(reordering_)) {}
 
 absl::StatusOr<std::vector<float>> ReorderedLeNet::Gradient(

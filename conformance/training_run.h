@@ -31,7 +31,8 @@ struct RankContext {
   int world_size = 1;
   const TrainerOptions* trainer = nullptr;
   int64_t dataset_size = 0;
-  std::span<const float> gradients;  // The model's, all parameters.
+  // The model's. The trainer may yet give its gradients another place.
+  const Parameters* parameters = nullptr;
 };
 
 // One step, as the trainer asks it of a model.
@@ -66,6 +67,8 @@ class SteppedModel : public Model {
 
   Parameters& parameters() override { return inner_.parameters(); }
   Buffers& buffers() override { return inner_.buffers(); }
+  const Shape& input_shape() const override { return inner_.input_shape(); }
+  int64_t classes() const override { return inner_.classes(); }
   int ConvertSyncBatchNorm(Communicator& group) override {
     norm_group_ = &group;
     return inner_.ConvertSyncBatchNorm(group);
@@ -95,9 +98,10 @@ class RecordingModel : public SteppedModel {
   explicit RecordingModel(Model& model)
       : SteppedModel(model, [this](const StepCall& call) {
           RecordState();
-          const auto& [images, labels] = call.batch;
+          const Batch& batch = call.batch;
           trace_.samples.push_back(
-              {{images.begin(), images.end()}, {labels.begin(), labels.end()}});
+              {{batch.images.begin(), batch.images.end()},
+               {batch.labels.begin(), batch.labels.end()}});
           return call.Make();
         }) {}
 
@@ -173,7 +177,8 @@ std::vector<TrainingMutant> AllTrainingMutants();
 MutantSuite TrainingMutants(const RankRunner& run = nullptr);
 
 // The samples of these numbers, in this order.
-Samples GatherSamples(const Dataset& data, std::span<const int64_t> indices);
+Samples GatherSamples(const MemoryDataset& data,
+                      std::span<const int64_t> indices);
 
 // Names, shapes and places of LeNet's parameters.
 std::vector<ParameterSpec> LeNetSpecs();
@@ -201,7 +206,7 @@ RankRunner RanksOf(Backend backend);
 
 // One rank: trains `model` with the product's trainer for the given epochs,
 // with the mutant planted around it. Errors: the trainer's.
-absl::Status Train(Communicator& group, Model& model, const Dataset& data,
+absl::Status Train(Communicator& group, Model& model, const MemoryDataset& data,
                    const TrainerOptions& options, const Mutation& mutation,
                    std::span<const int64_t> epochs, const OnStep& on_step);
 

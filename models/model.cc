@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
+#include <memory>
 #include <new>
 #include <span>
 #include <string>
@@ -45,7 +46,15 @@ Parameters::Parameters(
     total += size;
   }
   values_ = AlignedBuffer(total);
-  gradients_ = AlignedBuffer(total);
+  auto memory = std::make_shared<AlignedBuffer>(total);
+  PlaceGradients(memory->span(), memory);
+}
+
+void Parameters::PlaceGradients(std::span<float> memory,
+                                std::shared_ptr<void> owner) {
+  assert(memory.size() == values_.span().size());
+  gradients_ = memory;
+  gradient_owner_ = std::move(owner);
 }
 
 int Buffers::AddFloats(std::string name, std::vector<int64_t> shape) {

@@ -44,6 +44,19 @@ class AlignedBuffer {
   std::unique_ptr<float[], Free> data_;
 };
 
+// N images of C channels; or N sequences of H positions (and W = 1) of C
+// values. Activations lie channels last: element (n, c, h, w) is at
+// ((n * H + h) * W + w) * C + c, without gaps.
+struct Shape {
+  int64_t n = 0;
+  int64_t c = 0;
+  int64_t h = 1;
+  int64_t w = 1;
+
+  int64_t size() const { return n * c * h * w; }
+  friend bool operator==(const Shape&, const Shape&) = default;
+};
+
 // One tensor of a model: the name that the model's source gives it, its shape,
 // and where it lies in the flat array of its type.
 struct TensorSpec {
@@ -78,8 +91,13 @@ class Parameters {
   // Host float32, 64-byte aligned, all parameters; owned by this object.
   std::span<float> values() { return values_.span(); }
   std::span<const float> values() const { return values_.span(); }
-  std::span<float> gradients() { return gradients_.span(); }
-  std::span<const float> gradients() const { return gradients_.span(); }
+  std::span<float> gradients() { return gradients_; }
+  std::span<const float> gradients() const { return gradients_; }
+
+  // Gives the gradients another place, such as memory that the ranks of a group
+  // share: host float32 of the same size, 64-byte aligned, which `owner` keeps
+  // alive. Their values do not move along. Invalidates spans of gradients.
+  void PlaceGradients(std::span<float> memory, std::shared_ptr<void> owner);
 
   // One parameter's part of those; index in [0, count()).
   std::span<float> value(int index) { return specs_[index].Part(values()); }
@@ -96,7 +114,8 @@ class Parameters {
  private:
   std::vector<ParameterSpec> specs_;
   AlignedBuffer values_;
-  AlignedBuffer gradients_;
+  std::span<float> gradients_;
+  std::shared_ptr<void> gradient_owner_;
 };
 
 // State that training changes but no gradient does, such as batch norm's
@@ -139,8 +158,20 @@ class Buffers {
 
 // A micro-batch. Borrowed for the duration of a call.
 struct Batch {
-  std::span<const float> images;    // Host [n, c, h, w], row-major.
+  std::span<const float> images;    // Host [n, h, w, c]: channels last.
   std::span<const int32_t> labels;  // Host [n], each in [0, classes).
+
+  // Of images that are mixed of two: sample i's loss is shares[i] times that of
+  // labels[i] plus 1 - shares[i] times that of other_labels[i]. Host [n], or
+  // both empty.
+  std::span<const int32_t> other_labels = {};
+  std::span<const float> shares = {};
+
+  // The keys of random masks (dropout, drop path): the samples' numbers, the
+  // same on whichever rank a sample is, and the step's. No numbers: 0 to n - 1.
+  std::span<const int64_t> samples = {};
+  uint64_t seed = 0;
+  int64_t step = 0;
 };
 
 // Sums over samples, so that they add up over batches and ranks.
@@ -176,6 +207,10 @@ class Model {
 
   // Running statistics and the like; empty in models without.
   virtual Buffers& buffers() = 0;
+
+  // Of one image: n = 1.
+  virtual const Shape& input_shape() const = 0;
+  virtual int64_t classes() const = 0;
 
   // Makes every batch norm layer normalise, in training, over the batches of
   // all ranks of `group` (SyncBatchNorm), which the model borrows from now on

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -154,8 +155,9 @@ bool operator==(const Value& a, const Value& b) {
 }
 
 std::string Bar::Goal() const {
-  return absl::StrCat(at_most ? "at most " : "at least ", needed,
-                      unit.empty() ? "" : " ", unit);
+  return absl::StrCat(at_most ? "at most " : "at least ",
+                      std::round(needed * 1000) / 1000, unit.empty() ? "" : " ",
+                      unit);
 }
 
 std::string Bar::Outcome() const {
@@ -165,6 +167,19 @@ std::string Bar::Outcome() const {
 
 std::string Bar::Text() const {
   return absl::StrCat(what, ", ", Goal(), ": ", Outcome());
+}
+
+Table BarsTable(const std::vector<Bar>& bars) {
+  Table table = {.columns = {{.title = "bar", .left = true},
+                             {.title = "goal", .left = true},
+                             {.title = "measured", .left = true}}};
+  for (const Bar& bar : bars) {
+    const Tone tone = !bar.value  ? Tone::kPlain
+                      : bar.Met() ? Tone::kGood
+                                  : Tone::kBad;
+    table.rows.push_back({bar.what, bar.Goal(), {bar.Outcome(), tone}});
+  }
+  return table;
 }
 
 Value TextOrNull(absl::string_view text) {

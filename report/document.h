@@ -204,6 +204,9 @@ struct Bar {
   std::string Text() const;
 };
 
+// A row for each: what it is, its goal, and its outcome.
+Table BarsTable(const std::vector<Bar>& bars);
+
 struct Document {
   std::string name = {};   // "lockstep.scaling"
   int schema_version = 1;  // Of `data`: raised when a key changes or goes away.

@@ -175,10 +175,8 @@ std::string SectionText(const Section& section) {
 }
 
 std::string BarsText(const Document& document) {
-  std::string text;
-  for (const Bar& bar : document.bars) {
-    absl::StrAppend(&text, "bar: ", bar.Text(), "\n");
-  }
+  std::string text =
+      document.bars.empty() ? "" : TableText(BarsTable(document.bars));
   if (!document.no_bars.empty()) {
     absl::StrAppend(&text, "no bar: ", document.no_bars, ".\n");
   }
@@ -265,14 +263,12 @@ std::string MarkdownSection(const Section& section) {
 }
 
 std::string MarkdownBars(const Document& document) {
-  std::vector<std::string> lines;
-  for (const Bar& bar : document.bars) {
-    lines.push_back(bar.Text());
-  }
+  std::string text;
+  if (!document.bars.empty()) text = MarkdownTable(BarsTable(document.bars));
   if (!document.no_bars.empty()) {
-    lines.push_back(absl::StrCat("no bar: ", document.no_bars));
+    text += MarkdownItems({absl::StrCat("no bar: ", document.no_bars)});
   }
-  return lines.empty() ? "" : absl::StrCat("## Bars\n\n", MarkdownItems(lines));
+  return text.empty() ? "" : absl::StrCat("## Bars\n\n", text);
 }
 
 }  // namespace

@@ -35,9 +35,11 @@ std::string TerminalText(const Document& document);
 std::string TermsText(const std::vector<Term>& terms);
 
 // {"report", "schema_version", "created", "command", "commit" (null if
-// unknown), "machine": {"cpu", "cores", "memory_bytes", "system"}} and the
-// members of document.data. Numbers are exact; bytes that are not UTF-8 become
-// U+FFFD.
+// unknown), "machine": {"cpu", "cores", "memory_bytes", "system"}}, the members
+// of document.data, and, where there are such, "bars": [{"what", "at_least" or
+// "at_most", "unit", "value", "met"}], of which the last two are null if it was
+// not measured, and "no_bar", the reason why there are none. Numbers are exact;
+// bytes that are not UTF-8 become U+FFFD.
 std::string JsonText(const Document& document);
 
 // For a pull request.

@@ -170,21 +170,12 @@ std::string SectionHtml(absl::string_view title, absl::string_view content) {
 
 std::string BarsHtml(const Document& document) {
   if (document.bars.empty() && document.no_bars.empty()) return "";
-  Table table = {.columns = {{.title = "what", .left = true},
-                             {.title = "bar", .left = true},
-                             {.title = "measured"}}};
-  for (const Bar& bar : document.bars) {
-    const Tone tone = !bar.value  ? Tone::kPlain
-                      : bar.Met() ? Tone::kGood
-                                  : Tone::kBad;
-    table.rows.push_back({bar.what, bar.Goal(), {bar.Outcome(), tone}});
-  }
   return SectionHtml(
       "Bars",
       document.bars.empty()
           ? Paragraph("",
                       absl::StrCat("Not stated here: ", document.no_bars, "."))
-          : TableHtml(table));
+          : TableHtml(BarsTable(document.bars)));
 }
 
 std::string TermsHtml(const Document& document) {
@@ -247,6 +238,22 @@ constexpr char kNoScript[] =
 
 }  // namespace
 
+namespace {
+
+Json BarsJson(const std::vector<Bar>& bars) {
+  Json json = Json::array();
+  for (const Bar& bar : bars) {
+    json.push_back({{"what", bar.what},
+                    {bar.at_most ? "at_most" : "at_least", bar.needed},
+                    {"unit", bar.unit},
+                    {"value", bar.value ? Json(*bar.value) : Json()},
+                    {"met", bar.value ? Json(bar.Met()) : Json()}});
+  }
+  return json;
+}
+
+}  // namespace
+
 std::string JsonText(const Document& document) {
   const Origin& origin = document.origin;
   Json json = {{"report", document.name},
@@ -260,6 +267,8 @@ std::string JsonText(const Document& document) {
                  {"memory_bytes", origin.machine.memory_bytes},
                  {"system", origin.machine.system}}}};
   if (!document.data.is_null()) json.update(ToJson(document.data));
+  if (!document.bars.empty()) json["bars"] = BarsJson(document.bars);
+  if (!document.no_bars.empty()) json["no_bar"] = document.no_bars;
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

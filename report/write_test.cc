@@ -159,8 +159,9 @@ n
 size: how large a thing is. ms: how long it takes.
 Others: not available: they were not built
 
-bar: the first thing, at least 2 times as fast: 2.50: met
-bar: the second thing, at least 3: 1.00: NOT met
+bar              goal                     measured
+the first thing  at least 2 times as fast 2.50: met
+the second thing at least 3               1.00: NOT met
 )");
 }
 
@@ -211,7 +212,7 @@ TEST(JsonTextTest, BeginsWithTheOrigin) {
   const nlohmann::ordered_json json = Parse(JsonText(Example()));
   EXPECT_THAT(Keys(json),
               ElementsAre("report", "schema_version", "created", "command",
-                          "commit", "machine", "settings"));
+                          "commit", "machine", "settings", "bars"));
   EXPECT_EQ(json["report"], "lockstep.example");
   EXPECT_EQ(json["schema_version"], 3);
   EXPECT_EQ(json["created"], "2024-05-31T16:20:00Z");
@@ -223,6 +224,20 @@ TEST(JsonTextTest, BeginsWithTheOrigin) {
   EXPECT_EQ(json["machine"]["cores"], 2);
   EXPECT_EQ(json["machine"]["memory_bytes"], int64_t{16} << 30);
   EXPECT_EQ(json["settings"]["things"], 2);
+  EXPECT_THAT(Keys(json["bars"][0]),
+              ElementsAre("what", "at_least", "unit", "value", "met"));
+  EXPECT_EQ(json["bars"][0]["value"], 2.5);
+  EXPECT_EQ(json["bars"][1]["met"], false);
+}
+
+TEST(JsonTextTest, SaysOfBarsWhatWasNotMeasuredAndWhyThereAreNone) {
+  const Document document = {.bars = {{.what = "a thing", .at_most = true}},
+                             .no_bars = "no other"};
+  const nlohmann::ordered_json json = Parse(JsonText(document));
+  EXPECT_EQ(json["bars"][0]["at_most"], 0);
+  EXPECT_TRUE(json["bars"][0]["value"].is_null());
+  EXPECT_TRUE(json["bars"][0]["met"].is_null());
+  EXPECT_EQ(json["no_bar"], "no other");
 }
 
 TEST(JsonTextTest, KeepsEveryValueAsItIs) {
@@ -282,8 +297,10 @@ It comes to nothing.
 
 ## Bars
 
-- the first thing, at least 2 times as fast: 2.50: met
-- the second thing, at least 3: 1.00: NOT met
+| bar | goal | measured |
+| --- | --- | --- |
+| the first thing | at least 2 times as fast | 2.50: met |
+| the second thing | at least 3 | 1.00: NOT met |
 
 - **size**: how large a thing is.
 - **ms**: how long it takes.

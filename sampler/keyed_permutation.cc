@@ -9,18 +9,15 @@
 #include <cstdint>
 #include <span>
 
+#include "base/counter_random.h"
+
 namespace lockstep {
 namespace {
 
 using keyed_permutation_internal::RoundKey;
 
-// The finaliser of SplitMix64 (Steele, Lea & Flood 2014).
-constexpr uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
+// SplitMix64's step (Steele, Lea & Flood 2014).
+constexpr uint64_t Mix(uint64_t x) { return MixBits(x + 0x9e3779b97f4a7c15); }
 
 // Word `index` of the round keys. Each part of the key enters through a mix of
 // its own, so that no sum or difference of parts cancels; the index comes

@@ -9,10 +9,13 @@
 #include <span>
 #include <utility>
 
+#include "base/vector_unit.h"
+
 // Each loop is written once, in a function marked LOCKSTEP_ALWAYS_INLINE, which
 // two others call. One of these is marked LOCKSTEP_TARGET_AVX2, so that the
 // loop is compiled there for vectors of 256 bits; in the other it is compiled
-// for any processor. HasAvx2 chooses between them. Both give the same integers.
+// for any processor. BestVectorUnit says which runs. Both give the same
+// integers.
 #define LOCKSTEP_ALWAYS_INLINE inline __attribute__((always_inline))
 
 #ifdef __x86_64__
@@ -23,15 +26,6 @@
 
 namespace lockstep {
 namespace {
-
-// Whether this processor has AVX2.
-bool HasAvx2() {
-#ifdef __x86_64__
-  return __builtin_cpu_supports("avx2") != 0;
-#else
-  return false;
-#endif
-}
 
 constexpr int kBlockSize = MersenneTwister::kBlockSize;
 constexpr int kShift = 397;  // Of MT19937.
@@ -144,13 +138,15 @@ MersenneTwister::MersenneTwister(uint32_t seed) {
 }
 
 const MersenneTwister::Block& MersenneTwister::NextBlock() {
-  static const auto kRefill = HasAvx2() ? RefillWithAvx2 : RefillAnywhere;
+  static const auto kRefill =
+      BestVectorUnit() >= VectorUnit::kAvx2 ? RefillWithAvx2 : RefillAnywhere;
   kRefill(state_.data(), draws_.data());
   return draws_;
 }
 
 int SwapPlaces::Next(uint32_t* places) {
-  static const auto kConvert = HasAvx2() ? ConvertWithAvx2 : ConvertAnywhere;
+  static const auto kConvert =
+      BestVectorUnit() >= VectorUnit::kAvx2 ? ConvertWithAvx2 : ConvertAnywhere;
   const int64_t left = size_ - next_;
   if (left == 0) return 0;
   // The last element has nothing to change places with, and takes no draw.

@@ -32,6 +32,7 @@ packages=(
   libabsl-dev libbenchmark-dev libgmock-dev libgtest-dev
   libdnnl-dev                   # convolution on the CPU
   libexpat1-dev                 # the results of tests, for their report
+  libjpeg-dev libpng-dev        # the images of data sets
   libopenmpi-dev openmpi-bin    # ranks on many hosts, and mpirun
   libssl-dev                    # the token of the TCP rendezvous
   iproute2                      # hosts made of network namespaces, in tests
@@ -49,6 +50,7 @@ ci_packages=(
 optional_packages=(
   libgloo-dev                   # what the all-reduce benchmark compares with
   python3-torch                 # what //conformance:check judges by default
+  python3-torchvision           # the networks that ours are held to
 )
 
 ci=false

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -187,20 +186,10 @@ absl::Status Run(const std::string& listener, const std::string& store) {
   }
 }
 
-int Main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "allreduce_peer_gloo is for allreduce to run\n");
-    return 2;
-  }
-  const absl::Status status = Run(argv[1], argv[2]);
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-  return 1;
-}
-
 }  // namespace
 }  // namespace lockstep::benchmarks
 
 int main(int argc, char** argv) {
-  return lockstep::benchmarks::Main(argc, argv);
+  using namespace lockstep::benchmarks;
+  return RankMain(argc, argv, 3, [argv] { return Run(argv[1], argv[2]); });
 }

@@ -5,9 +5,7 @@
 #include <algorithm>
 #include <climits>
 #include <cstddef>
-#include <cstdio>
 #include <optional>
-#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -133,28 +131,17 @@ class MpiGroup : public PeerCommunicator {
   int world_size_ = 1;
 };
 
-int Main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "allreduce_peer_mpi is for allreduce to run\n");
-    return 2;
-  }
-  MPI_Init(nullptr, nullptr);
-  absl::Status status;
-  {
-    MpiGroup group;
-    status = ServeGroup(argv[1], group);
-  }
-  if (!status.ok()) {
-    std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-    MPI_Abort(MPI_COMM_WORLD, 1);
-  }
-  MPI_Finalize();
-  return 0;
-}
-
 }  // namespace
 }  // namespace lockstep::benchmarks
 
 int main(int argc, char** argv) {
-  return lockstep::benchmarks::Main(argc, argv);
+  using namespace lockstep::benchmarks;
+  MPI_Init(nullptr, nullptr);
+  const int status = RankMain(argc, argv, 2, [argv] {
+    MpiGroup group;
+    return ServeGroup(argv[1], group);
+  });
+  if (status != 0) MPI_Abort(MPI_COMM_WORLD, status);
+  MPI_Finalize();
+  return 0;
 }

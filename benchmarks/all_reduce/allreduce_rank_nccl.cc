@@ -1,7 +1,6 @@
 // A rank on a GPU, for the command `allreduce`: allreduce_rank_nccl LISTENER
 // KIND ALGORITHM, where KIND is "nccl", our communicator, or "NCCL", its own
 // calls.
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,7 +16,13 @@
 namespace lockstep::benchmarks {
 namespace {
 
-absl::Status Run(const std::string& listener, const Team& team) {
+absl::Status Run(const std::string& listener, const std::string& kind,
+                 const char* name) {
+  const std::optional<Algorithm> algorithm = ParseAlgorithm(name);
+  if (!algorithm) return absl::InvalidArgumentError("no such algorithm");
+  const bool plain = kind == Name(TeamKind::kPlainNccl);
+  const Team team = {plain ? TeamKind::kPlainNccl : TeamKind::kNccl,
+                     *algorithm};
   LOCKSTEP_ASSIGN_OR_RETURN(const RankEnvironment environment,
                             RequireRankEnvironment());
   const auto serve = [&](Communicator& host) -> absl::Status {
@@ -30,24 +35,11 @@ absl::Status Run(const std::string& listener, const Team& team) {
                     GroupOptions(), serve);
 }
 
-int Main(int argc, char** argv) {
-  const std::optional<Algorithm> algorithm =
-      argc == 4 ? ParseAlgorithm(argv[3]) : std::nullopt;
-  if (!algorithm.has_value()) {
-    std::fprintf(stderr, "allreduce_rank_nccl is for allreduce to run\n");
-    return 2;
-  }
-  const bool plain = argv[2] == std::string(Name(TeamKind::kPlainNccl));
-  const TeamKind kind = plain ? TeamKind::kPlainNccl : TeamKind::kNccl;
-  const absl::Status status = Run(argv[1], {kind, *algorithm});
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-  return 1;
-}
-
 }  // namespace
 }  // namespace lockstep::benchmarks
 
 int main(int argc, char** argv) {
-  return lockstep::benchmarks::Main(argc, argv);
+  using namespace lockstep::benchmarks;
+  return RankMain(argc, argv, 4,
+                  [argv] { return Run(argv[1], argv[2], argv[3]); });
 }

@@ -251,16 +251,14 @@ std::vector<Column> ColumnsOf(const AllReduceSettings& settings) {
   return columns;
 }
 
-// "RING SIMPLE 24"; "-" for what a log leaves out.
+// "RING SIMPLE 24"; "-" for what a log leaves out. A long name is cut.
 std::string ChoiceText(const NcclChoice& choice) {
   if (choice == NcclChoice()) return "-";
-  std::string text;
-  for (const std::string& part :
-       {choice.algorithm, choice.protocol, choice.channels}) {
-    if (part == kUnknown) continue;
-    absl::StrAppend(&text, text.empty() ? "" : " ", part);
+  std::string rest;
+  for (const std::string& part : {choice.protocol, choice.channels}) {
+    if (part != kUnknown) absl::StrAppend(&rest, " ", part);
   }
-  return text.substr(0, kChoiceWidth);
+  return choice.algorithm.substr(0, kChoiceWidth - rest.size()) + rest;
 }
 
 std::vector<Cell> RowCells(const AllReduceSettings& settings,
@@ -341,31 +339,47 @@ Chart ChartOf(const AllReduceReport& report, Operation operation,
   return chart;
 }
 
-// The bars of README.md for this row; none if it is not what they are for.
-void AddBars(const AllReduceReport& report, const AllReduceSize& size,
-             const AllReduceRow& row, std::vector<report::Bar>& bars) {
-  const int ranks = report.settings.world_size;
-  const bool group = row.subject.buffers == BufferKind::kGroup;
-  const auto add = [&](double needed, const char* unit,
-                       std::optional<double> value) {
-    bars.push_back({.what = absl::StrCat(Bytes(size.bytes), ", ", ranks, " ",
-                                         Name(row.subject)),
-                    .needed = needed,
-                    .unit = unit,
-                    .value = value});
-  };
-  for (const PeerRatio& ratio : row.ratios) {
-    if (ratio.peer.kind != TeamKind::kOpenMpi) continue;
-    constexpr const char* kUnit = "times as fast as Open MPI";
-    if (ranks == 2 && size.bytes == 64 << 20) {
-      add(group ? 4 : 2, kUnit, ratio.ratio);
-    } else if ((ranks == 2 && size.bytes == 4 << 10) ||
-               (ranks == 8 && size.bytes == 8 << 20)) {
-      add(1, kUnit, ratio.ratio);
+// The bars of README.md, of the sizes that they are for; each of the worst.
+constexpr int64_t kLargestWithBar = 256 << 20;
+constexpr int64_t kAtTheBoundFrom = 16 << 20;
+
+void AddBars(const AllReduceReport& report, const Subject& subject,
+             std::vector<report::Bar>& bars) {
+  std::optional<double> ratio, bound;
+  int64_t slowest = 0, farthest = 0;
+  for (const AllReduceSize& size : report.sizes) {
+    if (size.operation != Operation::kAllReduce ||
+        size.bytes > kLargestWithBar) {
+      continue;
+    }
+    for (const AllReduceRow& row : size.rows) {
+      if (row.subject != subject) continue;
+      for (const PeerRatio& each : row.ratios) {
+        if (each.ratio >= ratio.value_or(each.ratio + 1)) continue;
+        ratio = each.ratio;
+        slowest = size.bytes;
+      }
+      if (size.bytes < kAtTheBoundFrom || !row.bound_fraction ||
+          *row.bound_fraction >= bound.value_or(*row.bound_fraction + 1)) {
+        continue;
+      }
+      bound = row.bound_fraction;
+      farthest = size.bytes;
     }
   }
-  if (ranks == 2 && size.bytes == 64 << 20 && group) {
-    add(80, "percent of the bound", 100 * row.bound_fraction.value_or(0));
+  const std::string what =
+      absl::StrCat(report.settings.world_size, " ", Name(subject));
+  if (ratio) {
+    bars.push_back({.what = absl::StrCat(what, ", worst at ", Bytes(slowest)),
+                    .needed = 1.2,
+                    .unit = "times as fast as the best peer",
+                    .value = ratio});
+  }
+  if (bound && subject.buffers == BufferKind::kGroup) {
+    bars.push_back({.what = absl::StrCat(what, ", worst at ", Bytes(farthest)),
+                    .needed = 90,
+                    .unit = "percent of the bound",
+                    .value = 100 * *bound});
   }
 }
 
@@ -410,7 +424,7 @@ void AddGpuBars(const AllReduceReport& report, const Subject& subject,
                     .unit = "us until an all-reduce has returned",
                     .value = *host * kMicroseconds});
   }
-  if (ratio && !SharesGpu(report)) {
+  if (from && !SharesGpu(report)) {
     const bool ring = subject.team.algorithm == Algorithm::kRing;
     bars.push_back({.what = absl::StrCat("from ", Bytes(*from), ", ", what),
                     .needed = ring ? 0.95 : 1,
@@ -422,8 +436,11 @@ void AddGpuBars(const AllReduceReport& report, const Subject& subject,
 std::vector<report::Bar> BarsOf(const AllReduceReport& report) {
   const AllReduceSettings& settings = report.settings;
   std::vector<report::Bar> bars;
+  if (settings.type != DataType::kFloat32 || settings.op != ReduceOp::kSum ||
+      !settings.in_place) {
+    return bars;
+  }
   if (OnGpu(settings)) {
-    if (settings.type != DataType::kFloat32) return bars;
     for (const Subject& subject : SubjectsOf(settings)) {
       if (subject.team.kind == TeamKind::kNccl) {
         AddGpuBars(report, subject, bars);
@@ -431,16 +448,10 @@ std::vector<report::Bar> BarsOf(const AllReduceReport& report) {
     }
     return bars;
   }
-  if (settings.type != DataType::kFloat32 || settings.op != ReduceOp::kSum ||
-      !settings.in_place || report.origin.machine.cores != 2) {
-    return bars;
-  }
-  for (const AllReduceSize& size : report.sizes) {
-    if (size.operation != Operation::kAllReduce) continue;
-    for (const AllReduceRow& row : size.rows) {
-      if (row.subject.team == Team{TeamKind::kProcesses, Algorithm::kAuto}) {
-        AddBars(report, size, row, bars);
-      }
+  if (report.origin.machine.cores != 2) return bars;
+  for (const Subject& subject : SubjectsOf(settings)) {
+    if (subject.team == Team{TeamKind::kProcesses, Algorithm::kAuto}) {
+      AddBars(report, subject, bars);
     }
   }
   return bars;

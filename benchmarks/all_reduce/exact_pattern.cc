@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/counter_random.h"
 #include "base/data_types.h"
 #include "benchmarks/harness/measure.h"
 #include "collectives/collective.h"

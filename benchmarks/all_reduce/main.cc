@@ -66,11 +66,11 @@ ABSL_FLAG(double, seconds, 20,
 ABSL_FLAG(int32_t, rounds, 0, "rounds of each size; 0: as --seconds allows");
 ABSL_FLAG(int32_t, iterations, 0,
           "timed calls of a turn; 0: 400 down to 1, of nccl 20 down to 1, by "
-          "size");
+          "size; at most 4096, of nccl 120");
 ABSL_FLAG(
     int32_t, warmup, -1,
     "calls before them, of nccl with each call's buffers; -1: 5, or 1 for "
-    "large messages in the first round only, of nccl 3");
+    "large messages in the first round only, of nccl 3, the least it takes");
 ABSL_FLAG(int32_t, check, 1,
           "of nccl-tests: every answer is checked, also with 0");
 ABSL_FLAG(double, timeout, 120, "seconds after which a turn is given up");
@@ -155,8 +155,8 @@ own, in turns with ours.
 Under torchrun, mpirun, srun or //collectives:launch, on one host or several,
 the ranks of `processes` and `nccl` are theirs, and rank 0 alone prints.
 
-Exit status: 0 if all went well and every answer was right, 2 for a wrong flag,
-1 for anything else.
+Exit status: 0 if all went well, or on GPUs memory did not last, and every
+answer was right, 2 for a wrong flag, 1 for anything else.
 )"),
       .words = OutputWords(kName, /*folder=*/"")};
 }
@@ -247,6 +247,7 @@ absl::StatusOr<std::unique_ptr<AllReduceTeams>> StartTeams(
   return AllReduceTeams::Start(report.settings, setting, report.missing);
 }
 
+// What was measured before an error stays in the report.
 absl::Status MeasureSizes(AllReduceTeams& teams, AllReduceReport& report,
                           report::GrowingReport& shown) {
   const AllReduceSettings& settings = report.settings;
@@ -260,16 +261,17 @@ absl::Status MeasureSizes(AllReduceTeams& teams, AllReduceReport& report,
       return !teams.Has(subject.team);
     });
     for (const int64_t bytes : SizesOf(settings, operation)) {
+      if (subjects.empty()) break;
       shown.Show(AllReduceDocument(report, /*finished=*/false));
       absl::StatusOr<AllReduceSize> measured =
           MeasureSize(settings, operation, bytes, take_turn, SteadySeconds,
                       subjects, report.missing);
       if (absl::IsResourceExhausted(measured.status()) && OnGpu(settings) &&
           !report.sizes.empty()) {
-        report.remarks.push_back(absl::StrCat("ended at ", report::Bytes(bytes),
-                                              ": ",
-                                              measured.status().message()));
-        return absl::OkStatus();
+        report.remarks.push_back(absl::StrCat(
+            CollectiveName(operation), " ended at ", report::Bytes(bytes), ": ",
+            measured.status().message()));
+        break;
       }
       LOCKSTEP_RETURN_IF_ERROR(measured.status());
       AddChoices(teams.probes(), *measured);
@@ -297,16 +299,19 @@ absl::Status RunDriver(std::span<char* const> argv) {
                             StartTeams(report));
   report.nccl = teams->probes();
   report::GrowingReport shown;
-  LOCKSTEP_RETURN_IF_ERROR(MeasureSizes(*teams, report, shown));
+  absl::Status status = MeasureSizes(*teams, report, shown);
+  if (!status.ok()) {
+    report.remarks.push_back(absl::StrCat("ended: ", status.message()));
+  }
   const report::Document document = AllReduceDocument(report);
   shown.Show(document);
-  LOCKSTEP_RETURN_IF_ERROR(teams->Stop());
-  const absl::Status written = output.Write(document);
+  status.Update(teams->Stop());
+  status.Update(output.Write(document));
   if (const int64_t wrong = CountWrong(report); wrong > 0) {
     return absl::DataLossError(
         absl::StrCat(wrong, " elements are not the exact result"));
   }
-  return written;
+  return status;
 }
 
 absl::Status RunWorker(const std::string& listener) {

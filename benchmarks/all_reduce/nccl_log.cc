@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -88,7 +89,11 @@ std::vector<std::pair<std::string, std::string>> NcclLogEnvironment(
 
 void ReadNcclFacts(absl::string_view log, NcclFacts& facts) {
   for (const absl::string_view line : absl::StrSplit(log, '\n')) {
-    ReadWord(line, "NCCL version ", facts.version);
+    // "NCCL version mismatch with remote peer" is another matter.
+    const absl::string_view version = After(line, "NCCL version ");
+    if (!version.empty() && absl::ascii_isdigit(version.front())) {
+      facts.version = std::string(FirstWord(version));
+    }
     const absl::string_view message = After(line, " NCCL INFO ");
     ReadWord(message, "Using network ", facts.network);
     ReadChannels(message, facts);

@@ -97,6 +97,7 @@ TEST(NcclLogTest, KnowsNothingOfWhatIsNotSaid) {
   for (const char* log :
        {"", "\n\n", "NCCL INFO", "node7:412:412 [0] NCCL INFO",
         "node7:412:412 [0] NCCL INFO Connected all trees\n",
+        "node7:412:412 [0] NCCL WARN NCCL version mismatch with remote peer\n",
         "node7:412:412 [0] NCCL INFO Using network \n",
         "node7:412:412 [0] NCCL INFO Channel 00/24 : 0 1\n",
         "node7:412:412 [0] NCCL INFO AllReduce: 8 Bytes -> \n",

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,7 +15,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
@@ -26,6 +24,7 @@
 #include "collectives/communicator.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/nccl/nccl_handle.h"
+#include "collectives/nccl/watchdog.h"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -48,11 +47,7 @@ class PlainNccl : public PeerCommunicator {
     return nccl;
   }
 
-  ~PlainNccl() override {
-    if (comm_ == nullptr) return;
-    // Nothing can be done about an error here.
-    static_cast<void>(failed_ ? ncclCommAbort(comm_) : ncclCommDestroy(comm_));
-  }
+  ~PlainNccl() override { handle_.Destroy(GroupOptions().timeout); }
 
   int rank() const override { return control_->rank(); }
   int world_size() const override { return control_->world_size(); }
@@ -70,7 +65,8 @@ class PlainNccl : public PeerCommunicator {
         !IsFloat(call.input.type)) {
       return absl::UnimplementedError("NCCL's averages of integers wrap");
     }
-    return Check(NcclStatus(Issue(call), Name(call.operation)));
+    const absl::Status issued = Issue(call);
+    return issued.ok() ? issued : Check(Named(Name(call.operation), issued));
   }
 
   absl::Status Wait() override {
@@ -90,64 +86,44 @@ class PlainNccl : public PeerCommunicator {
         shared_gpu_, ShareGpus(*control_, device, /*own=*/absl::OkStatus()));
     NcclSetup setup;
     LOCKSTEP_RETURN_IF_ERROR(ExchangeSetup(*control_, setup));
-    // Blocking, as programs have it by default.
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    return Check(NcclStatus(
-        ncclCommInitRankConfig(&comm_, world_size(), setup.id, rank(), &config),
-        "ncclCommInitRankConfig"));
+    return handle_.Init(setup.id, rank(), world_size(), device,
+                        GroupOptions().timeout);
   }
 
+  // What is under way is over with the first error: memory could not be freed
+  // before that.
   absl::Status Check(absl::Status status) {
-    failed_ = failed_ || !status.ok();
+    if (!status.ok()) handle_.Abort();
     return status;
   }
 
-  ncclResult_t Issue(const Collective& call) const {
-    const void* const in = call.input.data;
-    void* const out = call.output.data;
-    const auto sent = static_cast<size_t>(call.input.count);
-    const auto received = static_cast<size_t>(call.output.count);
-    const ncclDataType_t type = NcclType(call.input.type);
-    const ncclRedOp_t op = NcclOp(call.op);
-    switch (call.operation) {
-      case Operation::kAllReduce:
-        return ncclAllReduce(in, out, sent, type, op, comm_, stream_);
-      case Operation::kReduceScatter:
-        return ncclReduceScatter(in, out, received, type, op, comm_, stream_);
-      case Operation::kAllGather:
-        return ncclAllGather(in, out, sent, type, comm_, stream_);
-      case Operation::kBroadcast:
-        return ncclBroadcast(in, out, sent, type, call.peer, comm_, stream_);
-      case Operation::kAllToAll:
-        return IssueAllToAll(call);
-      default:
-        return ncclInvalidUsage;
-    }
+  absl::Status Issue(const Collective& call) {
+    if (call.operation == Operation::kAllToAll) return IssueAllToAll(call);
+    return handle_.Call([&](ncclComm_t comm) {
+      return IssueNative(call, rank(), comm, stream_);
+    });
   }
 
-  // As nccl-tests does it.
-  ncclResult_t IssueAllToAll(const Collective& call) const {
-    const ncclDataType_t type = NcclType(call.input.type);
+  // As programs do it that do not know ncclAlltoAll, of NCCL 2.28.
+  absl::Status IssueAllToAll(const Collective& call) {
     const int64_t part = call.input.count / world_size();
-    const auto count = static_cast<size_t>(part);
-    ncclResult_t result = ncclGroupStart();
-    for (int peer = 0; peer < world_size() && result == ncclSuccess; ++peer) {
-      const ConstBuffer sent = call.input.Part(peer * part, part);
-      const Buffer received = call.output.Part(peer * part, part);
-      result = ncclSend(sent.data, count, type, peer, comm_, stream_);
-      if (result != ncclSuccess) break;
-      result = ncclRecv(received.data, count, type, peer, comm_, stream_);
-    }
-    const ncclResult_t ended = ncclGroupEnd();
-    return result == ncclSuccess ? ended : result;
+    return handle_.Group([&] {
+      ncclResult_t result = ncclSuccess;
+      for (int peer = 0; peer < world_size() && result == ncclSuccess; ++peer) {
+        const int64_t begin = peer * part;
+        result = handle_.Send(call.input.Part(begin, part), peer, stream_);
+        if (result != ncclSuccess) break;
+        result = handle_.Receive(call.output.Part(begin, part), peer, stream_);
+      }
+      return result;
+    });
   }
 
   const std::unique_ptr<Communicator> control_;
   const bool algorithm_set_;
   const cudaStream_t stream_;
   bool shared_gpu_ = false;
-  bool failed_ = false;
-  ncclComm_t comm_ = nullptr;
+  NcclHandle handle_;
 };
 
 // The variables of this process that NCCL reads.
@@ -187,43 +163,43 @@ class NcclTurnTaker : public TurnTaker {
   }
 
  protected:
-  absl::StatusOr<Memory> Allocate(BufferKind kind, int64_t bytes) override {
-    std::span<std::byte>& device = device_[static_cast<int>(kind)];
-    if (static_cast<int64_t>(device.size()) < bytes) {
-      device = {};
-      if (kind == BufferKind::kGroup) {
-        group_memory_ = GroupBuffer();  // Gives back what there was before.
-        LOCKSTEP_ASSIGN_OR_RETURN(group_memory_, group().Allocate(bytes));
-        device = group_memory_.bytes();
-      } else {
-        ordinary_.reset();
-        LOCKSTEP_ASSIGN_OR_RETURN(ordinary_, AllocateDeviceMemory(bytes));
-        device = {ordinary_.get(), static_cast<size_t>(bytes)};
-      }
-    }
+  absl::StatusOr<std::shared_ptr<std::byte>> AllocateOrdinary(
+      int64_t bytes) override {
+    LOCKSTEP_ASSIGN_OR_RETURN(DeviceMemory memory,
+                              OnEveryRank(AllocateDeviceMemory(bytes)));
+    return std::shared_ptr<std::byte>(std::move(memory));
+  }
+
+  absl::StatusOr<std::byte*> HostSide(std::byte*, int64_t bytes) override {
     if (host_bytes_ < bytes) {
       host_.reset();
       host_bytes_ = 0;
-      LOCKSTEP_ASSIGN_OR_RETURN(host_, AllocateAligned(bytes));
+      LOCKSTEP_ASSIGN_OR_RETURN(host_, OnEveryRank(AllocateAligned(bytes)));
       host_bytes_ = bytes;
     }
-    return Memory{device, {host_.get(), static_cast<size_t>(host_bytes_)}};
+    return host_.get();
   }
 
-  absl::Status Upload(const Memory& memory, int64_t bytes) override {
-    return Copy(memory.calls.data(), memory.host.data(), bytes,
-                cudaMemcpyHostToDevice, "copying inputs to the GPU");
+  absl::Status Upload(std::byte* to, const std::byte* from,
+                      int64_t bytes) override {
+    return Copy(to, from, bytes, cudaMemcpyHostToDevice,
+                "copying inputs to the GPU");
   }
-  absl::Status Download(const Memory& memory, int64_t bytes) override {
-    return Copy(memory.host.data(), memory.calls.data(), bytes,
-                cudaMemcpyDeviceToHost, "copying answers from the GPU");
+  absl::Status Download(std::byte* to, const std::byte* from,
+                        int64_t bytes) override {
+    return Copy(to, from, bytes, cudaMemcpyDeviceToHost,
+                "copying answers from the GPU");
   }
 
   int extra_buffers() const override { return 1; }
 
   absl::StatusOr<AllReduceTurn> Time(const TurnRequest& request,
                                      CallFunction call) override {
-    LOCKSTEP_RETURN_IF_ERROR(call(request.iterations));
+    // Filling buffers has left the GPU idle; it is at work again when the first
+    // timed call comes.
+    for (int i = 0; i < request.iterations; ++i) {
+      LOCKSTEP_RETURN_IF_ERROR(call(request.iterations));
+    }
     LOCKSTEP_RETURN_IF_ERROR(Record(begin_));
     const double begin = SteadySeconds();
     for (int i = 0; i < request.iterations; ++i) {
@@ -256,6 +232,13 @@ class NcclTurnTaker : public TurnTaker {
                       "recording an event");
   }
 
+  // What a rank could not make, no rank has: others would wait for its calls.
+  template <typename T>
+  absl::StatusOr<T> OnEveryRank(absl::StatusOr<T> made) {
+    LOCKSTEP_RETURN_IF_ERROR(ShareStatus(meeting(), made.status()));
+    return made;
+  }
+
   absl::Status Copy(void* to, const void* from, int64_t bytes,
                     cudaMemcpyKind kind, const char* what) {
     LOCKSTEP_RETURN_IF_ERROR(
@@ -269,11 +252,9 @@ class NcclTurnTaker : public TurnTaker {
   Event begin_, end_;
   std::string gpu_;  // Its name.
   bool shared_gpu_ = false;
-  // Goes before the stream, and the memory of its calls before it.
+  // Goes before the stream, and before the memory of its calls, since freeing
+  // that waits for calls that are under way, which it ends.
   const std::unique_ptr<Communicator> owned_group_;
-  GroupBuffer group_memory_;
-  DeviceMemory ordinary_;
-  std::span<std::byte> device_[2];  // By BufferKind.
   AlignedMemory host_;
   int64_t host_bytes_ = 0;
 };

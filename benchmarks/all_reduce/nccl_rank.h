@@ -16,7 +16,7 @@ namespace lockstep::benchmarks {
 // meet before each turn; borrowed.
 //
 // A turn's calls follow one another on a stream without a wait of the host,
-// behind one more that is not timed, so that the GPU is at work when the first
+// behind as many that are not timed, so that the GPU is at work when the first
 // comes: the time between an event before the first and one behind the last,
 // and the host's time until all calls have returned. Then the answers are
 // copied to the host, and checked there.

@@ -29,13 +29,15 @@ namespace {
 constexpr int64_t kTurnBytes = 512 << 10;
 constexpr int kMostIterations = 400;
 
-// The same on a GPU: beyond any cache, and as many calls as stay in a stream's
-// queue, which holds about a thousand kernels, whatever a call is made of.
+// The same on a GPU: beyond its cache for large messages, and as many calls as
+// stay in a stream's queue, which holds about a thousand kernels, whatever a
+// call is made of.
 constexpr int64_t kGpuTurnBytes = 256 << 20;
 constexpr int kMostGpuIterations = 20;
 
 // Of --iterations: the samples of a turn travel in one message.
 constexpr int kIterationsLimit = 4096;
+constexpr int kGpuIterationsLimit = 120;
 
 constexpr int kWarmup = 5;
 constexpr int kGpuWarmup = 3;  // Of each buffer.
@@ -249,9 +251,13 @@ absl::Status Validate(const AllReduceSettings& settings) {
       CheckRange("--world_size", settings.world_size, 1, kMaxWorldSize));
   LOCKSTEP_RETURN_IF_ERROR(CheckMemoryKinds(settings));
   LOCKSTEP_RETURN_IF_ERROR(CheckRange("--rounds", settings.rounds, 0, 100000));
+  const bool gpu = OnGpu(settings);
   LOCKSTEP_RETURN_IF_ERROR(
-      CheckRange("--iterations", settings.iterations, 0, kIterationsLimit));
-  LOCKSTEP_RETURN_IF_ERROR(CheckRange("--warmup", settings.warmup, -1, 100000));
+      CheckRange("--iterations", settings.iterations, 0,
+                 gpu ? kGpuIterationsLimit : kIterationsLimit));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckRange("--warmup", settings.warmup,
+                 gpu && settings.warmup >= 0 ? kGpuWarmup : -1, 100000));
   return CheckSeconds("--seconds", settings.seconds);
 }
 
@@ -277,8 +283,10 @@ std::vector<Subject> SubjectsOf(const AllReduceSettings& settings) {
       subjects.push_back({team});
       continue;
     }
+    const bool alike = OnGpu(team.kind) && team.algorithm != Algorithm::kDirect;
     for (const BufferKind buffers : settings.buffers) {
       subjects.push_back({team, buffers});
+      if (alike) break;
     }
   }
   return subjects;
@@ -312,9 +320,9 @@ int64_t MemoryNeeded(const AllReduceSettings& settings, int64_t bytes) {
           return !InPlace(settings, operation, kind);
         });
     const int64_t message = bytes * (apart ? 2 : 1);
-    // Peers reduce through memory of their own, as much as a message; on a GPU
-    // one call more has buffers.
-    if (IsPeer(kind) || OnGpu(kind)) needed += bytes;
+    // On a GPU one call more has buffers; elsewhere peers reduce through memory
+    // of their own, as much as a message.
+    needed += OnGpu(kind) ? message : IsPeer(kind) ? bytes : 0;
     needed += kind == TeamKind::kCopy ? message : message * iterations;
   }
   return needed * settings.world_size;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -50,12 +49,6 @@ absl::Status RunCopier(const std::string& listener, int world_size) {
       });
 }
 
-// Open MPI puts sockets under TMPDIR, whose paths may have 107 characters.
-constexpr size_t kLongTmpdir = 40;
-
-// Names the folder of the memory that Open MPI's ranks share.
-constexpr char kMpiMemory[] = "OMPI_MCA_btl_vader_backing_directory";
-
 bool IsMpi(TeamKind kind) {
   return kind == TeamKind::kMpi || kind == TeamKind::kOpenMpi;
 }
@@ -74,33 +67,6 @@ std::string ProgramOf(const TeamSetting& setting, TeamKind kind) {
     default:
       return setting.folder + "/allreduce";
   }
-}
-
-TeamCommand MpiCommand(const TeamSetting& setting, int world_size) {
-  TeamCommand command = {
-      .argv = {"mpirun", "--oversubscribe", "-np", absl::StrCat(world_size)}};
-  if (geteuid() == 0) command.argv.push_back("--allow-run-as-root");
-  const char* const tmpdir = std::getenv("TMPDIR");
-  std::string folder = tmpdir == nullptr ? "" : tmpdir;
-  if (!setting.mpi_folder.empty()) {
-    command.environment.emplace_back(kMpiMemory, setting.mpi_folder);
-    folder = setting.mpi_folder;
-  }
-  if (folder.size() > kLongTmpdir) folder = "/tmp";
-  if (!folder.empty()) command.environment.emplace_back("TMPDIR", folder);
-  if (world_size > setting.cores) {
-    command.environment.emplace_back("OMPI_MCA_mpi_yield_when_idle", "1");
-  }
-  return command;
-}
-
-// nullopt if there can be none: Open MPI then finds a place by itself.
-std::optional<TemporaryFolder> CreateMpiFolder() {
-  const char* const below = std::getenv(kMpiMemory);
-  absl::StatusOr<TemporaryFolder> folder = TemporaryFolder::Create(
-      "allreduce", below == nullptr ? "/dev/shm" : below);
-  if (!folder.ok()) return std::nullopt;
-  return *std::move(folder);
 }
 
 // Why a team cannot be started, if that can be seen beforehand.
@@ -132,7 +98,9 @@ absl::Status RunAllReduceRank(const std::string& listener, const Team& team,
 TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
                       int world_size, const std::string& listener) {
   TeamCommand command;
-  if (IsMpi(team.kind)) command = MpiCommand(setting, world_size);
+  if (IsMpi(team.kind)) {
+    command = MpirunCommand(world_size, setting.cores, setting.mpi_folder);
+  }
   const bool own_ranks = IsMpi(team.kind) || team.kind == TeamKind::kThreads ||
                          team.kind == TeamKind::kCopy;
   command.nproc = own_ranks ? 1 : world_size;
@@ -141,6 +109,8 @@ TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
       team.kind == TeamKind::kProcesses && world_size <= setting.cores;
   command.world_size = team.kind == TeamKind::kCopy ? 1 : world_size;
   command.argv.push_back(ProgramOf(setting, team.kind));
+  // A log that the user asked for would be written in timed calls.
+  if (OnGpu(team.kind)) command.environment.emplace_back("NCCL_DEBUG", "WARN");
   if (team == Team{TeamKind::kPlainNccl, Algorithm::kRing}) {
     command.environment.emplace_back("NCCL_ALGO", "Ring");
   }
@@ -200,7 +170,8 @@ class GrowingLogs {
   std::map<std::string, size_t> read_;  // Bytes, by path.
 };
 
-// One call of each kind. What does not fit into memory is left to the run.
+// One call of each kind, but of sends and receives, of which NCCL says nothing,
+// just one. What does not fit into memory is left to the run.
 absl::Status ProbeCalls(const AllReduceSettings& settings,
                         absl::Duration timeout, RankTeam& ranks,
                         GrowingLogs& logs, NcclProbe& probe) {
@@ -226,6 +197,10 @@ absl::Status ProbeCalls(const AllReduceSettings& settings,
           const std::pair<std::string, std::string> pair =
               absl::StrSplit(variable, absl::MaxSplits('=', 1));
           probe.facts.environment.insert(pair);
+        }
+        if (!IsPeer(probe.team.kind) &&
+            probe.team.algorithm != Algorithm::kAuto) {
+          return absl::OkStatus();
         }
       }
     }

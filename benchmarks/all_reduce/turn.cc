@@ -3,10 +3,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
-#include <span>
+#include <memory>
 #include <string>
+#include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/data_types.h"
@@ -125,23 +128,25 @@ class TurnCalls {
 
 }  // namespace
 
-absl::StatusOr<TurnTaker::Memory> TurnTaker::Allocate(BufferKind kind,
-                                                      int64_t bytes) {
-  std::span<std::byte>& memory = memory_[static_cast<int>(kind)];
-  if (static_cast<int64_t>(memory.size()) >= bytes) {
-    return Memory{memory, memory};
+absl::StatusOr<std::shared_ptr<std::byte>> TurnTaker::AllocateOrdinary(
+    int64_t bytes) {
+  LOCKSTEP_ASSIGN_OR_RETURN(AlignedMemory memory, AllocateAligned(bytes));
+  return std::shared_ptr<std::byte>(std::move(memory));
+}
+
+absl::StatusOr<std::byte*> TurnTaker::Allocate(BufferKind kind, int64_t bytes) {
+  GroupBuffer& memory = memory_[static_cast<int>(kind)];
+  if (static_cast<int64_t>(memory.bytes().size()) < bytes) {
+    memory = GroupBuffer();  // Gives back what there was before.
+    if (kind == BufferKind::kGroup) {
+      LOCKSTEP_ASSIGN_OR_RETURN(memory, group_.Allocate(bytes));
+    } else {
+      LOCKSTEP_ASSIGN_OR_RETURN(const std::shared_ptr<std::byte> made,
+                                AllocateOrdinary(bytes));
+      memory = {made, {made.get(), static_cast<size_t>(bytes)}};
+    }
   }
-  if (kind == BufferKind::kGroup) {
-    group_memory_ = GroupBuffer();  // Gives back what there was before.
-    LOCKSTEP_ASSIGN_OR_RETURN(group_memory_, group_.Allocate(bytes));
-    memory = group_memory_.bytes();
-  } else {
-    ordinary_.reset();
-    memory = {};
-    LOCKSTEP_ASSIGN_OR_RETURN(ordinary_, AllocateAligned(bytes));
-    memory = {ordinary_.get(), static_cast<size_t>(bytes)};
-  }
-  return Memory{memory, memory};
+  return memory.bytes().data();
 }
 
 absl::StatusOr<AllReduceTurn> TurnTaker::Time(const TurnRequest& request,
@@ -164,11 +169,9 @@ absl::StatusOr<AllReduceTurn> TurnTaker::TakeWhatThereIs(
     const TurnRequest& request) {
   const int buffers = request.iterations + extra_buffers();
   const TurnCalls calls(request, group_.rank(), group_.world_size(), buffers);
-  LOCKSTEP_ASSIGN_OR_RETURN(const Memory memory,
+  LOCKSTEP_ASSIGN_OR_RETURN(std::byte* const memory,
                             Allocate(request.buffers, calls.bytes()));
-  const auto call = [&](int i) {
-    return group_.Run(calls.Call(i, memory.calls.data()));
-  };
+  const auto call = [&](int i) { return group_.Run(calls.Call(i, memory)); };
   if (request.probe) {
     LOCKSTEP_RETURN_IF_ERROR(call(0));
     LOCKSTEP_RETURN_IF_ERROR(group_.Wait());
@@ -182,15 +185,14 @@ absl::StatusOr<AllReduceTurn> TurnTaker::TakeWhatThereIs(
       ExactPattern pattern,
       ExactPattern::Create(request.type, op, group_.rank(),
                            group_.world_size()));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::byte* const host,
+                            HostSide(memory, calls.bytes()));
   const auto fill = [&] {
-    for (int i = 0; i < request.iterations; ++i) {
-      calls.Fill(i, pattern, memory.host.data());
-    }
-    return Upload(memory, calls.bytes());
+    for (int i = 0; i < request.iterations; ++i) calls.Fill(i, pattern, host);
+    return Upload(memory, host, calls.bytes());
   };
   // What a GPU warms up on may be anything; a CPU is slow with some numbers.
-  const bool on_host = memory.calls.data() == memory.host.data();
-  if (request.warmup > 0 && on_host) LOCKSTEP_RETURN_IF_ERROR(fill());
+  if (request.warmup > 0 && host == memory) LOCKSTEP_RETURN_IF_ERROR(fill());
   for (int i = 0; i < request.warmup; ++i) {
     LOCKSTEP_RETURN_IF_ERROR(call(i % buffers));
   }
@@ -200,9 +202,9 @@ absl::StatusOr<AllReduceTurn> TurnTaker::TakeWhatThereIs(
   LOCKSTEP_ASSIGN_OR_RETURN(AllReduceTurn turn, Time(request, call));
   LOCKSTEP_RETURN_IF_ERROR(group_.Wait());
   Describe(turn);
-  LOCKSTEP_RETURN_IF_ERROR(Download(memory, calls.bytes()));
+  LOCKSTEP_RETURN_IF_ERROR(Download(host, memory, calls.bytes()));
   for (int i = 0; i < request.iterations; ++i) {
-    turn.calls.wrong += calls.CountWrong(i, pattern, memory.host.data());
+    turn.calls.wrong += calls.CountWrong(i, pattern, host);
   }
   return turn;
 }
@@ -224,6 +226,18 @@ absl::Status ServeTaker(const std::string& listener, TurnTaker& taker) {
 absl::Status ServeGroup(const std::string& listener, Communicator& group) {
   TurnTaker taker(group);
   return ServeTaker(listener, taker);
+}
+
+int RankMain(int argc, char** argv, int wanted,
+             absl::FunctionRef<absl::Status()> run) {
+  if (argc != wanted) {
+    std::fprintf(stderr, "%s is for allreduce to run\n", argv[0]);
+    return 2;
+  }
+  const absl::Status status = run();
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  return 1;
 }
 
 }  // namespace lockstep::benchmarks

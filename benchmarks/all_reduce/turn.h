@@ -146,21 +146,23 @@ bool InPlace(const AllReduceSettings& settings, Operation operation,
 
 // One for each backend and algorithm, then the peers, then the copy, which is
 // of host memory; and what is measured: every team of a backend with every kind
-// of buffer, the others once.
+// of buffer, the others once. On GPUs kDirect alone tells kinds apart, and
+// other algorithms have the first.
 std::vector<Team> TeamsOf(const AllReduceSettings& settings);
 std::vector<Subject> SubjectsOf(const AllReduceSettings& settings);
 
 // Timed calls of one turn at a message of `bytes`. Each has buffers of its own,
 // filled beforehand and checked afterwards, so by default no more than stay in
 // a core's cache: one for large messages, 400 for the smallest. On a GPU 20, as
-// nccl-tests has, but fewer where their buffers would take over 256 MiB.
+// nccl-tests has, but fewer where their buffers would take over 256 MiB; and no
+// more than 120, since the ring keeps the graphs of 128 calls (gpu_ring.h).
 int TimedIterations(const AllReduceSettings& settings, int64_t bytes);
 
 // Calls before the timed ones of a turn. By default 5, but from 4 MiB on one,
 // and that only in the first round: such calls leave nothing in a cache. On a
-// GPU 3 for each of the turn's buffers in every round, or as many as the
-// settings say: the second reduction of the same buffers is captured in a
-// graph, and many graphs are forgotten at once (gpu_ring.h).
+// GPU 3 for each of the turn's buffers in every round, or as many more as the
+// settings say: the second reduction of the same buffers is captured in a graph
+// (gpu_ring.h), and the third is the first that is only launched.
 int WarmupIterations(const AllReduceSettings& settings, int64_t bytes,
                      int round);
 
@@ -245,22 +247,21 @@ class TurnTaker {
  protected:
   using CallFunction = absl::FunctionRef<absl::Status(int i)>;
 
-  // Where calls work, and where the host fills and checks: one memory, or two
-  // of one size.
-  struct Memory {
-    std::span<std::byte> calls;
-    std::span<std::byte> host;
-  };
-
   // What follows is a host's; a GPU has its own.
 
-  // Of at least `bytes`, each of its kind until more is asked for.
-  virtual absl::StatusOr<Memory> Allocate(BufferKind kind, int64_t bytes);
-  // Copies all that Fill has written, or that calls have.
-  virtual absl::Status Upload(const Memory&, int64_t) {
+  // Collective. The memory goes after what the derived class has.
+  virtual absl::StatusOr<std::shared_ptr<std::byte>> AllocateOrdinary(
+      int64_t bytes);
+  // Where the host fills and checks what the calls have at `calls`: `bytes`
+  // there, or elsewhere. Collective.
+  virtual absl::StatusOr<std::byte*> HostSide(std::byte* calls, int64_t) {
+    return calls;
+  }
+  // Copies all that the host has written there, or that calls have.
+  virtual absl::Status Upload(std::byte*, const std::byte*, int64_t) {
     return absl::OkStatus();
   }
-  virtual absl::Status Download(const Memory&, int64_t) {
+  virtual absl::Status Download(std::byte*, const std::byte*, int64_t) {
     return absl::OkStatus();
   }
   // Buffers beyond those of timed calls, for call number request.iterations.
@@ -274,19 +275,24 @@ class TurnTaker {
   Communicator& group() const { return group_; }
 
  private:
+  // Of at least `bytes`, each of its kind until more is asked for.
+  absl::StatusOr<std::byte*> Allocate(BufferKind kind, int64_t bytes);
   absl::StatusOr<AllReduceTurn> TakeWhatThereIs(const TurnRequest& request);
 
   Communicator& group_;
   Communicator& meeting_;
-  GroupBuffer group_memory_;
-  AlignedMemory ordinary_;
-  std::span<std::byte> memory_[2];  // By BufferKind.
+  GroupBuffer memory_[2];  // By BufferKind.
 };
 
 // Takes turns until the driver that listens at `listener` closes the
 // connection. Errors: of the connection, of a turn.
 absl::Status ServeTaker(const std::string& listener, TurnTaker& taker);
 absl::Status ServeGroup(const std::string& listener, Communicator& group);
+
+// The exit status of a program that is a rank, whose argv has `wanted` words,
+// after `run`: 0; 1, and its error on stderr; 2, and a line, for another argc.
+int RankMain(int argc, char** argv, int wanted,
+             absl::FunctionRef<absl::Status()> run);
 
 }  // namespace lockstep::benchmarks
 

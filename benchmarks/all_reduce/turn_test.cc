@@ -9,9 +9,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
-#include <iterator>
 #include <memory>
-#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -20,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/data_types.h"
 #include "base/files.h"
@@ -40,33 +39,21 @@ namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::Ge;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
+// The command's tests give each flag its values.
 TEST(ParseTest, ReadsLists) {
-  EXPECT_THAT(ParseBackends("threads,mpi"),
-              IsOkAndHolds(ElementsAre(TeamKind::kThreads, TeamKind::kMpi)));
-  EXPECT_THAT(ParseBackends("processes,processes"),
-              IsOkAndHolds(ElementsAre(TeamKind::kProcesses)));
+  EXPECT_THAT(ParseBackends("processes,mpi,processes"),
+              IsOkAndHolds(ElementsAre(TeamKind::kProcesses, TeamKind::kMpi)));
   EXPECT_THAT(ParsePeers(""), IsOkAndHolds(IsEmpty()));
-  EXPECT_THAT(ParsePeers("gloo,mpi"),
-              IsOkAndHolds(ElementsAre(TeamKind::kGloo, TeamKind::kOpenMpi)));
   EXPECT_THAT(ParseAlgorithms("ring,auto"),
               IsOkAndHolds(ElementsAre(Algorithm::kRing, Algorithm::kAuto)));
-  EXPECT_THAT(ParseBuffers("group"),
-              IsOkAndHolds(ElementsAre(BufferKind::kGroup)));
-  EXPECT_THAT(
-      ParseCollectives("broadcast,all_reduce"),
-      IsOkAndHolds(ElementsAre(Operation::kBroadcast, Operation::kAllReduce)));
-  EXPECT_THAT(ParseType("uint8"), IsOkAndHolds(DataType::kUInt8));
-  EXPECT_THAT(ParseOperation("avg"), IsOkAndHolds(ReduceOp::kAverage));
 }
 
 TEST(ParseBytesTest, ReadsUnitsAndNothingElse) {
@@ -104,34 +91,32 @@ TEST(MessageSizesTest, MultipliesUpToTheMaximumAndNamesTheFlag) {
   EXPECT_THAT(MessageSizes(8, 64, 1, 4), error("--factor: 1"));
 }
 
+// On GPUs NCCL is there twice, a copy is not, and direct alone tells buffers
+// apart.
 TEST(SubjectsTest, AreEveryBackendWithEveryAlgorithmAndMemoryThenThePeers) {
-  AllReduceSettings settings;
-  settings.backends = {TeamKind::kThreads, TeamKind::kProcesses};
-  settings.algorithms = {Algorithm::kAuto, Algorithm::kRing};
-  settings.peers = {TeamKind::kGloo};
-  std::vector<std::string> names;
-  for (const Subject& subject : SubjectsOf(settings)) {
-    names.push_back(Name(subject));
+  const std::pair<AllReduceSettings, std::vector<std::string>> cases[] = {
+      {{.backends = {TeamKind::kThreads, TeamKind::kProcesses},
+        .algorithms = {Algorithm::kAuto, Algorithm::kRing},
+        .peers = {TeamKind::kGloo}},
+       {"threads auto ordinary", "threads auto group", "threads ring ordinary",
+        "threads ring group", "processes auto ordinary", "processes auto group",
+        "processes ring ordinary", "processes ring group", "Gloo", "copy"}},
+      {{.backends = {TeamKind::kNccl},
+        .algorithms = {Algorithm::kAuto, Algorithm::kDirect},
+        .peers = {TeamKind::kPlainNccl}},
+       {"nccl auto ordinary", "nccl direct ordinary", "nccl direct group",
+        "NCCL", "NCCL_ALGO=Ring"}},
+      {{.backends = {TeamKind::kNccl}, .buffers = {BufferKind::kGroup}},
+       {"nccl auto group"}}};
+  for (const auto& [settings, want] : cases) {
+    std::vector<std::string> names;
+    for (const Subject& subject : SubjectsOf(settings)) {
+      names.push_back(Name(subject));
+    }
+    EXPECT_EQ(names, want);
   }
-  EXPECT_THAT(names,
-              ElementsAre("threads auto ordinary", "threads auto group",
-                          "threads ring ordinary", "threads ring group",
-                          "processes auto ordinary", "processes auto group",
-                          "processes ring ordinary", "processes ring group",
-                          "Gloo", "copy"));
-  EXPECT_EQ(TeamsOf(settings).size(), 6u);
-}
-
-TEST(SubjectsTest, OnGpusHaveNcclTwiceAndNoCopy) {
-  AllReduceSettings settings = {.backends = {TeamKind::kNccl},
-                                .buffers = {BufferKind::kGroup},
-                                .peers = {TeamKind::kPlainNccl}};
-  std::vector<std::string> names;
-  for (const Subject& subject : SubjectsOf(settings)) {
-    names.push_back(Name(subject));
-  }
-  EXPECT_THAT(names, ElementsAre("nccl auto group", "NCCL", "NCCL_ALGO=Ring"));
-  EXPECT_TRUE(OnGpu(settings));
+  EXPECT_THAT(TeamsOf(cases[0].first), SizeIs(6));
+  EXPECT_TRUE(OnGpu(cases[1].first));
 }
 
 TEST(SizesOfTest, HaveAsManyElementsForEachRank) {
@@ -149,41 +134,39 @@ TEST(SizesOfTest, HaveAsManyElementsForEachRank) {
 
 TEST(InPlaceTest, IsWhatTheCollectiveAllows) {
   for (const bool asked : {false, true}) {
-    const AllReduceSettings settings = {.in_place = asked};
-    const auto in_place = [&](Operation operation, TeamKind kind) {
-      return InPlace(settings, operation, kind);
-    };
-    EXPECT_EQ(in_place(Operation::kAllReduce, TeamKind::kOpenMpi), asked);
-    EXPECT_EQ(in_place(Operation::kAllGather, TeamKind::kNccl), asked);
-    EXPECT_EQ(in_place(Operation::kReduceScatter, TeamKind::kGloo), asked);
-    EXPECT_FALSE(in_place(Operation::kReduceScatter, TeamKind::kOpenMpi));
-    EXPECT_TRUE(in_place(Operation::kBroadcast, TeamKind::kThreads));
-    EXPECT_FALSE(in_place(Operation::kAllToAll, TeamKind::kThreads));
+    for (const auto& [operation, kind, want] :
+         {std::tuple(Operation::kAllReduce, TeamKind::kOpenMpi, asked),
+          {Operation::kAllGather, TeamKind::kNccl, asked},
+          {Operation::kReduceScatter, TeamKind::kGloo, asked},
+          {Operation::kReduceScatter, TeamKind::kOpenMpi, false},
+          {Operation::kBroadcast, TeamKind::kThreads, true},
+          {Operation::kAllToAll, TeamKind::kThreads, false}}) {
+      EXPECT_EQ(InPlace({.in_place = asked}, operation, kind), want)
+          << Name(operation);
+    }
   }
 }
 
 TEST(IterationsTest, ShrinkWithTheMessageAsTheWarmUpDoes) {
-  AllReduceSettings settings;
-  EXPECT_EQ(TimedIterations(settings, 8), 400);
-  EXPECT_EQ(TimedIterations(settings, 4 << 10), 128);
-  EXPECT_EQ(TimedIterations(settings, 512 << 10), 1);
-  EXPECT_EQ(TimedIterations(settings, 1 << 30), 1);
-  const AllReduceSettings gpu = {.backends = {TeamKind::kNccl}};
-  EXPECT_EQ(TimedIterations(gpu, 8), 20);
-  EXPECT_EQ(TimedIterations(gpu, 64 << 20), 4);
-  EXPECT_EQ(TimedIterations(gpu, 1 << 30), 1);
-  EXPECT_EQ(WarmupIterations(gpu, 8, 5), 3 * 21);
-  EXPECT_EQ(WarmupIterations(gpu, 1 << 30, 5), 3 * 2);
-  settings.iterations = 7;
-  EXPECT_EQ(TimedIterations(settings, 1 << 30), 7);
-  EXPECT_EQ(WarmupIterations(settings, 8, 0), 5);
-  EXPECT_EQ(WarmupIterations(settings, 8, 9), 5);
-  EXPECT_EQ(WarmupIterations(settings, 4 << 20, 0), 1);
-  EXPECT_EQ(WarmupIterations(settings, 4 << 20, 1), 0);
-  settings.warmup = 2;
-  EXPECT_EQ(WarmupIterations(settings, 4 << 20, 1), 2);
-  settings.warmup = 0;
-  EXPECT_EQ(WarmupIterations(settings, 8, 0), 0);
+  struct Case {
+    AllReduceSettings settings;
+    int64_t bytes;
+    int round, warmup, iterations;
+  };
+  const std::vector<TeamKind> gpu = {TeamKind::kNccl};
+  for (const Case& c :
+       {Case{{}, 8, 9, 5, 400}, Case{{}, 4 << 10, 0, 5, 128},
+        Case{{}, 512 << 10, 0, 5, 1}, Case{{}, 4 << 20, 0, 1, 1},
+        Case{{}, 4 << 20, 1, 0, 1}, Case{{.iterations = 7}, 1 << 30, 1, 0, 7},
+        Case{{.warmup = 2}, 4 << 20, 1, 2, 1},
+        Case{{.warmup = 0}, 8, 0, 0, 400},
+        Case{{.backends = gpu}, 8, 5, 3 * 21, 20},
+        Case{{.backends = gpu}, 64 << 20, 5, 3 * 5, 4},
+        Case{{.backends = gpu}, 1 << 30, 5, 3 * 2, 1},
+        Case{{.backends = gpu, .warmup = 4}, 8, 5, 4 * 21, 20}}) {
+    EXPECT_EQ(TimedIterations(c.settings, c.bytes), c.iterations) << c.bytes;
+    EXPECT_EQ(WarmupIterations(c.settings, c.bytes, c.round), c.warmup);
+  }
 }
 
 TEST(MemoryNeededTest, CountsEveryTeamsBuffers) {
@@ -195,108 +178,76 @@ TEST(MemoryNeededTest, CountsEveryTeamsBuffers) {
   EXPECT_EQ(MemoryNeeded(settings, kMessage), 5 * 2 * kMessage);
   settings.in_place = false;
   EXPECT_EQ(MemoryNeeded(settings, kMessage), 9 * 2 * kMessage);
-  // Twenty calls and one more, of both kinds of buffers.
-  const AllReduceSettings gpu = {.backends = {TeamKind::kNccl}};
+  // Twenty calls and one more.
+  AllReduceSettings gpu = {.backends = {TeamKind::kNccl}};
+  EXPECT_EQ(MemoryNeeded(gpu, kMessage), 21 * 2 * kMessage);
+  gpu.in_place = false;
   EXPECT_EQ(MemoryNeeded(gpu, kMessage), 2 * 21 * 2 * kMessage);
 }
 
 // The commands that start teams.
 
-TeamSetting Setting() {
-  return {.folder = "/bin/there", .store = "/store", .cores = 2, .timeout = {}};
-}
-
-TeamCommand Command(const Team& team, int world_size) {
-  return CommandOf(Setting(), team, world_size, "name");
-}
-
-// The command, the processes that are launched, and the ranks that connect.
-TEST(CommandOfTest, StartsTheRanksOfEveryKind) {
-  struct Case {
-    Team team;
-    std::vector<std::string> argv;
-    int nproc, world_size;
-  };
-  const auto own = [](const char* kind, const char* algorithm) {
-    return std::vector<std::string>{"/bin/there/allreduce", "--worker=name",
-                                    std::string("--worker_kind=") + kind,
-                                    std::string("--algorithm=") + algorithm,
-                                    "--world_size=3"};
-  };
-  const auto mpirun = [](std::vector<std::string> command) {
-    const char* const before[] = {"mpirun", "--oversubscribe", "-np", "3"};
-    command.insert(command.begin(), std::begin(before), std::end(before));
-    return command;
-  };
-  const Case cases[] = {
-      {{TeamKind::kProcesses, Algorithm::kRing},
-       own("processes", "ring"),
-       3,
-       3},
-      {{TeamKind::kThreads}, own("threads", "auto"), 1, 3},
-      {{TeamKind::kCopy}, own("copy", "auto"), 1, 1},
-      {{TeamKind::kOpenMpi},
-       mpirun({"/bin/there/allreduce_peer_mpi", "name"}),
-       1,
-       3},
-      {{TeamKind::kMpi},
-       mpirun({"/bin/there/allreduce_rank_mpi", "name", "auto"}),
-       1,
-       3},
-      {{TeamKind::kGloo},
-       {"/bin/there/allreduce_peer_gloo", "name", "/store"},
-       3,
-       3},
-      {{TeamKind::kNccl, Algorithm::kDirect},
-       {"/bin/there/allreduce_rank_nccl", "name", "nccl", "direct"},
-       3,
-       3},
-      {{TeamKind::kPlainNccl, Algorithm::kRing},
-       {"/bin/there/allreduce_rank_nccl", "name", "NCCL", "ring"},
-       3,
-       3}};
-  for (const Case& c : cases) {
-    TeamCommand command = Command(c.team, 3);
-    std::erase(command.argv, "--allow-run-as-root");  // If we are root.
-    EXPECT_EQ(command.argv, c.argv);
-    EXPECT_EQ(command.nproc, c.nproc) << Name(c.team.kind);
-    EXPECT_EQ(command.world_size, c.world_size) << Name(c.team.kind);
+// The command, the processes that are launched, the ranks that connect, and
+// what is set for them, but for MPI's TMPDIR where it is this test's.
+std::string CommandText(const Team& team, int ranks,
+                        const std::string& mpi_folder = "") {
+  const TeamSetting setting = {.folder = "/bin",
+                               .store = "/store",
+                               .mpi_folder = mpi_folder,
+                               .cores = 2,
+                               .timeout = {}};
+  TeamCommand command = CommandOf(setting, team, ranks, "name");
+  std::erase(command.argv, "--allow-run-as-root");  // If we are root.
+  std::string text = absl::StrCat(absl::StrJoin(command.argv, " "), "; ",
+                                  command.nproc, " ", command.world_size);
+  for (const auto& [name, value] : command.environment) {
+    if (name == "HOME") continue;  // If we have none.
+    if (name == "TMPDIR" && mpi_folder.empty()) continue;
+    absl::StrAppend(&text, " ", name, "=", value);
   }
+  return text;
 }
 
-TEST(CommandOfTest, AsksMpiToYieldWhereRanksShareCores) {
-  const std::pair<std::string, std::string> yields = {
-      "OMPI_MCA_mpi_yield_when_idle", "1"};
-  EXPECT_THAT(Command({TeamKind::kOpenMpi}, 2).environment,
-              Not(Contains(yields)));
-  EXPECT_THAT(Command({TeamKind::kOpenMpi}, 3).environment, Contains(yields));
-}
-
-TEST(CommandOfTest, SetsNcclsAlgorithmForOnePeerAlone) {
-  const std::pair<std::string, std::string> ring = {"NCCL_ALGO", "Ring"};
-  EXPECT_THAT(Command({TeamKind::kPlainNccl, Algorithm::kRing}, 2).environment,
-              ElementsAre(ring));
-  EXPECT_THAT(Command({TeamKind::kPlainNccl}, 2).environment, IsEmpty());
-  EXPECT_THAT(Command({TeamKind::kNccl, Algorithm::kRing}, 2).environment,
-              IsEmpty());
-}
-
-TEST(CommandOfTest, KeepsTheFilesOfMpiTogether) {
-  TeamSetting setting = Setting();
+TEST(CommandOfTest, StartsTheRanksOfEveryKind) {
+  const std::string mpi = "mpirun --oversubscribe -np 3 /bin/allreduce_";
+  const std::string nccl = "/bin/allreduce_rank_nccl name ";
+  // Where ranks share cores.
+  const std::string yields = " OMPI_MCA_mpi_yield_when_idle=1";
+  const std::pair<Team, std::string> cases[] = {
+      {{TeamKind::kProcesses, Algorithm::kRing},
+       "/bin/allreduce --worker=name --worker_kind=processes --algorithm=ring "
+       "--world_size=3; 3 3"},
+      {{TeamKind::kThreads},
+       "/bin/allreduce --worker=name --worker_kind=threads --algorithm=auto "
+       "--world_size=3; 1 3"},
+      {{TeamKind::kCopy},
+       "/bin/allreduce --worker=name --worker_kind=copy --algorithm=auto "
+       "--world_size=3; 1 1"},
+      {{TeamKind::kOpenMpi}, mpi + "peer_mpi name; 1 3" + yields},
+      {{TeamKind::kMpi}, mpi + "rank_mpi name auto; 1 3" + yields},
+      {{TeamKind::kGloo}, "/bin/allreduce_peer_gloo name /store; 3 3"},
+      {{TeamKind::kNccl, Algorithm::kRing},
+       nccl + "nccl ring; 3 3 NCCL_DEBUG=WARN"},
+      {{TeamKind::kPlainNccl, Algorithm::kRing},
+       nccl + "NCCL ring; 3 3 NCCL_DEBUG=WARN NCCL_ALGO=Ring"},
+      {{TeamKind::kPlainNccl}, nccl + "NCCL auto; 3 3 NCCL_DEBUG=WARN"}};
+  for (const auto& [team, text] : cases) {
+    EXPECT_EQ(CommandText(team, 3), text);
+  }
+  const std::string long_name = "/memory/" + std::string(100, 'x');
   for (const auto& [folder, temporary] :
        {std::pair<std::string, std::string>("/memory/x", "/memory/x"),
-        {"/memory/" + std::string(100, 'x'), "/tmp"}}) {
-    setting.mpi_folder = folder;
-    EXPECT_THAT(CommandOf(setting, {TeamKind::kOpenMpi}, 2, "name").environment,
-                AllOf(Contains(std::pair<std::string, std::string>(
-                          "OMPI_MCA_btl_vader_backing_directory", folder)),
-                      Contains(std::pair<std::string, std::string>(
-                          "TMPDIR", temporary))));
+        {long_name, "/tmp"}}) {
+    EXPECT_EQ(CommandText({TeamKind::kOpenMpi}, 2, folder),
+              absl::StrCat("mpirun --oversubscribe -np 2 "
+                           "/bin/allreduce_peer_mpi name; 1 2 "
+                           "OMPI_MCA_btl_vader_backing_directory=",
+                           folder, " TMPDIR=", temporary));
   }
 }
 
 // Teams on GPUs, whose ranks are nccl_rank_fake: what they log before they are
-// timed, and that they log nothing then.
+// timed, and that they log nothing then. Of our ring there is one call.
 TEST(AllReduceTeamsTest, ReadsTheLogOfTeamsOnGpusBeforeTheyAreTimed) {
   const absl::StatusOr<TemporaryFolder> folder =
       TemporaryFolder::Create("programs");
@@ -306,6 +257,7 @@ TEST(AllReduceTeamsTest, ReadsTheLogOfTeamsOnGpusBeforeTheyAreTimed) {
       folder->path() + "/allreduce_rank_nccl");
   const AllReduceSettings settings = {
       .backends = {TeamKind::kNccl},
+      .algorithms = {Algorithm::kAuto, Algorithm::kRing},
       .buffers = {BufferKind::kGroup},
       .peers = {TeamKind::kPlainNccl},
       .collectives = {Operation::kAllReduce, Operation::kAllGather},
@@ -320,14 +272,15 @@ TEST(AllReduceTeamsTest, ReadsTheLogOfTeamsOnGpusBeforeTheyAreTimed) {
   ASSERT_THAT(teams, IsOk());
   EXPECT_THAT(missing, IsEmpty());
   const std::vector<NcclProbe>& probes = (*teams)->probes();
-  ASSERT_THAT(probes, SizeIs(3));
+  ASSERT_THAT(probes, SizeIs(4));
   const NcclChoice unknown;
   for (const NcclProbe& probe : probes) {
     const bool ring = probe.team.algorithm == Algorithm::kRing;
     SCOPED_TRACE(Name(probe.team));
     EXPECT_EQ(probe.facts.version, "2.99.0+cuda13.0");
     EXPECT_THAT(probe.facts.transports, ElementsAre("P2P/CUMEM"));
-    EXPECT_EQ(probe.facts.environment.at("NCCL_ALGO"), ring ? "Ring" : "");
+    EXPECT_EQ(probe.facts.environment.at("NCCL_ALGO"),
+              ring && IsPeer(probe.team.kind) ? "Ring" : "");
     EXPECT_EQ(probe.gpu, "fakeINFO");
     EXPECT_TRUE(probe.shared_gpu);
     std::vector<NcclChoice> choices;
@@ -335,7 +288,7 @@ TEST(AllReduceTeamsTest, ReadsTheLogOfTeamsOnGpusBeforeTheyAreTimed) {
       choices.push_back(call.choice);
     }
     if (!IsPeer(probe.team.kind)) {
-      EXPECT_THAT(choices, ElementsAre(unknown, unknown, unknown, unknown));
+      EXPECT_THAT(choices, AllOf(SizeIs(ring ? 1 : 4), Each(unknown)));
       continue;
     }
     const std::string algorithm = ring ? "RING" : "TREE";
@@ -347,7 +300,7 @@ TEST(AllReduceTeamsTest, ReadsTheLogOfTeamsOnGpusBeforeTheyAreTimed) {
     const absl::StatusOr<AllReduceTurn> turn =
         (*teams)->TakeTurn(probe.team, request);
     ASSERT_THAT(turn, IsOk());
-    EXPECT_EQ(turn->gpu, "fake");
+    EXPECT_EQ(turn->gpu, "fakeWARN");
     EXPECT_EQ(turn->calls.wrong, 0);
   }
   EXPECT_THAT((*teams)->Stop(), IsOk());
@@ -426,24 +379,19 @@ TEST_F(MeasureSizeTest, StopsWhenTheSizesPartOfTheTimeIsOver) {
   EXPECT_THAT(turns_, SizeIs(3 * 3));
 }
 
-TEST_F(MeasureSizeTest, GoesOnWithoutAPeerThatFails) {
-  failing_ = TeamKind::kOpenMpi;
-  const absl::StatusOr<AllReduceSize> measured = Measure(Settings());
-  ASSERT_THAT(measured, IsOk());
-  EXPECT_THAT(measured->rows, SizeIs(2));
-  EXPECT_THAT(subjects_, SizeIs(2));
-  ASSERT_THAT(missing_, SizeIs(1));
-  EXPECT_EQ(missing_[0].peer.kind, TeamKind::kOpenMpi);
-  EXPECT_EQ(missing_[0].why, "it broke");
-}
-
-TEST_F(MeasureSizeTest, GoesOnWithoutAPeerThatLacksIt) {
-  lacking_ = TeamKind::kOpenMpi;
-  const absl::StatusOr<AllReduceSize> measured = Measure(Settings());
-  ASSERT_THAT(measured, IsOk());
-  EXPECT_THAT(measured->rows, SizeIs(2));
-  ASSERT_THAT(missing_, SizeIs(1));
-  EXPECT_EQ(missing_[0].why, "it has none");
+TEST_F(MeasureSizeTest, GoesOnWithoutAPeerThatFailsOrLacksIt) {
+  for (TeamKind* const which : {&failing_, &lacking_}) {
+    *which = TeamKind::kOpenMpi;
+    const absl::StatusOr<AllReduceSize> measured = Measure(Settings());
+    *which = TeamKind::kThreads;
+    ASSERT_THAT(measured, IsOk());
+    EXPECT_THAT(measured->rows, SizeIs(2));
+    EXPECT_THAT(subjects_, SizeIs(2));
+    ASSERT_FALSE(missing_.empty());
+    EXPECT_EQ(missing_.back().peer.kind, TeamKind::kOpenMpi);
+    EXPECT_EQ(missing_.back().why,
+              which == &failing_ ? "it broke" : "it has none");
+  }
 }
 
 TEST_F(MeasureSizeTest, FailsWithOneOfOurs) {
@@ -475,168 +423,92 @@ TEST(CombineTurnsTest, TakesTheSlowestRank) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("")));
 }
 
-// A turn of one rank.
+// Turns, on ranks that are threads.
 
-// Rank 0 of two. What the other rank gives is known: the exact pattern of the
-// same iteration, so the sum can be made here.
-class TwoRanks : public FakeCommunicator {
- public:
-  // Spoils the output of call `call`, given what the right output is.
-  using Bug = std::function<void(int call, Buffer output)>;
-
-  TwoRanks(const TurnRequest& request, Bug bug = nullptr)
-      : request_(request), bug_(std::move(bug)) {}
-
-  int world_size() const override { return 2; }
-
-  absl::Status Run(const Collective& call) override {
-    if (call.operation == Operation::kBarrier) return absl::OkStatus();
-    const ConstBuffer& input = call.input;
-    const int timed = calls_ - request_.warmup;
-    const int64_t iteration =
-        request_.first + (timed < 0 ? calls_ % request_.iterations : timed);
-    std::vector<int32_t> other(static_cast<size_t>(input.count));
-    ExactPattern pattern = *ExactPattern::Create(request_.type, request_.op,
-                                                 /*rank=*/1, /*world_size=*/2);
-    pattern.Fill(iteration, std::span<int32_t>(other));
-    const auto* const mine = static_cast<const int32_t*>(input.data);
-    auto* const sum = static_cast<int32_t*>(call.output.data);
-    for (size_t i = 0; i < other.size(); ++i) sum[i] = mine[i] + other[i];
-    if (bug_ && timed >= 0) bug_(timed, call.output);
-    ++calls_;
-    return status_;
-  }
-
-  absl::StatusOr<GroupBuffer> Allocate(int64_t bytes, CallSite) override {
-    ++allocations_;
-    group_.resize(static_cast<size_t>(bytes));
-    return GroupBuffer(nullptr, group_);
-  }
-
-  void FailWith(absl::Status status) { status_ = std::move(status); }
-  int calls() const { return calls_; }
-  int allocations() const { return allocations_; }
-
- private:
-  const TurnRequest request_;
-  const Bug bug_;
-  absl::Status status_;
-  int calls_ = 0;
-  int allocations_ = 0;
-  std::vector<std::byte> group_;
-};
-
-TurnRequest Request() {
-  return {.type = DataType::kInt32,
-          .count = 1000,
-          .warmup = 3,
-          .iterations = 4,
-          .first = 20};
-}
-
-int64_t WrongWith(const TurnRequest& request, TwoRanks::Bug bug) {
-  TwoRanks group(request, std::move(bug));
-  const absl::StatusOr<AllReduceTurn> result = TurnTaker(group).Take(request);
-  EXPECT_THAT(result, IsOk());
-  return result.ok() ? result->calls.wrong : -1;
-}
-
-int32_t* Elements(Buffer buffer) { return static_cast<int32_t*>(buffer.data); }
-
-class TurnTakerTest : public testing::TestWithParam<bool> {
- protected:
-  TurnRequest request() const {
-    TurnRequest request = Request();
-    request.in_place = GetParam();
-    return request;
-  }
-};
-
-TEST_P(TurnTakerTest, TimesEveryCallAndFindsNothingWrong) {
-  for (const BufferKind buffers : {BufferKind::kOrdinary, BufferKind::kGroup}) {
-    TurnRequest turn = request();
-    turn.buffers = buffers;
-    TwoRanks group(turn);
-    const absl::StatusOr<AllReduceTurn> result = TurnTaker(group).Take(turn);
-    ASSERT_THAT(result, IsOk());
-    EXPECT_THAT(result->calls.seconds, SizeIs(4));
-    EXPECT_THAT(result->calls.seconds, Each(Ge(0)));
-    EXPECT_EQ(result->calls.wrong, 0);
-    EXPECT_EQ(group.calls(), 7);
-    EXPECT_EQ(group.allocations(), buffers == BufferKind::kGroup);
-  }
-}
-
-TEST_P(TurnTakerTest, CountsAnAnswerOfTheCallBefore) {
-  std::vector<int32_t> previous(1000);
-  const int64_t wrong = WrongWith(request(), [&](int call, Buffer output) {
-    const std::vector<int32_t> now(Elements(output), Elements(output) + 1000);
-    if (call == 1) std::ranges::copy(previous, Elements(output));
-    previous = now;
-  });
-  EXPECT_EQ(wrong, 1000);
-}
-
-TEST_P(TurnTakerTest, CountsOneBitInAnyCall) {
-  for (const int bad : {0, 1, 2, 3}) {
-    const int64_t wrong = WrongWith(request(), [&](int call, Buffer output) {
-      if (call == bad) Elements(output)[999] ^= 1;
-    });
-    EXPECT_EQ(wrong, 1) << bad;
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Placements, TurnTakerTest, testing::Bool(),
-                         [](const auto& info) {
-                           return info.param ? "InPlace" : "OutOfPlace";
-                         });
-
-// Every collective, on ranks that are threads.
-
-// Damages what a call leaves in its output.
-using Damage = std::function<void(int rank, Buffer output)>;
+// Damages what call `call`, -1 for one that is not timed, leaves in its output;
+// before: what the call before it left.
+using Damage =
+    std::function<void(int rank, int call, Buffer output, const Bytes& before)>;
 
 class DamagedGroup : public ForwardingCommunicator {
  public:
-  DamagedGroup(Communicator& inner, Damage damage)
-      : ForwardingCommunicator(inner), damage_(std::move(damage)) {}
+  DamagedGroup(Communicator& inner, const TurnRequest& request, Damage damage)
+      : ForwardingCommunicator(inner),
+        calls_(-request.warmup),
+        damage_(std::move(damage)) {}
 
   absl::Status Run(const Collective& call) override {
     const absl::Status status = inner().Run(call);
-    if (call.operation != Operation::kBarrier) damage_(rank(), call.output);
+    if (call.operation == Operation::kBarrier) return status;
+    const std::byte* const data = call.output.bytes();
+    const Bytes right(data, data + call.output.size_bytes());
+    damage_(rank(), std::max(calls_, -1), call.output, before_);
+    ++calls_;
+    before_ = right;
     return status;
   }
+  absl::StatusOr<GroupBuffer> Allocate(int64_t bytes, CallSite site) override {
+    allocated_ = true;
+    return inner().Allocate(bytes, site);
+  }
+
+  int calls() const { return calls_; }
+  bool allocated() const { return allocated_; }
 
  private:
+  int calls_;  // Timed ones, from 0 on.
   const Damage damage_;
+  Bytes before_;
+  bool allocated_ = false;
 };
 
+constexpr int kRanks = 3;
+
 // Wrong elements of all ranks.
-int64_t WrongOn(int world_size, const TurnRequest& request, Damage damage) {
+int64_t WrongWith(const TurnRequest& request, const Damage& damage) {
   int64_t wrong = 0;
   const auto run = [&](Communicator& inner) -> absl::StatusOr<std::string> {
-    DamagedGroup group(inner, damage);
+    DamagedGroup group(inner, request, damage);
     const absl::StatusOr<AllReduceTurn> turn = TurnTaker(group).Take(request);
     if (!turn.ok()) return turn.status();
+    EXPECT_THAT(turn->calls.seconds, SizeIs(request.iterations));
+    EXPECT_THAT(turn->calls.seconds, Each(Ge(0)));
+    EXPECT_EQ(group.calls(), request.iterations);
+    EXPECT_EQ(group.allocated(), request.buffers == BufferKind::kGroup);
     return Encode(*turn);
   };
   for (const absl::StatusOr<std::string>& bytes :
-       RunRanksCollect(Backend::kThreads, world_size, run)) {
+       RunRanksCollect(Backend::kThreads, kRanks, run)) {
     EXPECT_THAT(bytes, IsOk());
     if (bytes.ok()) wrong += Decode<AllReduceTurn>(*bytes)->calls.wrong;
   }
   return wrong;
 }
 
-TEST(TurnTakerCollectiveTest, ChecksTheAnswersOfEach) {
-  constexpr int kRanks = 3;
-  const Damage none = [](int, Buffer) {};
-  const Damage one_element = [](int rank, Buffer output) {
-    if (rank == 1) Elements(output)[output.count - 1] ^= 1;
+// Parts begin within blocks of the pattern.
+TurnRequest Request() {
+  return {.type = DataType::kInt32,
+          .count = 5000 * kRanks,
+          .warmup = 3,
+          .iterations = 4,
+          .first = 20};
+}
+
+int32_t* Elements(Buffer buffer) { return static_cast<int32_t*>(buffer.data); }
+
+TEST(TurnTakerTest, ChecksEveryElementOfEveryCallOfEveryCollective) {
+  const Damage none = [](int, int, Buffer, const Bytes&) {};
+  const Damage one_bit = [](int rank, int call, Buffer output, const Bytes&) {
+    if (rank == call % kRanks) Elements(output)[output.count - 1] ^= 1;
   };
-  const Damage swapped = [](int, Buffer output) {
+  const Damage swapped = [](int, int, Buffer output, const Bytes&) {
     int32_t* const data = Elements(output);
     std::rotate(data, data + output.count / 2, data + output.count);
+  };
+  // Of the call before.
+  const Damage stale = [](int rank, int call, Buffer output,
+                          const Bytes& before) {
+    if (rank == 1 && call == 1) std::ranges::copy(before, output.bytes());
   };
   for (const Operation operation :
        {Operation::kAllReduce, Operation::kReduceScatter, Operation::kAllGather,
@@ -645,35 +517,39 @@ TEST(TurnTakerCollectiveTest, ChecksTheAnswersOfEach) {
       SCOPED_TRACE(absl::StrCat(Name(operation), asked ? " in place" : ""));
       TurnRequest request = Request();
       request.operation = operation;
-      // Parts begin within blocks of the pattern.
-      request.count = 5000 * kRanks;
+      request.buffers = asked ? BufferKind::kGroup : BufferKind::kOrdinary;
       request.in_place =
           InPlace({.in_place = asked}, operation, TeamKind::kThreads);
-      EXPECT_EQ(WrongOn(kRanks, request, none), 0);
-      EXPECT_EQ(WrongOn(kRanks, request, one_element), request.iterations);
+      EXPECT_EQ(WrongWith(request, none), 0);
+      EXPECT_EQ(WrongWith(request, one_bit), request.iterations);
       const bool part = operation == Operation::kReduceScatter;
-      EXPECT_GT(WrongOn(kRanks, request, swapped),
+      EXPECT_EQ(WrongWith(request, stale), part ? 5000 : request.count);
+      EXPECT_GT(WrongWith(request, swapped),
                 request.iterations * (part ? 5000 : request.count));
     }
   }
 }
 
-TEST(TurnTakerErrorTest, SaysWhatALibraryLacks) {
-  TwoRanks group(Request());
-  group.FailWith(absl::UnimplementedError("no such thing"));
-  const absl::StatusOr<AllReduceTurn> turn = TurnTaker(group).Take(Request());
+class FailingGroup : public FakeCommunicator {
+ public:
+  explicit FailingGroup(absl::Status status) : status_(std::move(status)) {}
+  absl::Status Run(const Collective&) override { return status_; }
+
+ private:
+  const absl::Status status_;
+};
+
+TEST(TurnTakerTest, SaysWhatALibraryLacksAndHandsErrorsOn) {
+  FailingGroup lacking(absl::UnimplementedError("no such thing"));
+  const absl::StatusOr<AllReduceTurn> turn = TurnTaker(lacking).Take(Request());
   ASSERT_THAT(turn, IsOk());
   EXPECT_EQ(turn->missing, "no such thing");
-}
-
-TEST(TurnTakerErrorTest, HandsOnTheGroupsAndReportsMemoryThatIsNotThere) {
-  TwoRanks group(Request());
-  group.FailWith(absl::UnavailableError("rank 1 left"));
-  EXPECT_THAT(TurnTaker(group).Take(Request()),
+  FailingGroup failing(absl::UnavailableError("rank 1 left"));
+  EXPECT_THAT(TurnTaker(failing).Take(Request()),
               StatusIs(absl::StatusCode::kUnavailable, "rank 1 left"));
   TurnRequest request = Request();
   request.count = int64_t{1} << 56;
-  EXPECT_THAT(TurnTaker(group).Take(request),
+  EXPECT_THAT(TurnTaker(failing).Take(request),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("no memory for")));
 }

@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/counter_random.h"
 #include "benchmarks/harness/rank_service.h"
 
 namespace lockstep::benchmarks {
@@ -69,13 +70,6 @@ int64_t MedianIndex(std::span<const double> samples);
 
 // At least one sample.
 double Mean(std::span<const double> samples);
-
-// The finaliser of SplitMix64 (Steele, Lea & Flood 2014).
-constexpr uint64_t MixBits(uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
 
 // A stream of numbers for each seed and number.
 constexpr uint64_t UniformKey(uint64_t seed, uint64_t number) {

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -47,7 +48,9 @@
 namespace lockstep::benchmarks {
 
 const char* Name(RankKind kind) {
-  return kind == RankKind::kProcesses ? "processes" : "threads";
+  constexpr const char* kNames[] = {"processes", "threads", "mpi", "apart",
+                                    "ddp"};
+  return kNames[static_cast<int>(kind)];
 }
 
 absl::Status RunAsRanks(
@@ -55,6 +58,11 @@ absl::Status RunAsRanks(
     const std::function<absl::Status(Communicator&)>& body) {
   if (kind == RankKind::kThreads) {
     return RunOnThreads(world_size, options, body);
+  }
+  if (kind == RankKind::kMpi) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const LocalRanks ranks,
+                              CreateGroup("mpi", world_size, options));
+    return body(*ranks[0]);
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<RankEnvironment> environment,
                             ReadRankEnvironment());
@@ -64,6 +72,49 @@ absl::Status RunAsRanks(
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> group,
                             JoinLaunchedGroup(*environment, options));
   return body(*group);
+}
+
+// Open MPI's ranks.
+namespace {
+
+// Open MPI puts sockets under TMPDIR, whose paths may have 107 characters.
+constexpr size_t kLongTmpdir = 40;
+
+// Names the folder of the memory that Open MPI's ranks share.
+constexpr char kMpiMemory[] = "OMPI_MCA_btl_vader_backing_directory";
+
+}  // namespace
+
+TeamCommand MpirunCommand(int world_size, int cores,
+                          const std::string& folder) {
+  TeamCommand command = {
+      .argv = {"mpirun", "--oversubscribe", "-np", absl::StrCat(world_size)},
+      .world_size = world_size};
+  if (geteuid() == 0) command.argv.push_back("--allow-run-as-root");
+  const char* const tmpdir = std::getenv("TMPDIR");
+  std::string temporary = tmpdir == nullptr ? "" : tmpdir;
+  if (!folder.empty()) {
+    command.environment.emplace_back(kMpiMemory, folder);
+    temporary = folder;
+  }
+  if (temporary.size() > kLongTmpdir) temporary = "/tmp";
+  if (!temporary.empty()) command.environment.emplace_back("TMPDIR", temporary);
+  // Open MPI 6 does not start without one.
+  if (std::getenv("HOME") == nullptr) {
+    command.environment.emplace_back("HOME", "/");
+  }
+  if (world_size > cores) {
+    command.environment.emplace_back("OMPI_MCA_mpi_yield_when_idle", "1");
+  }
+  return command;
+}
+
+std::optional<TemporaryFolder> CreateMpiFolder() {
+  const char* const below = std::getenv(kMpiMemory);
+  absl::StatusOr<TemporaryFolder> folder = TemporaryFolder::Create(
+      "mpi-ranks", below == nullptr ? "/dev/shm" : below);
+  if (!folder.ok()) return std::nullopt;
+  return *std::move(folder);
 }
 
 // A child process that launches, and a connection to every rank.
@@ -157,6 +208,15 @@ absl::StatusOr<std::unique_ptr<LaunchedRun>> LaunchedRun::Join() {
                             ReadRankEnvironment());
   if (!environment.has_value()) return nullptr;
   LOCKSTEP_ASSIGN_OR_RETURN(
+      const MeetingPlace place,
+      ChooseMeetingPlace(*environment, LookUpProcessEnvironment, {}));
+  // Whoever is taken for the driver can have any command run as this user.
+  if (place.port != 0 && place.token.empty()) {
+    return absl::InvalidArgumentError(
+        "ranks that meet at a port and start programs need a token: export "
+        "LOCKSTEP_TOKEN=$(openssl rand -hex 32), the same for every rank");
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
       std::unique_ptr<Communicator> group,
       JoinLaunchedGroup(*environment, {.timeout = kLaunchedTimeout}));
   std::unique_ptr<LaunchedRun> run(new LaunchedRun(std::move(group)));
@@ -195,9 +255,15 @@ absl::Status LaunchedRun::Serve() {
 absl::StatusOr<std::vector<std::string>> LaunchedRun::Command(
     const Request& request) {
   LOCKSTEP_RETURN_IF_ERROR(AllGatherObject(*group_, Encode(request)).status());
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const std::vector<std::string> replies,
-      AllGatherObject(*group_, EncodeAnswer(Obey(request))));
+  const absl::StatusOr<std::string> own = Obey(request);
+  // A rank that a team has lost may be one for which this group waits longer.
+  if (absl::IsUnavailable(own.status()) ||
+      absl::IsDeadlineExceeded(own.status())) {
+    std::fprintf(stderr, "%s; waiting for what the other ranks say\n",
+                 std::string(own.status().message()).c_str());
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> replies,
+                            AllGatherObject(*group_, EncodeAnswer(own)));
   absl::Status cause;
   std::vector<std::string> answers;
   for (const std::string& reply : replies) {
@@ -265,9 +331,11 @@ absl::Status LaunchedRun::StartHere(const Request& request) {
   LOCKSTEP_ASSIGN_OR_RETURN(
       teams_[request.team],
       RankTeam::StartHere([&](const std::string& listener) {
+        std::string there = request.folder;
         for (const std::string& word : request.argv) {
           argv.push_back(absl::StrReplaceAll(
-              word, {{kListenerHere, listener}, {request.folder, folder}}));
+              word, {{kListenerHere, listener}, {there, folder}}));
+          there = folder;  // The program's name alone: data may lie below it.
         }
         return TeamCommand{
             .argv = argv, .world_size = request.world_size, .only_rank = rank};
@@ -289,6 +357,9 @@ absl::StatusOr<std::unique_ptr<RankTeam>> RankTeam::StartLaunched(
   team->team_ = run.teams_begun_++;
   team->meeting_[0] = OwnedFd(memfd_create("team-rendezvous", MFD_CLOEXEC));
   ReservedPort port = ReservePort(/*of_all_addresses=*/true);
+  if (!team->meeting_[0].open() || port.port == 0) {
+    return absl::ErrnoToStatus(errno, "no place for a team's ranks to meet");
+  }
   team->meeting_[1] = std::move(port.socket);
   LaunchedRun::Request request = {
       .order = LaunchedRun::Order::kStart,

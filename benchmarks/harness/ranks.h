@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -26,13 +27,20 @@
 
 namespace lockstep::benchmarks {
 
-enum class RankKind : int32_t { kProcesses, kThreads };
+enum class RankKind : int32_t {
+  kProcesses,
+  kThreads,
+  kMpi,
+  kApart,  // Processes that work side by side and share nothing.
+  kDdp,    // Of PyTorch's DistributedDataParallel: not for RunAsRanks.
+};
 
 const char* Name(RankKind kind);
 
 // Calls `body` as a rank of a group: of this one if ranks are processes, which
-// the launcher then has started; in a thread for each of `world_size` ranks if
-// they are threads. Errors: kFailedPrecondition without a launcher; the
+// the launcher then has started, or of an MPI job, in programs that are linked
+// with //collectives/mpi:mpi_group; in a thread for each of `world_size` ranks
+// if they are threads. Errors: kFailedPrecondition without a launcher; the
 // group's; the first of `body`.
 absl::Status RunAsRanks(RankKind kind, int world_size,
                         const GroupOptions& options,
@@ -52,6 +60,15 @@ struct TeamCommand {
   int only_rank = -1;
 };
 
+// The beginning of a command by which Open MPI's mpirun starts ranks; the
+// program is to be added. cores: that the ranks may use. folder: where Open MPI
+// keeps all its files, the memory that its ranks share among them; empty: where
+// it does by default.
+TeamCommand MpirunCommand(int world_size, int cores, const std::string& folder);
+
+// Such a folder; nullopt if there can be none.
+std::optional<TemporaryFolder> CreateMpiFolder();
+
 class RankTeam;
 
 // A command that starts its ranks itself, as a rank of a launcher's run, on one
@@ -61,7 +78,8 @@ class LaunchedRun {
  public:
   // Joins the run; null if no launcher started this process. While the driver's
   // object lives RankTeam::Start starts teams of the run's first ranks. Errors:
-  // ReadRankEnvironment's; JoinLaunchedGroup's.
+  // ReadRankEnvironment's; JoinLaunchedGroup's; kInvalidArgument if the ranks
+  // meet at a port, even on loopback, and LOCKSTEP_TOKEN is not set.
   static absl::StatusOr<std::unique_ptr<LaunchedRun>> Join();
 
   LaunchedRun(const LaunchedRun&) = delete;

@@ -44,7 +44,8 @@ absl::StatusOr<TorchProcess> TorchProcess::Start(
   std::string why;
   for (const std::string& python : pythons) {
     if (!why.empty() && absl::Now() >= deadline) break;
-    absl::StatusOr<TorchProcess> process = StartWith(python, script, deadline);
+    absl::StatusOr<TorchProcess> process =
+        StartProgram({python, "-c", std::string(script)}, python, deadline);
     if (process.ok()) return process;
     absl::StrAppend(&why, why.empty() ? "" : "; ", python, ": ",
                     process.status().message());
@@ -52,14 +53,13 @@ absl::StatusOr<TorchProcess> TorchProcess::Start(
   return absl::UnavailableError(why);
 }
 
-absl::StatusOr<TorchProcess> TorchProcess::StartWith(const std::string& python,
-                                                     absl::string_view script,
-                                                     absl::Time deadline) {
+absl::StatusOr<TorchProcess> TorchProcess::StartProgram(
+    const std::vector<std::string>& argv, const std::string& name,
+    absl::Time deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(
       Subprocess child,
-      Subprocess::Start({python, "-c", std::string(script)},
-                        {.writes_input = true, .merge_error = true}));
-  TorchProcess process(std::move(child), python);
+      Subprocess::Start(argv, {.writes_input = true, .merge_error = true}));
+  TorchProcess process(std::move(child), name);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string answer,
                             process.Receive(deadline));
   using Words = std::pair<std::string, std::string>;
@@ -78,9 +78,17 @@ std::string TorchProcess::name() const {
 
 absl::StatusOr<std::string> TorchProcess::Ask(absl::string_view line,
                                               absl::Time deadline) {
-  absl::StatusOr<std::string> answer = process_.WriteLine(line).ok()
-                                           ? Receive(deadline)
-                                           : absl::UnavailableError(End());
+  LOCKSTEP_RETURN_IF_ERROR(Tell(line));
+  return Answer(deadline);
+}
+
+absl::Status TorchProcess::Tell(absl::string_view line) {
+  if (process_.WriteLine(line).ok()) return absl::OkStatus();
+  return Named(python_, absl::UnavailableError(End()));
+}
+
+absl::StatusOr<std::string> TorchProcess::Answer(absl::Time deadline) {
+  absl::StatusOr<std::string> answer = Receive(deadline);
   if (answer.ok()) return answer;
   return Named(python_, answer.status());
 }

@@ -33,10 +33,20 @@ class TorchProcess {
       std::span<const std::string> pythons, absl::string_view script,
       absl::Time deadline);
 
+  // A program that talks as that script does, whose errors begin with `name`.
+  static absl::StatusOr<TorchProcess> StartProgram(
+      const std::vector<std::string>& argv, const std::string& name,
+      absl::Time deadline);
+
   // Errors, which begin with the Python: kUnavailable if the process ended,
   // which says how, and with which last words; kDeadlineExceeded if it did not
   // answer, however much it talked. It is then gone.
   absl::StatusOr<std::string> Ask(absl::string_view line, absl::Time deadline);
+
+  // The two halves of Ask, so that several processes can work at once. Errors:
+  // those of Ask.
+  absl::Status Tell(absl::string_view line);
+  absl::StatusOr<std::string> Answer(absl::Time deadline);
 
   // "PyTorch 1.13.0 (/usr/bin/python3)".
   std::string name() const;
@@ -48,10 +58,6 @@ class TorchProcess {
  private:
   TorchProcess(Subprocess process, std::string python)
       : process_(std::move(process)), python_(std::move(python)) {}
-
-  static absl::StatusOr<TorchProcess> StartWith(const std::string& python,
-                                                absl::string_view script,
-                                                absl::Time deadline);
 
   // The next answer, without its prefix and its line end.
   absl::StatusOr<std::string> Receive(absl::Time deadline);

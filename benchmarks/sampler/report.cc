@@ -213,18 +213,6 @@ Value KeyedData(const std::optional<KeyedRow>& row) {
       {"memory_bytes", row->memory_bytes}};
 }
 
-Value BarsData(const SamplerReport& report) {
-  Value bars = Value::Array();
-  for (const report::Bar& bar : BarsOf(report)) {
-    bars.Add(Value{{"what", bar.what},
-                   {bar.at_most ? "at_most" : "at_least", bar.needed},
-                   {"unit", bar.unit},
-                   {"value", bar.value},
-                   {"met", bar.value ? Value(bar.Met()) : Value()}});
-  }
-  return bars;
-}
-
 Value DataOf(const SamplerReport& report) {
   return {{"settings", Value{{"world_size", kDrawWorldSize},
                              {"rank", kDrawRank},
@@ -236,8 +224,7 @@ Value DataOf(const SamplerReport& report) {
           {"peer", report::TextOrNull(report.peer)},
           {"not_available", report::TextOrNull(report.missing)},
           {"results", SizesData(report)},
-          {"keyed", KeyedData(report.keyed)},
-          {"bars", BarsData(report)}};
+          {"keyed", KeyedData(report.keyed)}};
 }
 
 std::string Millions(double count) { return Significant(count / 1e6, 3); }

@@ -118,7 +118,7 @@ TEST(SamplerDocumentTest, HoldsEveryNumberAndWhichBarsAreMet) {
   EXPECT_EQ(document.schema_version, 1);
   const Value& data = document.data;
   EXPECT_THAT(data.keys(), ElementsAre("settings", "peer", "not_available",
-                                       "results", "keyed", "bars"));
+                                       "results", "keyed"));
   EXPECT_EQ(data["settings"]["world_size"], 8);
   EXPECT_EQ(data["peer"], "PyTorch 2.6.0 (python3)");
   EXPECT_TRUE(data["not_available"].is_null());
@@ -140,15 +140,7 @@ TEST(SamplerDocumentTest, HoldsEveryNumberAndWhichBarsAreMet) {
   EXPECT_EQ(data["keyed"]["indices_per_second"]["median"], 80e6);
   EXPECT_EQ(data["keyed"]["seconds_per_index"], 50e-9);
   EXPECT_EQ(data["keyed"]["memory_bytes"], 256 << 10);
-  const Value& bars = data["bars"];
-  ASSERT_EQ(bars.size(), 4u);
-  EXPECT_EQ(bars[0]["at_least"], 20.0);
-  EXPECT_EQ(bars[0]["met"], true);
-  EXPECT_TRUE(bars[1]["value"].is_null());
-  EXPECT_TRUE(bars[1]["met"].is_null());
-  EXPECT_EQ(bars[3]["at_most"], 1.0);
-  EXPECT_EQ(bars[3]["value"], 0.25);
-  EXPECT_THAT(document.bars, SizeIs(4));
+  ASSERT_THAT(document.bars, SizeIs(4));
 }
 
 TEST(SamplerDocumentTest, IsNullWhereThereIsNothing) {
@@ -187,10 +179,11 @@ none of which waits for another: what a shuffle of a table takes at least. /tabl
 median, or PyTorch's, over this one's: above 1 is faster.
 PyTorch's indices were the same as torch's in every round.
 
-bar: torch at n = 1,281,167 over PyTorch, at least 20 times as fast: 25.0: met
-bar: torch at n = 100,000,000 over PyTorch, at least 10 times as fast: not measured
-bar: keyed at n = 10^12, at least 50 million indices a second: 80.0: met
-bar: keyed at n = 10^12, at most 1 MiB of memory: 0.25: met
+bar                                   goal                                 measured
+torch at n = 1,281,167 over PyTorch   at least 20 times as fast            25.0: met
+torch at n = 100,000,000 over PyTorch at least 10 times as fast            not measured
+keyed at n = 10^12                    at least 50 million indices a second 80.0: met
+keyed at n = 10^12                    at most 1 MiB of memory              0.25: met
 )";
 
 TEST(SamplerDocumentTest, LooksLikeThisAndGrowsUpToIt) {
@@ -256,8 +249,8 @@ TEST(SamplerCommandTest, MeasuresEverySampler) {
             HasSubstr("\n                  exact"),
             HasSubstr("\n                  paddle"),
             HasSubstr("\n                  table"),
-            HasSubstr("\n1,000,000,000,000 keyed"), HasSubstr("\nbar: torch"),
-            HasSubstr("PyTorch, at least 20 times as fast: not measured"),
+            HasSubstr("\n1,000,000,000,000 keyed"), HasSubstr("\nbar  "),
+            HasSubstr(" at least 20 times as fast            not measured"),
             HasSubstr(absl::StrCat("Wrote ", path)),
             Not(HasSubstr("not available"))));
   const nlohmann::json json = ReadJson(path);
@@ -320,9 +313,9 @@ TEST(SamplerCommandTest, GoesOnWithoutPyTorch) {
     const std::string where =
         size.empty() ? python : absl::StrCat("at ", size, " samples");
     EXPECT_THAT(text, HasSubstr("PyTorch: not available: " + where + ": "));
-    EXPECT_THAT(
-        text, AllOf(HasSubstr("           60,000 torch"),
-                    HasSubstr("bar: torch at n = 1,281,167"), HasSubstr(why)));
+    EXPECT_THAT(text,
+                AllOf(HasSubstr("           60,000 torch"),
+                      HasSubstr(" torch at n = 1,281,167"), HasSubstr(why)));
   }
 }
 

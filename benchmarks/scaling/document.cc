@@ -2,17 +2,23 @@
 // report.
 #include "report/document.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <iterator>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/data_types.h"
 #include "benchmarks/harness/ranks.h"
 #include "benchmarks/scaling/report.h"
+#include "models/networks/networks.h"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -42,7 +48,8 @@ Value RoundData(const RoundSample& round) {
           {"loss", round.loss}};
 }
 
-Value ConfigurationData(const ConfigurationReport& at) {
+Value ConfigurationData(const ScalingReport& report,
+                        const ConfigurationReport& at) {
   Value rounds = Value::Array();
   for (const RoundSample& round : at.measured.rounds) {
     rounds.Add(RoundData(round));
@@ -54,6 +61,10 @@ Value ConfigurationData(const ConfigurationReport& at) {
                                       {"min", at.slowest_round},
                                       {"max", at.fastest_round},
                                       {"rounds", at.measured.rounds.size()}}},
+          {"epoch_seconds",
+           Value{{"median", report.EpochSeconds(at.images_per_second)},
+                 {"min", report.EpochSeconds(at.fastest_round)},
+                 {"max", report.EpochSeconds(at.slowest_round)}}},
           {"speedup", at.speedup},
           {"efficiency", at.efficiency},
           {"step_seconds", Value{{"p50", at.step_p50},
@@ -67,33 +78,97 @@ Value ConfigurationData(const ConfigurationReport& at) {
           {"rounds", std::move(rounds)}};
 }
 
+// As the flags have them: "processes,threads".
+std::string BackendsOf(const ScalingSettings& settings) {
+  return absl::StrJoin(settings.backends, ",",
+                       [](std::string* out, RankKind ranks) {
+                         absl::StrAppend(out, Name(ranks));
+                       });
+}
+std::string TypesOf(const ScalingSettings& settings) {
+  return absl::StrJoin(settings.types, ",",
+                       [](std::string* out, DataType type) {
+                         absl::StrAppend(out, Name(type));
+                       });
+}
+
 Value DataOf(const ScalingReport& report) {
   const ScalingSettings& settings = report.settings;
   Value modes = Value::Array();
   for (const ModeReport& mode : report.modes) {
     Value configurations = Value::Array();
     for (const ConfigurationReport& at : mode.configurations) {
-      configurations.Add(ConfigurationData(at));
+      configurations.Add(ConfigurationData(report, at));
     }
     modes.Add(Value{{"mode", Name(mode.mode)},
+                    {"backend", Name(mode.variant.ranks)},
+                    {"type", Name(mode.variant.type)},
                     {"baseline_world_size", mode.baseline().world_size()},
                     {"limits", mode.limits},
                     {"configurations", std::move(configurations)}});
   }
   return {{"settings", Value{{"model", settings.model},
                              {"dataset", settings.dataset},
-                             {"backend", Name(settings.ranks)},
+                             {"train_samples", settings.train_samples},
+                             {"channels", settings.input.channels},
+                             {"height", settings.input.height},
+                             {"width", settings.input.width},
+                             {"backend", BackendsOf(settings)},
+                             {"type", TypesOf(settings)},
+                             {"lr", settings.learning_rate},
                              {"threads_per_rank", 1},
                              {"world_sizes", settings.world_sizes},
                              {"batch_size", settings.batch_size},
                              {"rounds", settings.rounds},
                              {"steps", settings.steps},
-                             {"warmup_steps", settings.warmup_steps}}},
+                             {"warmup_steps", settings.warmup_steps},
+                             {"pytorch", report.pytorch}}},
           {"modes", std::move(modes)}};
+}
+
+// "threads: " before what is of one variant; empty if there is one alone.
+std::string LeadOf(const ScalingReport& report, const ModeReport& mode) {
+  const std::string name = NameOf(report.settings, mode.variant);
+  return name.empty() ? "" : name + ": ";
+}
+
+// The goals that the project set itself, where they were measured.
+std::vector<report::Bar> BarsOf(const ScalingReport& report) {
+  constexpr double kNeeded = 0.97;
+  const auto efficiency = [&](RankKind ranks) -> std::optional<double> {
+    for (const ModeReport& mode : report.modes) {
+      if (mode.mode != ScalingMode::kWeak || mode.variant.ranks != ranks ||
+          mode.variant.type != DataType::kFloat32 ||
+          mode.baseline().world_size() != 1) {
+        continue;
+      }
+      for (const ConfigurationReport& at : mode.configurations) {
+        if (at.world_size() == 2) return at.efficiency;
+      }
+    }
+    return std::nullopt;
+  };
+  const std::optional<double> ours = efficiency(RankKind::kProcesses);
+  if (report.settings.model != "resnet18" || !ours) return {};
+  std::vector<report::Bar> bars = {
+      {.what = "weak scaling of resnet18 to 2 processes",
+       .needed = kNeeded,
+       .unit = "of ideal",
+       .value = ours}};
+  if (const auto ddp = efficiency(RankKind::kDdp); ddp) {
+    bars.push_back({.what = "that, next to DistributedDataParallel's",
+                    .needed = *ddp,
+                    .unit = "of ideal",
+                    .value = ours});
+  }
+  return bars;
 }
 
 // In at most seven characters up to ten million.
 std::string Throughput(double images_per_second) {
+  if (images_per_second < 99.95) {
+    return absl::StrFormat("%.1f", images_per_second);
+  }
   return images_per_second < 999999.5
              ? Grouped(std::llround(images_per_second))
              : Grouped(std::llround(images_per_second / 1000)) + "k";
@@ -101,22 +176,30 @@ std::string Throughput(double images_per_second) {
 
 std::vector<Cell> RowCells(const ConfigurationReport& at) {
   const double step = at.step_seconds();
-  return {absl::StrCat(at.world_size(), at.oversubscribed ? "*" : " "),
-          Throughput(at.images_per_second),
-          absl::StrCat(Throughput(at.slowest_round), "..",
-                       Throughput(at.fastest_round)),
-          absl::StrFormat("%.2fx", at.speedup),
-          Percent(at.efficiency, 1),
-          Milliseconds(at.step_p50),
-          Milliseconds(at.step_p99),
-          Percent(at.parts.compute / step, 1),
-          Percent(at.parts.exposed_communication / step, 1),
-          Percent(at.parts.data_wait / step, 1),
-          Percent(at.parts.rest / step, 1),
-          Percent(at.imbalance, 1)};
+  std::vector<Cell> cells = {
+      absl::StrCat(at.world_size(), at.oversubscribed ? "*" : " "),
+      Throughput(at.images_per_second),
+      absl::StrCat(Throughput(at.slowest_round), "..",
+                   Throughput(at.fastest_round)),
+      absl::StrFormat("%.2fx", at.speedup),
+      Percent(at.efficiency, 1),
+      Milliseconds(at.step_p50),
+      Milliseconds(at.step_p99)};
+  if (at.measured.configuration.ranks == RankKind::kDdp) {
+    cells.insert(cells.end(), 5, "-");  // Its steps are not taken apart.
+    return cells;
+  }
+  for (double StepParts::*const part : kStepParts) {
+    cells.push_back(Percent(at.parts.*part / step, 1));
+  }
+  cells.push_back(Percent(at.imbalance, 1));
+  return cells;
 }
 
-report::Table TableOf(const ModeReport& mode) {
+// The reports of one mode, by variant.
+using Variants = std::span<const ModeReport>;
+
+report::Table TableOf(const ScalingReport& report, Variants variants) {
   report::Table table = {.columns = {{.title = "ranks"},
                                      {.title = "images/s"},
                                      {.title = "from..to"},
@@ -129,133 +212,210 @@ report::Table TableOf(const ModeReport& mode) {
                                      {.title = "data"},
                                      {.title = "rest"},
                                      {.title = "imbal"}}};
-  for (const ConfigurationReport& at : mode.configurations) {
-    table.rows.push_back(RowCells(at));
+  for (const ModeReport& mode : variants) {
+    const std::string name = NameOf(report.settings, mode.variant);
+    if (!name.empty()) table.rows.push_back({name});
+    for (const ConfigurationReport& at : mode.configurations) {
+      table.rows.push_back(RowCells(at));
+    }
   }
   return table;
 }
 
-std::vector<std::string> NotesOf(const ScalingReport& report,
-                                 const ModeReport& mode) {
-  std::vector<std::string> notes;
+// "An epoch of 60,000 images takes 9.41 s at 1 rank, 4.80 s at 2 ranks".
+std::string EpochNote(const ScalingReport& report, const ModeReport& mode) {
+  std::vector<std::string> times;
   for (const ConfigurationReport& at : mode.configurations) {
-    if (!at.oversubscribed) continue;
+    times.push_back(absl::StrFormat(
+        "%s s at %s",
+        report::Significant(report.EpochSeconds(at.images_per_second), 3),
+        Counted(at.world_size(), "rank")));
+  }
+  const std::string lead = LeadOf(report, mode);
+  return absl::StrCat(lead, lead.empty() ? "An" : "an", " epoch of ",
+                      Grouped(report.settings.train_samples), " images takes ",
+                      absl::StrJoin(times, ", "));
+}
+
+std::vector<std::string> NotesOf(const ScalingReport& report,
+                                 Variants variants) {
+  std::vector<std::string> notes;
+  const std::vector<ConfigurationReport>& all = variants[0].configurations;
+  if (std::ranges::count(all, true, &ConfigurationReport::oversubscribed) > 0) {
     notes.push_back(absl::StrCat("* more ranks than cores (",
                                  report.origin.machine.cores,
                                  "): they take turns"));
-    break;
   }
-  if (const int base = mode.baseline().world_size(); base != 1) {
+  if (const int base = variants[0].baseline().world_size(); base != 1) {
     notes.push_back(absl::StrCat("Speed-up and efficiency are relative to ",
                                  base,
                                  " ranks, the smallest world size measured."));
   }
+  if (report.settings.train_samples > 0) {
+    for (const ModeReport& mode : variants) {
+      notes.push_back(EpochNote(report, mode));
+    }
+  }
   return notes;
 }
 
-// `value` of every configuration.
-std::vector<std::optional<double>> Values(
-    const ModeReport& mode, double (*value)(const ConfigurationReport& at)) {
-  std::vector<std::optional<double>> values;
-  for (const ConfigurationReport& at : mode.configurations) {
-    values.push_back(value(at));
-  }
-  return values;
-}
+constexpr const char* kColors[] = {"accent", "orange", "green",
+                                   "purple", "yellow", "red"};
 
-Chart ChartOf(const ModeReport& mode, const char* title, const char* y_title) {
-  Chart chart = {.title = title, .x_title = "ranks", .y_title = y_title};
-  for (const ConfigurationReport& at : mode.configurations) {
+// A chart with a place for each world size, and in it a series for each variant
+// and what would be ideal for each type. value: what is shown, and of which
+// images/s.
+Chart ChartOf(const ScalingReport& report, Variants variants, Chart chart,
+              Series::Kind kind,
+              double (*value)(const ScalingReport& report,
+                              const ConfigurationReport& at,
+                              double images_per_second)) {
+  chart.x_title = "ranks";
+  std::vector<Series> ideals;
+  for (const ConfigurationReport& at : variants[0].configurations) {
     chart.places.push_back(absl::StrCat(at.world_size()));
   }
+  for (size_t i = 0; i < variants.size(); ++i) {
+    const ModeReport& mode = variants[i];
+    const std::string name = NameOf(report.settings, mode.variant);
+    Series measured = {.name = name.empty() ? "measured" : name,
+                       .kind = kind,
+                       .color = kColors[i % std::size(kColors)]};
+    Series ideal = {
+        .name = report.settings.types.size() == 1
+                    ? "ideal"
+                    : absl::StrCat("ideal, ", Name(mode.variant.type)),
+        .kind = Series::Kind::kIdeal,
+        .color = "ideal"};
+    const ConfigurationReport& base = mode.baseline();
+    for (const ConfigurationReport& at : mode.configurations) {
+      measured.values.push_back(value(report, at, at.images_per_second));
+      measured.ranges.push_back(
+          std::minmax({value(report, at, at.slowest_round),
+                       value(report, at, at.fastest_round)}));
+      ideal.values.push_back(
+          value(report, at,
+                base.images_per_second / base.world_size() * at.world_size()));
+    }
+    chart.series.push_back(std::move(measured));
+    if (i < report.settings.types.size()) ideals.push_back(std::move(ideal));
+  }
+  std::ranges::move(ideals, std::back_inserter(chart.series));
   return chart;
 }
 
-Chart ThroughputChart(const ModeReport& mode) {
-  Chart chart = ChartOf(mode, "Throughput", "images/s");
-  Series measured = {.name = "measured",
-                     .kind = Series::Kind::kLine,
-                     .values = Values(mode, [](const ConfigurationReport& at) {
-                       return at.images_per_second;
-                     })};
-  Series ideal = {
-      .name = "ideal", .kind = Series::Kind::kIdeal, .color = "ideal"};
-  const ConfigurationReport& base = mode.baseline();
-  for (const ConfigurationReport& at : mode.configurations) {
+Chart ThroughputChart(const ScalingReport& report, Variants variants) {
+  Chart chart =
+      ChartOf(report, variants, {.title = "Throughput", .y_title = "images/s"},
+              Series::Kind::kLine,
+              [](const ScalingReport&, const ConfigurationReport&,
+                 double images) { return images; });
+  for (const ConfigurationReport& at : variants[0].configurations) {
     chart.positions.push_back(at.world_size());
-    measured.ranges.emplace_back(at.slowest_round, at.fastest_round);
-    ideal.values.push_back(base.images_per_second / base.world_size() *
-                           at.world_size());
   }
-  chart.series = {measured, ideal};
   return chart;
 }
 
-Chart EfficiencyChart(const ModeReport& mode) {
-  Chart chart = ChartOf(mode, "Efficiency", "efficiency");
-  chart.percent = true;
-  Series measured = {.name = "measured",
-                     .values = Values(mode, [](const ConfigurationReport& at) {
-                       return at.efficiency;
-                     })};
-  for (const ConfigurationReport& at : mode.configurations) {
-    measured.labels.push_back(Percent(at.efficiency));
+Chart EpochChart(const ScalingReport& report, Variants variants) {
+  return ChartOf(report, variants,
+                 {.title = "An epoch",
+                  .y_title = "seconds an epoch",
+                  .decimals = 2,
+                  .unit = " s"},
+                 Series::Kind::kBars,
+                 [](const ScalingReport& of, const ConfigurationReport&,
+                    double images) { return of.EpochSeconds(images); });
+}
+
+Chart EfficiencyChart(const ScalingReport& report, Variants variants) {
+  Chart chart = ChartOf(
+      report, variants,
+      {.title = "Efficiency", .y_title = "efficiency", .percent = true},
+      Series::Kind::kBars,
+      [](const ScalingReport&, const ConfigurationReport& at, double images) {
+        return at.efficiency * (images / at.images_per_second);
+      });
+  // Labels in place of ranges, which would cross them.
+  for (Series& series : chart.series) {
+    series.ranges.clear();
+    if (series.kind == Series::Kind::kIdeal) continue;
+    for (const std::optional<double>& value : series.values) {
+      series.labels.push_back(Percent(*value));
+    }
+    // The first are 100%, and side by side they would cross.
+    if (variants.size() > 1) series.labels[0] = "";
   }
-  chart.series = {
-      measured,
-      {.name = "ideal",
-       .kind = Series::Kind::kIdeal,
-       .color = "ideal",
-       .values = Values(mode, [](const ConfigurationReport&) { return 1.0; })}};
   return chart;
 }
 
-// The ideal step: the baseline's, times the work that a rank has in comparison.
-Series IdealSteps(const ModeReport& mode) {
-  const ConfigurationReport& base = mode.baseline();
-  Series ideal = {.name = "ideal step",
-                  .kind = Series::Kind::kLevel,
-                  .color = "text",
-                  .stack = "ideal"};
-  for (const ConfigurationReport& at : mode.configurations) {
-    ideal.values.push_back(1e3 * base.step_seconds() * at.batch_per_rank() /
-                           base.batch_per_rank());
-  }
-  return ideal;
-}
-
-Chart PartsChart(const ModeReport& mode) {
-  Chart chart = ChartOf(mode, "Where a step goes", "ms a step");
-  chart.decimals = 2;
-  chart.unit = " ms";
+// A bar for each configuration of each variant.
+Chart PartsChart(const ScalingReport& report, Variants variants) {
+  Chart chart = {.title = "Where a step goes",
+                 .x_title = "ranks",
+                 .y_title = "ms a step",
+                 .decimals = 2,
+                 .unit = " ms"};
   constexpr std::pair<const char*, const char*> kSeries[] = {
       {"compute", "blue"},
       {"exposed communication", "orange"},
       {"data wait", "green"},
       {"rest", "gray"}};
-  for (size_t i = 0; i < std::size(kSeries); ++i) {
-    Series series = {
-        .name = kSeries[i].first, .color = kSeries[i].second, .stack = "step"};
-    for (const ConfigurationReport& at : mode.configurations) {
-      series.values.push_back(1e3 * (at.parts.*kStepParts[i]));
-    }
-    chart.series.push_back(std::move(series));
+  for (const auto& [name, color] : kSeries) {
+    chart.series.push_back({.name = name, .color = color, .stack = "step"});
   }
-  chart.series.push_back(IdealSteps(mode));
+  // The ideal step: the baseline's, times the work that a rank has in
+  // comparison.
+  chart.series.push_back({.name = "ideal step",
+                          .kind = Series::Kind::kLevel,
+                          .color = "text",
+                          .stack = "ideal"});
+  for (const ModeReport& mode : variants) {
+    if (mode.variant.ranks == RankKind::kDdp) continue;
+    const ConfigurationReport& base = mode.baseline();
+    const std::string name = NameOf(report.settings, mode.variant);
+    for (const ConfigurationReport& at : mode.configurations) {
+      chart.places.push_back(
+          absl::StrCat(at.world_size(), name.empty() ? "" : " ", name));
+      for (size_t i = 0; i < std::size(kStepParts); ++i) {
+        chart.series[i].values.push_back(1e3 * (at.parts.*kStepParts[i]));
+      }
+      chart.series.back().values.push_back(1e3 * base.step_seconds() *
+                                           at.batch_per_rank() /
+                                           base.batch_per_rank());
+    }
+  }
   return chart;
 }
 
-report::Section SectionOf(const ScalingReport& report, const ModeReport& mode) {
-  const bool strong = mode.mode == ScalingMode::kStrong;
-  return {
+report::Section SectionOf(const ScalingReport& report, Variants variants) {
+  const bool strong = variants[0].mode == ScalingMode::kStrong;
+  report::Section section = {
       .title = strong ? "Strong scaling" : "Weak scaling",
       .about = absl::StrCat("a step is ", Grouped(report.settings.batch_size),
                             strong ? " images in all" : " images on each rank"),
-      .table = TableOf(mode),
-      .notes = NotesOf(report, mode),
-      .conclusion = mode.limits,
-      .charts = {ThroughputChart(mode), EfficiencyChart(mode),
-                 PartsChart(mode)}};
+      .table = TableOf(report, variants),
+      .notes = NotesOf(report, variants),
+      .charts = {ThroughputChart(report, variants),
+                 EfficiencyChart(report, variants),
+                 PartsChart(report, variants)}};
+  if (report.settings.train_samples > 0) {
+    section.charts.push_back(EpochChart(report, variants));
+  }
+  if (variants.size() == 1) {
+    section.conclusion = variants[0].limits;
+    return section;
+  }
+  for (const ModeReport& mode : variants) {
+    section.notes.push_back(LeadOf(report, mode) + mode.limits);
+  }
+  return section;
+}
+
+std::string DataText(const ScalingSettings& settings) {
+  const NetworkInput& input = settings.input;
+  return absl::StrCat(Grouped(settings.train_samples), " images of ",
+                      input.height, " x ", input.width, " x ", input.channels,
+                      ", ", input.classes, " classes");
 }
 
 std::vector<report::Term> Terms() {
@@ -283,13 +443,15 @@ report::Document ScalingDocument(const ScalingReport& report) {
   report::Document document = {
       .name = "lockstep.scaling",
       .title = "Lockstep scaling report",
-      .about =
-          absl::StrCat(settings.model, " on ", settings.dataset, "; ranks are ",
-                       Name(settings.ranks), ", one thread each; ", length),
+      .about = absl::StrCat(
+          settings.model, " on ", settings.dataset, ", ", TypesOf(settings),
+          "; ranks are ", BackendsOf(settings), ", one thread each; ", length),
       .origin = report.origin,
       .terms = Terms(),
+      .bars = BarsOf(report),
       .facts = {{"Ranks",
-                 absl::StrCat(Name(settings.ranks), ", 1 thread each")},
+                 absl::StrCat(BackendsOf(settings), ", 1 thread each")},
+                {"Data", DataText(settings)},
                 {"Length",
                  absl::StrCat(length, " after ", settings.warmup_steps,
                               " warm-up steps")}},
@@ -302,10 +464,18 @@ report::Document ScalingDocument(const ScalingReport& report) {
            "machine meets all of them alike; images/s and the parts of a step "
            "are those of the median round. A run counts only if it had the "
            "world size that was asked for, all ranks ended with the same "
-           "parameters bit for bit, and the loss was finite."},
+           "parameters bit for bit, and the loss was finite.",
+           "One rank alone sends nothing, so it is run once, as the first "
+           "backend has it, and once by PyTorch. An epoch is its images over "
+           "images/s."},
       .data = DataOf(report)};
-  for (const ModeReport& mode : report.modes) {
-    document.sections.push_back(SectionOf(report, mode));
+  if (!report.pytorch.empty()) {
+    document.facts.push_back({"ddp", report.pytorch});
+  }
+  const size_t variants = VariantsOf(settings).size();
+  for (size_t i = 0; i + variants <= report.modes.size(); i += variants) {
+    document.sections.push_back(
+        SectionOf(report, Variants(report.modes).subspan(i, variants)));
   }
   return document;
 }

@@ -1,10 +1,13 @@
 // The command `scaling`: how training throughput scales with ranks.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -13,11 +16,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/command_line.h"
+#include "base/files.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/command.h"
 #include "benchmarks/harness/ranks.h"
+#include "benchmarks/harness/torch_process.h"
 #include "benchmarks/scaling/report.h"
-#include "models/data/dataset.h"
+#include "models/data/load_dataset.h"
+#include "models/networks/network.h"
+#include "models/networks/networks.h"
+#include "models/train/data_flags.h"
+#include "models/train/trainer.h"
 #include "report/document.h"
 #include "report/write.h"
 
@@ -28,12 +37,22 @@ ABSL_FLAG(std::string, mode, "strong,weak",
           "strong: a step is --batch_size images in all;\n"
           "weak: on each rank");
 ABSL_FLAG(std::string, backend, "processes",
-          "what a rank is: processes, threads");
-ABSL_FLAG(std::string, model, "lenet", "lenet");
-ABSL_FLAG(std::string, dataset, "fashion_mnist", "fashion_mnist");
-ABSL_FLAG(std::string, data_dir, lockstep::kFashionMnistDir,
-          "the folder of the data set's files; default: where the package "
-          "dataset-fashion-mnist installs them");
+          "what ranks are: processes, threads, mpi (by mpirun); apart: "
+          "processes that exchange nothing, the most that the machine allows; "
+          "ddp: of PyTorch's DistributedDataParallel. Several, as "
+          "processes,threads, are measured in turn");
+ABSL_FLAG(std::string, python, "",
+          "the Python with PyTorch, of ddp; default: python3, or else "
+          "/usr/bin/python3");
+ABSL_FLAG(std::string, model, "lenet",
+          "network, perhaps with options (vit:patch=4,depth=6); they are "
+          "listed below");
+ABSL_FLAG(std::string, type, "float32",
+          "of activations: float32, bfloat16, or both in turn");
+ABSL_FLAG(double, lr, 0.01,
+          "learning rate of a step of --batch_size images; a larger one, in "
+          "weak scaling, has as many times more. No time depends on it, but "
+          "the loss must stay finite");
 ABSL_FLAG(int64_t, batch_size, 256, "images in a step: see --mode");
 ABSL_FLAG(int32_t, rounds, 5,
           "how often each configuration is run; fewer if --seconds is too "
@@ -52,26 +71,36 @@ namespace {
 constexpr char kName[] = "scaling";
 constexpr char kFolder[] = "lockstep-scaling";
 
+constexpr uint64_t kSeed = 0;  // Of the synthetic data set.
+
 Usage ScalingUsage() {
-  return {
-      .command = kName,
-      .introduction = R"(scaling [FLAGS]
+  return {.command = kName,
+          .introduction = R"(scaling [FLAGS]
 
 Trains a network with 1, 2, 4, ... ranks, one thread each, and reports images/s,
 speed-up, efficiency, step times and where a step goes. Prints a table and
 writes a report.
 )",
-      .sections = {{"",
-                    "world_sizes=1,2,4 mode batch_size backend model dataset "
-                    "data_dir=DIR rounds steps warmup_steps seconds"},
-                   {"", kOutputFlags}},
-      .ending =
-          R"(Under torchrun, mpirun, srun or //collectives:launch, on one host or several,
+          .sections =
+              {{"",
+                "world_sizes=1,2,4 mode batch_size backend python=FILE model "
+                "type lr rounds steps warmup_steps seconds"},
+               {"Data:", kDataFlags},
+               {"Images:", kImageFlags},
+               {"", kOutputFlags}},
+          .ending = absl::StrCat("Networks:\n", NetworksHelp(), R"(
+The chapter of d2l trains resnet18 with 256 images at 0.1 on one device and with
+512 at 0.2 on two:
+
+  bazel run //benchmarks:scaling -- --model=resnet18 --mode=weak \
+      --batch_size=256 --lr=0.1 --world_sizes=1,2 --steps=2 --warmup_steps=1
+
+Under torchrun, mpirun, srun or //collectives:launch, on one host or several,
 the ranks are theirs, and rank 0 alone prints and writes.
 
 Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
-)",
-      .words = OutputWords(kName, kFolder)};
+)"),
+          .words = OutputWords(kName, kFolder)};
 }
 
 absl::StatusOr<ScalingSettings> SettingsFromFlags(int cores) {
@@ -83,11 +112,12 @@ absl::StatusOr<ScalingSettings> SettingsFromFlags(int cores) {
   }
   LOCKSTEP_ASSIGN_OR_RETURN(settings.modes,
                             ParseModes(absl::GetFlag(FLAGS_mode)));
-  LOCKSTEP_ASSIGN_OR_RETURN(settings.ranks,
-                            ParseRankKind(absl::GetFlag(FLAGS_backend)));
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.backends,
+                            ParseBackends(absl::GetFlag(FLAGS_backend)));
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.types,
+                            ParseTypes(absl::GetFlag(FLAGS_type)));
   settings.model = absl::GetFlag(FLAGS_model);
-  settings.dataset = absl::GetFlag(FLAGS_dataset);
-  settings.data_dir = UserPath(absl::GetFlag(FLAGS_data_dir));
+  settings.learning_rate = absl::GetFlag(FLAGS_lr);
   settings.batch_size = absl::GetFlag(FLAGS_batch_size);
   settings.rounds = absl::GetFlag(FLAGS_rounds);
   settings.steps = absl::GetFlag(FLAGS_steps);
@@ -97,19 +127,35 @@ absl::StatusOr<ScalingSettings> SettingsFromFlags(int cores) {
   return settings;
 }
 
-// Finds out now what would otherwise fail in every rank, or at the end.
-absl::Status CheckData(const ScalingSettings& settings) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const FashionMnist data,
-                            LoadFashionMnist(settings.data_dir));
+bool Has(const ScalingSettings& settings, RankKind backend) {
+  return std::ranges::count(settings.backends, backend) > 0;
+}
+
+// Finds out now what would otherwise fail in every rank, or at the end, and
+// completes the settings. Returns the network.
+absl::StatusOr<Network> CheckData(const DataFlags& data,
+                                  ScalingSettings& settings) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const DatasetParts parts,
+                            LoadDataset(data.dataset, data.dir, data.options));
+  settings.dataset = data.dataset;
+  settings.train_samples = parts.train->size();
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.input,
+                            InputOf(*parts.train, data.transform));
+  absl::StatusOr<Network> network =
+      CreateNetwork(settings.model, settings.input);
+  if (!network.ok()) {
+    return FlagError("model", settings.model, network.status().message());
+  }
   for (const Configuration& configuration : DistinctConfigurations(settings)) {
-    if (configuration.global_batch <= data.train.size) continue;
+    LOCKSTEP_RETURN_IF_ERROR(ProgramOf(configuration.ranks).status());
+    if (configuration.global_batch <= settings.train_samples) continue;
     return absl::InvalidArgumentError(absl::StrCat(
         "--batch_size: a step of ", configuration.global_batch, " images, at ",
         report::Counted(configuration.world_size, "rank"),
-        ", is more than the ", data.train.size, " images in ",
-        settings.data_dir));
+        ", is more than the ", settings.train_samples, " images of ",
+        settings.dataset));
   }
-  return absl::OkStatus();
+  return network;
 }
 
 void WarnOfOversubscription(const ScalingSettings& settings, int cores) {
@@ -122,16 +168,25 @@ void WarnOfOversubscription(const ScalingSettings& settings, int cores) {
   }
 }
 
-// cores: of all hosts that ranks are on.
-absl::Status Measure(const ScalingSettings& settings, int cores,
-                     const ReportOutput& output, const report::Origin& origin) {
-  WarnOfOversubscription(settings, cores);
+// pytorch: of CheckDdp.
+absl::Status Measure(const ScalingSettings& settings, RankSetting ranks,
+                     const std::string& pytorch, const ReportOutput& output,
+                     const report::Origin& origin) {
+  WarnOfOversubscription(settings, ranks.cores);
+  std::optional<TemporaryFolder> mpi_folder;
+  if (Has(settings, RankKind::kMpi)) {
+    mpi_folder = CreateMpiFolder();
+    if (mpi_folder) ranks.mpi_folder = mpi_folder->path();
+  }
   const ScalingProgress progress = [](absl::string_view text) {
     std::fprintf(stderr, "%s", std::string(text).c_str());
   };
-  LOCKSTEP_ASSIGN_OR_RETURN(ScalingReport report,
-                            MeasureScaling(settings, cores, RunOnce, progress));
+  const auto run = [&](const RunSpec& spec) { return RunOnce(ranks, spec); };
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      ScalingReport report,
+      MeasureScaling(settings, ranks.cores, run, progress));
   report.origin = origin;
+  report.pytorch = pytorch;
   const report::Document document = ScalingDocument(report);
   Print(report::TerminalText(document) + "\n");
   return output.Write(document);
@@ -145,21 +200,36 @@ absl::Status RunDriver(std::span<char* const> argv) {
   const int cores =
       launched == nullptr ? origin.machine.cores : launched->cores();
   LOCKSTEP_ASSIGN_OR_RETURN(
-      const ScalingSettings settings,
+      ScalingSettings settings,
       SettingsFromFlags(launched == nullptr ? cores : launched->world_size()));
-  LOCKSTEP_RETURN_IF_ERROR(CheckData(settings));
+  LOCKSTEP_ASSIGN_OR_RETURN(const DataFlags data, ReadDataFlags(kSeed));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Network network, CheckData(data, settings));
   LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
                             ReportOutput::Create(kName, kFolder));
-  return Measure(settings, cores, output, origin);
+  RankSetting ranks = {
+      .flags = std::vector<std::string>(argv.begin() + 1, argv.end()),
+      .cores = cores,
+      .pythons = PythonsToTry(absl::GetFlag(FLAGS_python)),
+      .input = settings.input};
+  // Ranks of other hosts have another current folder.
+  if (!data.dir.empty()) ranks.flags.push_back("--data_dir=" + data.dir);
+  std::string pytorch;
+  if (Has(settings, RankKind::kDdp)) {
+    if (launched != nullptr) {
+      return FlagError("backend", "ddp", "starts its ranks itself");
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(pytorch, CheckDdp(ranks, network));
+  }
+  return Measure(settings, std::move(ranks), pytorch, output, origin);
 }
 
 absl::Status RunWorker(const std::string& listener) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int> world_sizes,
                             ParseWorldSizes(absl::GetFlag(FLAGS_world_sizes)));
-  LOCKSTEP_ASSIGN_OR_RETURN(const RankKind ranks,
-                            ParseRankKind(absl::GetFlag(FLAGS_backend)));
-  return ServeRun(listener, ranks, world_sizes[0],
-                  absl::GetFlag(FLAGS_data_dir));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<RankKind> ranks,
+                            ParseBackends(absl::GetFlag(FLAGS_backend)));
+  LOCKSTEP_ASSIGN_OR_RETURN(const DataFlags data, ReadDataFlags(kSeed));
+  return ServeRun(listener, ranks[0], world_sizes[0], data);
 }
 
 absl::Status Run(std::span<char* const> argv) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <span>
 #include <string>
 #include <utility>
@@ -187,25 +188,32 @@ constexpr int kProbeSteps = 3;
 
 RunSpec SpecOf(const ScalingSettings& settings,
                const Configuration& configuration, int steps) {
+  const double factor = static_cast<double>(configuration.global_batch) /
+                        static_cast<double>(settings.batch_size);
   return {.configuration = configuration,
-          .ranks = settings.ranks,
-          .data_dir = settings.data_dir,
+          .model = settings.model,
+          .learning_rate = settings.learning_rate * factor,
           .steps = steps,
           .warmup_steps = settings.warmup_steps};
 }
 
 // One run, which is named and shown as it goes.
 absl::StatusOr<RoundSample> RunAndShow(absl::string_view name,
+                                       const ScalingSettings& settings,
                                        const RunSpec& spec,
                                        const ScalingRunner& run,
                                        const ScalingProgress& progress) {
   const Configuration& configuration = spec.configuration;
+  const std::string variant =
+      NameOf(settings, {configuration.ranks, configuration.type});
   progress(absl::StrCat(name, ": ",
                         report::Counted(configuration.world_size, "rank"), ", ",
+                        variant, variant.empty() ? "" : ", ",
                         configuration.global_batch, " images a step: "));
   absl::StatusOr<RoundSample> sample = run(spec);
   progress(sample.ok()
-               ? absl::StrFormat("%.0f images/s\n", sample->images_per_second)
+               ? absl::StrCat(report::Significant(sample->images_per_second, 3),
+                              " images/s\n")
                : std::string("failed\n"));
   return sample;
 }
@@ -222,7 +230,7 @@ absl::Status ChooseLength(const ScalingRunner& run,
     const double begin = SteadySeconds();
     LOCKSTEP_ASSIGN_OR_RETURN(
         const RoundSample sample,
-        RunAndShow("probing (not counted)",
+        RunAndShow("probing (not counted)", settings,
                    SpecOf(settings, configuration, kProbeSteps), run,
                    progress));
     const double step = sample.parts.Sum();
@@ -236,13 +244,14 @@ absl::Status ChooseLength(const ScalingRunner& run,
   return absl::OkStatus();
 }
 
-// What `mode` needs of what was measured.
+// What the variant in `mode` needs of what was measured.
 std::vector<MeasuredConfiguration> Select(
-    const ScalingSettings& settings, ScalingMode mode,
+    const ScalingSettings& settings, ScalingMode mode, const Variant& variant,
     const std::vector<MeasuredConfiguration>& measured) {
   std::vector<MeasuredConfiguration> selected;
   for (const int world_size : settings.world_sizes) {
-    const Configuration wanted = ConfigurationOf(settings, mode, world_size);
+    const Configuration wanted =
+        ConfigurationOf(settings, mode, world_size, variant);
     selected.push_back(*std::ranges::find(
         measured, wanted, &MeasuredConfiguration::configuration));
   }
@@ -265,7 +274,7 @@ absl::StatusOr<ScalingReport> MeasureScaling(const ScalingSettings& settings,
   const auto take_turn = [&](int round, size_t next) -> absl::Status {
     LOCKSTEP_ASSIGN_OR_RETURN(
         RoundSample sample,
-        RunAndShow(absl::StrCat("round ", round + 1, " of ", rounds),
+        RunAndShow(absl::StrCat("round ", round + 1, " of ", rounds), settings,
                    SpecOf(settings, measured[next].configuration,
                           report.settings.steps),
                    run, progress));
@@ -276,9 +285,21 @@ absl::StatusOr<ScalingReport> MeasureScaling(const ScalingSettings& settings,
                                          SteadySeconds, take_turn)
                                .status());
   for (const ScalingMode mode : settings.modes) {
-    report.modes.push_back(
-        DeriveMode(mode, Select(settings, mode, measured), cores));
-    report.modes.back().limits = DescribeLimits(report.modes.back(), cores);
+    std::vector<ModeReport> variants;
+    for (const Variant& variant : VariantsOf(settings)) {
+      ModeReport& at = variants.emplace_back(
+          DeriveMode(mode, Select(settings, mode, variant, measured), cores));
+      at.variant = variant;
+      at.limits = DescribeLimits(at, cores);
+      // The first of this type is of the first backend.
+      const ModeReport& first = *std::ranges::find(
+          variants, variant.type,
+          [](const ModeReport& m) { return m.variant.type; });
+      if (&first == &at) continue;
+      const std::string ratio = CompareBackends(at, first);
+      if (!ratio.empty()) absl::StrAppend(&at.limits, " ", ratio);
+    }
+    std::ranges::move(variants, std::back_inserter(report.modes));
   }
   return report;
 }
@@ -351,6 +372,7 @@ std::string DescribeEfficiency(const ModeReport& report,
       "At %s, %s scaling reaches %.2f times the images/s of %s: %s of ideal.",
       Ranks(at.world_size()), Name(report.mode), at.speedup,
       Ranks(report.baseline().world_size()), Percent(at.efficiency));
+  if (report.variant.ranks == RankKind::kDdp) return text;
   if (lost < kWorthSaying) return text + " Nothing limits it here.";
   std::vector<std::string> takes, gives;
   for (const Loss& loss : Losses(report.mode, report.baseline(), at)) {
@@ -358,6 +380,7 @@ std::string DescribeEfficiency(const ModeReport& report,
         .push_back(absl::StrCat(Percent(std::abs(loss.share)), " ", loss.name,
                                 " (", loss.detail, ")"));
   }
+  if (takes.empty()) return text;  // Each part a little.
   absl::StrAppend(&text, " The ", Percent(lost),
                   " of a step that is lost: ", absl::StrJoin(takes, "; "));
   if (!gives.empty()) {
@@ -430,6 +453,22 @@ std::string DescribeLimits(const ModeReport& report, int cores) {
         ": the machine was not quiet, so read small differences with care."));
   }
   return absl::StrJoin(sentences, " ");
+}
+
+std::string CompareBackends(const ModeReport& report, const ModeReport& other) {
+  const ConfigurationReport& at = Subject(report);
+  const ConfigurationReport& against = Subject(other);
+  if (at.world_size() == 1) return "";
+  std::vector<double> ratios;
+  for (size_t i = 0; i < at.measured.rounds.size(); ++i) {
+    ratios.push_back(at.measured.rounds[i].images_per_second /
+                     against.measured.rounds[i].images_per_second);
+  }
+  const auto [least, most] = std::ranges::minmax(ratios);
+  return absl::StrFormat(
+      "Its images/s at %s are %.2f times those of %s (%.2f to %.2f by round).",
+      Ranks(at.world_size()), Percentile(ratios, 50), Name(other.variant.ranks),
+      least, most);
 }
 
 }  // namespace lockstep::benchmarks

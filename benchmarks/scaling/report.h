@@ -14,9 +14,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/data_types.h"
 #include "benchmarks/harness/ranks.h"
 #include "collectives/communicator.h"
 #include "models/data/dataset.h"
+#include "models/networks/network.h"
+#include "models/networks/networks.h"
+#include "models/train/data_flags.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {
@@ -32,21 +36,27 @@ const char* Name(ScalingMode mode);
 struct ScalingSettings {
   std::vector<ScalingMode> modes = {ScalingMode::kStrong, ScalingMode::kWeak};
   std::vector<int> world_sizes = {};  // Ascending, distinct, each at least 1.
-  RankKind ranks = RankKind::kProcesses;
-  std::string model = "lenet";
-  std::string dataset = "fashion_mnist";
-  std::string data_dir = {};
-  int64_t batch_size = 256;  // Global in strong scaling, a rank's in weak.
-  int rounds = 5;            // Each runs every configuration once.
-  int steps = 0;             // Timed, in one run; 0: as the time allows.
-  int warmup_steps = 5;      // Before them, in every run.
-  double seconds = 40;       // That all should take, if steps is 0.
+  std::vector<RankKind> backends = {RankKind::kProcesses};  // Distinct.
+  std::vector<DataType> types = {DataType::kFloat32};       // Likewise.
+  std::string model = "lenet";                              // CreateNetwork's.
+  std::string dataset = "fashion_mnist";                    // LoadDataset's.
+  int64_t train_samples = 0;    // Of an epoch; 0: not known.
+  NetworkInput input = {};      // What the model takes.
+  int64_t batch_size = 256;     // Global in strong scaling, a rank's in weak.
+  double learning_rate = 0.01;  // Of a step of batch_size images.
+  int rounds = 5;               // Each runs every configuration once.
+  int steps = 0;                // Timed, in one run; 0: as the time allows.
+  int warmup_steps = 5;         // Before them, in every run.
+  double seconds = 40;          // That all should take, if steps is 0.
 };
 
-// What is run. Strong and weak scaling at world size 1 are the same one.
+// What is run. Strong and weak scaling at world size 1 are the same one, and so
+// are all backends but kDdp: a rank alone sends nothing.
 struct Configuration {
   int world_size = 1;
   int64_t global_batch = 0;
+  RankKind ranks = RankKind::kProcesses;
+  DataType type = DataType::kFloat32;  // Of activations.
 
   friend bool operator==(const Configuration&, const Configuration&) = default;
 };
@@ -54,14 +64,14 @@ struct Configuration {
 // One run of one configuration: what every rank of it is told.
 struct RunSpec {
   Configuration configuration = {};
-  RankKind ranks = RankKind::kProcesses;
-  std::string data_dir = {};
+  std::string model = "lenet";
+  double learning_rate = 0.01;  // Of this global batch.
   int steps = 0;
   int warmup_steps = 0;
 
   static auto Members(auto& self) {
-    return std::tie(self.configuration, self.ranks, self.data_dir, self.steps,
-                    self.warmup_steps);
+    return std::tie(self.configuration, self.model, self.learning_rate,
+                    self.steps, self.warmup_steps);
   }
   friend bool operator==(const RunSpec&, const RunSpec&) = default;
 };
@@ -71,20 +81,36 @@ struct RunSpec {
 std::vector<int> DefaultWorldSizes(int cores);
 
 // The lists that the flags of the same name hold ("1,2,4"; "strong,weak"),
-// ascending and without repetition. Errors: kInvalidArgument, naming the flag.
+// without repetition, the first two ascending. Errors: kInvalidArgument, naming
+// the flag.
 absl::StatusOr<std::vector<int>> ParseWorldSizes(absl::string_view text);
 absl::StatusOr<std::vector<ScalingMode>> ParseModes(absl::string_view text);
-absl::StatusOr<RankKind> ParseRankKind(absl::string_view text);
+absl::StatusOr<std::vector<RankKind>> ParseBackends(absl::string_view text);
+absl::StatusOr<std::vector<DataType>> ParseTypes(absl::string_view text);
 
-// kInvalidArgument, naming the flag, if a number is out of range or a global
-// batch has fewer images than ranks.
+// kInvalidArgument, naming the flag, if there is no such model, a number is out
+// of range, or a global batch has fewer images than ranks.
 absl::Status Validate(const ScalingSettings& settings);
 
-// The global batch is batch_size (strong) or batch_size * world_size (weak).
-Configuration ConfigurationOf(const ScalingSettings& settings, ScalingMode mode,
-                              int world_size);
+// A backend and a type: a line of a chart, and rows of a table.
+struct Variant {
+  RankKind ranks = RankKind::kProcesses;
+  DataType type = DataType::kFloat32;
+};
 
-// The distinct configurations, by world size, then by batch.
+// Every backend with every type, by backend.
+std::vector<Variant> VariantsOf(const ScalingSettings& settings);
+
+// What tells it from the other variants: "threads", "bfloat16", "threads,
+// bfloat16"; empty if there is no other.
+std::string NameOf(const ScalingSettings& settings, const Variant& variant);
+
+// The global batch is batch_size (strong) or batch_size * world_size (weak).
+// One rank alone is of the first backend that is not kDdp, unless this is.
+Configuration ConfigurationOf(const ScalingSettings& settings, ScalingMode mode,
+                              int world_size, const Variant& variant);
+
+// The distinct configurations, by world size, then by variant, then by batch.
 std::vector<Configuration> DistinctConfigurations(
     const ScalingSettings& settings);
 
@@ -207,8 +233,10 @@ struct ConfigurationReport {
   }
 };
 
+// One variant in one mode.
 struct ModeReport {
   ScalingMode mode = ScalingMode::kStrong;
+  Variant variant = {};
   std::vector<ConfigurationReport> configurations = {};  // By world size.
   std::string limits = {};  // What limits scaling, in sentences.
 
@@ -218,7 +246,13 @@ struct ModeReport {
 struct ScalingReport {
   ScalingSettings settings;  // `steps` as they were run.
   report::Origin origin = {};
-  std::vector<ModeReport> modes = {};
+  std::string pytorch = {};            // Of kDdp: name and version.
+  std::vector<ModeReport> modes = {};  // By mode, then by variant.
+
+  // Of an epoch at so many images/s; 0 if its size is not known.
+  double EpochSeconds(double images_per_second) const {
+    return static_cast<double>(settings.train_samples) / images_per_second;
+  }
 };
 
 // Derives a mode's numbers, all but `limits`. measured: at least one, by
@@ -233,6 +267,12 @@ ModeReport DeriveMode(ScalingMode mode,
 // rounds that differ. `report.limits` is not read. cores: those that the ranks
 // could use.
 std::string DescribeLimits(const ModeReport& report, int cores);
+
+// A sentence about the world size that DescribeLimits is about: how many times
+// the images/s of another backend in the same mode and type this has, by the
+// median of the rounds, which took turns, and by their range. Empty for one
+// rank alone.
+std::string CompareBackends(const ModeReport& report, const ModeReport& other);
 
 // Runs one configuration once.
 using ScalingRunner =
@@ -255,23 +295,57 @@ absl::StatusOr<ScalingReport> MeasureScaling(const ScalingSettings& settings,
 // the outcome with the other ranks. A step's time runs from the end of one step
 // to the end of the next, so whatever the trainer does in between counts, with
 // one exception: the smaller batch that ends an epoch is trained on and left
-// out. Errors: kInvalidArgument if the data set has less than one global batch;
-// the trainer's; the communicator's.
+// out. data: what becomes of the images. Errors: kInvalidArgument if the data
+// set has less than one global batch; the network's; the trainer's; the
+// communicator's. Ranks of kApart begin together, train on the same images,
+// each as if it were the only one, and are compared like all others.
 absl::StatusOr<RankResult> RunRank(Communicator& communicator,
-                                   const Dataset& train, const RunSpec& spec);
+                                   const Dataset& train, const DataFlags& data,
+                                   const RunSpec& spec);
 
-// Starts this program again as the ranks of one run (a process for each, or one
-// with a thread for each), has them run `spec`, and combines what they answer.
-// The processes are started with --worker, --backend, --world_sizes and
-// --data_dir and have to end in ServeRun. The caller must have one thread only.
-// Errors: RankTeam's, which name the rank; CombineRanks's.
-absl::StatusOr<RoundSample> RunOnce(const RunSpec& spec);
+// How ranks are started.
+struct RankSetting {
+  std::vector<std::string> flags = {};  // This program's own.
+  std::string mpi_folder = {};          // As of MpirunCommand.
+  int cores = 1;                        // That the ranks may use.
+  // Of kDdp.
+  std::vector<std::string> pythons = {};  // To be tried in turn.
+  NetworkInput input = {};
+};
+
+// The program whose processes are ranks: this one, or for MPI the one beside
+// it, which alone needs MPI's library. Error: kInvalidArgument, naming
+// --backend, if that was not built.
+absl::StatusOr<std::string> ProgramOf(RankKind ranks);
+
+// The command for the ranks of that run: a process for each, or one with a
+// thread for each. Its flags are the setting's and, after them, --worker,
+// --backend and --world_sizes: it has to end in ServeRun.
+TeamCommand CommandOf(const RankSetting& setting, const RunSpec& spec,
+                      const std::string& program, const std::string& listener);
+
+// Starts those ranks, has them run `spec`, and combines what they answer. The
+// caller must have one thread only. Errors: ProgramOf's; RankTeam's, which name
+// the rank; CombineRanks's.
+absl::StatusOr<RoundSample> RunOnce(const RankSetting& setting,
+                                    const RunSpec& spec);
+
+// Whether PyTorch can train the network; its name and version. Error:
+// kInvalidArgument, naming --backend.
+absl::StatusOr<std::string> CheckDdp(const RankSetting& setting,
+                                     const Network& network);
+
+// RunOnce's part for kDdp. Each rank's images are made up and stay the same:
+// nothing is loaded. Of a step only its length is known: all is `rest`. Errors:
+// the Python's, with the rank; CombineRanks's.
+absl::StatusOr<RoundSample> RunDdpOnce(const RankSetting& setting,
+                                       const RunSpec& spec);
 
 // Is a rank, or all of them if they are threads, for the driver that listens at
 // `listener`: loads the data, joins the group, runs what it is asked for.
 // Errors: of the data, the group, the training, the connection.
 absl::Status ServeRun(const std::string& listener, RankKind ranks,
-                      int world_size, const std::string& data_dir);
+                      int world_size, const DataFlags& data);
 
 // README.md lists the keys of its JSON.
 report::Document ScalingDocument(const ScalingReport& report);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "benchmarks/harness/ranks.h"
 #include "benchmarks/harness/testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -19,6 +20,7 @@ namespace {
 using report::Chart;
 using report::Value;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -187,6 +189,10 @@ TEST(DescribeLimitsTest, SaysWhatTheNumbersComeTo) {
        {one, Measured({2, 128}, {.compute = 40.1})},
        2,
        EndsWith("100% of ideal. Nothing limits it here.")},
+      {ScalingMode::kWeak,
+       {one, Measured({2, 128}, {.compute = 40.15, .rest = 0.15})},
+       2,
+       EndsWith("99% of ideal.")},
       // Of the largest that has a core for each rank.
       {ScalingMode::kStrong,
        {one, Measured({2, 64}, {.compute = 25}),
@@ -276,8 +282,10 @@ ModeReport Mode(ScalingMode mode, std::vector<MeasuredConfiguration> measured) {
 // rounds of 2 steps. At 1 rank a step takes 40 ms; at 2, 25 ms (strong) and 50
 // ms (weak).
 ScalingReport ExampleReport() {
-  ScalingReport report = {
-      .settings = {.world_sizes = {1, 2, 4}, .rounds = 3, .steps = 2}};
+  ScalingReport report = {.settings = {.world_sizes = {1, 2, 4},
+                                       .train_samples = 64'000,
+                                       .rounds = 3,
+                                       .steps = 2}};
   report.origin =
       ExampleOrigin("scaling --world_sizes=1,2,4 --rounds=3 --steps=2");
   const StepParts one = {.compute = 38, .data_wait = 1.5, .rest = 0.5};
@@ -319,6 +327,8 @@ TEST(ScalingDocumentTest, SaysWhatWasRunAndEveryNumberExactly) {
   for (size_t m = 0; m < 2; ++m) {
     const ModeReport& mode = report.modes[m];
     EXPECT_EQ(data["modes"][m]["mode"], m == 0 ? "strong" : "weak");
+    EXPECT_EQ(data["modes"][m]["backend"], "processes");
+    EXPECT_EQ(data["modes"][m]["type"], "float32");
     EXPECT_EQ(data["modes"][m]["limits"], mode.limits);
     ASSERT_EQ(data["modes"][m]["configurations"].size(), 3u);
     for (size_t c = 0; c < 3; ++c) {
@@ -331,6 +341,10 @@ TEST(ScalingDocumentTest, SaysWhatWasRunAndEveryNumberExactly) {
       EXPECT_EQ(object["images_per_second"]["min"], at.slowest_round);
       EXPECT_EQ(object["images_per_second"]["max"], at.fastest_round);
       EXPECT_EQ(object["images_per_second"]["rounds"], 3);
+      EXPECT_EQ(object["epoch_seconds"]["median"],
+                64'000 / at.images_per_second);
+      EXPECT_EQ(object["epoch_seconds"]["min"], 64'000 / at.fastest_round);
+      EXPECT_EQ(object["epoch_seconds"]["max"], 64'000 / at.slowest_round);
       EXPECT_EQ(object["speedup"], at.speedup);
       EXPECT_EQ(object["efficiency"], at.efficiency);
       EXPECT_EQ(object["step_seconds"]["p50"], at.step_p50);
@@ -360,7 +374,7 @@ TEST(ScalingDocumentTest, SaysWhatWasRunAndEveryNumberExactly) {
 }
 
 constexpr char kGolden[] =
-    R"(lenet on fashion_mnist; ranks are processes, one thread each; 3 rounds of 2 timed steps
+    R"(lenet on fashion_mnist, float32; ranks are processes, one thread each; 3 rounds of 2 timed steps
 Example 9000, 2 cores, 16 GiB, Linux 6.1; 2024-05-31T16:20:00Z
 commit 0123456789abcdef0123456789abcdef01234567
 scaling --world_sizes=1,2,4 --rounds=3 --steps=2
@@ -371,6 +385,7 @@ ranks images/s       from..to speed-up efficiency p50 ms p99 ms compute  comm da
    2    10,240 10,139..10,343    1.60x      80.0%  22.73  27.78   88.0%  8.0% 3.0% 1.0%  1.2%
    4*    6,400   6,337..6,465    1.00x      25.0%  36.36  44.44   65.0% 30.0% 1.9% 3.1%  1.2%
 * more ranks than cores (2): they take turns
+An epoch of 64,000 images takes 10.0 s at 1 rank, 6.25 s at 2 ranks, 10.0 s at 4 ranks
 At 2 ranks, strong scaling reaches 1.60 times the images/s of 1 rank: 80% of ideal. The 20% of a
 step that is lost: 12% compute (a rank's 128 images take 58% of the time of 256 at 1 rank, not 50%);
 8% exposed communication (2.00 ms a step).
@@ -381,6 +396,7 @@ ranks images/s       from..to speed-up efficiency p50 ms p99 ms compute  comm da
    2    10,240 10,139..10,343    1.60x      80.0%  45.45  55.55   88.0%  8.0% 3.0% 1.0%  1.2%
    4*   10,240 10,139..10,343    1.60x      40.0%  90.90  111.1   78.0% 18.0% 3.0% 1.0%  1.2%
 * more ranks than cores (2): they take turns
+An epoch of 64,000 images takes 10.0 s at 1 rank, 6.25 s at 2 ranks, 6.25 s at 4 ranks
 At 2 ranks, weak scaling reaches 1.60 times the images/s of 1 rank: 80% of ideal. The 20% of a step
 that is lost: 12% compute (a rank's 256 images take 1.16 times as long as at 1 rank); 8% exposed
 communication (4.00 ms a step).
@@ -426,7 +442,7 @@ TEST(ScalingDocumentTest, DrawsEachMode) {
   const report::Document document = ScalingDocument(ExampleReport());
   ASSERT_THAT(document.sections, SizeIs(2));
   for (const report::Section& section : document.sections) {
-    ASSERT_THAT(section.charts, SizeIs(3));
+    ASSERT_THAT(section.charts, SizeIs(4));
     for (const Chart& chart : section.charts) {
       EXPECT_THAT(chart.places, ElementsAre("1", "2", "4"));
       for (const report::Series& series : chart.series) {
@@ -440,6 +456,86 @@ TEST(ScalingDocumentTest, DrawsEachMode) {
   EXPECT_DOUBLE_EQ(*weak[1].series[0].values[1], 0.8);
   EXPECT_DOUBLE_EQ(*weak[2].series[1].values[1], 4);
   EXPECT_DOUBLE_EQ(*weak[2].series[4].values[1], 40);
+  // An epoch: 6.25 s, 1% less to 1% more by round; 5 s would be ideal.
+  EXPECT_DOUBLE_EQ(*weak[3].series[0].values[1], 6.25);
+  EXPECT_DOUBLE_EQ(weak[3].series[0].ranges[1].first, 6.25 * 0.99);
+  EXPECT_DOUBLE_EQ(weak[3].series[0].ranges[1].second, 6.25 * 1.01);
+  EXPECT_DOUBLE_EQ(*weak[3].series[1].values[1], 5);
+}
+
+// Rows under the name of each backend, a line for each in the chart, one ideal
+// line for all, and what one has of the other's images/s.
+TEST(ScalingDocumentTest, ShowsBackendsSideBySide) {
+  ScalingReport report = ExampleReport();
+  report.settings.backends = {RankKind::kProcesses, RankKind::kThreads};
+  report.modes.pop_back();
+  ModeReport threads = report.modes[0];
+  threads.variant.ranks = RankKind::kThreads;
+  for (ConfigurationReport& at : threads.configurations) {
+    if (at.world_size() == 1) continue;
+    const double factors[] = {0.5, 0.8, 0.75};
+    for (size_t i = 0; i < 3; ++i) {
+      at.measured.rounds[i].images_per_second *= factors[i];
+    }
+    at.images_per_second *= 0.75;
+  }
+  threads.limits = CompareBackends(threads, report.modes[0]);
+  // Round by round: of medians it would be another number.
+  EXPECT_EQ(threads.limits,
+            "Its images/s at 2 ranks are 0.75 times those of processes (0.50 "
+            "to 0.80 by round).");
+  report.modes.push_back(threads);
+  const report::Document document = ScalingDocument(report);
+  ASSERT_THAT(document.sections, SizeIs(1));
+  const report::Section& section = document.sections[0];
+  ASSERT_THAT(section.table.rows, SizeIs(8));
+  ASSERT_THAT(section.table.rows[4], SizeIs(1));
+  EXPECT_EQ(section.table.rows[4][0].text, "threads");
+  EXPECT_THAT(section.notes, Contains(StartsWith("threads: Its images/s ")));
+  const Chart& throughput = section.charts[0];
+  ASSERT_THAT(throughput.series, SizeIs(3));
+  EXPECT_EQ(throughput.series[0].name, "processes");
+  EXPECT_EQ(throughput.series[1].name, "threads");
+  EXPECT_DOUBLE_EQ(*throughput.series[1].values[1], 7680);
+  EXPECT_EQ(throughput.series[2].kind, report::Series::Kind::kIdeal);
+  EXPECT_THAT(section.charts[2].places,
+              ElementsAre("1 processes", "2 processes", "4 processes",
+                          "1 threads", "2 threads", "4 threads"));
+  EXPECT_EQ(document.data["settings"]["backend"], "processes,threads");
+  EXPECT_EQ(document.data["modes"][1]["backend"], "threads");
+  ExpectNarrow(report::TerminalText(document));
+}
+
+// Weak scaling of ResNet-18 to two processes, here 80% of ideal, is held
+// against 97% and against DistributedDataParallel's, of whose steps no parts
+// are known.
+TEST(ScalingDocumentTest, HasTheBarsOfWhatTheyAreFor) {
+  ScalingReport report = ExampleReport();
+  EXPECT_THAT(ScalingDocument(report).bars, SizeIs(0));
+  report.settings.model = "resnet18";
+  ASSERT_THAT(ScalingDocument(report).bars, SizeIs(1));
+  EXPECT_EQ(ScalingDocument(report).bars[0].Text(),
+            "weak scaling of resnet18 to 2 processes, at least 0.97 of ideal: "
+            "0.80: NOT met");
+  report.settings.backends = {RankKind::kProcesses, RankKind::kDdp};
+  report.modes.erase(report.modes.begin());
+  ModeReport ddp = report.modes[0];
+  ddp.variant.ranks = RankKind::kDdp;
+  for (ConfigurationReport& at : ddp.configurations) {
+    at.measured.configuration.ranks = RankKind::kDdp;
+    if (at.world_size() == 2) at.efficiency = 0.7;
+  }
+  ddp.limits = DescribeLimits(ddp, kCores);
+  EXPECT_THAT(ddp.limits, EndsWith("70% of ideal."));
+  report.modes.push_back(ddp);
+  const report::Document document = ScalingDocument(report);
+  ASSERT_THAT(document.bars, SizeIs(2));
+  EXPECT_EQ(document.bars[1].needed, 0.7);
+  EXPECT_TRUE(document.bars[1].Met());
+  const report::Section& section = document.sections[0];
+  EXPECT_EQ(section.table.rows[1][7].text, "95.0%");
+  EXPECT_EQ(section.table.rows[5][7].text, "-");
+  EXPECT_THAT(section.charts[2].places, SizeIs(3));
 }
 
 }  // namespace

@@ -1,33 +1,43 @@
 // What is run, and a rank that runs it.
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/command_line.h"
+#include "base/data_types.h"
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/rank_service.h"
 #include "benchmarks/harness/ranks.h"
 #include "benchmarks/scaling/report.h"
 #include "collectives/communicator.h"
-#include "models/cpu/classifier.h"
+#include "collectives/host/host_group.h"
+#include "models/cpu/cpu_model.h"
 #include "models/data/dataset.h"
+#include "models/data/load_dataset.h"
 #include "models/model.h"
+#include "models/networks/network.h"
 #include "models/networks/networks.h"
+#include "models/train/data_flags.h"
 #include "models/train/trainer.h"
 
 namespace lockstep::benchmarks {
@@ -74,20 +84,27 @@ absl::StatusOr<std::vector<ScalingMode>> ParseModes(absl::string_view text) {
   return modes;
 }
 
-absl::StatusOr<RankKind> ParseRankKind(absl::string_view text) {
-  return ParseName<RankKind>(
-      "--backend", text,
-      {{"processes", RankKind::kProcesses}, {"threads", RankKind::kThreads}});
+absl::StatusOr<std::vector<RankKind>> ParseBackends(absl::string_view text) {
+  return ParseNames<RankKind>("--backend", text,
+                              {{"processes", RankKind::kProcesses},
+                               {"threads", RankKind::kThreads},
+                               {"mpi", RankKind::kMpi},
+                               {"apart", RankKind::kApart},
+                               {"ddp", RankKind::kDdp}});
+}
+
+absl::StatusOr<std::vector<DataType>> ParseTypes(absl::string_view text) {
+  return ParseNames<DataType>(
+      "--type", text,
+      {{"float32", DataType::kFloat32}, {"bfloat16", DataType::kBFloat16}});
 }
 
 absl::Status Validate(const ScalingSettings& settings) {
-  if (settings.model != "lenet") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--model: '", settings.model, "' is not lenet"));
-  }
-  if (settings.dataset != "fashion_mnist") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--dataset: '", settings.dataset, "' is not fashion_mnist"));
+  const absl::Status model = HasBatchNorm(settings.model).status();
+  if (!model.ok()) return FlagError("model", settings.model, model.message());
+  if (!(settings.learning_rate > 0 &&
+        std::isfinite(static_cast<float>(settings.learning_rate)))) {
+    return FlagError("lr", settings.learning_rate, "must be a positive number");
   }
   for (const absl::Status& status :
        {CheckRange("--batch_size", settings.batch_size, 1, 1 << 20),
@@ -105,20 +122,48 @@ absl::Status Validate(const ScalingSettings& settings) {
   return CheckSeconds("--seconds", settings.seconds);
 }
 
+std::vector<Variant> VariantsOf(const ScalingSettings& settings) {
+  std::vector<Variant> variants;
+  for (const RankKind ranks : settings.backends) {
+    for (const DataType type : settings.types) {
+      variants.push_back({ranks, type});
+    }
+  }
+  return variants;
+}
+
+std::string NameOf(const ScalingSettings& settings, const Variant& variant) {
+  std::vector<std::string> names;
+  if (settings.backends.size() > 1) names.push_back(Name(variant.ranks));
+  if (settings.types.size() > 1) names.push_back(Name(variant.type));
+  return absl::StrJoin(names, ", ");
+}
+
 Configuration ConfigurationOf(const ScalingSettings& settings, ScalingMode mode,
-                              int world_size) {
+                              int world_size, const Variant& variant) {
   const int64_t factor = mode == ScalingMode::kWeak ? world_size : 1;
-  return {.world_size = world_size,
-          .global_batch = settings.batch_size * factor};
+  Configuration configuration = {.world_size = world_size,
+                                 .global_batch = settings.batch_size * factor,
+                                 .ranks = variant.ranks,
+                                 .type = variant.type};
+  if (world_size == 1 && variant.ranks != RankKind::kDdp) {
+    configuration.ranks = *std::ranges::find_if(
+        settings.backends,
+        [](RankKind ranks) { return ranks != RankKind::kDdp; });
+  }
+  return configuration;
 }
 
 std::vector<Configuration> DistinctConfigurations(
     const ScalingSettings& settings) {
   std::vector<Configuration> distinct;
   for (const int world_size : settings.world_sizes) {
-    for (const ScalingMode mode : settings.modes) {
-      const Configuration c = ConfigurationOf(settings, mode, world_size);
-      if (distinct.empty() || !(distinct.back() == c)) distinct.push_back(c);
+    for (const Variant& variant : VariantsOf(settings)) {
+      for (const ScalingMode mode : settings.modes) {
+        const Configuration c =
+            ConfigurationOf(settings, mode, world_size, variant);
+        if (std::ranges::count(distinct, c) == 0) distinct.push_back(c);
+      }
     }
   }
   return distinct;
@@ -228,23 +273,45 @@ absl::StatusOr<double> GlobalLoss(Communicator& communicator,
 }  // namespace
 
 absl::StatusOr<RankResult> RunRank(Communicator& communicator,
-                                   const Dataset& train, const RunSpec& spec) {
-  if (train.size < spec.configuration.global_batch) {
+                                   const Dataset& train, const DataFlags& data,
+                                   const RunSpec& spec) {
+  if (train.size() < spec.configuration.global_batch) {
     return absl::InvalidArgumentError(
         absl::StrCat("a global batch of ", spec.configuration.global_batch,
-                     " images is more than the data set's ", train.size));
+                     " images is more than the data set's ", train.size()));
   }
   SetComputeThreads(1);
-  const std::unique_ptr<Model> model = CreateLeNet(kSeed);
-  TrainerOptions options = {.batch_size = spec.configuration.global_batch,
-                            .seed = kSeed};
+  // A rank apart is alone in the group that trains, on its share of the batch.
+  const int world_size = communicator.world_size();
+  const bool apart = spec.configuration.ranks == RankKind::kApart;
+  std::vector<std::unique_ptr<Communicator>> alone;
+  RunSpec own = spec;
+  if (apart) {
+    LOCKSTEP_ASSIGN_OR_RETURN(alone, CreateThreadGroup(1));
+    own.configuration.global_batch =
+        (spec.configuration.global_batch + world_size - 1) / world_size;
+    LOCKSTEP_RETURN_IF_ERROR(CountRanks(communicator).status());
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const NetworkInput input,
+                            InputOf(train, data.transform));
+  LOCKSTEP_ASSIGN_OR_RETURN(Network network, CreateNetwork(spec.model, input));
   LOCKSTEP_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Trainer> trainer,
-      Trainer::Create(communicator, *model, train, options));
+      const std::unique_ptr<Model> model,
+      CreateCpuReplica(std::move(network),
+                       {.seed = kSeed, .type = spec.configuration.type}));
+  const TrainerOptions options = {
+      .batch_size = own.configuration.global_batch,
+      .learning_rate = static_cast<float>(spec.learning_rate),
+      .seed = kSeed,
+      .transform = data.transform,
+      .loader = data.loader};
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
+                            Trainer::Create(apart ? *alone[0] : communicator,
+                                            *model, train, options));
 
   RankResult result = {.rank = communicator.rank()};
   LOCKSTEP_ASSIGN_OR_RETURN(const Metrics shard,
-                            TimeSteps(*trainer, spec, result.steps));
+                            TimeSteps(*trainer, own, result.steps));
   LOCKSTEP_ASSIGN_OR_RETURN(result.world_size, CountRanks(communicator));
   LOCKSTEP_ASSIGN_OR_RETURN(
       result.same_parameters,
@@ -253,20 +320,53 @@ absl::StatusOr<RankResult> RunRank(Communicator& communicator,
   return result;
 }
 
-absl::StatusOr<RoundSample> RunOnce(const RunSpec& spec) {
+absl::StatusOr<std::string> ProgramOf(RankKind ranks) {
+  if (ranks != RankKind::kMpi) return OwnProgram();
+  const std::string program =
+      std::filesystem::path(OwnProgram()).replace_filename("scaling_mpi");
+  if (access(program.c_str(), X_OK) == 0) return program;
+  return FlagError("backend", "mpi",
+                   "scaling_mpi was not built: Open MPI is not installed "
+                   "(tools/setup.sh)");
+}
+
+TeamCommand CommandOf(const RankSetting& setting, const RunSpec& spec,
+                      const std::string& program, const std::string& listener) {
   const int world_size = spec.configuration.world_size;
-  const auto command = [&](const std::string& listener) {
-    return TeamCommand{
-        .argv = {OwnProgram(), absl::StrCat("--worker=", listener),
-                 absl::StrCat("--backend=", Name(spec.ranks)),
-                 absl::StrCat("--world_sizes=", world_size),
-                 absl::StrCat("--data_dir=", spec.data_dir)},
-        .nproc = spec.ranks == RankKind::kProcesses ? world_size : 1,
-        .environment = {{"OMP_NUM_THREADS", "1"}},
-        .world_size = world_size};
-  };
+  const RankKind ranks = spec.configuration.ranks;
+  TeamCommand command;
+  if (ranks == RankKind::kMpi) {
+    command = MpirunCommand(world_size, setting.cores, setting.mpi_folder);
+    // No other backend's ranks are bound either: on a core of its own a rank
+    // shares it with its communication thread.
+    command.argv.insert(command.argv.end(), {"--bind-to", "none"});
+  }
+  const bool one = ranks == RankKind::kThreads || ranks == RankKind::kMpi;
+  command.nproc = one ? 1 : world_size;
+  command.world_size = world_size;
+  command.environment.emplace_back("OMP_NUM_THREADS", "1");
+  command.argv.push_back(program);
+  command.argv.insert(command.argv.end(), setting.flags.begin(),
+                      setting.flags.end());
+  command.argv.insert(command.argv.end(),
+                      {absl::StrCat("--worker=", listener),
+                       absl::StrCat("--backend=", Name(ranks)),
+                       absl::StrCat("--world_sizes=", world_size)});
+  return command;
+}
+
+absl::StatusOr<RoundSample> RunOnce(const RankSetting& setting,
+                                    const RunSpec& spec) {
+  if (spec.configuration.ranks == RankKind::kDdp) {
+    return RunDdpOnce(setting, spec);
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string program,
+                            ProgramOf(spec.configuration.ranks));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<RankTeam> team,
-                            RankTeam::Start(command));
+                            RankTeam::Start([&](const std::string& listener) {
+                              return CommandOf(setting, spec, program,
+                                               listener);
+                            }));
   LOCKSTEP_RETURN_IF_ERROR(team->AwaitRanks(kStartTimeout));
   // Steps take as long as they take; ranks that hang end at the deadline of
   // their own group.
@@ -278,15 +378,15 @@ absl::StatusOr<RoundSample> RunOnce(const RunSpec& spec) {
 }
 
 absl::Status ServeRun(const std::string& listener, RankKind ranks,
-                      int world_size, const std::string& data_dir) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const FashionMnist data,
-                            LoadFashionMnist(data_dir));
+                      int world_size, const DataFlags& data) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const DatasetParts parts,
+                            LoadDataset(data.dataset, data.dir, data.options));
   return RunAsRanks(
       ranks, world_size, GroupOptions(), [&](Communicator& communicator) {
         return ServeTurns<RunSpec>(
             listener, {communicator.rank(), communicator.world_size()},
             [&](const RunSpec& spec) {
-              return RunRank(communicator, data.train, spec);
+              return RunRank(communicator, *parts.train, data, spec);
             });
       });
 }

@@ -16,7 +16,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "base/data_types.h"
 #include "base/files.h"
 #include "base/run_command.h"
 #include "base/status_matchers.h"
@@ -26,10 +28,12 @@
 #include "benchmarks/scaling/report.h"
 #include "collectives/host/host_group.h"
 #include "collectives/launch/launcher.h"
+#include "collectives/rendezvous/protocol.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/data/dataset.h"
 #include "models/data/idx_files.h"
+#include "models/train/data_flags.h"
 #include "nlohmann/json.hpp"
 
 namespace lockstep::benchmarks {
@@ -38,6 +42,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::DoubleEq;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -128,9 +133,12 @@ TEST(CodecTest, CarriesResultsAndSpecsExactly) {
   result.loss = 0.1 + 0.2;
   result.steps[0].seconds = 1.0 / 3;
   EXPECT_THAT(Decode<RankResult>(Encode(result)), IsOkAndHolds(result));
-  const RunSpec spec = {.configuration = {.world_size = 3, .global_batch = 12},
-                        .ranks = RankKind::kThreads,
-                        .data_dir = "/data",
+  const RunSpec spec = {.configuration = {.world_size = 3,
+                                          .global_batch = 12,
+                                          .ranks = RankKind::kThreads,
+                                          .type = DataType::kBFloat16},
+                        .model = "resnet18",
+                        .learning_rate = 0.1,
                         .steps = 4,
                         .warmup_steps = 1};
   EXPECT_THAT(Decode<RunSpec>(Encode(spec)), IsOkAndHolds(spec));
@@ -138,32 +146,25 @@ TEST(CodecTest, CarriesResultsAndSpecsExactly) {
 
 // Ranks that train for real, as threads, on a few made-up images.
 
-Dataset MakeImages(int64_t count) {
-  Dataset data = {.size = count,
-                  .channels = 1,
-                  .height = 28,
-                  .width = 28,
-                  .num_classes = 10,
-                  .images = {},
-                  .labels = {}};
-  for (int64_t i = 0; i < count * data.image_size(); ++i) {
-    data.images.push_back(static_cast<uint8_t>(i * 7919 % 251));
+MemoryDataset MakeImages(int64_t count) {
+  std::vector<uint8_t> images, labels;
+  for (int64_t i = 0; i < count * 28 * 28; ++i) {
+    images.push_back(static_cast<uint8_t>(i * 7919 % 251));
   }
   for (int64_t i = 0; i < count; ++i) {
-    data.labels.push_back(static_cast<uint8_t>(i % 10));
+    labels.push_back(static_cast<uint8_t>(i % 10));
   }
-  return data;
+  return MemoryDataset({28, 28, 1}, 10, std::move(images), std::move(labels));
 }
 
 RunSpec MakeSpec(int world_size) {
   return {.configuration = {.world_size = world_size, .global_batch = 16},
-          .ranks = RankKind::kThreads,
           .steps = 4,
           .warmup_steps = 1};
 }
 
 // The results by rank.
-std::vector<absl::StatusOr<RankResult>> RunAll(const Dataset& data,
+std::vector<absl::StatusOr<RankResult>> RunAll(const MemoryDataset& data,
                                                const RunSpec& spec) {
   const int world_size = spec.configuration.world_size;
   auto group = CreateThreadGroup(world_size);
@@ -171,8 +172,9 @@ std::vector<absl::StatusOr<RankResult>> RunAll(const Dataset& data,
   std::vector<absl::StatusOr<RankResult>> results(world_size);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < world_size; ++rank) {
-    threads.emplace_back(
-        [&, rank] { results[rank] = RunRank(*(*group)[rank], data, spec); });
+    threads.emplace_back([&, rank] {
+      results[rank] = RunRank(*(*group)[rank], data, {}, spec);
+    });
   }
   for (std::thread& thread : threads) thread.join();
   return results;
@@ -180,7 +182,7 @@ std::vector<absl::StatusOr<RankResult>> RunAll(const Dataset& data,
 
 TEST(RunRankTest, TimesTheStepsAndTrainsAsOneRankWould) {
   // Two full batches and a smaller one in each epoch: three epochs.
-  const Dataset data = MakeImages(40);
+  const MemoryDataset data = MakeImages(40);
   double alone = 0;  // The loss of one rank.
   for (const int world_size : {1, 2, 3}) {
     const RunSpec spec = MakeSpec(world_size);
@@ -212,8 +214,50 @@ TEST(RunRankTest, TimesTheStepsAndTrainsAsOneRankWould) {
   EXPECT_NE(alone, std::log(10.0));
 }
 
+// Each changes the loss after five steps, so each reaches the rank.
+TEST(RunRankTest, TrainsTheModelInTheTypeAtTheRateOnTheImagesThatAreAsked) {
+  const MemoryDataset data = MakeImages(40);
+  const auto loss = [&](const DataFlags& flags, const RunSpec& spec) {
+    auto group = CreateThreadGroup(1);
+    const auto result = RunRank(*(*group)[0], data, flags, spec);
+    EXPECT_THAT(result, IsOk());
+    return result.ok() ? result->loss : 0;
+  };
+  const double plain = loss({}, MakeSpec(1));
+  RunSpec model = MakeSpec(1), type = MakeSpec(1), rate = MakeSpec(1);
+  model.model = "lenet_bn";
+  type.configuration.type = DataType::kBFloat16;
+  rate.learning_rate = 1;
+  DataFlags images;
+  images.transform.height = images.transform.width = 32;
+  EXPECT_NE(loss({}, model), plain);
+  EXPECT_NE(loss({}, type), plain);
+  EXPECT_NE(loss({}, rate), plain);
+  EXPECT_NE(loss(images, MakeSpec(1)), plain);
+  EXPECT_EQ(loss({}, MakeSpec(1)), plain);
+}
+
+// Both train on the eight images of one rank alone, to the same bits: the sums
+// of two ranks' gradients would round otherwise.
+TEST(RunRankTest, LeavesRanksApartAlone) {
+  const MemoryDataset data = MakeImages(40);
+  RunSpec spec = MakeSpec(1);
+  spec.configuration.global_batch = 8;
+  const auto alone = RunAll(data, spec);
+  ASSERT_THAT(alone[0], IsOk());
+  spec = MakeSpec(2);
+  spec.configuration.ranks = RankKind::kApart;
+  for (const auto& result : RunAll(data, spec)) {
+    ASSERT_THAT(result, IsOk());
+    EXPECT_EQ(result->loss, alone[0]->loss);
+    EXPECT_EQ(result->world_size, 2);
+    EXPECT_TRUE(result->same_parameters);
+    EXPECT_EQ(result->steps.size(), 4u);
+  }
+}
+
 TEST(RunRankTest, RejectsADataSetSmallerThanAStep) {
-  const Dataset data = MakeImages(15);
+  const MemoryDataset data = MakeImages(15);
   for (const auto& result : RunAll(data, MakeSpec(2))) {
     EXPECT_THAT(result, StatusIs(absl::StatusCode::kInvalidArgument,
                                  HasSubstr("more than the data set's 15")));
@@ -255,8 +299,9 @@ TEST(ParseModesTest, AcceptsEachAndBothByName) {
   for (const ScalingMode mode : {ScalingMode::kStrong, ScalingMode::kWeak}) {
     EXPECT_THAT(ParseModes(Name(mode)), IsOkAndHolds(ElementsAre(mode)));
   }
-  for (const RankKind kind : {RankKind::kProcesses, RankKind::kThreads}) {
-    EXPECT_THAT(ParseRankKind(Name(kind)), IsOkAndHolds(kind));
+  for (const RankKind kind :
+       {RankKind::kProcesses, RankKind::kThreads, RankKind::kMpi}) {
+    EXPECT_THAT(ParseBackends(Name(kind)), IsOkAndHolds(ElementsAre(kind)));
   }
 }
 
@@ -279,6 +324,62 @@ TEST(DistinctConfigurationsTest, RunsWhatTheModesShareOnce) {
   settings.modes = {ScalingMode::kWeak};
   EXPECT_THAT(DistinctConfigurations(settings),
               ElementsAre(Configuration{2, 20}, Configuration{3, 30}));
+}
+
+TEST(DistinctConfigurationsTest, RunsOneRankForAllBackendsAndEachType) {
+  const ScalingSettings settings = {
+      .modes = {ScalingMode::kStrong},
+      .world_sizes = {1, 2},
+      .backends = {RankKind::kThreads, RankKind::kProcesses},
+      .types = {DataType::kFloat32, DataType::kBFloat16},
+      .batch_size = 10};
+  const auto of = [](int world_size, RankKind ranks, DataType type) {
+    return Configuration{world_size, 10, ranks, type};
+  };
+  EXPECT_THAT(DistinctConfigurations(settings),
+              ElementsAre(of(1, RankKind::kThreads, DataType::kFloat32),
+                          of(1, RankKind::kThreads, DataType::kBFloat16),
+                          of(2, RankKind::kThreads, DataType::kFloat32),
+                          of(2, RankKind::kThreads, DataType::kBFloat16),
+                          of(2, RankKind::kProcesses, DataType::kFloat32),
+                          of(2, RankKind::kProcesses, DataType::kBFloat16)));
+}
+
+// PyTorch's one rank is no other's.
+TEST(DistinctConfigurationsTest, RunsOneRankOfDdpToo) {
+  const ScalingSettings settings = {
+      .modes = {ScalingMode::kWeak},
+      .world_sizes = {1, 2},
+      .backends = {RankKind::kDdp, RankKind::kProcesses, RankKind::kApart},
+      .batch_size = 10};
+  EXPECT_THAT(DistinctConfigurations(settings),
+              ElementsAre(Configuration{1, 10, RankKind::kDdp},
+                          Configuration{1, 10, RankKind::kProcesses},
+                          Configuration{2, 20, RankKind::kDdp},
+                          Configuration{2, 20, RankKind::kProcesses},
+                          Configuration{2, 20, RankKind::kApart}));
+}
+
+TEST(CommandOfTest, StartsTheRanksOfEveryBackend) {
+  const auto text = [](RankKind ranks) {
+    TeamCommand command =
+        CommandOf({.flags = {"--lr=1"}, .mpi_folder = "/m", .cores = 2},
+                  {.configuration = {.world_size = 2, .ranks = ranks}},
+                  "scaling", "name");
+    std::erase(command.argv, "--allow-run-as-root");  // If we are root.
+    return absl::StrCat(absl::StrJoin(command.argv, " "), "; ", command.nproc,
+                        " ", command.world_size);
+  };
+  EXPECT_EQ(text(RankKind::kProcesses),
+            "scaling --lr=1 --worker=name --backend=processes --world_sizes=2; "
+            "2 2");
+  EXPECT_THAT(text(RankKind::kApart), EndsWith("=apart --world_sizes=2; 2 2"));
+  EXPECT_EQ(text(RankKind::kThreads),
+            "scaling --lr=1 --worker=name --backend=threads --world_sizes=2; "
+            "1 2");
+  EXPECT_EQ(text(RankKind::kMpi),
+            "mpirun --oversubscribe -np 2 --bind-to none scaling --lr=1 "
+            "--worker=name --backend=mpi --world_sizes=2; 1 2");
 }
 
 TEST(RoundsWithinTest, DropsRoundsThatDoNotFitAndDividesTheTimeThatIsLeft) {
@@ -307,6 +408,7 @@ class FakeRuns {
 
   // "world size x global batch x steps" of each run.
   std::vector<std::string> runs;
+  std::vector<double> learning_rates;
   std::string shown;
   int fail_at = -1;  // The run that fails.
 
@@ -318,6 +420,7 @@ class FakeRuns {
     }
     runs.push_back(
         absl::StrCat(c.world_size, "x", c.global_batch, "x", spec.steps));
+    learning_rates.push_back(spec.learning_rate);
     return RoundSample{
         .images_per_second = static_cast<double>(4 * c.global_batch),
         .parts = {.compute = 0.25},
@@ -352,6 +455,27 @@ TEST(MeasureScalingTest, InterleavesConfigurationsAndGivesEachModeItsOwn) {
   EXPECT_EQ(weak.configurations[1].measured.rounds.size(), 2u);
   EXPECT_EQ(weak.configurations[1].step_count, 6);
   EXPECT_THAT(strong.limits, HasSubstr("50%"));
+}
+
+// ResNet-18 in the chapter of d2l: 256 images at 0.1 on one, 512 at 0.2 on two.
+// LeNet there: 256 at 0.2 on both.
+TEST(MeasureScalingTest, ScalesTheLearningRateWithTheGlobalBatch) {
+  ScalingSettings settings = SmallSettings();
+  settings.batch_size = 256;
+  settings.learning_rate = 0.1;
+  settings.rounds = 1;
+  settings.modes = {ScalingMode::kWeak};
+  FakeRuns weak, strong;
+  ASSERT_THAT(MeasureScaling(settings, 2, weak.runner(), weak.progress()),
+              IsOk());
+  EXPECT_THAT(weak.runs, ElementsAre("1x256x3", "2x512x3"));
+  EXPECT_THAT(weak.learning_rates, ElementsAre(0.1, 0.2));
+  settings.modes = {ScalingMode::kStrong};
+  settings.learning_rate = 0.2;
+  ASSERT_THAT(MeasureScaling(settings, 2, strong.runner(), strong.progress()),
+              IsOk());
+  EXPECT_THAT(strong.runs, ElementsAre("1x256x3", "2x256x3"));
+  EXPECT_THAT(strong.learning_rates, ElementsAre(0.2, 0.2));
 }
 
 TEST(MeasureScalingTest, ProbesToFindOutHowManyStepsFit) {
@@ -455,24 +579,119 @@ TEST(ScalingTest, WritesTheReportOfProcessesAndThreads) {
   }
 }
 
+// What one rank does is the same for all of a type; what several do is their
+// own. Another network than LeNet, on other images.
+TEST(ScalingTest, MeasuresBackendsAndTypesSideBySide) {
+  std::vector<std::string> backends = {"threads", "processes"};
+  if (access("benchmarks/scaling/scaling_mpi", X_OK) == 0) {
+    backends.push_back("mpi");
+  }
+  const std::string folder = TestPath("");
+  const CommandOutcome outcome = RunScaling(absl::StrCat(
+      "--dataset=synthetic --train_samples=64 --image_size=12 --channels=3",
+      " --model=resnet18:width=4 --mode=weak --type=float32,bfloat16",
+      " --backend=", absl::StrJoin(backends, ","), kSmall,
+      " --output_dir=", folder));
+  ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              HasSubstr("round 1 of 1: 2 ranks, processes, bfloat16, 32 "));
+  EXPECT_THAT(outcome.output, HasSubstr("times those of threads ("));
+  const nlohmann::json json = ReadJson(folder + "/scaling.json");
+  EXPECT_EQ(json["settings"]["train_samples"], 64);
+  EXPECT_EQ(json["settings"]["height"], 12);
+  EXPECT_EQ(json["settings"]["channels"], 3);
+  ASSERT_EQ(json["modes"].size(), 2 * backends.size());
+  std::vector<nlohmann::json> alone, losses;
+  for (size_t i = 0; i < json["modes"].size(); ++i) {
+    const auto& mode = json["modes"][i];
+    EXPECT_EQ(mode["backend"], backends[i / 2]);
+    EXPECT_EQ(mode["type"], i % 2 == 0 ? "float32" : "bfloat16");
+    ASSERT_EQ(mode["configurations"].size(), 2u);
+    alone.push_back(mode["configurations"][0]);
+    losses.push_back(mode["configurations"][1]["rounds"][0]["loss"]);
+    EXPECT_EQ(alone[i], alone[i % 2]);
+    // The bits of a sum do not depend on what carries it.
+    EXPECT_EQ(losses[i], losses[i % 2]);
+  }
+  EXPECT_NE(alone[0], alone[1]);
+  EXPECT_NE(losses[0], losses[1]);
+}
+
+// A Python whose ranks answer that.
+std::string MakeDdp(const std::string& answer) {
+  return MakePython(absl::StrCat(
+      "echo lockstep: ready 9.9; read line; echo lockstep: loaded; read line;",
+      "echo lockstep: ", answer, "; cat"));
+}
+
+// The first of PyTorch's steps does not count.
+TEST(ScalingTest, MeasuresPyTorchAndTheBoundSideBySide) {
+  const std::string path = TestPath(".json");
+  const std::string flags = absl::StrCat(
+      "--data_dir=", MakeDataFolder(), " --mode=weak --backend=apart,ddp",
+      " --output_dir=", TestPath(""), " --json=", path, kSmall, " --python=");
+  const CommandOutcome outcome =
+      RunScaling(flags + MakeDdp("stepped 1 0.5 9 1 1 2"));
+  ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("times those of apart ("));
+  const nlohmann::json json = ReadJson(path);
+  EXPECT_THAT(json["settings"]["pytorch"].get<std::string>(),
+              StartsWith("PyTorch 9.9 ("));
+  const auto& apart = json["modes"][0]["configurations"][1];
+  EXPECT_EQ(apart["world_size"], 2);
+  EXPECT_EQ(apart["global_batch"], 32);
+  const auto& ddp = json["modes"][1]["configurations"];
+  EXPECT_EQ(ddp[0]["images_per_second"]["median"], 12);
+  EXPECT_EQ(ddp[1]["images_per_second"]["median"], 24);
+  const std::pair<const char*, const char*> cases[] = {
+      {"stepped 0 0.5 9 1 1 2", "rank 0 ended with other parameters"},
+      {"stepped 1 0.5 9 1", "rank 0 timed 1 steps, not 3"},
+      {"cannot RuntimeError: no gloo", "ddp: rank 0: RuntimeError: no gloo"}};
+  for (const auto& [answer, why] : cases) {
+    const CommandOutcome refused = RunScaling(flags + MakeDdp(answer));
+    EXPECT_EQ(refused.exit_status, 1);
+    EXPECT_THAT(refused.output, HasSubstr(why));
+  }
+}
+
+// Two ranks with labels of their own, which sums of gradients alone make end
+// with the same parameters.
+TEST(ScalingTest, TrainsByDistributedDataParallelIfThereIsPyTorch) {
+  const CommandOutcome outcome = RunScaling(absl::StrCat(
+      "--data_dir=", MakeDataFolder(), " --model=lenet_bn --backend=ddp",
+      " --mode=weak --output_dir=", TestPath(""), kSmall, " --world_sizes=2"));
+  if (outcome.exit_status == 2) {
+    EXPECT_THAT(outcome.output, StartsWith("scaling: --backend=ddp: "));
+    return;
+  }
+  EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+}
+
 // Two ranks that a launcher started, each as if it were alone on its host: the
-// second prints nothing.
+// second prints nothing. Without a token they do not meet: whoever could would
+// have them run programs.
 TEST(ScalingTest, RunsAsTheRanksOfALauncherOnSeveralHosts) {
+  if (!CanProve()) GTEST_SKIP() << "built without OpenSSL";
   const std::string folder = TestPath("");
   std::filesystem::create_directories(folder);
   const std::string flags = absl::StrCat(" --data_dir=", MakeDataFolder(),
                                          " --output_dir=", folder, kSmall);
-  const std::string port = absl::StrCat(ReservePort().port);
+  const ReservedPort port = ReservePort();
   std::string command = "sh -c '";
   for (const int rank : {1, 0}) {
     absl::StrAppend(&command, "RANK=", rank,
                     " WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 "
                     "GROUP_RANK=",
-                    rank, " MASTER_ADDR=127.0.0.1 MASTER_PORT=", port,
+                    rank, " MASTER_ADDR=127.0.0.1 MASTER_PORT=", port.port,
                     " benchmarks/scaling/scaling", flags,
                     rank == 1 ? " & " : " && wait $!'");
   }
-  const CommandOutcome outcome = RunCommand(command, /*deadline_seconds=*/100);
+  const CommandOutcome refused = RunCommand(command, /*deadline_seconds=*/100);
+  EXPECT_EQ(refused.exit_status, 1);
+  EXPECT_THAT(refused.output, HasSubstr("export LOCKSTEP_TOKEN="));
+  const CommandOutcome outcome =
+      RunCommand("env LOCKSTEP_TOKEN=0123456789 " + command,
+                 /*deadline_seconds=*/100);
   EXPECT_THAT(outcome.output, HasSubstr("2 ranks, 32 images a step: "));
   ExpectWholeReport(outcome, folder, "processes");
 }
@@ -496,8 +715,14 @@ TEST(ScalingTest, NamesAFlagThatIsWrong) {
       {"--world_sizes=0", "--world_sizes: '0'"},
       {"--world_sizes=1,x", "--world_sizes: 'x'"},
       {"--mode=medium", "--mode: 'medium'"},
-      {"--backend=mpi", "--backend: 'mpi'"},
-      {"--model=alexnet", "--model: 'alexnet'"},
+      {"--backend=processes,cuda", "--backend: 'cuda'"},
+      {"--type=float16", "--type: 'float16'"},
+      {"--backend=ddp --python=/bin/false", "--backend=ddp: /bin/false: "},
+      {"--backend=ddp --model=vit:dropout=0.1", "--backend=ddp: --model has"},
+      {"--lr=0", "--lr=0: must be a positive number"},
+      {"--model=alexnet", "--model=alexnet: "},
+      {"--model=resnet18:depth=3", "--model=resnet18:depth=3: "},
+      {"--augment=blur", "--augment=blur: "},
       {"--dataset=cifar", "--dataset: 'cifar'"},
       {"--batch_size=0", "--batch_size: 0"},
       {"--batch_size=many", "--batch_size=many"},

@@ -22,6 +22,7 @@
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
+#include "benchmarks/harness/measure.h"
 #include "benchmarks/syncbn/layer.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/collective.h"
@@ -40,7 +41,8 @@ float Milliseconds(cudaEvent_t begin, cudaEvent_t end, cudaError_t& error) {
   return milliseconds;
 }
 
-// Events on one stream, between calls and around what is timed inside them.
+// Events on one stream, between calls, or series of calls, and around what is
+// timed inside them.
 // Not thread safe. Errors: CudaStatus of what the runtime says.
 class EventLog {
  public:
@@ -71,7 +73,12 @@ class EventLog {
     return absl::OkStatus();
   }
 
-  // The calls between marks. Waits for the last one.
+  // Whether the last mark has been reached.
+  bool IsDone() const {
+    return cudaEventQuery(marks_.back()) != cudaErrorNotReady;
+  }
+
+  // What is between marks. Waits for the last one.
   absl::StatusOr<std::vector<CallTimes>> Read() const {
     LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaEventSynchronize(marks_.back()),
                                         "waiting for queued calls"));
@@ -220,27 +227,36 @@ class CallQueue {
     const auto laps_for = [sets](int calls) {
       return (calls + sets - 1) / sets;
     };
+    // An event takes a GPU about as long as a small kernel.
+    const bool one_by_one = request.subject == SyncBnSubject::kSplit;
     log_.Clear();
     LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
     const int warmup = laps_for(request.warmup);
-    const int laps = warmup + laps_for(request.iterations);
-    for (int lap = 0; lap < laps; ++lap) {
+    const int laps = laps_for(request.iterations);
+    double begin = 0;
+    for (int lap = -warmup; lap < laps; ++lap) {
+      if (lap == 0) begin = SteadySeconds();
       for (const SetPass* const pass : {&forward, &backward}) {
         for (int set = 0; *pass != nullptr && set < sets; ++set) {
-          LOCKSTEP_RETURN_IF_ERROR(log_.Mark());
+          if (set == 0 || one_by_one) LOCKSTEP_RETURN_IF_ERROR(log_.Mark());
           LOCKSTEP_RETURN_IF_ERROR((*pass)(set));
         }
       }
     }
     LOCKSTEP_RETURN_IF_ERROR(log_.Mark());
     RankTurn turn;
-    turn.sm_mhz = clock_.Mhz();  // While the queue is worked off.
+    turn.host_seconds = (SteadySeconds() - begin) / (laps * sets);
+    turn.sm_mhz = clock_.Mhz();
+    // A clock that was read when the GPU was done is that of an idle one.
+    if (log_.IsDone()) turn.sm_mhz = 0;
     LOCKSTEP_RETURN_IF_ERROR(messages_.Wait());
     LOCKSTEP_ASSIGN_OR_RETURN(std::vector<CallTimes> calls, log_.Read());
     const int passes = backward == nullptr ? 1 : 2;
-    for (size_t i = static_cast<size_t>(warmup * passes * sets);
+    const int marks = one_by_one ? sets : 1;  // Of a lap's pass.
+    for (size_t i = static_cast<size_t>(warmup * passes * marks);
          i < calls.size(); ++i) {
-      const bool ahead = static_cast<int>(i) / sets % passes == 0;
+      const bool ahead = static_cast<int>(i) / marks % passes == 0;
+      calls[i].end *= static_cast<double>(marks) / sets;
       (ahead ? turn.forward : turn.backward).push_back(std::move(calls[i]));
     }
     return turn;
@@ -262,15 +278,11 @@ class CudaLayerMirror : public LayerMirror {
       : stream_(stream), queue_(queue), sets_(sets) {}
 
   int sets() const override { return sets_; }
-  absl::Status Add(std::span<float> host) override {
+  void Add(std::span<float> host) override {
     // Sets begin at multiples of 256, as fresh memory does.
     const auto stride =
         (static_cast<int64_t>(host.size_bytes()) + 255) / 256 * 256;
-    LOCKSTEP_ASSIGN_OR_RETURN(DeviceMemory device,
-                              AllocateDeviceMemory(sets_ * stride));
-    parts_.push_back(
-        {.host = host, .device = std::move(device), .stride = stride});
-    return absl::OkStatus();
+    parts_.push_back({.host = host, .device = {}, .stride = stride});
   }
   void* Of(const float* host, int set) const override {
     for (const Part& part : parts_) {
@@ -279,7 +291,11 @@ class CudaLayerMirror : public LayerMirror {
     return nullptr;
   }
   absl::Status Upload() override {
-    for (const Part& part : parts_) {
+    for (Part& part : parts_) {
+      if (part.device == nullptr) {
+        LOCKSTEP_ASSIGN_OR_RETURN(part.device,
+                                  AllocateDeviceMemory(sets_ * part.stride));
+      }
       LOCKSTEP_RETURN_IF_ERROR(
           Copy(part.Of(0), part.host.data(), part, cudaMemcpyHostToDevice));
       for (int set = 1; set < sets_; ++set) {
@@ -295,6 +311,9 @@ class CudaLayerMirror : public LayerMirror {
           Copy(part.host.data(), part.Of(set), part, cudaMemcpyDeviceToHost));
     }
     return Wait();
+  }
+  void Release() override {
+    for (Part& part : parts_) part.device.reset();
   }
   absl::StatusOr<RankTurn> Time(const SyncBnRequest& request,
                                 const SetPass& forward,
@@ -434,13 +453,15 @@ class SyncBnCudaRank {
   }
 
   absl::Status UseLayer(const LayerSpec& spec) {
-    if (layer_ != nullptr && layer_->spec() == spec) return absl::OkStatus();
-    layer_.reset();  // Its memory first.
+    const bool same = layer_ != nullptr && layer_->spec() == spec;
+    if (same && subjects_.sync != nullptr) return absl::OkStatus();
+    if (!same) layer_.reset();  // Its memory first.
     const BatchNormOptions options = OptionsOf(spec);
     LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<BatchNorm> local,
                               options_.create_local(options, *kernels_));
     LOCKSTEP_ASSIGN_OR_RETURN(subjects_,
                               CreateSubjects(options, std::move(local)));
+    if (same) return absl::OkStatus();
     LOCKSTEP_ASSIGN_OR_RETURN(layer_, CreateLayer(spec, SetsOf(spec)));
     return absl::OkStatus();
   }
@@ -448,6 +469,7 @@ class SyncBnCudaRank {
   absl::Status UseNetwork(const LayerSpec& spec) {
     if (!network_.empty()) return absl::OkStatus();
     layer_.reset();
+    subjects_ = {};
     int64_t touched = 0;
     std::vector<LayerSpec> specs;
     for (const ActivationShape& shape : options_.network) {
@@ -509,7 +531,10 @@ class SyncBnCudaRank {
     if (options_.take_peer == nullptr) {
       return Missing(absl::UnimplementedError("not asked for"));
     }
-    layer_.reset();  // The memory is the peer's.
+    // The GPU's memory is the peer's. What the host has of the layer took
+    // seconds to compute.
+    subjects_ = {};
+    if (layer_ != nullptr) layer_->Release();
     return options_.take_peer(
         request, absl::StrCat("cuda ", device_, " ", group_.rank(), " ",
                               group_.world_size(), " ", SetsOf(request.layer)));

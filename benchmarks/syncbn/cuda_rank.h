@@ -33,10 +33,11 @@ using TakePeerTurn = std::function<absl::StatusOr<RankTurn>(
 int SetsBeyondCache(int64_t touched, int64_t cache_bytes);
 
 // Takes turns on one thread, whose current device becomes the rank's. All calls
-// of a turn are queued on one stream, with an event between each two of them,
-// whose times are the calls'; the host waits when all are queued. Of a network,
-// a step is its batch norms alone, forward and then backward. Keeps the memory
-// of one layer shape, or of the network. Collective: every rank takes the same
+// of a turn are queued on one stream, with an event before each lap's passes
+// (LayerMirror::Time); the host waits when all are queued. Of a network, a step
+// is its batch norms alone, forward and then backward. Keeps the memory of one
+// layer shape, or of the network, the GPU's until PyTorch's turn. Collective:
+// every rank takes the same
 // turns. Not thread safe. Errors: those of the groups, of layers and of memory.
 // What the library or PyTorch lacks is no error, but turn.missing.
 using TakeCudaTurn =

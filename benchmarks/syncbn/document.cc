@@ -44,6 +44,9 @@ Value SplitData(const CallSplit& split) {
           {"other", split.other}};
 }
 
+// A host that takes such a part of the GPU's time is as slow, but for chance.
+constexpr double kHostShare = 0.9;
+
 // The key of a pass that has it.
 const char* LocalKey(SyncBnSubject local) {
   return local == SyncBnSubject::kLocal ? "local" : "own_local";
@@ -93,6 +96,7 @@ Value LayerData(const LayerReport& layer) {
           {"forward_message_bytes", layer.forward_message},
           {"backward_message_bytes", layer.backward_message},
           {"copy_bandwidth", layer.copy_bandwidth},
+          {"host_seconds", layer.host_seconds},
           {"wrong", layer.wrong},
           {"passes", std::move(passes)},
           {"kernels", KernelsData(layer)}};
@@ -393,6 +397,18 @@ std::vector<std::string> RemarksOn(const SyncBnReport& report) {
         "ranks share a GPU: answers are checked as ever, and times say "
         "nothing.");
   }
+  std::string slow_host;
+  for (const LayerReport& layer : report.layers) {
+    const PassReport& both = layer.passes[static_cast<size_t>(Pass::kBoth)];
+    if (layer.host_seconds < kHostShare * both.sync.median) continue;
+    absl::StrAppend(&slow_host, slow_host.empty() ? "" : ", ",
+                    Name(layer.shape));
+  }
+  if (!slow_host.empty()) {
+    remarks.push_back(
+        "times may be the host's, which took as long to queue SyncBN: " +
+        slow_host);
+  }
   if (!report.peer.empty()) remarks.push_back(report.peer);
   for (const std::string& missing : report.missing) {
     remarks.push_back("not measured: " + missing);
@@ -400,9 +416,8 @@ std::vector<std::string> RemarksOn(const SyncBnReport& report) {
   return remarks;
 }
 
-// Of every shape, forward and backward, here and in the data.
+// Of every shape that is large enough, forward and backward.
 void AddGpuBars(const SyncBnReport& report, report::Document& document) {
-  Value bars = Value::Array();
   const auto add = [&](const LayerReport& layer, const char* what,
                        const char* unit, double needed,
                        std::optional<double> value) {
@@ -411,30 +426,29 @@ void AddGpuBars(const SyncBnReport& report, report::Document& document) {
                              .at_most = false,
                              .unit = unit,
                              .value = value});
-    bars.Add(Value{{"shape", Name(layer.shape)},
-                   {"against", unit},
-                   {"at_least", needed},
-                   {"value", value},
-                   {"met", document.bars.back().Met()}});
   };
-  const std::string why_not = WhyNoBar(report);
+  std::string why_not = WhyNoBar(report);
+  const bool any = why_not.empty();
   for (const LayerReport& layer : report.layers) {
-    if (!why_not.empty()) continue;
+    if (!any) continue;
+    if (layer.copy_seconds < kLeastCopySeconds) {
+      absl::StrAppend(&why_not,
+                      why_not.empty() ? "a copy is too short: " : ", ",
+                      Name(layer.shape));
+      continue;
+    }
     const PassReport& both = layer.passes[static_cast<size_t>(Pass::kBoth)];
     add(layer, "own local BN of ", "of the copy's bound", kLeastOfBound,
-        layer.OwnOfBound(report.settings.world_size));
+        layer.OwnOfBound());
     add(layer, "SyncBN of ", "times as fast as PyTorch's SyncBatchNorm",
         kLeastToTorchSync, both.ToTorchSync());
   }
   if (!report.layers.empty()) document.no_bars = why_not;
-  document.data.Add("bars", std::move(bars));
-  document.data.Add("no_bar", TextOrNull(why_not));
 }
 
-// Of ResNet-18's shapes, forward and backward, here and in the data.
+// Of ResNet-18's shapes, forward and backward.
 void AddBars(const SyncBnReport& report, report::Document& document) {
   const std::string why_not = WhyNoBar(report);
-  Value bars = Value::Array();
   for (const LayerReport& layer : report.layers) {
     if (layer.shape.set != ShapeSet::kResNet18 || !why_not.empty()) continue;
     const PassReport& both = layer.passes[static_cast<size_t>(Pass::kBoth)];
@@ -446,15 +460,8 @@ void AddBars(const SyncBnReport& report, report::Document& document) {
                                          ? "times oneDNN's local BN"
                                          : "times our own local BN",
                              .value = both.Beyond()});
-    bars.Add(Value{{"shape", Name(layer.shape)},
-                   {"against", LocalKey(against)},
-                   {"at_most", kMostBeyond},
-                   {"value", both.Beyond()},
-                   {"met", document.bars.back().Met()}});
   }
   if (!report.layers.empty()) document.no_bars = why_not;
-  document.data.Add("bars", std::move(bars));
-  document.data.Add("no_bar", TextOrNull(why_not));
 }
 
 std::vector<std::string> MethodOnGpus() {
@@ -462,8 +469,8 @@ std::vector<std::string> MethodOnGpus() {
       "Every round has a turn of each: local BN, own local BN, SyncBN, SyncBN "
       "with timers, its messages alone, a copy, PyTorch's two. Rounds begin "
       "with one after the other, and every second one goes backwards.",
-      "The calls of a turn are queued on one stream of each rank, and events "
-      "between them are their times; the host waits when all are queued. What "
+      "The calls of a turn are queued on one stream of each rank, and timed by "
+      "events between series of them; the host waits when all are queued. What "
       "the host queues too slowly, and PyTorch's does in Python, counts. The "
       "ranks meet before a turn.",
       "Calls take turns on as many sets of tensors as it takes to touch more "
@@ -529,7 +536,7 @@ report::Document SyncBnDocument(const SyncBnReport& report, bool finished) {
   const int cores = report.origin.machine.cores;
   report::Document document = {
       .name = "lockstep.syncbn",
-      .schema_version = 2,
+      .schema_version = 3,
       .title = "Lockstep SyncBN report",
       .about =
           absl::StrCat("batch norm, ", Counted(settings.world_size, "rank"),
@@ -555,7 +562,8 @@ report::Document SyncBnDocument(const SyncBnReport& report, bool finished) {
     document.terms = SyncBnTerms();
     if (settings.gpu) {
       document.terms.push_back(
-          {"torchS", "torch.nn.SyncBatchNorm, in milliseconds."});
+          {"torchS",
+           "torch.nn.SyncBatchNorm, of one rank its kernels; milliseconds."});
     }
   }
   document.remarks = RemarksOn(report);

@@ -134,7 +134,7 @@ absl::StatusOr<std::unique_ptr<SyncBnLayer>> SyncBnLayer::Create(
       new SyncBnLayer(spec, group, std::move(mirror)));
   if (layer->mirror_ != nullptr) {
     for (AlignedBuffer* memory : layer->AllMemory()) {
-      LOCKSTEP_RETURN_IF_ERROR(layer->mirror_->Add(memory->span()));
+      layer->mirror_->Add(memory->span());
     }
   }
   layer->FillInputs();

@@ -190,20 +190,23 @@ class LayerMirror {
 
   virtual ~LayerMirror() = default;
 
-  // Adds device memory for `host`, which outlives this, to every set; not yet
-  // copied.
-  virtual absl::Status Add(std::span<float> host) = 0;
-  // The device memory in that set of what begins at `host` and was added.
+  // Every set is to have device memory for `host`, which outlives this.
+  virtual void Add(std::span<float> host) = 0;
+  // That memory in that set, of what begins at `host`; from Upload to Release.
   virtual void* Of(const float* host, int set) const = 0;
 
-  // Copy all of it from the host to every set, and one set back; return when it
-  // is done.
+  // Copy all from the host to every set, whose memory they allocate if there is
+  // none, and one set back; return when it is done.
   virtual absl::Status Upload() = 0;
   virtual absl::Status Download(int set) = 0;
+  // Frees the device's memory.
+  virtual void Release() = 0;
 
   // The turn of calls that take turns on the sets and end on the last one:
-  // forward on all sets, then backward on all sets, and so on, at least
-  // request.iterations of each. Errors: the passes' and the device's.
+  // forward on all sets, then backward on all sets, which is a lap, and so on,
+  // at least request.iterations of each. Each of a lap's two times is the mean
+  // of its calls; of kSplit each call has its own. Errors: the passes' and the
+  // device's.
   virtual absl::StatusOr<RankTurn> Time(const SyncBnRequest& request,
                                         const SetPass& forward,
                                         const SetPass& backward) = 0;
@@ -245,6 +248,9 @@ class SyncBnLayer {
   absl::Status Forward(BatchNorm& layer, int set);
   absl::Status Backward(BatchNorm& layer, int set);
   absl::StatusOr<int64_t> CountWrong(bool synchronised, int set);
+
+  // Frees the mirror's memory until the next turn.
+  void Release() { mirror_->Release(); }
 
   const LayerSpec& spec() const { return spec_; }
 

@@ -40,7 +40,7 @@ TEST(SyncBnRankTest, IsRightAndTimesEveryCall) {
     for (const TeamTurn& turn : turns) {
       EXPECT_EQ(turn.wrong, 0);
       EXPECT_EQ(turn.missing, "");
-      ASSERT_GE(turn.forward.size(), 2u);  // Whole laps, on GPUs.
+      ASSERT_GE(turn.forward.size(), turn.gpu.empty() ? 2u : 1u);  // Of laps.
       ASSERT_EQ(turn.backward.size(), turn.forward.size());
       for (const TeamCall& call : turn.forward) EXPECT_GT(call.seconds, 0);
       for (const TeamCall& call : turn.backward) EXPECT_GT(call.seconds, 0);
@@ -107,7 +107,7 @@ TEST(SyncBnRankTest, TimesMessagesAndCopies) {
   EXPECT_EQ(turns[0].forward.size(), 2u);
   EXPECT_EQ(turns[0].backward.size(), 2u);
   EXPECT_GT(turns[0].forward[0].seconds, 0);
-  EXPECT_GE(turns[1].forward.size(), 2u);
+  EXPECT_GE(turns[1].forward.size(), turns[1].gpu.empty() ? 2u : 1u);
   EXPECT_TRUE(turns[1].backward.empty());
   EXPECT_GT(turns[1].forward[0].seconds, 0);
   EXPECT_EQ(turns[1].wrong, 0);

@@ -124,11 +124,10 @@ const CallSpread& PassReport::Faster() const {
   return FasterLocal() == SyncBnSubject::kLocal ? *local : own_local;
 }
 
-double LayerReport::OwnOfBound(int world_size) const {
+double LayerReport::OwnOfBound() const {
   constexpr double kTensors = 8;
-  const double seconds = kTensors * static_cast<double>(tensor_bytes) *
-                         world_size / copy_bandwidth;
-  return seconds / passes[static_cast<size_t>(Pass::kBoth)].own_local.median;
+  return kTensors / (2 * kCopiedTensors) * copy_seconds /
+         passes[static_cast<size_t>(Pass::kBoth)].own_local.median;
 }
 
 LayerReport DeriveLayer(const SyncBnSettings& settings, const LayerShape& shape,
@@ -143,9 +142,9 @@ LayerReport DeriveLayer(const SyncBnSettings& settings, const LayerShape& shape,
     report.passes[static_cast<size_t>(pass)] = PassOf(measured, pass);
   }
   // Of reading or writing one tensor.
-  const double tensor_seconds =
-      Median(SecondsOf(*measured.Find(SyncBnSubject::kCopy), Pass::kForward)) /
-      (2 * kCopiedTensors);
+  report.copy_seconds =
+      Median(SecondsOf(*measured.Find(SyncBnSubject::kCopy), Pass::kForward));
+  const double tensor_seconds = report.copy_seconds / (2 * kCopiedTensors);
   report.copy_bandwidth = static_cast<double>(settings.world_size) *
                           static_cast<double>(report.tensor_bytes) /
                           tensor_seconds;
@@ -153,6 +152,10 @@ LayerReport DeriveLayer(const SyncBnSettings& settings, const LayerShape& shape,
       KernelsOf(report.passes[static_cast<size_t>(Pass::kBoth)].split.kernels,
                 report.tensor_bytes, tensor_seconds);
   report.wrong = WrongOf(measured);
+  const TeamTurn& sync = *measured.Find(SyncBnSubject::kSync);
+  if (!sync.host_seconds.empty()) {
+    report.host_seconds = Median(sync.host_seconds);
+  }
   return report;
 }
 

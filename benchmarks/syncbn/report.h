@@ -39,7 +39,7 @@ namespace lockstep::benchmarks {
 // where: empty, or "cuda DEVICE RANK WORLD_SIZE SETS FILE": on that GPU, where
 // calls take turns on so many sets of tensors and are timed by events; its
 // SyncBatchNorm if that is the subject, whose processes meet in that file.
-// There may be more calls then than request.iterations, and the note is without
+// Each time is then the mean of a lap over the sets, and the note is without
 // the CPU's.
 absl::StatusOr<RankTurn> TimePeer(TorchProcess& peer,
                                   const SyncBnRequest& request,
@@ -229,13 +229,17 @@ struct LayerReport {
   // copying two tensors to two others: 4 P B / the median copy, on its slowest
   // rank.
   double copy_bandwidth = 0;
+  double copy_seconds = 0;  // The median copy.
+  // On GPUs: what the host took to queue SyncBN forward and backward. Where
+  // that is as long as both, they are the host's time, and no GPU's.
+  std::optional<double> host_seconds = {};
   std::array<PassReport, 3> passes = {};  // By Pass.
   std::vector<KernelReport> kernels = {};
   int64_t wrong = 0;
 
   // Of own_local in both passes: 3 tensors forward and 5 backward, which the
   // copy reads and writes 2 of each.
-  double OwnOfBound(int world_size) const;
+  double OwnOfBound() const;
 };
 
 struct NetworkReport {
@@ -262,6 +266,9 @@ inline constexpr int kBarWorldSize = 2;
 // SyncBatchNorm over ours.
 inline constexpr double kLeastOfBound = 0.9;
 inline constexpr double kLeastToTorchSync = 1.3;
+// They are for shapes with a copy of so many seconds: a shorter one, and the
+// kernels of such a layer, take about as long as their launches and events.
+inline constexpr double kLeastCopySeconds = 20e-6;
 
 struct SyncBnReport {
   SyncBnSettings settings;

@@ -308,15 +308,18 @@ void CallSplit::Add(const CallSplit& more, double share) {
 
 absl::StatusOr<TeamTurn> CombineTurns(std::span<const RankTurn> turns) {
   TeamTurn all;
+  double host_seconds = 0;
   for (const RankTurn& turn : turns) {
     all.wrong += turn.wrong;
     if (all.note.empty()) all.note = turn.note;
     if (all.gpu.empty()) all.gpu = turn.gpu;
     all.shared_gpu = all.shared_gpu || turn.shared_gpu != 0;
     all.sm_mhz = LowerClock(all.sm_mhz, turn.sm_mhz);
+    host_seconds = std::max(host_seconds, turn.host_seconds);
     if (all.missing.empty()) all.missing = turn.missing;
   }
   if (!all.missing.empty()) return all;
+  if (host_seconds > 0) all.host_seconds = {host_seconds};
   LOCKSTEP_ASSIGN_OR_RETURN(all.forward,
                             CombineCalls(turns, &RankTurn::forward));
   LOCKSTEP_ASSIGN_OR_RETURN(all.backward,
@@ -346,12 +349,12 @@ absl::Status AddTurn(SyncBnRequest request, const TakeSyncBnTurn& take_turn,
   if (measured.gpu.empty()) measured.gpu = turn->gpu;
   measured.shared_gpu = measured.shared_gpu || turn->shared_gpu;
   measured.sm_mhz = LowerClock(measured.sm_mhz, turn->sm_mhz);
-  const auto append = [](const std::vector<TeamCall>& from,
-                         std::vector<TeamCall>& to) {
+  const auto append = [](const auto& from, auto& to) {
     to.insert(to.end(), from.begin(), from.end());
   };
   append(turn->forward, measured.forward);
   append(turn->backward, measured.backward);
+  append(turn->host_seconds, measured.host_seconds);
   return absl::OkStatus();
 }
 
@@ -369,8 +372,9 @@ absl::StatusOr<MeasuredTurns> MeasureTurns(
       measured.rounds,
       MeasureRounds(limits, subjects.size(), clock, [&](int round, size_t i) {
         if (!measured.subjects[i].missing.empty()) return absl::OkStatus();
-        // Large tensors leave nothing in a cache that a warm-up could prepare.
-        const bool large = request.iterations == 1;
+        // On a CPU large tensors leave nothing in a cache that a warm-up could
+        // prepare. On a GPU a layer allocates in its first call.
+        const bool large = request.iterations == 1 && !settings.gpu;
         request.warmup = large && round > 0 ? 0 : large ? 1 : kWarmup;
         return AddTurn(request, take_turn, measured.subjects[i]);
       }));

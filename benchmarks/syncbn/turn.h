@@ -199,12 +199,16 @@ struct RankTurn {
   std::string gpu = {};                  // Its name, if it was measured on one.
   int32_t shared_gpu = 0;                // 1: another rank has the same GPU.
   int32_t sm_mhz = 0;  // The GPU's clock while it worked; 0: not known.
+  // On a GPU: what the host took to queue a forward and a backward call, or a
+  // step; the mean.
+  double host_seconds = 0;
   std::string missing =
       {};  // Why it cannot be measured; then no calls are set.
 
   static auto Members(auto& self) {
     return std::tie(self.forward, self.backward, self.wrong, self.note,
-                    self.gpu, self.shared_gpu, self.sm_mhz, self.missing);
+                    self.gpu, self.shared_gpu, self.sm_mhz, self.host_seconds,
+                    self.missing);
   }
   friend bool operator==(const RankTurn&, const RankTurn&) = default;
 };
@@ -244,8 +248,10 @@ struct TeamTurn {
   int64_t wrong = 0;  // On all ranks.
   std::string note = {};
   std::string gpu = {};
-  bool shared_gpu = false;   // Of any ranks.
-  int32_t sm_mhz = 0;        // The lowest that is known; 0: none is.
+  bool shared_gpu = false;  // Of any ranks.
+  int32_t sm_mhz = 0;       // The lowest that is known; 0: none is.
+  // On GPUs, of each turn, on its slowest rank.
+  std::vector<double> host_seconds = {};
   std::string missing = {};  // Why it was not measured (any more).
 };
 

@@ -11,6 +11,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/counter_random.h"
 #include "base/data_types.h"
 #include "base/half_reference.h"
 #include "collectives/collective.h"
@@ -192,12 +193,7 @@ Bytes PartOf(const CheckedCall& call, const Bytes& whole, int rank) {
 class Draws {
  public:
   explicit Draws(uint64_t seed) : state_(seed) {}
-  uint64_t Next() {
-    uint64_t z = state_ += 0x9e3779b97f4a7c15;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
-    return z ^ (z >> 31);
-  }
+  uint64_t Next() { return MixBits(state_ += 0x9e3779b97f4a7c15); }
 
  private:
   uint64_t state_;

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/data_types.h"
+#include "base/vector_unit.h"
 #include "collectives/algorithms/reduction_kernels.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"
@@ -17,7 +18,7 @@ namespace {
 // Accumulators at a time, so that they stay in the first-level cache until they
 // are finished and copied. Few enough for one block per level of a tree on the
 // stack.
-constexpr int64_t kBlockBytes = 8 << 10;
+constexpr int64_t kBlockBytes = 4 << 10;
 
 // A reduction that touches at least this much streams its outputs: they would
 // push what is read next out of the cache, and be pushed out themselves before
@@ -40,10 +41,6 @@ void Copy(const void* from, void* to, int64_t bytes) {
   if (from != to && bytes > 0) {
     std::memcpy(to, from, static_cast<size_t>(bytes));
   }
-}
-
-const ReductionKernels& KernelsFor(DataType type, ReduceOp op) {
-  return ReductionKernelsFor(type, op, BestVectorUnit());
 }
 
 // Reduces several inputs, block by block. Where accumulators are elements and
@@ -117,10 +114,20 @@ class Folder {
     Block room;
     const size_t last = inputs_.size() - 1;
     const void* earlier = Leaf(0, last == 0 ? sums : room.bytes);
-    for (size_t i = 1; i <= last; ++i) {
-      void* const result = i == last ? sums : room.bytes;
-      kernels_.accumulate(earlier, At(inputs_[i], offset_), result, size_);
+    for (size_t i = 1; i <= last;) {
+      const bool three = kernels_.accumulate_three != nullptr && i + 2 <= last;
+      const size_t next = i + (three ? 3 : 1);
+      void* const result = next > last ? sums : room.bytes;
+      if (three) {
+        const void* const later[] = {At(inputs_[i], offset_),
+                                     At(inputs_[i + 1], offset_),
+                                     At(inputs_[i + 2], offset_)};
+        kernels_.accumulate_three(earlier, later, result, size_);
+      } else {
+        kernels_.accumulate(earlier, At(inputs_[i], offset_), result, size_);
+      }
       earlier = result;
+      i = next;
     }
     return earlier;
   }
@@ -148,51 +155,60 @@ class Folder {
   int64_t size_ = 0;    // Elements.
 };
 
-// Accumulators between the addition and its rounding: few enough to stay in the
-// first-level cache.
-constexpr int64_t kStepBytes = 4 << 10;
-
 }  // namespace
 
 Reduction::Reduction(DataType type, ReduceOp op, int world_size)
     : type_(type),
-      op_(op),
       world_size_(world_size),
-      accumulator_(AccumulatorOf(type, op)) {}
+      accumulator_(AccumulatorOf(type, op)),
+      kernels_(&ReductionKernelsFor(type, op, BestVectorUnit())) {}
 
 void Reduction::Begin(const void* input, void* accumulator, int64_t n) const {
-  const auto begin = KernelsFor(type_, op_).begin;
-  if (begin == nullptr) return Copy(input, accumulator, n * SizeOf(type_));
-  begin(input, accumulator, n);
+  if (kernels_->begin == nullptr) {
+    return Copy(input, accumulator, n * SizeOf(type_));
+  }
+  kernels_->begin(input, accumulator, n);
 }
 
 void Reduction::Accumulate(const void* earlier, const void* input, void* result,
                            int64_t n) const {
-  KernelsFor(type_, op_).accumulate(earlier, input, result, n);
+  kernels_->accumulate(earlier, input, result, n);
 }
 
 void Reduction::Merge(const void* earlier, const void* later, void* result,
                       int64_t n) const {
-  KernelsFor(type_, op_).merge(earlier, later, result, n);
+  kernels_->merge(earlier, later, result, n);
 }
 
 void Reduction::Finish(const void* accumulator, void* output, int64_t n) const {
-  const auto finish = KernelsFor(type_, op_).finish;
-  if (finish == nullptr) return Copy(accumulator, output, n * SizeOf(type_));
-  finish(accumulator, output, n, world_size_);
+  if (kernels_->finish == nullptr) {
+    return Copy(accumulator, output, n * SizeOf(type_));
+  }
+  kernels_->finish(accumulator, output, n, world_size_);
+}
+
+bool Reduction::IsOneAddition(std::span<const void* const> inputs,
+                              std::span<void* const> outputs, int64_t n) const {
+  return inputs.size() == 2 && outputs.size() == 1 &&
+         kernels_->begin == nullptr && kernels_->finish == nullptr &&
+         n <= kBlockBytes / SizeOf(type_);
 }
 
 void Reduction::Fold(std::span<const void* const> inputs,
                      std::span<void* const> outputs, int64_t n) const {
-  Folder(KernelsFor(type_, op_), world_size_, type_, accumulator_, inputs,
-         outputs)
+  if (IsOneAddition(inputs, outputs, n)) {
+    return kernels_->accumulate(inputs[0], inputs[1], outputs[0], n);
+  }
+  Folder(*kernels_, world_size_, type_, accumulator_, inputs, outputs)
       .Run(/*tree=*/false, n);
 }
 
 void Reduction::FoldTree(std::span<const void* const> inputs,
                          std::span<void* const> outputs, int64_t n) const {
-  Folder(KernelsFor(type_, op_), world_size_, type_, accumulator_, inputs,
-         outputs)
+  if (IsOneAddition(inputs, outputs, n)) {
+    return kernels_->merge(inputs[0], inputs[1], outputs[0], n);
+  }
+  Folder(*kernels_, world_size_, type_, accumulator_, inputs, outputs)
       .Run(/*tree=*/true, n);
 }
 
@@ -204,17 +220,17 @@ void CompleteReduction(const Reduction& reduction, const void* earlier,
     reduction.Fold(inputs, outputs, n);
     return;
   }
-  alignas(64) std::byte sums[kStepBytes];
+  Block sums;  // Between the addition and its rounding.
   const int64_t element = SizeOf(reduction.type());
   const int64_t accumulator = SizeOf(reduction.accumulator());
-  const int64_t step = kStepBytes / accumulator;
+  const int64_t step = kBlockBytes / accumulator;
   for (int64_t i = 0; i < n; i += step) {
     const int64_t size = std::min(step, n - i);
     reduction.Accumulate(
         static_cast<const std::byte*>(earlier) + i * accumulator,
-        static_cast<const std::byte*>(last) + i * element, sums, size);
+        static_cast<const std::byte*>(last) + i * element, sums.bytes, size);
     std::byte* const first = static_cast<std::byte*>(outputs[0]) + i * element;
-    reduction.Finish(sums, first, size);
+    reduction.Finish(sums.bytes, first, size);
     for (void* const output : outputs.subspan(1)) {
       std::memcpy(static_cast<std::byte*>(output) + i * element, first,
                   static_cast<size_t>(size * element));

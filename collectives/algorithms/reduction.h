@@ -17,6 +17,8 @@
 
 namespace lockstep {
 
+struct ReductionKernels;
+
 // One reduction over world_size ranks, with the meaning that collective.h
 // gives it. Partial results are held in accumulators: float32 for the 16-bit
 // floats, int64 for averages of int32 and uint8, else the type itself. The same
@@ -61,10 +63,15 @@ class Reduction {
                 std::span<void* const> outputs, int64_t n) const;
 
  private:
+  // Whether Fold is one loop over few elements, which needs no blocks: these
+  // would take half of the time.
+  bool IsOneAddition(std::span<const void* const> inputs,
+                     std::span<void* const> outputs, int64_t n) const;
+
   DataType type_;
-  ReduceOp op_;
   int world_size_;
   DataType accumulator_;
+  const ReductionKernels* kernels_;
 };
 
 // Every output = (earlier op last), finished, for n elements: accumulators op

@@ -12,13 +12,15 @@
 #include <type_traits>
 
 #include "base/data_types.h"
+#include "base/vector_unit.h"
 #include "collectives/collective.h"
 
 #if defined(__x86_64__)
-#include <cpuid.h>
 #include <immintrin.h>
 
 #define LOCKSTEP_AVX2 __attribute__((target("avx2,f16c")))
+#define LOCKSTEP_AVX512 \
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c")))
 #endif
 
 // Inlined into functions for different instruction sets, and compiled there.
@@ -113,6 +115,15 @@ struct BeginLoop {
   }
 };
 
+template <ReduceOp op, typename A>
+LOCKSTEP_INLINE A Combined(A a, A b) {
+  if constexpr (std::is_integral_v<A>) {
+    return CombineIntegers<op>(a, b);
+  } else {
+    return CombineFloats<op>(a, b);
+  }
+}
+
 // op is never kAverage, which combines as kSum does.
 template <ReduceOp op, typename E, typename A>
 struct CombineLoop {
@@ -122,11 +133,23 @@ struct CombineLoop {
     for (int64_t i = 0; i < n; ++i) {
       const A a = Load<A>(earlier, i);
       const A b = Widen<A>(Load<E>(later, i));
-      if constexpr (std::is_integral_v<A>) {
-        Store<A>(CombineIntegers<op>(a, b), result, i);
-      } else {
-        Store<A>(CombineFloats<op>(a, b), result, i);
-      }
+      Store<A>(Combined<op>(a, b), result, i);
+    }
+  }
+};
+
+template <ReduceOp op, typename A>
+struct CombineThreeLoop {
+  static LOCKSTEP_INLINE void Run(const void* earlier, const void* const* later,
+                                  void* result, int64_t n) {
+    const void* const b = later[0];
+    const void* const c = later[1];
+    const void* const d = later[2];
+    LOCKSTEP_SAME_OR_APART
+    for (int64_t i = 0; i < n; ++i) {
+      A value = Combined<op>(Load<A>(earlier, i), Load<A>(b, i));
+      value = Combined<op>(value, Load<A>(c, i));
+      Store<A>(Combined<op>(value, Load<A>(d, i)), result, i);
     }
   }
 };
@@ -227,9 +250,19 @@ struct Avx2 {
   }
 };
 
+// Of a float, half as many instructions as Avx2: to tell a NaN and put another
+// in its place takes one each.
+struct Avx512 : Avx2 {
+  template <typename Loop, typename... Args>
+  LOCKSTEP_AVX512 static void Run(Args... args) {
+    Loop::Run(args...);
+  }
+};
+
 #else
 
 using Avx2 = Baseline;
+using Avx512 = Baseline;
 
 #endif
 
@@ -251,7 +284,10 @@ constexpr ReductionKernels MakeKernels() {
   constexpr bool kDivides = op == ReduceOp::kAverage;
   constexpr ReduceOp kCombines = kDivides ? ReduceOp::kSum : op;
   ReductionKernels kernels = {};
-  if constexpr (!std::is_same_v<E, A>) {
+  if constexpr (std::is_same_v<E, A>) {
+    kernels.accumulate_three =
+        Unit::template Run<CombineThreeLoop<kCombines, A>>;
+  } else {
     kernels.begin = Unit::template Run<BeginLoop<E, A>>;
   }
   kernels.accumulate = Unit::template Run<CombineLoop<kCombines, E, A>>;
@@ -285,27 +321,18 @@ const ReductionKernels& KernelsOf(DataType type, ReduceOp op) {
   });
 }
 
-#if defined(__x86_64__)
-bool HasF16c() {
-  unsigned int eax, ebx, ecx, edx;
-  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
-}
-#endif
-
 }  // namespace
-
-VectorUnit BestVectorUnit() {
-#if defined(__x86_64__)
-  static const bool has_avx2 = __builtin_cpu_supports("avx2") && HasF16c();
-  if (has_avx2) return VectorUnit::kAvx2;
-#endif
-  return VectorUnit::kBaseline;
-}
 
 const ReductionKernels& ReductionKernelsFor(DataType type, ReduceOp op,
                                             VectorUnit unit) {
-  return unit == VectorUnit::kAvx2 ? KernelsOf<Avx2>(type, op)
-                                   : KernelsOf<Baseline>(type, op);
+  switch (unit) {
+    case VectorUnit::kAvx512:
+      return KernelsOf<Avx512>(type, op);
+    case VectorUnit::kAvx2:
+      return KernelsOf<Avx2>(type, op);
+    default:
+      return KernelsOf<Baseline>(type, op);
+  }
 }
 
 }  // namespace lockstep

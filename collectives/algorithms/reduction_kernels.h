@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/data_types.h"
+#include "base/vector_unit.h"
 #include "collectives/collective.h"
 
 namespace lockstep {
@@ -14,7 +15,7 @@ namespace lockstep {
 // operand with elements of the same size, but not overlap one otherwise. Memory
 // is of any alignment; n >= 0.
 //
-// Every NaN that accumulate and merge give is the same one (positive, quiet,
+// Every NaN that the combining loops give is the same one (positive, quiet,
 // without payload), whatever the payloads of the operands: which of these an
 // instruction keeps depends on the processor and on the compiler's order of
 // operands.
@@ -26,6 +27,10 @@ struct ReductionKernels {
   void (*begin)(const void* input, void* accumulator, int64_t n);
   // earlier is accumulators, later elements.
   Combine accumulate;
+  // ((earlier op later[0]) op later[1]) op later[2], in one pass. Null where
+  // elements are not accumulators.
+  void (*accumulate_three)(const void* earlier, const void* const* later,
+                           void* result, int64_t n);
   // Both are accumulators.
   Combine merge;
   // Divides by world_size for kAverage, and narrows. Null where there is
@@ -34,16 +39,8 @@ struct ReductionKernels {
                  int world_size);
 };
 
-// Instruction sets that the loops are compiled for. All give the same bits.
-enum class VectorUnit {
-  kBaseline,  // What every processor of the architecture has.
-  kAvx2,      // With F16C.
-};
-
-// The best that this processor has.
-VectorUnit BestVectorUnit();
-
-// The loops may be called only if `unit` is at most BestVectorUnit().
+// All units give the same bits. The loops may be called only if `unit` is at
+// most BestVectorUnit().
 const ReductionKernels& ReductionKernelsFor(DataType type, ReduceOp op,
                                             VectorUnit unit);
 

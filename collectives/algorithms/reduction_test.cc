@@ -22,6 +22,7 @@
 #include "base/data_types.h"
 #include "base/slice.h"
 #include "base/status_matchers.h"
+#include "base/vector_unit.h"
 #include "collectives/algorithms/checked_call.h"
 #include "collectives/algorithms/collective_reference.h"
 #include "collectives/algorithms/reduction_kernels.h"
@@ -151,15 +152,17 @@ TEST_P(ReductionTest, EveryOutputAndWorldSize) {
 }
 
 TEST_P(ReductionTest, EveryCountNearTheBlock) {
-  // 8 KiB of accumulators.
+  // 4 KiB of accumulators.
   for (const int64_t accumulator : {1, 4, 8}) {
     for (const int64_t off : {-1, 0, 1}) {
-      const int64_t n = (8 << 10) / accumulator + off;
-      const std::vector<Bytes> inputs = DrawInputs(type(), 3, n);
-      for (const FoldOrder order : {FoldOrder::kChain, FoldOrder::kTree}) {
-        ASSERT_TRUE(Gives({type(), op(), order}, inputs,
-                          Reference(type(), op(), order, inputs)))
-            << n;
+      const int64_t n = (4 << 10) / accumulator + off;
+      for (const int world_size : {2, 4}) {
+        const std::vector<Bytes> inputs = DrawInputs(type(), world_size, n);
+        for (const FoldOrder order : {FoldOrder::kChain, FoldOrder::kTree}) {
+          ASSERT_TRUE(Gives({type(), op(), order}, inputs,
+                            Reference(type(), op(), order, inputs)))
+              << world_size << " ranks, " << n;
+        }
       }
     }
   }
@@ -333,7 +336,7 @@ TEST(ReductionControlsTest, RejectsAnotherOrderOfAdditionsAndASumForAnAverage) {
 
 constexpr int kWorldSize = 3;
 
-// What the four loops make of two operands, one after the other.
+// What the five loops make of two operands, one after the other.
 std::vector<Bytes> RunAll(VectorUnit unit, DataType type, ReduceOp op,
                           const std::vector<Bytes>& inputs, int64_t n) {
   const ReductionKernels& kernels = ReductionKernelsFor(type, op, unit);
@@ -352,7 +355,22 @@ std::vector<Bytes> RunAll(VectorUnit unit, DataType type, ReduceOp op,
     finished.resize(inputs[0].size());
     kernels.finish(merged.data(), finished.data(), n, kWorldSize);
   }
-  return {begun, sums, merged, finished};
+  Bytes three;
+  if (kernels.accumulate_three != nullptr) {
+    three.resize(size);
+    const void* const later[] = {inputs[1].data(), begun.data(), sums.data()};
+    kernels.accumulate_three(begun.data(), later, three.data(), n);
+  }
+  return {begun, sums, merged, finished, three};
+}
+
+std::vector<VectorUnit> VectorUnits() {
+  std::vector<VectorUnit> units;
+  for (const VectorUnit unit :
+       {VectorUnit::kBaseline, VectorUnit::kAvx2, VectorUnit::kAvx512}) {
+    if (unit <= BestVectorUnit()) units.push_back(unit);
+  }
+  return units;
 }
 
 class ReductionKernelsTest : public ReductionTest {};
@@ -360,9 +378,11 @@ class ReductionKernelsTest : public ReductionTest {};
 TEST_P(ReductionKernelsTest, EveryInstructionSetGivesTheSameBits) {
   for (int64_t n = 1; n <= 1000; n += n < 70 ? 1 : 93) {
     const std::vector<Bytes> inputs = DrawInputs(type(), 2, n);
-    EXPECT_EQ(RunAll(BestVectorUnit(), type(), op(), inputs, n),
-              RunAll(VectorUnit::kBaseline, type(), op(), inputs, n))
-        << n;
+    for (const VectorUnit unit : VectorUnits()) {
+      EXPECT_EQ(RunAll(unit, type(), op(), inputs, n),
+                RunAll(VectorUnit::kBaseline, type(), op(), inputs, n))
+          << n;
+    }
   }
 }
 
@@ -373,7 +393,7 @@ TEST(ReductionKernelsFloat16Test, EveryInstructionSetConvertsAlike) {
   std::vector<uint16_t> halves(kCount);
   std::iota(halves.begin(), halves.end(), uint16_t{0});
   std::vector<uint32_t> floats(kCount);
-  for (const VectorUnit unit : {VectorUnit::kBaseline, BestVectorUnit()}) {
+  for (const VectorUnit unit : VectorUnits()) {
     const ReductionKernels& kernels =
         ReductionKernelsFor(DataType::kFloat16, ReduceOp::kSum, unit);
     std::vector<float> widened(kCount);

@@ -26,7 +26,6 @@ namespace {
 
 // What is smaller reaches the other cache sooner than it reaches memory.
 constexpr int64_t kStreamedPieceBytes = 4 << 10;
-constexpr int64_t kStreamedStageBytes = 8 << 10;
 
 // std::less_equal orders pointers into different objects, which <= need not.
 bool Within(const std::byte* data, int64_t size, const std::byte* part,
@@ -37,17 +36,6 @@ bool Within(const std::byte* data, int64_t size, const std::byte* part,
 
 static_assert(kTreeOrderBytes <= kStagedBytes,
               "What is reduced in tree order is staged");
-
-// As in SharedTransport: past the caches is the shorter way to memory that
-// others have read.
-void Stage(const ConstBuffer& input, std::byte* staged) {
-  if (input.size_bytes() < kStreamedStageBytes) {
-    std::memcpy(staged, input.data, static_cast<size_t>(input.size_bytes()));
-    return;
-  }
-  StreamCopy(input.bytes(), staged, input.size_bytes());
-  FinishStreaming();
-}
 
 // Whether other ranks read this rank's input.
 bool GivesInput(const Collective& call, int rank) {
@@ -72,15 +60,17 @@ class DirectCall {
              const GroupMemory& memory)
       : call_(call), rank_(member.rank()), world_size_(member.world_size()) {
     for (int peer = 0; peer < world_size_; ++peer) {
-      const Place& input = member.input_of(peer);
-      const Place& output = member.output_of(peer);
-      any_staged_ |= input.kind == Place::kStaged;
-      needs_meeting_ |=
-          input.kind != Place::kStaged && input.kind != Place::kNothing;
-      inputs_[peer] = input.kind == Place::kNothing ? nullptr
-                      : input.kind == Place::kStaged
-                          ? member.Staged(peer).data()
-                          : memory.Resolve(peer, input);
+      const Place input = member.input_of(peer);
+      const Place output = member.output_of(peer);
+      const bool staged =
+          input.kind == Place::kStaged || input.kind == Place::kHere;
+      any_staged_ |= staged;
+      needs_meeting_ |= !staged && input.kind != Place::kNothing;
+      inputs_[peer] =
+          input.kind == Place::kNothing  ? nullptr
+          : input.kind == Place::kStaged ? member.Staged(peer).data()
+          : input.kind == Place::kHere   ? member.Here(peer)
+                                         : memory.Resolve(peer, input);
       outputs_[peer] = output.kind == Place::kNothing
                            ? nullptr
                            : memory.Resolve(peer, output);
@@ -330,8 +320,14 @@ Places PlacesOf(const Collective& call, GroupMember& member,
   const Place nothing = {Place::kNothing, 0, 0};
   const ConstBuffer& input = call.input;
   const bool gives = GivesInput(call, member.rank()) && input.count > 0;
+  if (gives && input.size_bytes() <= kHereBytes) {
+    return {{Place::kHere, 0, 0},
+            nothing,
+            {input.bytes(), static_cast<size_t>(input.size_bytes())}};
+  }
   if (gives && input.size_bytes() <= kStagedBytes) {
-    Stage(input, member.StagedForNext().data());
+    std::memcpy(member.StagedForNext().data(), input.data,
+                static_cast<size_t>(input.size_bytes()));
     return {{Place::kStaged, 0, 0}, nothing};
   }
   Places places = {nothing, nothing};
@@ -342,14 +338,13 @@ Places PlacesOf(const Collective& call, GroupMember& member,
   return places;
 }
 
-bool CanRunDirect(const GroupMember& member) {
+int CountReachable(const GroupMember& member) {
+  int reachable = 0;
   for (int peer = 0; peer < member.world_size(); ++peer) {
-    if (member.input_of(peer).kind == Place::kUnreachable ||
-        member.output_of(peer).kind == Place::kUnreachable) {
-      return false;
-    }
+    const Places places = {member.input_of(peer), member.output_of(peer)};
+    if (places.reachable()) ++reachable;
   }
-  return true;
+  return reachable;
 }
 
 absl::Status RunDirect(const Collective& call, GroupMember& member,

@@ -88,13 +88,20 @@ class GroupMemory {
 struct Places {
   Place input;
   Place output;
+  std::span<const std::byte> here = {};  // Of an input that is kHere.
+
+  // For the other ranks.
+  bool reachable() const {
+    return input.kind != Place::kUnreachable &&
+           output.kind != Place::kUnreachable;
+  }
 };
 Places PlacesOf(const Collective& call, GroupMember& member,
                 const GroupMemory& memory);
 
-// Whether in the running call every rank can reach what it needs. The same on
-// every rank.
-bool CanRunDirect(const GroupMember& member);
+// How many ranks' places the others can reach in the running call, which can
+// run directly if all can be. The same on every rank.
+int CountReachable(const GroupMember& member);
 
 // Runs the call that the member has entered with PlacesOf(call). Not kSend,
 // kReceive, kBarrier, kAllocate, kSplit.

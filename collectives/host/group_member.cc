@@ -42,6 +42,11 @@ constexpr std::chrono::milliseconds kLookEvery(10);
 // wait takes at most twice as long as with the better of the two ways.
 constexpr int kSpins = 1000;
 
+// How often a rank gives its core away before it sleeps, where ranks share
+// cores. Each costs a fraction of a microsecond and lets another rank run; to
+// sleep and be woken costs the other as well, and tens of microseconds.
+constexpr int kYields = 200;
+
 // Up to this many ranks each look at all the others, in Meet; more ranks count
 // in one word, since each would be woken once by every other.
 constexpr int kFewRanks = 4;
@@ -57,6 +62,14 @@ void Pause() {
 #elif defined(__aarch64__)
   asm volatile("yield");
 #endif
+}
+
+// What a rank stages is on its way while this one still waits for the line that
+// says so: the two come one after the other else.
+void PrefetchLines(const std::byte* staged) {
+  for (int line = 0; line < 4; ++line) {
+    __builtin_prefetch(staged + line * 64);
+  }
 }
 
 uint64_t Bit(int rank) { return uint64_t{1} << rank; }
@@ -131,6 +144,7 @@ GroupMember::GroupMember(std::shared_ptr<SharedRegion> region, int rank,
       watch_(std::move(watch)),
       // Spinning on a core that the awaited rank needs would only delay it.
       spins_(region_->shape().world_size <= cores ? kSpins : 0),
+      yields_(region_->shape().world_size <= cores ? 0 : kYields),
       own_(region_->control(rank)),
       partner_calls_(region_->shape().world_size) {
   own_.awake_nanos.store(Nanos(Clock::now()), std::memory_order_relaxed);
@@ -165,16 +179,26 @@ uint64_t GroupMember::Others() const {
 }
 
 absl::Status GroupMember::Enter(const Call& call, const Place& input,
-                                const Place& output) {
+                                const Place& output,
+                                std::span<const std::byte> here) {
   LOCKSTEP_RETURN_IF_ERROR(Begin(call));
   ++sequence_;
   CallSlot& slot = Slot(rank_);
   slot.call = call;
-  slot.input = input;
-  slot.output = output;
-  slot.sequence.store(sequence_, std::memory_order_seq_cst);
-  LOCKSTEP_RETURN_IF_ERROR(Meet(region_->header().begun, sequence_,
-                                [this](int peer) { return HasReached(peer); }));
+  if (input.kind == Place::kHere) {
+    slot.input.kind = Place::kHere;
+    std::memcpy(slot.here(), here.data(), here.size());
+  } else {
+    slot.input = input;
+    slot.output = output;
+  }
+  slot.sequence.store(sequence_, std::memory_order_release);
+  const bool staged = input.kind == Place::kStaged;
+  LOCKSTEP_RETURN_IF_ERROR(
+      Meet(region_->header().begun, sequence_, [this, staged](int peer) {
+        if (staged) PrefetchLines(Staged(peer).data());
+        return HasReached(peer);
+      }));
   absl::Status agreement = Disagreement();
   return agreement.ok() ? agreement : Fail(agreement);
 }
@@ -209,7 +233,7 @@ void GroupMember::AwaitNobodyInMemory() const {
 
 absl::Status GroupMember::Complete() {
   ++completions_;
-  own_.completed.store(completions_, std::memory_order_seq_cst);
+  own_.completed.store(completions_, std::memory_order_release);
   return Meet(region_->header().completed, completions_, [this](int peer) {
     return region_->control(peer).completed.load(std::memory_order_seq_cst) >=
            completions_;
@@ -229,10 +253,24 @@ absl::Status GroupMember::Meet(std::atomic<uint64_t>& counter, uint64_t meeting,
     }
     return true;
   };
-  if (few || counter.fetch_add(1, std::memory_order_seq_cst) + 1 == all) {
-    for (int peer = 0; peer < world_size(); ++peer) Notify(peer);
+  if (!few) {
+    if (counter.fetch_add(1, std::memory_order_seq_cst) + 1 == all) {
+      for (int peer = 0; peer < world_size(); ++peer) Notify(peer);
+    }
+    return WaitFor(Others(), all_have_come);
   }
-  return WaitFor(Others(), all_have_come);
+  // Who sleeps until this rank comes waits for the missing ones too, and they
+  // wake it. So it is soon enough to look for sleepers once all are here, when
+  // the fence does not wait for this rank's step to reach the other cores any
+  // more. It orders the step before Notify's load, as seq_cst would.
+  bool all_here = all_have_come();
+  for (int i = 0; i < spins_ && !all_here; ++i) {
+    Pause();
+    all_here = all_have_come();
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  for (int peer = 0; peer < world_size(); ++peer) Notify(peer);
+  return all_here ? absl::OkStatus() : Await(Others(), all_have_come);
 }
 
 std::span<std::byte> GroupMember::StagedForNext() const {
@@ -315,6 +353,15 @@ absl::Status GroupMember::WaitFor(uint64_t peers,
   for (int i = 0; i < spins_; ++i) {
     if (ready()) return absl::OkStatus();
     Pause();
+  }
+  return Await(peers, ready);
+}
+
+absl::Status GroupMember::Await(uint64_t peers,
+                                absl::FunctionRef<bool()> ready) {
+  for (int i = 0; i < yields_; ++i) {
+    if (ready()) return absl::OkStatus();
+    std::this_thread::yield();
   }
   absl::Status status = Sleep(peers, ready);
   own_.waiting_for.store(0, std::memory_order_seq_cst);

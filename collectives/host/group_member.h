@@ -66,8 +66,14 @@ class GroupMember {
   // agree on it. The others may read this rank's buffers at `input` and
   // `output` until Complete returns. Errors: kInvalidArgument if they do not
   // agree, as soon as two are there that do not; and WaitFor's.
+  //
+  // here: of an input that is kHere, at most kHereBytes, which travel in the
+  // line that says that this rank has come. All of that line is written at
+  // once: the others look at it all the time, and take it away from who writes
+  // it.
   absl::Status Enter(const Call& call, const Place& input = {},
-                     const Place& output = {});
+                     const Place& output = {},
+                     std::span<const std::byte> here = {});
 
   bool has_failed() const { return !failure_.ok(); }
 
@@ -77,9 +83,16 @@ class GroupMember {
   std::span<std::byte> StagedForNext() const;
   std::span<const std::byte> Staged(int peer) const;
 
+  // What a rank gave to Enter as `here`.
+  const std::byte* Here(int peer) const { return Slot(peer).here(); }
+
   // In the running call: where a rank has its buffers.
-  const Place& input_of(int peer) const { return Slot(peer).input; }
-  const Place& output_of(int peer) const { return Slot(peer).output; }
+  Place input_of(int peer) const { return Slot(peer).input; }
+  Place output_of(int peer) const {
+    const CallSlot& slot = Slot(peer);
+    return slot.input.kind == Place::kHere ? Place{Place::kNothing}
+                                           : slot.output;
+  }
 
   // Before and after this rank reads and writes other ranks' buffers in the
   // running call. Where ranks are threads, no rank's call returns an error in
@@ -99,7 +112,8 @@ class GroupMember {
 
   // Returns once `ready` holds. `peers` are the ranks whose steps make it hold,
   // one bit each; they call Notify after such a step. `ready` must read what
-  // they write with memory order seq_cst, and they must write it so.
+  // they write with memory order seq_cst, and they must write it so, or have a
+  // fence of that order before they call Notify.
   //
   // Errors: kUnavailable if any rank died or one of `peers` left;
   // kDeadlineExceeded after the timeout; another rank's error.
@@ -129,6 +143,8 @@ class GroupMember {
   bool HasReached(int peer) const;  // The call that is running.
   uint64_t Lacking() const;         // The ranks that have not.
   bool HasLeft(int peer) const;
+  // WaitFor, after it has spun.
+  absl::Status Await(uint64_t peers, absl::FunctionRef<bool()> ready);
   absl::Status Sleep(uint64_t peers, absl::FunctionRef<bool()> ready);
   absl::Status LookForFailure(uint64_t peers) const;
   absl::Status LookForTrouble(absl::Duration waited) const;
@@ -145,6 +161,7 @@ class GroupMember {
   const absl::Duration timeout_;
   const std::unique_ptr<PeerWatch> watch_;
   const int spins_;
+  const int yields_;
   RankControl& own_;
   uint64_t sequence_ = 0;  // Of the call that is running, or the last one.
   Call call_;

@@ -17,6 +17,7 @@
 #include <span>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -67,6 +68,9 @@ class GroupMemory : public CheckedMemory {
 class HostCommunicatorTest
     : public testing::TestWithParam<std::tuple<Backend, int>> {
  protected:
+  void SetUp() override {
+    if (!IsBuilt(std::get<0>(GetParam()))) GTEST_SKIP() << "without OpenSSL";
+  }
   std::vector<absl::Status> Run(
       const std::function<absl::Status(Communicator&)>& fn) {
     return RunRanks(std::get<0>(GetParam()), std::get<1>(GetParam()), fn);
@@ -107,6 +111,94 @@ TEST_P(HostCommunicatorTest, LargeMessagesInOrdinaryAndInGroupMemory) {
                          return std::make_unique<GroupMemory>(
                              group.bytes().subspan(next, kHalf), content);
                        });
+  });
+  EXPECT_THAT(statuses, Each(IsOk()));
+}
+
+// All-reduces of ordinary memory, in pieces that are staged in memory which
+// comes into use again after a few of them: calls of other sizes and values one
+// after the other, by ranks that drift, in small pieces and large ones; and in
+// every third call on a rank whose buffer lies in group memory.
+TEST(StagedReductionTest, NoPieceMeetsAnEarlierOne) {
+  for (const int64_t slot_bytes : {64, 4096, 128 << 10}) {
+    for (const int world_size : {2, 3, 5}) {
+      RunRanksOptions options;
+      options.group.slot_bytes = slot_bytes;
+      const auto statuses = RunRanks(
+          Backend::kProcesses, world_size,
+          [&](Communicator& group) -> absl::Status {
+            constexpr size_t kMost = 60000;
+            LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer in_group,
+                                      group.Allocate(kMost * sizeof(int32_t)));
+            std::vector<int32_t> own(kMost);
+            for (int call = 0; call < 60; ++call) {
+              const size_t n = slot_bytes == 64 ? 4100 + 37 * (call % 7)
+                                                : 4100 + 7919 * (call % 8);
+              const bool mixed = call % 3 == 2 && group.rank() == 1;
+              const auto data =
+                  (mixed ? in_group.as<int32_t>() : std::span(own)).first(n);
+              const auto value = [&](int rank, size_t i) {
+                return static_cast<int32_t>((rank + 1) * (call * 131 + i % 97));
+              };
+              for (size_t i = 0; i < n; ++i) data[i] = value(group.rank(), i);
+              LOCKSTEP_RETURN_IF_ERROR(
+                  group.Run(call % 2 == 0 ? Collective::UniformAllReduce(data)
+                                          : Collective::AllReduce(data, data)));
+              for (size_t i = 0; i < n; ++i) {
+                const int32_t all = world_size * (world_size + 1) / 2;
+                if (data[i] == all * value(0, i)) continue;
+                return absl::DataLossError(
+                    absl::StrCat("call ", call, ", element ", i));
+              }
+            }
+            return absl::OkStatus();
+          },
+          options);
+      EXPECT_THAT(statuses, Each(IsOk())) << slot_bytes << " " << world_size;
+    }
+  }
+}
+
+// Messages that travel with the call, of up to 32 bytes, and longer ones, which
+// are staged beside it: of both kinds in turn, also on the ranks of one call,
+// which gather as many elements as each of them has.
+TEST_P(HostCommunicatorTest, NoSmallMessageMeetsAnEarlierOne) {
+  const auto statuses = Run([&](Communicator& group) -> absl::Status {
+    const int64_t ranks = group.world_size();
+    const auto value = [](int call, int64_t rank, int64_t i) {
+      return static_cast<int32_t>((rank + 1) * (call * 131 + i % 97));
+    };
+    for (int call = 0; call < 400; ++call) {
+      std::vector<int64_t> counts;
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        const bool reduces = call % 3 > 0;
+        counts.push_back(1 + (call * 5 + (reduces ? 0 : rank * 7)) % 13);
+      }
+      std::vector<int32_t> own(static_cast<size_t>(counts[group.rank()]));
+      for (size_t i = 0; i < own.size(); ++i) {
+        own[i] = value(call, group.rank(), static_cast<int64_t>(i));
+      }
+      std::vector<int32_t> want;
+      if (call % 3 > 0) {
+        for (int64_t i = 0; i < counts[0]; ++i) {
+          want.push_back(static_cast<int32_t>(ranks * (ranks + 1) / 2) *
+                         value(call, 0, i));
+        }
+        LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(own));
+      } else {
+        for (int64_t rank = 0; rank < ranks; ++rank) {
+          for (int64_t i = 0; i < counts[rank]; ++i) {
+            want.push_back(value(call, rank, i));
+          }
+        }
+        std::vector<int32_t> all(want.size());
+        LOCKSTEP_RETURN_IF_ERROR(
+            group.Run(Collective::AllGather(own, all, counts)));
+        own = std::move(all);
+      }
+      if (own != want) return absl::DataLossError(absl::StrCat("call ", call));
+    }
+    return absl::OkStatus();
   });
   EXPECT_THAT(statuses, Each(IsOk()));
 }

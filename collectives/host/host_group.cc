@@ -33,6 +33,7 @@
 #include "collectives/host/direct.h"
 #include "collectives/host/group_member.h"
 #include "collectives/host/shared_region.h"
+#include "collectives/host/staged.h"
 #include "collectives/rendezvous/rendezvous.h"
 
 namespace lockstep {
@@ -109,6 +110,7 @@ class HostCommunicator : public Communicator {
         member_(std::move(region), rank, timeout, Watch(processes_, rank),
                 CoresOf(processes_)),
         transport_(member_),
+        staged_(member_),
         memory_(rank, ranks_are_threads()) {}
 
   int rank() const override { return member_.rank(); }
@@ -168,11 +170,18 @@ class HostCommunicator : public Communicator {
     if (!by_messages && !member_.has_failed()) {
       places = PlacesOf(call, member_, memory_);
     }
-    LOCKSTEP_RETURN_IF_ERROR(
-        member_.Enter(CallOf(call, world_size()), places.input, places.output));
+    const bool stages = !by_messages && !member_.has_failed() &&
+                        staged_.Takes(call) && !places.reachable();
+    if (stages) staged_.StageFirst(call);
+    LOCKSTEP_RETURN_IF_ERROR(member_.Enter(
+        CallOf(call, world_size()), places.input, places.output, places.here));
     if (call.operation == Operation::kBarrier) return absl::OkStatus();
-    if (!by_messages && CanRunDirect(member_)) {
-      return RunDirect(call, member_, memory_);
+    if (!by_messages) {
+      const int reachable = CountReachable(member_);
+      if (reachable == world_size()) return RunDirect(call, member_, memory_);
+      if (staged_.Takes(call)) {
+        return staged_.Run(call, /*all_staged=*/reachable == 0, stages);
+      }
     }
     return Finish(RunOverTransport(transport_, call,
                                    by_messages ? algorithm : Algorithm::kAuto));
@@ -306,6 +315,7 @@ class HostCommunicator : public Communicator {
   const std::vector<ProcessIdentity> processes_;
   GroupMember member_;
   SharedTransport transport_;
+  StagedReduction staged_;
   GroupMemory memory_;
 };
 

@@ -69,6 +69,12 @@ std::shared_ptr<void> ZeroedMemory(size_t size) {
   return {memory, [size](void* data) { munmap(data, size); }};
 }
 
+// An error of rank's own system, for all ranks to get.
+absl::Status OfRank(int rank, const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat("rank ", rank, ": ", status.message()));
+}
+
 }  // namespace
 
 RankIntroduction IntroduceSelf(const GroupOptions& options) {
@@ -93,6 +99,22 @@ absl::Status CheckSettings(const RankIntroduction& first) {
                    " on rank 0, and must be a multiple of 64 up to 16 MiB"));
 }
 
+bool ControlMessage::Allows(int32_t kind, uint32_t size) {
+  switch (static_cast<Kind>(kind)) {
+    case Kind::kHello:
+      return size == sizeof(RankIntroduction);
+    case Kind::kCall:
+    case Kind::kPartner:
+      return size == sizeof(Call);
+    case Kind::kAwake:
+    case Kind::kLeft:
+      return size == 0;
+    case Kind::kFailure:
+      return size <= kMaxBody;
+  }
+  return false;
+}
+
 MessageMember::MessageMember(ControlChannel& channel, int rank, int world_size,
                              absl::Duration timeout)
     : channel_(channel),
@@ -108,13 +130,17 @@ MessageMember::MessageMember(ControlChannel& channel, int rank, int world_size,
   }
 }
 
-absl::Status MessageMember::Introduce(const RankIntroduction& self) {
+absl::Status MessageMember::Introduce(const RankIntroduction& self,
+                                      MessageMember* parent) {
   peers_[rank()].known = true;
   introductions_[rank()] = self;
   Post(Kind::kHello, 0, &self, sizeof(self), others_);
-  LOCKSTEP_RETURN_IF_ERROR(Wait({}, [this] {
+  parent_ = parent;
+  const absl::Status all_there = Wait({}, [this] {
     return AllHave([this](int peer) { return peers_[peer].there; });
-  }));
+  });
+  parent_ = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(all_there);
   Know(introductions_);
   return absl::OkStatus();
 }
@@ -167,6 +193,7 @@ void MessageMember::Take(int peer, const ControlMessage& message) {
     case Kind::kHello:
       std::memcpy(&introductions_[peer], message.body.data(),
                   sizeof(RankIntroduction));
+      introductions_[peer].host.back() = '\0';
       sender.known = sender.there = true;
       break;
     case Kind::kCall:
@@ -290,7 +317,7 @@ absl::Status MessageMember::Wait(const Awaited& awaited,
 
 absl::Status MessageMember::LookForFailure(const Awaited& awaited) const {
   if (!told_.ok()) return told_;
-  if (!channel_.error().ok()) return channel_.error();
+  if (!channel_.error().ok()) return OfRank(rank(), channel_.error());
   for (const int peer : others_) {
     const bool lacks = !with_partner_ && !HasReached(peer);
     if (peers_[peer].left && (lacks || awaited.Has(peer))) {
@@ -312,6 +339,7 @@ absl::Status MessageMember::LookForTrouble(const Awaited& awaited,
     LOCKSTEP_RETURN_IF_ERROR(Disagreement());
   }
   LOCKSTEP_RETURN_IF_ERROR(LookForDead());
+  if (parent_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(parent_->Look());
   SayAwake();
   if (waited < timeout_) return absl::OkStatus();
   const int silent = LongestSilent(awaited);
@@ -347,7 +375,6 @@ void MessageMember::SayAwake() {
 // A rank that waits is heard from, so the one that holds the others up is
 // silent: the rank that this one waits for, or one that that rank waits for.
 int MessageMember::LongestSilent(const Awaited& awaited) const {
-  if (with_partner_) return call_.peer;
   const bool all_reached =
       AllHave([this](int peer) { return HasReached(peer); });
   int longest = -1;
@@ -356,12 +383,21 @@ int MessageMember::LongestSilent(const Awaited& awaited) const {
     if (sequence_ == 0 && !with_partner_ && peers_[peer].there) continue;
     const absl::Duration silent =
         absl::FromChrono(Clock::now() - peers_[peer].heard);
-    if (awaited.Has(peer) && silent > timeout_ / 2) return peer;
+    const bool is_awaited =
+        awaited.Has(peer) || (with_partner_ && peer == call_.peer);
+    if (is_awaited && silent > timeout_ / 2) return peer;
     if (longest < 0 || peers_[peer].heard < peers_[longest].heard) {
       longest = peer;
     }
   }
   return longest;
+}
+
+absl::Status MessageMember::Look() {
+  Poll();
+  SayAwake();
+  LOCKSTEP_RETURN_IF_ERROR(LookForFailure({}));
+  return LookForDead();
 }
 
 absl::Status MessageMember::Refuse(const Call& call, absl::string_view why) {
@@ -498,7 +534,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> MessageCommunicator::Split(
   };
   Wish mine = {color, key, {}};
   const absl::StatusOr<SplitOffer> offer = OfferForSplit();
-  if (!offer.ok()) return member().Fail(offer.status());
+  if (!offer.ok()) return member().Fail(OfRank(rank(), offer.status()));
   mine.offer = *offer;
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Wish> wishes, AllOf(mine));
   std::vector<int> ranks;
@@ -510,8 +546,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> MessageCommunicator::Split(
   std::stable_sort(ranks.begin(), ranks.end(),
                    [&](int a, int b) { return wishes[a].key < wishes[b].key; });
   absl::StatusOr<std::unique_ptr<Communicator>> group = Subgroup(ranks, offers);
-  if (!group.ok()) return member().Fail(group.status());
-  return group;
+  if (group.ok()) return group;
+  // The new group's words number the ranks as it does.
+  const absl::Status known = member().Look();
+  if (!known.ok()) return member().Fail(known);
+  return member().Fail(absl::Status(
+      group.status().code(), absl::StrCat("in the new group of color ", color,
+                                          ": ", group.status().message())));
 }
 
 std::vector<RankIntroduction> MessageCommunicator::IntroductionsOf(

@@ -57,6 +57,9 @@ struct ControlMessage {
 
   static constexpr size_t kMaxBody = 1000;
   std::array<char, kMaxBody> body;
+
+  // Whether a message of this kind may have a body of so many bytes.
+  static bool Allows(int32_t kind, uint32_t size);
 };
 
 // How control messages travel. Not thread safe. Messages of one rank come in
@@ -109,8 +112,10 @@ class MessageMember {
   absl::Duration timeout() const { return timeout_; }
 
   // Comes before all else: returns once all ranks have introduced themselves.
-  // Errors: WaitFor's.
-  absl::Status Introduce(const RankIntroduction& self);
+  // parent: of a Split, the group that is split, which Look()s meanwhile.
+  // Errors: WaitFor's; those of the parent's Look.
+  absl::Status Introduce(const RankIntroduction& self,
+                         MessageMember* parent = nullptr);
   // The same for ranks that know each other: by rank. Introduce may follow, to
   // return once all are there.
   void Know(std::vector<RankIntroduction> introductions);
@@ -138,6 +143,10 @@ class MessageMember {
   // the two left; kDeadlineExceeded after the timeout; another rank's error.
   absl::Status WaitFor(int send_peer, int receive_peer,
                        absl::FunctionRef<bool()> ready);
+
+  // For who waits elsewhere: tells the others that this rank is awake. Returns
+  // what has befallen the group, if it knows.
+  absl::Status Look();
 
   // Makes the group fail with `cause`, unless it already has, and returns the
   // first cause: of several at the same time, the lowest rank's. The message
@@ -198,6 +207,7 @@ class MessageMember {
   std::string SeenBy() const;
 
   ControlChannel& channel_;
+  MessageMember* parent_ = nullptr;  // While this one is introduced.
   const int rank_;
   const absl::Duration timeout_;
   std::vector<int> others_;

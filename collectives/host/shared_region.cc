@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -52,12 +53,16 @@ int64_t StagedBegin(const RegionShape& shape) {
 }
 
 int64_t SlotsBegin(const RegionShape& shape) {
-  return StagedBegin(shape) + 2 * shape.world_size * kStagedBytes;
+  return StagedBegin(shape) + kStagedCalls * shape.world_size * kStagedBytes;
+}
+
+int64_t PiecesBegin(const RegionShape& shape) {
+  const int64_t pairs = int64_t{shape.world_size} * shape.world_size;
+  return SlotsBegin(shape) + pairs * kSlotsPerMailbox * shape.slot_bytes;
 }
 
 int64_t RegionBytes(const RegionShape& shape) {
-  const int64_t pairs = int64_t{shape.world_size} * shape.world_size;
-  return SlotsBegin(shape) + pairs * kSlotsPerMailbox * shape.slot_bytes;
+  return PiecesBegin(shape) + shape.world_size * PiecesBytes(shape);
 }
 
 absl::Status CheckShape(const RegionShape& shape) {
@@ -76,6 +81,13 @@ absl::Status CheckShape(const RegionShape& shape) {
 }
 
 }  // namespace
+
+int64_t PieceBytes(const RegionShape& shape) {
+  const int64_t part = 2 * shape.slot_bytes / shape.world_size / 64 * 64;
+  return shape.world_size * std::max<int64_t>(part, 64);
+}
+
+int64_t PiecesBytes(const RegionShape& shape) { return 4 * PieceBytes(shape); }
 
 void SharedMemory::Unmap::operator()(std::byte* base) const {
   munmap(base, size);
@@ -128,6 +140,15 @@ void SharedMemory::Discard(int64_t offset, int64_t size) {
   }
 }
 
+void TouchPages(std::span<std::byte> memory) {
+#ifdef MADV_POPULATE_WRITE  // Of Linux 5.14.
+  const auto begin = reinterpret_cast<uintptr_t>(memory.data());
+  const uintptr_t page = begin / kPageBytes * kPageBytes;
+  madvise(reinterpret_cast<void*>(page), begin + memory.size() - page,
+          MADV_POPULATE_WRITE);
+#endif
+}
+
 void AtomicCall::Store(const Call& call) {
   uint64_t words[kWords];
   std::memcpy(words, &call, sizeof(call));
@@ -146,7 +167,13 @@ Call AtomicCall::Load() const {
   return call;
 }
 
+void SharedRegion::Locate(const RegionShape& shape) {
+  controls_ = reinterpret_cast<RankControl*>(memory_.data() + ControlsBegin());
+  staged_ = memory_.data() + StagedBegin(shape);
+}
+
 void SharedRegion::Construct(const RegionShape& shape) {
+  Locate(shape);
   auto* header = new (memory_.data()) RegionHeader();
   header->shape = shape;
   header->magic = kMagic;
@@ -181,26 +208,13 @@ absl::StatusOr<SharedRegion> SharedRegion::Open(const std::string& path) {
         absl::StrCat(path, " is not a group's memory"));
   }
   region.CloseFile();
+  region.Locate(region.shape());
   return region;
-}
-
-RegionHeader& SharedRegion::header() const {
-  return *reinterpret_cast<RegionHeader*>(memory_.data());
-}
-
-RankControl& SharedRegion::control(int rank) const {
-  return reinterpret_cast<RankControl*>(memory_.data() + ControlsBegin())[rank];
 }
 
 Mailbox& SharedRegion::mailbox(int from, int to) const {
   return reinterpret_cast<Mailbox*>(
       memory_.data() + MailboxesBegin(shape()))[from * shape().world_size + to];
-}
-
-std::span<std::byte> SharedRegion::staged(int rank, uint64_t sequence) const {
-  const int64_t index = 2 * int64_t{rank} + static_cast<int64_t>(sequence % 2);
-  return {memory_.data() + StagedBegin(shape()) + index * kStagedBytes,
-          static_cast<size_t>(kStagedBytes)};
 }
 
 std::span<std::byte> SharedRegion::slot(int from, int to,
@@ -210,6 +224,12 @@ std::span<std::byte> SharedRegion::slot(int from, int to,
                         static_cast<int64_t>(piece % kSlotsPerMailbox);
   return {memory_.data() + SlotsBegin(shape()) + index * shape().slot_bytes,
           static_cast<size_t>(shape().slot_bytes)};
+}
+
+std::span<std::byte> SharedRegion::pieces(int rank) const {
+  const int64_t bytes = PiecesBytes(shape());
+  return {memory_.data() + PiecesBegin(shape()) + rank * bytes,
+          static_cast<size_t>(bytes)};
 }
 
 }  // namespace lockstep

@@ -62,6 +62,10 @@ class SharedMemory {
   OwnedFd file_;
 };
 
+// Has the system map these pages now, where it can, so that no call waits for
+// it page by page.
+void TouchPages(std::span<std::byte> memory);
+
 // Two lines, since processors fetch cache lines in pairs.
 inline constexpr size_t kCacheLinePair = 128;
 
@@ -72,12 +76,22 @@ inline constexpr int kSlotsPerMailbox = 4;
 
 // What a call may put beside itself, for the other ranks to read.
 inline constexpr int64_t kStagedBytes = 16 << 10;
+// Calls after which that memory is used again. Two would do (as of CallSlot),
+// but a line is written faster when another core has read it a while ago.
+inline constexpr int kStagedCalls = 16;
 
 struct RegionShape {
   int world_size;
   int64_t slot_bytes;  // A multiple of 64.
   Algorithm algorithm = Algorithm::kAuto;
 };
+
+// What a rank stages, at most, of a piece of a message that is reduced in
+// pieces (staged.h), a multiple of 64; and of all pieces in turn, of which at
+// least four have room. With GroupOptions::slot_bytes as it is, 256 KiB and 1
+// MiB, half of a second-level cache.
+int64_t PieceBytes(const RegionShape& shape);
+int64_t PiecesBytes(const RegionShape& shape);
 
 // Why the group failed. `failed_rank` decides: who swaps it from 0 to its rank
 // + 1 has told the first cause, and its RankControl holds it.
@@ -99,6 +113,7 @@ struct Place {
     kAllocation = 2,    // Allocation `number` of the group, at `offset` bytes.
     kStaged = 3,        // Staged with the call.
     kNothing = 4,       // Nothing that another rank would want.
+    kHere = 5,          // An input of at most kHereBytes, in the CallSlot.
   };
   Kind kind = kUnreachable;
   int32_t number = 0;
@@ -110,12 +125,23 @@ struct Place {
 // from another core costs as much as the rest of a small call.
 struct alignas(kCacheLinePair) CallSlot {
   std::atomic<uint64_t> sequence;
-  // Valid once `sequence` is its number.
+  // Valid once `sequence` is its number. The message of an input that is kHere
+  // lies in the rest of it, in `output`, which nobody wants then, and in
+  // `more`.
   Place input;
   Place output;
+  std::byte more[8];
   Call call;
+
+  std::byte* here() {
+    return reinterpret_cast<std::byte*>(this) + offsetof(CallSlot, input) +
+           offsetof(Place, offset);
+  }
 };
 static_assert(offsetof(CallSlot, call) + offsetof(Call, line) <= 64);
+inline constexpr int64_t kHereBytes = offsetof(CallSlot, call) -
+                                      offsetof(CallSlot, input) -
+                                      offsetof(Place, offset);
 
 // A Call that others may read at any time.
 class AtomicCall {
@@ -192,14 +218,22 @@ class SharedRegion {
   void CloseFile() { memory_.CloseFile(); }
 
   const RegionShape& shape() const { return header().shape; }
-  RegionHeader& header() const;
-  RankControl& control(int rank) const;
+  RegionHeader& header() const {
+    return *reinterpret_cast<RegionHeader*>(memory_.data());
+  }
+  RankControl& control(int rank) const { return controls_[rank]; }
   Mailbox& mailbox(int from, int to) const;
-  // What `rank` stages with call `sequence`: kStagedBytes, aligned to 64. As
-  // for CallSlot, two in turn suffice.
-  std::span<std::byte> staged(int rank, uint64_t sequence) const;
+  // What `rank` stages with call `sequence`: kStagedBytes, aligned to 64.
+  std::span<std::byte> staged(int rank, uint64_t sequence) const {
+    const uint64_t index =
+        static_cast<uint64_t>(rank) * kStagedCalls + sequence % kStagedCalls;
+    return {staged_ + index * kStagedBytes, static_cast<size_t>(kStagedBytes)};
+  }
   // Memory of the region, shape().slot_bytes, aligned to 64.
   std::span<std::byte> slot(int from, int to, uint64_t piece) const;
+  // Where `rank` stages pieces of reductions (staged.h): PiecesBytes(shape()),
+  // aligned to 64.
+  std::span<std::byte> pieces(int rank) const;
 
   // Where `rank` puts a region for the others, where ranks are threads, which
   // have this object in common. They read it after a call that comes after it.
@@ -210,8 +244,12 @@ class SharedRegion {
  private:
   explicit SharedRegion(SharedMemory memory) : memory_(std::move(memory)) {}
   void Construct(const RegionShape& shape);
+  void Locate(const RegionShape& shape);
 
   SharedMemory memory_;
+  // In it; small calls cannot afford to look for them.
+  RankControl* controls_ = nullptr;
+  std::byte* staged_ = nullptr;
   std::vector<std::shared_ptr<SharedRegion>> handed_over_;
 };
 

@@ -188,7 +188,8 @@ class Session {
     LaunchSummary summary;
     summary.ranks = {ended};
     summary.ranks[0].rank += nodes_->place().first_rank;
-    nodes_->Fail(ExitStatus(summary), DescribeFailure(summary));
+    nodes_->Fail(ExitStatus(summary), DescribeFailure(summary),
+                 start_ + absl::ToChronoNanoseconds(ended.after));
   }
 
   void ReadEvent() {
@@ -207,6 +208,8 @@ class Session {
   OwnedFd signals_;
   OutputForwarder output_;
   NodeGroup* const nodes_;
+  // When the ranks started.
+  const NodeGroup::Clock::time_point start_ = NodeGroup::Clock::now();
   std::vector<SupervisorEvent> events_;
   bool told_ = false;  // The ranks were told of another node's failure.
   bool abandoned_ = false;
@@ -413,6 +416,8 @@ absl::StatusOr<LaunchSummary> Launch(const LaunchOptions& options) {
   if (supervisor == 0) {
     run.channel.Close();
     run.output.CloseSources();
+    run.port.socket.Close();
+    if (options.nodes != nullptr) options.nodes->CloseInFork();
     RunSupervisor(std::move(run.plan));
     _exit(0);
   }

@@ -158,13 +158,18 @@ void NodeGroup::Note(const NodeFailure& failure, double seconds) {
   first_seconds_ = seconds;
 }
 
-void NodeGroup::Fail(int exit_status, absl::string_view text) {
+void NodeGroup::CloseInFork() {
+  launchers_.reset();
+  port_.Close();
+}
+
+void NodeGroup::Fail(int exit_status, absl::string_view text,
+                     Clock::time_point when) {
   const absl::MutexLock lock(&mutex_);
   if (state_.failed) return;
   state_.failed = true;
   state_.exit_status = exit_status;
-  state_.seconds =
-      absl::ToDoubleSeconds(absl::FromChrono(Clock::now() - start_));
+  state_.seconds = absl::ToDoubleSeconds(absl::FromChrono(when - start_));
   Copy(text, state_.text);
   Signal(news_);
 }

@@ -41,6 +41,8 @@ struct NodeFailure {
 // it can fork, up to Watch, which starts one.
 class NodeGroup {
  public:
+  using Clock = std::chrono::steady_clock;
+
   // Meets the launchers of all nodes at `place`, where node 0's listens.
   // Returns once all have come. Errors: those of JoinTcpGroupAt, which names
   // nodes as ranks.
@@ -61,18 +63,21 @@ class NodeGroup {
   // died or cannot be reached.
   int failure_fd() const { return failed_.get(); }
 
-  // Tells the others that ranks of this node have failed: the first call
-  // counts. text: as DescribeFailure() has it.
-  void Fail(int exit_status, absl::string_view text);
+  // Tells the others that ranks of this node have failed, and when: the first
+  // call counts. text: as DescribeFailure() has it.
+  void Fail(int exit_status, absl::string_view text,
+            Clock::time_point when = Clock::now());
 
   // Tells the others that this node's ranks have ended, and waits until those
   // of all nodes have. Returns the failure that came first in the whole run,
   // if any rank failed. Later calls return the same.
   std::optional<NodeFailure> AwaitEnd();
 
- private:
-  using Clock = std::chrono::steady_clock;
+  // In a fork, which is no launcher: closes the connections there, which so end
+  // with the launcher.
+  void CloseInFork();
 
+ private:
   // Plain old data: it travels as bytes.
   struct State {
     bool ended = false;
@@ -94,7 +99,7 @@ class NodeGroup {
   void Note(const NodeFailure& failure, double seconds);
 
   std::unique_ptr<Communicator> launchers_;
-  const OwnedFd port_;  // Holds the ranks' port, on node 0.
+  OwnedFd port_;  // Holds the ranks' port, on node 0.
   NodePlace place_;
   Clock::time_point start_;
   OwnedFd failed_;

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/counter_random.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
@@ -215,11 +216,7 @@ class WindowDirect : public GpuDirect {
         static_cast<const std::byte*>(buffer.data) - found->second.memory;
     uint64_t mixed = seed;
     for (const int64_t part : {found->first, offset}) {
-      // The finalizer of SplitMix64 (Steele, Lea & Flood 2014).
-      mixed += static_cast<uint64_t>(part) + 0x9e3779b97f4a7c15;
-      mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9;
-      mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111eb;
-      mixed ^= mixed >> 31;
+      mixed = MixBits(mixed + static_cast<uint64_t>(part) + 0x9e3779b97f4a7c15);
     }
     return mixed | 1;
   }

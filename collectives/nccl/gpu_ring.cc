@@ -34,7 +34,7 @@ constexpr int64_t kShiftBytes = 256;
 constexpr int64_t kWorthHalving = 16 << 20;
 
 // Ends the graphs of buffers that are not used any more.
-constexpr size_t kMostGraphs = 64;
+constexpr size_t kMostGraphs = 128;
 
 absl::Status Record(const Event& event, cudaStream_t stream) {
   return CudaStatus(cudaEventRecord(event.get(), stream), "cudaEventRecord");

@@ -166,34 +166,6 @@ absl::Status EnqueueMessages(const Messages& messages, int rank,
   });
 }
 
-// The calls that NCCL has. Bytes are as good as elements where nothing is
-// reduced, and need no alignment.
-ncclResult_t Issue(const Collective& call, int rank, ncclComm_t comm,
-                   cudaStream_t stream) {
-  const void* const in = call.input.data;
-  void* const out = call.output.data;
-  const size_t count = static_cast<size_t>(call.input.count);
-  const size_t bytes = static_cast<size_t>(call.input.size_bytes());
-  const ncclDataType_t type = NcclType(call.input.type);
-  const ncclRedOp_t op = NcclOp(call.op);
-  switch (call.operation) {
-    case Operation::kAllReduce:
-      return ncclAllReduce(in, out, count, type, op, comm, stream);
-    case Operation::kReduce:
-      return ncclReduce(in, rank == call.peer ? out : nullptr, count, type, op,
-                        call.peer, comm, stream);
-    case Operation::kReduceScatter:
-      return ncclReduceScatter(in, out, static_cast<size_t>(call.output.count),
-                               type, op, comm, stream);
-    case Operation::kAllGather:
-      return ncclAllGather(in, out, bytes, ncclUint8, comm, stream);
-    case Operation::kBroadcast:
-      return ncclBroadcast(in, out, bytes, ncclUint8, call.peer, comm, stream);
-    default:
-      return ncclInvalidUsage;
-  }
-}
-
 // Enqueues a valid call, of device memory, on `stream`; it is done when the
 // stream has come past. Reductions are NCCL's, and their memory is aligned to
 // its elements; scatter, gather, all-to-all and all-gather of unequal counts
@@ -226,7 +198,8 @@ absl::Status EnqueueNative(const Collective& call, int rank, int world_size,
     case Operation::kBroadcast:
       break;
   }
-  return handle.Group([&] { return Issue(call, rank, handle.comm(), stream); });
+  return handle.Group(
+      [&] { return IssueNative(call, rank, handle.comm(), stream); });
 }
 
 }  // namespace
@@ -256,8 +229,12 @@ NcclCommunicator::~NcclCommunicator() {
 absl::Status NcclCommunicator::Join(std::unique_ptr<Communicator> control) {
   absl::Status own = CheckOptions(options_);
   if (own.ok()) own = Prepare();
-  LOCKSTEP_ASSIGN_OR_RETURN(shared_gpu_,
-                            ShareGpus(*control, options_.device, own));
+  // Memory of ours that NCCL registers by itself, in windows and in graphs,
+  // would have to be registered by both ranks of a message: slots are not.
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      shared_gpu_,
+      ShareGpus(*control, options_.device, own,
+                {{"NCCL_LOCAL_REGISTER", "0"}, {"NCCL_GRAPH_REGISTER", "0"}}));
   NcclSetup setup = {.algorithm = options_.group.algorithm,
                      .nccl_arithmetic = options_.nccl_arithmetic,
                      .chunk_bytes = options_.chunk_bytes};
@@ -343,7 +320,7 @@ absl::Status NcclCommunicator::Run(const Collective& collective) {
   Call call = CallOf(collective, world_size_);
   // So that ranks which use different places disagree.
   const uint64_t place = direct_ == nullptr ? 0 : direct_->PlaceOf(collective);
-  call.counts_hash ^= place;
+  call.AddToHash(place);
   LOCKSTEP_RETURN_IF_ERROR(
       watchdog_->Begin(call, CheckArguments(collective)).status());
   if (call.operation == Operation::kBarrier) {

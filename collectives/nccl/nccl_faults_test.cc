@@ -177,9 +177,11 @@ TEST_F(NcclFaultsTest, StalledRankEndsAllAtTheDeadline) {
   }
 }
 
+// Of a rank whose call does not end: else the others may have had theirs.
 TEST_F(NcclFaultsTest, AsyncErrorOfOneRankIsEveryRanks) {
   for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing}) {
-    standin::SetNcclFaults({.failing_rank = 1, .error = ncclRemoteError});
+    standin::SetNcclFaults(
+        {.stalled_rank = 1, .failing_rank = 1, .error = ncclRemoteError});
     const absl::Time before = absl::Now();
     const auto statuses = FailAllReduce(3, Options(algorithm));
     EXPECT_LT(absl::Now() - before, absl::Seconds(5));
@@ -190,8 +192,10 @@ TEST_F(NcclFaultsTest, AsyncErrorOfOneRankIsEveryRanks) {
                             HasSubstr("NCCL error 6: remote")))));
   }
   // In the middle of a ring.
-  standin::SetNcclFaults(
-      {.failing_rank = 2, .error_from = 7, .error = ncclSystemError});
+  standin::SetNcclFaults({.stalled_rank = 2,
+                          .failing_rank = 2,
+                          .error_from = 7,
+                          .error = ncclSystemError});
   EXPECT_THAT(FailAllReduce(5, Options(Algorithm::kRing)),
               Each(StatusIs(absl::StatusCode::kUnavailable,
                             HasSubstr("rank 2: AllReduce"))));
@@ -675,7 +679,8 @@ TEST_F(NcclFaultsTest, RanksThatLeaveInHealthDestroyAndOthersAbort) {
   EXPECT_THAT(RunNcclRanks(3, Options(), UseEverything), Each(IsOk()));
   EXPECT_EQ(standin::Counts().communicators_destroyed, 3);
   EXPECT_EQ(standin::Counts().communicators_aborted, 0);
-  standin::SetNcclFaults({.failing_rank = 1, .error = ncclRemoteError});
+  standin::SetNcclFaults(
+      {.stalled_rank = 1, .failing_rank = 1, .error = ncclRemoteError});
   FailAllReduce(3, Options(Algorithm::kRing));
   EXPECT_EQ(standin::Counts().communicators_destroyed, 3);
   EXPECT_EQ(standin::Counts().communicators_aborted, 3);

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -198,8 +199,35 @@ absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankPlace> ranks,
   return sharing;
 }
 
+ncclResult_t IssueNative(const Collective& call, int rank, ncclComm_t comm,
+                         cudaStream_t stream) {
+  const void* const in = call.input.data;
+  void* const out = call.output.data;
+  const size_t count = static_cast<size_t>(call.input.count);
+  const size_t bytes = static_cast<size_t>(call.input.size_bytes());
+  const ncclDataType_t type = NcclType(call.input.type);
+  const ncclRedOp_t op = NcclOp(call.op);
+  switch (call.operation) {
+    case Operation::kAllReduce:
+      return ncclAllReduce(in, out, count, type, op, comm, stream);
+    case Operation::kReduce:
+      return ncclReduce(in, rank == call.peer ? out : nullptr, count, type, op,
+                        call.peer, comm, stream);
+    case Operation::kReduceScatter:
+      return ncclReduceScatter(in, out, static_cast<size_t>(call.output.count),
+                               type, op, comm, stream);
+    case Operation::kAllGather:
+      return ncclAllGather(in, out, bytes, ncclUint8, comm, stream);
+    case Operation::kBroadcast:
+      return ncclBroadcast(in, out, bytes, ncclUint8, call.peer, comm, stream);
+    default:
+      return ncclInvalidUsage;
+  }
+}
+
 absl::StatusOr<bool> ShareGpus(Communicator& control, int device,
-                               const absl::Status& own) {
+                               const absl::Status& own,
+                               const std::map<std::string, std::string>& also) {
   Introduction introduction;
   absl::Status status = own.ok() ? Introduce(device, introduction) : own;
   LOCKSTEP_RETURN_IF_ERROR(ShareStatus(control, status));
@@ -213,14 +241,10 @@ absl::StatusOr<bool> ShareGpus(Communicator& control, int device,
     places.push_back(each.place);
     oldest = std::min<int>(oldest, each.nccl_version);
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(const GpuSharing sharing,
+  LOCKSTEP_ASSIGN_OR_RETURN(GpuSharing sharing,
                             PlanGpuSharing(places, control.rank(), oldest));
-  // Memory of ours that NCCL registers by itself, in windows and in graphs,
-  // would have to be registered by both ranks of a message: slots are not.
-  GpuSharing environment = sharing;
-  environment.environment.insert(
-      {{"NCCL_LOCAL_REGISTER", "0"}, {"NCCL_GRAPH_REGISTER", "0"}});
-  LOCKSTEP_RETURN_IF_ERROR(ShareStatus(control, SetEnvironment(environment)));
+  sharing.environment.insert(also.begin(), also.end());
+  LOCKSTEP_RETURN_IF_ERROR(ShareStatus(control, SetEnvironment(sharing)));
   return sharing.shared;
 }
 

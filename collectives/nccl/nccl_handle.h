@@ -51,6 +51,12 @@ constexpr ncclRedOp_t NcclOp(ReduceOp op) {
   return kOps[static_cast<size_t>(op)];
 }
 
+// Calls NCCL for what it has a call for: kAllReduce, kReduce, kReduceScatter,
+// kAllGather of equal counts, kBroadcast; ncclInvalidUsage for all else. Bytes
+// are as good as elements where nothing is reduced, and need no alignment.
+ncclResult_t IssueNative(const Collective& call, int rank, ncclComm_t comm,
+                         cudaStream_t stream);
+
 // Whether NCCL reduces with the meaning that collective.h gives the operation,
 // but for the order. It does not for
 //   16-bit floats        rounded at every addition;
@@ -107,12 +113,13 @@ struct NcclSetup {
 };
 
 // Whether any two ranks share a GPU. Sets the variables of the environment that
-// NCCL then needs, and those that keep it from registering memory by itself,
-// where they are not set yet. Every rank calls it, before any other call of
-// NCCL. `own`: whether this rank could begin at all; its error is then every
-// rank's. Errors: PlanGpuSharing's, CUDA's, those of ShareStatus.
-absl::StatusOr<bool> ShareGpus(Communicator& control, int device,
-                               const absl::Status& own);
+// NCCL then needs, and `also`, where they are not set yet. Every rank calls it,
+// before any other call of NCCL. `own`: whether this rank could begin at all;
+// its error is then every rank's. Errors: PlanGpuSharing's, CUDA's, those of
+// ShareStatus.
+absl::StatusOr<bool> ShareGpus(
+    Communicator& control, int device, const absl::Status& own,
+    const std::map<std::string, std::string>& also = {});
 
 // Fills in the unique id on rank 0 and gives every rank rank 0's setup.
 absl::Status ExchangeSetup(Communicator& control, NcclSetup& setup);

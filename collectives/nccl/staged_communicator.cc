@@ -97,18 +97,33 @@ absl::Status StagedCommunicator::Run(const Collective& call) {
   return CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
 }
 
-absl::StatusOr<GroupBuffer> StagedCommunicator::Allocate(int64_t bytes,
-                                                         CallSite site) {
-  LOCKSTEP_RETURN_IF_ERROR(group_->Barrier(site));
+absl::StatusOr<std::shared_ptr<std::byte>> StagedCommunicator::AllocatePinned(
+    int64_t bytes) const {
+  if (bytes < 0) return absl::InvalidArgumentError("that is negative");
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_), "cudaSetDevice"));
   void* memory = nullptr;
-  const auto size = static_cast<size_t>(bytes);
-  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
-      cudaMallocHost(&memory, std::max<size_t>(size, 1)), "cudaMallocHost"));
+  const auto size = std::max<size_t>(static_cast<size_t>(bytes), 1);
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaMallocHost(&memory, size), "cudaMallocHost"));
   std::memset(memory, 0, size);
-  return GroupBuffer(
-      std::shared_ptr<void>(memory, [](void* pinned) { cudaFreeHost(pinned); }),
-      {static_cast<std::byte*>(memory), size});
+  return std::shared_ptr<std::byte>(
+      static_cast<std::byte*>(memory),
+      [](std::byte* pinned) { cudaFreeHost(pinned); });
+}
+
+absl::StatusOr<GroupBuffer> StagedCommunicator::Allocate(int64_t bytes,
+                                                         CallSite site) {
+  // Before the ranks agree, so that none waits for one that has no memory.
+  absl::StatusOr<std::shared_ptr<std::byte>> memory = AllocatePinned(bytes);
+  Collective call;
+  call.operation = Operation::kAllocate;
+  call.counts = {&bytes, 1};  // What the ranks have to agree on.
+  call.site = site;
+  call.refusal = memory.status();
+  LOCKSTEP_RETURN_IF_ERROR(group_->Run(call));
+  LOCKSTEP_RETURN_IF_ERROR(group_->Wait());
+  std::byte* const begin = memory->get();
+  return GroupBuffer(*std::move(memory), {begin, static_cast<size_t>(bytes)});
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> StagedCommunicator::Split(

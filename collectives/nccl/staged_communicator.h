@@ -5,6 +5,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -41,7 +42,7 @@ class StagedCommunicator : public Communicator {
   // Errors: the device group's; of a rank that has no memory for a call every
   // rank is told.
   absl::Status Run(const Collective& call) override;
-  // Pinned host memory, which is copied twice as fast.
+  // Pinned host memory, which is copied twice as fast. Errors: as Run's.
   absl::StatusOr<GroupBuffer> Allocate(
       int64_t bytes, CallSite site = CallSite::Here()) override;
   // As NcclCommunicator's, so that every rank must begin the calls of both
@@ -55,6 +56,8 @@ class StagedCommunicator : public Communicator {
                      cudaStream_t stream)
       : group_(std::move(group)), device_(device), stream_(stream) {}
 
+  absl::StatusOr<std::shared_ptr<std::byte>> AllocatePinned(
+      int64_t bytes) const;
   // The same call of device memory, whose input is on its way there.
   absl::StatusOr<Collective> Stage(const Collective& call);
 

@@ -480,7 +480,7 @@ absl::StatusOr<bool> Watchdog::MatchCollective() {
     const Call& call = standings_[static_cast<size_t>(rank)].unmatched.front();
     if (Agree(first, call)) continue;
     Call elsewhere = call;
-    elsewhere.counts_hash = first.counts_hash;
+    elsewhere.AddToHash(call.hash ^ first.hash);
     const bool in_place_alone =
         Reduces(call.operation) && Agree(first, elsewhere);
     return CallsDiffer(in_place_alone

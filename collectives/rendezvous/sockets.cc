@@ -22,6 +22,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -60,13 +61,24 @@ void SendAtOnce(const OwnedFd& socket) {
   TurnOn(socket, IPPROTO_TCP, TCP_NODELAY);
 }
 
+// Of size 0 if the system does not say.
+SocketAddress OwnAddressOf(const OwnedFd& socket) {
+  SocketAddress own;
+  own.size = sizeof(own.storage);
+  if (getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own.storage),
+                  &own.size) != 0) {
+    own.size = 0;
+  }
+  return own;
+}
+
 // While nobody listens at a port of the range from which the system picks, a
 // socket may be given that very port for itself and connect to itself.
 bool IsConnectedToItself(const OwnedFd& socket) {
-  SocketAddress self, peer;
-  self.size = peer.size = sizeof(sockaddr_storage);
-  return getsockname(socket.get(), reinterpret_cast<sockaddr*>(&self.storage),
-                     &self.size) == 0 &&
+  const SocketAddress self = OwnAddressOf(socket);
+  SocketAddress peer;
+  peer.size = sizeof(sockaddr_storage);
+  return self.size > 0 &&
          getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer.storage),
                      &peer.size) == 0 &&
          IsSame(self, peer);
@@ -148,17 +160,18 @@ absl::StatusOr<OwnedFd> Listen(const SocketAddress& address) {
   }
 }
 
+std::string HostOf(const OwnedFd& listener) {
+  const SocketAddress own = OwnAddressOf(listener);
+  return Number(*Generic(own), own.size);
+}
+
 int PortOf(const OwnedFd& listener) {
-  sockaddr_storage address = {};
-  socklen_t size = sizeof(address);
-  if (getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address),
-                  &size) != 0) {
-    return 0;
-  }
+  const SocketAddress own = OwnAddressOf(listener);
+  if (own.size == 0) return 0;
   return ntohs(
-      address.ss_family == AF_INET
-          ? reinterpret_cast<const sockaddr_in*>(&address)->sin_port
-          : reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port);
+      own.storage.ss_family == AF_INET
+          ? reinterpret_cast<const sockaddr_in*>(&own.storage)->sin_port
+          : reinterpret_cast<const sockaddr_in6*>(&own.storage)->sin6_port);
 }
 
 absl::StatusOr<std::optional<OwnedFd>> Accept(const OwnedFd& listener) {
@@ -215,15 +228,11 @@ absl::StatusOr<OwnedFd> Connect(const SocketAddress& address,
 absl::StatusOr<std::string> OwnAddressTowards(const SocketAddress& address) {
   const OwnedFd chosen(
       socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  SocketAddress own;
-  own.size = sizeof(own.storage);
   if (!chosen.open() ||
-      connect(chosen.get(), Generic(address), address.size) != 0 ||
-      getsockname(chosen.get(), reinterpret_cast<sockaddr*>(&own.storage),
-                  &own.size) != 0) {
+      connect(chosen.get(), Generic(address), address.size) != 0) {
     return SystemError(errno);
   }
-  return Number(*Generic(own), own.size);
+  return HostOf(chosen);
 }
 
 absl::StatusOr<std::string> OwnAddress() {
@@ -237,8 +246,14 @@ absl::StatusOr<std::string> OwnAddress() {
           (one->ifa_flags & IFF_LOOPBACK) != 0) {
         continue;
       }
-      return Number(*one->ifa_addr, family == AF_INET ? sizeof(sockaddr_in)
-                                                      : sizeof(sockaddr_in6));
+      const std::string number =
+          Number(*one->ifa_addr, family == AF_INET ? sizeof(sockaddr_in)
+                                                   : sizeof(sockaddr_in6));
+      // Those of one link name nothing, or another host, elsewhere.
+      if (!absl::StartsWith(number, "169.254.") &&
+          !absl::StartsWith(number, "fe80:")) {
+        return number;
+      }
     }
   }
   return absl::UnavailableError("this host has no address but loopback");

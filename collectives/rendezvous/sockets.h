@@ -38,7 +38,8 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(const std::string& host,
 // A socket that listens there. Port 0 is one that is free. Errors:
 // kAlreadyExists if the port is taken; else the system's.
 absl::StatusOr<OwnedFd> Listen(const SocketAddress& address);
-// The port of a socket that listens.
+// The address, as a number, and the port of a socket that listens.
+std::string HostOf(const OwnedFd& listener);
 int PortOf(const OwnedFd& listener);
 
 // The next connection, or none if none is waiting. Errors: the system's.
@@ -55,7 +56,8 @@ absl::Status EndConnect(const OwnedFd& socket);
 // This host's own address, as a number, from which it reaches `address`. Sends
 // nothing. Errors: the system's where there is no way.
 absl::StatusOr<std::string> OwnAddressTowards(const SocketAddress& address);
-// An address of this host that is not loopback, as a number; IPv4 before IPv6.
+// An address of this host that is neither loopback nor of one link, as a
+// number; IPv4 before IPv6.
 // Error: kUnavailable if there is none.
 absl::StatusOr<std::string> OwnAddress();
 

@@ -70,11 +70,13 @@ absl::StatusOr<Listening> ListenAt(const std::string& host) {
   listening.socket = *std::move(socket);
   Place& place = listening.place;
   place.port = PortOf(listening.socket);
-  if (host.size() >= place.host.size()) {
+  // A name may lead elsewhere from another host, and takes time to look up.
+  const std::string number = HostOf(listening.socket);
+  if (number.size() >= place.host.size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the address ", host, " is too long"));
+        absl::StrCat("the address ", number, " is too long"));
   }
-  std::copy(host.begin(), host.end(), place.host.begin());
+  std::copy(number.begin(), number.end(), place.host.begin());
   LOCKSTEP_ASSIGN_OR_RETURN(place.nonce, NewNonce());
   return listening;
 }
@@ -139,9 +141,9 @@ class TcpCommunicator : public MessageCommunicator {
     mesh_.Leave(member_.has_failed() ? kFailedPatience : kLeavePatience);
   }
 
-  // Returns once all are connected.
-  absl::Status Join() {
-    return member_.Introduce(member_.introductions()[rank()]);
+  // Returns once all are connected. parent: as Introduce's.
+  absl::Status Join(MessageMember* parent = nullptr) {
+    return member_.Introduce(member_.introductions()[rank()], parent);
   }
 
  private:
@@ -186,7 +188,7 @@ class TcpCommunicator : public MessageCommunicator {
     auto group = std::make_unique<TcpCommunicator>(
         new_rank, std::move(listener), places, IntroductionsOf(ranks), options_,
         member_.timeout());
-    LOCKSTEP_RETURN_IF_ERROR(group->Join());
+    LOCKSTEP_RETURN_IF_ERROR(group->Join(&member_));
     return group;
   }
 

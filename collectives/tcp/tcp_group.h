@@ -14,7 +14,8 @@
 namespace lockstep {
 
 struct TcpGroupOptions {
-  // Where the other ranks reach this one: a name or number of this host's.
+  // Where the other ranks reach this one: an address of this host, or a name
+  // that it has here. They are told the number.
   std::string host = "127.0.0.1";
   // The run's, the same on all ranks, or "". What keys the ranks' proofs is
   // this and a number that rank 0 draws and publishes at the rendezvous: so

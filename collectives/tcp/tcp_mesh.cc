@@ -119,13 +119,18 @@ bool TcpMesh::AwaitsRanks() const {
 
 // Connecting.
 
+// A look takes no more than this rank has room for, however many come.
 void TcpMesh::AcceptAll() {
-  while (true) {
+  for (int i = 0; i < kMaxStrangers; ++i) {
     absl::StatusOr<std::optional<OwnedFd>> socket = Accept(listener_);
     // No descriptors are left: who has not joined gives one back.
     const bool full =
         !socket.ok() || strangers_.size() >= kMaxStrangers + links_.size();
-    if (full && strangers_.empty()) return error_.Update(socket.status());
+    if (full && strangers_.empty()) {
+      return error_.Update(absl::Status(
+          socket.status().code(), absl::StrCat("cannot take connections: ",
+                                               socket.status().message())));
+    }
     if (full) strangers_.pop_front();
     if (!socket.ok() || !socket->has_value()) return;
     const absl::StatusOr<Nonce> nonce = NewNonce();
@@ -274,7 +279,9 @@ void TcpMesh::Look(Clock::duration limit) {
     looked_.push_back({stranger.socket.get(), POLLIN, 0});
   }
   for (const Link& each : links_) {
-    const bool writes = each.stage == Stage::kConnecting || !each.out.empty();
+    // Before it is open, what waits in `out` cannot go yet.
+    const bool writes = each.stage == Stage::kConnecting ||
+                        (each.stage == Stage::kOpen && !each.out.empty());
     looked_.push_back({each.socket.get(),
                        static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN),
                        0});
@@ -345,7 +352,7 @@ void TcpMesh::Post(const ControlMessage& message, std::span<const int> peers) {
 }
 
 void TcpMesh::Push(Link& link, Outgoing outgoing) {
-  if (link.mute || link.stage == Stage::kEnded) return;
+  if (link.mute != 0 || link.stage == Stage::kEnded) return;
   link.out.push_back(std::move(outgoing));
   if (link.stage == Stage::kOpen) Flush(link);
 }
@@ -367,7 +374,7 @@ void TcpMesh::Flush(Link& link) {
     if (size < 0) {
       if (errno == EAGAIN || errno == EINTR) return;
       // What the peer has said may still be there to receive.
-      link.mute = true;
+      link.mute = errno;
       link.out.clear();
       return;
     }
@@ -397,7 +404,8 @@ void TcpMesh::Receive(Link& link, int peer, Take take) {
     const ssize_t size = recvmsg(link.socket.get(), &message, 0);
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (size <= 0) {
-      const int error = size == 0 ? 0 : errno;
+      // The kernel tells an error once: a link that it gave up has an end here.
+      const int error = size == 0 ? link.mute : errno;
       return End(link,
                  IsEndOfProcess(error)
                      ? "died"
@@ -420,11 +428,11 @@ bool TcpMesh::Parse(Link& link, int peer, Take take) {
     WireHeader header;
     std::memcpy(&header, bytes.data(), sizeof(header));
     absl::string_view rest = bytes.substr(sizeof(header));
-    const bool is_control = header.kind < kPiece;
+    const bool is_control = ControlMessage::Allows(header.kind, header.size);
+    const bool is_credit = header.kind == kCredit && header.size == 0;
     if (header.released > link.pieces_sent ||
-        (is_control && header.size > ControlMessage::kMaxBody) ||
-        (header.kind == kPiece && !BeginPiece(link, header.size, rest)) ||
-        header.kind < 0 || header.kind > kCredit) {
+        !(is_control || is_credit ||
+          (header.kind == kPiece && BeginPiece(link, header.size, rest)))) {
       End(link, "sent what is no message of this group");
       return false;
     }
@@ -513,17 +521,18 @@ bool TcpMesh::IsIdle() const {
 // answer: only then does closing an end where something came that was not read
 // lose nothing.
 void TcpMesh::Leave(absl::Duration patience) {
+  const auto holds = [this](Link& link) {
+    if (link.stage != Stage::kOpen || link.mute != 0) return false;
+    Flush(link);
+    int unanswered = 0;
+    ioctl(link.socket.get(), SIOCOUTQ, &unanswered);
+    pollfd ended = {link.socket.get(), 0, 0};  // By the other end.
+    return (!link.out.empty() || unanswered != 0) && poll(&ended, 1, 0) == 0;
+  };
+  // All get their turns: one that is silent takes no time from the others.
   const Deadline deadline(patience);
-  for (Link& each : links_) {
-    while (each.stage == Stage::kOpen && !each.mute && !deadline.passed()) {
-      Flush(each);
-      int unanswered = 0;
-      ioctl(each.socket.get(), SIOCOUTQ, &unanswered);
-      if (each.out.empty() && unanswered == 0) break;
-      pollfd ended = {each.socket.get(), 0, 0};
-      if (poll(&ended, 1, 0) > 0) break;  // By the other end.
-      std::this_thread::sleep_for(std::chrono::microseconds(100));
-    }
+  while (std::ranges::count_if(links_, holds) > 0 && !deadline.passed()) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   links_.clear();
 }

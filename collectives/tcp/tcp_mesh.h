@@ -119,7 +119,7 @@ class TcpMesh : public ControlChannel {
     std::string obstacle;  // Why it could not connect.
     std::string lost;      // Why it ended.
 
-    bool mute = false;  // The other end takes nothing more.
+    int mute = 0;  // Why the other end takes nothing more, an errno.
     std::deque<Outgoing> out;
     size_t sent = 0;  // Bytes of out.front().
 

@@ -34,6 +34,7 @@
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/host/host_group.h"
+#include "collectives/rendezvous/protocol.h"
 #include "collectives/rendezvous/rendezvous.h"
 #include "collectives/tcp/tcp_group.h"
 
@@ -267,6 +268,8 @@ const char* Name(Backend backend) {
   constexpr const char* kNames[] = {"Threads", "Processes", "Mixed", "Tcp"};
   return kNames[static_cast<size_t>(backend)];
 }
+
+bool IsBuilt(Backend backend) { return backend != Backend::kTcp || CanProve(); }
 
 std::vector<absl::StatusOr<std::string>> RunRanksCollect(
     Backend backend, int world_size,

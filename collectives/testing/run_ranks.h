@@ -25,6 +25,9 @@ enum class Backend { kThreads, kProcesses, kMixed, kTcp };
 // "Threads", "Processes", "Mixed", "Tcp": for the names of parameterised tests.
 const char* Name(Backend backend);
 
+// Whether this was built with what it needs, for kTcp OpenSSL.
+bool IsBuilt(Backend backend);
+
 struct RunRanksOptions {
   GroupOptions group;
   // For the whole run. Processes that are still there are then killed and

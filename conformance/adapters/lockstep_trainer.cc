@@ -24,7 +24,7 @@
 #include "collectives/launch/rank_environment.h"
 #include "conformance/protocol/case.h"
 #include "conformance/protocol/rank_output.h"
-#include "models/cpu/classifier.h"
+#include "models/cpu/cpu_model.h"
 #include "models/data/dataset.h"
 #include "models/io/safetensors.h"
 #include "models/model.h"
@@ -48,11 +48,12 @@ std::string KeyOf(std::span<const float> image, int32_t label) {
 // several times, the first counts.
 class SampleFinder {
  public:
-  explicit SampleFinder(const Dataset& data) : image_size_(data.image_size()) {
+  explicit SampleFinder(const MemoryDataset& data)
+      : image_size_(data.image_size()) {
     std::vector<float> image(data.image_size());
-    for (int64_t i = 0; i < data.size; ++i) {
+    for (int64_t i = 0; i < data.size(); ++i) {
       data.GatherImages(std::span(&i, 1), image);
-      positions_.emplace(KeyOf(image, data.labels[i]), i);
+      positions_.emplace(KeyOf(image, data.label(i)), i);
     }
   }
 
@@ -83,12 +84,14 @@ class SampleFinder {
 // SampleFinder's.
 class ObservedModel : public Model {
  public:
-  ObservedModel(std::unique_ptr<Model> model, const Dataset& train,
-                const Dataset& test)
+  ObservedModel(std::unique_ptr<Model> model, const MemoryDataset& train,
+                const MemoryDataset& test)
       : model_(std::move(model)), train_(train), test_(test) {}
 
   Parameters& parameters() override { return model_->parameters(); }
   Buffers& buffers() override { return model_->buffers(); }
+  const Shape& input_shape() const override { return model_->input_shape(); }
+  int64_t classes() const override { return model_->classes(); }
   int ConvertSyncBatchNorm(Communicator& group) override {
     return model_->ConvertSyncBatchNorm(group);
   }
@@ -135,8 +138,8 @@ std::string WhyUnsupported(const Case& c) {
 }
 
 // The images' float32 are bytes over 255, as Dataset gives them back.
-absl::StatusOr<Dataset> ReadDataset(const Safetensors& data,
-                                    const std::string& part) {
+absl::StatusOr<MemoryDataset> ReadDataset(const Safetensors& data,
+                                          const std::string& part) {
   const auto images = data.tensors.find(part + ".images");
   const auto labels = data.tensors.find(part + ".labels");
   if (images == data.tensors.end() || labels == data.tensors.end() ||
@@ -150,13 +153,13 @@ absl::StatusOr<Dataset> ReadDataset(const Safetensors& data,
         part, ".labels int64 [n]"));
   }
   const std::vector<int64_t>& shape = images->second.shape;
-  Dataset set{.size = shape[0],
-              .channels = shape[1],
-              .height = shape[2],
-              .width = shape[3],
-              .num_classes = 10,
-              .images = {},
-              .labels = {}};
+  if (shape[1] != 1) {
+    return absl::DataLossError(absl::StrCat("data.safetensors: ", part,
+                                            ".images has ", shape[1],
+                                            " channels, not one"));
+  }
+  constexpr int kClasses = 10;
+  std::vector<uint8_t> bytes, classes;
   for (const float value : images->second.Values<float>()) {
     const float byte = std::round(value * 255);
     if (!(byte >= 0 && byte <= 255) || byte / 255.0f != value) {
@@ -164,16 +167,17 @@ absl::StatusOr<Dataset> ReadDataset(const Safetensors& data,
                                               ".images has ", value,
                                               ", which is no byte over 255"));
     }
-    set.images.push_back(static_cast<uint8_t>(byte));
+    bytes.push_back(static_cast<uint8_t>(byte));
   }
   for (const int64_t label : labels->second.Values<int64_t>()) {
-    if (label < 0 || label >= set.num_classes) {
+    if (label < 0 || label >= kClasses) {
       return absl::DataLossError(
           absl::StrCat("data.safetensors: ", part, ".labels has ", label));
     }
-    set.labels.push_back(static_cast<uint8_t>(label));
+    classes.push_back(static_cast<uint8_t>(label));
   }
-  return set;
+  return MemoryDataset({shape[2], shape[3], 1}, kClasses, std::move(bytes),
+                       std::move(classes));
 }
 
 void Append(const std::string& prefix, NamedTensors tensors,
@@ -205,10 +209,9 @@ void Record(const Case& c, ObservedModel& model, int64_t step,
   }
 }
 
-absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(Communicator& group,
-                                                       ObservedModel& model,
-                                                       const Case& c,
-                                                       const Dataset& train) {
+absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(
+    Communicator& group, ObservedModel& model, const Case& c,
+    const MemoryDataset& train) {
   TrainerOptions options;
   options.batch_size = c.global_batch();
   options.learning_rate = static_cast<float>(c.learning_rate);
@@ -216,14 +219,15 @@ absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(Communicator& group,
   options.sharding = Sharding::kContiguous;
   LOCKSTEP_ASSIGN_OR_RETURN(
       DistributedSampler order,
-      DistributedSampler::Create(
-          {.dataset_size = train.size, .shuffle = c.shuffle, .seed = c.seed}));
+      DistributedSampler::Create({.dataset_size = train.size(),
+                                  .shuffle = c.shuffle,
+                                  .seed = c.seed}));
   return Trainer::Create(
       group, model, train, options,
       std::make_unique<DistributedSampler>(std::move(order)));
 }
 
-absl::Status Evaluate(Trainer& trainer, const Dataset& test,
+absl::Status Evaluate(Trainer& trainer, const MemoryDataset& test,
                       const ObservedModel& model, RankOutput& output) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, trainer.Evaluate(test));
   const auto count = static_cast<double>(metrics.samples);
@@ -238,9 +242,9 @@ absl::Status TrainCase(Communicator& group, const CaseFolder& folder,
                        RankOutput& output) {
   SetComputeThreads(1);
   const Case& c = folder.c;
-  LOCKSTEP_ASSIGN_OR_RETURN(const Dataset train,
+  LOCKSTEP_ASSIGN_OR_RETURN(const MemoryDataset train,
                             ReadDataset(folder.files.data, "train"));
-  LOCKSTEP_ASSIGN_OR_RETURN(const Dataset test,
+  LOCKSTEP_ASSIGN_OR_RETURN(const MemoryDataset test,
                             ReadDataset(folder.files.data, "test"));
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Model> plain,
                             CreateModel(c.model, /*seed=*/0));

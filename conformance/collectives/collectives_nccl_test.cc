@@ -155,14 +155,25 @@ TEST(DeviceMirrorTest, ShowsWhatTheDeviceWroteBesideAnOutput) {
 
 TEST(StagedCommunicatorTest, TellsEveryRankOfACallThatOneCannotMake) {
   if (!HasNcclRanks()) return;
-  const auto ranks = StagedNcclRanks(NcclOptions())(
-      3, [](Communicator& group) -> absl::StatusOr<std::string> {
-        std::vector<float> input(1), output(group.rank() == 1 ? 2 : 3);
-        LOCKSTEP_RETURN_IF_ERROR(group.AllGather(input, output));
-        return "";
-      });
-  EXPECT_THAT(ranks, Each(StatusIs(absl::StatusCode::kInvalidArgument,
-                                   HasSubstr("rank 1 called AllGather"))));
+  const auto expect = [](const std::string& said, auto call) {
+    const auto ranks = StagedNcclRanks(NcclOptions())(
+        3, [&](Communicator& group) -> absl::StatusOr<std::string> {
+          LOCKSTEP_RETURN_IF_ERROR(call(group, group.rank() == 1));
+          return "";
+        });
+    EXPECT_THAT(ranks, Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                                     HasSubstr("rank 1 called " + said))));
+  };
+  expect("AllGather", [](Communicator& group, bool wrong) {
+    std::vector<float> input(1), output(wrong ? 2 : 3);
+    return group.AllGather(input, output);
+  });
+  expect("Allocate(-1 bytes)", [](Communicator& group, bool wrong) {
+    return group.Allocate(wrong ? -1 : 8).status();
+  });
+  expect("Allocate(9 bytes)", [](Communicator& group, bool wrong) {
+    return group.Allocate(wrong ? 9 : 8).status();
+  });
 }
 
 }  // namespace

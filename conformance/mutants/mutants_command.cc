@@ -22,6 +22,7 @@
 #include "conformance/check/judge/judge_mutants.h"
 #include "conformance/collectives/collective_checker.h"
 #include "conformance/evaluation.h"
+#include "conformance/loading/loading_checks.h"
 #include "conformance/mutant.h"
 #include "conformance/network/network_checks.h"
 #include "conformance/sampling/sampling_mutants.h"
@@ -31,8 +32,8 @@
 #include "report/write.h"
 
 ABSL_FLAG(std::string, folder, "",
-          "some of the folders: training, evaluation, sampling, syncbn, "
-          "network, collectives, check; default: all");
+          "some of the folders: training, evaluation, sampling, loading, "
+          "syncbn, network, collectives, check; default: all");
 ABSL_FLAG(std::string, name, "",
           "some of the mutants, as --list names them, with their folder or "
           "without; default: all");
@@ -198,9 +199,9 @@ absl::StatusOr<int> PlantAll(const std::vector<Mutant>& mutants,
 }  // namespace
 
 std::vector<MutantSuite> AllMutantSuites() {
-  return {TrainingMutants(),  EvaluationMutants(), SamplingMutants(),
-          BatchNormMutants(), NetworkMutants(),    CollectiveMutants(),
-          JudgeMutants()};
+  return {TrainingMutants(),   EvaluationMutants(), SamplingMutants(),
+          LoadingMutants(),    BatchNormMutants(),  NetworkMutants(),
+          CollectiveMutants(), JudgeMutants()};
 }
 
 MutantTotals MutantTotalsOf(std::span<const PlantedResult> results) {

@@ -201,8 +201,8 @@ TEST(MutantsMainTest, ListsEveryFolder) {
   const SubprocessResult result = RunMutants({"--list"});
   EXPECT_EQ(result.exit_status, 0);
   EXPECT_THAT(result.err, IsEmpty());
-  for (const char* folder : {"training", "evaluation", "sampling", "syncbn",
-                             "network", "collectives", "check"}) {
+  for (const char* folder : {"training", "evaluation", "sampling", "loading",
+                             "syncbn", "network", "collectives", "check"}) {
     EXPECT_THAT(result.out, HasSubstr(absl::StrCat(folder, ".")));
     const SubprocessResult alone =
         RunMutants({"--list", absl::StrCat("--folder=", folder)});

@@ -1,19 +1,20 @@
-// The gradients command gives ResNet-18's gradients, buffers and loss: those of
+// The gradients command gives a network's gradients, buffers and loss: those of
 // the reference, and, from files that PyTorch wrote, those of PyTorch.
 //
-// The images have 28 x 28 pixels, with two million ReLU inputs, of which some
-// are zero but for rounding. Where one is, a pixel's part of one sample's
-// gradient comes or goes, which changes a small tensor's gradient by up to a
-// hundredth of its norm or so. Gradients may therefore differ by kGradient of
-// it. Local and synchronised batch norm differ by ten times that in most
-// tensors, which is asserted. What rounding alone may do is the subject of
-// network_equivalence_test. Losses and buffers have no such jumps.
+// ResNet-18's images have 28 x 28 pixels, with two million ReLU inputs, of
+// which some are zero but for rounding. Where one is, a pixel's part of one
+// sample's gradient comes or goes, which changes a small tensor's gradient by
+// up to a hundredth of its norm or so. Gradients may therefore differ by
+// kGradient of it. Local and synchronised batch norm differ by ten times that
+// in most tensors, which is asserted. What rounding alone may do is the subject
+// of network_equivalence_test. Losses and buffers have no such jumps.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <memory>
 #include <string>
@@ -31,13 +32,12 @@
 #include "conformance/checks.h"
 #include "conformance/network/network_checks.h"
 #include "conformance/network/network_run.h"
-#include "conformance/network/resnet_reference.h"
 #include "conformance/reference/bounded.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/cpu/cpu_model.h"
 #include "models/io/safetensors.h"
 #include "models/model.h"
-#include "models/networks/networks.h"
 #include "models/train/test_inputs.h"
 
 namespace lockstep::conformance {
@@ -50,6 +50,19 @@ constexpr int kDeadlineSeconds = 200;
 constexpr int64_t kSamples = 5;
 constexpr double kGradient = 3e-2;  // Of a tensor's norm.
 constexpr double kSmooth = 1e-5;    // Of losses and of buffers' norms.
+
+const TestedNetwork& ResNet18() {
+  static const auto& tested =
+      *new TestedNetwork("resnet18", {1, 28, 28, 10}, {});
+  return tested;
+}
+
+// Without batch norm, and with images of three channels, not square.
+const TestedNetwork& Vit() {
+  static const auto& tested = *new TestedNetwork(
+      "vit:patch=4,width=24,depth=2,heads=3", {3, 16, 12, 10}, {});
+  return tested;
+}
 
 // How many samples each rank has, as the command deals them, by world size.
 const std::map<int, std::vector<int64_t>> kDeals = {
@@ -72,7 +85,8 @@ double DistanceOf(std::vector<double> a, const std::vector<double>& b) {
 }
 
 // OK if `got` is `want`: kDataLoss with the first tensor that is not.
-absl::Status CheckAnswer(const Answer& got, const Answer& want) {
+absl::Status CheckAnswer(const TestedNetwork& tested, const Answer& got,
+                         const Answer& want) {
   const auto check = [](const std::string& what, double distance,
                         double tolerance) {
     if (distance <= tolerance) return absl::OkStatus();
@@ -92,12 +106,12 @@ absl::Status CheckAnswer(const Answer& got, const Answer& want) {
                  tolerance);
   };
   double norm = 0;
-  for (const ParameterSpec& spec : ResNetParameterSpecs()) {
+  for (const ParameterSpec& spec : tested.specs()) {
     // A gradient that is zero is compared with its convolution's, the last.
-    if (!HasZeroGradient(spec)) norm = Norm(want.tensors.at(spec.name));
+    if (!tested.HasZeroGradient(spec)) norm = Norm(want.tensors.at(spec.name));
     LOCKSTEP_RETURN_IF_ERROR(compare(spec, kGradient * norm));
   }
-  for (const ParameterSpec& spec : ResNetBufferSpecs()) {
+  for (const ParameterSpec& spec : tested.buffer_specs()) {
     LOCKSTEP_RETURN_IF_ERROR(
         compare(spec, kSmooth * Norm(want.tensors.at(spec.name))));
   }
@@ -112,7 +126,8 @@ std::vector<double> Widened(const NamedTensor& tensor) {
 }
 
 // A file with an answer. Every counter in it must have become `batches`.
-absl::StatusOr<Answer> ReadAnswer(const std::string& path, double batches) {
+absl::StatusOr<Answer> ReadAnswer(const TestedNetwork& tested,
+                                  const std::string& path, double batches) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Safetensors file, ReadSafetensors(path));
   Answer answer;
   for (const auto& [name, tensor] : file.tensors) {
@@ -125,8 +140,10 @@ absl::StatusOr<Answer> ReadAnswer(const std::string& path, double batches) {
                                : Widened<float>(tensor);
   }
   answer.loss = answer.tensors.at("loss").at(0);
+  answer.tensors.erase("evaluation");  // Of PyTorch alone.
+  answer.tensors.erase("outputs");
   EXPECT_EQ(answer.tensors.size(),
-            ResNetParameterSpecs().size() + ResNetBufferSpecs().size() + 1);
+            tested.specs().size() + tested.buffer_specs().size() + 1);
   return answer;
 }
 
@@ -138,29 +155,31 @@ Answer AnswerOf(double loss_sum, const std::vector<double>& gradient,
     const auto begin = all.begin() + spec.offset;
     answer.tensors[spec.name] = {begin, begin + spec.size};
   };
-  for (const ParameterSpec& spec : ResNetParameterSpecs()) add(spec, gradient);
-  for (const ParameterSpec& spec : ResNetBufferSpecs()) add(spec, running);
+  for (const ParameterSpec& spec : ResNet18().specs()) add(spec, gradient);
+  for (const ParameterSpec& spec : ResNet18().buffer_specs())
+    add(spec, running);
   return answer;
 }
 
 // Runs the command from `folder` on `weights` and `batch` there.
-absl::StatusOr<Answer> RunGradients(const std::string& folder, int nproc,
+absl::StatusOr<Answer> RunGradients(const TestedNetwork& tested,
+                                    const std::string& folder, int nproc,
                                     bool sync_bn) {
   const CommandOutcome outcome = RunCommand(
       absl::StrCat("env BUILD_WORKING_DIRECTORY=", folder,
-                   " models/train/gradients --model=resnet18 --weights=weights "
-                   "--batch=batch --out=out --nproc=",
-                   nproc, sync_bn ? " --sync_bn" : ""),
+                   " models/train/gradients --model=", tested.spec(),
+                   " --weights=weights --batch=batch --out=out --nproc=", nproc,
+                   sync_bn ? " --sync_bn" : ""),
       kDeadlineSeconds);
   if (outcome.exit_status != 0) return absl::InternalError(outcome.output);
-  return ReadAnswer(folder + "/out", /*batches=*/1);
+  return ReadAnswer(tested, folder + "/out", /*batches=*/1);
 }
 
 // In how many parameters' gradients by ten tolerances.
 size_t TensorsThatDiffer(const Answer& a, const Answer& b) {
   size_t count = 0;
-  for (const ParameterSpec& spec : ResNetParameterSpecs()) {
-    if (HasZeroGradient(spec)) continue;
+  for (const ParameterSpec& spec : ResNet18().specs()) {
+    if (ResNet18().HasZeroGradient(spec)) continue;
     const std::vector<double>& want = b.tensors.at(spec.name);
     const double distance = DistanceOf(a.tensors.at(spec.name), want);
     if (distance > 10 * kGradient * Norm(want)) ++count;
@@ -176,17 +195,21 @@ void ExpectAnswers(const std::string& folder, const std::vector<int>& slice,
   const Answer& synchronised = local.at(1);
   for (const auto& [nproc, without_sync] : local) {
     if (!IsTried(nproc, slice)) continue;
-    const auto with = RunGradients(folder, nproc, /*sync_bn=*/true);
+    const auto with = RunGradients(ResNet18(), folder, nproc, /*sync_bn=*/true);
     ASSERT_THAT(with, IsOk()) << nproc;
-    EXPECT_THAT(CheckAnswer(*with, synchronised), IsOk()) << nproc;
-    const auto without = RunGradients(folder, nproc, /*sync_bn=*/false);
+    EXPECT_THAT(CheckAnswer(ResNet18(), *with, synchronised), IsOk()) << nproc;
+    const auto without =
+        RunGradients(ResNet18(), folder, nproc, /*sync_bn=*/false);
     ASSERT_THAT(without, IsOk()) << nproc;
-    EXPECT_THAT(CheckAnswer(*without, without_sync), IsOk()) << nproc;
+    EXPECT_THAT(CheckAnswer(ResNet18(), *without, without_sync), IsOk())
+        << nproc;
     if (nproc == 1) continue;
-    EXPECT_THAT(CheckAnswer(*without, synchronised), Not(IsOk())) << nproc;
-    EXPECT_THAT(CheckAnswer(*with, without_sync), Not(IsOk())) << nproc;
+    EXPECT_THAT(CheckAnswer(ResNet18(), *without, synchronised), Not(IsOk()))
+        << nproc;
+    EXPECT_THAT(CheckAnswer(ResNet18(), *with, without_sync), Not(IsOk()))
+        << nproc;
     EXPECT_GT(2 * TensorsThatDiffer(without_sync, synchronised),
-              ResNetParameterSpecs().size())
+              ResNet18().specs().size())
         << nproc;
   }
 }
@@ -198,13 +221,12 @@ std::string EmptyFolder(const std::string& name) {
   return folder;
 }
 
-// The fixture's weights as a file, beside RandomBatch.
-void WriteInputs(const std::string& folder, const Safetensors& batch) {
-  const std::unique_ptr<Model> model = CreateResNet18(/*seed=*/0);
-  const std::vector<float> parameters = NetworkParameters(1, kResNet);
-  const std::vector<float> running = NetworkRunning(1, kResNet);
-  std::ranges::copy(parameters, model->parameters().values().begin());
-  std::ranges::copy(running, model->buffers().floats().begin());
+// The fixture's weights as a file, beside `batch`.
+void WriteInputs(const TestedNetwork& tested, const std::string& folder,
+                 const Safetensors& batch) {
+  const std::unique_ptr<Model> model = tested.CreateModel();
+  std::ranges::copy(tested.start(), model->parameters().values().begin());
+  std::ranges::copy(tested.Running(1), model->buffers().floats().begin());
   ASSERT_THAT(WriteSafetensors(folder + "/weights", WeightsOf(*model)), IsOk());
   ASSERT_THAT(WriteSafetensors(folder + "/batch", batch), IsOk());
 }
@@ -212,56 +234,73 @@ void WriteInputs(const std::string& folder, const Safetensors& batch) {
 TEST(GradientsCommandTest, GivesWhatTheReferenceGives) {
   const Safetensors batch = RandomBatch(kSamples);
   const std::string folder = EmptyFolder("gradients_reference");
-  WriteInputs(folder, batch);
+  WriteInputs(ResNet18(), folder, batch);
   Samples samples{.images = batch.tensors.at("images").Values<float>(),
                   .labels = {}};
   for (const double label : Widened<int64_t>(batch.tensors.at("labels"))) {
     samples.labels.push_back(static_cast<int32_t>(label));
   }
-  const std::vector<float> parameters = NetworkParameters(1, kResNet);
-  const std::vector<float> running = NetworkRunning(1, kResNet);
+  const std::vector<float> running = ResNet18().Running(1);
   std::map<int, Answer> local;
   for (const auto& [nproc, deal] : kDeals) {
     if (!IsTried(nproc, {1, 2})) continue;
-    const LocalStep step =
-        LocalReferenceStep(parameters, running, samples, deal);
+    const LocalStep step = LocalReferenceStep(
+        {ResNet18(), /*step=*/0, ResNet18().start(), running, samples}, deal);
     local[nproc] = AnswerOf(step.loss_sum, step.gradient, step.running[0]);
   }
   ExpectAnswers(folder, {1, 2}, local);
 }
 
-// A Python that has PyTorch; empty if there is none.
-std::string PythonWithTorch(std::string& why) {
-  for (const char* python : {"python3", "/usr/bin/python3"}) {
-    const CommandOutcome outcome = RunCommand(
-        absl::StrCat(python, " -c 'import torch, numpy'"), kDeadlineSeconds);
-    if (outcome.exit_status == 0) return python;
-    const std::string error = outcome.output.substr(
-        outcome.output.find_last_of('\n', outcome.output.size() - 2) + 1);
-    absl::StrAppend(&why, python, ": ", error);
-  }
-  return "";
+// Images [kSamples, c, h, w] of noise, and labels.
+Safetensors NoiseFor(const TestedNetwork& tested) {
+  const Samples samples = tested.Batch(9, kSamples);
+  const auto& [c, h, w, classes] = tested.input();
+  Safetensors batch;
+  batch.tensors["images"] =
+      NamedTensor::Of<float>({kSamples, c, h, w}, samples.images);
+  batch.tensors["labels"] = NamedTensor::Of<int64_t>(
+      {kSamples},
+      std::vector<int64_t>(samples.labels.begin(), samples.labels.end()));
+  return batch;
 }
 
 TEST(GradientsCommandTest, GivesWhatPyTorchGivesOnItsOwnFiles) {
-  std::string why;
-  const std::string python = PythonWithTorch(why);
-  if (python.empty()) GTEST_SKIP() << "no PyTorch: " << why;
   const std::string folder = EmptyFolder("gradients_torch");
-  const CommandOutcome outcome = RunCommand(
-      absl::StrCat(python,
-                   " -B conformance/network/testdata/torch_gradients.py ",
-                   folder, IsExhaustive() ? " 1 2 4" : " 1 4"),
-      kDeadlineSeconds);
-  ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
+  std::string cases;
+  for (const TestedNetwork* const tested : {&ResNet18(), &Vit()}) {
+    const std::string name = tested == &Vit() ? "vit" : "resnet";
+    const auto& [c, h, w, classes] = tested->input();
+    std::filesystem::create_directories(folder + "/" + name);
+    WriteInputs(*tested, folder + "/" + name, NoiseFor(*tested));
+    absl::StrAppend(&cases, name, " ", tested->spec(), " ", c, " ", h, " ", w,
+                    " ", classes, " step 1", IsExhaustive() ? " 2 4" : " 4",
+                    "\n");
+  }
+  std::ofstream(folder + "/cases") << cases;
+  RunPythonTest("torch, numpy",
+                "-B conformance/reference/testdata/torch_networks.py " + folder,
+                kDeadlineSeconds);
+  if (IsSkipped() || HasFailure()) return;
+  const auto read = [&](const TestedNetwork& tested, const std::string& path) {
+    auto answer = ReadAnswer(tested, absl::StrCat(folder, path), 1);
+    EXPECT_THAT(answer, IsOk());
+    return *std::move(answer);
+  };
+  // What PyTorch saved.
+  for (const char* name : {"/resnet", "/vit"}) {
+    std::filesystem::rename(absl::StrCat(folder, name, "/saved"),
+                            absl::StrCat(folder, name, "/weights"));
+  }
   std::map<int, Answer> local;
   for (const auto& [nproc, deal] : kDeals) {
     if (!IsTried(nproc, {1, 4})) continue;
-    auto answer = ReadAnswer(absl::StrCat(folder, "/torch_", nproc), 1);
-    ASSERT_THAT(answer, IsOk());
-    local[nproc] = *std::move(answer);
+    local[nproc] = read(ResNet18(), absl::StrCat("/resnet/answer_", nproc));
   }
-  ExpectAnswers(folder, {4}, local);
+  ExpectAnswers(folder + "/resnet", {4}, local);
+  const Answer vit = read(Vit(), "/vit/answer_1");
+  const auto got = RunGradients(Vit(), folder + "/vit", 2, /*sync_bn=*/false);
+  ASSERT_THAT(got, IsOk());
+  EXPECT_THAT(CheckAnswer(Vit(), *got, vit), IsOk());
 }
 
 }  // namespace

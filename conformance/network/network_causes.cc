@@ -8,6 +8,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -16,8 +17,8 @@
 #include "conformance/checks.h"
 #include "conformance/network/network_checks.h"
 #include "conformance/network/network_run.h"
-#include "conformance/network/resnet_reference.h"
 #include "models/model.h"
+#include "models/networks/network.h"
 
 namespace lockstep::conformance {
 namespace {
@@ -36,11 +37,12 @@ std::optional<size_t> FirstDifference(std::span<const uint64_t> a,
 
 // "; ranks 0, 1 agree, ranks 2, 3 agree", where equal groups of several do;
 // else "".
-std::string GroupsOf(const NetworkTrace& trace, size_t moment) {
+std::string GroupsOf(const TestedNetwork& tested, const NetworkTrace& trace,
+                     size_t moment) {
   std::vector<std::vector<size_t>> groups;
   for (size_t rank = 0; rank < trace.ranks.size(); ++rank) {
     const auto alike = [&](const std::vector<size_t>& group) {
-      return DifferenceOfRanks(trace.ranks[group[0]][moment],
+      return DifferenceOfRanks(tested, trace.ranks[group[0]][moment],
                                trace.ranks[rank][moment])
           .empty();
     };
@@ -68,9 +70,10 @@ std::string LayerOf(const ParameterSpec& spec) {
 }
 
 // Where one batch norm's running statistics differ and no other's.
-std::string OneNorm(const RankMoment& a, const RankMoment& b) {
+std::string OneNorm(const TestedNetwork& tested, const RankMoment& a,
+                    const RankMoment& b) {
   std::set<std::string> norms, different;
-  for (const ParameterSpec& spec : NetworkBufferSpecs()) {
+  for (const ParameterSpec& spec : tested.buffer_specs()) {
     norms.insert(LayerOf(spec));
     const auto begin = a.running.begin() + spec.offset;
     if (!std::equal(begin, begin + spec.size,
@@ -83,16 +86,57 @@ std::string OneNorm(const RankMoment& a, const RankMoment& b) {
                       *different.begin(), " alone: not synchronised there?");
 }
 
-// Where the gradients of every batch norm's parameters differ and no other's.
-std::string NormGradients(const RankMoment& a, const RankMoment& b) {
-  const auto& specs = NetworkSpecs();
+// Where the gradients of every batch norm's parameters, or of one layer's,
+// differ and no other's.
+std::string LayerGradients(const TestedNetwork& tested, const RankMoment& a,
+                           const RankMoment& b) {
+  const auto& specs = tested.specs();
   if (a.gradients.size() != specs.size()) return "";
+  std::set<std::string> different;
+  bool norms = true;
   for (size_t i = 0; i < specs.size(); ++i) {
     const bool differs = a.gradients[i] != b.gradients[i];
-    if (differs != IsNorm(specs[i])) return "";
+    if (differs) different.insert(LayerOf(specs[i]));
+    norms = norms && differs == tested.IsNorm(specs[i]);
   }
-  return "; those of every batch norm differ, and no others: not reduced?";
+  if (different.empty()) return "";
+  if (norms) {
+    return "; those of every batch norm differ, and no others: not reduced?";
+  }
+  if (different.size() > 1) return "";
+  return absl::StrCat("; those of ", *different.begin(),
+                      " differ, and no others: not reduced?");
 }
+
+// An attention's heads among the rows of the linear layer before it, whose
+// outputs are queries, keys and values.
+struct AttentionRows {
+  std::string name;
+  const ParameterSpec& weight;
+  const ParameterSpec& bias;
+  int64_t heads;
+
+  int64_t width() const { return bias.size / 3; }
+  int64_t head_size() const { return width() / heads; }
+
+  // Whether all rows of the head are zero in `all`.
+  bool IsZero(int64_t head, std::span<const double> all) const {
+    const int64_t columns = weight.size / bias.size;
+    for (int64_t part = 0; part < 3; ++part) {
+      const int64_t row = part * width() + head * head_size();
+      const auto rows =
+          all.subspan(weight.offset + row * columns, head_size() * columns);
+      if (std::ranges::count(rows, 0) != std::ssize(rows)) return false;
+    }
+    return true;
+  }
+
+  template <typename T>
+  void ScaleQueries(T factor, std::span<T> all) const {
+    for (T& v : all.subspan(weight.offset, weight.size / 3)) v *= factor;
+    for (T& v : all.subspan(bias.offset, width())) v *= factor;
+  }
+};
 
 double Dot(std::span<const double> a, std::span<const double> b) {
   double sum = 0;
@@ -128,8 +172,9 @@ bool Near(double k, double what) {
 
 }  // namespace
 
-std::string DifferenceOfRanks(const RankMoment& a, const RankMoment& b) {
-  const auto& specs = NetworkSpecs();
+std::string DifferenceOfRanks(const TestedNetwork& tested, const RankMoment& a,
+                              const RankMoment& b) {
+  const auto& specs = tested.specs();
   if (const auto i = FirstDifference(a.gradients, b.gradients)) {
     return "gradients: " + specs[*i].name;
   }
@@ -140,7 +185,7 @@ std::string DifferenceOfRanks(const RankMoment& a, const RankMoment& b) {
     }
     return absl::StrFormat(
         "running statistics: %s is %.9g and %.9g",
-        ElementName(NetworkBufferSpecs(), static_cast<int64_t>(i)),
+        ElementName(tested.buffer_specs(), static_cast<int64_t>(i)),
         a.running[i], b.running[i]);
   }
   if (a.batches != b.batches) return "num_batches_tracked";
@@ -150,13 +195,14 @@ std::string DifferenceOfRanks(const RankMoment& a, const RankMoment& b) {
   return "";
 }
 
-std::string CauseOfDifference(const NetworkTrace& trace, size_t rank,
+std::string CauseOfDifference(const TestedNetwork& tested,
+                              const NetworkTrace& trace, size_t rank,
                               size_t moment) {
   const RankMoment& zero = trace.ranks[0][moment];
   const RankMoment& own = trace.ranks[rank][moment];
   for (const std::string& cause :
-       {GroupsOf(trace, moment), NormGradients(zero, own),
-        zero.gradients == own.gradients ? OneNorm(zero, own) : ""}) {
+       {GroupsOf(tested, trace, moment), LayerGradients(tested, zero, own),
+        zero.gradients == own.gradients ? OneNorm(tested, zero, own) : ""}) {
     if (!cause.empty()) return cause;
   }
   return "";
@@ -165,17 +211,30 @@ std::string CauseOfDifference(const NetworkTrace& trace, size_t rank,
 std::string StepCauses::OfGradient(const ParameterSpec& spec,
                                    std::span<const float> got) {
   const std::vector<double> all(got.begin(), got.end());
-  const std::vector<double>& local = Local().gradient;
-  if (Distance(all, local) <= kFit * Distance(want_.gradient, local)) {
+  const auto own = std::span(all).subspan(spec.offset, spec.size);
+  if (std::ranges::count(own, 0) == spec.size) {
+    return "; it is zero: not trained?";
+  }
+  if (run_.tested->network().Count<BatchNormOp>() > 0 &&
+      Fits(all, Local().gradient)) {
     return "; the gradients are those of each rank's own batch: local batch "
            "norm?";
   }
   if (IsMeanOfMeans(all)) {
     return "; the gradients are the mean of the ranks' means, without weights";
   }
+  if (IsOfLocalMasks(all)) {
+    return "; the gradients are those of random masks that each rank draws for "
+           "its samples from number 0 on: keyed by the rank's own numbers?";
+  }
+  if (const std::string cause = OfAttention(all); !cause.empty()) return cause;
+  if (std::ranges::all_of(got.subspan(spec.offset, spec.size), [](float v) {
+        return (std::bit_cast<uint32_t>(v) & 0xffff) == 0;
+      })) {
+    return "; its values are bfloat16's: in a coarser type than float32?";
+  }
   const auto k =
-      FactorOf(std::span(all).subspan(spec.offset, spec.size),
-               std::span(want_.gradient).subspan(spec.offset, spec.size));
+      FactorOf(own, std::span(want_.gradient).subspan(spec.offset, spec.size));
   if (!k || Near(*k, 1)) return "";
   if (Near(*k, run_.world_size())) {
     return absl::StrFormat(
@@ -186,13 +245,66 @@ std::string StepCauses::OfGradient(const ParameterSpec& spec,
   return absl::StrFormat("; it is %.3g times it", *k);
 }
 
+bool StepCauses::Fits(std::span<const double> got,
+                      std::span<const double> other) const {
+  return Distance(got, other) <= kFit * Distance(want_.gradient, other);
+}
+
 bool StepCauses::IsMeanOfMeans(const std::vector<double>& gradient) const {
-  if (std::count(run_.deal.begin(), run_.deal.end(), 0) > 0) return false;
-  const std::vector<double> unweighted = MeanOfMeansGradient(
-      trace_.first.parameters[step_], trace_.ranks[0][step_].running,
-      trace_.first.samples[step_], run_.deal);
-  return Distance(gradient, unweighted) <=
-         kFit * Distance(want_.gradient, unweighted);
+  return std::ranges::count(run_.deal, 0) == 0 &&
+         Fits(gradient, MeanOfMeansGradient(in_, run_.deal));
+}
+
+bool StepCauses::IsOfLocalMasks(const std::vector<double>& gradient) const {
+  std::vector<int64_t> own;  // Of each sample, its number on its rank.
+  for (const int64_t count : run_.deal) {
+    for (int64_t i = 0; i < count; ++i) own.push_back(i);
+  }
+  StepInput in = in_;
+  in.keep = [&own, keep = MaskOf(step_)](int layer, double rate, int64_t sample,
+                                         int64_t element) {
+    return keep(layer, rate, own[sample], element);
+  };
+  return Fits(gradient, ReferenceStep(in).gradient);
+}
+
+std::string StepCauses::OfAttention(const std::vector<double>& gradient) const {
+  const Network& network = run_.tested->network();
+  std::vector<AttentionRows> layers;
+  for (const Network::Operation& operation : network.operations()) {
+    const auto* attention = std::get_if<AttentionOp>(&operation.kind);
+    if (attention == nullptr) continue;
+    const int before = operation.inputs[0] - 1;
+    const auto& linear = std::get<LinearOp>(network.operations()[before].kind);
+    layers.push_back({operation.name, run_.tested->specs()[linear.weight],
+                      run_.tested->specs()[linear.bias], attention->heads});
+  }
+  for (const AttentionRows& rows : layers) {
+    for (int64_t head = 0; head < rows.heads; ++head) {
+      if (rows.IsZero(head, gradient) && !rows.IsZero(head, want_.gradient)) {
+        return absl::StrFormat("; head %d of %s has no gradient: left out?",
+                               head, rows.name);
+      }
+    }
+  }
+  if (layers.empty()) return "";
+  // Attention is the same with queries that are as much larger.
+  const double factor = std::sqrt(static_cast<double>(layers[0].head_size()));
+  std::vector<float> parameters(in_.parameters.begin(), in_.parameters.end());
+  for (const AttentionRows& rows : layers) {
+    rows.ScaleQueries(static_cast<float>(factor), std::span(parameters));
+  }
+  StepInput in = in_;
+  in.parameters = parameters;
+  std::vector<double> unscaled = ReferenceStep(in).gradient;
+  for (const AttentionRows& rows : layers) {
+    rows.ScaleQueries(factor, std::span(unscaled));
+  }
+  if (!Fits(gradient, unscaled)) return "";
+  return absl::StrFormat(
+      "; the gradients are those of attention whose scores are %.3g times as "
+      "large: not divided by the root of a head's size?",
+      factor);
 }
 
 std::string StepCauses::OfBuffer(const ParameterSpec& spec, int rank,
@@ -206,6 +318,11 @@ std::string StepCauses::OfBuffer(const ParameterSpec& spec, int rank,
   const std::vector<double> old = part(before);
   if (part(after) == old) {
     return "; it is what it was before the step: not updated?";
+  }
+  if (std::ranges::all_of(part(after), [](float v) {
+        return (std::bit_cast<uint32_t>(v) & 0xffff) == 0;
+      })) {
+    return "; its values are bfloat16's: in a coarser type than float32?";
   }
   const std::vector<double> moved = Minus(part(after), old);
   const std::vector<double> due = Minus(part(want), old);
@@ -230,9 +347,7 @@ std::string StepCauses::OfBuffer(const ParameterSpec& spec, int rank,
 
 const LocalStep& StepCauses::Local() {
   if (!local_) {
-    local_ = LocalReferenceStep(trace_.first.parameters[step_],
-                                trace_.ranks[0][step_].running,
-                                trace_.first.samples[step_], run_.deal);
+    local_ = LocalReferenceStep(in_, run_.deal);
   }
   return *local_;
 }

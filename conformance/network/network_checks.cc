@@ -1,54 +1,24 @@
-// One rank's path, and the comparison of the ranks with each other and with the
-// reference.
+// The comparison of the ranks with each other and with the reference.
 #include "conformance/network/network_checks.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/time.h"
-#include "base/status_macros.h"
-#include "collectives/communicator.h"
-#include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
 #include "conformance/mutant.h"
 #include "conformance/network/network_run.h"
-#include "conformance/network/resnet_reference.h"
 #include "conformance/training_run.h"
-#include "models/cpu/classifier.h"
 #include "models/model.h"
 
 namespace lockstep::conformance {
 namespace {
-
-// On a group of one rank.
-absl::Status Measure(Communicator& group, const Mutation& mutation,
-                     OneRankPath& path) {
-  SetComputeThreads(1);
-  const std::unique_ptr<Model> resnet = CreateNetwork();
-  std::unique_ptr<Model> mutant;
-  if (mutation.model) mutant = mutation.model(*resnet, {});
-  Model& model = mutant ? *mutant : *resnet;
-  model.ConvertSyncBatchNorm(group);
-  for (int step = 0; step < path.run.steps; ++step) {
-    const std::vector<float>& at = path.trace.first.parameters[step];
-    const std::vector<float>& running = path.trace.ranks[0][step].running;
-    const Samples& samples = path.trace.first.samples[step];
-    path.steps.push_back(ReferenceStep(at, running, samples));
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        path.rounding.emplace_back(),
-        MeasureRounding(model, at, running, samples, path.steps.back()));
-  }
-  return absl::OkStatus();
-}
 
 // Keeps the first failure of a check.
 void Fail(NetworkVerdicts& verdicts, NameIn<kNetworkChecks> check, int step,
@@ -59,14 +29,16 @@ void Fail(NetworkVerdicts& verdicts, NameIn<kNetworkChecks> check, int step,
       step < 0 ? what : absl::StrCat("step ", step, ": ", what));
 }
 
-void CheckRanks(const NetworkTrace& trace, NetworkVerdicts& verdicts) {
+void CheckRanks(const TestedNetwork& tested, const NetworkTrace& trace,
+                NetworkVerdicts& verdicts) {
   const std::vector<RankMoment>& zero = trace.ranks[0];
   for (size_t rank = 1; rank < trace.ranks.size(); ++rank) {
     for (size_t moment = 0; moment < zero.size(); ++moment) {
       RankMoment own = trace.ranks[rank][moment];
       // Before the first step there are no gradients.
       if (moment == 0) own.gradients = zero[0].gradients;
-      const std::string difference = DifferenceOfRanks(zero[moment], own);
+      const std::string difference =
+          DifferenceOfRanks(tested, zero[moment], own);
       if (difference.empty()) continue;
       const std::string what =
           absl::StrCat("ranks 0 and ", rank, " disagree on the ", difference);
@@ -74,17 +46,18 @@ void CheckRanks(const NetworkTrace& trace, NetworkVerdicts& verdicts) {
         Fail(verdicts, "SameStart", -1, what + ", not broadcast from rank 0?");
       } else {
         Fail(verdicts, "RanksAgree", static_cast<int>(moment) - 1,
-             what + CauseOfDifference(trace, rank, moment));
+             what + CauseOfDifference(tested, trace, rank, moment));
       }
     }
   }
 }
 
-void CheckStart(const NetworkTrace& trace, NetworkVerdicts& verdicts) {
-  if (trace.first.parameters[0] != NetworkParameters(1)) {
+void CheckStart(const TestedNetwork& tested, const NetworkTrace& trace,
+                NetworkVerdicts& verdicts) {
+  if (trace.first.parameters[0] != tested.start()) {
     Fail(verdicts, "SameStart", -1, "rank 0 starts with other parameters");
   }
-  if (trace.ranks[0][0].running != NetworkRunning(1)) {
+  if (trace.ranks[0][0].running != tested.Running(1)) {
     Fail(verdicts, "SameStart", -1,
          "rank 0 starts with other running statistics");
   }
@@ -106,8 +79,9 @@ void CheckCounts(const NetworkTrace& trace, NetworkVerdicts& verdicts) {
   }
 }
 
-void CheckSgd(const NetworkTrace& trace, NetworkVerdicts& verdicts) {
-  Expectation want{.specs = NetworkSpecs(),
+void CheckSgd(const TestedNetwork& tested, const NetworkTrace& trace,
+              NetworkVerdicts& verdicts) {
+  Expectation want{.specs = tested.specs(),
                    .start = trace.first.parameters[0],
                    .learning_rate = kNetworkLearningRate,
                    .steps = {},
@@ -122,59 +96,24 @@ void CheckSgd(const NetworkTrace& trace, NetworkVerdicts& verdicts) {
 // One step of a run, with the reference at the run's own parameters.
 class StepChecker {
  public:
-  StepChecker(const NetworkRun& run, const Rounding& rounding,
-              const NetworkTrace& trace, int step, NetworkVerdicts& verdicts)
+  StepChecker(const NetworkRun& run, const NetworkTrace& trace, int step,
+              NetworkVerdicts& verdicts)
       : run_(run),
-        rounding_(rounding),
         trace_(trace),
         step_(step),
         verdicts_(verdicts),
-        want_(ReferenceStep(trace.first.parameters[step],
-                            trace.ranks[0][step].running,
-                            trace.first.samples[step])),
+        reference_(ReferenceOf({*run.tested, step, trace.first.parameters[step],
+                                trace.ranks[0][step].running,
+                                trace.first.samples[step]})),
         causes_(run, trace, step, want_) {}
 
   void Check() {
-    CheckTolerances();
     CheckLoss();
     CheckGradients();
     for (int rank = 0; rank < run_.world_size(); ++rank) CheckBuffers(rank);
   }
 
  private:
-  // `rounding` is of something that is `size` large; NaN fails.
-  void CheckTolerance(const std::string& name, double rounding, double size,
-                      double most) {
-    const double tolerance = kNetworkSpread * rounding;
-    const double limit = most * size;
-    verdicts_.widest = std::max(verdicts_.widest, tolerance / limit);
-    if (tolerance < limit) return;
-    Fail(verdicts_, "Tolerances", step_,
-         absl::StrFormat("%s is computed in a coarser type than float32? One "
-                         "rank alone is %.2g off, so that the tolerance, %.2g, "
-                         "says nothing: it must be below %.2g, %g of %.3g",
-                         name, rounding, tolerance, limit, most, size));
-  }
-
-  void CheckTolerances() {
-    CheckTolerance("the loss", rounding_.loss_sum, want_.loss_sum, kMostOfLoss);
-    const auto& buffers = NetworkBufferSpecs();
-    const auto moved =
-        TensorDistances(buffers, trace_.ranks[0][step_].running, want_.running);
-    for (size_t i = 0; i < buffers.size(); ++i) {
-      CheckTolerance(buffers[i].name, rounding_.running[i], moved[i],
-                     kMostOfRunning);
-    }
-    const auto& specs = NetworkSpecs();
-    const auto norms = TensorNorms(specs, want_.gradient);
-    for (size_t i = 0; i < specs.size(); ++i) {
-      // A bias without a gradient stands beside its convolution's weights.
-      const double norm = norms[HasZeroGradient(specs[i]) ? i - 1 : i];
-      CheckTolerance("the gradient of " + specs[i].name, rounding_.gradients[i],
-                     norm, kMostOfGradient);
-    }
-  }
-
   // False for NaN.
   bool IsNear(double distance, double rounding) {
     verdicts_.furthest =
@@ -194,7 +133,7 @@ class StepChecker {
   }
 
   void CheckGradients() {
-    const auto& specs = NetworkSpecs();
+    const auto& specs = run_.tested->specs();
     const std::vector<float>& got = trace_.first.gradients[step_];
     const auto distances = TensorDistances(specs, got, want_.gradient);
     const auto norms = TensorNorms(specs, want_.gradient);
@@ -211,7 +150,7 @@ class StepChecker {
   }
 
   void CheckBuffers(int rank) {
-    const auto& specs = NetworkBufferSpecs();
+    const auto& specs = run_.tested->buffer_specs();
     const std::vector<float>& zero = trace_.ranks[0][step_].running;
     const std::vector<float>& before = trace_.ranks[rank][step_].running;
     const std::vector<float>& after = trace_.ranks[rank][step_ + 1].running;
@@ -235,47 +174,49 @@ class StepChecker {
   }
 
   const NetworkRun& run_;
-  const Rounding& rounding_;
   const NetworkTrace& trace_;
   const int step_;
   NetworkVerdicts& verdicts_;
-  const NetworkStep want_;
+  const StepReference reference_;
+  const NetworkStep& want_ = reference_.want;
+  const Rounding& rounding_ = reference_.rounding;
   StepCauses causes_;
 };
 
 }  // namespace
 
-absl::StatusOr<OneRankPath> TakeOneRankPath(int steps,
-                                            const Mutation& mutation) {
-  OneRankPath path{.run = {.deal = {kNetworkBatchSize}, .steps = steps},
-                   .trace = {},
-                   .steps = {},
-                   .rounding = {}};
-  LOCKSTEP_ASSIGN_OR_RETURN(path.trace, RunNetwork(path.run, mutation));
-  for (const absl::Status& status : RunRanks(
-           Backend::kThreads, 1,
-           [&](Communicator& group) { return Measure(group, mutation, path); },
-           {.group = {}, .deadline = absl::Seconds(200)})) {
-    LOCKSTEP_RETURN_IF_ERROR(status);
-  }
-  return path;
-}
-
-NetworkVerdicts CheckNetwork(const NetworkRun& run,
-                             std::span<const Rounding> rounding,
-                             const NetworkTrace& trace) {
+NetworkVerdicts CheckNetwork(const NetworkRun& run, const NetworkTrace& trace) {
   NetworkVerdicts verdicts;
   for (const char* check : kNetworkChecks) {
     verdicts.checks[check] = absl::OkStatus();
   }
-  CheckStart(trace, verdicts);
-  CheckRanks(trace, verdicts);
+  CheckStart(*run.tested, trace, verdicts);
+  CheckRanks(*run.tested, trace, verdicts);
   CheckCounts(trace, verdicts);
-  CheckSgd(trace, verdicts);
+  CheckSgd(*run.tested, trace, verdicts);
   for (int step = 0; step < run.steps; ++step) {
-    StepChecker(run, rounding[step], trace, step, verdicts).Check();
+    StepChecker(run, trace, step, verdicts).Check();
   }
   return verdicts;
+}
+
+double WidestTolerance(const StepInput& in) {
+  const auto& [want, rounding] = ReferenceOf(in);
+  double widest = rounding.loss_sum / (kMostOfLoss * want.loss_sum);
+  const auto& buffers = in.tested.buffer_specs();
+  const auto moved = TensorDistances(buffers, in.running, want.running);
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    widest =
+        std::max(widest, rounding.running[i] / (kMostOfRunning * moved[i]));
+  }
+  const auto& specs = in.tested.specs();
+  const auto norms = TensorNorms(specs, want.gradient);
+  for (size_t i = 0; i < specs.size(); ++i) {
+    // A bias without a gradient stands beside its convolution's weights.
+    const double norm = norms[in.tested.HasZeroGradient(specs[i]) ? i - 1 : i];
+    widest = std::max(widest, rounding.gradients[i] / (kMostOfGradient * norm));
+  }
+  return kNetworkSpread * widest;
 }
 
 }  // namespace lockstep::conformance

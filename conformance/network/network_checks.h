@@ -1,6 +1,6 @@
-// The checks behind "ResNet-18 with SyncBatchNorm on N ranks is one rank": what
-// they compare with, what float32 rounding may do to it, and the causes that
-// they name.
+// The checks behind "a network, with SyncBatchNorm where it has batch norm, on
+// N ranks is one rank": what they compare with, what float32 rounding may do to
+// it, and the causes that they name.
 #ifndef LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_CHECKS_H_
 #define LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_CHECKS_H_
 
@@ -22,25 +22,28 @@
 
 namespace lockstep::conformance {
 
-// One training step in float64 from float32 parameters and running statistics.
+// What a step starts from; borrowed.
+struct StepInput {
+  const TestedNetwork& tested;
+  int step = 0;
+  std::span<const float> parameters, running;
+  const Samples& samples;   // The global batch.
+  KeepMask keep = nullptr;  // Null: MaskOf(step).
+};
+
+// One training step in float64.
 struct NetworkStep {
   double loss_sum = 0;
   std::vector<double> gradient;  // Of the mean loss.
   std::vector<double> running;   // After the step.
 };
 
-std::vector<double> Widened(std::span<const float> values);
-
 // One rank's, on the whole batch.
-NetworkStep ReferenceStep(std::span<const float> parameters,
-                          std::span<const float> running,
-                          const Samples& samples);
+NetworkStep ReferenceStep(const StepInput& in);
 
 // The gradient if the ranks' mean losses were averaged without weights, of the
 // batch dealt to them as `deal` says.
-std::vector<double> MeanOfMeansGradient(std::span<const float> parameters,
-                                        std::span<const float> running,
-                                        const Samples& samples,
+std::vector<double> MeanOfMeansGradient(const StepInput& in,
                                         std::span<const int64_t> deal);
 
 // What ranks with local batch norm do with the same batch, dealt to them as
@@ -51,9 +54,7 @@ struct LocalStep {
   std::vector<double> gradient;
   std::vector<std::vector<double>> running;  // By rank.
 };
-LocalStep LocalReferenceStep(std::span<const float> parameters,
-                             std::span<const float> running,
-                             const Samples& samples,
+LocalStep LocalReferenceStep(const StepInput& in,
                              std::span<const int64_t> deal);
 
 // The norm of each tensor's a - b; NaN if there is a NaN in it.
@@ -64,37 +65,39 @@ std::vector<double> TensorNorms(std::span<const ParameterSpec> specs,
                                 std::span<const double> a);
 
 // How far from the reference, in norm, float32 comes: the furthest that the
-// product on one rank is in this step, as it is and in four reference runs
-// (training_run.h): with its channels in another order, images and kernels
-// transposed, and the samples in another order, so that every sum, batch norm's
-// included, adds its terms in another order.
+// same plain loops are in float32, with the batch as it is and reversed. Of the
+// loss: the norm of the samples' errors.
 struct Rounding {
   double loss_sum = 0;
   std::vector<double> gradients, running;  // By tensor.
 };
-absl::StatusOr<Rounding> MeasureRounding(Model& model,
-                                         std::span<const float> parameters,
-                                         std::span<const float> running,
-                                         const Samples& samples,
-                                         const NetworkStep& reference);
+Rounding MeasureRounding(const StepInput& in);
 
-// By how much the ReLU inputs of this step stay clear of zero: the least, over
-// the ReLUs, of the smallest |z| in float64 divided by the largest error that
-// float32 makes in a z where sums are plain loops. Above one, every ReLU is on
-// the same side in float32.
-double Clearance(std::span<const float> parameters,
-                 std::span<const float> running, const Samples& samples);
+// Both, of the few last steps that were asked for kept.
+struct StepReference {
+  NetworkStep want;
+  Rounding rounding;
+};
+const StepReference& ReferenceOf(const StepInput& in);
+
+// By how much what decides derivatives in this step, ReLU inputs and the lead
+// of maxima, stays clear of zero: the least, over the layers, of the smallest
+// |z| in float64 divided by the largest error that float32 makes in a z where
+// sums are plain loops. Above one, every ReLU is on the same side in float32.
+double Clearance(const StepInput& in);
 
 inline constexpr double kNetworkMomentum = 0.1;
 
 // What of two ranks' moments differs first, "gradients: 0.weight"; empty if
 // nothing does.
-std::string DifferenceOfRanks(const RankMoment& a, const RankMoment& b);
+std::string DifferenceOfRanks(const TestedNetwork& tested, const RankMoment& a,
+                              const RankMoment& b);
 
 // Ranks 0 and `rank` differ at that moment: "; ..." or "". Some ranks agree and
 // not all; the running statistics of one batch norm alone differ; the gradients
-// of every batch norm and nothing else.
-std::string CauseOfDifference(const NetworkTrace& trace, size_t rank,
+// of every batch norm, or of one layer, and nothing else.
+std::string CauseOfDifference(const TestedNetwork& tested,
+                              const NetworkTrace& trace, size_t rank,
                               size_t moment);
 
 // Causes in one step, beside the reference at the run's own parameters. Borrows
@@ -103,10 +106,17 @@ class StepCauses {
  public:
   StepCauses(const NetworkRun& run, const NetworkTrace& trace, int step,
              const NetworkStep& want)
-      : run_(run), trace_(trace), step_(step), want_(want) {}
+      : run_(run),
+        step_(step),
+        want_(want),
+        in_({*run.tested, step, trace.first.parameters[step],
+             trace.ranks[0][step].running, trace.first.samples[step]}) {}
 
-  // A wrong gradient, of which this tensor is the first: "; ..." or "". It is
-  // that of local batch norm; of a mean of means; a multiple.
+  // A wrong gradient, of which this tensor is the first: "; ..." or "". A
+  // tensor is zero; a head of an attention has none; all are those of local
+  // batch norm, of a mean of means, of masks that each rank numbers for itself,
+  // of attention without its scale; the tensor has bfloat16's bits; it is a
+  // multiple.
   std::string OfGradient(const ParameterSpec& spec, std::span<const float> got);
 
   // A rank's wrong running statistic: "; ..." or "". It is what it was; the
@@ -119,54 +129,40 @@ class StepCauses {
 
  private:
   const LocalStep& Local();
+  // Whether `got` is nearer to the other gradient than that is to the right
+  // one.
+  bool Fits(std::span<const double> got, std::span<const double> other) const;
   bool IsMeanOfMeans(const std::vector<double>& gradient) const;
+  bool IsOfLocalMasks(const std::vector<double>& gradient) const;
+  std::string OfAttention(const std::vector<double>& gradient) const;
 
   const NetworkRun& run_;
-  const NetworkTrace& trace_;
   const int step_;
   const NetworkStep& want_;
+  const StepInput in_;
   std::optional<LocalStep> local_;
 };
 
-// The steps of RunNetwork on one rank with SyncBatchNorm, which is the same
-// arithmetic as on N. N ranks go the same way up to rounding, so that what
-// rounding does here is what it does there; and if the arithmetic is bad, bad
-// here too, which is what the check Tolerances is there for.
-struct OneRankPath {
-  NetworkRun run;
-  NetworkTrace trace;
-  std::vector<NetworkStep> steps;
-  std::vector<Rounding> rounding;
-};
-
-// mutation: also of the model that rounding is measured on, and so of every
-// tolerance. Cost: about a second a step. Errors: the product's.
-absl::StatusOr<OneRankPath> TakeOneRankPath(int steps,
-                                            const Mutation& mutation = {});
-
-// How many times the furthest of five float32 computations the ranks may be
+// How many times as far as float32 in plain loops (Rounding) the ranks may be
 // from the reference.
 //
-// To the sums that make a gradient, N ranks are one more order of additions: of
-// the samples (by ranks) and, within a rank, of whatever blocks oneDNN and the
-// kernels choose for a smaller batch. The distance of each order is a norm over
-// a tensor of errors that add up at random; norms of such sums from the same
-// terms differ by small factors. Orders can differ in quality too: adding n
-// numbers one by one loses up to sqrt(n / b) times what adding blocks of b
-// does, and of the sums here few have more than 4608 terms; 16 is that factor
-// for b = 18, at or above the widths that vectorised code adds in.
+// To the sums that make a gradient, the product and N ranks are further orders
+// of additions: of the samples (by ranks) and, within a rank, of whatever
+// blocks oneDNN and the kernels choose. The distance of each order is a norm
+// over a tensor of errors that add up at random; norms of such sums from the
+// same terms differ by small factors. Plain loops add n numbers one by one,
+// which loses up to sqrt(n / b) times what adding blocks of b does, never less;
+// but where n is small, so is the difference, and functions like exp have
+// errors of their own there, a few units in the last place: 16 is for these.
 //
-// A false failure needs all five to be 16 times closer to the reference than
-// the ranks are. For the only quantity that is one number, the loss, with
-// errors normally distributed and alike, that is a probability of 6.4 * (0.8 /
-// 16)^5 = 2e-6 a step; for a tensor of ten elements or more it is below 1e-40.
+// A false failure needs float32 in plain loops to be 16 times closer to the
+// reference than the ranks are. For a tensor of ten elements whose errors are
+// normally distributed and alike that has a probability below 1e-10; the loss
+// has as many samples' errors.
 inline constexpr double kNetworkSpread = 16;
 
 // How large a tolerance may be beside what it is of: a gradient's norm, the
-// norm of what a batch adds to a running statistic, the loss. Rounding is
-// measured on the product itself, so that a product whose arithmetic is bad
-// widens its own tolerances; past these they would say nothing, and the check
-// Tolerances fails.
+// norm of what a batch adds to a running statistic, the loss.
 inline constexpr double kMostOfGradient = 1e-3;
 inline constexpr double kMostOfRunning = 1e-3;
 inline constexpr double kMostOfLoss = 1e-4;
@@ -179,15 +175,12 @@ struct NetworkVerdicts {
   // The furthest that anything is from the reference, in units of its rounding;
   // at most kNetworkSpread if all pass.
   double furthest = 0;
-  // The largest tolerance, in parts of what kMost... lets it be.
-  double widest = 0;
 };
 
 inline constexpr const char* kNetworkChecks[] = {
-    "Tolerances", "SameStart", "RanksAgree", "Updates",
-    "Counts",     "Buffers",   "Gradients",  "Loss"};
+    "SameStart", "RanksAgree", "Updates", "Counts",
+    "Buffers",   "Gradients",  "Loss"};
 
-//   Tolerances  every tolerance of the last three is small beside what it is of
 //   SameStart   every rank starts with rank 0's parameters and buffers
 //   RanksAgree  in every step the same bits of parameters, gradients, buffers
 //   Updates     value becomes value - learning rate * gradient
@@ -199,16 +192,14 @@ inline constexpr const char* kNetworkChecks[] = {
 // The last three compare with the float64 reference at the parameters and
 // buffers that the run itself is at, within kNetworkSpread * rounding, tensor
 // by tensor, in norm. So if all pass, the ranks' every step is one rank's.
-// rounding: of each step.
-NetworkVerdicts CheckNetwork(const NetworkRun& run,
-                             std::span<const Rounding> rounding,
-                             const NetworkTrace& trace);
+NetworkVerdicts CheckNetwork(const NetworkRun& run, const NetworkTrace& trace);
 
-// Mutants of ResNet-18's data-parallel training with batch norm, each planted
-// where it must show. What the first of its checks says is the diagnosis.
-// Rounding is measured on one rank without the mutation, once a process; or
-// with it, where it is in the arithmetic of one rank too. Cost: seconds, at
-// ResNet-18's own width.
+// The largest tolerance of a step, in parts of what kMost... lets it be.
+double WidestTolerance(const StepInput& in);
+
+// Mutants of networks' data-parallel training, each planted where it must show:
+// with batch norm in ResNet-18, of attention, layer norm and masks in a vision
+// transformer. What the first of its checks says is the diagnosis.
 MutantSuite NetworkMutants();
 
 // A rank without samples leaves the model's step out, as one that has nothing

@@ -1,16 +1,18 @@
-// ResNet-18 (network_run.h says of which width) with SyncBatchNorm on 2 and 4
-// ranks takes one rank's steps on the global batch, however it is dealt; with
-// local batch norm it does not.
+// Every network on one rank computes what the float64 reference does. ResNet-18
+// (network_run.h says of which width), torchvision's, and a vision transformer
+// on 2, 3 and 4 ranks, with SyncBatchNorm where there is batch norm, take one
+// rank's steps on the global batch, however it is dealt; with local batch norm
+// they do not.
 //
 // The trainer too takes these steps, from its sampler's order on, and evaluates
 // to the same metrics; and a rank that leaves a step out is found.
 //
 // The reference is float64 at the run's own parameters (network_checks.h); what
-// float32 may differ by is measured on one rank and in reference runs. That
-// takes of a step that no ReLU's input is zero but for rounding: one order of
-// additions would then let a gradient through where another does not. The
-// fixtures are such that none is, which is asserted: every input is kClearance
-// times as far from zero as float32 errs in it.
+// float32 may differ by is what the same plain loops do in float32. That takes
+// of a step that no ReLU's input, nor the lead of a maximum, is zero but for
+// rounding: one order of additions would then let a gradient through where
+// another does not. The fixtures are such that none is, which is asserted:
+// every such number is kClearance times as far from zero as float32 errs in it.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -34,12 +36,12 @@
 #include "conformance/checks.h"
 #include "conformance/network/network_checks.h"
 #include "conformance/network/network_run.h"
-#include "conformance/network/resnet_reference.h"
+#include "conformance/reference/network_reference.h"
 #include "conformance/report/claim_recorder.h"
 #include "conformance/training_run.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/cpu/classifier.h"
+#include "models/cpu/cpu_model.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
 #include "models/train/data_parallel.h"
@@ -60,36 +62,38 @@ using testing::HasSubstr;
 
 constexpr double kClearance = 4;
 
-const OneRankPath& OneRank() {
-  static const OneRankPath& path = *[] {
-    auto path = TakeOneRankPath(kNetworkSteps);
-    EXPECT_THAT(path, IsOk());
-    return path.ok() ? new OneRankPath(*std::move(path)) : new OneRankPath;
-  }();
-  return path;
+std::string NameOf(const TestedNetwork& tested) {
+  std::string name = tested.spec().substr(0, tested.spec().find(':'));
+  std::erase(name, '_');
+  return name;
 }
 
-TEST(NetworkToleranceTest, NoReluIsInDoubtAndNoGradientNearZero) {
-  const OneRankPath& path = OneRank();
-  ASSERT_EQ(path.rounding.size(), kNetworkSteps);
-  const auto& specs = NetworkSpecs();
-  for (int step = 0; step < kNetworkSteps; ++step) {
-    const double clearance =
-        Clearance(path.trace.first.parameters[step],
-                  path.trace.ranks[0][step].running, NetworkStepBatch(step));
+class EveryNetworkTest : public testing::TestWithParam<const TestedNetwork*> {};
+
+// What the tolerances stand on.
+TEST_P(EveryNetworkTest, NoDerivativeIsInDoubtAndNoGradientNearZero) {
+  const TestedNetwork& tested = *GetParam();
+  const NetworkRun run = {
+      .deal = {8}, .steps = tested.steps(), .tested = &tested};
+  const auto trace = RunNetwork(run, Mutation());
+  ASSERT_THAT(trace, IsOk());
+  for (int step = 0; step < run.steps; ++step) {
+    const StepInput in = {tested, step, trace->first.parameters[step],
+                          trace->ranks[0][step].running,
+                          trace->first.samples[step]};
+    const double clearance = Clearance(in);
     EXPECT_GT(clearance, kClearance) << "step " << step;
+    EXPECT_LT(WidestTolerance(in), 1) << "step " << step;
     RecordProperty(absl::StrCat("clearance_", step), absl::StrCat(clearance));
-    const auto norms = TensorNorms(specs, path.steps[step].gradient);
-    int zero = 0;
-    for (size_t i = 0; i < specs.size(); ++i) {
-      if (HasZeroGradient(specs[i])) {
-        ++zero;
-        EXPECT_LT(norms[i], 1e-14) << specs[i].name;
+    const auto norms =
+        TensorNorms(tested.specs(), ReferenceOf(in).want.gradient);
+    for (size_t i = 0; i < norms.size(); ++i) {
+      if (tested.HasZeroGradient(tested.specs()[i])) {
+        EXPECT_LT(norms[i], 1e-14) << tested.specs()[i].name;
       } else {
-        EXPECT_GT(norms[i], 1e-4) << specs[i].name;
+        EXPECT_GT(norms[i], 1e-4) << tested.specs()[i].name;
       }
     }
-    EXPECT_EQ(zero, 17);  // Before each of 17 batch norms.
   }
 }
 
@@ -99,38 +103,121 @@ double ExpectPasses(const NetworkVerdicts& verdicts) {
     EXPECT_THAT(status, IsOk()) << check;
   }
   testing::Test::RecordProperty("furthest", absl::StrCat(verdicts.furthest));
-  testing::Test::RecordProperty("widest", absl::StrCat(verdicts.widest));
   return verdicts.furthest / kNetworkSpread;
 }
 
 // Synchronised or not: a rank alone has no other's batch to miss.
-TEST(NetworkToleranceTest, OneRankPasses) {
+TEST_P(EveryNetworkTest, OneRankPasses) {
   for (const bool sync_bn : {true, false}) {
     const NetworkRun run = {.deal = {kNetworkBatchSize},
-                            .steps = kNetworkSteps,
-                            .sync_bn = sync_bn};
+                            .steps = GetParam()->steps(),
+                            .sync_bn = sync_bn,
+                            .tested = GetParam()};
     const auto trace = RunNetwork(run, Mutation());
     ASSERT_THAT(trace, IsOk());
     SCOPED_TRACE(sync_bn);
-    ExpectPasses(CheckNetwork(run, OneRank().rounding, *trace));
+    ExpectPasses(CheckNetwork(run, *trace));
   }
 }
 
-// "P4Deal0x3x5x0".
+// The reference in T, of images whose labels are mixed: outputs' losses, and in
+// training the gradients.
+template <typename T>
+struct MixedPass {
+  MixedPass(const TestedNetwork& tested, const Batch& batch, bool training)
+      : parameters(tested.start().begin(), tested.start().end()),
+        running(Widen(tested.Running(1))),
+        pass(tested.network(), parameters, running, batch, training,
+             MaskOf(/*step=*/0)) {}
+
+  static std::vector<T> Widen(const std::vector<float>& values) {
+    return {values.begin(), values.end()};
+  }
+
+  const std::vector<T> parameters, running;
+  const NetworkReference<T> pass;
+};
+
+double LossRounding(const NetworkReference<double>& exact,
+                    const NetworkReference<float>& rounded) {
+  double sum = 0;
+  for (size_t i = 0; i < exact.losses.size(); ++i) {
+    const double error = rounded.losses[i] - exact.losses[i];
+    sum += error * error;
+  }
+  return std::sqrt(sum);
+}
+
+TEST_P(EveryNetworkTest, EvaluatesAndTakesMixedLabelsAsTheReferenceDoes) {
+  SetComputeThreads(1);
+  const TestedNetwork& tested = *GetParam();
+  const std::unique_ptr<Model> model = tested.CreateModel();
+  FillNetworkStart(tested, *model, /*rank=*/0);
+  const Samples samples = tested.StepBatch(0);
+  std::vector<int32_t> others(samples.labels);
+  std::rotate(others.begin(), others.begin() + 1, others.end());
+  std::vector<float> shares;
+  for (int64_t i = 0; i < samples.size(); ++i) {
+    shares.push_back(1 - static_cast<float>(i) / 16);
+  }
+  const Batch batch = {.images = samples.images,
+                       .labels = samples.labels,
+                       .other_labels = others,
+                       .shares = shares,
+                       .seed = kMaskSeed};
+  for (const bool training : {false, true}) {
+    const MixedPass<double> exact(tested, batch, training);
+    const MixedPass<float> rounded(tested, batch, training);
+    const auto got = training ? model->ForwardBackward(batch, 1, [](int) {})
+                              : model->Evaluate(batch);
+    ASSERT_THAT(got, IsOk());
+    EXPECT_NEAR(got->loss_sum, exact.pass.loss_sum,
+                kNetworkSpread * LossRounding(exact.pass, rounded.pass));
+    EXPECT_EQ(got->correct, exact.pass.correct);
+    if (!training) continue;
+    const std::vector<double> want = exact.pass.Gradient(1);
+    const auto rounding =
+        TensorDistances(tested.specs(), rounded.pass.Gradient(1), want);
+    const auto distances =
+        TensorDistances(tested.specs(), model->parameters().gradients(), want);
+    for (size_t i = 0; i < distances.size(); ++i) {
+      EXPECT_LE(distances[i], kNetworkSpread * rounding[i])
+          << tested.specs()[i].name;
+    }
+  }
+  // The control: one sample's share.
+  const MixedPass<double> exact(tested, batch, /*training=*/false);
+  const MixedPass<float> rounded(tested, batch, /*training=*/false);
+  shares[1] = 0.75f;
+  const auto other = model->Evaluate(batch);
+  ASSERT_THAT(other, IsOk());
+  EXPECT_GT(std::abs(other->loss_sum - exact.pass.loss_sum),
+            kNetworkSpread * LossRounding(exact.pass, rounded.pass));
+}
+
+INSTANTIATE_TEST_SUITE_P(Networks, EveryNetworkTest,
+                         testing::ValuesIn(AllTestedNetworks()),
+                         [](const auto& info) { return NameOf(*info.param); });
+
+// "vitP4Deal0x3x5x0".
 std::string RunName(const testing::TestParamInfo<NetworkRun>& info) {
-  return absl::StrCat("P", info.param.world_size(), "Deal",
-                      absl::StrJoin(info.param.deal, "x"));
+  return absl::StrCat(NameOf(*info.param.tested), "P", info.param.world_size(),
+                      "Deal", absl::StrJoin(info.param.deal, "x"));
 }
 
 class NetworkEquivalenceTest : public testing::TestWithParam<NetworkRun> {};
 
 TEST_P(NetworkEquivalenceTest, StepsAreOneRanks) {
+  const TestedNetwork* const tested = GetParam().tested;
+  const char* const claim = tested == &TestedVit() ? "vit_steps"
+                            : tested == &TestedTorchvisionResNet()
+                                ? "torchvision_resnet_steps"
+                                : "resnet_steps";
   ClaimRecorder recorder(
-      {"resnet_steps", "threads", GetParam().world_size(), "float32"});
+      {claim, "threads", GetParam().world_size(), "float32"});
   const auto trace = RunNetwork(GetParam(), Mutation());
   ASSERT_THAT(trace, IsOk());
-  recorder.Measure(
-      ExpectPasses(CheckNetwork(GetParam(), OneRank().rounding, *trace)));
+  recorder.Measure(ExpectPasses(CheckNetwork(GetParam(), *trace)));
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -139,7 +226,21 @@ INSTANTIATE_TEST_SUITE_P(
                     NetworkRun{.deal = {0, 8}},
                     NetworkRun{.deal = {2, 2, 2, 2}, .bucket_bytes = 1},
                     NetworkRun{.deal = {1, 4, 1, 2}, .steps = kNetworkSteps},
-                    NetworkRun{.deal = {3, 0, 5, 0}}),
+                    NetworkRun{.deal = {3, 0, 5, 0}},
+                    NetworkRun{.deal = {3, 5, 0},
+                               .steps = 1,
+                               .tested = &TestedTorchvisionResNet()},
+                    NetworkRun{.deal = {2, 1, 4, 1},
+                               .steps = 1,
+                               .tested = &TestedTorchvisionResNet()},
+                    NetworkRun{.deal = {7, 1}, .tested = &TestedVit()},
+                    NetworkRun{.deal = {3, 3, 2},
+                               .steps = kNetworkSteps,
+                               .tested = &TestedVit()},
+                    NetworkRun{.deal = {3, 0, 5, 0},
+                               .sync_bn = false,
+                               .bucket_bytes = 1,
+                               .tested = &TestedVit()}),
     RunName);
 
 TEST(NetworkProcessesTest, HaveTheBitsOfThreads) {
@@ -170,7 +271,7 @@ class LocalBatchNormTest : public testing::TestWithParam<NetworkRun> {};
 TEST_P(LocalBatchNormTest, IsRejectedByItsName) {
   const auto trace = RunNetwork(GetParam(), Mutation());
   ASSERT_THAT(trace, IsOk());
-  auto verdicts = CheckNetwork(GetParam(), OneRank().rounding, *trace).checks;
+  auto verdicts = CheckNetwork(GetParam(), *trace).checks;
   const auto rejects = [](const std::string& what) {
     return StatusIs(absl::StatusCode::kDataLoss, HasSubstr(what));
   };
@@ -193,36 +294,34 @@ INSTANTIATE_TEST_SUITE_P(
                         .deal = {2, 2, 2, 2}, .steps = 1, .sync_bn = false}),
     RunName);
 
+constexpr int64_t kTrainerSide = 10;
+
 // Two of the trainer's evaluation batches, the second of 5 images: of 4 ranks,
 // two have none.
 constexpr int64_t kTestSize = Trainer::kEvaluationBatch + 5;
 const RunRanksOptions kRunRanks = {.group = {}, .deadline = absl::Seconds(200)};
 
 // The samples as the bytes that they came from, sample i in place places[i].
-Dataset DataOf(const Samples& samples, const IndexOrder& places) {
-  Dataset data{.size = samples.size(),
-               .channels = 1,
-               .height = kNetworkSide,
-               .width = kNetworkSide,
-               .num_classes = 10,
-               .images = std::vector<uint8_t>(samples.images.size()),
-               .labels = std::vector<uint8_t>(samples.labels.size())};
-  const int64_t pixels = data.image_size();
+MemoryDataset DataOf(const Samples& samples, const IndexOrder& places) {
+  std::vector<uint8_t> images(samples.images.size());
+  std::vector<uint8_t> labels(samples.labels.size());
+  const int64_t pixels = kTrainerSide * kTrainerSide;
   for (int64_t from = 0; from < samples.size(); ++from) {
     for (int64_t i = 0; i < pixels; ++i) {
-      data.images[places[from] * pixels + i] = static_cast<uint8_t>(
+      images[places[from] * pixels + i] = static_cast<uint8_t>(
           std::lround(samples.images[from * pixels + i] * 255));
     }
-    data.labels[places[from]] = static_cast<uint8_t>(samples.labels[from]);
+    labels[places[from]] = static_cast<uint8_t>(samples.labels[from]);
   }
-  return data;
+  return MemoryDataset({kTrainerSide, kTrainerSide, 1}, 10, std::move(images),
+                       std::move(labels));
 }
 
 // The data set whose shuffled order gives the steps' batches.
-Dataset TrainData(uint64_t seed, int steps) {
+MemoryDataset TrainData(uint64_t seed, int steps) {
   Samples all;
   for (int step = 0; step < steps; ++step) {
-    const Samples batch = NetworkStepBatch(step);
+    const Samples batch = TestedResNet().StepBatch(step);
     all.images.insert(all.images.end(), batch.images.begin(),
                       batch.images.end());
     all.labels.insert(all.labels.end(), batch.labels.begin(),
@@ -236,9 +335,11 @@ Dataset TrainData(uint64_t seed, int steps) {
   return DataOf(all, *order);
 }
 
-Samples TestSamples() { return NetworkBatch(100, kTestSize); }
+Samples TestSamples() { return TestedResNet().Batch(100, kTestSize); }
 
-Dataset TestData() { return DataOf(TestSamples(), IdentityOf(kTestSize)); }
+MemoryDataset TestData() {
+  return DataOf(TestSamples(), IdentityOf(kTestSize));
+}
 
 // What a run of the trainer leaves.
 struct Trained {
@@ -250,18 +351,18 @@ absl::Status TrainRank(Communicator& group, int steps, Trained& to) {
   SetComputeThreads(1);
   const TrainerOptions options = {.batch_size = kNetworkBatchSize,
                                   .learning_rate = kNetworkLearningRate};
-  const Dataset train = TrainData(options.seed, steps);
-  const std::unique_ptr<Model> model = CreateNetwork();
-  FillNetworkStart(*model, group.rank());
+  const MemoryDataset train = TrainData(options.seed, steps);
+  const std::unique_ptr<Model> model = TestedResNet().CreateModel();
+  FillNetworkStart(TestedResNet(), *model, group.rank());
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                             Trainer::Create(group, *model, train, options));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> norm_group,
                             SynchroniseBatchNorm(group, *model));
   std::vector<RankMoment>& moments = to.trace.ranks[group.rank()];
   RankTrace* const full = group.rank() == 0 ? &to.trace.first : nullptr;
-  RecordMoment(*model, -1, 0, moments, full);
+  RecordMoment(TestedResNet(), *model, -1, 0, moments, full);
   const auto record = [&](const StepReport& report) {
-    RecordMoment(*model, static_cast<int>(report.step),
+    RecordMoment(TestedResNet(), *model, static_cast<int>(report.step),
                  report.shard_metrics.loss_sum, moments, full);
     return true;
   };
@@ -296,11 +397,11 @@ absl::StatusOr<std::vector<Metrics>> EvaluateOn(
     int world_size, const std::vector<float>& parameters,
     const std::vector<float>& running) {
   std::vector<Metrics> metrics(world_size);
-  const Dataset test = TestData();
+  const MemoryDataset test = TestData();
   LOCKSTEP_RETURN_IF_ERROR(
       OnThreads(world_size, [&](Communicator& group) -> absl::Status {
         SetComputeThreads(1);
-        const auto model = CreateNetwork();
+        const auto model = TestedResNet().CreateModel();
         std::ranges::copy(parameters, model->parameters().values().begin());
         std::ranges::copy(running, model->buffers().floats().begin());
         LOCKSTEP_ASSIGN_OR_RETURN(const auto trainer,
@@ -332,20 +433,20 @@ TEST_P(NetworkTrainerTest, TrainsAndEvaluatesAsOneRank) {
   ClaimRecorder training({"resnet_trainer", "threads", world_size, "float32"});
   ClaimRecorder evaluation({"evaluation", "threads", world_size, "float32"});
   const int steps = 2;
-  const auto path = TakeOneRankPath(steps);
-  ASSERT_THAT(path, IsOk());
   const auto trained = TrainOn(world_size, steps);
   ASSERT_THAT(trained, IsOk());
   const NetworkRun run = {
       .deal = std::vector<int64_t>(world_size, kNetworkBatchSize / world_size),
       .steps = steps};
-  training.Measure(
-      ExpectPasses(CheckNetwork(run, path->rounding, trained->trace)));
+  training.Measure(ExpectPasses(CheckNetwork(run, trained->trace)));
   const std::vector<float>& parameters = trained->trace.first.parameters.back();
   const std::vector<float>& running = trained->trace.ranks[0].back().running;
-  const std::vector<double> wide = Widened(parameters);
-  const ResNetReference<double> want(wide, Widened(running), TestSamples(),
-                                     /*training=*/false);
+  const std::vector<double> wide(parameters.begin(), parameters.end());
+  const Samples test = TestSamples();
+  const NetworkReference<double> want(
+      TestedResNet().network(), wide,
+      std::vector<double>(running.begin(), running.end()),
+      {.images = test.images, .labels = test.labels}, /*training=*/false);
   const Metrics& got = trained->evaluations[0];
   EXPECT_NEAR(got.loss_sum, want.loss_sum, 1e-5 * want.loss_sum);
   EXPECT_EQ(got.correct, want.correct);
@@ -359,7 +460,7 @@ TEST_P(NetworkTrainerTest, TrainsAndEvaluatesAsOneRank) {
     evaluation.AddExact();
   }
   // The control: what the running statistics were matters.
-  const auto changed = EvaluateOn(1, parameters, NetworkRunning(2));
+  const auto changed = EvaluateOn(1, parameters, TestedResNet().Running(2));
   ASSERT_THAT(changed, IsOk());
   EXPECT_GT(std::abs((*changed)[0].loss_sum - got.loss_sum),
             1e-3 * got.loss_sum);

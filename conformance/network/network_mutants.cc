@@ -1,8 +1,10 @@
 // The mutants, as decorators of groups and models.
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
@@ -18,7 +21,6 @@
 #include "conformance/mutant.h"
 #include "conformance/network/network_checks.h"
 #include "conformance/network/network_run.h"
-#include "conformance/network/resnet_reference.h"
 #include "conformance/training_run.h"
 #include "models/model.h"
 
@@ -104,16 +106,19 @@ absl::Status BroadcastOnlyParameters(Communicator& group,
              : group.Run(call);
 }
 
-// All-reduces but leaves each rank its own gradients of batch norms.
-Mutation LeaveNormGradients() {
-  return {.communicator = [](Communicator& inner, const RankContext& context) {
-    const auto sum = [gradients = context.gradients](Communicator& group,
-                                                     std::span<float> data) {
+// All-reduces but leaves each rank its own gradients of some parameters.
+Mutation LeaveGradients(const TestedNetwork& tested,
+                        const std::function<bool(const ParameterSpec&)>& of) {
+  return {.communicator = [&tested, of](Communicator& inner,
+                                        const RankContext& context) {
+    const auto sum = [&tested, of, parameters = context.parameters](
+                         Communicator& group, std::span<float> data) {
       const std::vector<float> own(data.begin(), data.end());
       LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(data));
-      const int64_t begin = data.data() - gradients.data();
-      for (const ParameterSpec& spec : NetworkSpecs()) {
-        if (!IsNorm(spec) || spec.offset < begin) continue;
+      const int64_t begin =
+          data.data() - std::as_const(*parameters).gradients().data();
+      for (const ParameterSpec& spec : tested.specs()) {
+        if (!of(spec) || spec.offset < begin) continue;
         if (spec.offset - begin >= static_cast<int64_t>(data.size())) continue;
         std::copy_n(own.begin() + (spec.offset - begin), spec.size,
                     data.begin() + (spec.offset - begin));
@@ -129,7 +134,7 @@ absl::StatusOr<Metrics> SumNormGradientsTwice(const StepCall& call) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
   Parameters& parameters = call.model.parameters();
   for (int i = 0; i < parameters.count(); ++i) {
-    if (!IsNorm(parameters.specs()[i])) continue;
+    if (!TestedResNet().IsNorm(parameters.specs()[i])) continue;
     LOCKSTEP_RETURN_IF_ERROR(
         call.norm_group->AllReduce(parameters.gradient(i)));
   }
@@ -177,7 +182,7 @@ absl::StatusOr<Metrics> MeanOfMeans(const StepCall& call) {
 absl::StatusOr<Metrics> DecayNorms(const StepCall& call) {
   Parameters& parameters = call.model.parameters();
   for (int i = 0; i < parameters.count(); ++i) {
-    if (!IsNorm(parameters.specs()[i])) continue;
+    if (!TestedResNet().IsNorm(parameters.specs()[i])) continue;
     for (float& v : parameters.value(i)) v *= 0.99f;
   }
   return call.Make();
@@ -217,32 +222,90 @@ absl::StatusOr<Metrics> CoarsenGradients(const StepCall& call) {
   return metrics;
 }
 
-// Of the first step.
-absl::StatusOr<std::vector<Rounding>> MeasureFirst(const Mutation& mutation) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const OneRankPath path,
-                            TakeOneRankPath(/*steps=*/1, mutation));
-  return path.rounding;
+// The first block's attention of the vision transformer.
+constexpr char kAttention[] = "blocks.0.attn";
+constexpr int64_t kHeads = 3;
+
+// A parameter's part of values or gradients.
+std::span<float> PartOf(Model& model, std::span<float> all,
+                        const std::string& name) {
+  for (const ParameterSpec& spec : model.parameters().specs()) {
+    if (spec.name == name) return spec.Part(all);
+  }
+  return {};
 }
 
-// Of the product without a mutation, once a process.
-const absl::StatusOr<std::vector<Rounding>>& FirstRounding() {
-  static const auto& rounding =
-      *new absl::StatusOr<std::vector<Rounding>>(MeasureFirst(Mutation()));
-  return rounding;
+// What no head gives to the projection behind it is as if it were not there.
+absl::StatusOr<Metrics> LeaveHeadOut(const StepCall& call) {
+  const std::string name = absl::StrCat(kAttention, ".proj.weight");
+  Parameters& parameters = call.model.parameters();
+  const std::span<float> weight = PartOf(call.model, parameters.values(), name);
+  const std::vector<float> before(weight.begin(), weight.end());
+  const auto width = static_cast<size_t>(
+      std::lround(std::sqrt(static_cast<double>(weight.size()))));
+  const auto is_last_heads = [width](size_t i) {
+    return i % width >= width / kHeads * (kHeads - 1);
+  };
+  for (size_t i = 0; i < weight.size(); ++i) {
+    if (is_last_heads(i)) weight[i] = 0;
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
+  std::ranges::copy(before, weight.begin());
+  const std::span<float> gradient =
+      PartOf(call.model, parameters.gradients(), name);
+  for (size_t i = 0; i < gradient.size(); ++i) {
+    if (is_last_heads(i)) gradient[i] = 0;
+  }
+  call.ReadyAll();
+  return metrics;
 }
 
-// Plants the mutation in one step of ranks dealt so. everywhere: also where
-// rounding is measured.
+// Queries that are sqrt(head size) times as large undo the scale.
+absl::StatusOr<Metrics> LeaveScaleOut(const StepCall& call) {
+  Parameters& parameters = call.model.parameters();
+  const std::vector<float> before(parameters.values().begin(),
+                                  parameters.values().end());
+  const auto scale = [&](std::span<float> all) {
+    for (const ParameterSpec& spec : parameters.specs()) {
+      if (spec.name.find(".qkv.") == std::string::npos) continue;
+      const double head_size = static_cast<double>(spec.shape[0]) / 3 / kHeads;
+      for (float& v : spec.Part(all).first(spec.size / 3)) {
+        v *= static_cast<float>(std::sqrt(head_size));
+      }
+    }
+  };
+  scale(parameters.values());
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
+  std::ranges::copy(before, parameters.values().begin());
+  scale(parameters.gradients());
+  call.ReadyAll();
+  return metrics;
+}
+
+absl::StatusOr<Metrics> KeepPositions(const StepCall& call) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
+  std::ranges::fill(
+      PartOf(call.model, call.model.parameters().gradients(), "pos_embed"),
+      0.0f);
+  call.ReadyAll();
+  return metrics;
+}
+
+absl::StatusOr<Metrics> NumberSamplesByRank(const StepCall& call) {
+  Batch batch = call.batch;
+  batch.samples = {};
+  return call.model.ForwardBackward(batch, call.scale, call.ready);
+}
+
+// Plants the mutation in one step of ranks dealt so.
 Mutant Planted(Mutant mutant, const std::vector<int64_t>& deal,
-               const Mutation& mutation, bool everywhere = false) {
-  const NetworkRun run = {.deal = deal, .steps = 1};
+               const Mutation& mutation,
+               const TestedNetwork& tested = TestedResNet()) {
+  const NetworkRun run = {.deal = deal, .steps = 1, .tested = &tested};
   mutant.plant = [=, check = mutant.checks[0]]() -> absl::StatusOr<Caught> {
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        const std::vector<Rounding> rounding,
-        everywhere ? MeasureFirst(mutation) : FirstRounding());
     LOCKSTEP_ASSIGN_OR_RETURN(const NetworkTrace trace,
                               RunNetwork(run, mutation));
-    const auto verdicts = CheckNetwork(run, rounding, trace).checks;
+    const auto verdicts = CheckNetwork(run, trace).checks;
     std::vector<std::pair<std::string, absl::Status>> in_order;
     for (const std::string name : kNetworkChecks) {
       in_order.emplace_back(name, verdicts.at(name));
@@ -273,7 +336,11 @@ std::vector<Mutant> Mutants() {
            "each rank keeps its own gradients of batch norm's weight and bias",
            "RanksAgree, Gradients",
            "those of every batch norm differ, and no others: not reduced?"},
-          {4, 4}, LeaveNormGradients()),
+          {4, 4},
+          LeaveGradients(TestedResNet(),
+                         [](const ParameterSpec& spec) {
+                           return TestedResNet().IsNorm(spec);
+                         })),
       Planted(
           {"BuffersOnRank0Alone", "only rank 0 updates its running statistics",
            "Buffers, RanksAgree, Counts",
@@ -310,23 +377,42 @@ std::vector<Mutant> Mutants() {
                "values of 1.weight shrink by 0.01 of themselves: weight "
                "decay?"},
               {4, 4}, Stepping(DecayNorms)),
-      // Arithmetic, which one rank has as N do: what is measured on it lets
-      // them through, and only Tolerances says so.
       Planted({"RunningInBFloat16",
-               "running statistics are rounded to bfloat16, on one rank too",
-               "Tolerances",
-               "1.running_mean is computed in a coarser type than float32?"},
-              {4, 4}, Stepping(CoarsenBuffers), /*everywhere=*/true),
-      Planted({"LossInBFloat16",
-               "the loss is rounded to bfloat16, on one rank too", "Tolerances",
-               "the loss is computed in a coarser type than float32?"},
-              {4, 4}, Stepping(CoarsenLoss), /*everywhere=*/true),
+               "running statistics are rounded to bfloat16", "Buffers",
+               "its values are bfloat16's: in a coarser type than float32?"},
+              {4, 4}, Stepping(CoarsenBuffers)),
+      Planted({"LossInBFloat16", "the loss is rounded to bfloat16", "Loss",
+               "the losses add up to"},
+              {4, 4}, Stepping(CoarsenLoss)),
+      Planted({"GradientsInBFloat16", "gradients are rounded to bfloat16",
+               "Gradients",
+               "its values are bfloat16's: in a coarser type than float32?"},
+              {8, 0}, Stepping(CoarsenGradients)),
       Planted(
-          {"GradientsInBFloat16",
-           "gradients are rounded to bfloat16, on one rank too", "Tolerances",
-           "the gradient of 0.weight is computed in a coarser type than "
-           "float32?"},
-          {4, 4}, Stepping(CoarsenGradients), /*everywhere=*/true),
+          {"HeadLeftOut", "an attention lacks its last head", "Gradients, Loss",
+           "head 2 of blocks.0.attn has no gradient: left out?"},
+          {4, 4}, Stepping(LeaveHeadOut), TestedVit()),
+      Planted({"ScoresNotScaled",
+               "attention's scores are not divided by the root of a head's "
+               "size",
+               "Gradients, Loss", "not divided by the root of a head's size?"},
+              {4, 4}, Stepping(LeaveScaleOut), TestedVit()),
+      Planted({"PositionsNotTrained", "the position embedding has no gradient",
+               "Gradients", "it is zero: not trained?"},
+              {4, 4}, Stepping(KeepPositions), TestedVit()),
+      Planted({"LayerNormNotReduced",
+               "each rank keeps its own gradients of a layer norm",
+               "RanksAgree, Gradients",
+               "those of blocks.1.norm1 differ, and no others: not reduced?"},
+              {4, 4},
+              LeaveGradients(TestedVit(),
+                             [](const ParameterSpec& spec) {
+                               return spec.name.find("blocks.1.norm1.") == 0;
+                             }),
+              TestedVit()),
+      Planted({"MasksByRank", "random masks count a rank's samples from 0 on",
+               "Gradients, Loss", "keyed by the rank's own numbers?"},
+              {4, 4}, Stepping(NumberSamplesByRank), TestedVit()),
   };
 }
 

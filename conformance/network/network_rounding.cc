@@ -2,119 +2,22 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <span>
-#include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/match.h"
-#include "base/status_macros.h"
 #include "conformance/checks.h"
 #include "conformance/network/network_checks.h"
 #include "conformance/network/network_run.h"
-#include "conformance/network/resnet_reference.h"
+#include "conformance/reference/bounded.h"
+#include "conformance/reference/network_reference.h"
 #include "conformance/training_run.h"
 #include "models/model.h"
 
 namespace lockstep::conformance {
 namespace {
-
-constexpr int kBlocks = 8;
-constexpr int kStages = 4;
-constexpr uint32_t kReferenceRuns = 4;
-
-// Whose channels are shuffled how: between the blocks and within each.
-class ChannelOrders {
- public:
-  explicit ChannelOrders(Reordering& reordering) : reordering_(reordering) {
-    for (int stage = 0; stage < kStages; ++stage) {
-      stages_.push_back(reordering.Shuffled(NetworkWidth() << stage));
-    }
-    for (int block = 0; block < kBlocks; ++block) {
-      inner_.push_back(reordering.Shuffled(NetworkWidth() << (block / 2)));
-    }
-  }
-
-  // Of all these tensors, one behind the other.
-  IndexOrder PlacesOf(std::span<const ParameterSpec> specs) const {
-    IndexOrder places;
-    for (const ParameterSpec& spec : specs) {
-      AppendTensor({OutputOrder(spec), InputOrder(spec),
-                    spec.shape.size() == 4 ? reordering_.Square(spec.shape[2])
-                                           : IdentityOf(1)},
-                   places);
-    }
-    return places;
-  }
-
- private:
-  // The block that "resnet_block2.1.conv1.weight" is of: 3.
-  static int BlockOf(const std::string& name) {
-    return 2 * (name[12] - '1') + (name[14] - '0');
-  }
-
-  IndexOrder OutputOrder(const ParameterSpec& spec) const {
-    const std::string& name = spec.name;
-    if (absl::StartsWith(name, "fc.")) return IdentityOf(spec.shape[0]);
-    if (!absl::StartsWith(name, "resnet_block")) return stages_[0];
-    const int block = BlockOf(name);
-    const bool inner =
-        absl::StrContains(name, "conv1.") || absl::StrContains(name, "bn1.");
-    return inner ? inner_[block] : stages_[block / 2];
-  }
-
-  IndexOrder InputOrder(const ParameterSpec& spec) const {
-    const std::string& name = spec.name;
-    if (spec.shape.size() == 1) return IdentityOf(1);
-    if (name == "0.weight") return IdentityOf(1);
-    if (name == "fc.1.weight") return stages_.back();
-    const int block = BlockOf(name);
-    if (absl::StrContains(name, "conv2.")) return inner_[block];
-    return stages_[std::max(block - 1, 0) / 2];
-  }
-
-  const Reordering& reordering_;
-  std::vector<IndexOrder> stages_;
-  std::vector<IndexOrder> inner_;
-};
-
-// One training step's numbers, in the network's own order.
-struct StepNumbers {
-  double loss_sum = 0;
-  std::vector<float> gradient;  // Of the mean loss.
-  std::vector<float> running;   // After the step.
-};
-
-// What `model`, a ResNet-18, computes with these parameters and running
-// statistics; with a seed other than 0, in an order of that seed's own.
-absl::StatusOr<StepNumbers> ComputeInOrder(uint32_t seed, Model& model,
-                                           std::span<const float> parameters,
-                                           std::span<const float> running,
-                                           const Samples& samples) {
-  Reordering reordering(seed);
-  const ChannelOrders orders(reordering);
-  const IndexOrder places = orders.PlacesOf(NetworkSpecs());
-  const IndexOrder running_places = orders.PlacesOf(NetworkBufferSpecs());
-  Take(places, parameters, model.parameters().values());
-  Take(running_places, running, model.buffers().floats());
-  const Samples batch = reordering.Batch(samples);
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const Metrics metrics,
-      model.ForwardBackward({batch.images, batch.labels},
-                            1.0f / static_cast<float>(batch.size()),
-                            [](int) {}));
-  return StepNumbers{metrics.loss_sum,
-                     PutBack(places, model.parameters().gradients()),
-                     PutBack(running_places, model.buffers().floats())};
-}
-
-Samples Part(const Samples& samples, int64_t begin, int64_t count) {
-  const int64_t pixels =
-      static_cast<int64_t>(samples.images.size()) / samples.size();
-  const auto image = samples.images.begin() + begin * pixels;
-  const auto label = samples.labels.begin() + begin;
-  return {{image, image + count * pixels}, {label, label + count}};
-}
 
 // Norms of f(i) over each tensor.
 template <typename F>
@@ -137,57 +40,76 @@ void RaiseTo(std::vector<double>& most, const std::vector<double>& values) {
   }
 }
 
+// A pass of T over some of the samples of a step, and what it borrows.
+template <typename T>
+struct ReferencePass {
+  // order: the samples that it has, in their order, by number.
+  ReferencePass(const StepInput& in, IndexOrder order)
+      : parameters(in.parameters.begin(), in.parameters.end()),
+        numbers(std::move(order)),
+        samples(Pick(in)),
+        pass(in.tested.network(), parameters,
+             std::vector<T>(in.running.begin(), in.running.end()),
+             {.images = samples.images,
+              .labels = samples.labels,
+              .samples = numbers},
+             /*training=*/true, in.keep ? in.keep : MaskOf(in.step)) {}
+
+  Samples Pick(const StepInput& in) const {
+    const int64_t pixels = in.tested.network().input_shape().size();
+    Samples picked;
+    for (const int64_t number : numbers) {
+      const auto image = in.samples.images.begin() + number * pixels;
+      picked.images.insert(picked.images.end(), image, image + pixels);
+      picked.labels.push_back(in.samples.labels[number]);
+    }
+    return picked;
+  }
+
+  const std::vector<T> parameters;
+  const IndexOrder numbers;
+  const Samples samples;
+  const NetworkReference<T> pass;
+};
+
+double MeanOf(const StepInput& in) {
+  return 1.0 / static_cast<double>(in.samples.size());
+}
+
 }  // namespace
 
-std::vector<double> Widened(std::span<const float> values) {
-  return {values.begin(), values.end()};
+NetworkStep ReferenceStep(const StepInput& in) {
+  const ReferencePass<double> own(in, IdentityOf(in.samples.size()));
+  return {own.pass.loss_sum, own.pass.Gradient(MeanOf(in)), own.pass.running};
 }
 
-NetworkStep ReferenceStep(std::span<const float> parameters,
-                          std::span<const float> running,
-                          const Samples& samples) {
-  const std::vector<double> wide = Widened(parameters);
-  const ResNetReference<double> pass(wide, Widened(running), samples,
-                                     /*training=*/true);
-  return {pass.loss_sum,
-          pass.Gradient(1.0 / static_cast<double>(samples.size())),
-          pass.running};
-}
-
-std::vector<double> MeanOfMeansGradient(std::span<const float> parameters,
-                                        std::span<const float> running,
-                                        const Samples& samples,
+std::vector<double> MeanOfMeansGradient(const StepInput& in,
                                         std::span<const int64_t> deal) {
-  const std::vector<double> wide = Widened(parameters);
-  const ResNetReference<double> pass(wide, Widened(running), samples,
-                                     /*training=*/true);
   std::vector<double> scales;
   for (const int64_t count : deal) {
     const double scale =
         1.0 / static_cast<double>(count) / static_cast<double>(deal.size());
     scales.insert(scales.end(), static_cast<size_t>(count), scale);
   }
-  return pass.Gradient(scales);
+  return ReferencePass<double>(in, IdentityOf(in.samples.size()))
+      .pass.Gradient(scales);
 }
 
-LocalStep LocalReferenceStep(std::span<const float> parameters,
-                             std::span<const float> running,
-                             const Samples& samples,
+LocalStep LocalReferenceStep(const StepInput& in,
                              std::span<const int64_t> deal) {
-  const std::vector<double> wide = Widened(parameters);
-  LocalStep step{.gradient = std::vector<double>(wide.size()), .running = {}};
+  LocalStep step{.gradient = std::vector<double>(in.parameters.size()),
+                 .running = {}};
   int64_t begin = 0;
   for (const int64_t count : deal) {
-    step.running.push_back(Widened(running));
+    step.running.emplace_back(in.running.begin(), in.running.end());
     if (count == 0) continue;
-    const ResNetReference<double> pass(wide, step.running.back(),
-                                       Part(samples, begin, count),
-                                       /*training=*/true);
+    IndexOrder order = IdentityOf(count);
+    for (int64_t& number : order) number += begin;
     begin += count;
-    step.loss_sum += pass.loss_sum;
-    step.running.back() = pass.running;
-    const std::vector<double> part =
-        pass.Gradient(1.0 / static_cast<double>(samples.size()));
+    const ReferencePass<double> own(in, order);
+    step.loss_sum += own.pass.loss_sum;
+    step.running.back() = own.pass.running;
+    const std::vector<double> part = own.pass.Gradient(MeanOf(in));
     for (size_t i = 0; i < part.size(); ++i) step.gradient[i] += part[i];
   }
   return step;
@@ -204,42 +126,57 @@ std::vector<double> TensorNorms(std::span<const ParameterSpec> specs,
   return NormsOf(specs, [&](int64_t i) { return a[i]; });
 }
 
-absl::StatusOr<Rounding> MeasureRounding(Model& model,
-                                         std::span<const float> parameters,
-                                         std::span<const float> running,
-                                         const Samples& samples,
-                                         const NetworkStep& reference) {
+Rounding MeasureRounding(const StepInput& in) {
+  IndexOrder order = IdentityOf(in.samples.size());
+  const ReferencePass<double> exact(in, order);
+  const std::vector<double> gradient = exact.pass.Gradient(MeanOf(in));
   Rounding rounding;
-  for (uint32_t seed = 0; seed <= kReferenceRuns; ++seed) {
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        const StepNumbers numbers,
-        ComputeInOrder(seed, model, parameters, running, samples));
-    rounding.loss_sum = std::max(
-        rounding.loss_sum, std::abs(numbers.loss_sum - reference.loss_sum));
-    RaiseTo(
-        rounding.gradients,
-        TensorDistances(NetworkSpecs(), numbers.gradient, reference.gradient));
+  for (int turn = 0; turn < 2; ++turn) {
+    const ReferencePass<float> rounded(in, order);
+    double losses = 0;
+    for (size_t i = 0; i < order.size(); ++i) {
+      const double error = rounded.pass.losses[i] - exact.pass.losses[order[i]];
+      losses += error * error;
+    }
+    rounding.loss_sum = std::max(rounding.loss_sum, std::sqrt(losses));
+    RaiseTo(rounding.gradients,
+            TensorDistances(in.tested.specs(),
+                            rounded.pass.Gradient(MeanOf(in)), gradient));
     RaiseTo(rounding.running,
-            TensorDistances(NetworkBufferSpecs(), numbers.running,
-                            reference.running));
+            TensorDistances(in.tested.buffer_specs(), rounded.pass.running,
+                            exact.pass.running));
+    std::ranges::reverse(order);
   }
   return rounding;
 }
 
-double Clearance(std::span<const float> parameters,
-                 std::span<const float> running, const Samples& samples) {
-  const std::vector<double> wide = Widened(parameters);
-  const ResNetReference<double> exact(wide, Widened(running), samples, true);
-  const ResNetReference<float> rounded(parameters, running, samples, true);
-  const auto& z = exact.relu_inputs;
-  const auto& z_rounded = rounded.relu_inputs;
+const StepReference& ReferenceOf(const StepInput& in) {
+  using Key = std::tuple<const TestedNetwork*, int, std::vector<float>,
+                         std::vector<float>>;
+  static auto& cache = *new std::map<Key, StepReference>;
+  Key key = {&in.tested,
+             in.step,
+             {in.parameters.begin(), in.parameters.end()},
+             {in.running.begin(), in.running.end()}};
+  const auto found = cache.find(key);
+  if (found != cache.end()) return found->second;
+  if (cache.size() > 16) cache.clear();
+  return cache[std::move(key)] = {ReferenceStep(in), MeasureRounding(in)};
+}
+
+double Clearance(const StepInput& in) {
+  const IndexOrder order = IdentityOf(in.samples.size());
+  const ReferencePass<double> exact(in, order);
+  const ReferencePass<float> rounded(in, order);
   double clearance = std::numeric_limits<double>::infinity();
-  for (size_t relu = 0; relu < z.size(); ++relu) {
+  for (size_t at = 0; at < exact.pass.switches.size(); ++at) {
+    const std::vector<double>& z = exact.pass.switches[at];
+    const std::vector<float>& z_rounded = rounded.pass.switches[at];
     double least = std::numeric_limits<double>::infinity();
     double error = 0;
-    for (size_t i = 0; i < z[relu].size(); ++i) {
-      least = std::min(least, std::abs(z[relu][i]));
-      error = std::max(error, std::abs(z[relu][i] - z_rounded[relu][i]));
+    for (size_t i = 0; i < z.size(); ++i) {
+      least = std::min(least, std::abs(z[i]));
+      error = std::max(error, std::abs(z[i] - z_rounded[i]));
     }
     clearance = std::min(clearance, least / error);
   }

@@ -1,13 +1,10 @@
-// From std::mt19937's own numbers, the same with every standard library.
 #include "conformance/network/network_run.h"
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <numeric>
-#include <random>
 #include <span>
 #include <string>
 #include <utility>
@@ -15,38 +12,26 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/counter_random.h"
+#include "base/data_types.h"
+#include "base/slice.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
-#include "conformance/network/resnet_reference.h"
 #include "conformance/rank_bytes.h"
+#include "conformance/reference/network_inputs.h"
+#include "conformance/reference/network_reference.h"
 #include "conformance/training_run.h"
-#include "models/cpu/classifier.h"
+#include "models/cpu/cpu_model.h"
 #include "models/model.h"
+#include "models/networks/network.h"
 #include "models/networks/networks.h"
 #include "models/train/data_parallel.h"
 
 namespace lockstep::conformance {
 namespace {
-
-// In [0, 1).
-double Uniform(std::mt19937& random) { return random() * 0x1p-32; }
-
-// Of mean 0 and variance 1.
-double Centred(std::mt19937& random) {
-  return std::sqrt(12.0) * (Uniform(random) - 0.5);
-}
-
-double Up(int64_t channel) { return channel % 2 == 0 ? 1 : -1; }
-
-// What rank 0 starts with; as no rank changes it, computed once.
-const std::vector<float>& StartParameters() {
-  static const auto& parameters = *new std::vector<float>(NetworkParameters(1));
-  return parameters;
-}
 
 // Of the bits; any one of them changes it.
 uint64_t Digest(std::span<const float> values) {
@@ -58,13 +43,25 @@ uint64_t Digest(std::span<const float> values) {
   return digest;
 }
 
-Batch ShardOf(const Samples& samples, const NetworkRun& run, int rank) {
-  constexpr int64_t kPixels = kNetworkSide * kNetworkSide;
+// The numbers of a global batch's samples.
+std::span<const int64_t> SampleNumbers() {
+  static const auto& numbers =
+      *new std::vector<int64_t>(IdentityOf(kNetworkBatchSize));
+  return numbers;
+}
+
+Batch ShardOf(const Samples& samples, const NetworkRun& run, int rank,
+              int step) {
+  const int64_t pixels = run.tested->network().input_shape().size();
   const auto first = run.deal.begin();
   const int64_t begin = std::accumulate(first, first + rank, int64_t{0});
   const int64_t count = run.deal[rank];
-  return {std::span(samples.images).subspan(begin * kPixels, count * kPixels),
-          std::span(samples.labels).subspan(begin, count)};
+  return {.images =
+              std::span(samples.images).subspan(begin * pixels, count * pixels),
+          .labels = std::span(samples.labels).subspan(begin, count),
+          .samples = SampleNumbers().subspan(begin, count),
+          .seed = kMaskSeed,
+          .step = step};
 }
 
 // Takes the steps with a model that is ready to; `full` may be null.
@@ -73,14 +70,15 @@ absl::StatusOr<std::vector<RankMoment>> TakeSteps(Model& model,
                                                   const NetworkRun& run,
                                                   int rank, RankTrace* full) {
   std::vector<RankMoment> moments;
-  RecordMoment(model, -1, 0, moments, full);
+  RecordMoment(*run.tested, model, -1, 0, moments, full);
   for (int step = 0; step < run.steps; ++step) {
-    const Samples samples = NetworkStepBatch(step);
+    const Samples samples = run.tested->StepBatch(step);
     LOCKSTEP_ASSIGN_OR_RETURN(
         const StepResult result,
-        TrainStep(model, reducer, ShardOf(samples, run, rank),
+        TrainStep(model, reducer, ShardOf(samples, run, rank, step),
                   kNetworkBatchSize, kNetworkLearningRate));
-    RecordMoment(model, step, result.metrics.loss_sum, moments, full);
+    RecordMoment(*run.tested, model, step, result.metrics.loss_sum, moments,
+                 full);
   }
   return moments;
 }
@@ -92,25 +90,24 @@ absl::StatusOr<std::vector<RankMoment>> TrainRank(Communicator& group,
                                                   RankTrace* full) {
   SetComputeThreads(1);
   const int rank = group.rank();
-  const std::unique_ptr<Model> resnet = CreateNetwork();
-  FillNetworkStart(*resnet, rank);
-  Parameters& parameters = resnet->parameters();
-  const RankContext context = {.rank = rank,
-                               .world_size = run.world_size(),
-                               .gradients = parameters.gradients()};
+  const std::unique_ptr<Model> product = run.tested->CreateModel();
+  FillNetworkStart(*run.tested, *product, rank);
+  Parameters& parameters = product->parameters();
+  const RankContext context = {
+      .rank = rank, .world_size = run.world_size(), .parameters = &parameters};
   std::unique_ptr<Communicator> mutant_group;
   if (mutation.communicator) {
     mutant_group = mutation.communicator(group, context);
   }
   Communicator& ranks = mutant_group ? *mutant_group : group;
   std::unique_ptr<Model> mutant_model;
-  if (mutation.model) mutant_model = mutation.model(*resnet, context);
-  Model& model = mutant_model ? *mutant_model : *resnet;
+  if (mutation.model) mutant_model = mutation.model(*product, context);
+  Model& model = mutant_model ? *mutant_model : *product;
   LOCKSTEP_RETURN_IF_ERROR(BroadcastParameters(ranks, parameters));
   LOCKSTEP_RETURN_IF_ERROR(BroadcastBuffers(ranks, model.buffers()));
   GradientReducer reducer(ranks, parameters, run.bucket_bytes);
   std::unique_ptr<Communicator> norm_group;
-  if (run.sync_bn) {
+  if (run.sync_bn && model.buffers().count() > 0) {
     LOCKSTEP_ASSIGN_OR_RETURN(norm_group, SynchroniseBatchNorm(ranks, model));
   }
   return TakeSteps(model, reducer, run, rank, full);
@@ -134,77 +131,101 @@ RunRanksOptions OptionsOf(const NetworkRun& run) {
 
 }  // namespace
 
-std::unique_ptr<Model> CreateNetwork() {
-  return CreateResNet18(/*seed=*/0, kNetworkSide, NetworkWidth());
-}
-
-std::vector<float> NetworkParameters(uint32_t seed, int64_t width) {
-  std::mt19937 random(seed);
-  std::vector<float> out;
-  std::vector<double> norm_weights;
-  for (const ParameterSpec& spec : ResNetParameterSpecs(width)) {
-    const bool matrix = spec.shape.size() > 1;
-    const bool projection = absl::StrContains(spec.name, "conv3");
-    const bool norm = IsNorm(spec);
-    const bool weight = absl::EndsWith(spec.name, "weight");
-    if (norm && weight) norm_weights.clear();
-    // A shortcut is small beside what batch norm puts on top of it.
-    const double scale = projection || spec.name == "fc.1.weight" ? 0.15 : 1;
-    for (int64_t i = 0; i < spec.size; ++i) {
-      double value = 0;
-      if (matrix) {
-        value = scale * Centred(random) *
-                std::sqrt(static_cast<double>(spec.shape[0]) /
-                          static_cast<double>(spec.size));
-      } else if (norm && weight) {
-        value = 0.5 + Uniform(random);
-        norm_weights.push_back(value);
-      } else if (norm) {
-        value = Up(i) * (1.5 + Uniform(random)) * norm_weights[i];
-      } else {
-        value = 0.1 * Centred(random);
-      }
-      out.push_back(static_cast<float>(value));
-    }
+TestedNetwork::TestedNetwork(std::string spec, const NetworkInput& input,
+                             std::vector<uint32_t> batch_seeds)
+    : spec_(std::move(spec)),
+      input_(input),
+      batch_seeds_(std::move(batch_seeds)),
+      network_(*CreateNetwork(spec_, input)),
+      specs_(CreateParameters(network_).specs()),
+      start_(Parameters(1)) {
+  const Buffers buffers = CreateBuffers(network_);
+  for (const BufferSpec& buffer : buffers.specs()) {
+    if (buffer.type == DataType::kFloat32) buffer_specs_.push_back(buffer);
   }
-  return out;
 }
 
-std::vector<float> NetworkRunning(uint32_t seed, int64_t width) {
-  std::mt19937 random(seed);
-  std::vector<float> out;
-  for (const ParameterSpec& spec : ResNetBufferSpecs(width)) {
-    const bool mean = absl::EndsWith(spec.name, "mean");
-    for (int64_t i = 0; i < spec.size; ++i) {
-      out.push_back(static_cast<float>(mean ? 0.2 * Centred(random)
-                                            : 0.5 + Uniform(random)));
-    }
-  }
-  return out;
+int TestedNetwork::IndexOf(const ParameterSpec& spec) const {
+  return static_cast<int>(
+      std::ranges::find(specs_, spec.name, &ParameterSpec::name) -
+      specs_.begin());
 }
 
-Samples NetworkBatch(uint32_t seed, int64_t n) {
-  std::mt19937 random(seed);
-  Samples samples;
-  for (int64_t i = 0; i < n * kNetworkSide * kNetworkSide; ++i) {
-    samples.images.push_back(static_cast<float>(random() >> 24) / 255.0f);
-  }
-  for (int64_t i = 0; i < n; ++i) {
-    samples.labels.push_back(static_cast<int32_t>(random() % 10));
-  }
-  return samples;
+bool TestedNetwork::IsNorm(const ParameterSpec& spec) const {
+  return conformance::IsNorm(network_, IndexOf(spec));
 }
 
-Samples NetworkStepBatch(int step) {
-  const uint32_t seeds[kNetworkSteps] = {17, 49,
-                                         NetworkWidth() == kResNet ? 55u : 5u};
-  return NetworkBatch(seeds[step], kNetworkBatchSize);
+bool TestedNetwork::HasZeroGradient(const ParameterSpec& spec) const {
+  return conformance::HasZeroGradient(network_, IndexOf(spec));
 }
 
-void FillNetworkStart(Model& model, int rank) {
-  const std::vector<float>& start = StartParameters();
+std::unique_ptr<Model> TestedNetwork::CreateModel() const {
+  return *lockstep::CreateModel(spec_, /*seed=*/0, input_);
+}
+
+std::vector<float> TestedNetwork::Parameters(uint32_t seed) const {
+  return RandomParameters(network_, seed);
+}
+
+std::vector<float> TestedNetwork::Running(uint32_t seed) const {
+  return RandomRunning(network_, seed);
+}
+
+Samples TestedNetwork::Batch(uint32_t seed, int64_t n) const {
+  RandomSamples samples = RandomBatchOf(network_, seed, n);
+  return {std::move(samples.images), std::move(samples.labels)};
+}
+
+Samples TestedNetwork::StepBatch(int step) const {
+  return Batch(batch_seeds_[step], kNetworkBatchSize);
+}
+
+const TestedNetwork& TestedResNet() {
+  static const auto& tested =
+      IsExhaustive()
+          ? *new TestedNetwork("resnet18", {1, 10, 10, 10}, {17, 49, 55})
+          : *new TestedNetwork("resnet18:width=16", {1, 10, 10, 10},
+                               {17, 49, 5});
+  return tested;
+}
+
+const TestedNetwork& TestedVit() {
+  static const auto& tested = *new TestedNetwork(
+      "vit:patch=4,width=24,depth=2,heads=3,dropout=0.125,"
+      "attention_dropout=0.125,drop_path=0.25",
+      {3, 12, 8, 10}, {1, 2, 3});
+  return tested;
+}
+
+const TestedNetwork& TestedTorchvisionResNet() {
+  static const auto& tested =
+      *new TestedNetwork("torchvision_resnet18:width=8", {3, 33, 33, 10}, {1});
+  return tested;
+}
+
+const std::vector<const TestedNetwork*>& AllTestedNetworks() {
+  static const auto& all = *new std::vector<const TestedNetwork*>{
+      &TestedResNet(),
+      &TestedVit(),
+      &TestedTorchvisionResNet(),
+      new TestedNetwork("lenet", {3, 20, 16, 10}, {1}),
+      new TestedNetwork("lenet_bn", {3, 20, 16, 10}, {1}),
+      new TestedNetwork("resnet34:width=8", {3, 33, 33, 10}, {1}),
+      new TestedNetwork("resnet50:width=8", {3, 33, 33, 10}, {1})};
+  return all;
+}
+
+KeepMask MaskOf(int step) {
+  return [step](int layer, double rate, int64_t sample, int64_t element) {
+    return CounterRandom(kMaskSeed, step, sample, layer).Uniform(element) >=
+           rate;
+  };
+}
+
+void FillNetworkStart(const TestedNetwork& tested, Model& model, int rank) {
+  const std::vector<float>& start = tested.start();
   const std::vector<float> running =
-      NetworkRunning(static_cast<uint32_t>(1 + rank));
+      tested.Running(static_cast<uint32_t>(1 + rank));
   const std::span<float> values = model.parameters().values();
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = start[i] * static_cast<float>(1 + rank);
@@ -213,8 +234,9 @@ void FillNetworkStart(Model& model, int rank) {
   for (int64_t& batches : model.buffers().counters()) batches = rank;
 }
 
-void RecordMoment(Model& model, int step, double loss_sum,
-                  std::vector<RankMoment>& moments, RankTrace* full) {
+void RecordMoment(const TestedNetwork& tested, Model& model, int step,
+                  double loss_sum, std::vector<RankMoment>& moments,
+                  RankTrace* full) {
   const Parameters& parameters = model.parameters();
   RankMoment& moment = moments.emplace_back();
   moment.loss_sum = loss_sum;
@@ -232,7 +254,7 @@ void RecordMoment(Model& model, int step, double loss_sum,
   full->parameters.emplace_back(values.begin(), values.end());
   if (step < 0) return;
   full->gradients.emplace_back(gradients.begin(), gradients.end());
-  full->samples.push_back(NetworkStepBatch(step));
+  full->samples.push_back(tested.StepBatch(step));
 }
 
 std::vector<absl::Status> RunNetworkRanks(const NetworkRun& run,
@@ -271,7 +293,7 @@ std::vector<absl::Status> RunNetworkRanks(const NetworkRun& run,
     }
   }
   for (int step = 0; step < run.steps; ++step) {
-    trace.first.samples.push_back(NetworkStepBatch(step));
+    trace.first.samples.push_back(run.tested->StepBatch(step));
   }
   return statuses;
 }

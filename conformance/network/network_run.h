@@ -1,10 +1,7 @@
-// ResNet-18's parameters, buffers and batches for the network's checks, and
-// steps of data-parallel training on N ranks by the product's code, with hooks
-// through which a mutant is planted around the product, never inside it.
-//
-// An exhaustive run (base/slice.h) trains ResNet-18 itself; others one of a
-// quarter of its width, which has the same layers, so that a step costs a
-// sixteenth.
+// Networks for the whole networks' checks, with parameters, buffers and batches
+// of their own, and steps of data-parallel training on N ranks by the product's
+// code, with hooks through which a mutant is planted around the product, never
+// inside it.
 #ifndef LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_RUN_H_
 #define LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_RUN_H_
 
@@ -16,61 +13,83 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/slice.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
-#include "conformance/network/resnet_reference.h"
 #include "conformance/rank_bytes.h"
+#include "conformance/reference/network_reference.h"
 #include "conformance/training_run.h"
 #include "models/model.h"
+#include "models/networks/network.h"
+#include "models/networks/networks.h"
 #include "models/train/data_parallel.h"
 
 namespace lockstep::conformance {
-
-// 10 -> 5 -> 3 -> 2 pixels: odd sizes under strides, and every tap of every
-// kernel meets a pixel.
-inline constexpr int64_t kNetworkSide = 10;
-
-inline int64_t NetworkWidth() {
-  return IsExhaustive() ? kResNet : kNarrowResNet;
-}
-
-std::unique_ptr<Model> CreateNetwork();
-
-// What it has, as the reference knows it.
-inline const std::vector<ParameterSpec>& NetworkSpecs() {
-  return ResNetParameterSpecs(NetworkWidth());
-}
-inline const std::vector<ParameterSpec>& NetworkBufferSpecs() {
-  return ResNetBufferSpecs(NetworkWidth());
-}
-
-// Parameters, flat (ResNetParameterSpecs), with which few ReLU inputs come near
-// zero: each batch norm's bias is 1.5 to 2.5 times its weight, upwards in even
-// channels and downwards in odd ones, so that a twentieth of the inputs is on
-// the other side of zero than its channel. Where an input is zero but for
-// rounding its derivative is a matter of the order of additions, and one such
-// input changes a gradient by a thousand times what rounding does.
-std::vector<float> NetworkParameters(uint32_t seed,
-                                     int64_t width = NetworkWidth());
-
-// Running statistics, flat (ResNetBufferSpecs), that no batch would give:
-// means around zero, variances in [0.5, 1.5).
-std::vector<float> NetworkRunning(uint32_t seed,
-                                  int64_t width = NetworkWidth());
-
-// n images [1, kNetworkSide, kNetworkSide] of random bytes divided by 255, as a
-// Dataset gives them, with random labels.
-Samples NetworkBatch(uint32_t seed, int64_t n);
 
 inline constexpr int64_t kNetworkBatchSize = 8;  // Global.
 inline constexpr float kNetworkLearningRate = 0.02f;
 inline constexpr int kNetworkSteps = 3;
 
-// The global batch of step 0, 1 or 2. They are batches at which, on the way
-// from NetworkParameters(1), no ReLU input comes near zero (Clearance).
-Samples NetworkStepBatch(int step);
+// A network, what it starts with (RandomParameters, RandomRunning) and the
+// global batches of its steps.
+class TestedNetwork {
+ public:
+  // batch_seeds: of as many steps as may be taken; such that on the way from
+  // the start no ReLU input and no maximum is in doubt (Clearance).
+  TestedNetwork(std::string spec, const NetworkInput& input,
+                std::vector<uint32_t> batch_seeds);
+
+  const std::string& spec() const { return spec_; }
+  const NetworkInput& input() const { return input_; }
+  const Network& network() const { return network_; }
+  int steps() const { return static_cast<int>(batch_seeds_.size()); }
+  const std::vector<ParameterSpec>& specs() const { return specs_; }
+  // Those of float32, which leaves num_batches_tracked out.
+  const std::vector<BufferSpec>& buffer_specs() const { return buffer_specs_; }
+  bool IsNorm(const ParameterSpec& spec) const;
+  bool HasZeroGradient(const ParameterSpec& spec) const;
+
+  std::unique_ptr<Model> CreateModel() const;
+  std::vector<float> Parameters(uint32_t seed) const;
+  std::vector<float> Running(uint32_t seed) const;
+  Samples Batch(uint32_t seed, int64_t n) const;
+  Samples StepBatch(int step) const;
+
+  // What rank 0 starts with: Parameters(1), computed once.
+  const std::vector<float>& start() const { return start_; }
+
+ private:
+  int IndexOf(const ParameterSpec& spec) const;
+
+  const std::string spec_;
+  const NetworkInput input_;
+  const std::vector<uint32_t> batch_seeds_;
+  const Network network_;
+  std::vector<ParameterSpec> specs_;
+  std::vector<BufferSpec> buffer_specs_;
+  std::vector<float> start_;
+};
+
+// ResNet-18 of the d2l chapter on images of 10 -> 5 -> 3 -> 2 pixels: odd sizes
+// under strides, and every tap of every kernel meets a pixel. An exhaustive run
+// (base/slice.h) has ResNet-18 itself; others one of a quarter of its width,
+// which has the same layers, so that a step costs a sixteenth.
+const TestedNetwork& TestedResNet();
+
+// A small vision transformer with dropout of every kind.
+const TestedNetwork& TestedVit();
+
+// torchvision's ResNet-18, an eighth as wide, on images of 33 pixels.
+const TestedNetwork& TestedTorchvisionResNet();
+
+// Those, and small ones of every other network.
+const std::vector<const TestedNetwork*>& AllTestedNetworks();
+
+// The keys of random masks, besides samples' numbers in their global batch.
+inline constexpr uint64_t kMaskSeed = 5;
+
+// The masks of a step.
+KeepMask MaskOf(int step);
 
 struct NetworkRun {
   // How many samples of each global batch each rank gets, in the batch's order:
@@ -78,9 +97,10 @@ struct NetworkRun {
   std::vector<int64_t> deal = {4, 4};
   int steps = 2;
   bool sync_bn = true;
-  int64_t bucket_bytes = GradientReducer::kDefaultBucketBytes;
+  int64_t bucket_bytes = 0;  // 0: GradientReducer::DefaultBucketBytes.
   absl::Duration timeout = absl::Seconds(60);  // Of every wait for a rank.
   RankRunner ranks = nullptr;                  // Runs them in place of threads.
+  const TestedNetwork* tested = &TestedResNet();
 
   int world_size() const { return static_cast<int>(deal.size()); }
 };
@@ -100,13 +120,14 @@ struct NetworkTrace {
 };
 
 // Parameters and buffers that each rank has for itself at first; rank 0's are
-// NetworkParameters(1), NetworkRunning(1) and counters of 0.
-void FillNetworkStart(Model& model, int rank);
+// start(), Running(1) and counters of 0.
+void FillNetworkStart(const TestedNetwork& tested, Model& model, int rank);
 
 // Appends what a rank has after a step, or at the start (step -1). full: null,
 // or where rank 0 keeps the values themselves.
-void RecordMoment(Model& model, int step, double loss_sum,
-                  std::vector<RankMoment>& moments, RankTrace* full);
+void RecordMoment(const TestedNetwork& tested, Model& model, int step,
+                  double loss_sum, std::vector<RankMoment>& moments,
+                  RankTrace* full);
 
 // Every rank starts with parameters and buffers of its own, which
 // the product replaces with rank 0's. Of the mutation only the group, from

@@ -11,8 +11,8 @@
 //   |computed - sum a b| <= (1 + gamma(n)) sum (|a| + e_a)(|b| + e_b)
 //                           - sum |a||b|
 //
-// which is what Sums::Finish returns. Adding an exact zero is exact, so n need
-// only count the products that can be other than zero. The bounds hold for
+// which is what BoundedSum::Finish returns. Adding an exact zero is exact, so n
+// need only count the products that can be other than zero. The bounds hold for
 // direct summation, not for algorithms that form other products (Winograd,
 // FFT).
 //
@@ -22,9 +22,9 @@
 #ifndef LOCKSTEP_CONFORMANCE_REFERENCE_BOUNDED_H_
 #define LOCKSTEP_CONFORMANCE_REFERENCE_BOUNDED_H_
 
+#include <cmath>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "base/bounded.h"
 
@@ -44,43 +44,50 @@ double ErrorOverAllowed(double error, double allowed);
 // The largest error of any of `got`, over its bound.
 double LargestError(const Bounded& want, std::span<const float> got);
 
-// A factor in a sum of products: the values v, |v| and |v| + bound.
-struct Factor {
-  explicit Factor(std::span<const float> exact);  // Bound 0.
-  explicit Factor(const Bounded& bounded);
+// A float32 computation's result: the exact value, and how far from it that
+// can be.
+struct BoundedNumber {
+  BoundedNumber() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): exact, as numbers are.
+  BoundedNumber(double exact) : value(exact) {}
+  BoundedNumber(double value, double bound) : value(value), bound(bound) {}
 
-  std::vector<double> value;
-  std::vector<double> magnitude;
-  std::vector<double> upper;
+  double value = 0;
+  double bound = 0;
 };
 
-// An array of sums of products under way.
-class Sums {
- public:
-  explicit Sums(int64_t size)
-      : value_(size), magnitude_(size), upper_(size), size_(size) {}
+// A sum of products under way; or, of one number, a factor in it.
+struct BoundedSum {
+  BoundedSum() = default;
+  explicit BoundedSum(const BoundedNumber& x)
+      : value(x.value),
+        magnitude(std::abs(x.value)),
+        upper(magnitude + x.bound),
+        terms(upper == 0 ? 0 : 1) {}
 
-  int64_t size() const { return size_; }
+  // With its bound. more: terms that another order may add.
+  BoundedNumber Finish(double more = 0) const;
 
-  // Sum `at + i` += a[j] * b[from + i] for i in [0, count): one term each.
-  void AddScaled(int64_t at, const Factor& a, int64_t j, const Factor& b,
-                 int64_t from, int64_t count);
+  double value = 0;
+  double magnitude = 0;  // Of the exact terms.
+  double upper = 0;      // Of what float32 terms may be.
+  double terms = 0;      // Those that can be other than zero.
 
-  // Sum `at + i` += a[from + i], for i in [0, count): one term each.
-  void Add(int64_t at, const Factor& a, int64_t from, int64_t count);
-
-  // Sum i with its bound, for a sum of at most `terms` terms that can be other
-  // than zero.
-  void Finish(int64_t i, int64_t terms, Bounded& out) const;
-
-  // The same for all sums.
-  Bounded Finish(int64_t terms) const;
-
- private:
-  std::vector<double> value_;
-  std::vector<double> magnitude_;  // Of the exact terms.
-  std::vector<double> upper_;      // Of what float32 terms may be.
-  int64_t size_;
+  friend BoundedSum operator*(const BoundedSum& a, const BoundedSum& b) {
+    BoundedSum c;
+    c.value = a.value * b.value;
+    c.magnitude = a.magnitude * b.magnitude;
+    c.upper = a.upper * b.upper;
+    c.terms = a.terms * b.terms;
+    return c;
+  }
+  BoundedSum& operator+=(const BoundedSum& a) {
+    value += a.value;
+    magnitude += a.magnitude;
+    upper += a.upper;
+    terms += a.terms;
+    return *this;
+  }
 };
 
 // Euclidean norm.

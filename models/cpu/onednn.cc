@@ -5,8 +5,10 @@
 #include <string>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/data_types.h"
 #include "models/model.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
@@ -18,72 +20,139 @@ using dnnl::memory;
 using dnnl::prop_kind;
 
 constexpr auto kTraining = prop_kind::forward_training;
-constexpr auto kAverage = algorithm::pooling_avg_exclude_padding;
-constexpr auto kReluFromOutput = algorithm::eltwise_relu_use_dst_for_bwd;
+constexpr auto kBackward = prop_kind::backward;
+const auto kScaleAndShift =
+    dnnl::normalization_flags::use_scale | dnnl::normalization_flags::use_shift;
+
+void AppendEltwise(dnnl::post_ops& post, algorithm algorithm, float alpha) {
+#if DNNL_VERSION_MAJOR >= 3
+  post.append_eltwise(algorithm, alpha, 0.0f);
+#else
+  post.append_eltwise(/*scale=*/1.0f, algorithm, alpha, 0.0f);
+#endif
+}
+
+algorithm PoolAlgorithm(bool maximum) {
+  return maximum ? algorithm::pooling_max
+                 : algorithm::pooling_avg_exclude_padding;
+}
 
 }  // namespace
 
-dnnl::primitive_attr Attributes(bool relu) {
+dnnl::primitive_attr Attributes(const After& after) {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (relu) {
-    dnnl::post_ops post;
-#if DNNL_VERSION_MAJOR >= 3
-    post.append_eltwise(algorithm::eltwise_relu, 0.0f, 0.0f);
-#else
-    post.append_eltwise(/*scale=*/1.0f, algorithm::eltwise_relu, 0.0f, 0.0f);
-#endif
-    attributes.set_post_ops(post);
+  dnnl::post_ops post;
+  if (after.scale != 1) {
+    AppendEltwise(post, algorithm::eltwise_linear, after.scale);
   }
+  if (after.relu) AppendEltwise(post, algorithm::eltwise_relu, 0.0f);
+  if (post.len() > 0) attributes.set_post_ops(post);
   return attributes;
 }
 
-// Pooling in oneDNN 3 has a dilation too, and element-wise primitives there
-// have a second descriptor: of the output, or of its gradient.
+// Pooling in oneDNN 3 has a dilation too; element-wise primitives, softmax and
+// layer norm have descriptors of all tensors.
 
-dnnl::pooling_forward::primitive_desc AveragePoolForward(
-    const dnnl::engine& engine, const memory::desc& x, const memory::desc& y,
-    const memory::dims& window) {
-  const memory::dims none = {0, 0};  // No padding, no dilation.
-  return Forward<dnnl::pooling_forward>(engine, /*relu=*/false, kTraining,
-                                        kAverage, x, y, window, window,
+dnnl::pooling_forward::primitive_desc PoolForward(const dnnl::engine& engine,
+                                                  bool maximum, const Desc& x,
+                                                  const Desc& y,
+                                                  const Window& window) {
+  return Forward<dnnl::pooling_forward>(
+      engine, {}, kTraining, PoolAlgorithm(maximum), x, y, window.stride,
+      window.kernel,
 #if DNNL_VERSION_MAJOR >= 3
-                                        none,
+      memory::dims{0, 0},
 #endif
-                                        none, none);
+      window.padding_before, window.padding_after);
 }
 
-dnnl::pooling_backward::primitive_desc AveragePoolBackward(
+dnnl::pooling_backward::primitive_desc PoolBackward(
     const dnnl::pooling_forward::primitive_desc& forward,
-    const dnnl::engine& engine, const memory::desc& x, const memory::desc& y,
-    const memory::dims& window) {
-  const memory::dims none = {0, 0};
-  return Backward<dnnl::pooling_backward>(engine, forward, kAverage, x, y,
-                                          window, window,
+    const dnnl::engine& engine, bool maximum, const Desc& x, const Desc& y,
+    const Window& window) {
+  return Backward<dnnl::pooling_backward>(
+      engine, forward, PoolAlgorithm(maximum), x, y, window.stride,
+      window.kernel,
 #if DNNL_VERSION_MAJOR >= 3
-                                          none,
+      memory::dims{0, 0},
 #endif
-                                          none, none);
+      window.padding_before, window.padding_after);
 }
 
-dnnl::eltwise_backward::primitive_desc ReluBackwardFromOutput(
-    const dnnl::engine& engine, const memory::desc& y) {
+dnnl::eltwise_forward::primitive_desc EltwiseForward(const dnnl::engine& engine,
+                                                     algorithm algorithm,
+                                                     const Desc& x) {
 #if DNNL_VERSION_MAJOR >= 3
-  const auto forward = Forward<dnnl::eltwise_forward>(
-      engine, /*relu=*/false, kTraining, kReluFromOutput, y, y, 0.0f, 0.0f);
-  return Backward<dnnl::eltwise_backward>(engine, forward, kReluFromOutput, y,
-                                          y, y, 0.0f, 0.0f);
+  return Forward<dnnl::eltwise_forward>(engine, {}, kTraining, algorithm, x, x,
+                                        0.0f, 0.0f);
 #else
-  const auto forward = Forward<dnnl::eltwise_forward>(
-      engine, /*relu=*/false, kTraining, kReluFromOutput, y, 0.0f, 0.0f);
-  return Backward<dnnl::eltwise_backward>(engine, forward, kReluFromOutput, y,
-                                          y, 0.0f, 0.0f);
+  return Forward<dnnl::eltwise_forward>(engine, {}, kTraining, algorithm, x,
+                                        0.0f, 0.0f);
+#endif
+}
+
+dnnl::eltwise_backward::primitive_desc EltwiseBackward(
+    const dnnl::eltwise_forward::primitive_desc& forward,
+    const dnnl::engine& engine, algorithm algorithm, const Desc& x) {
+#if DNNL_VERSION_MAJOR >= 3
+  return Backward<dnnl::eltwise_backward>(engine, forward, algorithm, x, x, x,
+                                          0.0f, 0.0f);
+#else
+  return Backward<dnnl::eltwise_backward>(engine, forward, algorithm, x, x,
+                                          0.0f, 0.0f);
+#endif
+}
+
+dnnl::softmax_forward::primitive_desc SoftmaxForward(const dnnl::engine& engine,
+                                                     const Desc& x, int last) {
+#if DNNL_VERSION_MAJOR >= 3
+  return Forward<dnnl::softmax_forward>(
+      engine, {}, kTraining, algorithm::softmax_accurate, x, x, last);
+#else
+  return Forward<dnnl::softmax_forward>(engine, {}, kTraining, x, last);
+#endif
+}
+
+dnnl::softmax_backward::primitive_desc SoftmaxBackward(
+    const dnnl::softmax_forward::primitive_desc& forward,
+    const dnnl::engine& engine, const Desc& x, int last) {
+#if DNNL_VERSION_MAJOR >= 3
+  return Backward<dnnl::softmax_backward>(
+      engine, forward, algorithm::softmax_accurate, x, x, x, last);
+#else
+  return Backward<dnnl::softmax_backward>(engine, forward, x, x, last);
+#endif
+}
+
+dnnl::layer_normalization_forward::primitive_desc LayerNormForward(
+    const dnnl::engine& engine, const Desc& x, float epsilon) {
+#if DNNL_VERSION_MAJOR >= 3
+  return Forward<dnnl::layer_normalization_forward>(engine, {}, kTraining, x, x,
+                                                    epsilon, kScaleAndShift);
+#else
+  return Forward<dnnl::layer_normalization_forward>(engine, {}, kTraining, x,
+                                                    epsilon, kScaleAndShift);
+#endif
+}
+
+dnnl::layer_normalization_backward::primitive_desc LayerNormBackward(
+    const dnnl::layer_normalization_forward::primitive_desc& forward,
+    const dnnl::engine& engine, const Desc& x, float epsilon) {
+#if DNNL_VERSION_MAJOR >= 3
+  return Backward<dnnl::layer_normalization_backward>(
+      engine, forward, kBackward, x, x, x, epsilon, kScaleAndShift);
+#else
+  return Backward<dnnl::layer_normalization_backward>(
+      engine, forward, kBackward, x, x, epsilon, kScaleAndShift);
 #endif
 }
 
 }  // namespace lockstep::onednn
 
 namespace lockstep {
+
+using dnnl::memory;
 
 absl::Status CatchOnednn(const std::string& layer,
                          absl::FunctionRef<void()> body) {
@@ -97,65 +166,84 @@ absl::Status CatchOnednn(const std::string& layer,
   return absl::OkStatus();
 }
 
-dnnl::memory::desc ChannelsLast(const Shape& shape) {
+memory::data_type OnednnType(DataType type) {
+  return type == DataType::kBFloat16 ? memory::data_type::bf16
+                                     : memory::data_type::f32;
+}
+
+memory::desc ChannelsLast(const Shape& shape, DataType type) {
   return {{shape.n, shape.c, shape.h, shape.w},
-          dnnl::memory::data_type::f32,
-          dnnl::memory::format_tag::nhwc};
+          OnednnType(type),
+          memory::format_tag::nhwc};
 }
 
-int64_t AlignedSize(int64_t floats) {
-  constexpr int64_t kUnit = AlignedBuffer::kAlignment / sizeof(float);
-  return (floats + kUnit - 1) / kUnit * kUnit;
+memory::desc Rows(int64_t rows, int64_t columns, DataType type) {
+  return {{rows, columns}, OnednnType(type), memory::format_tag::ab};
 }
 
-int64_t AlignedSize(const dnnl::memory::desc& desc) {
-  const int64_t bytes = static_cast<int64_t>(desc.get_size());
-  const int64_t float_bytes = sizeof(float);
-  return AlignedSize((bytes + float_bytes - 1) / float_bytes);
+memory::desc Flat(int64_t size, DataType type) {
+  return {{size}, OnednnType(type), memory::format_tag::a};
 }
 
-Primitive::Primitive(
-    const dnnl::engine& engine, const dnnl::primitive& primitive,
-    std::initializer_list<std::pair<int, dnnl::memory::desc>> args)
+int64_t AlignedBytes(int64_t bytes) {
+  constexpr int64_t kUnit = AlignedBuffer::kAlignment;
+  return (bytes + kUnit - 1) / kUnit * kUnit;
+}
+
+int64_t AlignedBytes(const memory::desc& desc) {
+  return AlignedBytes(static_cast<int64_t>(desc.get_size()));
+}
+
+Primitive::Primitive(const dnnl::engine& engine,
+                     const dnnl::primitive& primitive, Args args)
     : primitive_(primitive) {
   for (const auto& [arg, desc] : args) {
-    args_.emplace(arg, dnnl::memory(desc, engine, DNNL_MEMORY_NONE));
+    args_.emplace(arg, memory(desc, engine, DNNL_MEMORY_NONE));
   }
 }
 
 void Primitive::Run(
     dnnl::stream& stream,
-    std::initializer_list<std::pair<int, const float*>> pointers) {
+    std::initializer_list<std::pair<int, const void*>> pointers) {
   for (const auto& [arg, pointer] : pointers) {
-    args_.at(arg).set_data_handle(const_cast<float*>(pointer));
+    args_.at(arg).set_data_handle(const_cast<void*>(pointer));
   }
   primitive_.execute(stream, args_);
   stream.wait();
 }
 
-Reorder::Reorder(const dnnl::engine& engine, const dnnl::memory::desc& from,
-                 const dnnl::memory::desc& to,
-                 const dnnl::primitive_attr& attributes)
-    : identity_(from == to && attributes.get_post_ops().len() == 0) {
+Reorder::Reorder(const dnnl::engine& engine, const memory::desc& from,
+                 const memory::desc& to)
+    : identity_(from == to) {
   if (identity_) return;
-  const dnnl::reorder::primitive_desc desc(engine, from, engine, to,
-                                           attributes);
+  const dnnl::reorder::primitive_desc desc(engine, from, engine, to);
   reorder_ = Primitive(engine, dnnl::reorder(desc),
                        {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
 }
 
-Reorder Reorder::Sum(const dnnl::engine& engine, int64_t size) {
-  const dnnl::memory::desc flat({size}, dnnl::memory::data_type::f32,
-                                dnnl::memory::format_tag::a);
-  dnnl::post_ops add;
-  add.append_sum(1.0f);
-  dnnl::primitive_attr attributes;
-  attributes.set_post_ops(add);
-  return Reorder(engine, flat, flat, attributes);
+void Reorder::Run(dnnl::stream& stream, const void* from, void* to) {
+  reorder_.Run(stream, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
 }
 
-void Reorder::Run(dnnl::stream& stream, const float* from, float* to) {
-  reorder_.Run(stream, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
+const void* Reorder::RunIfNeeded(dnnl::stream& stream, const void* from,
+                                 void* to) {
+  if (identity_) return from;
+  Run(stream, from, to);
+  return to;
+}
+
+Sum::Sum(const dnnl::engine& engine, int64_t size, DataType type) {
+  const memory::desc flat = Flat(size, type);
+  const auto desc = onednn::Forward<dnnl::binary>(
+      engine, {}, dnnl::algorithm::binary_add, flat, flat, flat);
+  sum_ = Primitive(
+      engine, dnnl::binary(desc),
+      {{DNNL_ARG_SRC_0, flat}, {DNNL_ARG_SRC_1, flat}, {DNNL_ARG_DST, flat}});
+}
+
+void Sum::Run(dnnl::stream& stream, const void* a, const void* b, void* to) {
+  sum_.Run(stream,
+           {{DNNL_ARG_SRC_0, a}, {DNNL_ARG_SRC_1, b}, {DNNL_ARG_DST, to}});
 }
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// oneDNN, as the layers use it: primitive descriptors, primitives on plain
+// oneDNN, as the plans use it: primitive descriptors, primitives on plain
 // pointers, and its errors as statuses.
 #ifndef LOCKSTEP_MODELS_CPU_ONEDNN_H_
 #define LOCKSTEP_MODELS_CPU_ONEDNN_H_
@@ -11,49 +11,37 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "models/cpu/layers.h"
+#include "base/data_types.h"
 #include "models/model.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
-namespace lockstep {
-
-class BatchNormKernels;
-
-// What the layers of one replica share.
-struct LayerContext {
-  dnnl::engine engine;
-  dnnl::stream stream;
-  Parameters* parameters;  // Outlives every plan.
-  Buffers* buffers;        // Likewise.
-  // Over whose ranks batch norm normalises in training; null: this rank's batch
-  // alone. Plans keep it.
-  Communicator* batch_norm_group = nullptr;
-  // What it computes with; outlives every plan.
-  BatchNormKernels* batch_norm_kernels = nullptr;
-  // Gets these layers as they are planned, in order; may be null.
-  PlannedCalls* calls = nullptr;
-};
-
-}  // namespace lockstep
-
 // oneDNN 2 and oneDNN 3 make primitive descriptors differently: these functions
-// are the only place that knows. All are float32; they throw dnnl::error.
+// are the only place that knows. They throw dnnl::error.
 namespace lockstep::onednn {
 
-// Scratch space comes from the caller; ReLU follows the operation if `relu`.
-dnnl::primitive_attr Attributes(bool relu);
+using Desc = dnnl::memory::desc;
+using Dims = dnnl::memory::dims;
+
+// What follows an operation: y = relu(scale * result).
+struct After {
+  bool relu = false;
+  float scale = 1;
+};
+
+// Scratch space comes from the caller.
+dnnl::primitive_attr Attributes(const After& after);
 
 // The descriptors of primitive P. oneDNN 2 describes an operation (P::desc) and
 // then the primitive for it, with attributes before the engine; oneDNN 3 does
 // both at once. `args` are the same in both. forward: the descriptor of the
 // forward primitive.
 template <typename P, typename... Args>
-typename P::primitive_desc Forward(const dnnl::engine& engine, bool relu,
-                                   const Args&... args) {
+typename P::primitive_desc Forward(const dnnl::engine& engine,
+                                   const After& after, const Args&... args) {
 #if DNNL_VERSION_MAJOR >= 3
-  return {engine, args..., Attributes(relu)};
+  return {engine, args..., Attributes(after)};
 #else
-  return {typename P::desc(args...), Attributes(relu), engine};
+  return {typename P::desc(args...), Attributes(after), engine};
 #endif
 }
 
@@ -61,24 +49,47 @@ template <typename P, typename Hint, typename... Args>
 typename P::primitive_desc Backward(const dnnl::engine& engine,
                                     const Hint& forward, const Args&... args) {
 #if DNNL_VERSION_MAJOR >= 3
-  return {engine, args..., forward, Attributes(false)};
+  return {engine, args..., forward, Attributes({})};
 #else
-  return {typename P::desc(args...), Attributes(false), engine, forward};
+  return {typename P::desc(args...), Attributes({}), engine, forward};
 #endif
 }
 
-// Average pooling of x to y over windows that do not overlap.
-dnnl::pooling_forward::primitive_desc AveragePoolForward(
-    const dnnl::engine& engine, const dnnl::memory::desc& x,
-    const dnnl::memory::desc& y, const dnnl::memory::dims& window);
-dnnl::pooling_backward::primitive_desc AveragePoolBackward(
+// Pooling of x to y.
+struct Window {
+  Dims kernel, stride, padding_before, padding_after;
+};
+dnnl::pooling_forward::primitive_desc PoolForward(const dnnl::engine& engine,
+                                                  bool maximum, const Desc& x,
+                                                  const Desc& y,
+                                                  const Window& window);
+dnnl::pooling_backward::primitive_desc PoolBackward(
     const dnnl::pooling_forward::primitive_desc& forward,
-    const dnnl::engine& engine, const dnnl::memory::desc& x,
-    const dnnl::memory::desc& y, const dnnl::memory::dims& window);
+    const dnnl::engine& engine, bool maximum, const Desc& x, const Desc& y,
+    const Window& window);
 
-// The gradient of ReLU from its output: dx = y > 0 ? dy : 0.
-dnnl::eltwise_backward::primitive_desc ReluBackwardFromOutput(
-    const dnnl::engine& engine, const dnnl::memory::desc& y);
+// Element-wise operations. The gradient of ReLU is from its output.
+dnnl::eltwise_forward::primitive_desc EltwiseForward(const dnnl::engine& engine,
+                                                     dnnl::algorithm algorithm,
+                                                     const Desc& x);
+dnnl::eltwise_backward::primitive_desc EltwiseBackward(
+    const dnnl::eltwise_forward::primitive_desc& forward,
+    const dnnl::engine& engine, dnnl::algorithm algorithm, const Desc& x);
+
+// Softmax over dimension `last`, the last one.
+dnnl::softmax_forward::primitive_desc SoftmaxForward(const dnnl::engine& engine,
+                                                     const Desc& x, int last);
+dnnl::softmax_backward::primitive_desc SoftmaxBackward(
+    const dnnl::softmax_forward::primitive_desc& forward,
+    const dnnl::engine& engine, const Desc& x, int last);
+
+// Layer norm over the last dimension, with weight and bias. The statistics are
+// kept for the backward pass.
+dnnl::layer_normalization_forward::primitive_desc LayerNormForward(
+    const dnnl::engine& engine, const Desc& x, float epsilon);
+dnnl::layer_normalization_backward::primitive_desc LayerNormBackward(
+    const dnnl::layer_normalization_forward::primitive_desc& forward,
+    const dnnl::engine& engine, const Desc& x, float epsilon);
 
 }  // namespace lockstep::onednn
 
@@ -88,58 +99,76 @@ namespace lockstep {
 absl::Status CatchOnednn(const std::string& layer,
                          absl::FunctionRef<void()> body);
 
+dnnl::memory::data_type OnednnType(DataType type);
+
 // Activations of `shape` as oneDNN sees them: dimensions n, c, h, w, channels
 // last.
-dnnl::memory::desc ChannelsLast(const Shape& shape);
+dnnl::memory::desc ChannelsLast(const Shape& shape, DataType type);
+// Rows of `columns` values without gaps; one run of values.
+dnnl::memory::desc Rows(int64_t rows, int64_t columns, DataType type);
+dnnl::memory::desc Flat(int64_t size, DataType type);
 
-// Floats that hold `desc`, rounded up so that what follows is 64-byte aligned.
-int64_t AlignedSize(const dnnl::memory::desc& desc);
-int64_t AlignedSize(int64_t floats);
+// Bytes, rounded up so that what follows is aligned to 64.
+int64_t AlignedBytes(int64_t bytes);
+int64_t AlignedBytes(const dnnl::memory::desc& desc);
+
+// `bytes` behind `start`; null behind null.
+inline void* Offset(void* start, int64_t bytes) {
+  return start == nullptr ? nullptr : static_cast<char*>(start) + bytes;
+}
 
 // A primitive and the memory objects of its arguments, made once. Throws
 // dnnl::error. Not thread safe.
 class Primitive {
  public:
+  using Args = std::initializer_list<std::pair<int, dnnl::memory::desc>>;
+
   Primitive() = default;
   Primitive(const dnnl::engine& engine, const dnnl::primitive& primitive,
-            std::initializer_list<std::pair<int, dnnl::memory::desc>> args);
+            Args args);
 
   // Points each named argument (DNNL_ARG_...) at its memory, runs, and returns
   // when done. Inputs are not written, whatever the type says; a null pointer
   // is for an argument without elements.
   void Run(dnnl::stream& stream,
-           std::initializer_list<std::pair<int, const float*>> pointers);
+           std::initializer_list<std::pair<int, const void*>> pointers);
 
  private:
   dnnl::primitive primitive_;
   std::unordered_map<int, dnnl::memory> args_;
 };
 
-// A copy from one format to another, as of a parameter between the plain one
-// that it has in Parameters and the one that a primitive works in; or a sum.
+// A copy from one format or type to another, as of a parameter between the
+// plain one that it has in Parameters and the one that a primitive works in.
 // Throws dnnl::error.
 class Reorder {
  public:
   Reorder() = default;
   Reorder(const dnnl::engine& engine, const dnnl::memory::desc& from,
-          const dnnl::memory::desc& to)
-      : Reorder(engine, from, to, {}) {}
-
-  // One that adds: to[i] += from[i] for i in [0, size).
-  static Reorder Sum(const dnnl::engine& engine, int64_t size);
+          const dnnl::memory::desc& to);
 
   // Whether there is nothing to do: the formats are the same.
   bool is_identity() const { return identity_; }
 
-  // Overwrites `to`, or adds to it; only if not is_identity().
-  void Run(dnnl::stream& stream, const float* from, float* to);
+  // Overwrites `to`; only if not is_identity().
+  void Run(dnnl::stream& stream, const void* from, void* to);
+  // `from`, or `to` once it holds what is there.
+  const void* RunIfNeeded(dnnl::stream& stream, const void* from, void* to);
 
  private:
-  Reorder(const dnnl::engine& engine, const dnnl::memory::desc& from,
-          const dnnl::memory::desc& to, const dnnl::primitive_attr& attributes);
-
   bool identity_ = true;
   Primitive reorder_;
+};
+
+// to[i] = a[i] + b[i] for i in [0, size), of one type. `to` may be a or b.
+class Sum {
+ public:
+  Sum() = default;
+  Sum(const dnnl::engine& engine, int64_t size, DataType type);
+  void Run(dnnl::stream& stream, const void* a, const void* b, void* to);
+
+ private:
+  Primitive sum_;
 };
 
 }  // namespace lockstep

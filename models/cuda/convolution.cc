@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -318,7 +319,7 @@ class GraphBuilder {
 struct EngineFacts {
   std::string name;
   std::string notes;
-  bool nondeterministic = false;
+  bool unwanted = false;       // Nondeterministic, or with sums not of float32.
   bool rounds_inputs = false;  // Of float32.
 };
 
@@ -359,13 +360,16 @@ absl::StatusOr<EngineFacts> FactsOf(cudnnBackendDescriptor_t config) {
                                        CUDNN_TYPE_NUMERICAL_NOTE,
                                        CUDNN_NUMERICAL_NOTE_TYPE_COUNT));
   for (const cudnnBackendNumericalNote_t about : numerical) {
-    constexpr const char* kNumerical[CUDNN_NUMERICAL_NOTE_TYPE_COUNT] = {
+    constexpr const char* kNumerical[] = {
         "tensor core",  "rounds inputs",    "reduced precision sums",
         "FFT",          "nondeterministic", "Winograd",
         "Winograd 4x4", "Winograd 6x6",     "Winograd 13x13",
         "keeps NaN"};
-    note(kNumerical[about]);
-    facts.nondeterministic |= about == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC;
+    // The library may be newer than the header.
+    const auto index = static_cast<size_t>(about);
+    note(index < std::size(kNumerical) ? kNumerical[index] : "?");
+    facts.unwanted |= about == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC ||
+                      about == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION;
     facts.rounds_inputs |= about == CUDNN_NUMERICAL_NOTE_TENSOR_CORE ||
                            about == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS;
   }
@@ -518,7 +522,7 @@ absl::StatusOr<ConvolutionPlan> ConvolutionPlan::Create(
       absl::StatusOr<EngineFacts> facts = FactsOf(config.get());
       if (!facts.ok()) return named(facts.status());
       ++made.passed_over_;
-      if (facts->nondeterministic ||
+      if (facts->unwanted ||
           (facts->rounds_inputs &&
            graph.precision == ConvolutionPrecision::kFloat32)) {
         last = absl::UnimplementedError(

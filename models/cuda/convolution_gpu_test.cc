@@ -4,9 +4,8 @@
 #include <cudnn.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -16,101 +15,43 @@
 #include "gtest/gtest.h"
 #include "models/cuda/convolution.h"
 #include "syncbn/batch_norm.h"
+#include "syncbn/cuda/cuda_test_device.h"
 #include "syncbn/cuda/cudnn_status.h"
+#include "syncbn/testing/device_tensor.h"
+#include "syncbn/testing/numbers.h"
 #include "tools/cuda/gpu_test.h"
 
 namespace lockstep {
 namespace {
 
-// [n, c, h, w] in any layout; element (n, c, h, w) is at At().
+// [n, c, h, w] in this order.
 struct Tensor {
   Tensor(int64_t n, int64_t c, int64_t h, int64_t w)
-      : n(n), c(c), h(h), w(w), values(static_cast<size_t>(n * c * h * w)) {}
+      : shape{n, c, h * w},
+        h(h),
+        w(w),
+        values(static_cast<size_t>(n * c * h * w)) {}
 
-  float& At(int64_t i, int64_t j, int64_t y, int64_t x) {
-    return values[static_cast<size_t>(((i * c + j) * h + y) * w + x)];
+  double& At(int64_t i, int64_t j, int64_t y, int64_t x) {
+    return values[static_cast<size_t>(((i * shape.c + j) * h + y) * w + x)];
   }
   // Integers of [-most, most].
   void Fill(uint32_t seed, int most) {
-    for (float& value : values) {
+    for (double& value : values) {
       seed = seed * 1664525 + 1013904223;
-      value = static_cast<float>(
-          static_cast<int>((seed >> 16) % (2 * most + 1)) - most);
+      value = static_cast<int>((seed >> 16) % (2 * most + 1)) - most;
     }
   }
-
-  int64_t n, c, h, w;
-  std::vector<float> values;
-};
-
-// A tensor in device memory.
-class OnDevice {
- public:
-  OnDevice(const Tensor& tensor, DataType type, Layout layout)
-      : host_(tensor), type_(type), layout_(layout) {
-    auto memory = AllocateDeviceMemory(Bytes());
-    EXPECT_THAT(memory, IsOk());
-    memory_ = *std::move(memory);
-    std::string bytes(static_cast<size_t>(Bytes()), '\0');
-    ForEach([&](float& value, int64_t i) {
-      if (type_ == DataType::kFloat16) {
-        reinterpret_cast<Float16*>(bytes.data())[i] = ToFloat16(value);
-      } else if (type_ == DataType::kBFloat16) {
-        reinterpret_cast<BFloat16*>(bytes.data())[i] = ToBFloat16(value);
-      } else {
-        reinterpret_cast<float*>(bytes.data())[i] = value;
-      }
-    });
-    EXPECT_EQ(cudaMemcpy(memory_.get(), bytes.data(), bytes.size(),
-                         cudaMemcpyHostToDevice),
-              cudaSuccess);
+  // As they lie on the device.
+  std::vector<double> In(Layout layout) const {
+    ActivationShape placed = shape;
+    placed.layout = layout;
+    return ToLayout(placed, values);
   }
 
-  void* data() const { return memory_.get(); }
-
-  std::vector<float> Read() {
-    std::string bytes(static_cast<size_t>(Bytes()), '\0');
-    EXPECT_EQ(cudaMemcpy(bytes.data(), memory_.get(), bytes.size(),
-                         cudaMemcpyDeviceToHost),
-              cudaSuccess);
-    ForEach([&](float& value, int64_t i) {
-      if (type_ == DataType::kFloat16) {
-        value = ToFloat(reinterpret_cast<const Float16*>(bytes.data())[i]);
-      } else if (type_ == DataType::kBFloat16) {
-        value = ToFloat(reinterpret_cast<const BFloat16*>(bytes.data())[i]);
-      } else {
-        value = reinterpret_cast<const float*>(bytes.data())[i];
-      }
-    });
-    return host_.values;
-  }
-
- private:
-  int64_t Bytes() const {
-    return static_cast<int64_t>(host_.values.size()) * SizeOf(type_);
-  }
-  // Calls visit(element, where it lies).
-  template <typename Visit>
-  void ForEach(const Visit& visit) {
-    Tensor& t = host_;
-    int64_t nchw = 0;
-    for (int64_t i = 0; i < t.n; ++i) {
-      for (int64_t j = 0; j < t.c; ++j) {
-        for (int64_t y = 0; y < t.h; ++y) {
-          for (int64_t x = 0; x < t.w; ++x, ++nchw) {
-            visit(t.At(i, j, y, x), layout_ == Layout::kNchw
-                                        ? nchw
-                                        : ((i * t.h + y) * t.w + x) * t.c + j);
-          }
-        }
-      }
-    }
-  }
-
-  Tensor host_;
-  DataType type_;
-  Layout layout_;
-  DeviceMemory memory_;
+  ActivationShape shape;
+  int64_t h, w;
+  std::vector<double> values;
 };
 
 // Calls visit(x, w, y) with the elements of each product.
@@ -161,16 +102,16 @@ TEST_F(ConvolutionPlanGpuTest, EveryPassIsExactOnSmallIntegers) {
   dy.Fill(4, 1);
   for (Tensor* const sum : {&dx, &dw}) sum->Fill(0, 0);
   ForEachProduct(g, x, w, y,
-                 [](float a, float b, float& sum) { sum += a * b; });
+                 [](double a, double b, double& sum) { sum += a * b; });
   for (int64_t i = 0; i < static_cast<int64_t>(y.values.size()); ++i) {
     const int64_t k = i / (g.out_h() * g.out_w()) % g.out_channels;
-    float& value = y.values[static_cast<size_t>(i)];
-    value = std::max(value + bias.At(0, k, 0, 0), 0.0f);
+    double& value = y.values[static_cast<size_t>(i)];
+    value = std::max(value + bias.At(0, k, 0, 0), 0.0);
   }
   ForEachProduct(g, dx, w, dy,
-                 [](float& sum, float a, float b) { sum += a * b; });
+                 [](double& sum, double a, double b) { sum += a * b; });
   ForEachProduct(g, x, dw, dy,
-                 [](float a, float& sum, float b) { sum += a * b; });
+                 [](double a, double& sum, double b) { sum += a * b; });
   for (const auto precision :
        {ConvolutionPrecision::kFloat32, ConvolutionPrecision::kTf32,
         ConvolutionPrecision::kFloat16, ConvolutionPrecision::kBFloat16}) {
@@ -187,17 +128,22 @@ TEST_F(ConvolutionPlanGpuTest, EveryPassIsExactOnSmallIntegers) {
         SCOPED_TRACE(Describe(g));
         const auto plan = ConvolutionPlan::Create(*card, g);
         ASSERT_THAT(plan, IsOk());
-        // What the pass writes holds something else before.
-        const auto on_device = [&](const Tensor& tensor, bool written) {
-          Tensor spoilt = tensor;
-          if (written) spoilt.Fill(5, 100);
-          return OnDevice(spoilt, TypeOf(precision), layout);
+        // What the pass writes holds NaN before.
+        struct Operand {
+          Operand(Tensor& tensor, DataType type, Layout layout, bool written)
+              : want(tensor.In(layout)),
+                memory(type, written ? std::vector<double>(want.size(), NAN)
+                                     : want) {}
+          void* data() const { return memory.buffer().data; }
+          std::vector<double> want;
+          DeviceTensor memory;
         };
-        OnDevice on_x = on_device(input ? dx : x, input);
-        OnDevice on_w =
-            on_device(forward || input ? w : dw, !forward && !input);
-        OnDevice on_y = on_device(forward ? y : dy, forward);
-        const OnDevice on_bias = on_device(bias, false);
+        const DataType type = TypeOf(precision);
+        const Operand on_x(input ? dx : x, type, layout, input);
+        const Operand on_w(forward || input ? w : dw, type, layout,
+                           !forward && !input);
+        const Operand on_y(forward ? y : dy, type, layout, forward);
+        const Operand on_bias(bias, type, layout, false);
         auto workspace = AllocateDeviceMemory(plan->workspace_bytes() + 1);
         ASSERT_THAT(workspace, IsOk());
         EXPECT_THAT(plan->Execute(handle,
@@ -207,10 +153,9 @@ TEST_F(ConvolutionPlanGpuTest, EveryPassIsExactOnSmallIntegers) {
                                    .bias = on_bias.data()},
                                   workspace->get()),
                     IsOk());
-        ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-        EXPECT_EQ(on_x.Read(), (input ? dx : x).values);
-        EXPECT_EQ(on_w.Read(), (forward || input ? w : dw).values);
-        EXPECT_EQ(on_y.Read(), (forward ? y : dy).values);
+        for (const Operand* const operand : {&on_x, &on_w, &on_y}) {
+          EXPECT_EQ(operand->memory.Read(), operand->want);
+        }
       }
     }
   }

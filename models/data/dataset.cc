@@ -60,8 +60,8 @@ absl::Status CheckDir(const std::string& dir) {
       "say with --data_dir where the four files are"));
 }
 
-absl::StatusOr<Dataset> LoadPart(const std::string& dir,
-                                 const std::string& part) {
+absl::StatusOr<MemoryDataset> LoadPart(const std::string& dir,
+                                       const std::string& part) {
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::string images_path,
       FindFile(dir, absl::StrCat(part, "-images-idx3-ubyte")));
@@ -89,45 +89,99 @@ absl::StatusOr<Dataset> LoadPart(const std::string& dir,
         absl::StrCat(labels_path, ": label ", bad - labels.begin(), " is ",
                      *bad, ", must be in [0, ", kClasses - 1, "]"));
   }
-  return Dataset{.size = images.count,
-                 .channels = 1,
-                 .height = kSide,
-                 .width = kSide,
-                 .num_classes = kClasses,
-                 .images = std::move(images.pixels),
-                 .labels = std::move(labels)};
+  return MemoryDataset({kSide, kSide, 1}, kClasses, std::move(images.pixels),
+                       std::move(labels),
+                       {"T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
+                        "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"});
 }
 
 }  // namespace
 
-void Dataset::GatherImages(std::span<const int64_t> indices,
-                           std::span<float> out) const {
+std::string Dataset::class_name(int label) const { return absl::StrCat(label); }
+
+absl::Status Dataset::ReadRegion(int64_t index, ChooseRegion choose,
+                                 TakeRows take) const {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Image image, Read(index));
+  const ImageRegion region = choose(image.shape());
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckRegion(region, image.shape(), absl::StrCat("image ", index)));
+  take(RowsOf(image, region));
+  return absl::OkStatus();
+}
+
+MemoryDataset::MemoryDataset(ImageShape shape, int num_classes,
+                             std::vector<uint8_t> images,
+                             std::vector<uint8_t> labels,
+                             std::vector<std::string> class_names)
+    : shape_(shape),
+      num_classes_(num_classes),
+      images_(std::move(images)),
+      labels_(std::move(labels)),
+      class_names_(std::move(class_names)) {
+  assert(static_cast<int64_t>(images_.size()) == size() * image_size());
+}
+
+absl::StatusOr<Image> MemoryDataset::Read(int64_t index) const {
+  assert(index >= 0 && index < size());
+  const auto from = images_.begin() + index * image_size();
+  return Image{shape_.height,
+               shape_.width,
+               shape_.channels,
+               {from, from + image_size()}};
+}
+
+std::string MemoryDataset::class_name(int label) const {
+  return class_names_.empty() ? Dataset::class_name(label)
+                              : class_names_[label];
+}
+
+absl::Status MemoryDataset::ReadRegion(int64_t index, ChooseRegion choose,
+                                       TakeRows take) const {
+  assert(index >= 0 && index < size());
+  const ImageRegion region = choose(shape_);
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckRegion(region, shape_, absl::StrCat("image ", index)));
+  take({images_.data() + index * image_size() +
+            (region.top * shape_.width + region.left) * shape_.channels,
+        region.height, region.width, shape_.channels,
+        shape_.width * shape_.channels});
+  return absl::OkStatus();
+}
+
+void MemoryDataset::Truncate(int64_t n) {
+  assert(n >= 0 && n <= size());
+  images_.resize(n * image_size());
+  labels_.resize(n);
+}
+
+void MemoryDataset::GatherImages(std::span<const int64_t> indices,
+                                 std::span<float> out) const {
   const int64_t pixels = image_size();
   assert(static_cast<int64_t>(out.size()) ==
          static_cast<int64_t>(indices.size()) * pixels);
   float* to = out.data();
   for (const int64_t index : indices) {
-    assert(index >= 0 && index < size);
-    const uint8_t* const from = images.data() + index * pixels;
+    assert(index >= 0 && index < size());
+    const uint8_t* const from = images_.data() + index * pixels;
     for (int64_t i = 0; i < pixels; ++i) to[i] = kUnitScale[from[i]];
     to += pixels;
   }
 }
 
-void Dataset::GatherLabels(std::span<const int64_t> indices,
-                           std::span<int32_t> out) const {
+void MemoryDataset::GatherLabels(std::span<const int64_t> indices,
+                                 std::span<int32_t> out) const {
   assert(out.size() == indices.size());
   int32_t* to = out.data();
   for (const int64_t index : indices) {
-    assert(index >= 0 && index < size);
-    *to++ = labels[index];
+    assert(index >= 0 && index < size());
+    *to++ = labels_[index];
   }
 }
 
 absl::StatusOr<FashionMnist> LoadFashionMnist(const std::string& dir) {
   LOCKSTEP_RETURN_IF_ERROR(CheckDir(dir));
-  LOCKSTEP_ASSIGN_OR_RETURN(Dataset train, LoadPart(dir, "train"));
-  LOCKSTEP_ASSIGN_OR_RETURN(Dataset test, LoadPart(dir, "t10k"));
+  LOCKSTEP_ASSIGN_OR_RETURN(MemoryDataset train, LoadPart(dir, "train"));
+  LOCKSTEP_ASSIGN_OR_RETURN(MemoryDataset test, LoadPart(dir, "t10k"));
   return FashionMnist{std::move(train), std::move(test)};
 }
 

@@ -32,18 +32,15 @@ constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
 constexpr auto kInvalidArgument = absl::StatusCode::kInvalidArgument;
 
 // Image i holds the bytes 8i, 8i + 1, ..., 8i + 7.
-Dataset CountingDataset() {
-  Dataset dataset;
-  dataset.size = 32;
-  dataset.channels = dataset.height = dataset.width = 2;
-  dataset.num_classes = 32;
-  for (int value = 0; value < 256; ++value) dataset.images.push_back(value);
-  for (int label = 0; label < 32; ++label) dataset.labels.push_back(label);
-  return dataset;
+MemoryDataset CountingDataset() {
+  std::vector<uint8_t> images(256), labels(32);
+  std::iota(images.begin(), images.end(), 0);
+  std::iota(labels.begin(), labels.end(), 0);
+  return MemoryDataset({2, 2, 2}, 32, images, labels);
 }
 
 TEST(DatasetTest, GathersInTheGivenOrderWithRepeats) {
-  const Dataset dataset = CountingDataset();
+  const MemoryDataset dataset = CountingDataset();
   const std::vector<int64_t> indices = {31, 0, 2, 0};
   std::vector<float> images(4 * 8);
   dataset.GatherImages(indices, images);
@@ -113,12 +110,12 @@ uint32_t Crc32(const std::vector<uint8_t>& bytes) {
 TEST(FashionMnistTest, ReadsPlainAndCompressedFiles) {
   const absl::StatusOr<FashionMnist> data = LoadFashionMnist(MakeDataDir());
   ASSERT_THAT(data, IsOk());
-  EXPECT_EQ(data->train.size, 12);
-  EXPECT_EQ(data->train.images, Ramp(12 * 784));
-  EXPECT_EQ(data->train.labels, Ramp(12, 10));
-  EXPECT_EQ(data->test.size, 5);
-  EXPECT_EQ(data->test.images, Ramp(5 * 784));
-  EXPECT_EQ(data->test.labels, Ramp(5, 10));
+  EXPECT_EQ(data->train.size(), 12);
+  EXPECT_EQ(data->train.images(), Ramp(12 * 784));
+  EXPECT_EQ(data->train.labels(), Ramp(12, 10));
+  EXPECT_EQ(data->test.size(), 5);
+  EXPECT_EQ(data->test.images(), Ramp(5 * 784));
+  EXPECT_EQ(data->test.labels(), Ramp(5, 10));
 }
 
 TEST(FashionMnistTest, NamesAMissingFolderAndEachMissingFile) {
@@ -172,19 +169,17 @@ struct Published {
   int64_t pixel_sum;
 };
 
-void ExpectPublished(const Dataset& dataset, const Published& published) {
-  EXPECT_EQ(dataset.size, published.size);
-  EXPECT_EQ(dataset.channels, 1);
-  EXPECT_EQ(dataset.height, 28);
-  EXPECT_EQ(dataset.width, 28);
-  EXPECT_EQ(dataset.num_classes, 10);
-  EXPECT_EQ(Crc32(dataset.images), published.images_crc32);
-  EXPECT_EQ(Crc32(dataset.labels), published.labels_crc32);
-  EXPECT_EQ(
-      std::accumulate(dataset.images.begin(), dataset.images.end(), int64_t{0}),
-      published.pixel_sum);
+void ExpectPublished(const MemoryDataset& dataset, const Published& published) {
+  EXPECT_EQ(dataset.size(), published.size);
+  EXPECT_EQ(dataset.shape(), (ImageShape{28, 28, 1}));
+  EXPECT_EQ(dataset.num_classes(), 10);
+  EXPECT_EQ(Crc32(dataset.images()), published.images_crc32);
+  EXPECT_EQ(Crc32(dataset.labels()), published.labels_crc32);
+  EXPECT_EQ(std::accumulate(dataset.images().begin(), dataset.images().end(),
+                            int64_t{0}),
+            published.pixel_sum);
   std::vector<int64_t> counts(10, 0);
-  for (const uint8_t label : dataset.labels) ++counts.at(label);
+  for (const uint8_t label : dataset.labels()) ++counts.at(label);
   EXPECT_EQ(counts, std::vector<int64_t>(10, published.size / 10));
 }
 
@@ -341,7 +336,7 @@ TEST(IdxTest, SurvivesMutations) {
   const std::string path = MakeTestDir() + "/file";
   std::mt19937 random(20240607);
   int accepted = 0, rejected = 0;
-  for (int round = 0; round < 20000; ++round) {
+  for (int round = 0; round < 5000; ++round) {
     Bytes bytes = round % 2 == 0 ? IdxBytes({3, 4, 5}, Ramp(60))
                                  : IdxBytes({64}, Ramp(64, 10));
     const int edits = static_cast<int>(random() % 4);
@@ -364,8 +359,8 @@ TEST(IdxTest, SurvivesMutations) {
     ASSERT_FALSE(images.ok() && labels.ok());
     ++(images.ok() || labels.ok() ? accepted : rejected);
   }
-  EXPECT_GT(accepted, 1000);
-  EXPECT_GT(rejected, 1000);
+  EXPECT_GT(accepted, 250);
+  EXPECT_GT(rejected, 250);
 }
 
 // The same through gzip: a mutated stream never yields a wrong label unnoticed.

@@ -1,121 +1,113 @@
-// The networks of the d2l chapter on multi-GPU training, models by name, and
-// the random numbers of their initial weights: those that PyTorch draws.
+// The networks, by name. Adding one is a function that describes it, in a file
+// of its own or beside its kin, and a line in the list of networks.cc.
 #ifndef LOCKSTEP_MODELS_NETWORKS_NETWORKS_H_
 #define LOCKSTEP_MODELS_NETWORKS_NETWORKS_H_
 
 #include <cstdint>
-#include <memory>
-#include <optional>
-#include <random>
-#include <span>
+#include <map>
 #include <string>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "models/cpu/layers.h"
-#include "models/model.h"
+#include "models/networks/network.h"
 
 namespace lockstep {
 
-// What can be said of a model before it is made.
-struct ModelInfo {
-  const char* name;  // CreateModel knows it by this.
-  bool has_batch_norm;
-  int64_t channels = 1;  // Of an image, as are height and width.
+// The images that a network is for, and how many classes they have.
+struct NetworkInput {
+  int64_t channels = 1;
   int64_t height = 28;
   int64_t width = 28;
   int64_t classes = 10;
 };
 
-// Null if there is no such model.
-const ModelInfo* FindModel(absl::string_view name);
-
-// "lenet, lenet_bn, resnet18": what else there is, for messages.
-std::string ModelNames();
-
-// The model of that name with its initial weights from `seed`: "lenet",
-// "lenet_bn", "resnet18", all on images [n, 1, 28, 28] of 10 classes. Errors:
-// kInvalidArgument for another name, with the list of names.
-absl::StatusOr<std::unique_ptr<Model>> CreateModel(absl::string_view name,
-                                                   uint64_t seed);
-
-// The convolutions and batch norms of that model on `batch` images, in the
-// order of its layers, a shortcut's last in its block; options.weights and
-// options.bias are indices into its parameters. Computes nothing. Errors: those
-// of CreateModel.
-absl::StatusOr<PlannedCalls> CallsOf(absl::string_view name, int64_t batch);
-
-// LeNet as the chapter writes it:
-// images [n, 1, 28, 28] -> conv 20@3x3, ReLU, average pool 2x2 -> conv 50@5x5,
-// ReLU, average pool 2x2 -> [n, 800] -> linear 128, ReLU -> linear 10.
-// Parameters, named as there: W1 [20,1,3,3], b1 [20], W2 [50,20,5,5], b2 [50],
-// W3 [800,128], b3 [128], W4 [128,10], b4 [10]; weights drawn from a normal
-// distribution times 0.01 (the same draws as PyTorch's randn after
-// manual_seed(seed)), biases zero. On the CPU, through oneDNN, on the calling
-// thread's OpenMP threads.
-std::unique_ptr<Model> CreateLeNet(uint64_t seed);
-
-// The same with batch norm (torch.nn.BatchNorm2d with its defaults) after each
-// convolution, before its ReLU: parameters bn1.weight, bn1.bias [20], bn2.*
-// [50] after the convolution's; buffers bn1.running_mean, bn1.running_var,
-// bn1.num_batches_tracked, bn2.*.
-std::unique_ptr<Model> CreateLeNetWithBatchNorm(uint64_t seed);
-
-// ResNet-18 as the chapter modifies it:
-// images [n, 1, s, s] -> conv 64@3x3, padding 1, batch norm, ReLU -> two
-// residual blocks each of 64, 128, 256 and 512 channels, the first of the last
-// three with stride 2 and a 1x1 convolution as its shortcut -> global average
-// pool -> linear 10. Every convolution has a bias; there is no max-pool.
-//
-// Parameters and buffers are named and ordered as in the state_dict of that
-// PyTorch module ("0.weight", "resnet_block2.0.conv3.bias", "fc.1.weight").
-// Initial values are those that PyTorch gives after manual_seed(seed), the
-// module's construction, and the chapter's init_weights: convolution and linear
-// weights normal times 0.01, their biases PyTorch's default; batch norm 1 and
-// 0, and its running statistics 0 and 1.
-//
-// image_size: s, at least 1. width: the first stage's channels; a narrower one
-// has the same layers at a fraction of the cost. On the CPU, through oneDNN, on
-// the calling thread's OpenMP threads. 11.2 million parameters at width 64,
-// which take a third of a second.
-std::unique_ptr<Model> CreateResNet18(uint64_t seed, int64_t image_size = 28,
-                                      int64_t width = 64);
-
-// The numbers that PyTorch's CPU generator gives, in its order: after
-// `torch.manual_seed(seed)` the n-th call here equals the n-th draw there.
-//
-// The generator is MT19937 on the low 32 bits of the seed. Integers and uniform
-// numbers are PyTorch's bit for bit. Of normal numbers 16 and more are drawn by
-// Box and Muller's method in float32 on blocks of 16, fewer one by one in
-// float64, of which one may be kept for the next such draw; uniform draws leave
-// that one where it is. log, sin and cos are this machine's in float64, where
-// PyTorch has its own vectorised float32 versions, so a normal number
-// r * cos(theta) may differ from PyTorch's by 4 float32 ulp of its radius
-// r < 8: by less than 2^-19. (The draws that the test compares are within
-// 2^-22.) Not thread safe.
-class TorchGenerator {
+// The options of a network that a user gives as "name:key=value,key=value".
+// Each is asked for by name, with its default; Finish then names those that
+// nobody asked for.
+class NetworkOptions {
  public:
-  explicit TorchGenerator(uint64_t seed);
+  NetworkOptions() = default;
 
-  // Overwrites host float32 `out`, any size, with standard normal numbers:
-  // `torch.randn`. Cost: about 20 ns an element.
-  void FillNormal(std::span<float> out);
+  // Errors: kInvalidArgument for what is not key=value, or a key given twice.
+  static absl::StatusOr<NetworkOptions> Parse(absl::string_view text);
 
-  // Overwrites host float32 `out`, any size, with uniform numbers of
-  // [low, high): `Tensor.uniform_(low, high)`. Cost: about 5 ns an element.
-  void FillUniform(float low, float high, std::span<float> out);
+  int64_t Integer(const std::string& key, int64_t fallback, int64_t min,
+                  int64_t max);
+  double Rate(const std::string& key, double fallback);  // In [0, 1).
+
+  // kInvalidArgument, naming the key, for the first that no network option is
+  // called, or whose value is out of range.
+  absl::Status Finish();
 
  private:
-  // 24 random bits, in [0, 1).
-  float UniformFloat();
-  // 53 random bits, in [0, 1); takes two numbers of the generator.
-  double UniformDouble();
-  // One normal number; every other call takes the one kept by the last.
-  double NextNormal();
-
-  std::mt19937 generator_;
-  std::optional<double> kept_;
+  std::map<std::string, std::string> values_;
+  std::vector<std::string> known_;
+  absl::Status status_;
 };
+
+// "lenet, lenet_bn, resnet18, ...": for messages and --help.
+std::string NetworkNames();
+
+// One line for each network: its name, its options with their defaults, and
+// what it is.
+std::string NetworksHelp();
+
+// The network that `spec` names, "vit_tiny_patch16" or "vit:patch=4,depth=6",
+// for such images. Errors: kInvalidArgument, naming the network (with the list
+// of those that there are), the option, or the layer that does not fit.
+absl::StatusOr<Network> CreateNetwork(absl::string_view spec,
+                                      const NetworkInput& input = {});
+
+// Whether that network has batch norm. Errors: kInvalidArgument for a name or
+// options that no images could make right.
+absl::StatusOr<bool> HasBatchNorm(absl::string_view spec);
+
+// The networks of the d2l chapter on multi-GPU training (lenet.cc, resnet.cc).
+
+// LeNet: conv 20@3x3, ReLU, average pool 2x2 -> conv 50@5x5, ReLU, average pool
+// 2x2 -> linear 128, ReLU -> linear classes. Parameters W1, b1 to W4, b4 as
+// there, linear weights [in, out]; weights are normal numbers times 0.01, the
+// same as PyTorch's randn after manual_seed, biases zero. batch_norm: one, bn1
+// and bn2, after each convolution, before its ReLU.
+Network LeNet(const NetworkInput& input, bool batch_norm);
+
+// ResNet-18 with a 3x3 stem of stride 1, no max-pool, and a bias in every
+// convolution. Named as the state_dict of the chapter's module
+// ("resnet_block2.0.conv3.bias", "fc.1.weight"). First values: what PyTorch
+// gives after manual_seed(seed), the module's construction, and the chapter's
+// init_weights (normal times 0.01). width: the first stage's channels.
+Network D2lResNet18(const NetworkInput& input, int64_t width = 64);
+
+// ResNet as torchvision has it ("v1.5": the stride of a bottleneck is in its
+// 3x3 convolution), with its names and first values (resnet.cc). blocks: of
+// each of the four stages.
+struct ResNetOptions {
+  std::string name;
+  std::vector<int> blocks = {2, 2, 2, 2};
+  bool bottleneck = false;
+  int64_t width = 64;  // Of the first stage.
+};
+Network ResNet(const NetworkInput& input, const ResNetOptions& options);
+
+// The vision transformer as timm has it, with its names and first values
+// (vit.cc): patches through a convolution, class token, position embedding,
+// `depth` blocks of attention and a two-layer perceptron, each behind a layer
+// norm and with a shortcut, and a linear head on the class token. drop_path
+// grows linearly to its value in the last block.
+struct VisionTransformerOptions {
+  std::string name;
+  int64_t patch = 16;
+  int64_t width = 192;
+  int64_t depth = 12;
+  int64_t heads = 3;
+  double dropout = 0;  // After the embedding and in the perceptron.
+  double attention_dropout = 0;
+  double drop_path = 0;
+};
+Network VisionTransformer(const NetworkInput& input,
+                          const VisionTransformerOptions& options);
 
 }  // namespace lockstep
 

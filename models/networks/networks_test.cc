@@ -1,5 +1,6 @@
 // The generator of initial weights, what networks promise beside PyTorch's
-// numbers (golden_test.cc), models by name, and their parameters and buffers.
+// numbers (//conformance/reference has these), models by name, and their
+// parameters and buffers.
 #include "models/networks/networks.h"
 
 #include <algorithm>
@@ -29,9 +30,10 @@
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/cpu/classifier.h"
-#include "models/cpu/layers.h"
+#include "models/cpu/cpu_model.h"
 #include "models/model.h"
+#include "models/networks/network.h"
+#include "models/networks/torch_generator.h"
 
 namespace lockstep {
 namespace {
@@ -43,6 +45,7 @@ using testing::ElementsAre;
 using testing::ElementsAreArray;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 struct Draw {
   uint64_t seed = 0;
@@ -164,6 +167,104 @@ TEST(TorchGeneratorTest, IgnoresTheSeedsHighBitsAndEmptyDraws) {
   EXPECT_EQ(low, high);
 }
 
+struct GoldenWeights {
+  std::string name;
+  int64_t size = 0;
+  double sum = 0;
+  std::vector<double> ends;  // The first three numbers and the last three.
+};
+
+std::map<uint64_t, std::vector<GoldenWeights>> ReadGoldenWeights() {
+  std::ifstream file("models/networks/testdata/resnet18_weights_golden.txt");
+  std::map<uint64_t, std::vector<GoldenWeights>> by_seed;
+  uint64_t seed = 0;
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string kind;
+    words >> kind;
+    if (kind == "seed") words >> seed;
+    if (kind != "parameter") continue;
+    GoldenWeights& weights = by_seed[seed].emplace_back();
+    words >> weights.name >> weights.size;
+    std::string number;
+    words >> number;
+    weights.sum = std::strtod(number.c_str(), nullptr);
+    while (words >> number) {
+      weights.ends.push_back(std::strtod(number.c_str(), nullptr));
+    }
+  }
+  return by_seed;
+}
+
+// The largest difference of one of the ends, and that of the sums, per element;
+// NaN if there is one.
+double WorstDifference(const GoldenWeights& golden,
+                       std::span<const float> values) {
+  double sum = 0;
+  for (const float x : values) sum += x;
+  double worst =
+      std::abs(sum - golden.sum) / static_cast<double>(values.size());
+  for (size_t i = 0; i < golden.ends.size(); ++i) {
+    const float x = i < 3 ? values[i] : values[values.size() - 6 + i];
+    const double error = std::abs(x - golden.ends[i]);
+    if (!std::isnan(worst) && !(error <= worst)) worst = error;
+  }
+  return worst;
+}
+
+// torch_generator.h's bound on a normal number, times 0.01, and the rounding of
+// that product.
+constexpr double kNormalDifference = 0.01 * 0x1p-19 + 0.06 * 0x1p-24;
+
+TEST(FirstWeightsTest, AreThoseThatPyTorchDraws) {
+  const auto goldens = ReadGoldenWeights();
+  ASSERT_EQ(goldens.size(), 2u);
+  for (const auto& [seed, golden] : goldens) {
+    ASSERT_EQ(golden.size(), 76u);
+    const Parameters parameters = CreateParameters(D2lResNet18({}), seed);
+    for (int i = 0; i < parameters.count(); ++i) {
+      const ParameterSpec& spec = parameters.specs()[i];
+      SCOPED_TRACE(spec.name);
+      ASSERT_EQ(spec.name, golden[i].name);
+      ASSERT_EQ(spec.size, golden[i].size);
+      ASSERT_EQ(golden[i].ends.size(), 6u);
+      // Biases and batch norm are exact but for the script's sum.
+      const double tolerance = spec.shape.size() > 1 ? kNormalDifference : 0;
+      const double difference = WorstDifference(golden[i], parameters.value(i));
+      EXPECT_TRUE(difference <= tolerance + 0x1p-50) << difference;
+    }
+  }
+}
+
+// The controls: a generator one number out of step, or the weights of another
+// layer.
+TEST(FirstWeightsTest, GoldenRejectsOtherWeights) {
+  const std::vector<GoldenWeights> golden = ReadGoldenWeights().at(0);
+  const Parameters parameters = CreateParameters(D2lResNet18({}), /*seed=*/0);
+  const auto index_of = [&](const std::string& name) {
+    return std::ranges::find(golden, name, &GoldenWeights::name) -
+           golden.begin();
+  };
+  const auto value = [&](const char* name) {
+    return parameters.value(static_cast<int>(index_of(name)));
+  };
+  const auto golden_of = [&](const char* name) {
+    return golden[index_of(name)];
+  };
+  const char kFirst[] = "resnet_block1.0.conv2.weight";
+  const char kBias[] = "resnet_block4.0.conv3.bias";
+  EXPECT_TRUE(WorstDifference(golden_of(kFirst), value(kFirst)) <=
+              kNormalDifference);
+  std::vector<float> shifted(value(kFirst).begin() + 1, value(kFirst).end());
+  shifted.push_back(value(kFirst)[0]);
+  for (const auto& [name, other] :
+       {std::pair<const char*, std::span<const float>>(kFirst, shifted),
+        {kFirst, value("resnet_block1.1.conv2.weight")},
+        {kBias, value("resnet_block4.0.conv2.bias")}}) {
+    EXPECT_GT(WorstDifference(golden_of(name), other), 1e-3);
+  }
+}
+
 constexpr int64_t kPixels = 28 * 28;
 
 struct Samples {
@@ -182,7 +283,7 @@ struct Samples {
 // Initial weights times `scale`: the larger, the larger are the gradients of
 // the first layers.
 std::unique_ptr<Model> ScaledLeNet(float scale) {
-  std::unique_ptr<Model> model = CreateLeNet(0);
+  std::unique_ptr<Model> model = *CreateModel("lenet", 0);
   for (float& x : model->parameters().values()) x *= scale;
   return model;
 }
@@ -280,7 +381,7 @@ TEST_F(LeNetTest, SameBitsWhateverRanBefore) {
 }
 
 TEST_F(LeNetTest, NamesWhatIsWrongWithABatch) {
-  const std::unique_ptr<Model> model = CreateLeNet(0);
+  const std::unique_ptr<Model> model = *CreateModel("lenet", 0);
   Samples samples(3);
   const auto both = [&](const Batch& batch, const std::string& what) {
     const auto matches =
@@ -300,8 +401,8 @@ TEST_F(LeNetTest, NamesWhatIsWrongWithABatch) {
 }
 
 TEST(LeNetBatchNormTest, DrawsLeNetsWeights) {
-  const std::unique_ptr<Model> plain = CreateLeNet(3);
-  const std::unique_ptr<Model> norm = CreateLeNetWithBatchNorm(3);
+  const std::unique_ptr<Model> plain = *CreateModel("lenet", 3);
+  const std::unique_ptr<Model> norm = *CreateModel("lenet_bn", 3);
   const auto value = [](Model& model, int index) {
     const std::span<const float> values = model.parameters().value(index);
     return std::vector<float>(values.begin(), values.end());
@@ -321,7 +422,7 @@ struct GroupStep {
 
 absl::StatusOr<GroupStep> Step(Communicator& group, int64_t samples) {
   SetComputeThreads(1);
-  const std::unique_ptr<Model> model = CreateLeNetWithBatchNorm(0);
+  const std::unique_ptr<Model> model = *CreateModel("lenet_bn", 0);
   EXPECT_EQ(model->ConvertSyncBatchNorm(group), 2);
   GroupStep result;
   LOCKSTEP_ASSIGN_OR_RETURN(
@@ -393,7 +494,7 @@ TEST(LeNetBatchNormTest, EvaluatesWithoutMessages) {
     }
   };
   Silent group;
-  const std::unique_ptr<Model> model = CreateLeNetWithBatchNorm(0);
+  const std::unique_ptr<Model> model = *CreateModel("lenet_bn", 0);
   ASSERT_EQ(model->ConvertSyncBatchNorm(group), 2);
   for (const int64_t n : {0, 5}) {
     const auto metrics = model->Evaluate(Samples(n).batch());
@@ -407,14 +508,14 @@ TEST(LeNetBatchNormTest, EvaluatesWithoutMessages) {
   EXPECT_EQ(model->buffers().counter(2), 0);
 }
 
-// The order of the names: golden_test.cc has the names themselves, and values.
+// The order of the names; //conformance/reference holds them all to PyTorch.
 TEST(NamesTest, ComeInTheOrderOfTheSources) {
-  const std::unique_ptr<Model> lenet = CreateLeNet(0);
+  const std::unique_ptr<Model> lenet = *CreateModel("lenet", 0);
   EXPECT_THAT(NamesOf(lenet->parameters().specs()),
               ElementsAre("W1", "b1", "W2", "b2", "W3", "b3", "W4", "b4"));
   EXPECT_THAT(lenet->parameters().specs()[2].shape, ElementsAre(50, 20, 5, 5));
   EXPECT_THAT(lenet->parameters().specs()[4].shape, ElementsAre(800, 128));
-  const std::unique_ptr<Model> norm = CreateLeNetWithBatchNorm(0);
+  const std::unique_ptr<Model> norm = *CreateModel("lenet_bn", 0);
   EXPECT_THAT(NamesOf(norm->parameters().specs()),
               ElementsAre("W1", "b1", "bn1.weight", "bn1.bias", "W2", "b2",
                           "bn2.weight", "bn2.bias", "W3", "b3", "W4", "b4"));
@@ -424,7 +525,8 @@ TEST(NamesTest, ComeInTheOrderOfTheSources) {
               ElementsAre("bn1.running_mean", "bn1.running_var",
                           "bn1.num_batches_tracked", "bn2.running_mean",
                           "bn2.running_var", "bn2.num_batches_tracked"));
-  const std::unique_ptr<Model> resnet = CreateResNet18(0, /*image_size=*/8);
+  const std::unique_ptr<Model> resnet =
+      *CreateModel("resnet18", 0, {.height = 8, .width = 8});
   ASSERT_EQ(resnet->buffers().count(), 51);
   EXPECT_EQ(resnet->buffers().specs()[2].name, "1.num_batches_tracked");
   EXPECT_EQ(resnet->buffers().specs()[50].name,
@@ -433,7 +535,7 @@ TEST(NamesTest, ComeInTheOrderOfTheSources) {
 
 TEST(ResNet18Test, CallsReadyOnceForEachParameterWithItsFinalGradient) {
   SetComputeThreads(1);
-  const std::unique_ptr<Model> model = CreateResNet18(0);
+  const std::unique_ptr<Model> model = *CreateModel("resnet18", 0);
   EXPECT_EQ(ReadyOrder(*model, Samples(2).batch()).size(), 76u);
 }
 
@@ -444,72 +546,69 @@ TEST(CreateModelTest, TakesTheSeedAndListsTheNamesThatThereAre) {
   ASSERT_THAT(second, IsOk());
   EXPECT_NE((*first)->parameters().values()[0],
             (*second)->parameters().values()[0]);
-  for (const char* name : {"", "LeNet", "resnet", "resnet18 "}) {
-    EXPECT_EQ(FindModel(name), nullptr);
-    EXPECT_THAT(CreateModel(name, /*seed=*/0),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         "no such model; there are lenet, lenet_bn, resnet18"));
+}
+
+TEST(CreateNetworkTest, NamesWhatIsWrongInOneLine) {
+  const std::pair<const char*, const char*> faults[] = {
+      {"", "no such model; there are lenet, lenet_bn, resnet18, "},
+      {"LeNet", "no such model"},
+      {"resnet18 ", "no such model"},
+      {"lenet:width=3", "lenet: no option 'width'; there are none"},
+      {"resnet18:depth=3", "resnet18: no option 'depth'; there are width"},
+      {"resnet18:width", "resnet18: 'width' is not key=value"},
+      {"resnet18:width=0", "option width=0: must be an integer in [1, "},
+      {"vit:width=64,width=65", "option 'width' is given twice"},
+      {"vit:dropout=1", "option dropout=1: must be in [0, 1)"},
+      {"vit:width=64,heads=3", "3 heads do not divide a width of 64"},
+      {"vit:patch=5", "patches of 5x5 do not divide images of 28x28"},
+      {"vit_tiny_patch16", "patches of 16x16 do not divide images of 28x28"},
+  };
+  for (const auto& [spec, fault] : faults) {
+    const absl::Status status = CreateNetwork(spec).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << spec;
+    EXPECT_THAT(status.message(), HasSubstr(fault)) << spec;
+    EXPECT_THAT(status.message(), Not(HasSubstr("\n"))) << spec;
+  }
+  EXPECT_THAT(CreateNetwork("lenet", {.height = 4, .width = 4}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("conv2: a window of 5 with padding 0 does not "
+                                 "fit an input of [20, 1, 1]")));
+  EXPECT_FALSE(CreateNetwork("lenet", {.classes = 0}).ok());
+}
+
+TEST(CreateNetworkTest, FitsImagesAndClasses) {
+  const NetworkInput input = {
+      .channels = 3, .height = 64, .width = 96, .classes = 7};
+  for (const char* spec :
+       {"lenet", "lenet_bn", "resnet18", "torchvision_resnet18", "resnet34",
+        "resnet50", "vit:patch=8", "vit_tiny_patch16", "vit_small_patch16",
+        "vit_base_patch16"}) {
+    const auto network = CreateNetwork(spec, input);
+    ASSERT_THAT(network, IsOk());
+    EXPECT_EQ(network->input_shape(),
+              (Shape{.n = 1, .c = 3, .h = 64, .w = 96}));
+    EXPECT_EQ(network->output_shape(), (Shape{.n = 1, .c = 7}));
+    const absl::StatusOr<bool> batch_norm = HasBatchNorm(spec);
+    ASSERT_THAT(batch_norm, IsOk());
+    EXPECT_EQ(*batch_norm, !network->buffers().empty()) << spec;
   }
 }
 
-TEST(ModelInfoTest, SaysWhatTheModelsTake) {
-  const std::map<std::string, std::string> first_parameters = {
-      {"lenet", "W1"}, {"lenet_bn", "W1"}, {"resnet18", "0.weight"}};
-  for (const auto& [name, first] : first_parameters) {
-    ASSERT_NE(FindModel(name), nullptr);
-    const ModelInfo& info = *FindModel(name);
-    EXPECT_EQ(info.name, name);
-    const absl::StatusOr<std::unique_ptr<Model>> model =
-        CreateModel(name, /*seed=*/0);
-    ASSERT_THAT(model, IsOk());
-    EXPECT_EQ((*model)->parameters().specs()[0].name, first);
-    EXPECT_EQ((*model)->buffers().count() > 0, info.has_batch_norm);
-    const std::vector<float> image(info.channels * info.height * info.width);
-    const std::vector<float> longer(image.size() + 1);
-    const auto last = static_cast<int32_t>(info.classes) - 1;
-    const int32_t beyond = last + 1;
-    EXPECT_THAT((*model)->Evaluate({image, {&last, 1}}), IsOk());
-    EXPECT_FALSE((*model)->Evaluate({image, {&beyond, 1}}).ok());
-    EXPECT_FALSE((*model)->Evaluate({longer, {&last, 1}}).ok());
+TEST(FlopsTest, AreThoseOfThePapers) {
+  // 1.8, 3.6 and 4.1 billion multiplications at 224x224 (He et al. 2015, table
+  // 1, and for the stride of v1.5), 1.3 (DeiT-Ti, Touvron et al. 2020).
+  const std::pair<const char*, double> wants[] = {
+      {"torchvision_resnet18", 1.82},
+      {"resnet34", 3.67},
+      {"resnet50", 4.09},
+      {"vit_tiny_patch16", 1.25}};
+  for (const auto& [spec, want] : wants) {
+    const auto network = CreateNetwork(
+        spec, {.channels = 3, .height = 224, .width = 224, .classes = 1000});
+    ASSERT_THAT(network, IsOk());
+    EXPECT_NEAR(static_cast<double>(FlopsOf(*network)) / 2e9, want,
+                0.01 * want);
   }
-}
-
-// Every parameter that is a convolution's has one call, on images of its size,
-// and batch norm's as many.
-TEST(CallsOfTest, AreThoseThatTheParametersAreOf) {
-  const std::map<std::string, int64_t> last_heights = {
-      {"lenet", 13}, {"lenet_bn", 13}, {"resnet18", 4}};
-  for (const auto& [name, last_height] : last_heights) {
-    const auto calls = CallsOf(name, /*batch=*/7);
-    const auto model = CreateModel(name, /*seed=*/0);
-    ASSERT_THAT(calls, IsOk());
-    ASSERT_THAT(model, IsOk());
-    std::set<int> parameters;
-    const std::vector<ParameterSpec>& specs = (*model)->parameters().specs();
-    for (size_t i = 0; i < specs.size(); ++i) {
-      if (specs[i].shape.size() == 4) parameters.insert(static_cast<int>(i));
-    }
-    EXPECT_EQ(calls->convolutions.size(), parameters.size());
-    for (const auto& [options, input, input_gradient] : calls->convolutions) {
-      EXPECT_EQ(parameters.erase(options.weights), 1u) << options.name;
-      EXPECT_THAT(specs[options.weights].shape,
-                  ElementsAre(options.out_channels, input.c, options.kernel,
-                              options.kernel));
-      EXPECT_EQ(input.n, 7);
-      EXPECT_EQ(input_gradient, options.weights != 0);
-    }
-    EXPECT_EQ(calls->convolutions.back().input.h, last_height);
-    int64_t channels = 0;
-    for (const Shape& shape : calls->batch_norms) channels += shape.c;
-    int64_t running = 0;
-    for (const BufferSpec& spec : (*model)->buffers().specs()) {
-      if (spec.type == DataType::kFloat32) running += spec.size;
-    }
-    EXPECT_EQ(2 * channels, running);
-    for (const Shape& shape : calls->batch_norms) EXPECT_EQ(shape.n, 7);
-  }
-  EXPECT_THAT(CallsOf("resnet", 1),
-              StatusIs(absl::StatusCode::kInvalidArgument, testing::_));
 }
 
 // What all models are made of.

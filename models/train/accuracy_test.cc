@@ -27,7 +27,7 @@
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
-#include "models/cpu/classifier.h"
+#include "models/cpu/cpu_model.h"
 #include "models/data/dataset.h"
 #include "models/networks/networks.h"
 #include "models/train/trainer.h"
@@ -96,13 +96,14 @@ absl::StatusOr<Result> TrainOnRank(Communicator& group,
                                    const FashionMnist& data,
                                    float learning_rate, int64_t epochs) {
   SetComputeThreads(1);
-  const std::unique_ptr<Model> model = CreateLeNet(/*seed=*/0);
+  const std::unique_ptr<Model> model = *CreateModel("lenet", /*seed=*/0);
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::unique_ptr<Trainer> trainer,
-      Trainer::Create(group, *model, data.train,
-                      {.batch_size = 256, .learning_rate = learning_rate},
-                      std::make_unique<GlobalGeneratorSampler>(
-                          data.train.size, group.world_size(), group.rank())));
+      Trainer::Create(
+          group, *model, data.train,
+          {.batch_size = 256, .learning_rate = learning_rate},
+          std::make_unique<GlobalGeneratorSampler>(
+              data.train.size(), group.world_size(), group.rank())));
   Result result;
   for (int64_t epoch = 0; epoch < epochs; ++epoch) {
     LOCKSTEP_ASSIGN_OR_RETURN(const Metrics train,

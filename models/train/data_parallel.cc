@@ -38,6 +38,20 @@ absl::Status BroadcastParameters(Communicator& communicator,
   return communicator.Broadcast(parameters.values(), /*root=*/0);
 }
 
+absl::Status PlaceGradientsInGroup(Communicator& communicator,
+                                   Parameters& parameters) {
+  if (communicator.world_size() == 1) return absl::OkStatus();
+  const auto bytes =
+      static_cast<int64_t>(std::as_bytes(parameters.gradients()).size());
+  absl::StatusOr<GroupBuffer> memory = communicator.Allocate(bytes);
+  // The group goes on, and no rank has got any.
+  if (absl::IsResourceExhausted(memory.status())) return absl::OkStatus();
+  LOCKSTEP_RETURN_IF_ERROR(memory.status());
+  const auto owner = std::make_shared<GroupBuffer>(*std::move(memory));
+  parameters.PlaceGradients(owner->as<float>(), owner);
+  return absl::OkStatus();
+}
+
 absl::Status BroadcastBuffers(Communicator& communicator, Buffers& buffers) {
   if (communicator.world_size() == 1 || buffers.count() == 0) {
     return absl::OkStatus();
@@ -73,11 +87,17 @@ absl::StatusOr<Metrics> AllReduceMetrics(Communicator& communicator,
   return Metrics{loss, counts[0], counts[1]};
 }
 
+int64_t GradientReducer::DefaultBucketBytes(const Parameters& parameters) {
+  const auto bytes = static_cast<int64_t>(parameters.gradients().size_bytes());
+  return std::clamp<int64_t>(bytes / 16, 256 << 10, 1 << 20);
+}
+
 GradientReducer::GradientReducer(Communicator& communicator,
                                  Parameters& parameters, int64_t bucket_bytes)
     : parameters_(parameters),
       bucket_of_(parameters.count()),
       marks_(parameters.count()) {
+  if (bucket_bytes == 0) bucket_bytes = DefaultBucketBytes(parameters);
   const std::span<float> all = parameters.gradients();
   int64_t end = static_cast<int64_t>(all.size());  // Of the open bucket.
   int count = 0;                                   // Parameters in it.

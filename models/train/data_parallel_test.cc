@@ -114,6 +114,57 @@ absl::Status ReduceAndCheck(Communicator& communicator,
   return absl::OkStatus();
 }
 
+// A group whose memory has ended, or that fails.
+class WithoutMemory : public ForwardingCommunicator {
+ public:
+  WithoutMemory(Communicator& inner, absl::Status status)
+      : ForwardingCommunicator(inner), status_(std::move(status)) {}
+  absl::StatusOr<GroupBuffer> Allocate(int64_t, CallSite) override {
+    return status_;
+  }
+
+ private:
+  const absl::Status status_;
+};
+
+// In processes, whose memory is else their own; sums are right there, and the
+// place that is taken is one that peers reduce from.
+TEST(PlaceGradientsInGroupTest, ReducesThere) {
+  for (const Backend backend : {Backend::kThreads, Backend::kProcesses}) {
+    EXPECT_THAT(RunRanks(backend, 3,
+                         [](Communicator& group) -> absl::Status {
+                           CountingModel model;
+                           Parameters& parameters = model.parameters();
+                           const float* before = parameters.gradients().data();
+                           LOCKSTEP_RETURN_IF_ERROR(
+                               PlaceGradientsInGroup(group, parameters));
+                           EXPECT_NE(parameters.gradients().data(), before);
+                           EXPECT_EQ(parameters.gradients().size(), 11u);
+                           GradientReducer reducer(group, parameters, 1);
+                           return ReduceAndCheck(group, reducer, parameters,
+                                                 {3, 2, 1, 0}, /*step=*/0);
+                         }),
+                Each(IsOk()));
+  }
+}
+
+TEST(PlaceGradientsInGroupTest, LeavesThemWhereTheGroupHasNoMemory) {
+  OnRanks(2, [](Communicator& group) -> absl::Status {
+    CountingModel model;
+    Parameters& parameters = model.parameters();
+    const float* before = parameters.gradients().data();
+    WithoutMemory without(group, absl::ResourceExhaustedError("none"));
+    LOCKSTEP_RETURN_IF_ERROR(PlaceGradientsInGroup(without, parameters));
+    EXPECT_EQ(parameters.gradients().data(), before);
+    WithoutMemory failed(group, absl::UnavailableError("rank 1 died"));
+    EXPECT_THAT(PlaceGradientsInGroup(failed, parameters),
+                StatusIs(absl::StatusCode::kUnavailable, "rank 1 died"));
+    GradientReducer reducer(group, parameters);
+    return ReduceAndCheck(group, reducer, parameters, {3, 2, 1, 0},
+                          /*step=*/0);
+  });
+}
+
 class WorldSizeTest : public testing::TestWithParam<int> {};
 
 INSTANTIATE_TEST_SUITE_P(WorldSizes, WorldSizeTest, testing::Range(1, 5),
@@ -230,13 +281,19 @@ TEST(GradientReducerTest, CutsBucketsAtTheirSize) {
   CountingModel model;
   constexpr std::pair<int, int> kCases[] = {
       {1, 4},  {4, 4},  {5, 3},  {8, 3},  {9, 2},       {28, 2},
-      {29, 2}, {32, 2}, {33, 1}, {44, 1}, {1 << 20, 1},
+      {29, 2}, {32, 2}, {33, 1}, {44, 1}, {1 << 20, 1}, {0, 1},
   };
   for (const auto& [bytes, buckets] : kCases) {
     EXPECT_EQ(
         GradientReducer(communicator, model.parameters(), bytes).bucket_count(),
         buckets)
         << bytes;
+  }
+  for (const auto& [floats, bytes] :
+       {std::pair(1, 256 << 10), {2 << 20, 512 << 10}, {64 << 20, 1 << 20}}) {
+    EXPECT_EQ(
+        GradientReducer::DefaultBucketBytes(Parameters({{"w", {floats}}})),
+        bytes);
   }
 }
 

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -16,9 +17,10 @@
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/host/host_group.h"
-#include "models/cpu/classifier.h"
+#include "models/cpu/cpu_model.h"
 #include "models/io/safetensors.h"
 #include "models/model.h"
+#include "models/networks/network.h"
 #include "models/networks/networks.h"
 #include "models/train/data_parallel.h"
 #include "models/train/runs.h"
@@ -33,16 +35,19 @@ constexpr char kLoss[] = "loss";
 
 // The batch of all ranks.
 struct GlobalBatch {
-  std::vector<float> images;
+  std::vector<int64_t> shape;  // [n, c, h, w].
+  std::vector<float> images;   // [n, h, w, c].
   std::vector<int32_t> labels;
+  std::vector<int64_t> numbers;  // Of the samples: their places.
 
   int64_t size() const { return static_cast<int64_t>(labels.size()); }
 
   Batch Block(const Shard& shard) const {
     const int64_t image_size = static_cast<int64_t>(images.size()) / size();
-    return {std::span(images).subspan(shard.begin * image_size,
-                                      shard.size() * image_size),
-            std::span(labels).subspan(shard.begin, shard.size())};
+    return {.images = std::span(images).subspan(shard.begin * image_size,
+                                                shard.size() * image_size),
+            .labels = std::span(labels).subspan(shard.begin, shard.size()),
+            .samples = std::span(numbers).subspan(shard.begin, shard.size())};
   }
 };
 
@@ -70,16 +75,13 @@ absl::StatusOr<std::vector<T>> ReadValues(const SafetensorsFile& file,
   return tensor.Values<T>();
 }
 
-absl::Status CheckShapes(const SafetensorsFile& file, const ModelInfo& info) {
+absl::Status CheckShapes(const SafetensorsFile& file) {
   const std::vector<int64_t>& images = file.content.tensors.at(kImages).shape;
   const std::vector<int64_t>& labels = file.content.tensors.at(kLabels).shape;
-  if (images.size() != 4 || images[1] != info.channels ||
-      images[2] != info.height || images[3] != info.width) {
-    return Unfit(
-        file.name, kImages,
-        absl::StrCat("has the shape [", absl::StrJoin(images, ", "),
-                     "], not [n, ", info.channels, ", ", info.height, ", ",
-                     info.width, "] as ", info.name, " needs it"));
+  if (images.size() != 4) {
+    return Unfit(file.name, kImages,
+                 absl::StrCat("has the shape [", absl::StrJoin(images, ", "),
+                              "], not [n, c, h, w]"));
   }
   if (labels != std::vector<int64_t>{images[0]}) {
     return Unfit(file.name, kLabels,
@@ -90,32 +92,77 @@ absl::Status CheckShapes(const SafetensorsFile& file, const ModelInfo& info) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<GlobalBatch> ReadBatch(const SafetensorsFile& file,
-                                      const ModelInfo& info) {
+// From [n, c, h, w] to [n, h, w, c].
+std::vector<float> ToChannelsLast(const std::vector<float>& images,
+                                  const std::vector<int64_t>& shape) {
+  const int64_t c = shape[1];
+  const int64_t pixels = shape[2] * shape[3];
+  std::vector<float> out(images.size());
+  for (int64_t n = 0; n < shape[0]; ++n) {
+    for (int64_t k = 0; k < c; ++k) {
+      for (int64_t i = 0; i < pixels; ++i) {
+        out[(n * pixels + i) * c + k] = images[(n * c + k) * pixels + i];
+      }
+    }
+  }
+  return out;
+}
+
+// The network for such images, with as many classes as the weights have in its
+// last layer.
+absl::StatusOr<Network> NetworkFor(const std::string& model,
+                                   const SafetensorsFile& weights,
+                                   const std::vector<int64_t>& images) {
+  NetworkInput input = {
+      .channels = images[1], .height = images[2], .width = images[3]};
+  LOCKSTEP_ASSIGN_OR_RETURN(Network network, CreateNetwork(model, input));
+  const auto head =
+      weights.content.tensors.find(network.parameters().back().name);
+  if (head == weights.content.tensors.end() || head->second.shape.size() != 1 ||
+      head->second.shape[0] < 1) {
+    return network;  // LoadTensors says what is wrong.
+  }
+  input.classes = head->second.shape[0];
+  return CreateNetwork(model, input);
+}
+
+// All but the labels, whose range is that of the network's classes.
+absl::StatusOr<GlobalBatch> ReadImages(const SafetensorsFile& file) {
   GlobalBatch batch;
   LOCKSTEP_ASSIGN_OR_RETURN(batch.images, ReadValues<float>(file, kImages));
+  LOCKSTEP_RETURN_IF_ERROR(ReadValues<int64_t>(file, kLabels).status());
+  LOCKSTEP_RETURN_IF_ERROR(CheckShapes(file));
+  batch.shape = file.content.tensors.at(kImages).shape;
+  batch.images = ToChannelsLast(batch.images, batch.shape);
+  batch.numbers.resize(batch.shape[0]);
+  std::iota(batch.numbers.begin(), batch.numbers.end(), 0);
+  return batch;
+}
+
+absl::Status ReadLabels(const SafetensorsFile& file, int64_t classes,
+                        GlobalBatch& batch) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> labels,
                             ReadValues<int64_t>(file, kLabels));
-  LOCKSTEP_RETURN_IF_ERROR(CheckShapes(file, info));
   for (size_t i = 0; i < labels.size(); ++i) {
-    if (labels[i] < 0 || labels[i] >= info.classes) {
+    if (labels[i] < 0 || labels[i] >= classes) {
       return Unfit(file.name, kLabels,
                    absl::StrCat("has ", labels[i], " at ", i,
-                                ", which is not in [0, ", info.classes, ")"));
+                                ", which is not in [0, ", classes, ")"));
     }
     batch.labels.push_back(static_cast<int32_t>(labels[i]));
   }
-  return batch;
+  return absl::OkStatus();
 }
 
 // One rank's part; on rank 0 the result, elsewhere nothing.
 absl::StatusOr<Safetensors> Step(Communicator& communicator,
                                  const GradientsOptions& options,
                                  const SafetensorsFile& weights,
+                                 const Network& network,
                                  const GlobalBatch& batch) {
   SetComputeThreads(options.threads_per_rank);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
-                            CreateModel(options.model, /*seed=*/0));
+                            CreateCpuReplica(network));
   LOCKSTEP_RETURN_IF_ERROR(LoadTensors(weights.content.tensors, weights.name,
                                        model->parameters(), model->buffers()));
   GradientReducer reducer(communicator, model->parameters());
@@ -147,24 +194,22 @@ absl::StatusOr<Safetensors> Step(Communicator& communicator,
 absl::StatusOr<Safetensors> ComputeGradients(const GradientsOptions& options,
                                              const SafetensorsFile& weights,
                                              const SafetensorsFile& batch) {
-  const ModelInfo* const info = FindModel(options.model);
-  if (info == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        options.model, ": no such model; there are ", ModelNames()));
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(const GlobalBatch global, ReadBatch(batch, *info));
+  LOCKSTEP_ASSIGN_OR_RETURN(GlobalBatch global, ReadImages(batch));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Network network,
+                            NetworkFor(options.model, weights, global.shape));
+  LOCKSTEP_RETURN_IF_ERROR(ReadLabels(batch, network.classes(), global));
   Safetensors result;
-  LOCKSTEP_RETURN_IF_ERROR(
-      RunOnThreads(options.world_size, options.group,
-                   [&](Communicator& communicator) -> absl::Status {
-                     // On a rank's thread, which no exception may leave.
-                     LOCKSTEP_ASSIGN_OR_RETURN(
-                         Safetensors mine, CatchBadAlloc([&] {
-                           return Step(communicator, options, weights, global);
-                         }));
-                     if (communicator.rank() == 0) result = std::move(mine);
-                     return absl::OkStatus();
-                   }));
+  LOCKSTEP_RETURN_IF_ERROR(RunOnThreads(
+      options.world_size, options.group,
+      [&](Communicator& communicator) -> absl::Status {
+        // On a rank's thread, which no exception may leave.
+        LOCKSTEP_ASSIGN_OR_RETURN(Safetensors mine, CatchBadAlloc([&] {
+                                    return Step(communicator, options, weights,
+                                                network, global);
+                                  }));
+        if (communicator.rank() == 0) result = std::move(mine);
+        return absl::OkStatus();
+      }));
   return result;
 }
 

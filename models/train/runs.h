@@ -18,20 +18,12 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
-#include "models/data/dataset.h"
+#include "models/data/load_dataset.h"
 #include "models/io/safetensors.h"
 #include "models/model.h"
 #include "models/train/trainer.h"
 
 namespace lockstep {
-
-// kInvalidArgument: "--name=value: what".
-template <typename T>
-absl::Status FlagError(absl::string_view name, const T& value,
-                       absl::string_view what) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("--", name, "=", value, ": ", what));
-}
 
 // What `run` returns; kResourceExhausted if it found too little memory.
 template <typename Run>
@@ -103,15 +95,12 @@ class TrainingProgress {
 // The options of a run, which are the same on every rank. The caller has
 // checked the flags; PrepareRun and LoadData check the files.
 struct TrainRunOptions {
-  std::string model = "lenet";
-  std::string dataset = "fashion_mnist";
-  std::string data_dir = kFashionMnistDir;
-  std::string parallelism = "single";  // As reports name it.
-  // How many images of each part of the data set, from the first on, are used;
-  // all without a value.
-  std::optional<int64_t> train_samples;
-  std::optional<int64_t> test_samples;
-  int64_t epochs = 10;  // In all, those of `resume` included.
+  std::string model = "lenet";            // CreateNetwork's.
+  std::string dataset = "fashion_mnist";  // LoadDataset's.
+  std::string data_dir;                   // Likewise.
+  DatasetOptions data;                    // Likewise.
+  std::string parallelism = "single";     // As reports name it.
+  int64_t epochs = 10;                    // In all, those of `resume` included.
   // Batch norm over the batches of all ranks. No part of a checkpoint: whether
   // to go on with it is each run's choice.
   bool sync_bn = false;
@@ -119,6 +108,9 @@ struct TrainRunOptions {
   TrainerOptions trainer;
   std::string output_dir;  // Empty: write no files.
   std::string resume;      // Path of a checkpoint; empty: start anew.
+  // Path of a safetensors file with the first weights, such as torchvision's or
+  // timm's; empty: drawn from the seed.
+  std::string weights;
 };
 
 // What a checkpoint says besides parameters and buffers. SGD without momentum
@@ -154,17 +146,16 @@ absl::StatusOr<CheckpointInfo> LoadCheckpoint(const std::string& path,
 inline constexpr char kCheckpointName[] = "weights.safetensors";
 inline constexpr char kMetricsName[] = "metrics.json";
 
-// Checks what does not need a rank: that a checkpoint to resume from fits the
-// options and the model and leaves something to do, and that output_dir exists
-// or can be created. Errors: one line that names the flag, or the file and, if
-// one of its tensors is not the model's, the tensor. Cost: of resuming, once
-// more making the model and reading the checkpoint.
+// Checks what needs neither a rank nor the data: that a checkpoint to resume
+// from fits the options and leaves something to do, and that output_dir exists
+// or can be created. Errors: one line that names the flag or the file.
 absl::Status PrepareRun(const TrainRunOptions& options);
 
-// The data that the options name. Errors: LoadFashionMnist's, none of which is
-// kOutOfRange; kOutOfRange, naming the flag, where the data set has fewer
-// samples.
-absl::StatusOr<FashionMnist> LoadData(const TrainRunOptions& options);
+// The data that the options name, once the model fits its images and classes,
+// and the weights to begin with fit the model. Errors: LoadDataset's; one line
+// that names --model, or the file of weights and the tensor. Cost: where there
+// are weights, once more reading them.
+absl::StatusOr<DatasetParts> LoadData(const TrainRunOptions& options);
 
 // Trains on the calling thread, printing progress on rank 0's standard output.
 // `data`: of LoadData. Resuming after epoch k, with the same options as the
@@ -174,7 +165,7 @@ absl::StatusOr<FashionMnist> LoadData(const TrainRunOptions& options);
 // unknown model, or sync_bn with a model that has no batch norm; the trainer's,
 // and those of reading and writing files. The caller then leaves the group, so
 // that the other ranks learn of it.
-absl::Status RunTraining(Communicator& communicator, const FashionMnist& data,
+absl::Status RunTraining(Communicator& communicator, const DatasetParts& data,
                          const TrainRunOptions& options);
 
 struct GradientsOptions {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <random>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -49,19 +50,15 @@ Metrics MetricsOf(const std::vector<int64_t>& indices) {
 
 }  // namespace
 
-Dataset NumberedDataset(int64_t n) {
-  Dataset dataset;
-  dataset.size = n;
-  dataset.channels = 1;
-  dataset.height = 1;
-  dataset.width = 2;
-  dataset.num_classes = kLabels;
+MemoryDataset NumberedDataset(int64_t n) {
+  std::vector<uint8_t> images, labels;
   for (int64_t i = 0; i < n; ++i) {
-    dataset.images.push_back(static_cast<uint8_t>(i / 256));
-    dataset.images.push_back(static_cast<uint8_t>(i % 256));
-    dataset.labels.push_back(static_cast<uint8_t>(i % kLabels));
+    images.push_back(static_cast<uint8_t>(i / 256));
+    images.push_back(static_cast<uint8_t>(i % 256));
+    labels.push_back(static_cast<uint8_t>(i % kLabels));
   }
-  return dataset;
+  return MemoryDataset({1, 2, 1}, kLabels, std::move(images),
+                       std::move(labels));
 }
 
 CountingModel::CountingModel(float value)
@@ -78,6 +75,8 @@ absl::StatusOr<Metrics> CountingModel::ForwardBackward(const Batch& batch,
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> indices,
                             IndicesOf(batch));
   trained.push_back(indices);
+  mask_keys.push_back(
+      {{batch.samples.begin(), batch.samples.end()}, batch.seed, batch.step});
   for (int p = parameters_.count() - 1; p >= 0; --p) {
     const std::span<float> gradient = parameters_.gradient(p);
     for (size_t j = 0; j < gradient.size(); ++j) {

@@ -16,7 +16,7 @@ namespace lockstep {
 
 // n samples, fewer than 2^16, whose images spell their own index; the label of
 // sample i is i % 7.
-Dataset NumberedDataset(int64_t n);
+MemoryDataset NumberedDataset(int64_t n);
 
 // Reads the indices back from a batch of such samples, and writes down every
 // batch. Every gradient and loss is a small whole number before it is scaled,
@@ -34,6 +34,8 @@ class CountingModel : public Model {
 
   Parameters& parameters() override { return parameters_; }
   Buffers& buffers() override { return buffers_; }
+  const Shape& input_shape() const override { return input_shape_; }
+  int64_t classes() const override { return 10; }
   int ConvertSyncBatchNorm(Communicator&) override { return 0; }
   absl::StatusOr<Metrics> ForwardBackward(const Batch& batch,
                                           float gradient_scale,
@@ -42,10 +44,19 @@ class CountingModel : public Model {
 
   // The indices of each batch so far.
   std::vector<std::vector<int64_t>> trained, evaluated;
+  // What random masks would be drawn from in each batch of training.
+  struct MaskKeys {
+    std::vector<int64_t> samples;
+    uint64_t seed;
+    int64_t step;
+    bool operator==(const MaskKeys&) const = default;
+  };
+  std::vector<MaskKeys> mask_keys;
 
  private:
   Parameters parameters_;
   Buffers buffers_;
+  Shape input_shape_ = {.n = 1, .c = 1, .h = 28, .w = 28};
 };
 
 // A model's parameters and buffers, as weights files have them.

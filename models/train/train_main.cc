@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/command_line.h"
 #include "base/process.h"
@@ -23,23 +24,17 @@
 #include "collectives/launch/create_group.h"
 #include "collectives/launch/launcher.h"
 #include "collectives/launch/rank_environment.h"
-#include "models/data/dataset.h"
+#include "models/data/transform.h"
+#include "models/networks/networks.h"
+#include "models/train/data_flags.h"
 #include "models/train/runs.h"
 #include "models/train/trainer.h"
 
 ABSL_FLAG(std::string, model, "lenet",
-          "network: lenet or resnet18, both as d2l's chapter on training on "
-          "several GPUs has them; or lenet_bn, lenet with batch norm after "
-          "each convolution");
-ABSL_FLAG(std::string, dataset, "fashion_mnist", "data set");
-ABSL_FLAG(std::string, data_dir, "",
-          "folder of its four IDX files, plain or gzip; by default where the "
-          "distribution's package dataset-fashion-mnist puts them");
-ABSL_FLAG(std::optional<int64_t>, train_samples, std::nullopt,
-          "train on the first N images alone; by default on all, which takes "
-          "resnet18 minutes an epoch");
+          "network, perhaps with options (vit:patch=4,depth=6); they are "
+          "listed below");
 ABSL_FLAG(std::optional<int64_t>, test_samples, std::nullopt,
-          "test with the first N images alone; by default with all");
+          "test with N images alone; by default with all");
 ABSL_FLAG(int64_t, epochs, 10, "passes over the training set");
 ABSL_FLAG(int64_t, batch_size, 256,
           "images in a step, over all ranks together");
@@ -48,7 +43,8 @@ ABSL_FLAG(double, lr, 0.2,
           "at 0.2 on 1 or 2 GPUs, resnet18 with 256 at 0.1 on 1 GPU, 512 at "
           "0.2 on 2");
 ABSL_FLAG(uint64_t, seed, 0,
-          "of the first weights and of the order of the images");
+          "of the first weights, the order of the images, augmentation and "
+          "dropout");
 ABSL_FLAG(bool, sync_bn, false,
           "batch norm with the statistics of the whole batch, over all ranks, "
           "in place of each rank's own part; for networks with batch norm "
@@ -61,15 +57,19 @@ ABSL_FLAG(std::string, parallelism, "",
           "ddp     ranks are processes; each takes every nproc-th image (the "
           "default for nproc > 1)");
 ABSL_FLAG(int, threads_per_rank, 1, "threads that a rank computes on");
-ABSL_FLAG(int64_t, bucket_kb, 256,
+ABSL_FLAG(int64_t, bucket_kb, 0,
           "gradients are summed over the ranks in pieces of about this many "
-          "KiB, while backward still runs");
+          "KiB, while backward still runs; 0: a sixteenth of them all, but "
+          "from 256 to 1024");
 ABSL_FLAG(double, timeout_s, 60,
           "how long a rank waits for another that is alive; a dead one ends "
           "the run at once");
 ABSL_FLAG(std::string, output_dir, "",
           "after every epoch: weights.safetensors, which is also the "
           "checkpoint, and metrics.json");
+ABSL_FLAG(std::string, weights, "",
+          "safetensors file of the first weights, under the names of the "
+          "model's source: torchvision's, timm's or d2l's state_dict");
 ABSL_FLAG(std::string, resume, "",
           "go on after the epochs of such a checkpoint, bit for bit as if the "
           "run had not stopped; --epochs counts them too");
@@ -80,9 +80,10 @@ namespace {
 constexpr char kProgram[] = "train";
 
 Usage TrainUsage() {
-  return {
-      .command = kProgram,
-      .introduction = R"(train [FLAGS]
+  const std::string what =
+      absl::StrCat("model weights=FILE test_samples=N ", kDataFlags);
+  return {.command = kProgram,
+          .introduction = R"(train [FLAGS]
 
 Trains a network on one or more ranks that share the work of every batch, and
 prints its accuracy on the test set after each epoch.
@@ -95,18 +96,19 @@ prints its accuracy on the test set after each epoch.
       --resume=/tmp/run/weights.safetensors          ten epochs more
   bazel run //models:train -- --model=resnet18 --nproc=2 --sync_bn \
       --train_samples=2560 --test_samples=1000 --lr=0.1
+  bazel run //models:train -- --model=resnet34 --nproc=2 --workers=1 \
+      --dataset=image_folder --data_dir=/tmp/images --augment=standard
   torchrun --no-python --nproc-per-node=2 bazel-bin/models/train/train
 )",
-      .sections = {{"What to train:",
-                    "model dataset data_dir=DIR train_samples=N "
-                    "test_samples=N"},
-                   {"How:", "epochs batch_size lr seed sync_bn"},
-                   {"On what:",
-                    "nproc=1 parallelism=MODE threads_per_rank bucket_kb "
-                    "timeout_s"},
-                   {"What to keep:", "output_dir=DIR resume=FILE"}},
-      .ending =
-          R"(Under torchrun --no-python, mpirun, srun or //collectives:launch, on one host or
+          .sections = {{"What to train:", what},
+                       {"Images:", kImageFlags},
+                       {"How:", "epochs batch_size lr seed sync_bn"},
+                       {"On what:",
+                        "nproc=1 parallelism=MODE threads_per_rank bucket_kb "
+                        "timeout_s"},
+                       {"What to keep:", "output_dir=DIR resume=FILE"}},
+          .ending = absl::StrCat("Networks:\n", NetworksHelp(), R"(
+Under torchrun --no-python, mpirun, srun or //collectives:launch, on one host or
 several, this process is one rank of theirs, and --nproc is not needed. The
 ranks of one host meet in the file that LOCKSTEP_RENDEZVOUS names, or else in
 one in the temporary folder; those of several at MASTER_ADDR and MASTER_PORT,
@@ -114,7 +116,7 @@ with LOCKSTEP_TOKEN (collectives/launch/README.md).
 
 Exit status: 0 on success, 2 for a wrong flag, 1 for any other error; 128 + N
 if signal N killed a rank.
-)"};
+)")};
 }
 
 struct Config {
@@ -130,17 +132,17 @@ absl::Status CheckFlags() {
       absl::GetFlag(FLAGS_model), absl::GetFlag(FLAGS_sync_bn),
       absl::GetFlag(FLAGS_nproc).value_or(1),
       absl::GetFlag(FLAGS_threads_per_rank), absl::GetFlag(FLAGS_timeout_s)));
-  if (const std::string dataset = absl::GetFlag(FLAGS_dataset);
-      dataset != "fashion_mnist") {
-    return FlagError("dataset", dataset,
-                     "no such data set; there is fashion_mnist");
+  if (!absl::GetFlag(FLAGS_weights).empty() &&
+      !absl::GetFlag(FLAGS_resume).empty()) {
+    return FlagError("weights", absl::GetFlag(FLAGS_weights),
+                     "--resume has weights of its own");
   }
   LOCKSTEP_RETURN_IF_ERROR(
       CheckRange("--epochs", absl::GetFlag(FLAGS_epochs), 1, kMany));
   LOCKSTEP_RETURN_IF_ERROR(
       CheckRange("--batch_size", absl::GetFlag(FLAGS_batch_size), 1, kMany));
   LOCKSTEP_RETURN_IF_ERROR(
-      CheckRange("--bucket_kb", absl::GetFlag(FLAGS_bucket_kb), 1, kMany));
+      CheckRange("--bucket_kb", absl::GetFlag(FLAGS_bucket_kb), 0, kMany));
   const double rate = absl::GetFlag(FLAGS_lr);
   if (!(rate > 0 && std::isfinite(static_cast<float>(rate)))) {
     return FlagError("lr", rate, "must be a positive number");
@@ -182,20 +184,23 @@ absl::StatusOr<Config> ReadConfig(std::optional<RankEnvironment> launched) {
   LOCKSTEP_ASSIGN_OR_RETURN(run.trainer.sharding, ChooseParallelism(config));
   run.model = absl::GetFlag(FLAGS_model);
   run.sync_bn = absl::GetFlag(FLAGS_sync_bn);
-  run.dataset = absl::GetFlag(FLAGS_dataset);
-  if (const std::string dir = absl::GetFlag(FLAGS_data_dir); !dir.empty()) {
-    run.data_dir = UserPath(dir);
-  }
-  run.train_samples = absl::GetFlag(FLAGS_train_samples);
-  run.test_samples = absl::GetFlag(FLAGS_test_samples);
   run.epochs = absl::GetFlag(FLAGS_epochs);
   run.threads_per_rank = absl::GetFlag(FLAGS_threads_per_rank);
   run.trainer.batch_size = absl::GetFlag(FLAGS_batch_size);
   run.trainer.learning_rate = static_cast<float>(absl::GetFlag(FLAGS_lr));
   run.trainer.seed = absl::GetFlag(FLAGS_seed);
   run.trainer.bucket_bytes = absl::GetFlag(FLAGS_bucket_kb) << 10;
+  LOCKSTEP_ASSIGN_OR_RETURN(DataFlags data, ReadDataFlags(run.trainer.seed));
+  run.dataset = std::move(data.dataset);
+  run.data_dir = std::move(data.dir);
+  run.data = std::move(data.options);
+  run.data.test_samples = absl::GetFlag(FLAGS_test_samples);
+  run.trainer.evaluation_transform = WithoutAugmentation(data.transform);
+  run.trainer.transform = std::move(data.transform);
+  run.trainer.loader = std::move(data.loader);
   run.output_dir = UserPath(absl::GetFlag(FLAGS_output_dir));
   run.resume = UserPath(absl::GetFlag(FLAGS_resume));
+  run.weights = UserPath(absl::GetFlag(FLAGS_weights));
   return config;
 }
 
@@ -215,7 +220,7 @@ absl::Status TrainAsLaunchedRank(const RankEnvironment& environment,
     LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
                               JoinLaunchedGroup(environment, group));
     // Read now: a rank that fails after it has joined is missed at once.
-    LOCKSTEP_ASSIGN_OR_RETURN(const FashionMnist data, LoadData(options));
+    LOCKSTEP_ASSIGN_OR_RETURN(const DatasetParts data, LoadData(options));
     return RunTraining(*communicator, data, options);
   };
   return WithRank(environment.rank, train());
@@ -231,7 +236,7 @@ absl::StatusOr<int> Train(const Config& config,
   }
   {
     // Read before any rank exists, so that a fault is reported once.
-    LOCKSTEP_ASSIGN_OR_RETURN(const FashionMnist data, LoadData(config.run));
+    LOCKSTEP_ASSIGN_OR_RETURN(const DatasetParts data, LoadData(config.run));
     if (config.run.parallelism != "ddp" || config.world_size == 1) {
       LOCKSTEP_RETURN_IF_ERROR(RunOnThreads(
           config.world_size, config.group, [&](Communicator& communicator) {

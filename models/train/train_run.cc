@@ -11,6 +11,7 @@
 #include <ostream>
 #include <string>
 #include <system_error>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,10 +25,12 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
-#include "models/cpu/classifier.h"
+#include "models/cpu/cpu_model.h"
 #include "models/data/dataset.h"
+#include "models/data/load_dataset.h"
 #include "models/io/safetensors.h"
 #include "models/model.h"
+#include "models/networks/network.h"
 #include "models/networks/networks.h"
 #include "models/train/data_parallel.h"
 #include "models/train/runs.h"
@@ -95,14 +98,14 @@ double Shortest(float value) {
   return absl::SimpleAtod(absl::StrCat(value), &shortest) ? shortest : value;
 }
 
-Json RunJson(const TrainRunOptions& options, const FashionMnist& data,
+Json RunJson(const TrainRunOptions& options, const DatasetParts& data,
              int world_size) {
   return {
       {"model", options.model},
       {"sync_bn", options.sync_bn},
       {"dataset", options.dataset},
-      {"train_samples", data.train.size},
-      {"test_samples", data.test.size},
+      {"train_samples", data.train->size()},
+      {"test_samples", data.test->size()},
       {"parallelism", options.parallelism},
       {"world_size", world_size},
       {"threads_per_rank", options.threads_per_rank},
@@ -148,7 +151,7 @@ Json EarlierEpochs(const TrainRunOptions& options, const Json& run,
 
 // Runs one epoch and its evaluation.
 absl::StatusOr<EpochSummary> RunEpoch(Trainer& trainer, int64_t epoch,
-                                      const FashionMnist& data,
+                                      const DatasetParts& data,
                                       TrainingProgress& progress) {
   EpochSummary summary;
   summary.epoch = epoch;
@@ -166,7 +169,7 @@ absl::StatusOr<EpochSummary> RunEpoch(Trainer& trainer, int64_t epoch,
   LOCKSTEP_RETURN_IF_ERROR(step_status);  // The cause, if both failed.
   LOCKSTEP_ASSIGN_OR_RETURN(summary.train, train);
   summary.train_time = absl::FromChrono(Clock::now() - start);
-  LOCKSTEP_ASSIGN_OR_RETURN(summary.test, trainer.Evaluate(data.test));
+  LOCKSTEP_ASSIGN_OR_RETURN(summary.test, trainer.Evaluate(*data.test));
   progress.OnEpoch(summary);
   return summary;
 }
@@ -188,34 +191,25 @@ absl::Status WriteFiles(const TrainRunOptions& options,
                      report.dump(/*indent=*/2) + "\n");
 }
 
-void Announce(const TrainRunOptions& options, const FashionMnist& data,
+void Announce(const TrainRunOptions& options, const DatasetParts& data,
               int world_size) {
   std::cout << absl::StrCat("training ", options.model, " on ", options.dataset,
-                            ": ", data.train.size, " images, ", world_size,
+                            ": ", data.train->size(), " images, ", world_size,
                             world_size == 1 ? " rank" : " ranks", " (",
                             options.parallelism, ")",
                             options.sync_bn ? ", SyncBN" : "",
                             ", global batch ", options.trainer.batch_size,
                             ", learning rate ", options.trainer.learning_rate,
                             ", seed ", options.trainer.seed, "\n")
+            << (data.skipped.empty()
+                    ? ""
+                    : absl::StrCat(data.skipped.size(),
+                                   " bad images are left out, such as ",
+                                   data.skipped[0], "\n"))
             << std::flush;
 }
 
-absl::Status KeepFirst(absl::string_view flag,
-                       const std::optional<int64_t>& samples,
-                       Dataset& dataset) {
-  if (!samples.has_value()) return absl::OkStatus();
-  if (*samples < 1 || *samples > dataset.size) {
-    return absl::OutOfRangeError(absl::StrCat(
-        "--", flag, "=", *samples, ": must be in [1, ", dataset.size, "]"));
-  }
-  dataset.size = *samples;
-  dataset.images.resize(*samples * dataset.image_size());
-  dataset.labels.resize(*samples);
-  return absl::OkStatus();
-}
-
-// Checks that the checkpoint to resume from fits the flags and the model.
+// Checks that the checkpoint to resume from fits the flags.
 absl::Status CheckResume(const TrainRunOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Safetensors content,
                             ReadSafetensors(options.resume));
@@ -235,26 +229,48 @@ absl::Status CheckResume(const TrainRunOptions& options) {
                      absl::StrCat(options.resume, " has finished ", info.epochs,
                                   " already"));
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
-                            CreateModel(options.model, options.trainer.seed));
-  return LoadTensors(content.tensors, options.resume, model->parameters(),
-                     model->buffers());
+  return absl::OkStatus();
 }
 
-absl::Status Train(Communicator& communicator, const FashionMnist& data,
+// The network for the data's images and classes.
+absl::StatusOr<Network> NetworkFor(const TrainRunOptions& options,
+                                   const DatasetParts& data) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const NetworkInput input,
+                            InputOf(*data.train, options.trainer.transform));
+  absl::StatusOr<Network> network = CreateNetwork(options.model, input);
+  if (network.ok()) return network;
+  return FlagError("model", options.model, network.status().message());
+}
+
+// Reads the weights that the run begins with, if they are in a file, and
+// returns what the checkpoint says, if it is one to resume from.
+absl::StatusOr<CheckpointInfo> LoadFirstWeights(const TrainRunOptions& options,
+                                                Parameters& parameters,
+                                                Buffers& buffers) {
+  if (!options.resume.empty()) {
+    return LoadCheckpoint(options.resume, parameters, buffers);
+  }
+  if (options.weights.empty()) return CheckpointInfo();
+  LOCKSTEP_ASSIGN_OR_RETURN(const Safetensors content,
+                            ReadSafetensors(options.weights));
+  LOCKSTEP_RETURN_IF_ERROR(
+      LoadTensors(content.tensors, options.weights, parameters, buffers));
+  return CheckpointInfo();
+}
+
+absl::Status Train(Communicator& communicator, const DatasetParts& data,
                    const TrainRunOptions& options) {
   SetComputeThreads(options.threads_per_rank);
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
-                            CreateModel(options.model, options.trainer.seed));
-  CheckpointInfo resumed;
-  if (!options.resume.empty()) {
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        resumed,
-        LoadCheckpoint(options.resume, model->parameters(), model->buffers()));
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(Network network, NetworkFor(options, data));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Model> model,
+      CreateCpuReplica(std::move(network), {.seed = options.trainer.seed}));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const CheckpointInfo resumed,
+      LoadFirstWeights(options, model->parameters(), model->buffers()));
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::unique_ptr<Trainer> trainer,
-      Trainer::Create(communicator, *model, data.train, options.trainer));
+      Trainer::Create(communicator, *model, *data.train, options.trainer));
   // Declared after the trainer, which has the reducer.
   std::unique_ptr<Communicator> batch_norm_group;
   if (options.sync_bn) {
@@ -305,12 +321,11 @@ absl::StatusOr<CheckpointInfo> LoadCheckpoint(const std::string& path,
 
 absl::Status CheckCommonFlags(absl::string_view model, bool sync_bn, int nproc,
                               int threads_per_rank, double timeout_s) {
-  const ModelInfo* const info = FindModel(model);
-  if (info == nullptr) {
-    return FlagError("model", model,
-                     absl::StrCat("no such model; there are ", ModelNames()));
+  const absl::StatusOr<bool> has_batch_norm = HasBatchNorm(model);
+  if (!has_batch_norm.ok()) {
+    return FlagError("model", model, has_batch_norm.status().message());
   }
-  if (sync_bn && !info->has_batch_norm) {
+  if (sync_bn && !*has_batch_norm) {
     return FlagError("sync_bn", "true",
                      absl::StrCat(model, " has no batch norm"));
   }
@@ -377,15 +392,23 @@ void TrainingProgress::OnEpoch(const EpochSummary& summary) {
        << std::flush;
 }
 
-absl::StatusOr<FashionMnist> LoadData(const TrainRunOptions& options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(FashionMnist data, CatchBadAlloc([&] {
-                              return LoadFashionMnist(options.data_dir);
-                            }));
-  LOCKSTEP_RETURN_IF_ERROR(
-      KeepFirst("train_samples", options.train_samples, data.train));
-  LOCKSTEP_RETURN_IF_ERROR(
-      KeepFirst("test_samples", options.test_samples, data.test));
-  return data;
+absl::StatusOr<DatasetParts> LoadData(const TrainRunOptions& options) {
+  return CatchBadAlloc([&]() -> absl::StatusOr<DatasetParts> {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        DatasetParts data,
+        LoadDataset(options.dataset, options.data_dir, options.data));
+    if (data.test == nullptr || data.test->size() == 0) {
+      return FlagError("dataset", options.dataset, "has nothing to test with");
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(const Network network, NetworkFor(options, data));
+    if (options.resume.empty() && options.weights.empty()) return data;
+    // Without the draws of first values, which take seconds in large networks.
+    Parameters parameters = CreateParameters(network);
+    Buffers buffers = CreateBuffers(network);
+    LOCKSTEP_RETURN_IF_ERROR(
+        LoadFirstWeights(options, parameters, buffers).status());
+    return data;
+  });
 }
 
 absl::Status PrepareRun(const TrainRunOptions& options) {
@@ -403,7 +426,7 @@ absl::Status PrepareRun(const TrainRunOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status RunTraining(Communicator& communicator, const FashionMnist& data,
+absl::Status RunTraining(Communicator& communicator, const DatasetParts& data,
                          const TrainRunOptions& options) {
   return CatchBadAlloc([&] { return Train(communicator, data, options); });
 }

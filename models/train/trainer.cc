@@ -19,7 +19,11 @@
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "models/data/dataset.h"
+#include "models/data/image.h"
+#include "models/data/loader.h"
+#include "models/data/transform.h"
 #include "models/model.h"
+#include "models/networks/networks.h"
 #include "models/train/data_parallel.h"
 #include "models/train/metrics.h"
 #include "sampler/distributed_sampler.h"
@@ -27,6 +31,35 @@
 #include "sampler/shard.h"
 
 namespace lockstep {
+namespace {
+
+// The labels of mixed images, as a Batch has them.
+struct Mixtures {
+  std::vector<int32_t> labels;
+  std::vector<float> shares;
+
+  void Take(std::span<const SampleLabel> mixed) {
+    labels.clear();
+    shares.clear();
+    for (const SampleLabel& label : mixed) {
+      labels.push_back(label.other);
+      shares.push_back(label.share);
+    }
+  }
+};
+
+}  // namespace
+
+absl::StatusOr<NetworkInput> InputOf(const Dataset& train,
+                                     const TransformOptions& transform) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Transform checked,
+                            Transform::Create(transform, train));
+  const ImageShape shape = checked.shape();
+  return NetworkInput{.channels = shape.channels,
+                      .height = shape.height,
+                      .width = shape.width,
+                      .classes = train.num_classes()};
+}
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
     Communicator& communicator, Model& model, const Dataset& train,
@@ -35,15 +68,17 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
     return absl::InvalidArgumentError(absl::StrCat(
         "learning rate is ", options.learning_rate, ", must be positive"));
   }
-  if (train.size < 1) {
+  if (train.size() < 1) {
     return absl::InvalidArgumentError("the training set is empty");
   }
+  LOCKSTEP_ASSIGN_OR_RETURN(const Transform transform,
+                            Transform::Create(options.transform, train));
   const bool strided = options.sharding == Sharding::kStrided;
   if (sampler == nullptr) {
     LOCKSTEP_ASSIGN_OR_RETURN(
         DistributedSampler shuffled,
         DistributedSampler::Create(
-            {.dataset_size = train.size,
+            {.dataset_size = train.size(),
              .world_size = strided ? communicator.world_size() : 1,
              .rank = strided ? communicator.rank() : 0,
              .seed = static_cast<int64_t>(options.seed)}));
@@ -53,25 +88,30 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
   // makes the batches of every world size those of one rank.
   LOCKSTEP_ASSIGN_OR_RETURN(
       const GlobalBatches batches,
-      GlobalBatches::Create(train.size, options.batch_size,
+      GlobalBatches::Create(train.size(), options.batch_size,
                             strided ? communicator.world_size() : 1));
+  LOCKSTEP_RETURN_IF_ERROR(
+      PlaceGradientsInGroup(communicator, model.parameters()));
   LOCKSTEP_RETURN_IF_ERROR(
       BroadcastParameters(communicator, model.parameters()));
   LOCKSTEP_RETURN_IF_ERROR(BroadcastBuffers(communicator, model.buffers()));
-  return std::unique_ptr<Trainer>(new Trainer(
-      communicator, model, train, options, std::move(sampler), batches));
+  return std::unique_ptr<Trainer>(new Trainer(communicator, model, train,
+                                              options, std::move(sampler),
+                                              batches, transform));
 }
 
 Trainer::Trainer(Communicator& communicator, Model& model, const Dataset& train,
                  const TrainerOptions& options,
-                 std::unique_ptr<Sampler> sampler, const GlobalBatches& batches)
+                 std::unique_ptr<Sampler> sampler, const GlobalBatches& batches,
+                 const Transform& transform)
     : communicator_(communicator),
       model_(model),
       train_(train),
       options_(options),
       sampler_(std::move(sampler)),
       batches_(batches),
-      reducer_(communicator, model.parameters(), options.bucket_bytes) {}
+      reducer_(communicator, model.parameters(), options.bucket_bytes),
+      source_(train, transform, options.loader.workers) {}
 
 absl::StatusOr<Metrics> Trainer::TrainEpoch(
     int64_t epoch, const std::function<bool(const StepReport&)>& on_step) {
@@ -79,12 +119,29 @@ absl::StatusOr<Metrics> Trainer::TrainEpoch(
   Clock::time_point start = Clock::now();
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> indices,
                             DrawIndices(epoch));
+  std::vector<std::vector<int64_t>> shards;
+  for (int64_t step = 0; step < batches_.num_batches(); ++step) {
+    const std::span<const int64_t> shard = ShardOf(indices, step);
+    shards.emplace_back(shard.begin(), shard.end());
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Loader> loader,
+                            Loader::Create(source_, options_.seed, epoch,
+                                           std::move(shards), options_.loader));
+  Mixtures mixtures;
   StepReport report;
   report.epoch = epoch;
   report.steps_per_epoch = batches_.num_batches();
   Metrics metrics;
   for (int64_t step = 0; step < report.steps_per_epoch; ++step) {
-    const Batch shard = Gather(train_, ShardOf(indices, step));
+    LOCKSTEP_ASSIGN_OR_RETURN(const LoadedBatch loaded, loader->Next());
+    if (source_.mixes()) mixtures.Take(loaded.mixed);
+    const Batch shard = {.images = loaded.images,
+                         .labels = loaded.labels,
+                         .other_labels = mixtures.labels,
+                         .shares = mixtures.shares,
+                         .samples = ShardOf(indices, step),
+                         .seed = options_.seed,
+                         .step = epoch * report.steps_per_epoch + step};
     const Clock::time_point gathered = Clock::now();
     report.step = step;
     report.global_samples = batches_.CountInBatch(step);
@@ -118,11 +175,11 @@ absl::StatusOr<std::vector<int64_t>> Trainer::DrawIndices(int64_t epoch) {
   }
   const auto bad = std::find_if(
       indices.begin(), indices.end(),
-      [this](int64_t index) { return index < 0 || index >= train_.size; });
+      [this](int64_t index) { return index < 0 || index >= train_.size(); });
   if (bad != indices.end()) {
     return absl::OutOfRangeError(absl::StrCat("the sampler drew index ", *bad,
                                               " from a data set of ",
-                                              train_.size, " samples"));
+                                              train_.size(), " samples"));
   }
   return indices;
 }
@@ -139,40 +196,42 @@ std::span<const int64_t> Trainer::ShardOf(std::span<const int64_t> indices,
   return indices.subspan(global.begin + shard.begin, shard.size());
 }
 
-Batch Trainer::Gather(const Dataset& dataset,
-                      std::span<const int64_t> indices) {
-  images_.resize(indices.size() * dataset.image_size());
-  labels_.resize(indices.size());
-  dataset.GatherImages(indices, images_);
-  dataset.GatherLabels(indices, labels_);
-  return {images_, labels_};
-}
-
 absl::StatusOr<Metrics> Trainer::Evaluate(const Dataset& dataset) {
   LOCKSTEP_RETURN_IF_ERROR(BroadcastBuffers(communicator_, model_.buffers()));
   const int64_t batches =
-      (dataset.size + kEvaluationBatch - 1) / kEvaluationBatch;
+      (dataset.size() + kEvaluationBatch - 1) / kEvaluationBatch;
   const Shard shard =
       ExactShard(batches, communicator_.world_size(), communicator_.rank());
-  AverageMeter loss;
-  int64_t correct = 0;
-  std::vector<int64_t> indices;
+  std::vector<std::vector<int64_t>> shards;
   for (int64_t batch = shard.begin; batch < shard.end; ++batch) {
     const int64_t begin = batch * kEvaluationBatch;
-    indices.resize(std::min(kEvaluationBatch, dataset.size - begin));
-    std::iota(indices.begin(), indices.end(), begin);
-    LOCKSTEP_ASSIGN_OR_RETURN(const Metrics part,
-                              model_.Evaluate(Gather(dataset, indices)));
+    shards.emplace_back(std::min(kEvaluationBatch, dataset.size() - begin));
+    std::iota(shards.back().begin(), shards.back().end(), begin);
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const Transform transform,
+      Transform::Create(options_.evaluation_transform, dataset));
+  ImageSource source(dataset, transform, options_.loader.workers);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Loader> loader,
+                            Loader::Create(source, options_.seed, /*epoch=*/0,
+                                           std::move(shards), options_.loader));
+  AverageMeter loss;
+  int64_t correct = 0;
+  for (int64_t batch = shard.begin; batch < shard.end; ++batch) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const LoadedBatch loaded, loader->Next());
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const Metrics part,
+        model_.Evaluate({.images = loaded.images, .labels = loaded.labels}));
     loss.UpdateSum(part.loss_sum, part.samples);
     correct += part.correct;
   }
   LOCKSTEP_ASSIGN_OR_RETURN(loss, AllReduceMeter(communicator_, loss));
   LOCKSTEP_RETURN_IF_ERROR(
       communicator_.AllReduce(std::span<int64_t>(&correct, 1)));
-  if (loss.count() != dataset.size) {
+  if (loss.count() != dataset.size()) {
     return absl::InternalError(absl::StrCat("evaluation counted ", loss.count(),
                                             " samples of a data set of ",
-                                            dataset.size));
+                                            dataset.size()));
   }
   return Metrics{loss.sum(), correct, loss.count()};
 }

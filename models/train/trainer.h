@@ -13,7 +13,10 @@
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
 #include "models/data/dataset.h"
+#include "models/data/loader.h"
+#include "models/data/transform.h"
 #include "models/model.h"
+#include "models/networks/networks.h"
 #include "models/train/data_parallel.h"
 #include "sampler/sampler.h"
 #include "sampler/shard.h"
@@ -32,8 +35,18 @@ struct TrainerOptions {
   float learning_rate = 0.2f;
   uint64_t seed = 0;
   Sharding sharding = Sharding::kStrided;
-  int64_t bucket_bytes = GradientReducer::kDefaultBucketBytes;
+  int64_t bucket_bytes = 0;  // 0: GradientReducer::DefaultBucketBytes.
+  // What becomes of images: those that are trained on, by `seed`, epoch and
+  // index, and those that are evaluated, of which nothing is drawn.
+  TransformOptions transform = {};
+  TransformOptions evaluation_transform = {};
+  LoaderOptions loader = {};
 };
+
+// The images and classes that a network must be for to train on that data so.
+// Error: of Transform::Create.
+absl::StatusOr<NetworkInput> InputOf(const Dataset& train,
+                                     const TransformOptions& transform);
 
 // One step, as the trainer reports it on every rank.
 struct StepReport {
@@ -54,11 +67,13 @@ struct StepReport {
 // ranks are no longer in step: destroy the trainer and leave the group.
 class Trainer {
  public:
-  // Broadcasts rank 0's parameters and buffers. sampler: an order of samples
-  // other than the one that seed + epoch shuffles them to (null): for kStrided
-  // what this rank visits, padding allowed, for kContiguous the order of all
-  // samples. Errors: kInvalidArgument for a batch size or learning rate that is
-  // not positive, or an empty data set; the communicator's.
+  // Broadcasts rank 0's parameters and buffers, and gives the model's gradients
+  // memory of the group where it has some (PlaceGradientsInGroup). sampler: an
+  // order of samples other than the one that seed + epoch shuffles them to
+  // (null): for kStrided what this rank visits, padding allowed, for
+  // kContiguous the order of all samples. Errors: kInvalidArgument for a batch
+  // size or learning rate that is not positive, an empty data set, or a
+  // transform that does not fit it (Transform::Create); the communicator's.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(
       Communicator& communicator, Model& model, const Dataset& train,
       const TrainerOptions& options,
@@ -70,7 +85,8 @@ class Trainer {
   // step). What pads a sampler's list to the same length on every rank is not
   // trained on, so every sample counts once. Returns the metrics over all ranks
   // and samples. Errors: kOutOfRange if the sampler draws an index outside the
-  // data set or too few; the model's; the communicator's.
+  // data set or too few; those of reading data, at the step that needs it; the
+  // model's; the communicator's.
   absl::StatusOr<Metrics> TrainEpoch(
       int64_t epoch, const std::function<bool(const StepReport&)>& on_step);
 
@@ -83,26 +99,24 @@ class Trainer {
   // rounded once. This requires that a batch gives the same bits on every rank,
   // as the models here do on machines of one kind with the same number of
   // compute threads. Every sample counts exactly once. Errors: kInternal if
-  // they did not; the model's; the communicator's.
+  // they did not; those of reading data; the model's; the communicator's.
   absl::StatusOr<Metrics> Evaluate(const Dataset& dataset);
 
   // Small enough that 10,000 test images are 80 batches, an equal share each
   // for 2, 4, 5 and 8 ranks, and that a small network's activations stay in the
-  // cache; large enough that per-call costs vanish (training_step_benchmark).
+  // cache; large enough that per-call costs vanish.
   static constexpr int64_t kEvaluationBatch = 125;
 
  private:
   Trainer(Communicator& communicator, Model& model, const Dataset& train,
           const TrainerOptions& options, std::unique_ptr<Sampler> sampler,
-          const GlobalBatches& batches);
+          const GlobalBatches& batches, const Transform& transform);
 
   // What this rank visits in the epoch, checked.
   absl::StatusOr<std::vector<int64_t>> DrawIndices(int64_t epoch);
   // The part of `indices` that is this rank's in global batch `step`.
   std::span<const int64_t> ShardOf(std::span<const int64_t> indices,
                                    int64_t step) const;
-  // Fills the buffers; the batch is valid until the next call.
-  Batch Gather(const Dataset& dataset, std::span<const int64_t> indices);
 
   Communicator& communicator_;
   Model& model_;
@@ -111,8 +125,7 @@ class Trainer {
   const std::unique_ptr<Sampler> sampler_;
   const GlobalBatches batches_;  // As this rank's sampler counts positions.
   GradientReducer reducer_;
-  std::vector<float> images_;
-  std::vector<int32_t> labels_;
+  ImageSource source_;
 };
 
 }  // namespace lockstep

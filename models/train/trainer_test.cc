@@ -11,6 +11,7 @@
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <span>
 #include <sstream>
@@ -31,6 +32,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/data/dataset.h"
+#include "models/data/image.h"
 #include "models/io/safetensors.h"
 #include "models/model.h"
 #include "models/train/metrics.h"
@@ -69,6 +71,7 @@ void OnRanks(int world_size,
 
 struct RankRun {
   Batches trained;
+  std::vector<CountingModel::MaskKeys> mask_keys;
   std::vector<StepReport> reports;
   Metrics metrics;
 };
@@ -77,7 +80,7 @@ struct RankRun {
 std::vector<RankRun> TrainOneEpoch(int world_size,
                                    const TrainerOptions& options,
                                    int64_t epoch) {
-  const Dataset dataset = NumberedDataset(kSamples);
+  const MemoryDataset dataset = NumberedDataset(kSamples);
   std::vector<RankRun> runs(world_size);
   OnRanks(world_size, [&](Communicator& communicator) -> absl::Status {
     RankRun& run = runs[communicator.rank()];
@@ -91,6 +94,7 @@ std::vector<RankRun> TrainOneEpoch(int world_size,
           return true;
         }));
     run.trained = model.trained;
+    run.mask_keys = model.mask_keys;
     return absl::OkStatus();
   });
   return runs;
@@ -153,10 +157,16 @@ TEST_P(ShardingTest, RanksTakeTheirPartsOfEachBatchAndReportAllSamples) {
       EXPECT_EQ(run.metrics.samples, kSamples);
       ASSERT_THAT(run.reports, SizeIs(steps));
       ASSERT_THAT(run.trained, SizeIs(steps));
+      ASSERT_THAT(run.mask_keys, SizeIs(steps));
       for (int64_t step = 0; step < steps; ++step) {
         const StepReport& report = run.reports[step];
         EXPECT_EQ(report.epoch, 2);
         EXPECT_EQ(report.step, step);
+        // Of the samples, wherever they are, and of the run's step: so one's
+        // masks are those that it has on any number of ranks.
+        EXPECT_EQ(
+            run.mask_keys[step],
+            (CountingModel::MaskKeys{run.trained[step], 5, 2 * steps + step}));
         EXPECT_EQ(report.steps_per_epoch, steps);
         EXPECT_EQ(report.global_samples,
                   std::min(batch_size, kSamples - step * batch_size));
@@ -183,7 +193,7 @@ TEST(TrainerTest, ShufflesByEpochAndSeed) {
 template <typename Fn>
 absl::Status WithTrainer(Model& model, std::unique_ptr<Sampler> sampler,
                          const TrainerOptions& options, const Fn& fn) {
-  const Dataset dataset = NumberedDataset(kSamples);
+  const MemoryDataset dataset = NumberedDataset(kSamples);
   return RunRanks(
       Backend::kThreads, 1, [&](Communicator& communicator) -> absl::Status {
         LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
@@ -217,10 +227,62 @@ TEST(TrainerTest, RefusesOptionsThatCannotTrain) {
         {TrainerOptions{.learning_rate = -1}, "learning rate is -1"},
         {TrainerOptions{.learning_rate =
                             std::numeric_limits<float>::quiet_NaN()},
-         "learning rate is nan"}}) {
+         "learning rate is nan"},
+        {TrainerOptions{.transform = {.flip = 2}}, "flip is 2"}}) {
     EXPECT_THAT(
         WithTrainer(model, nullptr, options, nothing),
         StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));
+  }
+}
+
+// Keeps what batches say beside images and labels.
+class KeyedModel : public CountingModel {
+ public:
+  absl::StatusOr<Metrics> ForwardBackward(const Batch& batch, float,
+                                          GradientReady ready) override {
+    for (int p = parameters().count(); p-- > 0;) ready(p);
+    std::ranges::fill(parameters().gradients(), 0.0f);
+    for (size_t i = 0; i < batch.samples.size(); ++i) {
+      samples.push_back(batch.samples[i]);
+      steps.push_back(batch.step);
+      if (!batch.shares.empty()) shares.push_back(batch.shares[i]);
+    }
+    EXPECT_EQ(batch.samples.size(), batch.labels.size());
+    EXPECT_EQ(batch.other_labels.size(), batch.shares.size());
+    EXPECT_EQ(batch.seed, 5u);
+    return Metrics{.samples = std::ssize(batch.labels)};
+  }
+
+  std::vector<int64_t> samples, steps;
+  std::vector<float> shares;
+};
+
+TEST(TrainerTest, TellsTheModelSamplesStepsAndMixtures) {
+  for (const double mixup : {0.0, 1.0}) {
+    KeyedModel model;
+    const TrainerOptions options = {
+        .batch_size = 4, .seed = 5, .transform = {.mixup = mixup}};
+    ASSERT_THAT(WithTrainer(model, nullptr, options,
+                            [](Trainer& trainer) -> absl::Status {
+                              LOCKSTEP_RETURN_IF_ERROR(
+                                  trainer.TrainEpoch(0, nullptr).status());
+                              return trainer.TrainEpoch(1, nullptr).status();
+                            }),
+                IsOk());
+    const int64_t steps = model.steps.back() + 1;
+    EXPECT_EQ(std::ssize(std::set(model.steps.begin(), model.steps.end())),
+              steps);
+    EXPECT_EQ(steps % 2, 0);  // Both epochs have as many, and none in common.
+    std::vector<int64_t> sorted = model.samples;
+    std::ranges::sort(sorted);
+    for (size_t i = 0; i < sorted.size(); ++i) {
+      EXPECT_EQ(sorted[i], static_cast<int64_t>(i / 2));
+    }
+    EXPECT_EQ(model.shares.size(), mixup > 0 ? model.samples.size() : 0);
+    for (const float share : model.shares) {
+      EXPECT_GE(share, 0);
+      EXPECT_LE(share, 1);
+    }
   }
 }
 
@@ -238,6 +300,45 @@ class FixedSampler : public Sampler {
 
 absl::Status TrainOne(Trainer& trainer) {
   return trainer.TrainEpoch(0, {}).status();
+}
+
+// Numbered samples, of which one cannot be read.
+class DamagedDataset : public Dataset {
+ public:
+  int64_t size() const override { return kSamples; }
+  int num_classes() const override { return good_.num_classes(); }
+  int label(int64_t index) const override { return good_.label(index); }
+  std::optional<ImageShape> shape() const override { return good_.shape(); }
+  absl::StatusOr<Image> Read(int64_t index) const override {
+    if (index == 7) return absl::DataLossError("7.jpg: damaged");
+    return good_.Read(index);
+  }
+
+ private:
+  const MemoryDataset good_ = NumberedDataset(kSamples);
+};
+
+TEST(TrainerTest, ReportsABadImageAtTheStepThatNeedsIt) {
+  const DamagedDataset dataset;
+  std::vector<int64_t> forwards(kSamples);
+  std::iota(forwards.begin(), forwards.end(), 0);
+  for (const int workers : {0, 2}) {
+    CountingModel model;
+    TrainerOptions options = {.batch_size = 3};
+    options.loader.workers = workers;
+    OnRanks(1, [&](Communicator& communicator) -> absl::Status {
+      LOCKSTEP_ASSIGN_OR_RETURN(
+          const std::unique_ptr<Trainer> trainer,
+          Trainer::Create(communicator, model, dataset, options,
+                          std::make_unique<FixedSampler>(forwards)));
+      const auto is_damaged =
+          StatusIs(absl::StatusCode::kDataLoss, "7.jpg: damaged");
+      EXPECT_THAT(TrainOne(*trainer), is_damaged);
+      EXPECT_THAT(model.trained, SizeIs(2));
+      EXPECT_THAT(trainer->Evaluate(dataset).status(), is_damaged);
+      return absl::OkStatus();
+    });
+  }
 }
 
 TEST(TrainerTest, TrainsInTheOrderOfAGivenSampler) {
@@ -276,7 +377,7 @@ class DoubleCountingModel : public CountingModel {
 
 TEST(TrainerTest, RefusesAnEvaluationThatCountsSamplesTwice) {
   DoubleCountingModel model;
-  const Dataset test = NumberedDataset(7);
+  const MemoryDataset test = NumberedDataset(7);
   EXPECT_THAT(WithTrainer(model, nullptr, {},
                           [&](Trainer& trainer) {
                             return trainer.Evaluate(test).status();
@@ -291,8 +392,8 @@ TEST(TrainerEvaluationTest, EvaluatesEverySampleExactlyOnce) {
   constexpr int64_t kBatch = Trainer::kEvaluationBatch;
   for (const int64_t size : {int64_t{0}, int64_t{1}, int64_t{7}, kBatch,
                              kBatch + 1, 9 * kBatch + 78}) {
-    const Dataset test = NumberedDataset(size);
-    const Dataset train = NumberedDataset(1);
+    const MemoryDataset test = NumberedDataset(size);
+    const MemoryDataset train = NumberedDataset(1);
     Batches want;
     for (int64_t i = 0; i < size; ++i) {
       if (i % kBatch == 0) want.emplace_back();
@@ -342,8 +443,8 @@ class BufferReadingModel : public CountingModel {
 TEST(TrainerEvaluationTest,
      EvaluatesWithTheBuffersOfRankZeroAndLeavesThemOnEveryRank) {
   constexpr int kRanks = 3;
-  const Dataset train = NumberedDataset(kSamples);
-  const Dataset test = NumberedDataset(3 * Trainer::kEvaluationBatch);
+  const MemoryDataset train = NumberedDataset(kSamples);
+  const MemoryDataset test = NumberedDataset(3 * Trainer::kEvaluationBatch);
   // By rank: the buffers after Create, after TrainEpoch, after Evaluate.
   std::vector<std::vector<double>> created(kRanks), trained(kRanks),
       left(kRanks);

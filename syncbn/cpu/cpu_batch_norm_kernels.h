@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/algorithms/reduction_kernels.h"
+#include "base/vector_unit.h"
 #include "collectives/collective.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"

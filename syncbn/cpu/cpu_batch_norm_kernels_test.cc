@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "base/data_types.h"
 #include "base/status_matchers.h"
-#include "collectives/algorithms/reduction_kernels.h"
+#include "base/vector_unit.h"
 #include "collectives/collective.h"
 #include "gtest/gtest.h"
 #include "syncbn/batch_norm.h"

@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
-#include "collectives/algorithms/reduction_kernels.h"
+#include "base/vector_unit.h"
 #include "collectives/collective.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"

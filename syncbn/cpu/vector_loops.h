@@ -8,7 +8,7 @@
 #include <type_traits>
 
 #include "base/data_types.h"
-#include "collectives/algorithms/reduction_kernels.h"
+#include "base/vector_unit.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

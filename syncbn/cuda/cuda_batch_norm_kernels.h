@@ -25,13 +25,13 @@ struct FreePinnedMemory {
 // kUnimplemented. All memory is the device's.
 //
 // Everything is enqueued on one stream, in the order of the calls; ReadCount
-// alone waits for it. The same calls give the same bits in every run and on
-// every GPU. Partial results of reductions, 16 bytes (ComputeMoments) or 8
-// (BackwardReduce) for each block and channel, lie in scratch memory, of which
-// Create allocates kScratchBytes: enough for layers of some ten thousand
-// channels. A call that needs more waits for the device once and has it grow.
-// Merging moves tens of bytes a channel. Errors, beside kUnimplemented: what
-// the launches say.
+// alone waits for it. The same calls add in the same order everywhere, and give
+// the same bits in every run on GPUs of one architecture. Partial results of
+// reductions, 16 bytes (ComputeMoments) or 8 (BackwardReduce) for each block
+// and channel, lie in scratch memory, of which Create allocates kScratchBytes:
+// enough for layers of some ten thousand channels. A call that needs more waits
+// for the device once and has it grow. Merging moves tens of bytes a channel.
+// Errors, beside kUnimplemented: what the launches say.
 //
 // For SyncBatchNorm the group is an NcclCommunicator with this very stream as
 // NcclOptions::stream: its calls start after the kernels enqueued so far, and

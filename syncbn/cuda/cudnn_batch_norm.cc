@@ -220,13 +220,15 @@ absl::Status CudnnBatchNorm::BackwardByKernels(
   const int64_t count = buffers.shape.values_per_channel();
   if (buffers.training && count > 0) {
     // cuDNN's forward leaves it out of `saved`, to do nothing that PyTorch
-    // does not do. From memory that is not pinned the runtime has copied when
-    // it returns.
-    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
-        cudaMemcpyAsync(const_cast<std::byte*>(buffers.saved.bytes()), &count,
-                        sizeof(count), cudaMemcpyHostToDevice,
-                        kernels_.stream()),
-        "cudaMemcpyAsync"));
+    // does not do. Byte by byte: a copy from the stack may wait for the stream,
+    // and cannot be captured.
+    auto* const saved = const_cast<std::byte*>(buffers.saved.bytes());
+    for (size_t i = 0; i < sizeof(count); ++i) {
+      LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+          cudaMemsetAsync(saved + i, static_cast<int>(count >> (8 * i) & 0xff),
+                          1, kernels_.stream()),
+          "cudaMemsetAsync"));
+    }
   }
   return by_kernels_->Backward(buffers, gradients_ready);
 }

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -214,6 +215,27 @@ TEST_F(CudnnBatchNormTest, BackwardOfAnEarlierForwardIsRight) {
 }
 
 #ifdef LOCKSTEP_CUDA_STANDIN
+TEST_F(CudnnBatchNormTest, BackwardByKernelsCanBeCaptured) {
+  const auto stream = MakeStream();
+  ASSERT_THAT(stream, IsOk());
+  const auto kernels = CudaBatchNormKernels::Create(stream->get());
+  ASSERT_THAT(kernels, IsOk());
+  const Case c = {.shape = {2, 8, 9, Layout::kNchw}};
+  const auto layer = CudnnBatchNorm::Create(OptionsOf(c), **kernels);
+  ASSERT_THAT(layer, IsOk());
+  LayerTensors t = TensorsOf(c);
+  ASSERT_THAT((*layer)->Forward(t.Forwards({})), IsOk());
+  BatchNorm::Backwards in_place = t.Backwards({});
+  in_place.dx = t.dy.buffer();
+  ASSERT_EQ(
+      cudaStreamBeginCapture(stream->get(), cudaStreamCaptureModeThreadLocal),
+      cudaSuccess);
+  EXPECT_THAT((*layer)->Backward(in_place, [] {}), IsOk());
+  cudaGraph_t graph = nullptr;
+  EXPECT_EQ(cudaStreamEndCapture(stream->get(), &graph), cudaSuccess);
+  EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
 // PyTorch's calls: persistent for channels last in training, the memory that
 // cuDNN asks for, and backward in forward's mode.
 TEST_F(CudnnBatchNormTest, CallsCudnnAsPyTorchDoes) {

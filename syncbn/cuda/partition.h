@@ -2,8 +2,9 @@
 // arithmetic, the same on the host and in kernels.
 //
 // A reduction's partition depends on the shape, the element size and the
-// address modulo 16 alone, never on the device: with it the order of additions,
-// and so the bits, are the same on every GPU.
+// address modulo 16 alone, never on the device: with it the order of additions
+// is the same on every GPU, and the bits on every GPU of one architecture, for
+// which the same machine code runs.
 #ifndef LOCKSTEP_SYNCBN_CUDA_PARTITION_H_
 #define LOCKSTEP_SYNCBN_CUDA_PARTITION_H_
 

@@ -20,11 +20,14 @@ case ${LOCKSTEP_GPUS:-} in
     ;;
 esac
 
-# The UUIDs of this host's GPUs, in the order of the PCI bus.
+# The UUIDs of this host's GPUs, in the order of the PCI bus. nvidia-smi says on
+# its standard output also why it fails.
 host_gpus() {
-  nvidia-smi --query-gpu=uuid --format=csv,noheader 2>/dev/null ||
-    sed -n 's/^GPU UUID:[[:space:]]*//p' \
-      /proc/driver/nvidia/gpus/*/information 2>/dev/null || true
+  {
+    nvidia-smi --query-gpu=uuid --format=csv,noheader 2>/dev/null ||
+      sed -n 's/^GPU UUID:[[:space:]]*//p' \
+        /proc/driver/nvidia/gpus/*/information 2>/dev/null
+  } | grep -E '^(GPU|MIG)-' || true
 }
 
 # Those of them that may be used: CUDA_VISIBLE_DEVICES holds places in that
@@ -48,11 +51,11 @@ usable_gpus() {
 }
 
 # open_lock NAME: leaves in `fd` a descriptor that can be locked. One user's file
-# serves all: to lock it, reading is enough.
+# serves all: to lock it, reading is enough. Who cannot make it was overtaken.
 folder=${LOCKSTEP_GPU_LOCKS:-/tmp}
 open_lock() {
   local file=${folder}/lockstep-gpu-$1.lock
-  [[ -e ${file} ]] || : >> "${file}"
+  [[ -e ${file} ]] || (umask 022 && : >> "${file}") 2>/dev/null || true
   exec {fd}< "${file}"
 }
 
@@ -64,12 +67,12 @@ if [[ ${#gpus[@]} -eq 0 ]]; then
   exec "$@"
 fi
 
-# Who waits for GPUs holds the queue meanwhile, so that one that needs all of
-# them is not overtaken for ever by those that need one.
+# Who waits for several GPUs holds the queue meanwhile, so as not to be overtaken
+# for ever by those that need one, of which each lets the next look too.
 open_lock queue
 queue=${fd}
-flock "${queue}"
 if [[ ${LOCKSTEP_GPUS} == all ]]; then
+  flock "${queue}"
   mine=$(IFS=,; echo "${gpus[*]}")
   for gpu in "${gpus[@]}"; do
     open_lock "${gpu}"
@@ -78,6 +81,7 @@ if [[ ${LOCKSTEP_GPUS} == all ]]; then
 else
   mine=
   while [[ -z ${mine} ]]; do
+    flock "${queue}"
     for gpu in "${gpus[@]}"; do
       open_lock "${gpu}"
       if flock -n "${fd}"; then
@@ -86,6 +90,7 @@ else
       fi
       exec {fd}<&-
     done
+    flock --unlock "${queue}"
     [[ -n ${mine} ]] || sleep 0.1
   done
 fi

@@ -22,65 +22,67 @@ host() {
   chmod +x "${work}/bin/nvidia-smi"
 }
 
-# The command that runs under the lock: `visitor NAME OTHER SECONDS` says which
-# GPU it has, and waits until OTHER is inside too, or for so long.
+# The command that runs under the lock: `visitor NAME OTHER TENTHS` says which GPU
+# it has, and waits until OTHER is inside too, or gone, or has had so many tenths
+# of a second to come in.
 cat > "${work}/visitor" <<'END'
 #!/usr/bin/env bash
-inside=$(dirname "$0")/inside
-mkdir -p "${inside}"
-: > "${inside}/$1"
-for ((i = 0; i < $3 * 20; i++)); do
-  [[ ! -e ${inside}/$2 ]] || break
-  sleep 0.05
+cd "$(dirname "$0")" || exit
+: > "inside.$1"
+until [[ -e started.$2 ]]; do sleep 0.02; done
+for ((i = 0; i < $3 * 5; i++)); do
+  [[ ! -e inside.$2 && ! -e said.$2 ]] || break
+  sleep 0.02
 done
-[[ -e ${inside}/$2 ]] && met=met || met=alone
-echo "${met} ${CUDA_VISIBLE_DEVICES-unset}" > "$(dirname "$0")/said.$1"
+[[ -e inside.$2 ]] && met=met || met=alone
+echo "${met} ${CUDA_VISIBLE_DEVICES-unset}" > "said.$1"
 # Where both are inside, the other may not have looked yet.
-for ((i = 0; i < $3 * 20; i++)); do
-  [[ ${met} == met && ! -e $(dirname "$0")/said.$2 ]] || break
-  sleep 0.05
-done
-rm "${inside}/$1"
+while [[ ${met} == met && ! -e said.$2 ]]; do sleep 0.02; done
+rm "inside.$1"
 END
 chmod +x "${work}/visitor"
 
-# meet SECONDS GPUS_OF_A GPUS_OF_B COMMAND...: both visitors at once, each under
+# meet TENTHS GPUS_OF_A GPUS_OF_B COMMAND...: both visitors at once, each under
 # the command. Leaves in `a` and `b` what they said.
 meet() {
-  local seconds=$1 of_a=$2 of_b=$3
+  local tenths=$1 of_a=$2 of_b=$3
   shift 3
-  rm -rf "${work}"/said.* "${work}/inside"
-  LOCKSTEP_GPUS=${of_a} "$@" "${work}/visitor" a b "${seconds}" &
-  LOCKSTEP_GPUS=${of_b} "$@" "${work}/visitor" b a "${seconds}"
+  rm -f "${work}"/{said,inside,started}.*
+  start() {
+    LOCKSTEP_GPUS=$1 bash -c ': > "$0"; exec "$@"' "${work}/started.$2" \
+      "${@:4}" "${work}/visitor" "$2" "$3" "${tenths}"
+  }
+  start "${of_a}" a b "$@" &
+  start "${of_b}" b a "$@"
   wait
   a=$(< "${work}/said.a") b=$(< "${work}/said.b")
 }
 
 # Under the lock they take turns; without it (env) the overlap is seen.
 host GPU-one
-meet 1 1 1 "${with_gpu}"
+meet 3 1 1 "${with_gpu}"
 [[ ${a} == "alone GPU-one" && ${b} == "alone GPU-one" ]] ||
   fail "one GPU, two tests: '${a}', '${b}'"
-meet 10 1 1 env
+meet 100 1 1 env
 [[ ${a} == "met unset" && ${b} == "met unset" ]] ||
   fail "the control without a lock: '${a}', '${b}'"
 
 # Two GPUs serve two at once, each its own.
 host GPU-one GPU-two
-meet 10 1 1 "${with_gpu}"
+meet 100 1 1 "${with_gpu}"
 [[ "${a} ${b}" == "met GPU-one met GPU-two" ||
   "${a} ${b}" == "met GPU-two met GPU-one" ]] ||
   fail "two GPUs, two tests: '${a}', '${b}'"
 
 # One that needs all of them is alone, with either kind of other.
 for other in 1 all; do
-  meet 1 all "${other}" "${with_gpu}"
+  meet 3 all "${other}" "${with_gpu}"
   [[ ${a} == "alone GPU-one,GPU-two" && ${b} == "alone GPU-"* ]] ||
     fail "all GPUs beside ${other}: '${a}', '${b}'"
 done
 
 # What needs none waits for nobody, and is given nothing.
-meet 10 all "" "${with_gpu}"
+meet 100 all "" "${with_gpu}"
 [[ ${a} == "met GPU-one,GPU-two" && ${b} == "met unset" ]] ||
   fail "a test without a GPU: '${a}', '${b}'"
 
@@ -93,9 +95,10 @@ for case in 1=GPU-two 0,1=GPU-one,GPU-two 1,-1,0=GPU-two 1,7,0=GPU-two \
 done
 
 # GPUs that cannot be listed are one.
-printf '#!/bin/sh\nexit 9\n' > "${work}/bin/nvidia-smi"
+printf '#!/bin/sh\necho Failed to initialize NVML: Version/mismatch\nexit 18\n' \
+  > "${work}/bin/nvidia-smi"
 if [[ ! -e /proc/driver/nvidia/gpus ]]; then
-  meet 1 1 1 "${with_gpu}"
+  meet 3 1 1 "${with_gpu}"
   [[ ${a} == "alone unset" && ${b} == "alone unset" ]] ||
     fail "GPUs that cannot be listed: '${a}', '${b}'"
 fi
@@ -109,12 +112,27 @@ for ((i = 0; i < 200; i++)); do
   [[ ! -e ${work}/holds ]] || break
   sleep 0.05
 done
-LOCKSTEP_GPUS=1 timeout 1 "${with_gpu}" true &&
+LOCKSTEP_GPUS=1 timeout 0.5 "${with_gpu}" true &&
   fail "the holder's GPU was given away"
+# Who waits for it does not keep others from another GPU.
+host GPU-one GPU-two
+CUDA_VISIBLE_DEVICES=0 LOCKSTEP_GPUS=1 "${with_gpu}" true &
+waiter=$!
+sleep 0.2
+LOCKSTEP_GPUS=1 timeout 10 "${with_gpu}" true ||
+  fail "the queue waits for the holder"
+kill "${waiter}"
+host GPU-one
 kill -KILL "${holder}"
 wait "${holder}" 2>/dev/null
 LOCKSTEP_GPUS=1 timeout 10 "${with_gpu}" sh -c 'exit 7'
 [[ $? -eq 7 ]] || fail "a killed holder keeps its GPU"
+
+# Another user can lock what this one has made.
+rm "${work}"/locks/*
+(umask 077 && LOCKSTEP_GPUS=1 "${with_gpu}" true)
+[[ $(stat -c %a "${work}"/locks/* | sort -u) == 644 ]] ||
+  fail "modes of the locks: $(ls -l "${work}/locks")"
 
 LOCKSTEP_GPUS=some "${with_gpu}" true 2> "${work}/error"
 [[ $? -eq 2 && $(< "${work}/error") == "with_gpu: LOCKSTEP_GPUS: 'some' "* ]] ||

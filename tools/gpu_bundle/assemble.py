@@ -2,13 +2,12 @@
 """Packs programs, and the libraries that a bare host lacks, into one .tgz.
 
   assemble.py --out=X.tgz --most_mib=60 --stages=F --run_sh=F --python=F
-      [--data=FOLDER] [--peer=F]... PROGRAM...
-  assemble.py --check=X.tgz --most_mib=60
+      [--data=FOLDER] PROGRAM...
 
-The second checks a bundle, as the first does what it has packed: it is no larger
-than that, every program of a stage is in it and every program in a stage, and
-each library that a file needs is in lib/, or the C library's or NVIDIA's, which
-the host has. Says in one line what is wrong, and exits with 1.
+Refuses a bundle that is larger than that, one in which a program of a stage is
+missing or a program has no stage, and one in which a file needs a library that is
+neither in lib/ nor the C library's or NVIDIA's, which the host has: says in one
+line what is wrong, and exits with 1.
 """
 import argparse
 import collections
@@ -53,6 +52,13 @@ def needed(file):
     return re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-dW", file))
 
 
+def functions(file, library):
+    """What the file calls of an NVIDIA library, whose name they begin with."""
+    stem = re.match("lib(cuda|[a-zA-Z]+)", library).group(1)
+    return re.findall(rf"^ +U ((?:__)?{stem}[A-Z]\w*)",
+                      output("nm", "-D", file), re.M)
+
+
 def is_elf(file):
     with open(file, "rb") as opened:
         return opened.read(4) == b"\x7fELF"
@@ -90,6 +96,15 @@ def copy_libraries(root):
     return libraries
 
 
+def called_of_nvidia(root):
+    """The functions that the programs call, by the library that has them."""
+    called = collections.defaultdict(set)
+    for name in os.listdir(f"{root}/bin"):
+        for library in filter(NVIDIA.match, needed(f"{root}/bin/{name}")):
+            called[library].update(functions(f"{root}/bin/{name}", library))
+    return called
+
+
 def glibc_version(root):
     """The C library that the bundle's files need at least, as "2.34"."""
     versions = [(0, 0)]
@@ -113,14 +128,14 @@ def commit():
 
 
 def stage_words(text):
-    """The programs and scripts of the bundle that the table's stages name."""
+    """The programs of the bundle that the table's stages name."""
     lines = [line.split() for line in text.splitlines()]
     return {word for line in lines if line and line[0][0] != "#"
-            for word in line[4:] if re.match(r"(bin|peers)/", word)}
+            for word in line[4:] if word.startswith("bin/")}
 
 
 def check(root):
-    have = {f"{folder}/{name}" for folder in ("bin", "lib", "peers")
+    have = {f"{folder}/{name}" for folder in ("bin", "lib")
             for name in os.listdir(f"{root}/{folder}")}
     for file in sorted(have):
         if not is_elf(f"{root}/{file}"):
@@ -138,20 +153,6 @@ def check(root):
         # A program may start others, which are named after it.
         if not any(idle.startswith(f"{word}_") for word in words & programs):
             raise Wrong(f"no stage of stages.txt runs {idle}")
-
-
-def check_size(file, most_mib):
-    mib = os.path.getsize(file) / 2**20
-    if mib > most_mib:
-        raise Wrong(f"it has {mib:.1f} MiB, and may have {most_mib:g}")
-
-
-def check_bundle(file, most_mib):
-    check_size(file, most_mib)
-    with tempfile.TemporaryDirectory() as folder:
-        with tarfile.open(file) as tar:
-            tar.extractall(folder)
-        check(f"{folder}/gpu_bundle")
 
 
 def pack(root, file):
@@ -184,9 +185,7 @@ def assemble(args, root):
         subprocess.run(["strip", "--strip-unneeded", f"{root}/lib/{library}"],
                        check=True)
     for source, target in [(args.run_sh, "run.sh"), (args.stages, "stages.txt"),
-                           (args.python, "peers/python3")] + [
-                               (peer, f"peers/{os.path.basename(peer)}")
-                               for peer in args.peer]:
+                           (args.python, "peers/python3")]:
         shutil.copy(source, f"{root}/{target}")
         os.chmod(f"{root}/{target}", 0o644 if target.endswith("txt") else 0o755)
     if args.data and all(os.path.exists(f"{args.data}/{f}") for f in DATA):
@@ -198,9 +197,8 @@ def assemble(args, root):
     manifest = {
         "commit": commit(),
         "glibc": glibc_version(root),
-        "nvidia": sorted({library for name in os.listdir(f"{root}/bin")
-                          for library in needed(f"{root}/bin/{name}")
-                          if NVIDIA.match(library)}),
+        "nvidia": {library: sorted(called) for library, called
+                   in sorted(called_of_nvidia(root).items())},
         "libraries": dict(sorted(libraries.items())),
         "programs": {name: os.path.getsize(f"{root}/bin/{name}")
                      for name in sorted(os.listdir(f"{root}/bin"))},
@@ -212,29 +210,27 @@ def assemble(args, root):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--check")
-    parser.add_argument("--out")
+    parser.add_argument("--out", required=True)
     parser.add_argument("--most_mib", type=float, required=True)
     parser.add_argument("--stages")
     parser.add_argument("--run_sh")
     parser.add_argument("--python")
     parser.add_argument("--data")
-    parser.add_argument("--peer", action="append", default=[])
     parser.add_argument("programs", nargs="*")
     args = parser.parse_args()
     try:
-        if args.check:
-            check_bundle(args.check, args.most_mib)
-            return 0
         with tempfile.TemporaryDirectory() as folder:
             assemble(args, f"{folder}/gpu_bundle")
             check(f"{folder}/gpu_bundle")
             pack(f"{folder}/gpu_bundle", args.out)
-        check_size(args.out, args.most_mib)
+        mib = os.path.getsize(args.out) / 2**20
+        if mib > args.most_mib:
+            raise Wrong(f"it has {mib:.1f} MiB, and may have {args.most_mib:g}")
         return 0
     except Wrong as wrong:
-        print(f"{args.check or args.out}: {wrong}", file=sys.stderr)
+        print(f"{args.out}: {wrong}", file=sys.stderr)
         return 1
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

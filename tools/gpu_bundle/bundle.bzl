@@ -3,7 +3,7 @@
 def _gpu_bundle_impl(ctx):
     output = ctx.actions.declare_file(ctx.label.name + ".tgz")
     programs = [target[DefaultInfo].files_to_run.executable for target in ctx.attr.programs]
-    inputs = programs + ctx.files.peers + [ctx.file.stages, ctx.file._python, ctx.file._run_sh]
+    inputs = programs + [ctx.file.stages, ctx.file._python, ctx.file._run_sh]
     args = ctx.actions.args()
     args.add(output, format = "--out=%s")
     args.add(str(ctx.attr.most_mib), format = "--most_mib=%s")
@@ -11,7 +11,6 @@ def _gpu_bundle_impl(ctx):
     args.add(ctx.file._run_sh, format = "--run_sh=%s")
     args.add(ctx.file._python, format = "--python=%s")
     args.add(ctx.attr.data, format = "--data=%s")
-    args.add_all(ctx.files.peers, format_each = "--peer=%s")
     args.add_all(programs)
     ctx.actions.run(
         executable = ctx.executable._assemble,
@@ -34,7 +33,6 @@ gpu_bundle = rule(
             doc = "Where this machine may have Fashion-MNIST.",
         ),
         "most_mib": attr.int(default = 60, doc = "A larger bundle is an error."),
-        "peers": attr.label_list(allow_files = [".py"]),
         "programs": attr.label_list(
             doc = "Each under the last part of its name; run_stages among them.",
             mandatory = True,

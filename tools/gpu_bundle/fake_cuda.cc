@@ -1,15 +1,15 @@
-// As much of the driver and of NVIDIA's libraries as run_stages asks: FAKE_GPUS
-// in the environment says how many GPUs there are.
+// As much of the driver and of NVIDIA's libraries as run_stages asks: the
+// environment says how many GPUs there are (FAKE_GPUS), whether each is for one
+// process alone (FAKE_EXCLUSIVE), and with what cuInit fails (FAKE_ERROR).
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 
 extern "C" {
 
-int cuInit(unsigned /*flags*/) { return 0; }
-int cuDriverGetVersion(int* version) {
-  *version = 13020;
-  return 0;
+int cuInit(unsigned /*flags*/) {
+  const char* const error = std::getenv("FAKE_ERROR");
+  return error == nullptr ? 0 : std::atoi(error);
 }
 int cuDeviceGetCount(int* count) {
   const char* const gpus = std::getenv("FAKE_GPUS");
@@ -25,11 +25,8 @@ int cuDeviceGetName(char* name, int size, int /*device*/) {
   std::strncpy(name, "Fake 9000", static_cast<size_t>(size));
   return 0;
 }
-int cuDeviceGetUuid(void* uuid, int device) {
-  for (int i = 0; i < 16; ++i) {
-    static_cast<unsigned char*>(uuid)[i] =
-        static_cast<unsigned char>(16 * device + i);
-  }
+int cuDeviceGetAttribute(int* value, int /*attribute*/, int /*device*/) {
+  *value = std::getenv("FAKE_EXCLUSIVE") == nullptr ? 0 : 3;
   return 0;
 }
 

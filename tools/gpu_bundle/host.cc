@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -15,7 +16,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -58,9 +58,6 @@ std::vector<std::string> EntriesOf(const std::string& folder,
 
 // The driver's functions, as cuda.h declares them.
 using CuResult = int;
-struct CuUuid {
-  unsigned char bytes[16];
-};
 
 // A library that is loaded, and not unloaded: NVIDIA's leave threads behind.
 struct Library {
@@ -80,45 +77,26 @@ struct Library {
   void* handle;
 };
 
-// CUDA's error for a function that the driver does not have.
-constexpr CuResult kNoFunction = 500;
+constexpr CuResult kNoDevice = 100;    // CUDA_ERROR_NO_DEVICE
+constexpr CuResult kNoFunction = 500;  // As if it were CUDA_ERROR_NOT_FOUND.
 
-std::string VersionOf(absl::string_view name, const std::string& file) {
-  struct Kind {
-    const char* prefix;
-    const char* function;
-    bool returns;      // The version; else it takes a pointer for it.
-    int major, minor;  // What one of each counts in it.
-  };
-  constexpr Kind kKinds[] = {
-      {"libcudart.", "cudaRuntimeGetVersion", false, 1000, 10},
-      {"libnccl.", "ncclGetVersion", false, 10000, 100},
-      {"libcudnn.", "cudnnGetVersion", true, 10000, 100},
-      {"libcublasLt.", "cublasLtGetVersion", true, 10000, 100}};
-  for (const Kind& kind : kKinds) {
-    if (!absl::StartsWith(name, kind.prefix)) continue;
-    const Library library(file.c_str());
-    int number = 0;
-    if (kind.returns) {
-      number = static_cast<int>(library.Call<size_t>(0, kind.function));
-    } else if (library.Call(1, kind.function, &number) != 0) {
-      number = 0;
-    }
-    if (number == 0) return "";
-    return absl::StrCat(number / kind.major, ".",
-                        number % kind.major / kind.minor, ".",
-                        number % kind.minor);
+// "" where the library does not say it.
+std::string VersionOf(absl::string_view name, const Library& library) {
+  int number = 0;
+  int major = 10000;  // What one of each counts in the number.
+  int minor = 100;
+  if (absl::StartsWith(name, "libcudart.")) {
+    library.Call(1, "cudaRuntimeGetVersion", &number);
+    major = 1000;
+    minor = 10;
+  } else if (absl::StartsWith(name, "libnccl.")) {
+    library.Call(1, "ncclGetVersion", &number);
+  } else if (absl::StartsWith(name, "libcudnn.")) {
+    number = static_cast<int>(library.Call<size_t>(0, "cudnnGetVersion"));
   }
-  return "";
-}
-
-std::string UuidText(const CuUuid& uuid) {
-  std::string text = "GPU";
-  for (int i = 0; i < 16; ++i) {
-    const bool dash = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
-    absl::StrAppendFormat(&text, dash ? "-%02x" : "%02x", uuid.bytes[i]);
-  }
-  return text;
+  if (number == 0) return "";
+  return absl::StrCat(number / major, ".", number % major / minor, ".",
+                      number % minor);
 }
 
 std::vector<std::string> PythonsOnPath() {
@@ -193,8 +171,8 @@ std::vector<std::string> FoldersToSearch() {
 
 // What cuDNN opens by itself: of the same release as the runtime, or of CUDA
 // 12, for which there are builds of the same cuDNN.
-std::vector<std::string> OpenedByOthers(const std::vector<std::string>& names) {
-  for (const std::string& name : names) {
+std::vector<std::string> OpenedByOthers(const CudaFunctions& functions) {
+  for (const auto& [name, called] : functions) {
     const size_t end = name.find(".so.");
     if (!absl::StartsWith(name, "libcudart.") || end == name.npos) continue;
     const std::string version = name.substr(end);
@@ -209,6 +187,32 @@ std::vector<std::string> OpenedByOthers(const std::vector<std::string>& names) {
   return {};
 }
 
+// Takes the folder's library, or says why not and returns false.
+bool Take(const std::string& name, const std::string& folder,
+          const std::vector<std::string>& called, CudaLibraries& libraries) {
+  std::error_code error;
+  std::string file = folder + "/" + name;
+  const fs::path resolved = fs::canonical(file, error);
+  if (!error) file = resolved.string();
+  std::string version;
+  if (!called.empty()) {
+    const Library library(file.c_str());
+    if (library.handle == nullptr) {
+      AddOnce(libraries.passed_over, dlerror());
+      return false;
+    }
+    version = VersionOf(name, library);
+    for (const std::string& function : called) {
+      if (dlsym(library.handle, function.c_str()) != nullptr) continue;
+      AddOnce(libraries.passed_over,
+              absl::StrCat(file, ": ", version, " has no ", function));
+      return false;
+    }
+  }
+  libraries.found.push_back({name, folder, file, version});
+  return true;
+}
+
 }  // namespace
 
 std::string Variable(const char* name) {
@@ -216,75 +220,79 @@ std::string Variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-absl::StatusOr<Driver> FindGpus() {
-  const Library driver_library("libcuda.so.1");
+absl::StatusOr<std::vector<Gpu>> FindGpus() {
+  const Library driver("libcuda.so.1");
   const auto call = [&](const char* name, auto... args) {
-    return driver_library.Call(kNoFunction, name, args...);
+    return driver.Call(kNoFunction, name, args...);
   };
-  if (driver_library.handle == nullptr) {
+  if (driver.handle == nullptr) {
     return absl::NotFoundError(
         "no NVIDIA driver: libcuda.so.1 is not to be found");
   }
   int count = 0;
-  int version = 0;
   CuResult error = call("cuInit", 0u);
   if (error == 0) error = call("cuDeviceGetCount", &count);
-  if (error == 0) error = call("cuDriverGetVersion", &version);
-  if (error != 0) {
-    return absl::NotFoundError(
-        absl::StrCat("the driver says that it has none: error ", error));
+  if (error == kNoDevice || (error == 0 && count == 0)) {
+    return absl::NotFoundError("the driver lists none");
   }
-  if (count == 0) return absl::NotFoundError("the driver lists none");
-  Driver driver = {
-      .cuda_version = absl::StrCat(version / 1000, ".", version % 1000 / 10),
-      .gpus = {}};
+  if (error != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("the driver fails: error ", error));
+  }
+  std::vector<Gpu> gpus;
   for (int i = 0; i < count; ++i) {
     int device = 0;
     char name[256] = "";
-    CuUuid uuid = {};
     error = call("cuDeviceGet", &device, i);
     if (error == 0) {
       error = call("cuDeviceGetName", &name[0], static_cast<int>(sizeof(name)),
                    device);
     }
-    if (error == 0) error = call("cuDeviceGetUuid", &uuid, device);
     if (error != 0) {
-      return absl::NotFoundError(absl::StrCat(
+      return absl::UnavailableError(absl::StrCat(
           "the driver does not say what GPU ", i, " is: error ", error));
     }
-    driver.gpus.push_back({.name = name, .uuid = UuidText(uuid)});
+    constexpr int kComputeMode = 20;  // CU_DEVICE_ATTRIBUTE_COMPUTE_MODE
+    int mode = 0;                     // CU_COMPUTEMODE_DEFAULT
+    call("cuDeviceGetAttribute", &mode, kComputeMode, device);
+    gpus.push_back({.name = name, .exclusive = mode != 0});
   }
-  return driver;
+  return gpus;
 }
 
-CudaLibraries FindCudaLibraries(const std::vector<std::string>& names) {
+CudaLibraries FindCudaLibraries(const CudaFunctions& functions) {
   CudaLibraries libraries;
   libraries.looked = FoldersToSearch();
-  std::vector<std::string> wanted = names;
-  for (const std::string& name : OpenedByOthers(names)) AddOnce(wanted, name);
-  std::vector<std::string> used;
-  for (const std::string& name : wanted) {
-    const auto folder = std::find_if(
-        libraries.looked.begin(), libraries.looked.end(),
-        [&](const std::string& each) { return IsThere(each + "/" + name); });
-    if (folder != libraries.looked.end()) {
-      std::error_code error;
-      const std::string file = *folder + "/" + name;
-      const fs::path resolved = fs::canonical(file, error);
-      libraries.found.push_back(
-          {name, error ? file : resolved.string(), VersionOf(name, file)});
-      AddOnce(used, *folder);
-    } else if (std::find(names.begin(), names.end(), name) != names.end()) {
-      libraries.missing.push_back(name);
+  CudaFunctions wanted = functions;
+  for (const std::string& name : OpenedByOthers(functions)) wanted[name];
+  for (const auto& [name, called] : wanted) {
+    bool found = false;
+    for (const std::string& folder : libraries.looked) {
+      found =
+          IsThere(folder + "/" + name) && Take(name, folder, called, libraries);
+      if (found) break;
     }
-  }
-  // In the order of the search, so that the dynamic linker finds what it found.
-  for (const std::string& folder : libraries.looked) {
-    if (std::find(used.begin(), used.end(), folder) != used.end()) {
-      libraries.folders.push_back(folder);
-    }
+    if (!found && functions.contains(name)) libraries.missing.push_back(name);
   }
   return libraries;
+}
+
+absl::Status LinkLibraries(const CudaLibraries& libraries,
+                           const std::string& folder) {
+  for (const CudaLibraries::Found& each : libraries.found) {
+    const std::string stem = each.name.substr(0, each.name.find('.'));
+    for (const std::string& file : EntriesOf(each.folder, stem)) {
+      const fs::path link = fs::path(folder) / fs::path(file).filename();
+      std::error_code error;
+      if (fs::is_symlink(link, error)) continue;  // libcublas has libcublasLt.
+      fs::create_symlink(fs::absolute(file), link, error);
+      if (error) {
+        return absl::UnavailableError(
+            absl::StrCat("cannot link ", link.string(), ": ", error.message()));
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 std::string FindProgram(absl::string_view name) {
@@ -319,7 +327,7 @@ Torch FindTorch() {
         "print(torch.__version__, 'CUDA', torch.version.cuda, 'cuDNN',\n"
         "      torch.backends.cudnn.version(), 'NCCL',\n"
         "      '.'.join(map(str, torch.cuda.nccl.version())))\n",
-        absl::Seconds(60));
+        absl::Minutes(3));  // From a network's disk, the first time.
     const std::vector<std::string> lines = absl::StrSplit(
         said.exit_status == 0 ? said.out : said.err, '\n', absl::SkipEmpty());
     const std::string last =

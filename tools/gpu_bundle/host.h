@@ -3,6 +3,7 @@
 #ifndef LOCKSTEP_TOOLS_GPU_BUNDLE_HOST_H_
 #define LOCKSTEP_TOOLS_GPU_BUNDLE_HOST_H_
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -14,37 +15,43 @@ namespace lockstep::gpu_bundle {
 
 struct Gpu {
   std::string name;
-  std::string uuid;  // "GPU-01234567-89ab-..."
+  bool exclusive;  // To one process, so that no two ranks share it.
 };
 
-struct Driver {
-  std::string cuda_version;  // The latest that it runs, as "13.0".
-  std::vector<Gpu> gpus;     // As CUDA_VISIBLE_DEVICES leaves them.
-};
+// The GPUs that CUDA_VISIBLE_DEVICES leaves, one at least: asks the driver
+// (libcuda.so.1), which is loaded but not linked. Errors: kNotFound, saying
+// why, where there is no driver or no GPU; kUnavailable where the driver fails.
+absl::StatusOr<std::vector<Gpu>> FindGpus();
 
-// Asks the driver (libcuda.so.1), which is loaded but not linked. Errors:
-// kNotFound, saying why, where there is no driver or no GPU.
-absl::StatusOr<Driver> FindGpus();
+// Of each library the functions that the programs call.
+using CudaFunctions = std::map<std::string, std::vector<std::string>>;
 
-// Where the dynamic linker is to find NVIDIA's libraries.
 struct CudaLibraries {
   struct Found {
     std::string name;     // "libnccl.so.2"
+    std::string folder;   // Where it was found.
     std::string file;     // Links resolved.
     std::string version;  // As it says itself, "2.28.9"; "" if it does not.
   };
   std::vector<Found> found;
+  std::vector<std::string> passed_over;  // "FILE, 2.27.7: has no ncclX".
   std::vector<std::string> missing;
-  std::vector<std::string> folders;  // For LD_LIBRARY_PATH, in this order.
-  std::vector<std::string> looked;   // In the order in which it was looked.
+  std::vector<std::string> looked;  // In the order in which it was looked.
 };
 
-// For each of `names` the first folder that has it: of $LOCKSTEP_CUDA_LIBS, of
-// the host's LD_LIBRARY_PATH, of the wheels of each python3 on PATH, and of the
-// toolkits in $CUDA_HOME, /usr/local/cuda* and the system. What they open by
-// themselves (cuBLAS, NVRTC) is looked for too, and may be absent. Cost: starts
-// each python3 once.
-CudaLibraries FindCudaLibraries(const std::vector<std::string>& names);
+// For each library the first folder that has it with all its functions: of
+// $LOCKSTEP_CUDA_LIBS, of the host's LD_LIBRARY_PATH, of the wheels of each
+// python3 on PATH, and of the toolkits in $CUDA_HOME, /usr/local/cuda* and the
+// system. What they open by themselves (cuBLAS, NVRTC) is looked for too, and
+// may be absent. Cost: starts each python3 once, and loads each library that it
+// asks for functions.
+CudaLibraries FindCudaLibraries(const CudaFunctions& functions);
+
+// Links to what was found and to its parts, which lie beside it and begin with
+// its name: a folder for LD_LIBRARY_PATH that has nothing else, no other driver
+// say. Errors: the file system's.
+absl::Status LinkLibraries(const CudaLibraries& libraries,
+                           const std::string& folder);
 
 // The environment's variable; "" if it is not set.
 std::string Variable(const char* name);

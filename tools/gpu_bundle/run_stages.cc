@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -33,14 +34,16 @@
 ABSL_FLAG(
     std::string, suite, "all",
     "what is run: correct (every test of GPU code, NCCL with 1 to 3 ranks "
-    "on one GPU, compute-sanitizer where there is one), kernels "
+    "on one GPU and one on each of several, compute-sanitizer where there is "
+    "one), kernels "
     "(benchmarks of batch norm and all-reduce, next to PyTorch where "
-    "there is one), train (the trainer), all");
-ABSL_FLAG(double, budget, 1800,
+    "there is one), train (the trainer, on the CPU), all");
+ABSL_FLAG(double, budget, 3600,
           "seconds for all stages together; a stage for which too little is "
           "left is not run");
 ABSL_FLAG(std::string, out, "lockstep-gpu",
-          "folder for results.json, junit.xml and each stage's output");
+          "folder for results.json, junit.xml and each stage's output; "
+          "default: lockstep-gpu");
 
 namespace lockstep::gpu_bundle {
 namespace {
@@ -60,9 +63,10 @@ the stages.
 )",
       .sections = {{"", "suite budget out=DIR"}},
       .ending =
-          R"(Exit status: 0 if every stage passed that this host has the means for; 1 if one
-failed, timed out, skipped all its tests or did not fit the budget, or if a
-library is missing; 2 for a wrong flag; 3 if there is no GPU.
+          R"(Exit status: 0 if every stage passed that this host has the means for, one of
+the suite among them; 1 if one failed, timed out, skipped all its tests or did
+not fit the budget, if a library is missing, or if the driver fails; 2 for a
+wrong flag; 3 if there is no GPU.
 )"};
 }
 
@@ -78,28 +82,17 @@ std::vector<std::string> Strings(const report::Value& values) {
 
 // What nvidia-smi says of each GPU; null where there is none.
 report::Value AskNvidiaSmi() {
-  const std::vector<std::string> keys = {"index",
-                                         "name",
-                                         "uuid",
-                                         "driver_version",
-                                         "memory.total",
-                                         "memory.used",
-                                         "clocks.sm",
-                                         "clocks.mem",
-                                         "clocks.max.sm",
-                                         "clocks.max.mem",
-                                         "power.limit",
-                                         "temperature.gpu",
-                                         "ecc.mode.current",
-                                         "mig.mode.current",
-                                         "compute_mode",
-                                         "persistence_mode"};
-  const SubprocessResult said = RunSubprocess(
-      {"nvidia-smi", absl::StrCat("--query-gpu=", absl::StrJoin(keys, ",")),
-       "--format=csv,noheader"},
-      absl::Seconds(30));
+  constexpr absl::string_view kKeys =
+      "index,name,uuid,driver_version,memory.total,memory.used,clocks.sm,"
+      "clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,temperature.gpu,"
+      "ecc.mode.current,mig.mode.current,compute_mode,persistence_mode";
+  const SubprocessResult said =
+      RunSubprocess({"nvidia-smi", absl::StrCat("--query-gpu=", kKeys),
+                     "--format=csv,noheader"},
+                    absl::Seconds(30));
   report::Value gpus;
   if (said.exit_status != 0) return gpus;
+  const std::vector<std::string> keys = absl::StrSplit(kKeys, ',');
   for (const auto& line : absl::StrSplit(said.out, '\n', absl::SkipEmpty())) {
     const std::vector<std::string> values = absl::StrSplit(line, ", ");
     report::Value gpu;
@@ -118,13 +111,23 @@ struct Run {
   std::vector<Stage> stages = {};
   report::Origin origin = {};
   report::Value manifest = {};
-  Driver driver = {};
+  std::vector<Gpu> gpus = {};
   report::Value nvidia_smi = {};
   CudaLibraries libraries = {};
+  std::optional<TemporaryFolder> links = {};  // To them.
   Torch torch = {};
   Setting setting = {};
   std::vector<StageResult> results = {};
 };
+
+// The libraries and functions of the manifest.
+CudaFunctions FunctionsOf(const report::Value& manifest) {
+  CudaFunctions functions;
+  for (const std::string& name : manifest.keys()) {
+    functions[name] = Strings(manifest[name]);
+  }
+  return functions;
+}
 
 report::Value LibrariesValue(const CudaLibraries& libraries) {
   report::Value values;
@@ -172,19 +175,18 @@ report::Document DocumentOf(const Run& run) {
   report::Document document = {.name = "lockstep.gpu_bundle"};
   document.about = absl::StrCat(
       "Lockstep's suite '", run.suite, "' on ",
-      report::Counted(static_cast<int64_t>(run.driver.gpus.size()), "GPU"),
-      ", the first a ", run.driver.gpus[0].name, ".");
+      report::Counted(static_cast<int64_t>(run.gpus.size()), "GPU"),
+      ", the first a ", run.gpus[0].name, ".");
   document.origin = run.origin;
   report::Value gpus;
-  for (const Gpu& gpu : run.driver.gpus) {
-    gpus.Add(report::Value{{"name", gpu.name}, {"uuid", gpu.uuid}});
+  for (const Gpu& gpu : run.gpus) {
+    gpus.Add(gpu.name);
   }
-  report::Value stages;
+  report::Value stages = report::Value::Array();
   for (const StageResult& each : run.results) stages.Add(StageValue(each));
   document.data = {{"suite", run.suite},
                    {"budget", run.budget},
                    {"bundle", run.manifest},
-                   {"driver_cuda_version", run.driver.cuda_version},
                    {"gpus", gpus},
                    {"nvidia_smi", run.nvidia_smi},
                    {"libraries", LibrariesValue(run.libraries)},
@@ -204,42 +206,49 @@ absl::Status WriteResults(const Run& run) {
 }
 
 absl::Status FindLibraries(Run& run) {
-  run.libraries = FindCudaLibraries(Strings(run.manifest["nvidia"]));
+  run.libraries = FindCudaLibraries(FunctionsOf(run.manifest["nvidia"]));
+  for (const std::string& each : run.libraries.passed_over) {
+    Print(absl::StrCat("passed over: ", each, "\n"));
+  }
   for (const CudaLibraries::Found& each : run.libraries.found) {
     Print(absl::StrCat(each.name, ": ",
                        each.version.empty() ? "" : each.version + ", ",
                        each.file, "\n"));
   }
-  if (run.libraries.missing.empty()) return absl::OkStatus();
+  if (run.libraries.missing.empty()) {
+    return LinkLibraries(run.libraries, run.links->path());
+  }
   return absl::NotFoundError(absl::StrCat(
       absl::StrJoin(run.libraries.missing, ", "),
       " not found: set LOCKSTEP_CUDA_LIBS to the folders that have them; "
       "looked in ",
-      absl::StrJoin(run.libraries.looked, ":")));
+      absl::StrJoin(run.libraries.looked, ":"),
+      run.libraries.passed_over.empty() ? "" : "; passed over ",
+      absl::StrJoin(run.libraries.passed_over, "; ")));
 }
 
-// Where the stages find libraries and Python: see run.sh and peers/python3.
+// Where the stages find libraries and Python: see run.sh and peers/python3,
+// which is there even if no Python has PyTorch: it says so.
 Environment StageEnvironment(const Run& run) {
-  std::vector<std::string> folders = {run.setting.bundle + "/lib"};
-  folders.insert(folders.end(), run.libraries.folders.begin(),
-                 run.libraries.folders.end());
   const std::string host = Variable("LOCKSTEP_HOST_LIBRARY_PATH");
-  if (!host.empty()) folders.push_back(host);
-  Environment environment = {
-      {"LD_LIBRARY_PATH", absl::StrJoin(folders, ":")},
-      {"LOCKSTEP_REQUIRE_GPU", absl::StrCat(run.setting.gpus)}};
-  if (!run.torch.python.empty()) {
-    environment.emplace_back("LOCKSTEP_PYTHON", run.torch.python);
-    environment.emplace_back(
-        "PATH", absl::StrCat(run.setting.bundle, "/peers:", Variable("PATH")));
-  }
-  return environment;
+  return {
+      {"LD_LIBRARY_PATH",
+       absl::StrCat(run.setting.bundle, "/lib:", run.links->path(),
+                    host.empty() ? "" : ":", host)},
+      {"LOCKSTEP_PYTHON", run.torch.python},
+      {"PATH", absl::StrCat(run.setting.bundle, "/peers:", Variable("PATH"))}};
 }
 
 absl::Status Prepare(Run& run) {
-  for (const Gpu& gpu : run.driver.gpus) {
-    Print(absl::StrCat("GPU: ", gpu.name, ", ", gpu.uuid, "\n"));
+  for (const Gpu& gpu : run.gpus) {
+    Print(absl::StrCat("GPU: ", gpu.name,
+                       gpu.exclusive ? ", for one process alone: tests of "
+                                       "several ranks on it will fail"
+                                     : "",
+                       "\n"));
   }
+  LOCKSTEP_ASSIGN_OR_RETURN(run.links,
+                            TemporaryFolder::Create("lockstep-libraries"));
   LOCKSTEP_RETURN_IF_ERROR(FindLibraries(run));
   run.torch = FindTorch();
   Print(absl::StrCat(
@@ -249,23 +258,12 @@ absl::Status Prepare(Run& run) {
           : absl::StrCat(run.torch.version, " (", run.torch.python, ")"),
       "\n"));
   run.nvidia_smi = AskNvidiaSmi();
-  run.setting.gpus = static_cast<int>(run.driver.gpus.size());
+  run.setting.gpus = static_cast<int>(run.gpus.size());
   run.setting.python = run.torch.python;
   run.setting.compute_sanitizer = FindComputeSanitizer();
   run.setting.has_data = std::filesystem::exists(run.setting.bundle + "/data");
   run.setting.environment = StageEnvironment(run);
   return absl::OkStatus();
-}
-
-// Whether everything passed that this host has the means for.
-bool Passed(std::span<const StageResult> results) {
-  bool any = false;
-  for (const StageResult& each : results) {
-    if (each.outcome == Outcome::kLacks) continue;
-    if (each.outcome != Outcome::kPassed) return false;
-    any = true;
-  }
-  return any;
 }
 
 // What the command line and the bundle say.
@@ -296,7 +294,11 @@ absl::StatusOr<Run> BeginRun(std::span<char* const> argv) {
   return run;
 }
 
-absl::Status RunStages(const Deadline& deadline, Run& run) {
+// Returns whether everything passed that this host has the means for, and
+// something did that is not of every suite.
+absl::StatusOr<bool> RunStages(const Deadline& deadline, Run& run) {
+  bool passed = true;
+  bool any = false;
   for (const Stage& stage : run.stages) {
     if (!stage.IsIn(run.suite)) continue;
     run.results.push_back(RunStage(stage, run.setting, deadline.remaining()));
@@ -304,29 +306,34 @@ absl::Status RunStages(const Deadline& deadline, Run& run) {
     Print(absl::StrFormat("%-22s %7.1f s  %s\n", stage.name, result.seconds,
                           Text(result)));
     LOCKSTEP_RETURN_IF_ERROR(WriteResults(run));
+    if (result.outcome == Outcome::kLacks) continue;
+    passed = passed && result.outcome == Outcome::kPassed;
+    any = any || stage.suites != std::vector<std::string>{"every"};
   }
   Print(absl::StrCat("Wrote ", run.setting.out, "/results.json, junit.xml\n\n",
                      report::TerminalText(DocumentOf(run))));
-  return absl::OkStatus();
+  return passed && any;
 }
 
 absl::StatusOr<int> RunSuite(std::span<char* const> argv) {
   const Deadline deadline(absl::Seconds(absl::GetFlag(FLAGS_budget)));
   LOCKSTEP_ASSIGN_OR_RETURN(Run run, BeginRun(argv));
-  absl::StatusOr<Driver> driver = FindGpus();
-  if (!driver.ok()) {
+  absl::StatusOr<std::vector<Gpu>> gpus = FindGpus();
+  if (absl::IsNotFound(gpus.status())) {
     Fail("run.sh", absl::NotFoundError(
-                       absl::StrCat("no GPU: ", driver.status().message())));
+                       absl::StrCat("no GPU: ", gpus.status().message())));
     return kNoGpu;
   }
-  run.driver = *std::move(driver);
+  LOCKSTEP_RETURN_IF_ERROR(gpus.status());
+  run.gpus = *std::move(gpus);
   if (!MakeOutputFolder(run.setting.out).ok()) {
     return absl::PermissionDeniedError(
         absl::StrCat("--out: cannot write to ", run.setting.out));
   }
+  LOCKSTEP_RETURN_IF_ERROR(WriteResults(run));  // In place of an earlier run's.
   LOCKSTEP_RETURN_IF_ERROR(Prepare(run));
-  LOCKSTEP_RETURN_IF_ERROR(RunStages(deadline, run));
-  return Passed(run.results) ? 0 : kFailure;
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool passed, RunStages(deadline, run));
+  return passed ? 0 : kFailure;
 }
 
 }  // namespace

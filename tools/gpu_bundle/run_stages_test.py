@@ -17,6 +17,10 @@ import xml.etree.ElementTree
 
 PACKAGE, RUN_STAGES, FAKE_CUDA = map(os.path.abspath, sys.argv[1:4])
 del sys.argv[1:]
+sys.dont_write_bytecode = True
+sys.path.insert(0, PACKAGE)
+
+import assemble  # pylint: disable=wrong-import-position
 
 # What stages run: sh -c with no spaces of its own, as the table has it.
 TESTS = """#!/bin/sh
@@ -45,8 +49,12 @@ SCRIPTS = {
     "bad": "#!/bin/sh\necho it is broken\nexit 4\n",
     "numbers": "#!/bin/sh\nprintf '{\"seconds\": [1.5, %s]}' $1 > $2\n",
     # Leaves a process that has to be ended too.
-    "slow": "#!/bin/sh\nsleep 600 & echo $! > $1\nsleep 600\n",
+    "slow": "#!/bin/sh\necho '[ RUN ] It.Hangs'\nsleep 600 & echo $! > $1\nsleep 600\n",
     "show": "#!/bin/sh\nenv\n",
+    "links": "#!/bin/sh\nlinks=${LD_LIBRARY_PATH#*:}\n"
+             "for file in ${links%%:*}/*; do readlink $file; done\n",
+    "gpus": "#!/bin/sh\necho $LOCKSTEP_GPUS $LOCKSTEP_REQUIRE_GPU "
+            "\"$CUDA_VISIBLE_DEVICES\"\necho $TEST_TMPDIR\n",
     "torch": "#!/bin/sh\npython3 -c show\n",
 }
 # A python3 with PyTorch, which runs with the host's libraries.
@@ -62,7 +70,7 @@ esac
 
 def write(path, text, mode=0o755):
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w") as file:
+    with open(path, "w" if isinstance(text, str) else "wb") as file:
         file.write(text)
     os.chmod(path, mode)
 
@@ -82,7 +90,7 @@ class Host(unittest.TestCase):
         os.makedirs(self.bundle + "/peers")
         shutil.copy(PACKAGE + "/python3.sh", self.bundle + "/peers/python3")
         write(self.folder + "/path/python3", PYTHON)
-        for tool in ("env", "sh", "sleep"):
+        for tool in ("env", "readlink", "sh", "sleep"):
             os.symlink(shutil.which(tool), f"{self.folder}/path/{tool}")
         self.driver = self.library("driver", "libcuda.so.1")
         self.environment = {
@@ -99,7 +107,7 @@ class Host(unittest.TestCase):
             shutil.copy(FAKE_CUDA, f"{folder}/{name}")
         return folder
 
-    def run_sh(self, stages, *flags, nvidia=(), **environment):
+    def run_sh(self, stages, *flags, nvidia={}, **environment):
         write(self.bundle + "/stages.txt", stages)
         write(self.bundle + "/manifest.json", json.dumps({"nvidia": nvidia}))
         result = subprocess.run(
@@ -138,9 +146,7 @@ class OutcomeTest(Host):
         self.assertEqual(self.results["a"]["text"], "passed, 1 skipped")
         self.assertEqual(self.results["b"]["numbers"], {"seconds": [1.5, 1]})
         self.assertEqual(self.log("c"), "fine\n")
-        self.assertEqual(self.document["gpus"], [{
-            "name": "Fake 9000",
-            "uuid": "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"}])
+        self.assertEqual(self.document["gpus"], ["Fake 9000"])
         # The table is last.
         self.assertRegex(self.said.splitlines()[-1], r"^ *c .* passed$")
         self.assertEqual(self.junit.attrib["tests"], "4")
@@ -182,11 +188,13 @@ class OutcomeTest(Host):
     def test_time_limit(self):
         pid = self.folder + "/pid"
         start = time.monotonic()
-        status = self.run_sh(f"a every 3-3 - bin/slow {pid}\n"
+        status = self.run_sh(f"a every 1-1 - bin/slow {pid}\n"
                              f"b every 1-9 - bin/good\n")
         self.assertEqual(status, 1)
         self.assertLess(time.monotonic() - start, 30)
         self.assertEqual(self.outcomes(), {"a": "timed_out", "b": "passed"})
+        self.assertEqual(self.results["a"]["text"],
+                         "TIMED OUT: after 1 s, at [ RUN ] It.Hangs")
         self.assertIsNotNone(self.junit.find(".//testcase[@classname='a']/failure"))
         with open(pid) as file:
             child = int(file.read())
@@ -203,14 +211,14 @@ class OutcomeTest(Host):
     def test_budget(self):
         pid = self.folder + "/pid"
         status = self.run_sh(f"a every 1-30 - bin/slow {pid}\n"
-                             f"b every 2-9 - bin/good\n", "--budget=8")
+                             f"b every 2-9 - bin/good\n", "--budget=2")
         self.assertEqual(status, 1)
         self.assertEqual(self.outcomes(), {"a": "timed_out", "b": "no_budget"})
         self.assertEqual(self.results["b"]["text"], "not run: budget")
-        self.assertLess(self.results["a"]["seconds"], 10)
+        self.assertLess(self.results["a"]["seconds"], 4)
 
     def test_needs(self):
-        stages = ("a every 1-9 - bin/good\n"
+        stages = ("a correct 1-9 - bin/good\n"
                   "b every 1-9 gpus>=2 bin/good\n"
                   "c every 1-9 torch bin/torch\n"
                   "d every 1-9 compute-sanitizer compute-sanitizer bin/good\n"
@@ -226,8 +234,30 @@ class OutcomeTest(Host):
         self.assertEqual(status, 0)
         self.assertEqual(set(self.outcomes().values()), {"passed"})
         self.assertEqual(self.log("d"), f"checked {self.bundle}/bin/good\n")
-        # With nothing but what this host lacks, nothing was shown.
-        self.assertEqual(self.run_sh("a every 1-9 gpus>=2 bin/good\n"), 1)
+        # With nothing but what this host lacks, nothing was shown; nor by what
+        # is of every suite.
+        self.assertEqual(self.run_sh("a train 1-9 gpus>=2 bin/good\n"
+                                     "b every 1-9 - bin/good\n"), 1)
+
+    def test_environment(self):
+        stages = "a correct 1-9 - bin/gpus\nb correct 1-9 gpus>=2 bin/gpus\n"
+        for visible, one, all_of_them in [
+                ({}, "1 1 0", "all 2 "),
+                ({"CUDA_VISIBLE_DEVICES": "3,5"}, "1 1 3", "all 2 3,5")]:
+            self.assertEqual(self.run_sh(stages, FAKE_GPUS="2", **visible), 0)
+            self.assertEqual(self.log("a").splitlines()[0], one)
+            self.assertEqual(self.log("b").splitlines()[0], all_of_them)
+            self.assertNotIn("several ranks", self.said)
+        own = self.log("a").splitlines()[1]
+        self.assertRegex(own, "/lockstep-stage-")
+        self.assertFalse(os.path.exists(own))
+        self.run_sh(stages, FAKE_GPUS="1", FAKE_EXCLUSIVE="1")
+        self.assertIn("tests of several ranks on it will fail", self.said)
+
+    def test_an_earlier_runs_results_go(self):
+        self.assertEqual(self.run_sh("a correct 1-9 - bin/good\n"), 0)
+        self.run_sh("a correct 1-9 - bin/good\n", nvidia={"libfake.so.1": []})
+        self.assertEqual(self.outcomes(), {})
 
 
 class HostTest(Host):
@@ -238,6 +268,9 @@ class HostTest(Host):
             self.assertRegex("\n".join(self.errors), "^run.sh: no GPU: .+$")
             self.assertEqual(self.said, "")
             self.environment["FAKE_GPUS"] = "1"
+        self.assertEqual(
+            self.run_sh("a every 1-9 - bin/good\n", FAKE_ERROR="803"), 1)
+        self.assertEqual(self.errors, ["run.sh: the driver fails: error 803"])
 
     def test_usage(self):
         for flag, said in [("--suite=some", "--suite: 'some' is not one of"),
@@ -257,38 +290,55 @@ class HostTest(Host):
             self.assertIn("stages.txt: line 2: " + said, self.errors[0])
 
     def test_libraries(self):
-        names = ["libnccl.so.2", "libcudnn.so.9", "libfake.so.1"]
-        stages = "a every 1-9 - bin/show\n"
-        self.assertEqual(self.run_sh(stages, nvidia=names), 1)
+        nvidia = {"libnccl.so.0": ["ncclGetVersion"],
+                  "libcudnn.so.0": ["cudnnGetVersion"], "libfake.so.1": []}
+        stages = "a correct 1-9 - bin/show\n"
+        self.assertEqual(self.run_sh(stages, nvidia=nvidia), 1)
         self.assertEqual(len(self.errors), 1)
-        self.assertIn("libfake.so.1 not found: set LOCKSTEP_CUDA_LIBS",
+        self.assertIn("libfake.so.1, libnccl.so.0 not found: set LOCKSTEP_",
                       self.errors[0])
-        mine = self.library("mine", "libnccl.so.2")
-        site = self.folder + "/site"
-        wheel = self.library("site/nvidia/cudnn/lib", "libcudnn.so.9",
-                             "libnccl.so.2")
-        last = self.library("driver", "libfake.so.1")
-        status = self.run_sh(stages, nvidia=names, LOCKSTEP_CUDA_LIBS=mine,
-                             FAKE_SITE=site)
+        # An older library, and beside it a driver that the host does not use.
+        old = self.library("old", "libnccl.so.0", "libfake.so.1", "libcuda.so.1")
+        with open(FAKE_CUDA, "rb") as file:
+            write(old + "/libcudnn.so.0", file.read().replace(
+                b"cudnnGetVersion", b"cudnnGotVersion"))
+        status = self.run_sh(stages, nvidia=nvidia, LOCKSTEP_CUDA_LIBS=old)
+        self.assertEqual(status, 1)
+        lacks = f"{old}/libcudnn.so.0:  has no cudnnGetVersion"
+        self.assertIn("libcudnn.so.0 not found: ", self.errors[0])
+        self.assertTrue(self.errors[0].endswith("; passed over " + lacks))
+        broken = self.folder + "/broken"
+        write(broken + "/libnccl.so.0", "no library")
+        wheel = self.library("site/nvidia/cudnn/lib", "libcudnn.so.0",
+                             "libcudnn_part.so.0", "libnccl.so.0")
+        status = self.run_sh(
+            "a correct 1-9 - bin/show\nb correct 1-9 - bin/links\n",
+            nvidia=nvidia, LOCKSTEP_CUDA_LIBS=broken + ":" + old,
+            FAKE_SITE=self.folder + "/site")
         self.assertEqual(status, 0, self.said)
         found = {each["name"]: each for each in self.document["libraries"]}
-        self.assertEqual(found["libnccl.so.2"]["file"], mine + "/libnccl.so.2")
-        self.assertEqual(found["libnccl.so.2"]["version"], "2.28.9")
-        self.assertEqual(found["libcudnn.so.9"]["file"],
-                         wheel + "/libcudnn.so.9")
-        self.assertIn(f"libcudnn.so.9: 9.19.0, {wheel}/libcudnn.so.9\n",
+        self.assertEqual(found["libnccl.so.0"]["file"], old + "/libnccl.so.0")
+        self.assertEqual(found["libnccl.so.0"]["version"], "2.28.9")
+        self.assertIn(f"passed over: {lacks}\n", self.said)
+        self.assertIn(f"passed over: {broken}/libnccl.so.0: ", self.said)
+        self.assertIn(f"libcudnn.so.0: 9.19.0, {wheel}/libcudnn.so.0\n",
                       self.said)
-        # The stage finds the bundle's own first, and each of these before the
-        # same name in a folder that was searched later.
-        self.assertIn(f"LD_LIBRARY_PATH={self.bundle}/lib:{mine}:{last}:{wheel}"
-                      f":{self.driver}\n", self.log("a"))
-        self.assertIn("LOCKSTEP_REQUIRE_GPU=1\n", self.log("a"))
+        # The stage finds the bundle's own first, then what was found and its
+        # parts alone, then what the host has.
+        self.assertRegex(self.log("a"), f"LD_LIBRARY_PATH={self.bundle}/lib:"
+                         f"[^:]+:{self.driver}\n")
+        self.assertEqual(self.log("b").split(), [
+            wheel + "/libcudnn.so.0", wheel + "/libcudnn_part.so.0",
+            old + "/libfake.so.1", old + "/libnccl.so.0"])
 
     def test_python_has_the_hosts_libraries(self):
         self.assertEqual(
-            self.run_sh("a every 1-9 torch bin/torch\n", FAKE_TORCH="1"), 0)
+            self.run_sh("a correct 1-9 torch bin/torch\n", FAKE_TORCH="1"), 0)
         self.assertEqual(self.log("a"), f"python has {self.driver}\n")
         self.assertEqual(self.document["torch"], "2.9.0")
+        # Where none has PyTorch, no other is taken for it.
+        self.assertEqual(self.run_sh("a correct 1-9 - bin/torch\n"), 1)
+        self.assertIn("no python3 has PyTorch", self.log("a"))
 
 
 class AssembleTest(unittest.TestCase):
@@ -296,55 +346,39 @@ class AssembleTest(unittest.TestCase):
         folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
-        self.table("a every 1-9 - bin/true\n")
 
-    def table(self, text):
-        write(self.folder + "/stages.txt", text, 0o644)
-
-    def assemble(self, *flags):
+    def pack(self, stages, *programs, most_mib=60):
+        write(self.folder + "/stages.txt", stages, 0o644)
         result = subprocess.run(
-            [PACKAGE + "/assemble.py", *flags],
-            stderr=subprocess.PIPE, text=True, timeout=60)
+            [PACKAGE + "/assemble.py", f"--out={self.folder}/x.tgz",
+             f"--stages={self.folder}/stages.txt", f"--run_sh={PACKAGE}/run.sh",
+             f"--python={PACKAGE}/python3.sh", f"--most_mib={most_mib}",
+             *programs], stderr=subprocess.PIPE, text=True, timeout=60)
         self.error = result.stderr
         return result.returncode
 
-    def pack(self, *programs, most_mib=60):
-        return self.assemble(
-            f"--out={self.folder}/x.tgz", f"--most_mib={most_mib}",
-            f"--stages={self.folder}/stages.txt", f"--run_sh={PACKAGE}/run.sh",
-            f"--python={PACKAGE}/python3.sh", RUN_STAGES, *programs)
-
-    def check(self, most_mib=60):
-        return self.assemble(f"--check={self.folder}/x.tgz",
-                             f"--most_mib={most_mib}")
-
-    def test_takes_what_it_packs(self):
-        self.assertEqual(self.pack("/bin/true"), 0, self.error)
-        self.assertEqual(self.check(), 0, self.error)
-
     def test_rejects_a_missing_library(self):
-        self.pack("/bin/true")
+        self.assertEqual(
+            self.pack("a every 1-9 - bin/run_stages\n", RUN_STAGES), 0)
         with tarfile.open(self.folder + "/x.tgz") as tar:
             tar.extractall(self.folder)
-        os.remove(self.folder + "/gpu_bundle/lib/libstdc++.so.6")
-        with tarfile.open(self.folder + "/x.tgz", "w:gz") as tar:
-            tar.add(self.folder + "/gpu_bundle", "gpu_bundle")
-        self.assertEqual(self.check(), 1)
-        self.assertIn("needs libstdc++.so.6, which is not in lib/", self.error)
+        root = self.folder + "/gpu_bundle"
+        assemble.check(root)
+        os.remove(root + "/lib/libexpat.so.1")
+        with self.assertRaisesRegex(assemble.Wrong, "needs libexpat.*not in lib/"):
+            assemble.check(root)
 
-    def test_rejects_a_large_one(self):
-        self.assertEqual(self.pack("/bin/true", most_mib=0.01), 1)
-        self.assertIn("MiB, and may have 0.01", self.error)
-        self.assertEqual(self.check(most_mib=0.01), 1)
-
-    def test_rejects_programs_and_stages_apart(self):
-        self.assertEqual(self.pack("/bin/true", "/bin/false"), 1)
-        self.assertIn("no stage of stages.txt runs bin/false", self.error)
-        self.table("a every 1-9 - bin/true\nb every 1-9 - bin/absent\n")
-        self.assertEqual(self.pack("/bin/true"), 1)
-        self.assertIn("bin/absent is not in the bundle", self.error)
-        self.assertEqual(self.pack("/bin/true", "/usr/bin/true"), 1)
-        self.assertIn("2 programs are called true", self.error)
+    def test_packs_nothing_that_is_wrong(self):
+        stages = "a every 1-9 - bin/true\n"
+        for programs, more, most_mib, error in [
+                (["/bin/true"], "", 0.001, "MiB, and may have 0.001"),
+                (["/bin/true", "/bin/false"], "", 60, "no stage of stages.txt runs"),
+                (["/bin/true"], "b every 1-9 - bin/absent\n", 60,
+                 "bin/absent is not in the bundle"),
+                (["/bin/true", "/usr/bin/true"], "", 60, "2 programs are called")]:
+            self.assertEqual(
+                self.pack(stages + more, *programs, most_mib=most_mib), 1)
+            self.assertIn(error, self.error)
 
 
 unittest.main()

@@ -74,7 +74,7 @@ void FillIn(const Stage& stage, const Setting& setting, absl::Duration limit,
   const int64_t seconds =
       std::max<int64_t>(absl::ToInt64Seconds(limit) * 2 / 3, 1);
   for (std::string& word : command) {
-    if (absl::StartsWith(word, "bin/") || absl::StartsWith(word, "peers/")) {
+    if (absl::StartsWith(word, "bin/")) {
       word = absl::StrCat(setting.bundle, "/", word);
     }
     word = absl::StrReplaceAll(
@@ -85,12 +85,23 @@ void FillIn(const Stage& stage, const Setting& setting, absl::Duration limit,
                {"{out}", absl::StrCat(setting.out, "/", stage.name)},
                {"{bundle}", setting.bundle}});
   }
-  if (absl::EndsWith(command[0], ".py")) {
-    command.insert(command.begin(), "python3");
-  }
   if (command[0] == "compute-sanitizer") {
     command[0] = setting.compute_sanitizer;
   }
+}
+
+// The GPUs that the stage has, as tools/cuda/with_gpu.sh says it to a test.
+void AddGpus(const Stage& stage, const Setting& setting,
+             Environment& environment) {
+  const bool all = absl::StrContains(absl::StrJoin(stage.needs, ","), "gpus>=");
+  environment.emplace_back("LOCKSTEP_GPUS", all ? "all" : "1");
+  environment.emplace_back("LOCKSTEP_REQUIRE_GPU",
+                           absl::StrCat(all ? setting.gpus : 1));
+  if (all || setting.gpus == 1) return;
+  const std::string visible = Variable("CUDA_VISIBLE_DEVICES");
+  environment.emplace_back(
+      "CUDA_VISIBLE_DEVICES",
+      visible.empty() ? "0" : visible.substr(0, visible.find(',')));
 }
 
 // What a test's XML says. Expat calls its functions.
@@ -201,7 +212,9 @@ void Judge(int exit_status, absl::Duration limit, const std::string& log,
            StageResult& result) {
   if (exit_status == Subprocess::kStillRunning) {
     result.outcome = Outcome::kTimedOut;
-    result.why = absl::StrCat("after ", absl::ToInt64Seconds(limit), " s");
+    // GoogleTest names a case as it begins, and writes its XML at the end.
+    result.why = absl::StrCat("after ", absl::ToInt64Seconds(limit), " s, at ",
+                              LastLine(log));
   } else if (exit_status != 0 || !result.failed.empty()) {
     result.outcome = Outcome::kFailed;
     result.why =
@@ -332,6 +345,10 @@ StageResult RunStage(const Stage& stage, const Setting& setting,
   argv.insert(argv.end(), result.command.begin(), result.command.end());
   Environment environment = setting.environment;
   environment.emplace_back("GTEST_OUTPUT", absl::StrCat("xml:", path, ".xml"));
+  AddGpus(stage, setting, environment);
+  const absl::StatusOr<TemporaryFolder> own =
+      TemporaryFolder::Create("lockstep-stage");
+  if (own.ok()) environment.emplace_back("TEST_TMPDIR", own->path());
   const auto start = std::chrono::steady_clock::now();
   const SubprocessResult ended =
       RunSubprocess(argv, limit, {.environment = environment});

@@ -99,10 +99,12 @@ std::vector<std::string> FindTorchrun(int nproc) {
     candidate.push_back("--help");
     if (RunSubprocess(candidate, kDeadline).exit_status != 0) continue;
     candidate.pop_back();
-    // Newer releases write --no-python and take this, too. PyTorch 1.13 cannot
-    // read its own default of --redirects and --tee under Python 3.11.
+    // Newer releases write --no-python and take this, too. --standalone would
+    // be one port for all runs. PyTorch 1.13 cannot read its own default of
+    // --redirects and --tee under Python 3.11.
     candidate.insert(candidate.end(),
-                     {"--no_python", "--standalone",
+                     {"--no_python", "--nnodes=1", "--rdzv_backend=c10d",
+                      "--rdzv_endpoint=localhost:0",
                       absl::StrCat("--nproc_per_node=", nproc), "--redirects=1",
                       "--tee=1", "--monitor_interval=0.1"});
     return candidate;

@@ -31,8 +31,9 @@ class TestHosts {
  public:
   // Forks `count` hosts and runs body(host, event) in each, once all have their
   // network; event() wakes AwaitEvent here. For single-threaded processes.
-  // Error: kUnavailable, with what the system said, where no namespace or no
-  // tap can be made.
+  // Error: kUnavailable, with what the system said, where it allows no
+  // namespace or no tap; with LOCKSTEP_REQUIRE_HOSTS in the environment that is
+  // kInternal, as is any other failure.
   static absl::StatusOr<std::unique_ptr<TestHosts>> Start(
       int count, const Wire& wire,
       const std::function<

@@ -18,13 +18,13 @@ namespace {
 constexpr uint32_t kWeightSeed = 3;
 
 // Samples [begin, begin + count) of the blobs, as `part` of a case's data.
-void AddSamples(const Dataset& blobs, int64_t begin, int64_t count,
+void AddSamples(const MemoryDataset& blobs, int64_t begin, int64_t count,
                 const std::string& part, Safetensors& data) {
   const std::vector<int64_t> indices = Range(begin, count);
   std::vector<float> images(count * blobs.image_size());
   blobs.GatherImages(indices, images);
   std::vector<int64_t> labels;
-  for (const int64_t index : indices) labels.push_back(blobs.labels[index]);
+  for (const int64_t index : indices) labels.push_back(blobs.label(index));
   data.tensors[part + ".images"] =
       NamedTensor::Of<float>({count, 1, 28, 28}, images);
   data.tensors[part + ".labels"] = NamedTensor::Of<int64_t>({count}, labels);
@@ -112,7 +112,7 @@ CheckCase MakeCase(Case c, const std::string& about, int64_t train,
     AddBatchNorm("bn1", 20, check.files.weights);
     AddBatchNorm("bn2", 50, check.files.weights);
   }
-  const Dataset blobs = BlobDataset(train + test);
+  const MemoryDataset blobs = BlobDataset(train + test);
   AddSamples(blobs, 0, train, "train", check.files.data);
   AddSamples(blobs, train, test, "test", check.files.data);
   check.all_ranks.c = c;

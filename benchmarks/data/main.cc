@@ -1,0 +1,441 @@
+// The command `data`: how fast JPEGs become augmented images, on one thread,
+// next to torchvision.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/command_line.h"
+#include "base/counter_random.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+#include "benchmarks/data/torch_peer_py.h"
+#include "benchmarks/harness/command.h"
+#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/torch_process.h"
+#include "models/data/dataset.h"
+#include "models/data/image.h"
+#include "models/data/load_dataset.h"
+#include "models/data/resize.h"
+#include "models/data/transform.h"
+#include "report/document.h"
+#include "report/write.h"
+
+ABSL_FLAG(std::string, image_sizes, "224,112",
+          "pixels of the results' sides, measured one after the other");
+ABSL_FLAG(int32_t, images, 64, "JPEGs of 500 x 375, which are made up");
+ABSL_FLAG(int32_t, rounds, 7, "how often all are loaded each way");
+ABSL_FLAG(std::string, peers, "torch",
+          "torch, or empty: torchvision need not be installed");
+ABSL_FLAG(std::string, python, "",
+          "the Python that has it; default: python3, or else /usr/bin/python3");
+ABSL_FLAG(double, timeout, 120, "seconds after which the peer is given up");
+
+namespace lockstep::benchmarks {
+namespace {
+
+constexpr ImageShape kPicture = {375, 500, 3};
+constexpr double kBar = 1.5;
+constexpr char kName[] = "data";
+
+Usage DataUsage() {
+  return {
+      .command = "data",
+      .introduction = R"(data [FLAGS]
+
+Times how long one thread takes from JPEG files to batches: decoding,
+RandomResizedCrop, flip and Normalize, next to torchvision's, by tensors and by
+Pillow, in turns; says where our time goes, and whether it is 1.5 times as fast
+as the faster of torchvision's. Compares plain resized images first.
+)",
+      .sections = {{"what is measured",
+                    "image_sizes images peers python= rounds timeout"},
+                   {"what becomes of it", kOutputFlags}},
+      .ending =
+          R"(Exit status: 0 if all went well and the images agree, 2 for a wrong flag, 1 for
+anything else.
+)",
+      .words = OutputWords(kName, /*folder=*/"")};
+}
+
+// A picture with fields of colour, detail and grain; as a JPEG of quality 90,
+// some 70 KB, as photos of that size are.
+Image MadeUpPicture(uint64_t number) {
+  Image picture = {kPicture.height, kPicture.width, 3, {}};
+  picture.pixels.assign(kPicture.size(), 0);
+  constexpr int64_t kCells[] = {16, 3};
+  constexpr int kWeights[] = {195, 50};  // Of 256.
+  Resizer resizer;
+  for (int layer = 0; layer < 2; ++layer) {
+    Image small = {kPicture.height / kCells[layer] + 1,
+                   kPicture.width / kCells[layer] + 1,
+                   3,
+                   {}};
+    const CounterRandom random(number, static_cast<uint64_t>(layer));
+    for (int64_t i = 0; i < small.shape().size(); ++i) {
+      small.pixels.push_back(
+          static_cast<uint8_t>(random.Bits(static_cast<uint64_t>(i))));
+    }
+    AxisWeights down, across;
+    down.Compute({small.height, kPicture.height, 0, kPicture.height},
+                 Interpolation::kBicubic);
+    across.Compute({small.width, kPicture.width, 0, kPicture.width},
+                   Interpolation::kBicubic);
+    resizer.Begin(down, across, 3);
+    resizer.Add(RowsOf(small));
+    resizer.Finish([&](int64_t y, const uint8_t* row) {
+      uint8_t* const to = picture.pixels.data() + y * kPicture.width * 3;
+      for (int64_t i = 0; i < kPicture.width * 3; ++i) {
+        to[i] += static_cast<uint8_t>(row[i] * kWeights[layer] / 256);
+      }
+    });
+  }
+  const CounterRandom grain(number, 2);
+  for (size_t i = 0; i < picture.pixels.size(); ++i) {
+    picture.pixels[i] += static_cast<uint8_t>(grain.Bits(i / 3) % 12);
+  }
+  return picture;
+}
+
+// image_folder's files, of which train/ has the pictures 0.jpg, 1.jpg, ...
+absl::Status WritePictures(const TemporaryFolder& folder, int images) {
+  for (const char* part : {"train", "test"}) {
+    const std::string dir = absl::StrCat(folder.path(), "/", part, "/a");
+    std::error_code error;
+    std::filesystem::create_directories(dir, error);
+    if (error) return absl::UnavailableError(dir + ": " + error.message());
+    for (int i = 0; i < (part[1] == 'r' ? images : 1); ++i) {
+      LOCKSTEP_ASSIGN_OR_RETURN(
+          const std::string jpeg,
+          EncodeJpeg(MadeUpPicture(static_cast<uint64_t>(i)), 90));
+      LOCKSTEP_RETURN_IF_ERROR(
+          ReplaceFile(absl::StrCat(dir, "/", i, ".jpg"), jpeg));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What one thread takes for all images of the data set.
+struct OurTimes {
+  double total = 0;   // By Transform::Load.
+  double decode = 0;  // Of the files' regions alone.
+  double resize = 0;  // Of those alone, without the pass to float32.
+  double mean = 0;    // Of all values.
+};
+
+absl::StatusOr<OurTimes> LoadOurs(const Dataset& dataset,
+                                  const Transform& transform, int64_t epoch) {
+  OurTimes times;
+  TransformScratch scratch;
+  std::vector<float> out(transform.shape().size());
+  for (int64_t index = 0; index < dataset.size(); ++index) {
+    const double start = SteadySeconds();
+    LOCKSTEP_RETURN_IF_ERROR(
+        transform.Load(dataset, {1, epoch, index}, scratch, out).status());
+    times.total += SteadySeconds() - start;
+    double sum = 0;
+    for (const float value : out) sum += value;
+    times.mean += sum / static_cast<double>(out.size() * dataset.size());
+  }
+  for (int64_t index = 0; index < dataset.size(); ++index) {
+    double resize = 0;
+    const double start = SteadySeconds();
+    const auto choose = [&](const ImageShape& image) {
+      const double drawn = SteadySeconds();
+      const ImageRegion crop = transform.Draw({1, epoch, index}, image).crop;
+      const ImageShape& shape = transform.shape();
+      scratch.down.Compute({crop.height, shape.height, 0, shape.height},
+                           Interpolation::kBilinear);
+      scratch.across.Compute({crop.width, shape.width, 0, shape.width},
+                             Interpolation::kBilinear);
+      scratch.resizer.Begin(scratch.down, scratch.across, image.channels);
+      resize += SteadySeconds() - drawn;
+      return crop;
+    };
+    const auto take = [&](const PixelRows& rows) {
+      const double taken = SteadySeconds();
+      scratch.resizer.Add(rows);
+      resize += SteadySeconds() - taken;
+    };
+    LOCKSTEP_RETURN_IF_ERROR(dataset.ReadRegion(index, choose, take));
+    const double decoded = SteadySeconds();
+    scratch.resizer.Finish([](int64_t, const uint8_t*) {});
+    times.decode += decoded - start - resize;
+    times.resize += SteadySeconds() - decoded + resize;
+  }
+  return times;
+}
+
+struct PeerTimes {
+  double seconds = 0;
+  double mean = 0;
+};
+
+absl::StatusOr<PeerTimes> LoadTheirs(TorchProcess& peer, const char* way,
+                                     int64_t image_size,
+                                     const std::string& folder) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::string answer,
+      peer.Ask(
+          absl::StrCat(way, " ", image_size, " ", absl::GetFlag(FLAGS_images),
+                       " ", folder, "/train/a"),
+          absl::Now() + absl::Seconds(absl::GetFlag(FLAGS_timeout))));
+  const std::vector<std::string> words = absl::StrSplit(answer, ' ');
+  PeerTimes times;
+  if (words.size() != 3 || words[0] != "loaded" ||
+      !absl::SimpleAtod(words[1], &times.seconds) ||
+      !absl::SimpleAtod(words[2], &times.mean)) {
+    return NotUnderstood(answer);
+  }
+  return times;
+}
+
+// That both decode and resize to the same images: of each, the mean is within
+// half a level, as it is where no value is off by more than one and as many are
+// above as below.
+absl::Status CompareImages(TorchProcess& peer, const Dataset& dataset,
+                           const TransformOptions& options,
+                           const std::string& folder) {
+  TransformOptions plain = WithoutAugmentation(options);
+  plain.mean = plain.std = {};
+  LOCKSTEP_ASSIGN_OR_RETURN(const Transform transform,
+                            Transform::Create(plain, dataset));
+  LOCKSTEP_ASSIGN_OR_RETURN(const OurTimes ours,
+                            LoadOurs(dataset, transform, /*epoch=*/0));
+  LOCKSTEP_ASSIGN_OR_RETURN(const PeerTimes theirs,
+                            LoadTheirs(peer, "plain", options.width, folder));
+  if (std::abs(ours.mean - theirs.mean) <= 0.5 / 255) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat("the mean of the resized images is ",
+                                          ours.mean, ", torchvision's is ",
+                                          theirs.mean));
+}
+
+// Seconds that all images took, by round.
+struct Line {
+  std::string subject;
+  std::vector<double> seconds = {};
+};
+
+// Of one size of image.
+struct SizeResult {
+  int64_t image_size = 0;
+  Line ours = {"lockstep"}, decode = {"lockstep, decoding alone"},
+       resize = {"lockstep, resizing alone"};
+  // Empty without a peer.
+  std::vector<Line> peers = {};  // Two ways of the whole, and decoding alone.
+};
+
+struct DataReport {
+  std::string peer = {};     // Which PyTorch and torchvision; empty for none.
+  std::string missing = {};  // Why there is none.
+  int64_t images = 0;
+  std::vector<SizeResult> sizes = {};
+};
+
+// The median of the faster of torchvision's two ways over ours.
+std::optional<double> RatioOf(const SizeResult& result) {
+  if (result.peers.empty()) return std::nullopt;
+  return std::min(Median(result.peers[0].seconds),
+                  Median(result.peers[1].seconds)) /
+         Median(result.ours.seconds);
+}
+
+absl::StatusOr<SizeResult> MeasureSize(const Dataset& dataset,
+                                       int64_t image_size, TorchProcess* peer,
+                                       const std::string& folder) {
+  TransformOptions options;
+  options.height = options.width = image_size;
+  LOCKSTEP_RETURN_IF_ERROR(ParseAugmentation("standard", options));
+  LOCKSTEP_RETURN_IF_ERROR(ParseMeanAndStd("imagenet", "imagenet", options));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Transform transform,
+                            Transform::Create(options, dataset));
+  SizeResult result = {.image_size = image_size};
+  if (peer != nullptr) {
+    LOCKSTEP_RETURN_IF_ERROR(CompareImages(*peer, dataset, options, folder));
+    result.peers = {{"torchvision, tensor"},
+                    {"torchvision, Pillow"},
+                    {"torchvision, decoding alone"}};
+  }
+  constexpr const char* kWays[] = {"tensor", "pil", "decode"};
+  for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
+    ShowProgress(absl::StrCat("measuring ", image_size, " pixels, round ",
+                              round + 1, " of ", absl::GetFlag(FLAGS_rounds)));
+    LOCKSTEP_ASSIGN_OR_RETURN(const OurTimes times,
+                              LoadOurs(dataset, transform, round));
+    result.ours.seconds.push_back(times.total);
+    result.decode.seconds.push_back(times.decode);
+    result.resize.seconds.push_back(times.resize);
+    for (size_t i = 0; i < result.peers.size(); ++i) {
+      LOCKSTEP_ASSIGN_OR_RETURN(
+          const PeerTimes theirs,
+          LoadTheirs(*peer, kWays[i], image_size, folder));
+      result.peers[i].seconds.push_back(theirs.seconds);
+    }
+  }
+  ShowProgress("");
+  return result;
+}
+
+report::Section SectionOf(const SizeResult& result, int64_t images) {
+  const auto count = static_cast<double>(images);
+  report::Section section = {
+      .title = absl::StrCat(result.image_size, " pixels"),
+      .table = {.columns = {{"images/s, 1 thread", 27, true},
+                            {"median", 9},
+                            {"min", 9},
+                            {"max", 9},
+                            {"over ours", 9}}}};
+  const double ours = Median(result.ours.seconds);
+  std::vector<const Line*> lines = {&result.ours, &result.decode};
+  for (const Line& line : result.peers) lines.push_back(&line);
+  for (const Line* const line : lines) {
+    const auto [least, most] = std::ranges::minmax(line->seconds);
+    const double median = Median(line->seconds);
+    section.table.rows.push_back(
+        {line->subject, report::Significant(count / median, 3),
+         report::Significant(count / most, 3),
+         report::Significant(count / least, 3),
+         line == &result.ours ? "-" : report::Significant(median / ours, 3)});
+  }
+  const double decode = Median(result.decode.seconds) / ours;
+  const double resize = Median(result.resize.seconds) / ours;
+  section.conclusion =
+      absl::StrCat("Of our time: decoding ", report::Percent(decode),
+                   ", resizing ", report::Percent(resize), ", the rest ",
+                   report::Percent(std::max(0.0, 1 - decode - resize)), ".");
+  return section;
+}
+
+report::Value DataOf(const DataReport& report) {
+  report::Value results = report::Value::Array();
+  for (const SizeResult& result : report.sizes) {
+    report::Value subjects = report::Value::Array();
+    std::vector<Line> lines = {result.ours, result.decode, result.resize};
+    std::ranges::copy(result.peers, std::back_inserter(lines));
+    for (const Line& line : lines) {
+      subjects.Add(
+          report::Value{{"subject", line.subject}, {"seconds", line.seconds}});
+    }
+    results.Add(report::Value{{"image_size", result.image_size},
+                              {"ratio", RatioOf(result)},
+                              {"subjects", std::move(subjects)}});
+  }
+  return {{"peer", report::TextOrNull(report.peer)},
+          {"not_available", report::TextOrNull(report.missing)},
+          {"images", report.images},
+          {"results", std::move(results)}};
+}
+
+report::Document DataDocument(const DataReport& report,
+                              const report::Origin& origin) {
+  report::Document document = {
+      .name = "lockstep.data",
+      .title = "From JPEG files to augmented images",
+      .about = absl::StrCat(report.images,
+                            " JPEGs of 500 x 375: decoded, cropped at random, "
+                            "resized, flipped, normalised, on one thread"),
+      .origin = origin};
+  if (!report.peer.empty()) document.notes = {report.peer};
+  if (!report.missing.empty()) {
+    document.remarks = {"torchvision: not available: " + report.missing};
+  }
+  for (const SizeResult& result : report.sizes) {
+    document.sections.push_back(SectionOf(result, report.images));
+    document.bars.push_back(
+        {.what = absl::StrCat("JPEGs to images of ", result.image_size),
+         .needed = kBar,
+         .unit = "times as fast as torchvision",
+         .value = RatioOf(result)});
+  }
+  document.data = DataOf(report);
+  return document;
+}
+
+absl::StatusOr<std::vector<int64_t>> ImageSizes() {
+  std::vector<int64_t> sizes;
+  for (const absl::string_view text :
+       absl::StrSplit(absl::GetFlag(FLAGS_image_sizes), ',')) {
+    int64_t size = 0;
+    if (!absl::SimpleAtoi(text, &size) || size < 1 || size > 4096) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--image_sizes: '", text, "' is not between 1 and 4096"));
+    }
+    sizes.push_back(size);
+  }
+  return sizes;
+}
+
+absl::Status CheckFlags() {
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckRange("--images", absl::GetFlag(FLAGS_images), 1, 100'000));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckRange("--rounds", absl::GetFlag(FLAGS_rounds), 1, 1000));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckSeconds("--timeout", absl::GetFlag(FLAGS_timeout)));
+  const std::string peers = absl::GetFlag(FLAGS_peers);
+  if (peers.empty() || peers == "torch") return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--peers: '", peers, "' is not torch, and not empty"));
+}
+
+absl::Status Run(std::span<char* const> argv) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckFlags());
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, ImageSizes());
+  LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
+                            ReportOutput::Create(kName, /*folder=*/""));
+  LOCKSTEP_ASSIGN_OR_RETURN(const TemporaryFolder folder,
+                            TemporaryFolder::Create("lockstep-data"));
+  LOCKSTEP_RETURN_IF_ERROR(WritePictures(folder, absl::GetFlag(FLAGS_images)));
+  LOCKSTEP_ASSIGN_OR_RETURN(const DatasetParts parts,
+                            LoadDataset("image_folder", folder.path()));
+  DataReport report = {.images = parts.train->size()};
+  std::optional<TorchProcess> peer;
+  if (!absl::GetFlag(FLAGS_peers).empty()) {
+    absl::StatusOr<TorchProcess> started = TorchProcess::Start(
+        PythonsToTry(absl::GetFlag(FLAGS_python)), DataPeerTorch(),
+        absl::Now() + absl::Seconds(absl::GetFlag(FLAGS_timeout)));
+    if (started.ok()) {
+      peer.emplace(*std::move(started));
+      report.peer = absl::StrCat(peer->name(), ", ", peer->remark());
+    } else {
+      report.missing = std::string(started.status().message());
+    }
+  }
+  for (const int64_t size : sizes) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        SizeResult result, MeasureSize(*parts.train, size,
+                                       peer ? &*peer : nullptr, folder.path()));
+    report.sizes.push_back(std::move(result));
+  }
+  const report::Document document =
+      DataDocument(report, report::OriginOf("//benchmarks:data", argv));
+  Print(report::TerminalText(document));
+  return output.Write(document);
+}
+
+}  // namespace
+}  // namespace lockstep::benchmarks
+
+int main(int argc, char** argv) {
+  return lockstep::CommandMain(lockstep::benchmarks::DataUsage(),
+                               {argv, static_cast<size_t>(argc)},
+                               lockstep::benchmarks::Run);
+}

@@ -1,0 +1,464 @@
+#include "benchmarks/step/report.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "benchmarks/harness/measure.h"
+#include "benchmarks/step/roofline.h"
+#include "benchmarks/step/step.h"
+#include "models/model.h"
+#include "models/networks/network.h"
+#include "report/document.h"
+
+namespace lockstep::benchmarks {
+
+// Formulas.
+
+Spread SpreadOf(std::span<const double> samples) {
+  return {.median = Median(samples),
+          .min = std::ranges::min(samples),
+          .max = std::ranges::max(samples)};
+}
+
+void DeriveStep(StepResult& result) {
+  for (StepRow& row : result.rows) {
+    row.step = SpreadOf(row.seconds);
+    row.images_per_second =
+        static_cast<double>(result.one.batch) / row.step.median;
+    std::vector<double> shares, ratios;
+    for (size_t i = 0; i < row.seconds.size(); ++i) {
+      if (i < result.peaks.size()) {
+        shares.push_back(static_cast<double>(result.flops) /
+                         (row.seconds[i] * result.peaks[i]));
+      }
+      ratios.push_back(row.seconds[i] / result.rows[0].seconds[i]);
+    }
+    if (!shares.empty()) row.peak_share = Median(shares);
+    if (&row != &result.rows[0]) row.ratio = SpreadOf(ratios);
+  }
+}
+
+const StepRow* BestPeer(const StepResult& result) {
+  const StepRow* best = nullptr;
+  for (const StepRow& row : result.rows) {
+    if (row.newest &&
+        (best == nullptr || row.step.median < best->step.median)) {
+      best = &row;
+    }
+  }
+  return best;
+}
+
+// Layers.
+namespace {
+
+std::string Size(const Shape& shape) {
+  return absl::StrCat(shape.h, "x", shape.w);
+}
+
+std::string KindText(const Network& network, const OperationKind& kind) {
+  const auto window = [](const auto& op) {
+    return absl::StrCat(op.kernel, "x", op.kernel,
+                        op.stride > 1 ? absl::StrCat("/", op.stride) : "");
+  };
+  const auto relu = [](bool is) { return is ? "+relu" : ""; };
+  if (const auto* op = std::get_if<ConvolutionOp>(&kind)) {
+    const int64_t size = network.parameters()[op->weight].shape[2];
+    return absl::StrCat("conv ", size, "x", size,
+                        op->stride > 1 ? absl::StrCat("/", op->stride) : "",
+                        relu(op->relu));
+  }
+  if (const auto* op = std::get_if<LinearOp>(&kind)) {
+    return absl::StrCat("linear", relu(op->relu));
+  }
+  if (const auto* op = std::get_if<BatchNormOp>(&kind)) {
+    return absl::StrCat("batch norm", relu(op->relu));
+  }
+  if (const auto* op = std::get_if<PoolOp>(&kind)) {
+    return absl::StrCat(op->maximum ? "max pool " : "average pool ",
+                        window(*op));
+  }
+  if (const auto* op = std::get_if<AttentionOp>(&kind)) {
+    return absl::StrCat("attention, ", report::Counted(op->heads, "head"));
+  }
+  constexpr const char* kOthers[] = {
+      "",           "",     "", "",      "global pool",
+      "layer norm", "gelu", "", "embed", "class token",
+      "dropout",    "add"};
+  static_assert(std::size(kOthers) == std::variant_size_v<OperationKind>);
+  return kOthers[kind.index()];
+}
+
+std::string OperationText(const Network& network, int operation) {
+  const Network::Operation& op = network.operations()[operation];
+  const int value = op.inputs[0];
+  const Shape& in = value == 0 ? network.input_shape()
+                               : network.operations()[value - 1].output;
+  return absl::StrCat(
+      KindText(network, op.kind),
+      op.inputs.size() > 1 && std::holds_alternative<BatchNormOp>(op.kind)
+          ? "+add"
+          : "",
+      ", ",
+      in.c == op.output.c ? absl::StrCat(in.c)
+                          : absl::StrCat(in.c, " to ", op.output.c),
+      ", ",
+      Size(in) == Size(op.output)
+          ? Size(in)
+          : absl::StrCat(Size(in), " to ", Size(op.output)));
+}
+
+}  // namespace
+
+std::vector<LayerRow> LayersOf(const Network& network, const StepCase& one,
+                               std::span<const double> forward_seconds,
+                               std::span<const double> backward_seconds,
+                               double peak, double copy) {
+  std::vector<LayerRow> rows;
+  std::vector<double> memory_seconds;
+  for (size_t i = 0; i < network.operations().size(); ++i) {
+    const std::string what = OperationText(network, static_cast<int>(i));
+    const auto found = std::ranges::find(rows, what, &LayerRow::what);
+    const auto at = static_cast<size_t>(found - rows.begin());
+    if (found == rows.end()) {
+      rows.push_back({.what = what});
+      memory_seconds.push_back(0);
+    }
+    LayerRow& row = rows[at];
+    const OperationWork work =
+        WorkOf(network, static_cast<int>(i), one.batch, one.type);
+    row.count += 1;
+    row.forward_seconds += forward_seconds[i];
+    row.backward_seconds += backward_seconds[i];
+    row.flops += work.forward_flops + work.backward_flops;
+    row.bytes += work.forward_bytes + work.backward_bytes;
+    for (const auto& [flops, bytes] :
+         {std::pair(work.forward_flops, work.forward_bytes),
+          std::pair(work.backward_flops, work.backward_bytes)}) {
+      const double compute = static_cast<double>(flops) / peak;
+      const double memory = static_cast<double>(bytes) / copy;
+      row.bound_seconds += std::max(compute, memory);
+      if (memory > compute) memory_seconds[at] += memory;
+    }
+    row.memory_bound = 2 * memory_seconds[at] > row.bound_seconds;
+  }
+  std::ranges::stable_sort(rows, [](const LayerRow& a, const LayerRow& b) {
+    return a.forward_seconds + a.backward_seconds >
+           b.forward_seconds + b.backward_seconds;
+  });
+  return rows;
+}
+
+// Bars.
+namespace {
+
+struct StepBar {
+  const char* spec;
+  int64_t batch, channels, size;
+  double needed;
+};
+constexpr StepBar kBars[] = {{"lenet", 256, 1, 28, 1.5},
+                             {"resnet18", 32, 1, 28, 1.2},
+                             {"resnet34", 16, 3, 112, 1.1},
+                             {"vit_tiny_patch16", 16, 3, 112, 1.1}};
+
+const StepResult* FindBar(const StepReport& report, const StepBar& bar) {
+  for (const StepResult& result : report.results) {
+    const StepCase& one = result.one;
+    if (one.spec == bar.spec && one.batch == bar.batch &&
+        one.input.channels == bar.channels && one.input.height == bar.size &&
+        one.threads == 1 && one.type == DataType::kFloat32) {
+      return &result;
+    }
+  }
+  return nullptr;
+}
+
+// Ours over the least of the newest PyTorch's.
+std::optional<double> MemoryShare(const StepResult& result) {
+  std::optional<int64_t> least;
+  for (const StepRow& row : result.rows) {
+    if (row.newest && row.memory_bytes) {
+      least = std::min(least.value_or(*row.memory_bytes), *row.memory_bytes);
+    }
+  }
+  const std::optional<int64_t> ours = result.rows[0].memory_bytes;
+  if (!least || !ours || *least <= 0) return std::nullopt;
+  return static_cast<double>(*ours) / static_cast<double>(*least);
+}
+
+}  // namespace
+
+std::vector<report::Bar> BarsOf(const StepReport& report) {
+  const std::string peer =
+      report.newest.empty()
+          ? "PyTorch"
+          : report.newest.substr(0, report.newest.find_first_of(" +("));
+  std::vector<report::Bar> bars;
+  report::Bar memory = {.what = "memory of resnet34's step",
+                        .needed = 1,
+                        .at_most = true,
+                        .unit = "times that of " + peer};
+  for (const StepBar& bar : kBars) {
+    bars.push_back(
+        {.what = absl::StrFormat("step of %s, %d x %dx%dx%d", bar.spec,
+                                 bar.batch, bar.channels, bar.size, bar.size),
+         .needed = bar.needed,
+         .unit = "times as fast as " + peer});
+    const StepResult* const result = FindBar(report, bar);
+    if (result == nullptr) continue;
+    if (const StepRow* const best = BestPeer(*result)) {
+      bars.back().value = best->ratio->median;
+    }
+    if (bar.spec == std::string("resnet34")) {
+      memory.value = MemoryShare(*result);
+    }
+  }
+  bars.push_back(memory);
+  return bars;
+}
+
+// The report's forms: keys, columns and words. Every number comes from the
+// report.
+namespace {
+
+using report::Cell;
+using report::Milliseconds;
+using report::Percent;
+using report::Significant;
+using report::Value;
+
+constexpr double kMebibyte = 1 << 20;
+
+Value SpreadData(const Spread& spread) {
+  return {{"median", spread.median}, {"min", spread.min}, {"max", spread.max}};
+}
+
+Value RowData(const StepRow& row) {
+  return {{"subject", row.subject},
+          {"newest", row.newest},
+          {"seconds", row.seconds},
+          {"step", SpreadData(row.step)},
+          {"images_per_second", row.images_per_second},
+          {"peak_share", row.peak_share},
+          {"memory_bytes", row.memory_bytes},
+          {"gradient_error", row.gradient_error},
+          {"ratio", row.ratio ? SpreadData(*row.ratio) : Value()}};
+}
+
+Value LayerData(const LayerRow& row) {
+  return {{"what", row.what},
+          {"count", row.count},
+          {"forward_seconds", row.forward_seconds},
+          {"backward_seconds", row.backward_seconds},
+          {"flops", row.flops},
+          {"bytes", row.bytes},
+          {"bound_seconds", row.bound_seconds},
+          {"bound", row.memory_bound ? "memory" : "arithmetic"}};
+}
+
+Value ResultData(const StepResult& result) {
+  const StepCase& one = result.one;
+  Value rows = Value::Array(), layers = Value::Array();
+  for (const StepRow& row : result.rows) rows.Add(RowData(row));
+  for (const LayerRow& row : result.layers) layers.Add(LayerData(row));
+  return {{"model", one.spec},
+          {"batch", one.batch},
+          {"channels", one.input.channels},
+          {"image_size", one.input.height},
+          {"classes", one.input.classes},
+          {"threads", one.threads},
+          {"type", Name(one.type)},
+          {"flops", result.flops},
+          {"peak_flops_per_second", result.peaks},
+          {"layer_peak_flops_per_second", result.layer_peak},
+          {"copy_bytes_per_second", result.copy},
+          {"gradient_tolerance", result.tolerance.gradient},
+          {"subjects", std::move(rows)},
+          {"layers", std::move(layers)}};
+}
+
+Value DataOf(const StepReport& report) {
+  Value results = Value::Array();
+  for (const StepResult& result : report.results) {
+    results.Add(ResultData(result));
+  }
+  return {{"settings", Value{{"rounds", report.settings.rounds},
+                             {"seconds", report.settings.seconds},
+                             {"seed", report.settings.seed}}},
+          {"peer", report::TextOrNull(report.newest)},
+          {"not_available", report.missing},
+          {"results", std::move(results)}};
+}
+
+std::string Ratio(const Spread& spread) {
+  return absl::StrFormat("%.2f (%.2f..%.2f)", spread.median, spread.min,
+                         spread.max);
+}
+
+std::vector<Cell> RowCells(const StepRow& row, bool best) {
+  return {row.subject,
+          Milliseconds(row.step.median),
+          absl::StrCat(Milliseconds(row.step.min), "..",
+                       Milliseconds(row.step.max)),
+          Significant(row.images_per_second, 3),
+          row.peak_share ? Percent(*row.peak_share) : "-",
+          row.memory_bytes
+              ? Significant(std::max<double>(
+                                0, static_cast<double>(*row.memory_bytes)) /
+                                kMebibyte,
+                            3)
+              : "-",
+          Cell(row.ratio ? Ratio(*row.ratio) : "-", !best ? report::Tone::kPlain
+                                                    : row.ratio->median >= 1.0
+                                                        ? report::Tone::kGood
+                                                        : report::Tone::kBad)};
+}
+
+report::Section SectionOf(const StepResult& result) {
+  report::Section section = {
+      .title = Name(result.one),
+      .table = {.columns = {{.title = "what", .width = 29, .left = true},
+                            {.title = "ms", .width = 8},
+                            {.title = "range", .width = 14},
+                            {.title = "images/s", .width = 8},
+                            {.title = "peak", .width = 5},
+                            {.title = "MiB", .width = 6},
+                            {.title = "over ours", .width = 18}}}};
+  const StepRow* const best = BestPeer(result);
+  for (const StepRow& row : result.rows) {
+    section.table.rows.push_back(RowCells(row, &row == best));
+  }
+  if (!result.peaks.empty()) {
+    const Spread peak = SpreadOf(result.peaks);
+    section.notes.push_back(absl::StrFormat(
+        "%s operations a step; %s does %s G/s (%s..%s).",
+        absl::StrCat(Significant(static_cast<double>(result.flops) / 1e9, 3),
+                     " G"),
+        PeakInstructions(result.one.type), Significant(peak.median / 1e9, 3),
+        Significant(peak.min / 1e9, 3), Significant(peak.max / 1e9, 3)));
+  }
+  return section;
+}
+
+std::vector<Cell> LayerCells(const LayerRow& row, double peak) {
+  const double seconds = row.forward_seconds + row.backward_seconds;
+  return {row.what,
+          absl::StrCat(row.count),
+          Milliseconds(row.forward_seconds),
+          Milliseconds(row.backward_seconds),
+          row.flops > 0 && peak > 0
+              ? Percent(static_cast<double>(row.flops) / seconds / peak)
+              : "-",
+          Significant(static_cast<double>(row.bytes) / kMebibyte, 3),
+          row.memory_bound ? "memory" : "arithmetic",
+          Percent(row.bound_seconds / seconds)};
+}
+
+report::Section LayerSectionOf(const StepResult& result) {
+  const double peak = result.layer_peak.value_or(0);
+  report::Section section = {
+      .title = absl::StrCat(Name(result.one), ": where ours goes"),
+      .table = {.columns = {{.title = "layers", .width = 41, .left = true},
+                            {.title = "n", .width = 3},
+                            {.title = "fwd ms", .width = 8},
+                            {.title = "bwd ms", .width = 8},
+                            {.title = "peak", .width = 5},
+                            {.title = "MiB", .width = 6},
+                            {.title = "bound by", .width = 10, .left = true},
+                            {.title = "bound", .width = 6}}}};
+  double seconds = 0, bound = 0;
+  for (const LayerRow& row : result.layers) {
+    section.table.rows.push_back(LayerCells(row, peak));
+    seconds += row.forward_seconds + row.backward_seconds;
+    bound += row.bound_seconds;
+  }
+  section.notes.push_back(absl::StrFormat(
+      "All layers: %s ms, of which what bounds them takes %s ms. A copy moves "
+      "%s GB/s.",
+      Milliseconds(seconds), Milliseconds(bound),
+      Significant(result.copy.value_or(0) / 1e9, 3)));
+  return section;
+}
+
+// How fast ours is next to each peer's best, by case.
+report::Chart ChartOf(const StepReport& report) {
+  report::Chart chart = {.title = "Images a second",
+                         .x_title = "network",
+                         .y_title = "of ours",
+                         .percent = true};
+  chart.series = {{.name = "ours", .color = "blue"},
+                  {.name = "PyTorch's best", .color = "orange"}};
+  for (const StepResult& result : report.results) {
+    chart.places.push_back(Name(result.one));
+    chart.series[0].values.push_back(1.0);
+    const StepRow* const best = BestPeer(result);
+    chart.series[1].values.push_back(
+        best == nullptr ? std::nullopt
+                        : std::optional(1 / best->ratio->median));
+  }
+  return chart;
+}
+
+}  // namespace
+
+report::Document StepDocument(const StepReport& report, bool finished) {
+  report::Document document = {
+      .name = "lockstep.step",
+      .title = "Lockstep training step report",
+      .about = "one training step: forward, backward, update",
+      .origin = report.origin};
+  for (const StepResult& result : report.results) {
+    document.sections.push_back(SectionOf(result));
+    if (!result.layers.empty()) {
+      document.sections.push_back(LayerSectionOf(result));
+    }
+  }
+  if (!finished) return document;
+  if (!document.sections.empty()) {
+    document.sections[0].charts = {ChartOf(report)};
+  }
+  document.terms = StepTerms();
+  for (const std::string& missing : report.missing) {
+    document.remarks.push_back(absl::StrCat("not available: ", missing));
+  }
+  document.bars = BarsOf(report);
+  document.method = {
+      "Each trains in a process of its own, from the same weights on the same "
+      "batch; they take turns. The loss and all gradients of the first step "
+      "were compared before anything was timed."};
+  document.data = DataOf(report);
+  return document;
+}
+
+std::vector<report::Term> StepTerms() {
+  return {
+      {"ms, range",
+       "of a step: the median of each turn; of those the median over rounds, "
+       "and their range."},
+      {"peak",
+       "of what the cores do when they do nothing but multiply and add on "
+       "registers, measured in the same round."},
+      {"MiB",
+       "the peak of memory in steps, beyond what the process had before it "
+       "loaded anything, without weights: batch, activations, gradients."},
+      {"over ours",
+       "its time over ours in the same round: the median and its range; above "
+       "1 ours is faster."},
+      {"bound",
+       "the time that the layers' operations take at the peak, or their bytes "
+       "(each tensor once) at a copy's bandwidth, the longer of both, over the "
+       "time that they take."}};
+}
+
+}  // namespace lockstep::benchmarks

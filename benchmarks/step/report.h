@@ -1,0 +1,96 @@
+// The numbers of the command `step`: what was measured, the formulas behind
+// what is derived from it, the bars, and the report's forms.
+#ifndef LOCKSTEP_BENCHMARKS_STEP_REPORT_H_
+#define LOCKSTEP_BENCHMARKS_STEP_REPORT_H_
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "benchmarks/step/roofline.h"
+#include "benchmarks/step/step.h"
+#include "models/networks/network.h"
+#include "report/document.h"
+
+namespace lockstep::benchmarks {
+
+// A median over rounds, and its range.
+struct Spread {
+  double median = 0, min = 0, max = 0;
+};
+// At least one sample.
+Spread SpreadOf(std::span<const double> samples);
+
+// Who trains, and its numbers.
+struct StepRow {
+  std::string subject;               // "ours", "PyTorch 2.15.0 compile nhwc".
+  bool newest = false;               // Whether it is of --python.
+  std::vector<double> seconds = {};  // Of a step: the median of each turn.
+  std::optional<int64_t> memory_bytes = {};
+  std::optional<double> gradient_error = {};  // CompareFirstSteps.
+  // By DeriveStep.
+  Spread step = {};
+  double images_per_second = 0;           // batch / median.
+  std::optional<double> peak_share = {};  // flops / (seconds * peak), median.
+  std::optional<Spread> ratio = {};  // Its seconds over ours, round by round.
+};
+
+// Operations of one kind and size, together.
+struct LayerRow {
+  std::string what;  // "convolution 3x3 64 to 64, 28x28".
+  int count = 0;
+  double forward_seconds = 0, backward_seconds = 0;
+  int64_t flops = 0, bytes = 0;  // At least: OperationWork.
+  // The time that those take at the machine's peak and a copy's bandwidth: the
+  // longer of the two, for each pass by itself.
+  double bound_seconds = 0;
+  bool memory_bound = false;  // Most of it is bytes.
+};
+
+struct StepResult {
+  StepCase one;
+  int64_t flops = 0;  // StepFlops.
+  StepTolerance tolerance = {};
+  std::vector<double> peaks = {};  // Operations a second, by round.
+  // With --layers, the most that was measured: operations and bytes a second.
+  std::optional<double> layer_peak = {}, copy = {};
+  std::vector<StepRow> rows = {};     // Ours first.
+  std::vector<LayerRow> layers = {};  // By time, longest first.
+};
+
+struct StepReport {
+  StepSettings settings = {};
+  report::Origin origin = {};
+  std::string newest = {};  // "PyTorch 2.15.0 (python3)"; empty for none.
+  std::vector<StepResult> results = {};
+  std::vector<std::string> missing = {};  // What, and why.
+};
+
+// Fills in what is derived. result: each row has a sample for each of `peaks`,
+// unless there are no peaks.
+void DeriveStep(StepResult& result);
+
+// The fastest of the newest PyTorch's, by its median; null if there is none.
+const StepRow* BestPeer(const StepResult& result);
+
+// forward_seconds, backward_seconds: by operation. peak and copy as above.
+std::vector<LayerRow> LayersOf(const Network& network, const StepCase& one,
+                               std::span<const double> forward_seconds,
+                               std::span<const double> backward_seconds,
+                               double peak, double copy);
+
+// Those of the project; without a value for what was not measured.
+std::vector<report::Bar> BarsOf(const StepReport& report);
+
+// What the columns are.
+std::vector<report::Term> StepTerms();
+
+// README.md lists the keys of its JSON. finished: whether everything is
+// measured; what stands below the tables is left out before.
+report::Document StepDocument(const StepReport& report, bool finished = true);
+
+}  // namespace lockstep::benchmarks
+
+#endif  // LOCKSTEP_BENCHMARKS_STEP_REPORT_H_

@@ -1,0 +1,278 @@
+#include "benchmarks/step/roofline.h"
+
+#include <algorithm>
+#include <barrier>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/data_types.h"
+#include "base/status_macros.h"
+#include "benchmarks/harness/measure.h"
+#include "models/model.h"
+#include "models/networks/network.h"
+
+#ifdef __x86_64__
+#include <cpuid.h>
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace lockstep::benchmarks {
+
+// Counting.
+namespace {
+
+template <typename... Kinds>
+bool IsOneOf(const OperationKind& kind) {
+  return (std::holds_alternative<Kinds>(kind) || ...);
+}
+
+// Whether backward reads the operation's inputs, or what is as large.
+bool ReadsInputs(const OperationKind& kind) {
+  return !IsOneOf<GlobalAveragePoolOp, EmbedOp, FirstPositionOp, AddOp,
+                  DropoutOp>(kind);
+}
+
+int64_t ParameterCount(const Network& network, const OperationKind& kind) {
+  const auto size = [&](int index) -> int64_t {
+    if (index == kNoTensor) return 0;
+    int64_t product = 1;
+    for (const int64_t extent : network.parameters()[index].shape) {
+      product *= extent;
+    }
+    return product;
+  };
+  return std::visit(
+      [&](const auto& op) -> int64_t {
+        if constexpr (requires { op.weight, op.bias; }) {
+          return size(op.weight) + size(op.bias);
+        } else if constexpr (requires { op.class_token; }) {
+          return size(op.class_token) + size(op.position);
+        } else {
+          return 0;
+        }
+      },
+      kind);
+}
+
+}  // namespace
+
+OperationWork WorkOf(const Network& network, int operation, int64_t batch,
+                     DataType type) {
+  const Network::Operation& op = network.operations()[operation];
+  OperationWork work;
+  int64_t in = 0;          // Elements of all inputs,
+  int64_t trained_in = 0;  // and of those that have gradients.
+  for (const int value : op.inputs) {
+    const Shape& shape = value == 0 ? network.input_shape()
+                                    : network.operations()[value - 1].output;
+    in += batch * shape.size();
+    if (value != 0) trained_in += batch * shape.size();
+  }
+  const int64_t out = batch * op.output.size();
+  const int64_t parameters = ParameterCount(network, op.kind);
+  work.forward_flops = batch * FlopsOf(network, operation);
+  work.backward_flops = work.forward_flops * (trained_in > 0 ? 2 : 1);
+  const int64_t element = SizeOf(type);
+  work.forward_bytes = element * (in + out + parameters);
+  work.backward_bytes =
+      element * (out + (ReadsInputs(op.kind) ? in : 0) + trained_in) +
+      // Gradients of parameters are float32 in either type.
+      (element + 4) * parameters;
+  return work;
+}
+
+int64_t StepFlops(const Network& network, int64_t batch) {
+  int64_t flops = 0;
+  for (size_t i = 0; i < network.operations().size(); ++i) {
+    const OperationWork work =
+        WorkOf(network, static_cast<int>(i), batch, DataType::kFloat32);
+    flops += work.forward_flops + work.backward_flops;
+  }
+  return flops;
+}
+
+// Loops that multiply and add.
+namespace {
+
+// Does some thousand instructions; returns how many operations they were.
+using PeakLoop = int64_t (*)();
+
+struct PeakKind {
+  const char* name = "";
+  PeakLoop loop = nullptr;
+};
+
+#ifdef __x86_64__
+
+constexpr int kRepeats = 4096;
+
+// Two instructions may begin in every cycle, and each takes 4 or 5: 12 chains
+// that do not depend on each other keep them all busy. The values tend to 1.
+__attribute__((target("avx512f"))) int64_t LoopAvx512() {
+  constexpr int kChains = 24;
+  __m512 half = _mm512_set1_ps(0.5f);
+  asm volatile("" : "+v"(half));
+  __m512 sums[kChains];
+  for (__m512& sum : sums) sum = half;
+  for (int i = 0; i < kRepeats; ++i) {
+#pragma GCC unroll 24
+    for (int k = 0; k < kChains; ++k) {
+      sums[k] = _mm512_fmadd_ps(sums[k], half, half);
+    }
+  }
+  for (__m512& sum : sums) asm volatile("" : "+v"(sum));
+  return int64_t{kRepeats} * kChains * 16 * 2;
+}
+
+__attribute__((target("avx2,fma"))) int64_t LoopAvx2() {
+  constexpr int kChains = 12;
+  __m256 half = _mm256_set1_ps(0.5f);
+  asm volatile("" : "+x"(half));
+  __m256 sums[kChains];
+  for (__m256& sum : sums) sum = half;
+  for (int i = 0; i < kRepeats; ++i) {
+#pragma GCC unroll 12
+    for (int k = 0; k < kChains; ++k) {
+      sums[k] = _mm256_fmadd_ps(sums[k], half, half);
+    }
+  }
+  for (__m256& sum : sums) asm volatile("" : "+x"(sum));
+  return int64_t{kRepeats} * kChains * 8 * 2;
+}
+
+// Products of zeros: the sums would grow without bound.
+__attribute__((target("avx512f,avx512bf16"))) int64_t LoopAvx512Bf16() {
+  constexpr int kChains = 24;
+  __m512 zero = _mm512_setzero_ps();
+  asm volatile("" : "+v"(zero));
+  const auto factor = (__m512bh)zero;
+  __m512 sums[kChains];
+  for (__m512& sum : sums) sum = zero;
+  for (int i = 0; i < kRepeats; ++i) {
+#pragma GCC unroll 24
+    for (int k = 0; k < kChains; ++k) {
+      sums[k] = _mm512_dpbf16_ps(sums[k], factor, factor);
+    }
+  }
+  for (__m512& sum : sums) asm volatile("" : "+v"(sum));
+  return int64_t{kRepeats} * kChains * 32 * 2;
+}
+
+// Tiles of 16 rows of 64 bytes: 16x16 sums of 32 products each.
+__attribute__((target("amx-tile,amx-bf16"))) int64_t LoopAmx() {
+  struct alignas(64) {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+  } shape;
+  _tile_loadconfig(&shape);
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  _tile_zero(6);
+  _tile_zero(7);
+  for (int i = 0; i < kRepeats; ++i) {
+    _tile_dpbf16ps(0, 6, 7);
+    _tile_dpbf16ps(1, 6, 7);
+    _tile_dpbf16ps(2, 6, 7);
+    _tile_dpbf16ps(3, 6, 7);
+  }
+  _tile_release();
+  return int64_t{kRepeats} * 4 * 16 * 16 * 32 * 2;
+}
+
+// Whether the processor has AMX for bfloat16 and Linux lets this process use
+// it, which has to be asked for.
+bool MayUseAmx() {
+  constexpr unsigned kTileBits = 1u << 22 | 1u << 24;
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // arch_prctl(2).
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  return (d & kTileBits) == kTileBits &&
+         syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+// Operations a second, the best of a few times.
+double SpeedOf(PeakLoop loop) {
+  double best = 0;
+  for (int i = 0; i < 20; ++i) {
+    const double begin = SteadySeconds();
+    const auto flops = static_cast<double>(loop());
+    best = std::max(best, flops / (SteadySeconds() - begin));
+  }
+  return best;
+}
+
+PeakKind KindOf(DataType type) {
+  if (type == DataType::kFloat32) {
+    if (__builtin_cpu_supports("avx512f")) return {"AVX-512", LoopAvx512};
+    if (__builtin_cpu_supports("fma")) return {"AVX2", LoopAvx2};
+    return {};
+  }
+  if (MayUseAmx()) return {"AMX", LoopAmx};
+  const PeakKind single = KindOf(DataType::kFloat32);
+  if (!__builtin_cpu_supports("avx512bf16")) return single;
+  // Some processors begin the pairs of products so rarely that float32 is
+  // faster.
+  static const bool pairs = SpeedOf(LoopAvx512Bf16) > SpeedOf(single.loop);
+  return pairs ? PeakKind{"AVX-512 BF16", LoopAvx512Bf16} : single;
+}
+
+#else
+
+PeakKind KindOf(DataType) { return {}; }
+
+#endif
+
+}  // namespace
+
+std::string PeakInstructions(DataType type) { return KindOf(type).name; }
+
+absl::StatusOr<double> MeasurePeak(DataType type, int threads, double seconds) {
+  const PeakLoop loop = KindOf(type).loop;
+  if (loop == nullptr) {
+    return absl::UnimplementedError(
+        "no loop for this processor's multiplications");
+  }
+  std::barrier<> start(threads);
+  std::vector<double> speeds(static_cast<size_t>(threads));
+  const auto run = [&](size_t thread) {
+    loop();  // The processor may have to wake its wide units.
+    start.arrive_and_wait();
+    const double begin = SteadySeconds();
+    double elapsed = 0;
+    int64_t flops = 0;
+    while (elapsed < seconds) {
+      flops += loop();
+      elapsed = SteadySeconds() - begin;
+    }
+    speeds[thread] = static_cast<double>(flops) / elapsed;
+  };
+  std::vector<std::thread> others;
+  for (size_t i = 1; i < speeds.size(); ++i) others.emplace_back(run, i);
+  run(0);
+  for (std::thread& thread : others) thread.join();
+  double sum = 0;
+  for (const double speed : speeds) sum += speed;
+  return sum;
+}
+
+absl::StatusOr<double> MeasureCopy(int threads) {
+  const int64_t bytes = (int64_t{32} << 20) * threads;
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const TimedCalls copies,
+      TimeCopies(threads, bytes, /*warmup=*/1, /*iterations=*/5));
+  return static_cast<double>(bytes) / Median(copies.seconds);
+}
+
+}  // namespace lockstep::benchmarks

@@ -1,0 +1,47 @@
+// What bounds a training step: the operations and the bytes that each layer
+// takes, and how fast the machine can do either.
+#ifndef LOCKSTEP_BENCHMARKS_STEP_ROOFLINE_H_
+#define LOCKSTEP_BENCHMARKS_STEP_ROOFLINE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "base/data_types.h"
+#include "models/networks/network.h"
+
+namespace lockstep::benchmarks {
+
+// One operation of a network over a batch.
+struct OperationWork {
+  // A multiplication and an addition count as two. Backward: as many for the
+  // weights, and as many again for the input unless that is the image.
+  int64_t forward_flops = 0, backward_flops = 0;
+  // What moves at least, each tensor once: forward inputs, parameters and
+  // output; backward the output's gradient, the inputs where the gradients are
+  // computed from them, parameters, and the gradients of both.
+  int64_t forward_bytes = 0, backward_bytes = 0;
+};
+// `type`: float32 or bfloat16, here and below.
+OperationWork WorkOf(const Network& network, int operation, int64_t batch,
+                     DataType type);
+
+// Of the whole step, forward and backward.
+int64_t StepFlops(const Network& network, int64_t batch);
+
+// The instructions with which the processor multiplies numbers of that type and
+// adds them in float32 fastest: "AVX-512", "AVX2", "AVX-512 BF16", "AMX"; empty
+// if this program knows none that it has.
+std::string PeakInstructions(DataType type);
+
+// Floating-point operations a second of `threads` threads together that do
+// nothing but those instructions, on registers, for `seconds`. Error:
+// kUnimplemented if there are none.
+absl::StatusOr<double> MeasurePeak(DataType type, int threads, double seconds);
+
+// Bytes a second, read and written, of `threads` threads that copy 16 MiB each.
+absl::StatusOr<double> MeasureCopy(int threads);
+
+}  // namespace lockstep::benchmarks
+
+#endif  // LOCKSTEP_BENCHMARKS_STEP_ROOFLINE_H_

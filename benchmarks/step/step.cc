@@ -1,0 +1,448 @@
+#include "benchmarks/step/step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <iostream>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "base/command_line.h"
+#include "base/status_macros.h"
+#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/torch_process.h"
+#include "benchmarks/step/roofline.h"
+#include "models/io/safetensors.h"
+#include "models/model.h"
+#include "models/networks/network.h"
+#include "models/networks/networks.h"
+#include "nlohmann/json.hpp"
+#include "report/document.h"
+
+namespace lockstep::benchmarks {
+
+// What is asked for.
+namespace {
+
+constexpr int64_t kMaxBatch = 1 << 16;
+constexpr int64_t kMaxImageSize = 1 << 12;
+constexpr int64_t kMaxClasses = 1 << 20;
+constexpr int kMaxThreads = 256;
+
+// "vit:patch=4,depth=6,lenet" names two networks: what has a '=' and no ':' is
+// an option of the one before.
+std::vector<std::string> SplitSpecs(absl::string_view models) {
+  std::vector<std::string> specs;
+  for (const absl::string_view part : absl::StrSplit(models, ',')) {
+    if (!specs.empty() && absl::StrContains(part, '=') &&
+        !absl::StrContains(part, ':')) {
+      absl::StrAppend(&specs.back(), ",", part);
+    } else {
+      specs.emplace_back(part);
+    }
+  }
+  return specs;
+}
+
+// The batch and images of the bars, and of networks like those.
+StepCase DefaultsOf(const std::string& spec) {
+  const std::string name = spec.substr(0, spec.find(':'));
+  StepCase one = {.spec = spec};
+  const bool lenet = absl::StartsWith(name, "lenet");
+  if (lenet || name == "resnet18" || name == "vit") {
+    one.batch = lenet ? 256 : 32;
+    return one;
+  }
+  one.batch = 16;
+  one.input = {.channels = 3, .height = 112, .width = 112};
+  return one;
+}
+
+}  // namespace
+
+bool DrawsMasks(const Network& network) {
+  return std::ranges::any_of(
+      network.operations(), [](const Network::Operation& operation) {
+        const auto* const attention = std::get_if<AttentionOp>(&operation.kind);
+        const auto* const add = std::get_if<AddOp>(&operation.kind);
+        return std::holds_alternative<DropoutOp>(operation.kind) ||
+               (attention != nullptr && attention->dropout > 0) ||
+               (add != nullptr && add->drop_path > 0);
+      });
+}
+
+std::string NetworkName(const StepCase& one) {
+  return absl::StrCat(one.spec, ", batch ", one.batch, ", ", one.input.channels,
+                      "x", one.input.height, "x", one.input.width);
+}
+
+std::string Name(const StepCase& one) {
+  return absl::StrCat(NetworkName(one), ", ",
+                      report::Counted(one.threads, "thread"), ", ",
+                      Name(one.type));
+}
+
+absl::StatusOr<std::vector<StepCase>> CasesOf(const StepSettings& settings) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckRange("--batch", settings.batch, 0, kMaxBatch));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRange("--channels", settings.channels, 0, 64));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckRange("--image_size", settings.image_size, 0, kMaxImageSize));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckRange("--classes", settings.classes, 1, kMaxClasses));
+  std::vector<StepCase> cases;
+  for (const std::string& spec : SplitSpecs(settings.models)) {
+    StepCase one = DefaultsOf(spec);
+    if (settings.batch > 0) one.batch = settings.batch;
+    if (settings.channels > 0) one.input.channels = settings.channels;
+    if (settings.image_size > 0) {
+      one.input.height = one.input.width = settings.image_size;
+    }
+    one.input.classes = settings.classes;
+    const absl::StatusOr<Network> network = CreateNetwork(spec, one.input);
+    if (!network.ok()) {
+      return Named(absl::StrCat("--models: ", spec), network.status());
+    }
+    if (DrawsMasks(*network)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--models: ", spec, ": no peer draws the same dropout"));
+    }
+    for (const int threads : settings.threads) {
+      for (const DataType type : settings.types) {
+        one.threads = threads;
+        one.type = type;
+        cases.push_back(one);
+      }
+    }
+  }
+  return cases;
+}
+
+absl::Status ParseStepLists(absl::string_view threads, absl::string_view types,
+                            absl::string_view peers, StepSettings& settings) {
+  settings.threads.clear();
+  for (const absl::string_view item : absl::StrSplit(threads, ',')) {
+    int count = 0;
+    if (!absl::SimpleAtoi(item, &count) || count < 1 || count > kMaxThreads) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--threads has '", item, "', must be numbers from 1 to ",
+                       kMaxThreads, ", separated by commas"));
+    }
+    settings.threads.push_back(count);
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      settings.types,
+      ParseNames<DataType>("--types", types,
+                           {{"float32", DataType::kFloat32},
+                            {"bfloat16", DataType::kBFloat16}}));
+  settings.eager = settings.compile = settings.system = false;
+  if (peers.empty()) return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::vector<bool StepSettings::*> chosen,
+      ParseNames<bool StepSettings::*>("--peers", peers,
+                                       {{"eager", &StepSettings::eager},
+                                        {"compile", &StepSettings::compile},
+                                        {"system", &StepSettings::system}}));
+  for (bool StepSettings::*const peer : chosen) settings.*peer = true;
+  return absl::OkStatus();
+}
+
+// The network and its tensors as files.
+namespace {
+
+using Json = nlohmann::json;
+
+// Each member that is a tensor is added under its name, or null.
+class OperationWriter {
+ public:
+  explicit OperationWriter(const Network& network) : network_(network) {}
+
+  Json Write(const Network::Operation& operation) {
+    json_ = {{"name", operation.name}, {"inputs", operation.inputs}};
+    std::visit([this](const auto& op) { Add(op); }, operation.kind);
+    return json_;
+  }
+
+ private:
+  void Kind(const char* kind) { json_["kind"] = kind; }
+  void Parameter(const char* key, int index) {
+    json_[key] =
+        index == kNoTensor ? Json() : Json(network_.parameters()[index].name);
+  }
+  void Buffer(const char* key, int index) {
+    json_[key] = network_.buffers()[index].name;
+  }
+  void WeightAndBias(int weight, int bias) {
+    Parameter("weight", weight);
+    Parameter("bias", bias);
+  }
+
+  void Add(const ConvolutionOp& op) {
+    Kind("convolution");
+    WeightAndBias(op.weight, op.bias);
+    json_["stride"] = op.stride;
+    json_["padding"] = op.padding;
+    json_["relu"] = op.relu;
+  }
+  void Add(const LinearOp& op) {
+    Kind("linear");
+    WeightAndBias(op.weight, op.bias);
+    json_["inputs_first"] = op.inputs_first;
+    json_["per_position"] = op.per_position;
+    json_["relu"] = op.relu;
+  }
+  void Add(const BatchNormOp& op) {
+    Kind("batch_norm");
+    WeightAndBias(op.weight, op.bias);
+    Buffer("mean", op.running_mean);
+    Buffer("variance", op.running_variance);
+    Buffer("batches", op.batches);
+    json_["epsilon"] = op.epsilon;
+    json_["relu"] = op.relu;
+  }
+  void Add(const PoolOp& op) {
+    Kind("pool");
+    json_["maximum"] = op.maximum;
+    json_["kernel"] = op.kernel;
+    json_["stride"] = op.stride;
+    json_["padding"] = op.padding;
+  }
+  void Add(const GlobalAveragePoolOp&) { Kind("global_average_pool"); }
+  void Add(const LayerNormOp& op) {
+    Kind("layer_norm");
+    WeightAndBias(op.weight, op.bias);
+    json_["epsilon"] = op.epsilon;
+  }
+  void Add(const GeluOp&) { Kind("gelu"); }
+  void Add(const AttentionOp& op) {
+    Kind("attention");
+    json_["heads"] = op.heads;
+  }
+  void Add(const EmbedOp& op) {
+    Kind("embed");
+    Parameter("class_token", op.class_token);
+    Parameter("position", op.position);
+  }
+  void Add(const FirstPositionOp&) { Kind("first_position"); }
+  void Add(const DropoutOp&) { Kind("dropout"); }
+  void Add(const AddOp&) { Kind("add"); }
+
+  const Network& network_;
+  Json json_;
+};
+
+std::vector<std::string> NamesOf(const std::vector<TensorDescription>& all) {
+  std::vector<std::string> names;
+  for (const TensorDescription& one : all) names.push_back(one.name);
+  return names;
+}
+
+}  // namespace
+
+std::string NetworkText(const Network& network) {
+  Json operations = Json::array();
+  for (const Network::Operation& operation : network.operations()) {
+    operations.push_back(OperationWriter(network).Write(operation));
+  }
+  return Json{{"operations", std::move(operations)},
+              {"parameters", NamesOf(network.parameters())},
+              {"buffers", NamesOf(network.buffers())}}
+      .dump();
+}
+
+absl::Status WriteStepFiles(const Network& network, const StepCase& one,
+                            uint64_t seed, const std::string& folder) {
+  const Shape& image = network.input_shape();
+  std::vector<float> images(static_cast<size_t>(one.batch * image.size()));
+  const uint64_t key = UniformKey(seed, /*number=*/0);
+  for (size_t i = 0; i < images.size(); ++i) {
+    images[i] = static_cast<float>(Uniform(key, static_cast<int64_t>(i)));
+  }
+  std::vector<int32_t> labels;
+  for (int64_t i = 0; i < one.batch; ++i) {
+    labels.push_back(static_cast<int32_t>(i * 7 % network.classes()));
+  }
+  Safetensors file = {
+      .metadata = {{"network", NetworkText(network)},
+                   {"spec", one.spec},
+                   {"classes", absl::StrCat(network.classes())}},
+      .tensors = ValueTensors(CreateParameters(network, seed))};
+  file.tensors.merge(BufferTensors(CreateBuffers(network)));
+  file.tensors["input.images"] =
+      NamedTensor::Of<float>({one.batch, image.h, image.w, image.c}, images);
+  file.tensors["input.labels"] = NamedTensor::Of<int32_t>({one.batch}, labels);
+  return WriteSafetensors(folder + kCaseFile, file);
+}
+
+absl::Status ClearGradients(const Network& network, const std::string& folder) {
+  Parameters parameters = CreateParameters(network);
+  std::ranges::fill(parameters.gradients(),
+                    std::numeric_limits<float>::quiet_NaN());
+  return WriteSafetensors(
+      folder + kGradientsFile,
+      {.metadata = {}, .tensors = GradientTensors(parameters)});
+}
+
+// Lines.
+
+absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view answer,
+                                                 absl::string_view word,
+                                                 size_t fewest) {
+  const std::vector<absl::string_view> words = absl::StrSplit(answer, ' ');
+  if (words[0] == "cannot") {
+    return absl::FailedPreconditionError(
+        answer.substr(std::min<size_t>(answer.size(), 7)));
+  }
+  std::vector<double> numbers(words.size() - 1);
+  bool right = words[0] == word && numbers.size() >= fewest;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    right = right && absl::SimpleAtod(words[i + 1], &numbers[i]) &&
+            std::isfinite(numbers[i]);
+  }
+  if (right) return numbers;
+  return NotUnderstood(answer);
+}
+
+void ServeStepLines(
+    const std::string& version,
+    const std::function<absl::StatusOr<std::string>(absl::string_view line)>&
+        answer) {
+  std::cout << "lockstep: ready " << version << std::endl;
+  for (std::string line; std::getline(std::cin, line);) {
+    const absl::StatusOr<std::string> said = answer(line);
+    if (said.ok()) {
+      std::cout << "lockstep: " << *said << std::endl;
+    } else {
+      std::cout << "lockstep: cannot " << said.status().message() << std::endl;
+    }
+  }
+}
+
+// Answers.
+namespace {
+
+double Norm(std::span<const float> values) {
+  double sum = 0;
+  for (const float value : values) sum += double{value} * double{value};
+  return std::sqrt(sum);
+}
+
+// Whether a small change of an input can make a large one of a gradient.
+bool HasEdge(const OperationKind& kind) {
+  return std::visit(
+      [](const auto& op) {
+        if constexpr (requires { op.relu; }) return op.relu;
+        if constexpr (requires { op.maximum; }) return op.maximum;
+        return false;
+      },
+      kind);
+}
+
+// By parameter: what its gradient's difference is a share of.
+std::vector<double> LeastNorms(const Network& network, const FirstStep& step,
+                               double error) {
+  std::vector<double> norms;
+  double whole = 0;
+  for (const std::vector<float>& gradient : step.gradients) {
+    norms.push_back(Norm(gradient));
+    whole = std::hypot(whole, norms.back());
+  }
+  for (double& norm : norms) norm = std::max(norm, error * whole);
+  for (const Network::Operation& operation : network.operations()) {
+    if (!std::holds_alternative<BatchNormOp>(operation.kind)) continue;
+    const int before = operation.inputs[0] - 1;
+    const auto* const convolution =
+        before < 0
+            ? nullptr
+            : std::get_if<ConvolutionOp>(&network.operations()[before].kind);
+    if (convolution == nullptr || convolution->bias == kNoTensor) continue;
+    double& norm = norms[convolution->bias];
+    norm = std::max(norm, norms[convolution->weight]);
+  }
+  return norms;
+}
+
+}  // namespace
+
+absl::StatusOr<FirstStep> ReadFirstStep(const Network& network, double loss,
+                                        const std::string& folder) {
+  const std::string path = folder + kGradientsFile;
+  LOCKSTEP_ASSIGN_OR_RETURN(const Safetensors file, ReadSafetensors(path));
+  FirstStep step = {.loss = loss};
+  for (const TensorDescription& parameter : network.parameters()) {
+    const auto found = file.tensors.find(parameter.name);
+    if (found == file.tensors.end()) {
+      return absl::DataLossError(
+          absl::StrCat(path, ": no gradient of ", parameter.name));
+    }
+    step.gradients.push_back(found->second.Values<float>());
+  }
+  return step;
+}
+
+StepTolerance ToleranceOf(const Network& network, const StepCase& one) {
+  int64_t longest = 1;
+  int layers = 0, edges = 0;
+  for (size_t i = 0; i < network.operations().size(); ++i) {
+    const Shape& out = network.operations()[i].output;
+    const int64_t flops = FlopsOf(network, static_cast<int>(i));
+    edges += HasEdge(network.operations()[i].kind) ? 1 : 0;
+    if (flops == 0) continue;
+    ++layers;
+    longest =
+        std::max({longest, flops / 2 / out.size(), one.batch * out.h * out.w});
+  }
+  const bool single = one.type == DataType::kFloat32;
+  const double error =
+      4 * std::sqrt(2.0 * layers) *
+      (single ? 0x1p-24 * std::sqrt(static_cast<double>(longest)) : 0x1p-9);
+  // sqrt(2) is what two unrelated gradients of one norm differ by.
+  const double flipped = std::sqrt(edges * error);
+  return {.loss = error,
+          .gradient = edges == 0      ? error
+                      : flipped < 0.5 ? flipped
+                                      : 1.2};
+}
+
+absl::StatusOr<double> CompareFirstSteps(const Network& network,
+                                         const FirstStep& ours,
+                                         const FirstStep& theirs,
+                                         const StepTolerance& tolerance) {
+  const double apart = std::abs(ours.loss - theirs.loss);
+  if (!(apart <= tolerance.loss * std::max(1.0, std::abs(ours.loss)))) {
+    return absl::DataLossError(
+        absl::StrFormat("the loss of the first step is %.9g, ours %.9g",
+                        theirs.loss, ours.loss));
+  }
+  const std::vector<double> norms = LeastNorms(network, ours, tolerance.loss);
+  double largest = 0;
+  for (size_t i = 0; i < ours.gradients.size(); ++i) {
+    std::vector<float> difference = ours.gradients[i];
+    for (size_t j = 0; j < difference.size(); ++j) {
+      difference[j] -= theirs.gradients[i][j];
+    }
+    const double norm = norms[i];
+    const double share = norm > 0 ? Norm(difference) / norm : Norm(difference);
+    if (!(share <= tolerance.gradient)) {
+      return absl::DataLossError(absl::StrFormat(
+          "the gradient of %s differs by %.2g of its norm, allowed are %.2g",
+          network.parameters()[i].name, share, tolerance.gradient));
+    }
+    largest = std::max(largest, share);
+  }
+  return largest;
+}
+
+}  // namespace lockstep::benchmarks

@@ -1,0 +1,387 @@
+#include "benchmarks/step/step.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/run_command.h"
+#include "base/status_matchers.h"
+#include "benchmarks/harness/testing.h"
+#include "benchmarks/step/report.h"
+#include "benchmarks/step/roofline.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/networks/network.h"
+#include "models/networks/networks.h"
+#include "nlohmann/json.hpp"
+#include "report/document.h"
+#include "report/write.h"
+
+namespace lockstep::benchmarks {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::DoubleEq;
+using ::testing::DoubleNear;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::Optional;
+using ::testing::SizeIs;
+
+TEST(CasesOfTest, TakesOptionsWithTheirNetworkAndEachThreadsAndTypes) {
+  StepSettings settings = {.models = "vit:patch=4,depth=2,lenet,resnet34"};
+  ASSERT_THAT(ParseStepLists("1,2", "bfloat16", "", settings), IsOk());
+  const absl::StatusOr<std::vector<StepCase>> cases = CasesOf(settings);
+  ASSERT_THAT(cases, IsOk());
+  std::vector<std::string> names;
+  for (const StepCase& one : *cases) names.push_back(Name(one));
+  EXPECT_THAT(names,
+              testing::ElementsAre(
+                  "vit:patch=4,depth=2, batch 32, 1x28x28, 1 thread, bfloat16",
+                  "vit:patch=4,depth=2, batch 32, 1x28x28, 2 threads, bfloat16",
+                  "lenet, batch 256, 1x28x28, 1 thread, bfloat16",
+                  "lenet, batch 256, 1x28x28, 2 threads, bfloat16",
+                  "resnet34, batch 16, 3x112x112, 1 thread, bfloat16",
+                  "resnet34, batch 16, 3x112x112, 2 threads, bfloat16"));
+}
+
+// LeNet by hand: products of each layer forward, twice as many backward, but
+// for the image's gradient.
+TEST(StepFlopsTest, CountsLeNets) {
+  const int64_t forward[] = {2 * 26 * 26 * 20 * 9, 2 * 9 * 9 * 50 * 20 * 25,
+                             2 * 800 * 128, 2 * 128 * 10};
+  int64_t flops = -forward[0];
+  for (const int64_t layer : forward) flops += 3 * layer;
+  EXPECT_EQ(StepFlops(*CreateNetwork("lenet"), 256), 256 * flops);
+}
+
+TEST(WorkOfTest, CountsEachTensorOnce) {
+  const Network network = *CreateNetwork("lenet");
+  const int last = static_cast<int>(network.operations().size()) - 1;
+  const int64_t parameters = 128 * 10 + 10, in = 8 * 128, out = 8 * 10;
+  const OperationWork work = WorkOf(network, last, 8, DataType::kFloat32);
+  EXPECT_EQ(work.forward_bytes, 4 * (in + out + parameters));
+  EXPECT_EQ(work.backward_bytes, 4 * (out + 2 * in + 2 * parameters));
+  const OperationWork half = WorkOf(network, last, 8, DataType::kBFloat16);
+  EXPECT_EQ(half.forward_bytes, 2 * (in + out + parameters));
+  EXPECT_EQ(half.backward_bytes,
+            2 * (out + 2 * in + parameters) + 4 * parameters);
+}
+
+// LeNet's gradients, each of norm 1 but b1's, which is nothing but rounding.
+FirstStep ExampleStep(const Network& network) {
+  FirstStep step = {.loss = 2.25};
+  for (const TensorDescription& parameter : network.parameters()) {
+    int64_t size = 1;
+    for (const int64_t extent : parameter.shape) size *= extent;
+    step.gradients.emplace_back(
+        size,
+        parameter.name == "b1"
+            ? 1e-9f
+            : static_cast<float>(1 / std::sqrt(static_cast<double>(size))));
+  }
+  return step;
+}
+
+TEST(CompareFirstStepsTest, AcceptsRoundingAndNamesWhatIsWrong) {
+  const Network network = *CreateNetwork("lenet");
+  const StepTolerance tolerance =
+      ToleranceOf(network, {.spec = "lenet", .batch = 8});
+  EXPECT_LT(tolerance.gradient, 0.05);
+  const FirstStep ours = ExampleStep(network);
+  const auto compare = [&](const FirstStep& theirs) {
+    return CompareFirstSteps(network, ours, theirs, tolerance).status();
+  };
+  FirstStep rounded = ours;
+  rounded.gradients[0][0] *= 1 + 1e-5f;
+  rounded.gradients[1][0] = -1e-9f;  // b1's, of another sign.
+  rounded.loss += 1e-6;
+  EXPECT_THAT(compare(rounded), IsOk());
+  const auto wrong = [](const std::string& what) {
+    return StatusIs(absl::StatusCode::kDataLoss, HasSubstr(what));
+  };
+  FirstStep other = ours;
+  other.loss = 2.26;
+  EXPECT_THAT(compare(other), wrong("the loss of the first step is 2.26"));
+  other.loss = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_THAT(compare(other), wrong("the loss"));
+  for (const float bad :
+       {1.1f, 0.0f, -1.0f, std::numeric_limits<float>::quiet_NaN()}) {
+    for (const size_t parameter : {0, 5}) {  // W1 and b3.
+      other = ours;
+      for (float& value : other.gradients[parameter]) value *= bad;
+      EXPECT_THAT(compare(other),
+                  wrong(absl::StrCat("the gradient of ",
+                                     network.parameters()[parameter].name)))
+          << bad;
+    }
+  }
+}
+
+TEST(ParseNumbersTest, TakesNumbersAndReasons) {
+  EXPECT_THAT(ParseNumbers("timed 0.5 1e-3", "timed", 1),
+              IsOkAndHolds(std::vector<double>{0.5, 1e-3}));
+  EXPECT_THAT(ParseNumbers("cannot because", "timed", 1),
+              StatusIs(absl::StatusCode::kFailedPrecondition, "because"));
+  for (const char* answer : {"timed", "timed x", "timed nan", "lost 1", ""}) {
+    EXPECT_THAT(ParseNumbers(answer, "timed", 1),
+                StatusIs(absl::StatusCode::kInternal, HasSubstr("understood")));
+  }
+}
+
+// ResNet-34 of the bars: ours in 1 s, and in rounds that were twice as slow for
+// all in 2 s; two modes of the newest PyTorch and one of the system's.
+StepReport ExampleReport() {
+  StepResult result = {
+      .one = {.spec = "resnet34",
+              .batch = 16,
+              .input = {.channels = 3, .height = 112, .width = 112}},
+      .flops = 80'000'000'000,
+      .peaks = {100e9, 50e9, 100e9},
+      .rows = {
+          {.subject = "ours", .seconds = {1, 2, 1}, .memory_bytes = 200 << 20},
+          {.subject = "PyTorch 2.15.0 eager nchw",
+           .newest = true,
+           .seconds = {1.5, 3, 1.6},
+           .memory_bytes = 250 << 20},
+          {.subject = "PyTorch 2.15.0 compile nhwc",
+           .newest = true,
+           .seconds = {1.25, 2.4, 1.2},
+           .memory_bytes = 500 << 20},
+          {.subject = "PyTorch 1.13.0 eager nhwc",
+           .seconds = {1.1, 2.2, 1.1}}}};
+  DeriveStep(result);
+  return {.origin = ExampleOrigin("bazel run //benchmarks:step"),
+          .newest = "PyTorch 2.15.0 (python3)",
+          .results = {std::move(result)},
+          .missing = {"lenet: compile nchw: no compiler"}};
+}
+
+TEST(DeriveStepTest, ComparesRoundByRound) {
+  const StepReport report = ExampleReport();
+  const StepResult& result = report.results[0];
+  EXPECT_EQ(result.rows[0].step.median, 1);
+  EXPECT_EQ(result.rows[0].step.max, 2);
+  EXPECT_EQ(result.rows[0].images_per_second, 16);
+  EXPECT_THAT(result.rows[0].peak_share, Optional(DoubleEq(0.8)));
+  EXPECT_FALSE(result.rows[0].ratio.has_value());
+  EXPECT_THAT(result.rows[2].ratio->median, DoubleEq(1.2));
+  EXPECT_THAT(result.rows[2].ratio->max, DoubleEq(1.25));
+  // The fastest of the newest, though the system's is faster.
+  ASSERT_NE(BestPeer(result), nullptr);
+  EXPECT_EQ(BestPeer(result)->subject, "PyTorch 2.15.0 compile nhwc");
+}
+
+TEST(BarsTest, AreHeldAgainstTheNewestPyTorch) {
+  StepReport report = ExampleReport();
+  std::vector<report::Bar> bars = BarsOf(report);
+  ASSERT_THAT(bars, SizeIs(5));
+  EXPECT_FALSE(bars[0].value.has_value());
+  EXPECT_THAT(bars[2].value, Optional(DoubleEq(1.2)));
+  EXPECT_TRUE(bars[2].Met());
+  EXPECT_THAT(bars[4].value, Optional(DoubleEq(0.8)));
+  EXPECT_TRUE(bars[4].Met());
+  report.results[0].rows[0].memory_bytes = 251 << 20;
+  report.results[0].rows[2].ratio->median = 1.09;
+  bars = BarsOf(report);
+  EXPECT_FALSE(bars[2].Met());
+  EXPECT_FALSE(bars[4].Met());
+  // Neither another type, nor other threads, nor without that PyTorch.
+  for (const auto& change : std::vector<void (*)(StepResult&)>{
+           [](StepResult& result) { result.one.type = DataType::kBFloat16; },
+           [](StepResult& result) { result.one.threads = 2; },
+           [](StepResult& result) { result.one.batch = 8; },
+           [](StepResult& result) {
+             for (StepRow& row : result.rows) row.newest = false;
+           }}) {
+    StepReport other = ExampleReport();
+    change(other.results[0]);
+    EXPECT_FALSE(BarsOf(other)[2].value.has_value());
+  }
+}
+
+TEST(LayersOfTest, AddsUpWhatIsAlikeAndFindsWhatBounds) {
+  const Network network = *CreateNetwork("vit:depth=3");
+  const StepCase one = {.spec = "vit", .batch = 2};
+  const std::vector<double> seconds(network.operations().size(), 1e-3);
+  const std::vector<LayerRow> rows =
+      LayersOf(network, one, seconds, seconds, /*peak=*/1e9, /*copy=*/1e12);
+  int count = 0;
+  int64_t flops = 0;
+  for (const LayerRow& row : rows) {
+    count += row.count;
+    flops += row.flops;
+    EXPECT_THAT(row.forward_seconds, DoubleNear(1e-3 * row.count, 1e-9));
+    // Bytes cost next to nothing here.
+    EXPECT_EQ(row.memory_bound, row.flops == 0) << row.what;
+  }
+  EXPECT_EQ(count, static_cast<int>(network.operations().size()));
+  EXPECT_EQ(flops, StepFlops(network, 2));
+  EXPECT_LT(rows.size(), network.operations().size() / 2);
+  EXPECT_EQ(rows[0].count, 6);  // Layer norms, or additions.
+}
+
+TEST(StepDocumentTest, HoldsTheNumbersAndGrows) {
+  StepReport report = ExampleReport();
+  const report::Document document = StepDocument(report);
+  const std::string text = report::TerminalText(document);
+  EXPECT_THAT(
+      text,
+      AllOf(HasSubstr("\nresnet34, batch 16, 3x112x112, 1 thread, float32\n"),
+            HasSubstr("\nours                              1000     "
+                      "1000..2000     16.0   80%    200                  -\n"),
+            HasSubstr("1.20 (1.20..1.25)\n"),
+            HasSubstr("not available: lenet: compile nchw: no compiler"),
+            HasSubstr("at least 1.1 times as fast as PyTorch")));
+  ExpectNarrow(text);
+  EXPECT_THAT(text, testing::StartsWith(report::TerminalText(
+                        StepDocument(report, /*finished=*/false))));
+  const report::Value& result = document.data["results"][0];
+  EXPECT_EQ(result["model"], "resnet34");
+  EXPECT_EQ(result["subjects"][2]["ratio"]["median"], 1.2);
+  EXPECT_TRUE(result["subjects"][3]["memory_bytes"].is_null());
+  EXPECT_EQ(document.bars[2].Outcome(), "1.20: met");
+}
+
+// The command.
+
+constexpr char kTiny[] =
+    " --batch=2 --rounds=1 --threads=1 --types=float32 --seconds=1";
+
+CommandOutcome RunStep(const std::string& flags) {
+  return RunCommand(absl::StrCat("benchmarks/step/step ", flags),
+                    /*deadline_seconds=*/200);
+}
+
+// A peer that is our own side, after `tamper` was done to the file of weights.
+std::string OwnPeer(const std::string& tamper) {
+  return MakePython(absl::StrCat(
+      "echo lockstep: ready 9.9; read line; file=${line##* }/case.safetensors;",
+      tamper, ";{ echo \"$line\"; cat; } | benchmarks/step/step --worker | ",
+      "sed -u 1d"));
+}
+
+TEST(StepCommandTest, MeasuresOursByLayerInBothTypesAndThreads) {
+  const std::string path = TestPath(".json");
+  const CommandOutcome outcome = RunStep(absl::StrCat(
+      kTiny, " --models=lenet,vit:depth=1 --types=float32,bfloat16 --peers= ",
+      "--threads=1,2 --layers --json=", path));
+  ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("where ours goes"));
+  const nlohmann::json json = ReadJson(path);
+  ASSERT_EQ(json["results"].size(), 8u);
+  for (const auto& result : json["results"]) {
+    ASSERT_EQ(result["subjects"].size(), 1u);
+    EXPECT_GT(result["subjects"][0]["images_per_second"], 0);
+    EXPECT_GT(result["layers"][0]["backward_seconds"], 0) << result;
+  }
+}
+
+TEST(StepCommandTest, TakesTurnsWithAPeerThatAgrees) {
+  const std::string path = TestPath(".json");
+  const CommandOutcome outcome = RunStep(absl::StrCat(
+      kTiny, " --models=lenet --peers=eager --python=", OwnPeer("true"),
+      " --rounds=3 --json=", path));
+  ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
+  const nlohmann::json result = ReadJson(path)["results"][0];
+  ASSERT_EQ(result["subjects"].size(), 3u) << outcome.output;
+  EXPECT_EQ(result["subjects"][1]["subject"], "PyTorch 9.9 eager nchw");
+  EXPECT_EQ(result["subjects"][1]["seconds"].size(), 3u);
+  EXPECT_EQ(result["subjects"][1]["gradient_error"], 0);
+}
+
+// The control: one weight of 16,000 is another.
+TEST(StepCommandTest, FailsIfAPeerComputesSomethingElse) {
+  const std::string tampered = OwnPeer(
+      "printf '\\000\\000\\240\\100' | dd of=\"$file\" conv=notrunc "
+      "bs=1 seek=$((8 + $(od -An -t u8 -N 8 \"$file\"))) 2>/dev/null");
+  const std::string wrong_loss = MakePython(
+      "echo lockstep: ready 9.9; read line; echo lockstep: loaded; read line;"
+      "echo lockstep: loss 3.5; cat");
+  const std::pair<std::string, const char*> cases[] = {
+      {tampered, "of the first step is"},
+      {wrong_loss, "the loss of the first step is 3.5, ours 2.3"}};
+  for (const auto& [python, why] : cases) {
+    const CommandOutcome outcome = RunStep(
+        absl::StrCat(kTiny, " --models=lenet --peers=eager --python=", python));
+    EXPECT_EQ(outcome.exit_status, 1);
+    EXPECT_THAT(outcome.output,
+                AllOf(HasSubstr("\nstep: lenet, batch 2, "), HasSubstr(why)));
+  }
+}
+
+// What no peer can do is named, and the others go on.
+TEST(StepCommandTest, NamesAPeerThatFails) {
+  const std::pair<std::string, const char*> cases[] = {
+      {"/bin/false", "it ended with exit status 1"},
+      {MakePython("echo lockstep: missing No module named torch"),
+       "No module named torch"},
+      {MakePython("echo lockstep: ready 9.9; read line;"
+                  "echo lockstep: cannot RuntimeError: no compiler; cat"),
+       "RuntimeError: no compiler"}};
+  for (const auto& [python, why] : cases) {
+    const CommandOutcome outcome = RunStep(absl::StrCat(
+        kTiny, " --models=lenet --peers=compile --python=", python));
+    EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+    std::string text = outcome.output;
+    for (char& c : text) c = c == '\n' ? ' ' : c;
+    EXPECT_THAT(text, AllOf(HasSubstr("compile nchw: "), HasSubstr(why),
+                            HasSubstr(" ours ")));
+  }
+}
+
+// Every kind of operation agrees with PyTorch's, if there is one.
+TEST(StepCommandTest, AgreesWithPyTorchIfThereIsOne) {
+  const std::string path = TestPath(".json");
+  const CommandOutcome outcome = RunStep(absl::StrCat(
+      kTiny, " --batch=8 --image_size=56 --channels=2 --peers=eager ",
+      "--models=lenet_bn,torchvision_resnet18:width=8,vit:depth=1,width=16,"
+      "heads=2 ",
+      "--json=", path));
+  ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
+  const nlohmann::json json = ReadJson(path);
+  if (json["peer"].is_null()) {
+    EXPECT_THAT(outcome.output, HasSubstr("not available"));
+    return;
+  }
+  for (const auto& result : json["results"]) {
+    EXPECT_EQ(result["subjects"].size(), 3u) << outcome.output;
+  }
+}
+
+// Every wrong flag: exit status 2, one line, and the flag in it.
+TEST(StepCommandTest, NamesAFlagThatIsWrong) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"--models=alexnet", "--models: alexnet: no such model"},
+      {"--models=lenet:width=3", "--models: lenet:width=3: "},
+      {"--models=vit:dropout=0.1", "--models: vit:dropout=0.1: no peer"},
+      {"--models=vit --image_size=29", "--models: "},
+      {"--batch=-1", "--batch"},
+      {"--channels=65", "--channels"},
+      {"--image_size=5000", "--image_size"},
+      {"--classes=0", "--classes"},
+      {"--threads=0", "--threads has '0'"},
+      {"--threads=1,two", "--threads has 'two'"},
+      {"--types=float16", "--types: 'float16'"},
+      {"--peers=jax", "--peers: 'jax'"},
+      {"--rounds=-1", "--rounds"},
+      {"--seconds=0", "--seconds: 0"},
+      {"--timeout=nan", "--timeout: nan"},
+      {"--json=/absent/folder/x.json", "--json: cannot write to /absent"},
+      {"fast", "'fast'"}};
+  for (const auto& [flags, expected] : cases) {
+    ExpectUsageError(RunStep(flags), "step", flags, expected);
+  }
+}
+
+TEST(StepCommandTest, ExplainsItsFlags) {
+  ExpectUsage(RunStep("--help"), "step", kTableColumns);
+}
+
+}  // namespace
+}  // namespace lockstep::benchmarks

@@ -1,0 +1,285 @@
+"""A training step of PyTorch's, for the command `step` to time.
+
+The network is built from the operations that our own is described by, with
+PyTorch's functions for each: what torchvision's and timm's modules call.
+
+Lines of standard input, and what is answered:
+  load THREADS float32|bfloat16 eager|compile nchw|nhwc FOLDER   loaded
+  first     step; its gradients go to the folder                 loss LOSS
+  memory    bytes beyond weights, in steps                       memory BYTES
+  time SECONDS   steps for about so long, at least one           timed SECONDS...
+  ddp RANK WORLD_SIZE LEARNING_RATE IMAGES STEPS
+                 steps as a rank of DistributedDataParallel, on the first images
+                 of the batch       stepped SAME_PARAMETERS LOSS SECONDS...
+What fails is answered with "cannot" and why.
+"""
+import json
+import mmap
+import os
+import struct
+import sys
+import time
+
+LEARNING_RATE = 1e-4
+
+
+def answer(*words):
+    print("lockstep:", *words, flush=True)
+
+
+def resident(key):
+    """Bytes, by a line of /proc/self/status."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) << 10 for line in status
+                    if line.startswith(key + ":"))
+
+
+def open_tensors(torch, path):
+    """A safetensors file's tensors, which are the file's memory, and metadata."""
+    with open(path, "r+b") as file:
+        memory = mmap.mmap(file.fileno(), 0)
+    size, = struct.unpack("<Q", memory[:8])
+    header = json.loads(memory[8:8 + size])
+    metadata = header.pop("__metadata__", {})
+    types = {"F32": (torch.float32, 4), "I32": (torch.int32, 4),
+             "I64": (torch.int64, 8)}
+    tensors = {}
+    for name, entry in header.items():
+        begin, end = entry["data_offsets"]
+        dtype, item = types[entry["dtype"]]
+        tensors[name] = torch.frombuffer(
+            memory, dtype=dtype, offset=8 + size + begin,
+            count=(end - begin) // item).view(entry["shape"])
+    return tensors, metadata
+
+
+def attention(torch, op, qkv):
+    n, length, width = qkv.shape
+    head = width // 3 // op["heads"]
+    q, k, v = qkv.view(n, length, 3, op["heads"], head).permute(2, 0, 3, 1, 4)
+    functional = torch.nn.functional
+    if hasattr(functional, "scaled_dot_product_attention"):
+        y = functional.scaled_dot_product_attention(q, k, v)
+    else:
+        y = ((q * head ** -0.5) @ k.transpose(-2, -1)).softmax(-1) @ v
+    return y.transpose(1, 2).reshape(n, length, width // 3)
+
+
+def batch_norm(torch, op, get, x, *added):
+    get("batches").add_(1)
+    y = torch.nn.functional.batch_norm(
+        x, get("mean"), get("variance"), get("weight"), get("bias"),
+        training=True, momentum=0.1, eps=op["epsilon"])
+    for other in added:
+        y += other
+    return torch.relu_(y) if op["relu"] else y
+
+
+def linear(torch, op, get, x):
+    functional = torch.nn.functional
+    if not op["per_position"]:
+        x = x.flatten(1)
+    if op["inputs_first"]:
+        y = torch.addmm(get("bias"), x, get("weight"))
+    else:
+        y = functional.linear(x, get("weight"), get("bias"))
+    return torch.relu_(y) if op["relu"] else y
+
+
+def convolution(torch, op, get, x):
+    y = torch.nn.functional.conv2d(x, get("weight"), get("bias"), op["stride"],
+                                   op["padding"])
+    return torch.relu_(y) if op["relu"] else y
+
+
+def pool(torch, op, get, x):
+    call = (torch.nn.functional.max_pool2d if op["maximum"]
+            else torch.nn.functional.avg_pool2d)
+    return call(x, op["kernel"], op["stride"], op["padding"])
+
+
+def embed(torch, op, get, x):
+    x = x.flatten(2).transpose(1, 2)
+    first = get("class_token").expand(x.shape[0], -1, -1)
+    return torch.cat((first, x), 1) + get("position")
+
+
+KINDS = {
+    "convolution": convolution,
+    "linear": linear,
+    "batch_norm": batch_norm,
+    "pool": pool,
+    "global_average_pool":
+        lambda torch, op, get, x: torch.nn.functional.adaptive_avg_pool2d(x, 1),
+    "layer_norm": lambda torch, op, get, x: torch.nn.functional.layer_norm(
+        x, x.shape[-1:], get("weight"), get("bias"), op["epsilon"]),
+    "gelu": lambda torch, op, get, x: torch.nn.functional.gelu(x),
+    "attention": lambda torch, op, get, x: attention(torch, op, x),
+    "embed": embed,
+    "first_position": lambda torch, op, get, x: x[:, 0],
+    "add": lambda torch, op, get, x, branch: x + branch,
+}
+
+
+class Step:
+    def __init__(self, torch, threads, dtype, mode, layout, folder):
+        torch.set_num_threads(int(threads))
+        self.torch = torch
+        self.folder = folder
+        self.before = resident("RssAnon")
+        tensors, metadata = open_tensors(torch, folder + "/case.safetensors")
+        network = json.loads(metadata["network"])
+        self.operations = network["operations"]
+        # Each value is let go after its last use.
+        last = {value: i for i, op in enumerate(self.operations)
+                for value in op["inputs"]}
+        self.drops = [[v for v in set(op["inputs"]) if last[v] == i]
+                      for i, op in enumerate(self.operations)]
+        memory = (torch.channels_last if layout == "nhwc"
+                  else torch.contiguous_format)
+
+        def own(tensor):
+            tensor = tensor.clone()
+            return (tensor.to(memory_format=memory) if tensor.dim() == 4
+                    else tensor)
+
+        self.parameters = {name: torch.nn.Parameter(own(tensors.pop(name)))
+                           for name in network["parameters"]}
+        self.buffers = {name: own(tensors.pop(name))
+                        for name in network["buffers"]}
+        images = tensors.pop("input.images").permute(0, 3, 1, 2)
+        self.images = images.clone(memory_format=memory)
+        self.labels = tensors.pop("input.labels").long()
+        if tensors:
+            raise KeyError("tensors that nobody uses: " + ", ".join(tensors))
+        self.weight_bytes = sum(
+            t.numel() * t.element_size()
+            for t in (*self.parameters.values(), *self.buffers.values()))
+        self.cast = dtype == "bfloat16"
+        self.loss = self.forward
+        if mode == "compile":
+            self.loss = torch.compile(self.forward, dynamic=False)
+        self.optimizer = torch.optim.SGD(list(self.parameters.values()),
+                                         LEARNING_RATE, foreach=True)
+
+    def forward(self):
+        with self.torch.autocast("cpu", self.torch.bfloat16, enabled=self.cast):
+            return self.network_loss()
+
+    def network_loss(self):
+        values = {0: self.images}
+        for i, op in enumerate(self.operations):
+            def get(key):
+                name = op.get(key)
+                found = self.parameters.get(name)
+                return self.buffers.get(name) if found is None else found
+
+            inputs = [values[v] for v in op["inputs"]]
+            for v in self.drops[i]:
+                del values[v]
+            x = KINDS[op["kind"]](self.torch, op, get, *inputs)
+            values[i + 1] = x
+            del inputs
+        del values
+        return self.torch.nn.functional.cross_entropy(x.flatten(1), self.labels)
+
+    def backward(self):
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.loss()
+        loss.backward()
+        return loss
+
+    def first(self):
+        loss = self.backward()
+        written, _ = open_tensors(self.torch,
+                                  self.folder + "/gradients.safetensors")
+        for name, parameter in self.parameters.items():
+            written.pop(name).copy_(parameter.grad)
+        self.optimizer.step()
+        if written:
+            raise KeyError("no gradients of: " + ", ".join(written))
+        return "loss", repr(loss.item())
+
+    def take(self):
+        loss = self.backward()
+        self.optimizer.step()
+        return loss
+
+    def memory(self):
+        """The peak of what is resident and of no file during three steps,
+        without what was before anything was loaded, and without weights."""
+        self.take()
+        self.optimizer.zero_grad(set_to_none=True)
+        with open("/proc/self/clear_refs", "w") as file:
+            file.write("5")  # The peak begins again from here.
+        for _ in range(3):
+            self.take()
+        peak = resident("VmHWM") - resident("RssFile")
+        return "memory", peak - self.before - self.weight_bytes
+
+    def time(self, seconds):
+        samples = []
+        start = time.perf_counter()
+        while not samples or samples[-1] - start < float(seconds):
+            loss = self.take()
+            samples.append(time.perf_counter())
+        if not loss.item() == loss.item():
+            raise ArithmeticError("its loss is not a number")
+        return ("timed", *(b - a for a, b in zip([start] + samples, samples)))
+
+    def ddp(self, rank, world_size, learning_rate, images, steps):
+        """Each rank has its own labels, so that without sums of gradients they
+        would not end with the same parameters."""
+        torch, dist = self.torch, self.torch.distributed
+        self.optimizer.param_groups[0]["lr"] = float(learning_rate)
+        self.images = self.images[:int(images)]
+        self.labels = self.labels.roll(int(rank))[:int(images)]
+        if int(world_size) > 1:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+            dist.init_process_group("gloo", "file://" + self.folder + "/meet",
+                                    rank=int(rank), world_size=int(world_size))
+            module = torch.nn.Module()
+            for i, parameter in enumerate(self.parameters.values()):
+                module.register_parameter("p%d" % i, parameter)
+            for i, buffer in enumerate(self.buffers.values()):
+                module.register_buffer("b%d" % i, buffer)
+            module.forward = self.forward
+            self.loss = torch.nn.parallel.DistributedDataParallel(module)
+        samples = [time.perf_counter()]
+        for _ in range(int(steps)):
+            loss = self.take().item()
+            samples.append(time.perf_counter())
+        if not abs(loss) < float("inf"):
+            raise ArithmeticError("its loss is not a number")
+        same = True
+        for parameter in self.parameters.values() if int(world_size) > 1 else ():
+            own = parameter.detach().contiguous()
+            first = own.clone()
+            dist.broadcast(first, 0)
+            same = same and torch.equal(first, own)
+        return ("stepped", int(same), loss,
+                *(b - a for a, b in zip(samples, samples[1:])))
+
+
+def main():
+    try:
+        import torch
+    except Exception as error:  # Whatever a broken installation raises.
+        answer("missing", str(error).split("\n")[0])
+        return
+    answer("ready", torch.__version__)
+    step = None
+    for line in sys.stdin:
+        command, *words = line.rstrip("\n").split(" ", 5)
+        try:
+            if command == "load":
+                step = Step(torch, *words)
+                answer("loaded")
+            else:
+                answer(*getattr(step, command)(*words))
+        except Exception as error:
+            text = str(error).strip().split("\n")[0]
+            answer("cannot", type(error).__name__ + ": " + text)
+
+
+main()

@@ -1,0 +1,143 @@
+#include "collectives/host/staged.h"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "absl/status/status.h"
+#include "base/data_types.h"
+#include "base/status_macros.h"
+#include "collectives/algorithms/reduction.h"
+#include "collectives/algorithms/schedule.h"
+#include "collectives/collective.h"
+#include "collectives/communicator.h"
+#include "collectives/host/group_member.h"
+#include "collectives/host/shared_region.h"
+
+namespace lockstep {
+
+StagedReduction::StagedReduction(GroupMember& member)
+    : member_(member),
+      rank_(member.rank()),
+      world_size_(member.world_size()),
+      all_reduce_all_(world_size_ == 2),
+      part_bytes_(PieceBytes(member.region().shape()) / world_size_) {}
+
+bool StagedReduction::Takes(const Collective& call) const {
+  return call.operation == Operation::kAllReduce && world_size_ > 1;
+}
+
+// Between two ranks, of which each has a core, a message that outgrows the
+// caches goes in small pieces, which are in the caches still when they are
+// read; others have fewer meetings.
+int64_t StagedReduction::PartBytes(const Collective& call) const {
+  const bool small_pieces =
+      all_reduce_all_ && part_bytes_ >= 4 * kCacheLineBytes &&
+      call.input.size_bytes() > 4 * world_size_ * part_bytes_;
+  return small_pieces ? part_bytes_ / 4 / kCacheLineBytes * kCacheLineBytes
+                      : part_bytes_;
+}
+
+Segment StagedReduction::PartOf(const Collective& call, int index,
+                                int64_t piece) const {
+  return PieceOf(SegmentOf(call.input.count, world_size_, index),
+                 PartBytes(call) / SizeOf(call.input.type), piece);
+}
+
+// How far apart parts of a piece are staged: the first is the longest.
+int64_t StagedReduction::Stride(const Collective& call, int64_t piece) const {
+  const int64_t bytes = PartOf(call, 0, piece).count * SizeOf(call.input.type);
+  return (bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
+}
+
+std::byte* StagedReduction::Staged(const Collective& call, int from, int index,
+                                   int64_t piece) const {
+  return member_.region().pieces(from).data() + places_[piece % 3] +
+         index * Stride(call, piece);
+}
+
+// Pieces are staged one behind the other, as far as there is memory: so also
+// short messages come back to a line only after a while. Where a line is
+// written soon after another core has read it, that was seen to take twice as
+// long.
+//
+// What is overwritten was read before the last meeting, since the memory of the
+// two pieces before this one is another.
+void StagedReduction::Stage(const Collective& call, int64_t piece) {
+  const int64_t bytes = world_size_ * Stride(call, piece);
+  const auto room = static_cast<int64_t>(member_.region().pieces(rank_).size());
+  if (!touched_) {
+    for (int peer = 0; peer < world_size_; ++peer) {
+      TouchPages(member_.region().pieces(peer));
+    }
+    touched_ = true;
+  }
+  if (next_place_ + bytes > room) next_place_ = 0;
+  places_[piece % 3] = next_place_;
+  next_place_ += bytes;
+  for (int i = 0; i < world_size_; ++i) {
+    if (i == rank_ && !all_reduce_all_) continue;
+    const Segment part = PartOf(call, i, piece);
+    const ConstBuffer from = call.input.Part(part.begin, part.count);
+    std::memcpy(Staged(call, rank_, i, piece), from.data,
+                static_cast<size_t>(from.size_bytes()));
+  }
+}
+
+void StagedReduction::Reduce(const Collective& call, int64_t piece) {
+  const Reduction reduction(call.input.type, call.op, world_size_);
+  std::array<const void*, kMaxWorldSize> inputs;
+  const auto from = std::span(inputs).first(static_cast<size_t>(world_size_));
+  for (int index = 0; index < world_size_; ++index) {
+    const Segment part = PartOf(call, index, piece);
+    if (!Reduces(index) || part.count == 0) continue;
+    for (int i = 0; i < world_size_; ++i) {
+      const int peer = call.uniform ? i : (index + i) % world_size_;
+      inputs[i] = peer == rank_ ? call.input.Part(part.begin, part.count).data
+                                : Staged(call, peer, index, piece);
+    }
+    void* const outputs[] = {call.output.Part(part.begin, part.count).data,
+                             Staged(call, rank_, index, piece)};
+    const auto to = std::span(outputs).first(all_reduce_all_ ? 1 : 2);
+    if (call.uniform) {
+      reduction.FoldTree(from, to, part.count);
+    } else {
+      reduction.Fold(from, to, part.count);
+    }
+  }
+}
+
+void StagedReduction::CopyOut(const Collective& call, int64_t piece) {
+  for (int i = 1; i < world_size_; ++i) {
+    const int peer = (rank_ + i) % world_size_;
+    if (Reduces(peer)) continue;
+    const Segment part = PartOf(call, peer, piece);
+    const Buffer to = call.output.Part(part.begin, part.count);
+    std::memcpy(to.data, Staged(call, peer, peer, piece),
+                static_cast<size_t>(to.size_bytes()));
+  }
+}
+
+absl::Status StagedReduction::Run(const Collective& call, bool all_staged,
+                                  bool staged) {
+  if (!staged) Stage(call, 0);
+  if (!all_staged) LOCKSTEP_RETURN_IF_ERROR(member_.Complete());
+  const int64_t pieces =
+      PieceCount(SegmentOf(call.input.count, world_size_, 0).count,
+                 PartBytes(call) / SizeOf(call.input.type));
+  for (int64_t piece = 0; piece < pieces; ++piece) {
+    if (piece > 0) CopyOut(call, piece - 1);
+    Reduce(call, piece);
+    const bool last = piece + 1 == pieces;
+    if (!last) Stage(call, piece + 1);
+    if (!last || !all_reduce_all_) {
+      LOCKSTEP_RETURN_IF_ERROR(member_.Complete());
+    }
+  }
+  CopyOut(call, pieces - 1);
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep

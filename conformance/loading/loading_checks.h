@@ -1,0 +1,93 @@
+// What becomes of a data set's samples on their way into batches, and the
+// checks behind the claim "the pixels of a sample do not depend on ranks,
+// workers or order".
+#ifndef LOCKSTEP_CONFORMANCE_LOADING_LOADING_CHECKS_H_
+#define LOCKSTEP_CONFORMANCE_LOADING_LOADING_CHECKS_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "conformance/mutant.h"
+#include "models/data/loader.h"
+
+namespace lockstep::conformance {
+
+// How two epochs of kLoadingSamples samples are loaded. All have the same
+// image, so that only what is drawn can tell them apart, and a label each.
+struct LoadingCase {
+  int world_size = 1;
+  int workers = 0;
+  int64_t batch_size = 1000;  // Global.
+  bool contiguous = false;    // Or strided.
+  bool shuffled = false;  // By seed and epoch; else in the data set's order.
+  bool mixtures = true;   // Besides every other augmentation.
+  uint64_t seed = 1;
+
+  std::string name() const;
+};
+
+inline constexpr int64_t kLoadingSamples = 23;
+inline constexpr int64_t kLoadingEpochs = 2;
+
+// A sample as a model would get it.
+struct LoadedSample {
+  int rank = 0;
+  int64_t place = 0;  // In the rank's part of its batch.
+  SampleLabel label;
+  std::vector<float> pixels;
+};
+
+// By epoch and index; with kLoadingEpochs * kLoadingSamples entries.
+using LoadedSamples = std::map<std::pair<int64_t, int64_t>, LoadedSample>;
+
+// Wraps the source of one rank.
+using SourceMutation = std::function<std::unique_ptr<SampleSource>(
+    SampleSource& real, const LoadingCase& c, int rank)>;
+
+// The rank's parts of the batches of one epoch.
+std::vector<std::vector<int64_t>> PartsOf(const LoadingCase& c, int64_t epoch,
+                                          int rank);
+
+// Loads by a Loader for each rank, through the mutation unless it is null.
+// Errors: the loader's; kInternal if a sample is not loaded once.
+absl::StatusOr<LoadedSamples> LoadByLoaders(
+    const LoadingCase& c, const SourceMutation& mutate = nullptr);
+
+// Loads by training with a Trainer on ranks that are threads, which shuffles.
+// Only without mixtures.
+absl::StatusOr<LoadedSamples> LoadByTrainer(const LoadingCase& c);
+
+inline constexpr const char* kLoadingChecks[] = {
+    "RunsAgree", "EpochsDiffer", "SamplesDiffer", "SeedsDiffer"};
+
+// How far apart the mutants' seeds are, so that no cause looks like another.
+inline constexpr uint64_t kThreadStride = 100;
+inline constexpr uint64_t kWorldSizeStride = 10'000;
+
+// Has every sample, in each epoch, the pixels and the label of `one`, a run on
+// one rank without workers, in the data set's order? Error: kDataLoss: the
+// check's name, the first sample that differs, and the cause, if one gives the
+// pixels of all samples: draws that depend on the rank, the number of ranks,
+// the thread, the place in the batch, or what was drawn before.
+absl::Status CheckRunsAgree(const LoadingCase& c, const LoadedSamples& one,
+                            const LoadedSamples& run);
+// Are other pixels drawn for a sample in another epoch, for another sample of
+// the same pixels, with another seed?
+absl::Status CheckEpochsDiffer(const LoadedSamples& run);
+absl::Status CheckSamplesDiffer(const LoadedSamples& run);
+absl::Status CheckSeedsDiffer(const LoadedSamples& run,
+                              const LoadedSamples& other_seed);
+
+// Each mutant, planted in loaders.
+MutantSuite LoadingMutants();
+
+}  // namespace lockstep::conformance
+
+#endif  // LOCKSTEP_CONFORMANCE_LOADING_LOADING_CHECKS_H_

@@ -1,0 +1,103 @@
+// What one rank computes: any network's outputs, loss, gradients and running
+// statistics, from its description and the operations' definitions, in plain
+// loops; in float64, in float32 to see what rounding does, or in float64 with a
+// bound on how far float32 can be.
+#ifndef LOCKSTEP_CONFORMANCE_REFERENCE_NETWORK_REFERENCE_H_
+#define LOCKSTEP_CONFORMANCE_REFERENCE_NETWORK_REFERENCE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "conformance/reference/bounded.h"
+#include "models/model.h"
+#include "models/networks/network.h"
+
+namespace lockstep::conformance {
+
+// In training, whether an element of a random layer (AttentionOp::layer and so
+// on) is kept, of the sample with that number (Batch::samples); rate: with what
+// probability it should not be. Elements count as they lie: of dropout position
+// * channels + channel, of attention (head * length + query) * length + key; an
+// addition's branch is element 0.
+using KeepMask = std::function<bool(int layer, double rate, int64_t sample,
+                                    int64_t element)>;
+
+// One forward pass, from which backward passes can be asked. T is double,
+// float, or BoundedNumber, which knows convolutions, linear layers, their ReLUs
+// and average pools. The derivatives of ReLU at zero are zero; of a window's
+// equal maxima the first counts. What does not fit ends the process.
+template <typename T>
+class NetworkReference {
+ public:
+  // parameters, running: flat, as CreateParameters(network).values() and
+  // CreateBuffers(network).floats() lay them out. The network, the parameters
+  // and the batch's spans are borrowed while this object lives. batch: at least
+  // one sample; in training, at least two values per channel of a batch norm.
+  // keep: null if all elements are kept. world_size: as BoundedReference has
+  // it.
+  // Cost: some 2 GFLOP/s in float64, twice as many FLOPs for Gradient.
+  NetworkReference(const Network& network, std::span<const T> parameters,
+                   std::span<const T> running, const Batch& batch,
+                   bool training, KeepMask keep = nullptr, int world_size = 1);
+
+  std::vector<T> outputs;  // [n, classes].
+  std::vector<T> losses;   // By sample.
+  T loss_sum = {};
+  int64_t correct = 0;
+  // The running statistics after this batch.
+  std::vector<T> running;
+  // By operation with a ReLU or with maxima, what decides its derivative: the
+  // ReLU's inputs, and by how much each maximum above zero exceeds the next.
+  std::vector<std::vector<T>> switches;
+
+  // Of scale * loss_sum, all parameters, flat. Only after training.
+  std::vector<T> Gradient(double scale) const;
+  // Likewise, with a scale for each sample's loss.
+  std::vector<T> Gradient(std::span<const double> scales) const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+// Whether the parameter is a batch norm's.
+bool IsNorm(const Network& network, int parameter);
+// Whether it is a convolution's bias that goes straight into a batch norm,
+// which takes every constant away: its gradient in training is zero.
+bool HasZeroGradient(const Network& network, int parameter);
+
+// Loss and gradients of the mean loss of a whole batch.
+struct BoundedStep {
+  double loss_sum = 0;        // Over the batch, not its mean.
+  double loss_sum_bound = 0;  // For float32 losses.
+  Bounded gradient;           // Of loss_sum / samples; all parameters, flat.
+};
+
+// Them, and how far a float32 implementation may be from each if its samples
+// are spread in any way over up to `world_size` ranks that sum their gradients
+// in any order. Of networks that BoundedNumber knows.
+//
+// parameters and batch are float32 already, so no error is charged for them.
+// The bound is rigorous under the assumptions named here and never tuned. It
+// follows every tensor from the images to the gradients:
+// - Convolutions, linear layers, average pools and their gradients are sums of
+//   products (bounded.h). The sum over ranks regroups the same terms: it adds
+//   `world_size` at most.
+// - ReLU does not enlarge an error. Where float32 may see the other sign of z
+//   (|z| <= bound) its derivative may be the other one too: the bound on the
+//   gradient is then |delta| + bound(delta).
+// - Softmax: log p moves by at most bound(z_k) + max_j bound(z_j), since
+//   log-sum-exp is 1-Lipschitz in the maximum norm; exp and log are taken to be
+//   within 4 ulp (8 u); p as a quotient or as exp of the log-probability, with
+//   the maximum subtracted first; the scale 1/n rounded and applied before or
+//   after the subtraction of the label.
+BoundedStep BoundedReference(const Network& network,
+                             std::span<const float> parameters,
+                             const Batch& batch, int world_size);
+
+}  // namespace lockstep::conformance
+
+#endif  // LOCKSTEP_CONFORMANCE_REFERENCE_NETWORK_REFERENCE_H_

@@ -1,0 +1,706 @@
+// The float64 reference of every network against PyTorch and against the slopes
+// of its own loss; its error bounds against float32.
+#include "conformance/reference/network_reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <map>
+#include <memory>
+#include <numbers>
+#include <numeric>
+#include <random>
+#include <span>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/data_types.h"
+#include "base/run_command.h"
+#include "base/slice.h"
+#include "base/status_matchers.h"
+#include "conformance/reference/bounded.h"
+#include "conformance/reference/lenet_reference.h"
+#include "conformance/reference/network_inputs.h"
+#include "gtest/gtest.h"
+#include "models/data/dataset.h"
+#include "models/io/safetensors.h"
+#include "models/model.h"
+#include "models/networks/network.h"
+#include "models/networks/networks.h"
+
+namespace lockstep::conformance {
+namespace {
+
+// 1 + 2^-24 rounds to 1: n such additions lose n * 2^-24 together, the worst
+// that a float32 sum can do. The bound must hold, and not by much.
+TEST(BoundedTest, WorstCaseSumIsWithinTheBoundAndCloseToIt) {
+  for (const int64_t n : {1, 2, 3, 10, 500, 4096}) {
+    std::vector<float> terms(n + 1, 0x1p-24f);
+    terms[0] = 1;
+    float sum = 0;
+    for (const float term : terms) sum += term;
+    BoundedSum exact;
+    for (const float term : terms) exact += BoundedSum(term);
+    const BoundedNumber got = exact.Finish();
+    const double error = std::abs(sum - got.value);
+    EXPECT_EQ(error, static_cast<double>(n) * 0x1p-24);
+    EXPECT_LE(error, got.bound);
+    EXPECT_LE(got.bound, 2.01 * error);
+  }
+}
+
+// The factors' own bounds e and f come out as |a| f + e |b| + e f.
+TEST(BoundedTest, FactorsPassTheirBoundsOn) {
+  const BoundedNumber got =
+      (BoundedSum({2, 0.5}) * BoundedSum({-3, 0.25})).Finish();
+  EXPECT_EQ(got.value, -6);
+  EXPECT_GE(got.bound, 2 * 0.25 + 3 * 0.5 + 0.5 * 0.25);
+  EXPECT_NEAR(got.bound, 2 * 0.25 + 3 * 0.5 + 0.5 * 0.25, 1e-5);
+}
+
+TEST(BoundedTest, ZeroTermsAreExact) {
+  BoundedSum zeros = BoundedSum(0.0) * BoundedSum({3, 1});
+  zeros += BoundedSum();
+  EXPECT_EQ(zeros.Finish().value, 0);
+  EXPECT_EQ(zeros.Finish().bound, 0);
+  EXPECT_EQ(Gamma(0), 0);
+}
+
+TEST(BoundedTest, LargestErrorIsInBounds) {
+  Bounded want(3);
+  want.value = {1, 2, 3};
+  want.bound = {0.5, 0.25, 0};
+  EXPECT_EQ(LargestError(want, std::vector<float>{1, 2, 3}), 0);
+  EXPECT_EQ(LargestError(want, std::vector<float>{1.25, 1.75, 3}), 1);
+  EXPECT_EQ(LargestError(want, std::vector<float>{0, 2, 3}), 2);
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(LargestError(want, std::vector<float>{1, 2, 4}), infinity);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(LargestError(want, std::vector<float>{nan, 2, 3}), infinity);
+}
+
+TEST(BoundedTest, NanStaysNan) {
+  const BoundedSum nan(std::nan(""));
+  EXPECT_TRUE(std::isnan((nan * nan).Finish().value));
+  EXPECT_TRUE(std::isnan((nan * nan).Finish().bound));
+}
+
+// LeNet on blobs, with bounds.
+
+struct LeNetProblem {
+  LeNetProblem(std::vector<float> values, int64_t samples)
+      : parameters(std::move(values)),
+        images(samples * kLeNetPixels),
+        labels(samples) {
+    const MemoryDataset data = BlobDataset(samples);
+    std::vector<int64_t> all(samples);
+    std::iota(all.begin(), all.end(), 0);
+    data.GatherImages(all, images);
+    data.GatherLabels(all, labels);
+  }
+  BoundedStep Reference() const {
+    return LeNetReference(parameters, images, labels, 8);
+  }
+
+  std::vector<float> parameters, images;
+  std::vector<int32_t> labels;
+};
+
+// Whichever sample is the first. With every sum in another order:
+// ReorderedLeNetTest of conformance/checks_test.cc.
+TEST(LeNetReferenceTest, BoundsHoldInFloat32) {
+  const Network lenet = LeNet({}, /*batch_norm=*/false);
+  for (const auto& parameters : {HeLeNet(1), WellConditionedLeNet(1)}) {
+    LeNetProblem problem(parameters, 4);
+    const BoundedStep want = problem.Reference();
+    for (int turn = 0; turn < 2; ++turn) {
+      const Batch batch = {.images = problem.images, .labels = problem.labels};
+      const NetworkReference<float> got(lenet, parameters, {}, batch, true);
+      EXPECT_NEAR(got.loss_sum, want.loss_sum, want.loss_sum_bound);
+      const double largest = LargestError(want.gradient, got.Gradient(0.25));
+      EXPECT_LE(largest, 1);
+      EXPECT_GT(largest, 0);  // Float32 does round.
+      std::rotate(problem.images.begin(), problem.images.begin() + kLeNetPixels,
+                  problem.images.end());
+      std::rotate(problem.labels.begin(), problem.labels.begin() + 1,
+                  problem.labels.end());
+    }
+  }
+}
+
+TEST(LeNetReferenceTest, BoundsAreSmallAgainstWellConditionedGradients) {
+  const BoundedStep r = LeNetProblem(WellConditionedLeNet(1), 12).Reference();
+  int64_t at = 0;
+  for (const int64_t size : {180, 20, 25000, 50, 102400, 128, 1280, 10}) {
+    const double value = Norm(std::span(r.gradient.value).subspan(at, size));
+    const double bound = Norm(std::span(r.gradient.bound).subspan(at, size));
+    EXPECT_GT(value, 0.01) << "tensor at " << at;
+    EXPECT_LT(bound, 0.01 * value) << "tensor at " << at;
+    at += size;
+  }
+  EXPECT_EQ(at, kLeNetParameters);
+}
+
+// Every network.
+
+enum class Ask { kFirst, kStep };  // Of PyTorch (torch_networks.py).
+
+struct NetworkCase {
+  const char* spec;
+  NetworkInput input;
+  Ask ask = Ask::kStep;
+  bool exhaustive = false;
+  // Of the numbers that PyTorch 1.13 gave for a step (DigestsOf).
+  // EqualsPyTorchTest compares them with the installed one's.
+  std::vector<double> digests = {};
+
+  bool IsTorchvisions() const {
+    return std::string(spec).find("resnet") != std::string::npos &&
+           std::string(spec).rfind("resnet18", 0) != 0;
+  }
+  Network Describe() const {
+    auto network = CreateNetwork(spec, input);
+    EXPECT_THAT(network, IsOk());
+    return *std::move(network);
+  }
+};
+
+const NetworkCase kCases[] = {
+    {.spec = "lenet",
+     .input = {1, 28, 28, 10},
+     .digests = {-0x1.c64da4005ab98p-6, -0x1.e2311ccae0f11p-4,
+                 0x1.140eb947388f4p+0, 0x0p+0}},
+    {.spec = "lenet_bn",
+     .input = {3, 20, 24, 7},
+     .digests = {0x1.5cd9e2e350664p-1, 0x1.74ffa329b53e6p-2,
+                 -0x1.33a6420887cb7p+2, -0x1.2c47a2526b8fp+2}},
+    {.spec = "resnet18:width=8",
+     .input = {3, 10, 13, 7},
+     .digests = {0x1.1aa88da20ec8ap+0, 0x1.44b2ce9b00d84p-1,
+                 0x1.0e2d3e84a639dp+2, -0x1.f391ed0668e07p+4}},
+    {.spec = "torchvision_resnet18:width=8",
+     .input = {3, 40, 33, 7},
+     .digests = {0x1.bcf6eab5bfd95p+2, 0x1.9a64384508c09p+2,
+                 -0x1.88a101f93e455p+4, -0x1.08f68d9afaa7ap+4}},
+    {.spec = "resnet34:width=8",
+     .input = {1, 33, 33, 5},
+     .digests = {-0x1.f6c6615b6a91cp+1, -0x1.149f0ed952f29p+2,
+                 0x1.3e3f88d4dd087p+3, -0x1.6027120542cc6p+7}},
+    {.spec = "resnet50:width=8",
+     .input = {3, 33, 40, 7},
+     .digests = {0x1.963e4d12c065p+3, 0x1.154bc4ec23f57p+2,
+                 -0x1.52852952d404ap+1, -0x1.f6cd5271de83p+5}},
+    {.spec = "vit",
+     .input = {1, 28, 28, 10},
+     .digests = {0x1.2e557955ff901p-1, -0x1.12d232c805a63p-3,
+                 -0x1.30651e454dc86p+0, 0x0p+0}},
+    {.spec = "vit:patch=8,width=48,depth=3,heads=3,dropout=0.25,"
+             "attention_dropout=0.25,drop_path=0.25",
+     .input = {3, 32, 24, 7},
+     .digests = {0x1.197654d2fc62fp-1, -0x1.46e16118f8dc4p+0,
+                 -0x1.cbf2e4e0f57aap-1, 0x0p+0}},
+    {.spec = "resnet18", .input = {1, 28, 28, 10}, .ask = Ask::kFirst},
+    {.spec = "torchvision_resnet18",
+     .input = {3, 64, 64, 1000},
+     .ask = Ask::kFirst},
+    {.spec = "resnet50", .input = {3, 64, 64, 10}, .ask = Ask::kFirst},
+    {.spec = "vit_tiny_patch16",
+     .input = {3, 224, 224, 1000},
+     .ask = Ask::kFirst},
+    {.spec = "resnet18", .input = {1, 28, 28, 10}, .exhaustive = true},
+    {.spec = "torchvision_resnet18",
+     .input = {3, 96, 64, 100},
+     .exhaustive = true},
+    {.spec = "resnet34", .input = {3, 64, 64, 100}, .exhaustive = true},
+    {.spec = "resnet50", .input = {3, 64, 64, 100}, .exhaustive = true},
+    {.spec = "vit_tiny_patch16", .input = {3, 64, 48, 10}, .exhaustive = true},
+    {.spec = "vit_small_patch16", .input = {3, 32, 32, 10}, .exhaustive = true},
+    {.spec = "vit_base_patch16",
+     .input = {3, 224, 224, 10},
+     .ask = Ask::kFirst,
+     .exhaustive = true},
+};
+
+constexpr uint64_t kSeed = 3;  // The script's.
+constexpr int64_t kSamples = 6;
+
+// The script's mask.
+bool Keep(int layer, double, int64_t sample, int64_t element) {
+  return (layer * 31 + sample * 21 + element * 17) % 64 >= 16;
+}
+
+// A step's inputs, with labels that are mixed where `mixed`.
+struct Problem {
+  explicit Problem(const Network& described, bool mixed = true)
+      : network(described),
+        parameters(RandomParameters(network, 1)),
+        running(RandomRunning(network, 1)),
+        samples(RandomBatchOf(network, 1, kSamples)) {
+    if (!mixed) return;
+    for (int64_t i = 0; i < kSamples; ++i) {
+      others.push_back(static_cast<int32_t>((i * 5 + 2) % network.classes()));
+      shares.push_back(1 - static_cast<float>(i) / 16);
+    }
+  }
+
+  Batch batch() const {
+    Batch batch = samples.batch();
+    batch.other_labels = others;
+    batch.shares = shares;
+    return batch;
+  }
+
+  const Network& network;
+  std::vector<float> parameters, running;
+  RandomSamples samples;
+  std::vector<int32_t> others;
+  std::vector<float> shares;
+};
+
+// What a step gives: the outputs before it in evaluation; its outputs, loss,
+// gradients and running statistics, by tensor.
+struct Answer {
+  double loss = 0;
+  std::map<std::string, std::vector<double>> tensors;
+};
+
+template <typename T>
+Answer Compute(const Problem& problem, const KeepMask& keep = Keep) {
+  const Network& network = problem.network;
+  const std::vector<T> parameters(problem.parameters.begin(),
+                                  problem.parameters.end());
+  const std::vector<T> running(problem.running.begin(), problem.running.end());
+  const NetworkReference<T> evaluation(network, parameters, running,
+                                       problem.batch(), /*training=*/false);
+  const NetworkReference<T> training(network, parameters, running,
+                                     problem.batch(), /*training=*/true, keep);
+  EXPECT_EQ(evaluation.running, running);
+  Answer answer;
+  answer.loss = training.loss_sum / static_cast<double>(kSamples);
+  const auto take = [&](const std::string& name, std::span<const T> values) {
+    answer.tensors[name] = {values.begin(), values.end()};
+  };
+  take("evaluation", evaluation.outputs);
+  take("outputs", training.outputs);
+  const std::vector<T> gradient = training.Gradient(1.0 / kSamples);
+  const Parameters described = CreateParameters(network);
+  for (const ParameterSpec& spec : described.specs()) {
+    take(spec.name, std::span(gradient).subspan(spec.offset, spec.size));
+  }
+  const Buffers buffers = CreateBuffers(network);
+  for (const BufferSpec& spec : buffers.specs()) {
+    if (spec.type != DataType::kFloat32) continue;
+    take(spec.name,
+         std::span(training.running).subspan(spec.offset, spec.size));
+  }
+  return answer;
+}
+
+double DistanceOf(const std::vector<double>& a, const std::vector<double>& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
+  return std::sqrt(sum);
+}
+
+// Two float64 computations differ by what their sums' orders make of rounding,
+// which is 2^-29 of what it is in float32. So the reference in float32, in the
+// same plain loops, shows for each tensor how far float64 may be off, in norm;
+// its own error there is of that size, and PyTorch's sums, in blocks, are no
+// worse. kSpread is for chance: a tensor of one element would need float32 to
+// come 16 times closer than usual. What is zero but for rounding, such as the
+// gradient of a bias before a batch norm, needs no other rule.
+constexpr double kSpread = 16;
+constexpr double kOfFloat64 = 0x1p-29;
+
+// The first tensor of `want` that `got` is too far from; "" if there is none.
+// furthest: raised to the largest error, in tolerances.
+std::string FirstDifference(const Answer& got, const Answer& want,
+                            const Answer& rounded, double& furthest) {
+  const auto differs = [&](double distance, double tolerance) {
+    furthest = std::max(furthest, ErrorOverAllowed(distance, tolerance));
+    return !(distance <= tolerance);
+  };
+  for (const auto& [name, values] : want.tensors) {
+    const auto found = got.tensors.find(name);
+    if (found == got.tensors.end() || found->second.size() != values.size()) {
+      return "no " + name;
+    }
+    const double tolerance =
+        kSpread * kOfFloat64 * DistanceOf(rounded.tensors.at(name), values);
+    const double distance = DistanceOf(found->second, values);
+    if (differs(distance, tolerance)) {
+      return absl::StrFormat("%s is %.3g away, may be %.3g", name, distance,
+                             tolerance);
+    }
+  }
+  // A loss moves by at most twice the largest error of its outputs.
+  const double tolerance =
+      2 * kSpread * kOfFloat64 *
+      (DistanceOf(rounded.tensors.at("outputs"), want.tensors.at("outputs")) +
+       std::abs(want.loss) * 0x1p-24);
+  if (differs(std::abs(got.loss - want.loss), tolerance)) {
+    return absl::StrFormat("the loss is %.17g, must be %.17g +- %.3g", got.loss,
+                           want.loss, tolerance);
+  }
+  return "";
+}
+
+// A number for each kind of tensor, outputs in evaluation and training,
+// gradients, running statistics: the sum of term(name, i) over its tensors in
+// their order, with signs that look random.
+template <typename Term>
+std::vector<double> Digests(const Network& network, const Answer& answer,
+                            bool with_signs, Term term) {
+  std::vector<double> digests;
+  uint32_t random = 1;
+  const auto add = [&](const std::string& name) {
+    const size_t size = answer.tensors.at(name).size();
+    for (size_t i = 0; i < size; ++i) {
+      random = random * 1664525u + 1013904223u;
+      const bool up = !with_signs || (random >> 31) != 0;
+      digests.back() += up ? term(name, i) : -term(name, i);
+    }
+  };
+  for (const char* name : {"evaluation", "outputs"}) {
+    digests.push_back(0);
+    add(name);
+  }
+  digests.push_back(0);
+  for (const auto& parameter : network.parameters()) add(parameter.name);
+  digests.push_back(0);
+  for (const auto& buffer : network.buffers()) {
+    if (!buffer.counter) add(buffer.name);
+  }
+  return digests;
+}
+
+std::vector<double> DigestsOf(const Network& network, const Answer& answer) {
+  return Digests(network, answer, /*with_signs=*/true,
+                 [&](const std::string& name, size_t i) {
+                   return answer.tensors.at(name)[i];
+                 });
+}
+
+// That the answer has PyTorch's digests, within what FirstDifference allows.
+void ExpectDigests(const NetworkCase& which, const Network& network,
+                   const Answer& answer, const Answer& rounded) {
+  const std::vector<double> got = DigestsOf(network, answer);
+  const std::vector<double> errors =
+      Digests(network, answer, /*with_signs=*/false,
+              [&](const std::string& name, size_t i) {
+                return std::abs(rounded.tensors.at(name)[i] -
+                                answer.tensors.at(name)[i]);
+              });
+  std::string hex;
+  for (const double digest : got) absl::StrAppendFormat(&hex, "%a, ", digest);
+  ASSERT_EQ(which.digests.size(), got.size()) << which.spec << ": " << hex;
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_LE(std::abs(got[i] - which.digests[i]),
+              kSpread * kOfFloat64 * errors[i])
+        << which.spec << " digest " << i << " of " << hex;
+  }
+}
+
+// The cases that a run of this test has, of those that are for this.
+std::vector<NetworkCase> CasesOf(Ask ask) {
+  std::vector<NetworkCase> cases;
+  for (const NetworkCase& which : kCases) {
+    if (which.ask == ask && (!which.exhaustive || IsExhaustive())) {
+      cases.push_back(which);
+    }
+  }
+  return cases;
+}
+
+// PyTorch itself need not be there.
+TEST(NetworkReferenceTest, HasTheNumbersThatPyTorchGave) {
+  for (const NetworkCase& which : CasesOf(Ask::kStep)) {
+    if (which.exhaustive) continue;
+    const Network network = which.Describe();
+    const Problem problem(network);
+    ExpectDigests(which, network, Compute<double>(problem),
+                  Compute<float>(problem));
+  }
+}
+
+// Names and shapes, a line each.
+template <typename Tensors>
+std::string Order(const Tensors& tensors) {
+  std::string text;
+  for (const TensorDescription& tensor : tensors) {
+    absl::StrAppend(&text, tensor.name, " ", absl::StrJoin(tensor.shape, "x"),
+                    "\n");
+  }
+  return text + "--\n";
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ostringstream content;
+  content << std::ifstream(path).rdbuf();
+  return content.str();
+}
+
+// The weights and the batch as users of PyTorch have them: [n, c, h, w].
+void WriteInputs(const std::string& folder, const Problem& problem) {
+  Parameters parameters = CreateParameters(problem.network);
+  Buffers buffers = CreateBuffers(problem.network);
+  std::ranges::copy(problem.parameters, parameters.values().begin());
+  std::ranges::copy(problem.running, buffers.floats().begin());
+  Safetensors weights{.metadata = {}, .tensors = ValueTensors(parameters)};
+  weights.tensors.merge(BufferTensors(buffers));
+  ASSERT_THAT(WriteSafetensors(folder + "/weights", weights), IsOk());
+  const Shape& shape = problem.network.input_shape();
+  std::vector<float> images(problem.samples.images.size());
+  for (size_t i = 0; i < images.size(); ++i) {
+    const int64_t area = shape.h * shape.w, at = static_cast<int64_t>(i);
+    const int64_t pixel = at % area, c = at / area % shape.c;
+    images[i] = problem.samples
+                    .images[(at / shape.size() * area + pixel) * shape.c + c];
+  }
+  Safetensors batch;
+  batch.tensors["images"] =
+      NamedTensor::Of<float>({kSamples, shape.c, shape.h, shape.w}, images);
+  batch.tensors["labels"] =
+      NamedTensor::Of<int32_t>({kSamples}, problem.samples.labels);
+  batch.tensors["others"] =
+      NamedTensor::Of<int32_t>({kSamples}, problem.others);
+  batch.tensors["shares"] = NamedTensor::Of<float>({kSamples}, problem.shares);
+  ASSERT_THAT(WriteSafetensors(folder + "/batch", batch), IsOk());
+}
+
+Answer ReadAnswer(const std::string& path) {
+  const auto file = ReadSafetensors(path);
+  EXPECT_THAT(file, IsOk());
+  Answer answer;
+  for (const auto& [name, tensor] : file->tensors) {
+    if (tensor.type == DataType::kInt64) {  // A counter.
+      EXPECT_EQ(tensor.Values<int64_t>(), std::vector<int64_t>{1}) << name;
+    } else {
+      answer.tensors[name] = tensor.Values<double>();
+    }
+  }
+  answer.loss = answer.tensors.at("loss").at(0);
+  answer.tensors.erase("loss");
+  return answer;
+}
+
+// How far a first value may be from PyTorch's: what torch_generator.h says of
+// the last draw of its parameter, and the rounding of products.
+double FirstValueTolerance(const Draw* draw, double value) {
+  constexpr double kRoundoff = 0x1p-24;
+  if (draw == nullptr) return 0;
+  switch (draw->kind) {
+    case Draw::Kind::kNormal:
+      return draw->scale * (0x1p-19 + 6 * kRoundoff);
+    case Draw::Kind::kTruncatedNormal: {
+      const double x = value / draw->scale / std::numbers::sqrt2;
+      return draw->scale * 4 * kRoundoff * (std::exp(x * x) + std::abs(x));
+    }
+    default:
+      return 0;
+  }
+}
+
+void ExpectFirstValues(const NetworkCase& which, const Network& network,
+                       const std::string& path) {
+  const auto file = ReadSafetensors(path);
+  ASSERT_THAT(file, IsOk());
+  const Parameters got = CreateParameters(network, kSeed);
+  std::map<int, const Draw*> last_draws;
+  for (const Draw& draw : network.draws()) last_draws[draw.parameter] = &draw;
+  for (int i = 0; i < got.count(); ++i) {
+    const std::string& name = got.specs()[i].name;
+    const std::vector<float> want = file->tensors.at(name).Values<float>();
+    ASSERT_EQ(std::ssize(want), got.specs()[i].size) << name;
+    const Draw* const draw = last_draws[i];
+    double worst = 0;
+    for (size_t at = 0; at < want.size(); ++at) {
+      const double error = std::abs(double{got.value(i)[at]} - want[at]);
+      worst = std::max(
+          worst, ErrorOverAllowed(error, FirstValueTolerance(draw, want[at])));
+    }
+    EXPECT_LE(worst, 1) << which.spec << ": " << name;
+  }
+  for (const auto& [name, tensor] : BufferTensors(CreateBuffers(network))) {
+    EXPECT_TRUE(file->tensors.at(name) == tensor) << name;
+  }
+}
+
+void ExpectStep(const NetworkCase& which, const Problem& problem,
+                const std::string& path) {
+  const Network& network = problem.network;
+  const Answer want = ReadAnswer(path);
+  const Answer got = Compute<double>(problem);
+  const Answer rounded = Compute<float>(problem);
+  ASSERT_EQ(got.tensors.size(), want.tensors.size()) << which.spec;
+  double furthest = 0;
+  EXPECT_EQ(FirstDifference(want, got, rounded, furthest), "") << which.spec;
+  testing::Test::RecordProperty(absl::StrCat("furthest of ", which.spec),
+                                absl::StrCat(furthest));
+  if (!which.exhaustive) ExpectDigests(which, network, want, rounded);
+}
+
+// Asks PyTorch of the cases with these modules, and compares.
+void ExpectPyTorchs(bool torchvision) {
+  const std::string folder = absl::StrCat(testing::TempDir(), "/torch");
+  std::filesystem::remove_all(folder);
+  std::map<std::string, NetworkCase> cases;
+  std::string lines;
+  for (const Ask ask : {Ask::kFirst, Ask::kStep}) {
+    for (const NetworkCase& which : CasesOf(ask)) {
+      if (which.IsTorchvisions() != torchvision) continue;
+      const std::string name = absl::StrCat("case_", cases.size());
+      const auto& [c, h, w, classes] = which.input;
+      std::filesystem::create_directories(absl::StrCat(folder, "/", name));
+      absl::StrAppend(&lines, name, " ", which.spec, " ", c, " ", h, " ", w,
+                      " ", classes, ask == Ask::kStep ? " step 1" : " first",
+                      "\n");
+      if (ask == Ask::kStep) {
+        const Network network = which.Describe();
+        WriteInputs(absl::StrCat(folder, "/", name), Problem(network));
+      }
+      cases[name] = which;
+    }
+  }
+  std::ofstream(folder + "/cases") << lines;
+  RunPythonTest(torchvision ? "torch, torchvision" : "torch, numpy",
+                "-B conformance/reference/testdata/torch_networks.py " + folder,
+                /*deadline_seconds=*/IsExhaustive() ? 500 : 100);
+  if (testing::Test::IsSkipped() || testing::Test::HasFailure()) return;
+  for (const auto& [name, which] : cases) {
+    const std::string own = absl::StrCat(folder, "/", name);
+    const Network network = which.Describe();
+    EXPECT_EQ(ReadFile(own + "/order"),
+              Order(network.parameters()) + Order(network.buffers()))
+        << which.spec;
+    if (which.ask == Ask::kFirst) {
+      ExpectFirstValues(which, network, own + "/first");
+    } else {
+      ExpectStep(which, Problem(network), own + "/answer_1");
+    }
+  }
+}
+
+TEST(EqualsPyTorchTest, OfTheChapterAndTimm) { ExpectPyTorchs(false); }
+TEST(EqualsPyTorchTest, OfTorchvision) { ExpectPyTorchs(true); }
+
+// The controls: another number of heads, other masks, labels that are not
+// mixed, and other running statistics in evaluation are told apart.
+TEST(NetworkReferenceTest, ComparisonRejectsSmallFaults) {
+  const NetworkCase& vit = kCases[7];
+  const Network network = vit.Describe();
+  const Problem problem(network);
+  const Answer want = Compute<double>(problem);
+  const Answer rounded = Compute<float>(problem);
+  double furthest = 0;
+  const auto difference = [&](const Answer& got) {
+    return FirstDifference(got, want, rounded, furthest);
+  };
+  EXPECT_EQ(difference(want), "");
+  const Network heads =
+      NetworkCase{.spec =
+                      "vit:patch=8,width=48,depth=3,heads=4,dropout=0.25,"
+                      "attention_dropout=0.25,drop_path=0.25",
+                  .input = vit.input}
+          .Describe();
+  EXPECT_NE(difference(Compute<double>(Problem(heads))), "");
+  EXPECT_NE(difference(Compute<double>(Problem(network, /*mixed=*/false))), "");
+  for (int other = 0; other < 13; ++other) {  // Every random layer.
+    const KeepMask keep = [other](int layer, double rate, int64_t sample,
+                                  int64_t element) {
+      return Keep(layer, rate, sample + (layer == other ? 1 : 0), element);
+    };
+    // The first block's drop path has a rate of zero.
+    const bool drops = other != 3 && other != 6;
+    EXPECT_EQ(difference(Compute<double>(problem, keep)).empty(), !drops)
+        << other;
+  }
+  const Network norms = kCases[2].Describe();
+  Problem changed(norms);
+  const Answer before = Compute<double>(changed);
+  const Answer before_rounded = Compute<float>(changed);
+  changed.running[0] += 1e-6f;
+  EXPECT_NE(FirstDifference(Compute<double>(changed), before, before_rounded,
+                            furthest),
+            "");
+}
+
+// A direction of norm 1 in one tensor: half along the gradient, so that the
+// slope is not small, half at random, so that it is about every element.
+std::vector<double> Direction(std::span<const double> gradient,
+                              std::mt19937& random) {
+  std::vector<double> direction;
+  const double norm = Norm(gradient);
+  const double step = 1 / std::sqrt(2.0 * static_cast<double>(gradient.size()));
+  for (const double g : gradient) {
+    direction.push_back(g / norm / std::sqrt(2.0) +
+                        (random() % 2 == 0 ? step : -step));
+  }
+  return direction;
+}
+
+// Central differences. The loss, about 5, is rounded by 1e-15, which over
+// 2 * kStep makes 1e-9; its third derivative adds kStep^2 times it; and where
+// the step leads a ReLU's input through zero, one pixel's part of a gradient
+// comes or goes halfway.
+TEST(NetworkReferenceTest, GradientsAreSlopesOfTheLoss) {
+  constexpr double kStep = 1e-6;
+  std::mt19937 random(1);
+  for (const int which : {1, 2, 7}) {  // With batch norms; with masks.
+    const Network network = kCases[which].Describe();
+    const Problem problem(network);
+    std::vector<double> parameters(problem.parameters.begin(),
+                                   problem.parameters.end());
+    const std::vector<double> running(problem.running.begin(),
+                                      problem.running.end());
+    const auto pass = [&] {
+      return NetworkReference<double>(network, parameters, running,
+                                      problem.batch(), /*training=*/true, Keep);
+    };
+    const std::vector<double> gradient = pass().Gradient(1);
+    const Parameters described = CreateParameters(network);
+    int compared = 0;
+    for (int i = 0; i < described.count(); ++i) {
+      const ParameterSpec& spec = described.specs()[i];
+      // Of the many blocks of a network, one; of the others, all.
+      const bool chosen = spec.name.find("block") == std::string::npos ||
+                          spec.name.find("block3.0") != std::string::npos ||
+                          spec.name.find("blocks.1") != std::string::npos;
+      if (!chosen || HasZeroGradient(network, i)) continue;
+      const auto at = [&](auto& all) {
+        return std::span(all).subspan(spec.offset, spec.size);
+      };
+      const std::vector<double> direction = Direction(at(gradient), random);
+      const auto loss = [&](double step) {
+        const std::vector<double> before(at(parameters).begin(),
+                                         at(parameters).end());
+        for (int64_t k = 0; k < spec.size; ++k) {
+          at(parameters)[k] += step * direction[k];
+        }
+        const double loss = pass().loss_sum;
+        std::ranges::copy(before, at(parameters).begin());
+        return loss;
+      };
+      const double want = std::inner_product(direction.begin(), direction.end(),
+                                             at(gradient).begin(), 0.0);
+      ASSERT_GT(std::abs(want), 1e-4) << spec.name;
+      EXPECT_NEAR((loss(kStep) - loss(-kStep)) / (2 * kStep), want,
+                  1e-8 + 1e-4 * std::abs(want))
+          << spec.name;
+      ++compared;
+    }
+    EXPECT_GT(compared, 9) << kCases[which].spec;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::conformance

@@ -1,0 +1,370 @@
+#!/usr/bin/env python3
+"""What PyTorch computes of the project's networks: torch_networks.py FOLDER
+
+FOLDER/cases has a line for each case: its folder below FOLDER, the network as --model names it, the images' channels,
+height and width, the classes, what is asked, and world sizes. Asked is "names", "first" or "step", with those before it:
+
+names   "order" gets the names and shapes of parameters, then those of the buffers, as state_dict has them, each list with a
+        line "--" behind it
+first   "first", a safetensors file, gets the state_dict after torch.manual_seed(3) and the module's construction
+step    the case's folder has "weights", which must load strictly, and "batch": images [n, c, h, w], labels, and perhaps
+        others and shares; "answer_N" gets, in float64, the outputs, loss, gradients and buffers of one training step on N
+        ranks that normalise each its own block of the batch, blocks as torch.chunk cuts them, and "evaluation", the
+        outputs in evaluation before the step; "saved" gets the weights as PyTorch saves them
+
+Networks are torchvision's and timm's own where these are installed; what timm has is written out below too, under its
+names, since no distribution has timm, and is held to timm's where that is installed. Widths other than torchvision's are
+torchvision's modules with fewer channels, whose first values mean nothing.
+"""
+import copy
+import json
+import math
+import os
+import re
+import struct
+import sys
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+TYPES = {"F32": np.float32, "F64": np.float64, "I64": np.int64, "I32": np.int32}
+NAMES = {np.dtype(t): name for name, t in TYPES.items()}
+
+
+def save(path, tensors):
+    """The format: the header's length, the header in JSON, the bytes."""
+    header, parts, at = {}, [], 0
+    for name, tensor in tensors.items():
+        array = np.ascontiguousarray(tensor.detach().numpy()).reshape(tuple(tensor.shape))
+        part = array.tobytes()
+        header[name] = {"dtype": NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [at, at + len(part)]}
+        parts.append(part)
+        at += len(part)
+    text = json.dumps(header).encode()
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + b"".join(parts))
+
+
+def load(path):
+    with open(path, "rb") as f:
+        content = f.read()
+    size = struct.unpack("<Q", content[:8])[0]
+    tensors = {}
+    for name, entry in json.loads(content[8:8 + size]).items():
+        if name == "__metadata__":
+            continue
+        begin, end = entry["data_offsets"]
+        array = np.frombuffer(content[8 + size + begin:8 + size + end], TYPES[entry["dtype"]])
+        tensors[name] = torch.from_numpy(array.reshape(entry["shape"]).copy())
+    return tensors
+
+
+class LeNet(nn.Module):
+    """The chapter's function of W1, b1 to W4, b4."""
+
+    def __init__(self, c, h, w, classes, batch_norm):
+        super().__init__()
+        features = 50 * (((h - 2) // 2 - 4) // 2) * (((w - 2) // 2 - 4) // 2)
+        shapes = ((20, c, 3, 3), (50, 20, 5, 5), (features, 128), (128, classes))
+        for i, shape in enumerate(shapes, 1):
+            self.register_parameter("W%d" % i, nn.Parameter(torch.randn(shape) * 0.01))
+            self.register_parameter("b%d" % i, nn.Parameter(torch.zeros(shape[0] if i < 3 else shape[1])))
+            if batch_norm and i < 3:
+                self.add_module("bn%d" % i, nn.BatchNorm2d(shape[0]))
+
+    def named_parameters(self, *args, **kwargs):
+        """In the order of the chapter's list, layer by layer."""
+        return sorted(super().named_parameters(*args, **kwargs), key=lambda item: re.search("[0-9]", item[0])[0])
+
+    def forward(self, x):
+        for i in (1, 2):
+            x = F.conv2d(x, getattr(self, "W%d" % i), getattr(self, "b%d" % i))
+            x = F.relu(getattr(self, "bn%d" % i, lambda z: z)(x))
+            x = F.avg_pool2d(x, 2, 2)
+        x = F.relu(x.flatten(1) @ self.W3 + self.b3)
+        return x @ self.W4 + self.b4
+
+
+class Residual(nn.Module):
+    """The block of the book."""
+
+    def __init__(self, cin, cout, use_1x1conv=False, stride=1):
+        super().__init__()
+        self.conv1 = nn.Conv2d(cin, cout, kernel_size=3, padding=1, stride=stride)
+        self.conv2 = nn.Conv2d(cout, cout, kernel_size=3, padding=1)
+        self.conv3 = nn.Conv2d(cin, cout, kernel_size=1, stride=stride) if use_1x1conv else None
+        self.bn1, self.bn2 = nn.BatchNorm2d(cout), nn.BatchNorm2d(cout)
+
+    def forward(self, x):
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        return F.relu(y + (x if self.conv3 is None else self.conv3(x)))
+
+
+def d2l_resnet18(c, classes, width=64):
+    net = nn.Sequential(nn.Conv2d(c, width, kernel_size=3, stride=1, padding=1), nn.BatchNorm2d(width), nn.ReLU())
+    cin = width
+    for stage in range(4):
+        cout = width << stage
+        first = Residual(cin, cout) if cin == cout else Residual(cin, cout, True, 2)
+        net.add_module(f"resnet_block{stage + 1}", nn.Sequential(first, Residual(cout, cout)))
+        cin = cout
+    net.add_module("global_avg_pool", nn.AdaptiveAvgPool2d((1, 1)))
+    net.add_module("fc", nn.Sequential(nn.Flatten(), nn.Linear(cin, classes)))
+    for module in net.modules():
+        if type(module) in (nn.Linear, nn.Conv2d):
+            nn.init.normal_(module.weight, std=0.01)
+    return net
+
+
+def torchvision_resnet(depth, c, classes, width=64):
+    from torchvision.models import resnet
+
+    class Narrow(resnet.ResNet):
+        """With `width` channels in the first stage, where torchvision has 64."""
+
+        def _make_layer(self, block, planes, *args, **kwargs):
+            if planes == 64 and width != 64:
+                self.inplanes = width
+                self.conv1 = nn.Conv2d(3, width, kernel_size=7, stride=2, padding=3, bias=False)
+                self.bn1 = nn.BatchNorm2d(width)
+            return super()._make_layer(block, planes * width // 64, *args, **kwargs)
+
+    block = resnet.Bottleneck if depth == 50 else resnet.BasicBlock
+    net = Narrow(block, [2, 2, 2, 2] if depth == 18 else [3, 4, 6, 3], num_classes=classes)
+    if width != 64:
+        net.fc = nn.Linear(8 * width * block.expansion, classes)
+    if c != 3:
+        net.conv1 = nn.Conv2d(c, width, kernel_size=7, stride=2, padding=3, bias=False)
+    return net
+
+
+class Masked(nn.Module):
+    """Dropout whose mask is the test's: an element of a layer and a sample is kept, or not, wherever it is computed."""
+
+    def __init__(self, layer, rate, by_sample=False):
+        super().__init__()
+        self.layer, self.rate, self.by_sample = layer, rate, by_sample
+
+    def forward(self, x):
+        if not self.training or self.rate == 0:
+            return x
+        shape = (1,) * (x.dim() - 1) if self.by_sample else x.shape[1:]
+        element = torch.arange(math.prod(shape)).reshape(1, *shape)
+        sample = torch.arange(len(x)).reshape(-1, *[1] * (x.dim() - 1))
+        kept = (self.layer * 31 + sample * 21 + element * 17) % 64 >= 16
+        return x * kept.to(x.dtype) / (1 - self.rate)
+
+
+class Attention(nn.Module):
+    def __init__(self, width, heads, drop, proj_drop):
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.attn_drop = drop
+        self.proj = nn.Linear(width, width)
+        self.proj_drop = proj_drop
+
+    def forward(self, x):
+        n, length, width = x.shape
+        q, k, v = self.qkv(x).reshape(n, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        scores = self.attn_drop((q @ k.transpose(-2, -1) * (width // self.heads) ** -0.5).softmax(-1))
+        return self.proj_drop(self.proj((scores @ v).transpose(1, 2).reshape(n, length, width)))
+
+
+class Mlp(nn.Module):
+    def __init__(self, width, drop1, drop2):
+        super().__init__()
+        self.fc1, self.drop1 = nn.Linear(width, 4 * width), drop1
+        self.fc2, self.drop2 = nn.Linear(4 * width, width), drop2
+
+    def forward(self, x):
+        return self.drop2(self.fc2(self.drop1(F.gelu(self.fc1(x)))))
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads, masks):
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width, eps=1e-6)
+        self.attn = Attention(width, heads, masks[0], masks[1])
+        self.drop_path1 = masks[2]
+        self.norm2 = nn.LayerNorm(width, eps=1e-6)
+        self.mlp = Mlp(width, masks[3], masks[4])
+        self.drop_path2 = masks[5]
+
+    def forward(self, x):
+        x = x + self.drop_path1(self.attn(self.norm1(x)))
+        return x + self.drop_path2(self.mlp(self.norm2(x)))
+
+
+class PatchEmbed(nn.Module):
+    def __init__(self, c, patch, width):
+        super().__init__()
+        self.proj = nn.Conv2d(c, width, kernel_size=patch, stride=patch)
+
+    def forward(self, x):
+        return self.proj(x).flatten(2).transpose(1, 2)
+
+
+@torch.no_grad()
+def trunc_normal(tensor, std):
+    """timm's trunc_normal_, cut off at +-2; newer PyTorch draws its own in another way."""
+    inside = 2 * ((1 + math.erf(2 / std / math.sqrt(2))) / 2) - 1
+    tensor.uniform_(-inside, inside).erfinv_().mul_(std * math.sqrt(2)).clamp_(-2, 2)
+
+
+class VisionTransformer(nn.Module):
+    """timm's, with its names and order of random numbers."""
+
+    def __init__(self, c, h, w, classes, patch, width, depth, heads, dropout=0.0, attention_dropout=0.0, drop_path=0.0):
+        super().__init__()
+        layers = 0
+
+        def mask(rate, always=False, by_sample=False):
+            nonlocal layers
+            if rate == 0 and not always:
+                return nn.Identity()
+            layers += 1
+            return Masked(layers - 1, rate, by_sample)
+
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, width))
+        self.pos_embed = nn.Parameter(torch.zeros(1, (h // patch) * (w // patch) + 1, width))
+        self.patch_embed = PatchEmbed(c, patch, width)
+        self.pos_drop = mask(dropout)
+        blocks = []
+        for i in range(depth):
+            path = drop_path * i / max(depth - 1, 1)
+            masks = [mask(attention_dropout, True), mask(dropout), mask(path, True, True), mask(dropout), mask(dropout),
+                     mask(path, True, True)]
+            blocks.append(Block(width, heads, masks))
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.head = nn.Linear(width, classes)
+        trunc_normal(self.pos_embed, 0.02)
+        nn.init.normal_(self.cls_token, std=1e-6)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                trunc_normal(module.weight, 0.02)
+                nn.init.zeros_(module.bias)
+
+    def forward(self, x):
+        x = self.patch_embed(x)
+        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], 1) + self.pos_embed
+        return self.head(self.norm(self.blocks(self.pos_drop(x)))[:, 0])
+
+
+def check_timm(h, w, c, classes, options):
+    """Raises where timm is installed and our vision transformer is not timm's."""
+    try:
+        from timm.models.vision_transformer import VisionTransformer as Timm
+    except ImportError:
+        return
+    torch.manual_seed(3)
+    ours = VisionTransformer(c, h, w, classes, **options)
+    torch.manual_seed(3)
+    theirs = Timm(img_size=(h, w), patch_size=options["patch"], in_chans=c, num_classes=classes,
+                  embed_dim=options["width"], depth=options["depth"], num_heads=options["heads"])
+    want = theirs.state_dict()
+    got = ours.state_dict()
+    assert list(want) == list(got), "other names than timm's"
+    for name, tensor in want.items():
+        assert torch.equal(tensor, got[name]), "other first values than timm's: " + name
+    x = torch.randn(2, c, h, w, dtype=torch.float64)
+    ours.double().eval()
+    theirs.double().eval()
+    for net in (ours, theirs):
+        net(x).square().sum().backward()
+    assert torch.allclose(ours(x), theirs(x), rtol=1e-12, atol=1e-12), "other outputs than timm's"
+    for (name, p), q in zip(ours.named_parameters(), theirs.parameters()):
+        assert float((p.grad - q.grad).norm()) <= 1e-12 * float(q.grad.norm()), "other gradients than timm's: " + name
+    print("checked against timm")
+
+
+PATCH16 = {"tiny": 192, "small": 384, "base": 768}
+
+
+def build(spec, c, h, w, classes):
+    name, _, text = spec.partition(":")
+    options = {key: float(v) if "." in v else int(v) for key, v in (p.split("=") for p in text.split(",") if p)}
+    if name.startswith("vit"):
+        defaults = dict(patch=7, width=64, depth=4, heads=4)
+        if name != "vit":
+            width = PATCH16[name.split("_")[1]]
+            defaults = dict(patch=16, width=width, depth=12, heads=width // 64)
+        options = {**defaults, **options}
+        if not {"dropout", "attention_dropout", "drop_path"} & set(options):
+            check_timm(h, w, c, classes, options)
+    torch.manual_seed(3)
+    if name.startswith("vit"):
+        return VisionTransformer(c, h, w, classes, **options)
+    if name.startswith("lenet"):
+        return LeNet(c, h, w, classes, name == "lenet_bn")
+    if name == "resnet18":
+        return d2l_resnet18(c, classes, **options)
+    return torchvision_resnet(int(name[-2:]), c, classes, **options)
+
+
+def loss_of(logits, batch, part):
+    log_p = F.log_softmax(logits, 1)
+    labels = batch["labels"].long()[part]
+    losses = -log_p.gather(1, labels[:, None])[:, 0]
+    if "others" in batch:
+        others = -log_p.gather(1, batch["others"].long()[part][:, None])[:, 0]
+        shares = batch["shares"].double()[part]
+        losses = shares * losses + (1 - shares) * others
+    return losses.sum() / len(batch["labels"])
+
+
+def step(net, batch, ranks):
+    """Outputs and mean loss of the batch; its gradients, summed over the ranks; rank 0's buffers."""
+    answer, gradients, outputs, loss = {}, {}, [], 0.0
+    for rank, part in enumerate(torch.chunk(torch.arange(len(batch["labels"])), ranks)):
+        replica = copy.deepcopy(net)
+        logits = replica(batch["images"].double()[part])
+        own = loss_of(logits, batch, part)
+        own.backward()
+        outputs.append(logits)
+        loss += float(own.detach())
+        for name, p in replica.named_parameters():
+            gradients[name] = gradients.get(name, 0) + p.grad
+        if rank == 0:
+            answer = dict(replica.named_buffers())
+    answer.update(gradients, outputs=torch.cat(outputs), loss=torch.tensor([loss], dtype=torch.float64))
+    return answer
+
+
+def run(folder, spec, sizes, asked, world_sizes):
+    net = build(spec, *sizes)
+    with open(folder + "/order", "w", encoding="utf-8") as f:
+        for tensors in (net.named_parameters(), net.named_buffers()):
+            f.writelines("%s %s\n" % (name, "x".join(map(str, tensor.shape))) for name, tensor in tensors)
+            f.write("--\n")
+    if asked == "first":
+        save(folder + "/first", net.state_dict())
+    if asked != "step":
+        return
+    net.load_state_dict(load(folder + "/weights"), strict=True)
+    save(folder + "/saved", net.state_dict())
+    batch = load(folder + "/batch")
+    net.double().eval()
+    with torch.no_grad():
+        evaluation = net(batch["images"].double())
+    net.train()
+    for ranks in world_sizes:
+        save("%s/answer_%d" % (folder, ranks), {**step(net, batch, ranks), "evaluation": evaluation})
+
+
+def main(folder):
+    torch.set_num_threads(1)
+    print("torch", torch.__version__)
+    with open(folder + "/cases", encoding="utf-8") as f:
+        for line in f:
+            name, spec, c, h, w, classes, asked, *world_sizes = line.split()
+            path = os.path.join(folder, name)
+            run(path, spec, (int(c), int(h), int(w), int(classes)), asked, [int(ranks) for ranks in world_sizes])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

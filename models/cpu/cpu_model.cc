@@ -1,0 +1,504 @@
+#include "models/cpu/cpu_model.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <new>
+#include <optional>
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/data_types.h"
+#include "base/status_macros.h"
+#include "collectives/communicator.h"
+#include "models/cpu/lane_model.h"
+#include "models/cpu/memory.h"
+#include "models/cpu/onednn.h"
+#include "models/cpu/plan.h"
+#include "models/model.h"
+#include "models/networks/network.h"
+#include "models/networks/networks.h"
+#include "oneapi/dnnl/dnnl.hpp"
+#include "syncbn/cpu/cpu_batch_norm_kernels.h"
+
+// The one call into the OpenMP runtime that oneDNN brings along. Declared here
+// because <omp.h> is absent where the compiler's own OpenMP is
+// not installed, while oneDNN's runtime, which has the function, always is.
+extern "C" void omp_set_num_threads(int count);
+
+namespace lockstep {
+namespace {
+
+// The loss is computed in float64: that is a thousandth of a step, and
+// softmax - 1 cancels.
+
+bool IsCorrect(std::span<const float> logits, int32_t label) {
+  for (size_t k = 0; k < logits.size(); ++k) {
+    // Written so that a NaN on either side fails.
+    const bool below = static_cast<int32_t>(k) < label
+                           ? logits[k] < logits[label]
+                           : logits[k] <= logits[label];
+    if (!below) return false;
+  }
+  return true;
+}
+
+// What a sample should be: `label` by `share`, and `other` by the rest.
+struct Target {
+  int32_t label;
+  int32_t other;
+  double share;
+};
+
+// The loss of one sample; its gradient unless that is empty.
+double SampleLoss(std::span<const float> logits, const Target& target,
+                  double scale, std::span<float> gradient) {
+  // Subtracting the highest keeps every exponential in (0, 1].
+  const double highest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float x : logits) sum += std::exp(x - highest);
+  const double log_sum = std::log(sum) + highest;
+  double loss = log_sum - logits[target.label];
+  if (target.share != 1) {
+    loss = target.share * loss +
+           (1 - target.share) * (log_sum - logits[target.other]);
+  }
+  for (size_t k = 0; k < gradient.size(); ++k) {
+    double wanted = static_cast<int32_t>(k) == target.label ? target.share : 0;
+    if (static_cast<int32_t>(k) == target.other) wanted += 1 - target.share;
+    gradient[k] = static_cast<float>(
+        scale * (std::exp(logits[k] - highest) / sum - wanted));
+  }
+  return loss;
+}
+
+// The plans for one batch size, and where their buffers lie.
+struct Step {
+  std::vector<std::unique_ptr<OperationPlan>> plans;
+  StepMemory training;
+  StepMemory evaluation;
+  // Where a gradient is added to another: for the first and second input.
+  std::vector<Sum> dx_sums, dsecond_sums;
+  std::optional<Reorder> input;  // From float32, where activations are not.
+};
+
+class NetworkOnCpu : public CpuReplica {
+ public:
+  NetworkOnCpu(Network network, const CpuReplicaOptions& options)
+      : CpuReplica(std::move(network), options.seed),
+        type_(options.type),
+        share_memory_(options.share_memory) {}
+
+  int ConvertSyncBatchNorm(Communicator& group) override {
+    const int count = network().Count<BatchNormOp>();
+    if (count == 0) return 0;
+    batch_norm_group_ = &group;
+    steps_.clear();
+    return count;
+  }
+
+  absl::StatusOr<Metrics> ForwardBackward(const Batch& batch,
+                                          float gradient_scale,
+                                          GradientReady ready) override {
+    LOCKSTEP_RETURN_IF_ERROR(CheckBatch(*this, batch));
+    // Ranks of a group exchange messages also for an empty batch.
+    if (batch.labels.empty() && batch_norm_group_ == nullptr) {
+      std::ranges::fill(parameters().gradients(), 0.0f);
+      for (int i = parameters().count(); i-- > 0;) ready(i);
+      return Metrics();
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(Step * step, Prepare(batch, /*training=*/true));
+    LOCKSTEP_RETURN_IF_ERROR(Forward(*step, step->training, batch, true));
+    const Metrics metrics = Loss(batch, gradient_scale, step->training, true);
+    LOCKSTEP_RETURN_IF_ERROR(Backward(*step, batch, ready));
+    return metrics;
+  }
+
+  absl::StatusOr<Metrics> Evaluate(const Batch& batch) override {
+    LOCKSTEP_RETURN_IF_ERROR(CheckBatch(*this, batch));
+    if (batch.labels.empty()) return Metrics();
+    LOCKSTEP_ASSIGN_OR_RETURN(Step * step, Prepare(batch, /*training=*/false));
+    LOCKSTEP_RETURN_IF_ERROR(Forward(*step, step->evaluation, batch, false));
+    return Loss(batch, /*gradient_scale=*/0, step->evaluation, false);
+  }
+
+ private:
+  // A run meets a few sizes: the batch, the last of an epoch, the evaluation's.
+  static constexpr size_t kMaxSteps = 8;
+
+  // The plans for the batch's size, with memory() large enough for them.
+  absl::StatusOr<Step*> Prepare(const Batch& batch, bool training) {
+    const int64_t n = static_cast<int64_t>(batch.labels.size());
+    auto found = steps_.find(n);
+    if (found == steps_.end()) {
+      if (steps_.size() == kMaxSteps) steps_.clear();
+      LOCKSTEP_ASSIGN_OR_RETURN(Step step, MakeStep(n));
+      found = steps_.emplace(n, std::move(step)).first;
+    }
+    Step& step = found->second;
+    const int64_t input =
+        step.input.has_value() ? AlignedBytes(n * input_shape().size() * 2) : 0;
+    const int64_t logits = AlignedBytes(n * classes() * 4);
+    const int64_t bytes =
+        input + 2 * logits + (training ? step.training : step.evaluation).bytes;
+    LOCKSTEP_RETURN_IF_ERROR(Reserve(n, bytes));
+    void* const start = memory();
+    input_ = start;
+    const auto count = static_cast<size_t>(n * classes());
+    logits_ = {static_cast<float*>(Offset(start, input)), count};
+    dlogits_ = {static_cast<float*>(Offset(start, input + logits)), count};
+    base_ = Offset(start, input + 2 * logits);
+    return &step;
+  }
+
+  // oneDNN crashes where the code that it makes for a primitive finds no
+  // memory, so looks first whether there is enough: LeNet's plans take up to
+  // 25 MB, those of ResNet-18, whose parameters have 45 MB, 70 MB.
+  absl::Status CheckMemoryForPlans() {
+    const int64_t bytes =
+        (int64_t{32} << 20) +
+        5 * static_cast<int64_t>(parameters().values().size_bytes()) / 4;
+    void* const space = ::operator new(bytes, std::nothrow);
+    ::operator delete(space);
+    if (space != nullptr) return absl::OkStatus();
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no memory to plan a step: it needs about ", bytes >> 20, " MiB"));
+  }
+
+  absl::Status MakeContext() {
+    LOCKSTEP_RETURN_IF_ERROR(CheckMemoryForPlans());
+    if (!context_.has_value()) {
+      LOCKSTEP_RETURN_IF_ERROR(CatchOnednn("engine", [&] {
+        const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+        context_ = {.engine = engine,
+                    .stream = dnnl::stream(engine),
+                    .type = type_,
+                    .parameters = &parameters(),
+                    .buffers = &buffers(),
+                    .batch_norm_kernels = &batch_norm_kernels_};
+      }));
+    }
+    context_->batch_norm_group = batch_norm_group_;
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<Step> MakeStep(int64_t n) {
+    LOCKSTEP_RETURN_IF_ERROR(MakeContext());
+    Step step;
+    for (const Network::Operation& operation : network().operations()) {
+      PlanRequest request = {.operation = &operation,
+                             .x = ShapeOf(operation.inputs[0]),
+                             .output = operation.output,
+                             .input_gradient = operation.inputs[0] != 0};
+      request.x.n = n;
+      request.output.n = n;
+      LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<OperationPlan> plan,
+                                CreatePlan(*context_, request));
+      step.plans.push_back(std::move(plan));
+    }
+    MemoryOptions options = {.batch = n,
+                             .element_bytes = SizeOf(type_),
+                             .training = true,
+                             .share = share_memory_};
+    step.training = PlanMemory(network(), step.plans, options);
+    options.training = false;
+    step.evaluation = PlanMemory(network(), step.plans, options);
+    LOCKSTEP_RETURN_IF_ERROR(CatchOnednn("sums", [&] { MakeSums(n, step); }));
+    return step;
+  }
+
+  // And the conversion of the input. Throws dnnl::error.
+  void MakeSums(int64_t n, Step& step) const {
+    step.dx_sums.resize(step.plans.size());
+    step.dsecond_sums.resize(step.plans.size());
+    if (n == 0) return;
+    for (size_t i = 0; i < step.plans.size(); ++i) {
+      const StepMemory::Operation& memory = step.training.operations[i];
+      const std::vector<int>& inputs = network().operations()[i].inputs;
+      const auto sum = [&](int value) {
+        return Sum(context_->engine, n * ShapeOf(value).size(), type_);
+      };
+      if (memory.add_dx) step.dx_sums[i] = sum(inputs[0]);
+      if (memory.add_dsecond) step.dsecond_sums[i] = sum(inputs[1]);
+    }
+    if (type_ == DataType::kFloat32) return;
+    const int64_t size = n * input_shape().size();
+    step.input = Reorder(context_->engine, Flat(size, DataType::kFloat32),
+                         Flat(size, type_));
+  }
+
+  const Shape& ShapeOf(int value) const {
+    return value == 0 ? network().input_shape()
+                      : network().operations()[value - 1].output;
+  }
+
+  void* At(int64_t offset) const {
+    return offset == StepMemory::kNowhere ? nullptr : Offset(base_, offset);
+  }
+
+  const void* ValueOf(const Step& step, const StepMemory& memory,
+                      const Batch& batch, int value) const {
+    if (value > 0) return At(memory.values[value]);
+    return step.input.has_value() ? input_ : batch.images.data();
+  }
+  // Of its second input; null if it has none.
+  const void* SecondOf(const Step& step, const StepMemory& memory,
+                       const Batch& batch,
+                       const Network::Operation& operation) const {
+    if (operation.inputs.size() < 2) return nullptr;
+    return ValueOf(step, memory, batch, operation.inputs[1]);
+  }
+
+  absl::Status Forward(Step& step, const StepMemory& memory, const Batch& batch,
+                       bool training) {
+    if (step.input.has_value()) {
+      LOCKSTEP_RETURN_IF_ERROR(CatchOnednn("input", [&] {
+        step.input->Run(context_->stream, batch.images.data(), input_);
+      }));
+    }
+    for (size_t i = 0; i < step.plans.size(); ++i) {
+      const Network::Operation& operation = network().operations()[i];
+      const OperationTimer timer = TimeForward(i);
+      LOCKSTEP_RETURN_IF_ERROR(step.plans[i]->Forward(
+          {.x = ValueOf(step, memory, batch, operation.inputs[0]),
+           .second = SecondOf(step, memory, batch, operation),
+           .y = At(memory.values[i + 1]),
+           .saved = At(memory.operations[i].saved),
+           .scratch = At(memory.operations[i].forward_scratch),
+           .training = training,
+           .batch = &batch}));
+    }
+    return absl::OkStatus();
+  }
+
+  // The loss, and in training its gradient, in the types of activations.
+  Metrics Loss(const Batch& batch, float gradient_scale,
+               const StepMemory& memory, bool training) {
+    void* const y = At(memory.values.back());
+    if (type_ == DataType::kFloat32) {
+      const std::span<float> logits(static_cast<float*>(y), logits_.size());
+      const std::span<float> gradient(
+          training ? static_cast<float*>(At(memory.gradients.back())) : nullptr,
+          training ? logits.size() : 0);
+      return SoftmaxCrossEntropy(logits, batch, classes(), gradient_scale,
+                                 gradient);
+    }
+    const auto* const rounded = static_cast<const BFloat16*>(y);
+    std::ranges::transform(rounded, rounded + logits_.size(), logits_.begin(),
+                           [](BFloat16 x) { return ToFloat(x); });
+    const Metrics metrics =
+        SoftmaxCrossEntropy(logits_, batch, classes(), gradient_scale,
+                            training ? dlogits_ : std::span<float>());
+    if (training) {
+      std::ranges::transform(
+          dlogits_, static_cast<BFloat16*>(At(memory.gradients.back())),
+          [](float x) { return ToBFloat16(x); });
+    }
+    return metrics;
+  }
+
+  absl::Status Backward(Step& step, const Batch& batch, GradientReady ready) {
+    const StepMemory& memory = step.training;
+    for (size_t i = step.plans.size(); i-- > 0;) {
+      const Network::Operation& operation = network().operations()[i];
+      const StepMemory::Operation& at = memory.operations[i];
+      const OperationTimer timer = TimeBackward(i);
+      LOCKSTEP_RETURN_IF_ERROR(step.plans[i]->Backward(
+          {.x = ValueOf(step, memory, batch, operation.inputs[0]),
+           .second = SecondOf(step, memory, batch, operation),
+           .y = At(memory.values[i + 1]),
+           .saved = At(at.saved),
+           .dy = At(memory.gradients[i + 1]),
+           .dx = At(at.dx),
+           .dsecond = At(at.dsecond),
+           .scratch = At(at.backward_scratch),
+           .batch = &batch},
+          ready));
+      if (batch.labels.empty()) continue;
+      LOCKSTEP_RETURN_IF_ERROR(CatchOnednn(operation.name, [&] {
+        const auto add = [&](Sum& sum, int value, int64_t part) {
+          void* const gradient = At(memory.gradients[value]);
+          sum.Run(context_->stream, gradient, At(part), gradient);
+        };
+        if (at.add_dsecond) {
+          add(step.dsecond_sums[i], operation.inputs[1], at.dsecond);
+        }
+        if (at.add_dx) add(step.dx_sums[i], operation.inputs[0], at.dx);
+      }));
+    }
+    return absl::OkStatus();
+  }
+
+  const DataType type_;
+  const bool share_memory_;
+  Communicator* batch_norm_group_ = nullptr;
+  CpuBatchNormKernels batch_norm_kernels_;
+  std::optional<PlanContext> context_;
+  std::map<int64_t, Step> steps_;  // By batch size.
+  // Of the step that runs, parts of memory().
+  void* input_ = nullptr;     // Where it is not the batch's.
+  std::span<float> logits_;   // float32, and their gradient: used where
+  std::span<float> dlogits_;  // activations are of another type.
+  void* base_ = nullptr;      // Where a StepMemory begins.
+};
+
+}  // namespace
+
+void SetComputeThreads(int count) { omp_set_num_threads(count); }
+
+CpuReplica::CpuReplica(Network network, uint64_t seed)
+    : network_(std::move(network)),
+      parameters_(CreateParameters(network_, seed)),
+      buffers_(CreateBuffers(network_)) {}
+
+void CpuReplica::CollectTimes(OperationTimes* times) {
+  times_ = times;
+  if (times == nullptr) return;
+  times->forward_seconds.assign(network_.operations().size(), 0);
+  times->backward_seconds.assign(network_.operations().size(), 0);
+}
+
+absl::Status CpuReplica::Reserve(int64_t n, int64_t bytes) {
+  if (workspace_bytes() >= bytes) return absl::OkStatus();
+  memory_ = AlignedBuffer();  // Frees the old before it takes the new.
+  try {
+    memory_ = AlignedBuffer((bytes + 3) / 4);
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for a batch of ", n, ": it needs ", bytes >> 20,
+                     " MiB of activations"));
+  }
+  return absl::OkStatus();
+}
+
+OperationTimer CpuReplica::TimeForward(size_t operation, bool wanted) const {
+  return OperationTimer(wanted && times_ != nullptr
+                            ? &times_->forward_seconds[operation]
+                            : nullptr);
+}
+
+OperationTimer CpuReplica::TimeBackward(size_t operation, bool wanted) const {
+  return OperationTimer(wanted && times_ != nullptr
+                            ? &times_->backward_seconds[operation]
+                            : nullptr);
+}
+
+absl::Status CheckBatch(const Model& model, const Batch& batch) {
+  const size_t n = batch.labels.size();
+  const int64_t size = model.input_shape().size();
+  if (batch.images.size() != n * size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(batch.images.size(), " floats of images for ", n,
+                     " labels: ", size, " a label would be ", n * size));
+  }
+  for (const size_t values :
+       {batch.other_labels.size(), batch.shares.size(), batch.samples.size()}) {
+    if (values != 0 && values != n) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(values, " values of a batch of ", n, " labels"));
+    }
+  }
+  for (const std::span<const int32_t> labels :
+       {batch.labels, batch.other_labels}) {
+    for (size_t i = 0; i < labels.size(); ++i) {
+      if (labels[i] >= 0 && labels[i] < model.classes()) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("label ", labels[i], " of sample ", i, " is not in [0, ",
+                       model.classes(), ")"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Metrics SoftmaxCrossEntropy(std::span<const float> logits, const Batch& batch,
+                            int64_t classes, float gradient_scale,
+                            std::span<float> gradient) {
+  Metrics metrics;
+  for (size_t i = 0; i < batch.labels.size(); ++i) {
+    const std::span<const float> row = logits.subspan(i * classes, classes);
+    const Target target =
+        batch.shares.empty()
+            ? Target{batch.labels[i], batch.labels[i], 1}
+            : Target{batch.labels[i], batch.other_labels[i], batch.shares[i]};
+    if (IsCorrect(row, target.label)) ++metrics.correct;
+    metrics.loss_sum += SampleLoss(
+        row, target, gradient_scale,
+        gradient.empty() ? gradient : gradient.subspan(i * classes, classes));
+  }
+  metrics.samples = static_cast<int64_t>(batch.labels.size());
+  return metrics;
+}
+
+PlanOr CreatePlan(const PlanContext& context, const PlanRequest& request) {
+  struct Family {
+    const PlanContext& context;
+    const PlanRequest& request;
+    PlanOr operator()(const ConvolutionOp&) {
+      return PlanConvolution(context, request);
+    }
+    PlanOr operator()(const LinearOp&) { return PlanLinear(context, request); }
+    PlanOr operator()(const BatchNormOp&) {
+      return PlanBatchNorm(context, request);
+    }
+    PlanOr operator()(const PoolOp&) { return PlanPool(context, request); }
+    PlanOr operator()(const GlobalAveragePoolOp&) {
+      return PlanPool(context, request);
+    }
+    PlanOr operator()(const LayerNormOp&) {
+      return PlanLayerNorm(context, request);
+    }
+    PlanOr operator()(const GeluOp&) { return PlanGelu(context, request); }
+    PlanOr operator()(const AttentionOp&) {
+      return PlanAttention(context, request);
+    }
+    PlanOr operator()(const EmbedOp&) { return PlanEmbed(context, request); }
+    PlanOr operator()(const FirstPositionOp&) {
+      return PlanFirstPosition(context, request);
+    }
+    PlanOr operator()(const DropoutOp&) {
+      return PlanDropout(context, request);
+    }
+    PlanOr operator()(const AddOp&) { return PlanAdd(context, request); }
+  };
+  return std::visit(Family{context, request}, request.operation->kind);
+}
+
+absl::StatusOr<std::unique_ptr<CpuReplica>> CreateCpuReplica(
+    Network network, const CpuReplicaOptions& options) {
+  LOCKSTEP_RETURN_IF_ERROR(network.status());
+  if (options.type != DataType::kFloat32 &&
+      options.type != DataType::kBFloat16) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("no activations of ", Name(options.type)));
+  }
+  const Shape& output = network.output_shape();
+  if (output.h != 1 || output.w != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(network.name(), ": ends in images of ", output.h, "x",
+                     output.w, ", not in one value for each class"));
+  }
+  if (options.lanes && options.type == DataType::kFloat32 &&
+      FitsLanes(network)) {
+    return CreateLaneReplica(std::move(network), options.seed);
+  }
+  return std::make_unique<NetworkOnCpu>(std::move(network), options);
+}
+
+absl::StatusOr<std::unique_ptr<Model>> CreateModel(absl::string_view spec,
+                                                   uint64_t seed,
+                                                   const NetworkInput& input) {
+  LOCKSTEP_ASSIGN_OR_RETURN(Network network, CreateNetwork(spec, input));
+  return CreateCpuReplica(std::move(network), {.seed = seed});
+}
+
+}  // namespace lockstep

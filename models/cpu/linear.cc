@@ -1,0 +1,267 @@
+// Convolution and linear layers: y = W x + b and perhaps ReLU, by oneDNN.
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "base/data_types.h"
+#include "base/status_macros.h"
+#include "models/cpu/onednn.h"
+#include "models/cpu/plan.h"
+#include "models/model.h"
+#include "models/networks/network.h"
+#include "oneapi/dnnl/dnnl.hpp"
+
+namespace lockstep {
+namespace {
+
+using dnnl::memory;
+using onednn::Desc;
+
+// A layer whose weights are one parameter and whose bias, if any, another.
+struct Affine {
+  std::string layer;  // For messages.
+  int weight = kNoTensor;
+  int bias = kNoTensor;
+  bool relu = false;
+};
+
+// The descriptors of a layer's three primitives; `data` is without a value if
+// no input gradient is wanted.
+template <typename F, typename W, typename D>
+struct Descriptors {
+  typename F::primitive_desc forward;
+  typename W::primitive_desc weights;
+  std::optional<typename D::primitive_desc> data;
+};
+
+// The order of conversions and primitives in a step of such a layer. Scratch:
+// converted weights, then oneDNN's scratchpad.
+class AffinePlan : public OperationPlan {
+ public:
+  // plain: how the weights lie in Parameters, float32. Throws dnnl::error.
+  template <typename F, typename W, typename D>
+  AffinePlan(const PlanContext& context, Affine affine, int64_t y_size,
+             const Desc& plain, const Descriptors<F, W, D>& of)
+      : context_(context), affine_(std::move(affine)) {
+    const auto& [forward, weights, data] = of;
+    backward_reads_y = affine_.relu;
+    forward_ = Primitive(context.engine, F(forward),
+                         {{DNNL_ARG_SRC, forward.src_desc()},
+                          {DNNL_ARG_WEIGHTS, forward.weights_desc()},
+                          {DNNL_ARG_BIAS, forward.bias_desc()},
+                          {DNNL_ARG_DST, forward.dst_desc()},
+                          {DNNL_ARG_SCRATCHPAD, forward.scratchpad_desc()}});
+    forward_weights_ = Reorder(context.engine, plain, forward.weights_desc());
+    Reserve(forward.weights_desc(), forward.scratchpad_desc());
+    weights_ = Primitive(context.engine, W(weights),
+                         {{DNNL_ARG_SRC, weights.src_desc()},
+                          {DNNL_ARG_DIFF_DST, weights.diff_dst_desc()},
+                          {DNNL_ARG_DIFF_WEIGHTS, weights.diff_weights_desc()},
+                          {DNNL_ARG_DIFF_BIAS, weights.diff_bias_desc()},
+                          {DNNL_ARG_SCRATCHPAD, weights.scratchpad_desc()}});
+    gradients_ = Reorder(context.engine, weights.diff_weights_desc(), plain);
+    Reserve(weights.diff_weights_desc(), weights.scratchpad_desc());
+    if (affine_.relu) PlanRelu(y_size);
+    if (data.has_value()) {
+      data_ = Primitive(context.engine, D(*data),
+                        {{DNNL_ARG_DIFF_SRC, data->diff_src_desc()},
+                         {DNNL_ARG_WEIGHTS, data->weights_desc()},
+                         {DNNL_ARG_DIFF_DST, data->diff_dst_desc()},
+                         {DNNL_ARG_SCRATCHPAD, data->scratchpad_desc()}});
+      data_weights_ = Reorder(context.engine, plain, data->weights_desc());
+      Reserve(data->weights_desc(), data->scratchpad_desc());
+    }
+    scratch_bytes = weights_bytes_ + scratchpad_bytes_;
+  }
+
+  absl::Status Forward(const Forwards& buffers) override {
+    return CatchOnednn(affine_.layer, [&] {
+      void* const scratchpad = Offset(buffers.scratch, weights_bytes_);
+      const void* const weights = forward_weights_.RunIfNeeded(
+          context_.stream, Value(affine_.weight), buffers.scratch);
+      forward_.Run(context_.stream, {{DNNL_ARG_SRC, buffers.x},
+                                     {DNNL_ARG_WEIGHTS, weights},
+                                     {DNNL_ARG_BIAS, Value(affine_.bias)},
+                                     {DNNL_ARG_DST, buffers.y},
+                                     {DNNL_ARG_SCRATCHPAD, scratchpad}});
+    });
+  }
+
+  absl::Status Backward(const Backwards& buffers,
+                        Model::GradientReady ready) override {
+    void* const scratchpad = Offset(buffers.scratch, weights_bytes_);
+    LOCKSTEP_RETURN_IF_ERROR(CatchOnednn(affine_.layer, [&] {
+      if (affine_.relu) {
+        relu_.Run(context_.stream, {{DNNL_ARG_DST, buffers.y},
+                                    {DNNL_ARG_DIFF_DST, buffers.dy},
+                                    {DNNL_ARG_DIFF_SRC, buffers.dy},
+                                    {DNNL_ARG_SCRATCHPAD, scratchpad}});
+      }
+      WeightGradients(buffers, scratchpad);
+    }));
+    // Outside the catch: `ready` is the caller's code.
+    if (affine_.bias != kNoTensor) ready(affine_.bias);
+    ready(affine_.weight);
+    if (buffers.dx == nullptr) return absl::OkStatus();
+    return CatchOnednn(affine_.layer, [&] {
+      const void* const weights = data_weights_.RunIfNeeded(
+          context_.stream, Value(affine_.weight), buffers.scratch);
+      data_.Run(context_.stream, {{DNNL_ARG_DIFF_SRC, buffers.dx},
+                                  {DNNL_ARG_WEIGHTS, weights},
+                                  {DNNL_ARG_DIFF_DST, buffers.dy},
+                                  {DNNL_ARG_SCRATCHPAD, scratchpad}});
+    });
+  }
+
+ private:
+  void PlanRelu(int64_t y_size) {
+    // Element by element, so one flat dimension serves any layout.
+    constexpr auto kRelu = dnnl::algorithm::eltwise_relu_use_dst_for_bwd;
+    const Desc flat = Flat(y_size, context_.type);
+    const auto desc = onednn::EltwiseBackward(
+        onednn::EltwiseForward(context_.engine, kRelu, flat), context_.engine,
+        kRelu, flat);
+    relu_ = Primitive(context_.engine, dnnl::eltwise_backward(desc),
+                      {{DNNL_ARG_DST, flat},
+                       {DNNL_ARG_DIFF_DST, flat},
+                       {DNNL_ARG_DIFF_SRC, flat},
+                       {DNNL_ARG_SCRATCHPAD, desc.scratchpad_desc()}});
+    Reserve(Desc(), desc.scratchpad_desc());
+  }
+
+  void Reserve(const Desc& weights, const Desc& scratchpad) {
+    weights_bytes_ = std::max(weights_bytes_, AlignedBytes(weights));
+    scratchpad_bytes_ = std::max(scratchpad_bytes_, AlignedBytes(scratchpad));
+  }
+
+  const void* Value(int index) const {
+    if (index == kNoTensor) return nullptr;
+    return std::as_const(*context_.parameters).value(index).data();
+  }
+
+  void WeightGradients(const Backwards& buffers, void* scratchpad) {
+    Parameters& parameters = *context_.parameters;
+    float* const plain = parameters.gradient(affine_.weight).data();
+    const bool converted = !gradients_.is_identity();
+    weights_.Run(
+        context_.stream,
+        {{DNNL_ARG_SRC, buffers.x},
+         {DNNL_ARG_DIFF_DST, buffers.dy},
+         {DNNL_ARG_DIFF_WEIGHTS, converted ? buffers.scratch : plain},
+         {DNNL_ARG_DIFF_BIAS, affine_.bias == kNoTensor
+                                  ? nullptr
+                                  : parameters.gradient(affine_.bias).data()},
+         {DNNL_ARG_SCRATCHPAD, scratchpad}});
+    if (converted) gradients_.Run(context_.stream, buffers.scratch, plain);
+  }
+
+  PlanContext context_;
+  Affine affine_;
+  int64_t weights_bytes_ = 0;
+  int64_t scratchpad_bytes_ = 0;
+  Primitive forward_, weights_, data_, relu_;
+  Reorder forward_weights_, data_weights_, gradients_;
+};
+
+// The plan of such a layer, by MakePlan.
+PlanOr PlanAffine(const PlanContext& context, const Affine& affine,
+                  const PlanRequest& request,
+                  absl::FunctionRef<std::unique_ptr<OperationPlan>()> make) {
+  std::vector<int> indices = {affine.weight};
+  if (affine.bias != kNoTensor) indices.insert(indices.begin(), affine.bias);
+  return MakePlan(context, request, std::move(indices), make);
+}
+
+}  // namespace
+
+PlanOr PlanConvolution(const PlanContext& context, const PlanRequest& request) {
+  if (HasFewPixels(context, request)) return PlanFewPixels(context, request);
+  const auto& op = std::get<ConvolutionOp>(request.operation->kind);
+  const Affine affine = {request.operation->name, op.weight, op.bias, op.relu};
+  return PlanAffine(context, affine, request, [&] {
+    constexpr auto kDirect = dnnl::algorithm::convolution_direct;
+    const memory::dims dims = {request.output.c, request.x.c, op.kernel,
+                               op.kernel};
+    const memory::dims strides = {op.stride, op.stride};
+    const memory::dims padding = {op.padding, op.padding};
+    const auto any = memory::format_tag::any;
+    const Desc x = ChannelsLast(request.x, context.type);
+    const Desc y = ChannelsLast(request.output, context.type);
+    const Desc weights(dims, OnednnType(context.type), any);
+    const Desc gradients(dims, memory::data_type::f32, any);
+    const Desc bias = op.bias == kNoTensor
+                          ? Desc()
+                          : Flat(request.output.c, DataType::kFloat32);
+    const auto forward = onednn::Forward<dnnl::convolution_forward>(
+        context.engine, {.relu = op.relu}, dnnl::prop_kind::forward_training,
+        kDirect, x, weights, bias, y, strides, padding, padding);
+    Descriptors<dnnl::convolution_forward, dnnl::convolution_backward_weights,
+                dnnl::convolution_backward_data>
+        of = {forward,
+              onednn::Backward<dnnl::convolution_backward_weights>(
+                  context.engine, forward, kDirect, x, gradients, bias, y,
+                  strides, padding, padding),
+              std::nullopt};
+    if (request.input_gradient) {
+      of.data = onednn::Backward<dnnl::convolution_backward_data>(
+          context.engine, forward, kDirect, x, weights, y, strides, padding,
+          padding);
+    }
+    const Desc plain(dims, memory::data_type::f32, memory::format_tag::oihw);
+    return std::make_unique<AffinePlan>(context, affine, request.output.size(),
+                                        plain, of);
+  });
+}
+
+// oneDNN's inner product, on weights whose formats convert row by row.
+PlanOr PlanLinear(const PlanContext& context, const PlanRequest& request) {
+  const auto& op = std::get<LinearOp>(request.operation->kind);
+  const Affine affine = {request.operation->name, op.weight, op.bias, op.relu};
+  return PlanAffine(context, affine, request, [&] {
+    Shape in = request.x;
+    if (op.per_position) {  // Each is a sample of one pixel.
+      in = {.n = in.n * in.h * in.w, .c = in.c};
+    }
+    const int64_t out = request.output.c;
+    const int64_t features = in.c * in.h * in.w;
+    const memory::dims dims{out, in.c, in.h, in.w};
+    // Outputs innermost, or outermost, in both, so that the conversion between
+    // them moves whole rows, and for a 1x1 input there is none. `any` would
+    // pick a blocked format whose conversion costs more than it saves.
+    const Desc plain(dims, memory::data_type::f32,
+                     op.inputs_first
+                         ? memory::dims{1, in.h * in.w * out, in.w * out, out}
+                         : memory::dims{features, in.h * in.w, in.w, 1});
+    const auto inner =
+        op.inputs_first ? memory::format_tag::hwio : memory::format_tag::ohwi;
+    const Desc x = ChannelsLast(in, context.type);
+    const Desc weights(dims, OnednnType(context.type), inner);
+    const Desc gradients(dims, memory::data_type::f32, inner);
+    const Desc bias = Flat(out, DataType::kFloat32);
+    const Desc y = Rows(in.n, out, context.type);
+    const auto forward = onednn::Forward<dnnl::inner_product_forward>(
+        context.engine, {.relu = op.relu}, dnnl::prop_kind::forward_training, x,
+        weights, bias, y);
+    Descriptors<dnnl::inner_product_forward,
+                dnnl::inner_product_backward_weights,
+                dnnl::inner_product_backward_data>
+        of = {forward,
+              onednn::Backward<dnnl::inner_product_backward_weights>(
+                  context.engine, forward, x, gradients, bias, y),
+              std::nullopt};
+    if (request.input_gradient) {
+      of.data = onednn::Backward<dnnl::inner_product_backward_data>(
+          context.engine, forward, x, weights, y);
+    }
+    return std::make_unique<AffinePlan>(context, affine, in.n * out, plain, of);
+  });
+}
+
+}  // namespace lockstep

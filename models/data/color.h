@@ -1,0 +1,25 @@
+// Changes of colour, on bytes in place, as torchvision.transforms.v2.functional
+// makes them on uint8 tensors, up to one level where it rounds its float32
+// sums otherwise.
+#ifndef LOCKSTEP_MODELS_DATA_COLOR_H_
+#define LOCKSTEP_MODELS_DATA_COLOR_H_
+
+#include <cstdint>
+#include <span>
+
+namespace lockstep {
+
+// pixels: host uint8 [n, channels], channels 1 or 3 (red, green, blue).
+// factor: 0 or more; 1 changes nothing, and 0 gives black, one grey for all
+// pixels (the mean of their luma), and the pixels' own greys.
+void AdjustBrightness(std::span<uint8_t> pixels, float factor);
+void AdjustContrast(std::span<uint8_t> pixels, int64_t channels, float factor);
+// Grey pixels, of one channel, stay as they are in these two.
+void AdjustSaturation(std::span<uint8_t> pixels, int64_t channels,
+                      float factor);
+// turn: of the colour circle, in [-0.5, 0.5]; 0 changes nothing but roundings.
+void AdjustHue(std::span<uint8_t> pixels, int64_t channels, float turn);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_MODELS_DATA_COLOR_H_

@@ -1,0 +1,345 @@
+// Data sets of image files: folders and lists.
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "base/files.h"
+#include "base/process.h"
+#include "base/status_macros.h"
+#include "models/data/load_dataset.h"
+
+namespace lockstep {
+namespace {
+
+// More than any picture of kMaxPixels, and than the list of any data set.
+constexpr int64_t kMostBytes = int64_t{1} << 30;
+
+class FileDataset final : public Dataset {
+ public:
+  FileDataset(std::vector<ImageFile> files, int num_classes, int64_t channels,
+              std::vector<std::string> class_names)
+      : files_(std::move(files)),
+        num_classes_(num_classes),
+        channels_(channels),
+        class_names_(std::move(class_names)) {}
+
+  int64_t size() const override { return static_cast<int64_t>(files_.size()); }
+  int num_classes() const override { return num_classes_; }
+  int label(int64_t index) const override { return files_[index].label; }
+  std::optional<ImageShape> shape() const override { return std::nullopt; }
+  std::string class_name(int label) const override {
+    return class_names_.empty() ? Dataset::class_name(label)
+                                : class_names_[label];
+  }
+
+  absl::StatusOr<Image> Read(int64_t index) const override {
+    const std::string& path = files_[index].path;
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string bytes,
+                              ReadForeignFile(path, kMostBytes));
+    LOCKSTEP_ASSIGN_OR_RETURN(Image image, DecodeImage(bytes, path));
+    return WithChannels(std::move(image), channels_);
+  }
+
+  absl::Status ReadRegion(int64_t index, ChooseRegion choose,
+                          TakeRows take) const override {
+    const std::string& path = files_[index].path;
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string bytes,
+                              ReadForeignFile(path, kMostBytes));
+    return DecodeImageRegion(
+        bytes, path,
+        [&](ImageShape shape) {
+          shape.channels = channels_;
+          return choose(shape);
+        },
+        [&](const PixelRows& rows) {
+          if (rows.channels == channels_) return take(rows);
+          Image piece;
+          AppendRows(rows, piece);
+          piece = WithChannels(std::move(piece), channels_);
+          take(RowsOf(piece));
+        });
+  }
+
+  const std::vector<ImageFile>& files() const { return files_; }
+
+ private:
+  std::vector<ImageFile> files_;
+  int num_classes_;
+  int64_t channels_;
+  std::vector<std::string> class_names_;
+};
+
+// What Read says of every image, in order.
+std::vector<absl::Status> ReadAll(const FileDataset& data,
+                                  const DatasetOptions& options) {
+  std::vector<absl::Status> statuses(data.size());
+  std::atomic<int64_t> next = 0;
+  const auto work = [&](bool reports) {
+    for (int64_t i = next++; i < data.size(); i = next++) {
+      statuses[i] = data.Read(i).status();
+      if (reports && options.progress) options.progress(i, data.size());
+    }
+  };
+  const int threads = options.threads > 0 ? options.threads : UsableCores();
+  std::vector<std::thread> helpers;
+  for (int t = 1; t < threads; ++t) helpers.emplace_back(work, false);
+  work(true);
+  for (std::thread& helper : helpers) helper.join();
+  if (options.progress) options.progress(data.size(), data.size());
+  return statuses;
+}
+
+// What is wrong with the bytes, which every rank sees alike; not with reading
+// them.
+bool IsBadImage(const absl::Status& status) {
+  return absl::IsDataLoss(status) || absl::IsInvalidArgument(status);
+}
+
+// The data set of the files, or of as many as the option says, less those that
+// are to be skipped. `name`: what they come from.
+absl::StatusOr<std::unique_ptr<const Dataset>> MakePart(
+    const std::string& name, std::vector<ImageFile> files, int num_classes,
+    const std::vector<std::string>& class_names, absl::string_view flag,
+    const std::optional<int64_t>& samples, const DatasetOptions& options,
+    std::vector<std::string>& skipped) {
+  const auto size = static_cast<int64_t>(files.size());
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t count,
+                            SampleCount(flag, samples, size));
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t from = i * size / count;
+    if (from != i) files[i] = std::move(files[from]);
+  }
+  files.resize(count);
+  auto data = std::make_unique<FileDataset>(std::move(files), num_classes,
+                                            options.channels, class_names);
+  if (!options.skip_bad_images) return data;
+  const std::vector<absl::Status> statuses = ReadAll(*data, options);
+  std::vector<ImageFile> good;
+  for (int64_t i = 0; i < count; ++i) {
+    if (statuses[i].ok()) {
+      good.push_back(data->files()[i]);
+    } else if (IsBadImage(statuses[i])) {
+      skipped.emplace_back(statuses[i].message());
+    } else {
+      return statuses[i];
+    }
+  }
+  if (good.empty()) {
+    return absl::DataLossError(
+        absl::StrCat(name, ": all of the ", count,
+                     " images are bad; the first: ", statuses[0].message()));
+  }
+  return std::make_unique<FileDataset>(std::move(good), num_classes,
+                                       options.channels, class_names);
+}
+
+// Image folders.
+
+absl::Status SystemError(const std::error_code& error,
+                         const std::string& path) {
+  return absl::ErrnoToStatus(error.value(), path);
+}
+
+// The names of the folders in `dir`, sorted.
+absl::StatusOr<std::vector<std::string>> FolderNames(const std::string& dir) {
+  std::error_code error;
+  std::filesystem::directory_iterator entry(dir, error);
+  std::vector<std::string> names;
+  for (; !error && entry != std::filesystem::directory_iterator();
+       entry.increment(error)) {
+    std::error_code ignored;  // A link that leads nowhere is no folder.
+    if (entry->is_directory(ignored)) {
+      names.push_back(entry->path().filename().string());
+    }
+  }
+  if (error) return SystemError(error, dir);
+  if (names.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(dir, ": has no folder, where each class should be one"));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+bool IsImageName(const std::filesystem::path& path) {
+  const std::string extension =
+      absl::AsciiStrToLower(path.extension().string());
+  return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
+}
+
+// Adds the images at any depth below `dir`, in torchvision's order: folders by
+// name, the files of each by name.
+absl::Status AddClass(const std::string& dir, int label,
+                      std::vector<ImageFile>& files) {
+  std::error_code error;
+  std::filesystem::recursive_directory_iterator entry(
+      dir, std::filesystem::directory_options::follow_directory_symlink, error);
+  std::vector<std::pair<std::string, std::string>> found;  // Folder, name.
+  for (; !error && entry != std::filesystem::recursive_directory_iterator();
+       entry.increment(error)) {
+    // A link that leads nowhere is an image that cannot be read.
+    std::error_code ignored;
+    if (IsImageName(entry->path()) && !entry->is_directory(ignored)) {
+      found.emplace_back(entry->path().parent_path().string(),
+                         entry->path().filename().string());
+    }
+  }
+  if (error) return SystemError(error, dir);
+  if (found.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(dir, ": has no .jpg, .jpeg or .png file"));
+  }
+  std::sort(found.begin(), found.end());
+  for (const auto& [folder, name] : found) {
+    files.push_back({absl::StrCat(folder, "/", name), label});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<ImageFile>> FolderFiles(
+    const std::string& dir, const std::vector<std::string>& names,
+    const std::vector<std::string>& classes) {
+  std::vector<ImageFile> files;
+  for (const std::string& name : names) {
+    const std::string path = absl::StrCat(dir, "/", name);
+    const auto at = std::lower_bound(classes.begin(), classes.end(), name);
+    if (at == classes.end() || *at != name) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": is no class that train has"));
+    }
+    LOCKSTEP_RETURN_IF_ERROR(
+        AddClass(path, static_cast<int>(at - classes.begin()), files));
+  }
+  return files;
+}
+
+// Lists.
+
+absl::StatusOr<std::vector<ImageFile>> ReadImageList(const std::string& dir,
+                                                     const std::string& name,
+                                                     int num_classes) {
+  const std::string list = absl::StrCat(dir, "/", name);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string text,
+                            ReadForeignFile(list, kMostBytes));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<ImageFile> files,
+                            ParseImageList(text, list, num_classes));
+  for (size_t i = 0; i < files.size(); ++i) {
+    std::string& path = files[i].path;
+    if (path[0] != '/') path = absl::StrCat(dir, "/", path);
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) {
+      return absl::NotFoundError(
+          absl::StrCat(list, ": line ", i + 1, ": there is no ", path));
+    }
+  }
+  return files;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<ImageFile>> ParseImageList(absl::string_view text,
+                                                      const std::string& name,
+                                                      int num_classes) {
+  std::vector<ImageFile> files;
+  const int most = num_classes > 0 ? num_classes : kMaxClasses;
+  for (absl::string_view line :
+       absl::StrSplit(absl::StripSuffix(text, "\n"), '\n')) {
+    line = absl::StripAsciiWhitespace(line);
+    const auto fault = [&](absl::string_view what) {
+      constexpr size_t kShown = 60;
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": line ", files.size() + 1, " ", what, ": '",
+                       absl::CHexEscape(line.substr(0, kShown)),
+                       line.size() > kShown ? "...'" : "'"));
+    };
+    const size_t blank = line.find_last_of(" \t");
+    if (blank == line.npos) return fault("is not a path and a label");
+    int label = -1;
+    if (!absl::SimpleAtoi(line.substr(blank + 1), &label) || label < 0 ||
+        label >= most) {
+      return fault(
+          absl::StrCat("has a label that is no number in [0, ", most - 1, "]"));
+    }
+    const absl::string_view path =
+        absl::StripAsciiWhitespace(line.substr(0, blank));
+    if (absl::StrContains(path, '\0')) return fault("has a zero byte");
+    files.push_back({std::string(path), label});
+  }
+  return files;
+}
+
+absl::StatusOr<DatasetParts> LoadImageFolder(const std::string& dir,
+                                             const DatasetOptions& options) {
+  const std::string train_dir = absl::StrCat(dir, "/train");
+  std::string test_dir = absl::StrCat(dir, "/test");
+  std::error_code error;
+  if (!std::filesystem::exists(test_dir, error)) {
+    test_dir = absl::StrCat(dir, "/val");
+    if (!std::filesystem::exists(test_dir, error)) {
+      return absl::NotFoundError(
+          absl::StrCat(dir, ": has neither a folder test nor val"));
+    }
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> classes,
+                            FolderNames(train_dir));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<ImageFile> train,
+                            FolderFiles(train_dir, classes, classes));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> test_classes,
+                            FolderNames(test_dir));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<ImageFile> test,
+                            FolderFiles(test_dir, test_classes, classes));
+  const int num_classes = static_cast<int>(classes.size());
+  DatasetParts parts;
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      parts.train, MakePart(train_dir, std::move(train), num_classes, classes,
+                            "--train_samples", options.train_samples, options,
+                            parts.skipped));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      parts.test,
+      MakePart(test_dir, std::move(test), num_classes, classes,
+               "--test_samples", options.test_samples, options, parts.skipped));
+  return parts;
+}
+
+absl::StatusOr<DatasetParts> LoadImageList(const std::string& dir,
+                                           const DatasetOptions& options) {
+  int classes = options.num_classes;
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<ImageFile> train,
+                            ReadImageList(dir, "train_list.txt", classes));
+  if (classes == 0) {
+    for (const ImageFile& file : train) {
+      classes = std::max(classes, file.label + 1);
+    }
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<ImageFile> test,
+                            ReadImageList(dir, "val_list.txt", classes));
+  DatasetParts parts;
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      parts.train, MakePart(absl::StrCat(dir, "/train_list.txt"),
+                            std::move(train), classes, {}, "--train_samples",
+                            options.train_samples, options, parts.skipped));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      parts.test,
+      MakePart(absl::StrCat(dir, "/val_list.txt"), std::move(test), classes, {},
+               "--test_samples", options.test_samples, options, parts.skipped));
+  return parts;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,430 @@
+// Data sets by name, from folders of files that are as they should be and that
+// are not.
+#include "models/data/load_dataset.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "base/run_command.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/data/idx_files.h"
+#include "models/data/image.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::SizeIs;
+using testing::StartsWith;
+
+void Write(const std::string& path, absl::string_view bytes) {
+  std::filesystem::create_directories(
+      std::filesystem::path(path).parent_path());
+  WriteBytes(path, Bytes(bytes.begin(), bytes.end()));
+}
+
+// A PNG of one pixel: the value tells which it is.
+std::string Pixel(uint8_t value) {
+  return *EncodePng({1, 1, 3, {value, 1, 2}});
+}
+
+// The first value of every image, or -1 where it cannot be read.
+std::vector<int> Values(const Dataset& data) {
+  std::vector<int> values;
+  for (int64_t i = 0; i < data.size(); ++i) {
+    const absl::StatusOr<Image> image = data.Read(i);
+    values.push_back(image.ok() ? image->pixels[0] : -1);
+  }
+  return values;
+}
+
+std::vector<int> Labels(const Dataset& data) {
+  std::vector<int> labels;
+  for (int64_t i = 0; i < data.size(); ++i) labels.push_back(data.label(i));
+  return labels;
+}
+
+// Classes B, a and b (in that order, as bytes); the order of the files is
+// torchvision's: 10, 11, 12 (in a folder below), then 20, 21 and 30.
+std::string MakeFolder() {
+  const std::string dir = MakeTestDir();
+  Write(dir + "/train/B/x10.PNG", Pixel(10));
+  Write(dir + "/train/B/x9.png", Pixel(11));
+  Write(dir + "/train/B/below/a.png", Pixel(12));
+  Write(dir + "/train/B/readme.txt", "no image");
+  Write(dir + "/train/a/1.jpg", *EncodeJpeg({1, 1, 1, {20}}, 100));
+  Write(dir + "/train/a/2.png", Pixel(21));
+  Write(dir + "/train/b/1.png", Pixel(30));
+  Write(dir + "/train/a file beside.png", Pixel(99));
+  Write(dir + "/val/b/1.png", Pixel(40));  // Classes may be missing here.
+  return dir;
+}
+
+std::string MakeList() {
+  const std::string dir = MakeTestDir();
+  Write(dir + "/train/one.png", Pixel(10));
+  Write(dir + "/train/number two.png", Pixel(11));
+  Write(dir + "/val/1.png", Pixel(40));
+  Write(dir + "/train_list.txt",
+        "train/one.png 4\r\ntrain/number two.png\t0\n");
+  Write(dir + "/val_list.txt", absl::StrCat(dir, "/val/1.png 3"));
+  return dir;
+}
+
+// 20 records: 3 in each file to train on, 5 to test with.
+std::string CifarRecords(int first, int count) {
+  std::string bytes;
+  for (int i = first; i < first + count; ++i) {
+    bytes += static_cast<char>(i % 10);
+    for (int plane = 0; plane < 3; ++plane) {
+      bytes += std::string(1024, static_cast<char>(3 * i + plane));
+    }
+  }
+  return bytes;
+}
+
+std::string MakeCifar() {
+  const std::string dir = MakeTestDir();
+  for (int file = 0; file < 5; ++file) {
+    Write(absl::StrCat(dir, "/data_batch_", file + 1, ".bin"),
+          CifarRecords(3 * file, 3));
+  }
+  Write(dir + "/test_batch.bin", CifarRecords(15, 5));
+  return dir;
+}
+
+TEST(ImageFolderTest, HasTorchvisionsClassesAndOrder) {
+  const auto data = LoadDataset("image_folder", MakeFolder());
+  ASSERT_THAT(data, IsOk());
+  EXPECT_THAT(Values(*data->train), ElementsAre(10, 11, 12, 20, 21, 30));
+  EXPECT_THAT(Labels(*data->train), ElementsAre(0, 0, 0, 1, 1, 2));
+  EXPECT_EQ(data->train->num_classes(), 3);
+  EXPECT_EQ(data->train->class_name(0), "B");
+  EXPECT_EQ(data->train->shape(), std::nullopt);
+  EXPECT_THAT(Values(*data->test), ElementsAre(40));
+  EXPECT_THAT(Labels(*data->test), ElementsAre(2));
+  EXPECT_EQ(data->test->num_classes(), 3);
+  EXPECT_EQ(data->train->Read(3)->channels, 3);  // The grey one.
+}
+
+TEST(ImageFolderTest, GivesSamplesSpreadOverThePartAndTheChannelsAskedFor) {
+  const std::string dir = MakeFolder();
+  Write(dir + "/test/B/1.png", Pixel(50));  // Taken before val.
+  const auto data =
+      LoadDataset("image_folder", dir, {.train_samples = 3, .channels = 1});
+  ASSERT_THAT(data, IsOk());
+  EXPECT_THAT(Labels(*data->train), ElementsAre(0, 0, 1));
+  EXPECT_THAT(Labels(*data->test), ElementsAre(0));
+  EXPECT_EQ(data->train->Read(0)->shape(), (ImageShape{1, 1, 1}));
+}
+
+TEST(ImageFolderTest, LeavesOutBadImagesWhenAskedToAndOthersNever) {
+  const std::string dir = MakeFolder();
+  const std::string bad = dir + "/train/B/x9.png";
+  Write(bad, Pixel(11).substr(0, 50));
+  Write(dir + "/train/b/0.jpg", "");
+  const auto plain = LoadDataset("image_folder", dir);
+  ASSERT_THAT(plain, IsOk());
+  EXPECT_THAT(Values(*plain->train), ElementsAre(10, -1, 12, 20, 21, -1, 30));
+  EXPECT_THAT(plain->train->Read(1),
+              StatusIs(absl::StatusCode::kDataLoss, StartsWith(bad + ": ")));
+  for (const int threads : {1, 3}) {
+    int64_t done = 0;
+    const auto kept = LoadDataset(
+        "image_folder", dir,
+        {.skip_bad_images = true,
+         .threads = threads,
+         .progress = [&](int64_t count, int64_t) { done += count; }});
+    ASSERT_THAT(kept, IsOk());
+    EXPECT_THAT(Values(*kept->train), ElementsAre(10, 12, 20, 21, 30));
+    EXPECT_THAT(Labels(*kept->train), ElementsAre(0, 0, 1, 1, 2));
+    EXPECT_THAT(kept->skipped,
+                ElementsAre(StartsWith(bad), HasSubstr("/b/0.jpg: neither")));
+    EXPECT_GE(done, 7);
+  }
+  // What cannot be read may be read by another rank: no reason to skip it.
+  std::filesystem::create_symlink("/nowhere", dir + "/train/b/9.png");
+  EXPECT_THAT(LoadDataset("image_folder", dir, {.skip_bad_images = true}),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("/b/9.png")));
+}
+
+TEST(ImageListTest, ReadsPathsAndLabels) {
+  const std::string dir = MakeList();
+  const auto data = LoadDataset("image_list", dir);
+  ASSERT_THAT(data, IsOk());
+  EXPECT_THAT(Values(*data->train), ElementsAre(10, 11));
+  EXPECT_THAT(Labels(*data->train), ElementsAre(4, 0));
+  EXPECT_EQ(data->train->num_classes(), 5);
+  EXPECT_EQ(data->train->class_name(4), "4");
+  EXPECT_THAT(Values(*data->test), ElementsAre(40));
+  const auto wide = LoadDataset("image_list", dir, {.num_classes = 1000});
+  ASSERT_THAT(wide, IsOk());
+  EXPECT_EQ(wide->test->num_classes(), 1000);
+}
+
+TEST(Cifar10Test, ReadsPlanesInOrder) {
+  const auto data = LoadDataset("cifar10", MakeCifar(), {.test_samples = 2});
+  ASSERT_THAT(data, IsOk());
+  EXPECT_EQ(data->train->size(), 15);
+  EXPECT_EQ(data->train->shape(), (ImageShape{32, 32, 3}));
+  EXPECT_EQ(data->train->label(14), 4);
+  EXPECT_EQ(data->train->class_name(9), "truck");
+  const absl::StatusOr<Image> image = data->train->Read(14);
+  ASSERT_THAT(image, IsOk());
+  for (int64_t i = 0; i < image->shape().size(); ++i) {
+    ASSERT_EQ(image->pixels[i], 3 * 14 + i % 3) << i;
+  }
+  EXPECT_THAT(Labels(*data->test), ElementsAre(5, 6));
+}
+
+TEST(SyntheticTest, DependsOnTheSeedAndTheIndexAlone) {
+  const DatasetOptions options = {.train_samples = 300,
+                                  .test_samples = 100,
+                                  .num_classes = 7,
+                                  .shape = {9, 14, 3}};
+  const auto data = LoadDataset("synthetic", "", options);
+  DatasetOptions other = options;
+  other.train_samples = 4;
+  const auto again = LoadDataset("synthetic", "", other);
+  other.seed = 1;
+  const auto reseeded = LoadDataset("synthetic", "", other);
+  ASSERT_THAT(data, IsOk());
+  ASSERT_THAT(again, IsOk());
+  ASSERT_THAT(reseeded, IsOk());
+  EXPECT_EQ(*data->train->Read(3), *again->train->Read(3));
+  EXPECT_NE(*data->train->Read(3), *reseeded->train->Read(3));
+  EXPECT_NE(*data->train->Read(3), *data->test->Read(3));
+  EXPECT_EQ(data->train->shape(), (ImageShape{9, 14, 3}));
+
+  // What it is for: the mean image of each class, of the training part, is
+  // nearest to the images of that class in the other part.
+  std::map<int, std::vector<double>> sums;
+  std::map<int, int> counts;
+  for (int64_t i = 0; i < data->train->size(); ++i) {
+    const Image image = *data->train->Read(i);
+    std::vector<double>& sum = sums[data->train->label(i)];
+    sum.resize(image.pixels.size());
+    for (size_t p = 0; p < sum.size(); ++p) sum[p] += image.pixels[p];
+    ++counts[data->train->label(i)];
+  }
+  ASSERT_THAT(sums, SizeIs(7));
+  int right = 0;
+  for (int64_t i = 0; i < data->test->size(); ++i) {
+    const Image image = *data->test->Read(i);
+    int best = -1;
+    double least = 0;
+    for (const auto& [label, sum] : sums) {
+      double distance = 0;
+      for (size_t p = 0; p < sum.size(); ++p) {
+        const double d = image.pixels[p] - sum[p] / counts[label];
+        distance += d * d;
+      }
+      if (best < 0 || distance < least) best = label, least = distance;
+    }
+    right += best == data->test->label(i) ? 1 : 0;
+  }
+  EXPECT_GE(right, 95);
+}
+
+std::string ErrorOf(const absl::StatusOr<DatasetParts>& data) {
+  return std::string(data.status().message());
+}
+
+TEST(LoadDatasetTest, NamesTheFlagTheFileOrTheLineAndTheFault) {
+  using Change = std::function<void(const std::string& dir)>;
+  const Change nothing = [](const std::string&) {};
+  const auto replace = [](const std::string& file, const std::string& bytes) {
+    return [=](const std::string& dir) { Write(dir + file, bytes); };
+  };
+  const auto remove = [](const std::string& what) {
+    return [=](const std::string& dir) {
+      std::filesystem::remove_all(dir + what);
+    };
+  };
+  const auto folder = [](const std::string& what) {
+    return [=](const std::string& dir) {
+      std::filesystem::create_directories(dir + what);
+    };
+  };
+  const struct {
+    const char* name;
+    Change change;
+    std::string start;  // Of the message; "DIR" is the folder.
+    std::string message;
+    DatasetOptions options = {};
+  } cases[] = {
+      {"imagenet", nothing, "--dataset: 'imagenet' is not one of", "cifar10"},
+      {"image_folder", remove("/train"), "DIR/train", "No such file"},
+      {"image_folder", remove("/val"), "DIR: ", "neither a folder test nor"},
+      {"image_folder", folder("/train/empty"),
+       "DIR/train/empty: ", "has no .jpg, .jpeg or .png file"},
+      {"image_folder", replace("/val/c/1.png", Pixel(1)),
+       "DIR/val/c: ", "is no class that train has"},
+      {"image_folder",
+       [](const std::string& dir) {
+         std::filesystem::remove_all(dir + "/train");
+         std::filesystem::create_directories(dir + "/train");
+       },
+       "DIR/train: ", "has no folder"},
+      {"image_folder",
+       nothing,
+       "--train_samples=7: ",
+       "in [1, 6]",
+       {.train_samples = 7}},
+      {"image_folder", nothing, "--channels: ", "4", {.channels = 4}},
+      {"image_folder",
+       nothing,
+       "--num_classes=2: ",
+       "image_folder in DIR has 3",
+       {.num_classes = 2}},
+      {"image_folder",
+       replace("/val/b/1.png", "no image"),
+       "DIR/val: ",
+       "all of the 1 images",
+       {.skip_bad_images = true}},
+      {"image_list", remove("/train_list.txt"), "DIR/train_list.txt",
+       "No such file"},
+      {"image_list", remove("/train/number two.png"),
+       "DIR/train_list.txt: line 2: ", "there is no DIR/train/number two.png"},
+      {"image_list", replace("/train_list.txt", ""),
+       "DIR/train_list.txt: ", "line 1 is not a path and a label: ''"},
+      {"image_list", replace("/train_list.txt", "a.png 0\nb.png\n"),
+       "DIR/train_list.txt: ", "line 2 is not a path and a label: 'b.png'"},
+      {"image_list", replace("/train_list.txt", "a.png zero\n"),
+       "DIR/train_list.txt: ", "line 1 has a label that is no number"},
+      {"image_list", replace("/train_list.txt", "a.png -1\n"),
+       "DIR/train_list.txt: ", "no number in [0, 999999]: 'a.png -1'"},
+      {"image_list", replace("/val_list.txt", "val/1.png 5\n"),
+       "DIR/val_list.txt: ", "line 1 has a label that is no number in [0, 4]"},
+      {"image_list",
+       nothing,
+       "DIR/train_list.txt: ",
+       "in [0, 3]",
+       {.num_classes = 4}},
+      {"cifar10", remove("/data_batch_4.bin"), "DIR/data_batch_4.bin",
+       "No such file"},
+      {"cifar10", replace("/test_batch.bin", std::string(3072, '\0')),
+       "DIR/test_batch.bin: ", "has 3072 bytes"},
+      {"cifar10", replace("/test_batch.bin", ""),
+       "DIR/test_batch.bin: ", "has 0 bytes"},
+      {"cifar10", replace("/data_batch_2.bin", std::string(3073, '\x0a')),
+       "DIR/data_batch_2.bin: ", "label 0 is 10"},
+      {"synthetic",
+       nothing,
+       "--image_size: ",
+       "0 x 224",
+       {.shape = {0, 224, 3}}},
+      {"synthetic",
+       nothing,
+       "--test_samples=0: ",
+       "in [1, ",
+       {.test_samples = 0}},
+      {"synthetic", nothing, "--num_classes: ", "-3", {.num_classes = -3}}};
+  for (const auto& [name, change, start, message, options] : cases) {
+    const std::string dir = absl::StartsWith(name, "image_l") ? MakeList()
+                            : name[0] == 'c'                  ? MakeCifar()
+                                                              : MakeFolder();
+    change(dir);
+    const auto in_dir = [&](const std::string& text) {
+      return absl::StrReplaceAll(text, {{"DIR", dir}});
+    };
+    EXPECT_THAT(ErrorOf(LoadDataset(name, dir, options)),
+                AllOf(StartsWith(in_dir(start)), HasSubstr(in_dir(message)),
+                      testing::Not(HasSubstr("\n"))));
+  }
+  EXPECT_THAT(ErrorOf(LoadDataset("cifar10", "")),
+              StartsWith("--data_dir: cifar10 needs"));
+}
+
+// The command.
+
+constexpr char kExport[] = "models/data/export";
+
+TEST(ExportTest, WritesAFolderThatIsTheSameDataSet) {
+  const std::string dir = MakeTestDir();
+  std::filesystem::create_directories(dir + "/idx");
+  WriteIdxFiles(dir + "/idx", /*train=*/40, /*test=*/20);
+  const std::string command =
+      absl::StrCat(kExport, " --data_dir=", dir, "/idx --output_dir=", dir);
+  const CommandOutcome outcome =
+      RunCommand(command + "/new/png/ --format=png", 60);
+  ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              HasSubstr("Wrote 40 images for training and 20 for testing"));
+  const auto idx = LoadDataset("fashion_mnist", dir + "/idx");
+  const auto folder =
+      LoadDataset("image_folder", dir + "/new/png", {.channels = 1});
+  ASSERT_THAT(idx, IsOk());
+  ASSERT_THAT(folder, IsOk());
+  ASSERT_EQ(folder->train->size(), 40);
+  ASSERT_EQ(folder->test->size(), 20);
+  // The folder is sorted by class: every image is there under its class.
+  for (int64_t i = 0; i < 20; ++i) {
+    bool found = false;
+    for (int64_t j = 0; j < 20 && !found; ++j) {
+      const std::string name = idx->test->class_name(idx->test->label(i));
+      found = folder->test->class_name(folder->test->label(j)) ==
+                  absl::StrReplaceAll(name, {{"/", "_"}}) &&
+              *folder->test->Read(j) == *idx->test->Read(i);
+    }
+    EXPECT_TRUE(found) << i;
+  }
+
+  const CommandOutcome jpeg = RunCommand(command + "/jpeg --limit=5", 60);
+  ASSERT_EQ(jpeg.exit_status, 0) << jpeg.output;
+  int files = 0;
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(dir + "/jpeg")) {
+    files += entry.path().extension() == ".jpg" ? 1 : 0;
+  }
+  EXPECT_EQ(files, 10);
+}
+
+TEST(ExportTest, SaysWhatIsWrongAndLeavesNothing) {
+  const std::string dir = MakeFolder();
+  const std::string flags =
+      absl::StrCat(" --dataset=image_folder --data_dir=", dir,
+                   " --output_dir=", dir, "/out");
+  Write(dir + "/train/b/2.png", "bad");
+  const CommandOutcome bad = RunCommand(kExport + flags, 60);
+  EXPECT_EQ(bad.exit_status, 1);
+  EXPECT_THAT(bad.output,
+              StartsWith(absl::StrCat("export: ", dir, "/train/b/2.png: ")));
+  for (const auto& entry : std::filesystem::directory_iterator(dir)) {
+    EXPECT_THAT(entry.path().filename(), testing::AnyOf("train", "val"));
+  }
+  const CommandOutcome skips =
+      RunCommand(kExport + flags + " --skip_bad_images", 60);
+  EXPECT_EQ(skips.exit_status, 0) << skips.output;
+  EXPECT_THAT(skips.output, HasSubstr("skipped 1 bad images"));
+
+  const struct {
+    std::string flags, message;
+  } cases[] = {{flags, "--output_dir: "},
+               {"", "--output_dir: must name a folder"},
+               {" --output_dir=x --format=gif", "--format: 'gif'"},
+               {" --output_dir=x --quality=101", "--quality: 101"},
+               {" --output_dir=x --limit=0", "--limit: 0"},
+               {" --output_dir=x --dataset=x", "--dataset: 'x'"}};
+  for (const auto& [wrong, message] : cases) {
+    ExpectUsageError(RunCommand(kExport + wrong, 60), "export", wrong, message);
+  }
+  ExpectUsage(RunCommand(absl::StrCat(kExport, " --help"), 60), "export");
+}
+
+}  // namespace
+}  // namespace lockstep

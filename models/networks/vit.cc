@@ -1,0 +1,97 @@
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "models/networks/network.h"
+#include "models/networks/networks.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kDeviation = 0.02;
+constexpr int64_t kPerceptronRatio = 4;
+
+Value Dropout(Network& network, const std::string& name, const Value& x,
+              double rate) {
+  return rate > 0 ? network.Dropout(name, x, rate) : x;
+}
+
+Value Block(Network& network, const std::string& name, Value x,
+            const VisionTransformerOptions& options, double drop_path) {
+  const auto linear = [&](const std::string& layer, const Value& in,
+                          int64_t out) {
+    return network.Linear(layer, in, {.out = out, .per_position = true});
+  };
+  Value y = network.LayerNorm(name + ".norm1", x);
+  y = linear(name + ".attn.qkv", y, 3 * options.width);
+  y = network.Attention(name + ".attn", y, options.heads,
+                        options.attention_dropout);
+  y = linear(name + ".attn.proj", y, options.width);
+  y = Dropout(network, name + ".attn.proj_drop", y, options.dropout);
+  x = network.Add(name + ".add1", x, y, drop_path);
+  y = network.LayerNorm(name + ".norm2", x);
+  y = linear(name + ".mlp.fc1", y, kPerceptronRatio * options.width);
+  y = network.Gelu(name + ".mlp.act", y);
+  y = Dropout(network, name + ".mlp.drop1", y, options.dropout);
+  y = linear(name + ".mlp.fc2", y, options.width);
+  y = Dropout(network, name + ".mlp.drop2", y, options.dropout);
+  return network.Add(name + ".add2", x, y, drop_path);
+}
+
+}  // namespace
+
+Network VisionTransformer(const NetworkInput& input,
+                          const VisionTransformerOptions& options) {
+  Network network(
+      options.name,
+      {.n = 1, .c = input.channels, .h = input.height, .w = input.width});
+  const int64_t patch = options.patch;
+  if (input.height % patch != 0 || input.width % patch != 0) {
+    network.Fail("patch_embed", absl::StrCat("patches of ", patch, "x", patch,
+                                             " do not divide images of ",
+                                             input.height, "x", input.width));
+    return network;
+  }
+  const int64_t length = input.height / patch * (input.width / patch) + 1;
+  network.Declare("cls_token", {1, 1, options.width});
+  network.Declare("pos_embed", {1, length, options.width});
+  Value x = network.Convolution(
+      "patch_embed.proj", network.input(),
+      {.out = options.width, .kernel = patch, .stride = patch});
+  x = network.Embed(x, "cls_token", "pos_embed");
+  x = Dropout(network, "pos_drop", x, options.dropout);
+  for (int64_t i = 0; i < options.depth; ++i) {
+    const double drop_path = options.depth == 1
+                                 ? 0
+                                 : options.drop_path * static_cast<double>(i) /
+                                       static_cast<double>(options.depth - 1);
+    x = Block(network, absl::StrCat("blocks.", i), std::move(x), options,
+              drop_path);
+  }
+  // Of the class token alone: layer norm is by position.
+  x = network.FirstPosition("class_token", x);
+  x = network.LayerNorm("norm", x);
+  network.Linear("head", x, {.out = input.classes});
+  std::vector<std::string> linears;
+  for (const TensorDescription& parameter : network.parameters()) {
+    if (parameter.shape.size() == 2) {
+      linears.push_back(
+          parameter.name.substr(0, parameter.name.rfind(".weight")));
+    }
+  }
+  // What PyTorch's modules draw when constructed, and then timm's init_weights.
+  network.DrawAsTorchConstructs("patch_embed.proj");
+  for (const std::string& layer : linears) network.DrawAsTorchConstructs(layer);
+  network.AddDraw("pos_embed", Draw::Kind::kTruncatedNormal, kDeviation);
+  network.AddDraw("cls_token", Draw::Kind::kNormal, 1e-6);
+  for (const std::string& layer : linears) {
+    network.AddDraw(layer + ".weight", Draw::Kind::kTruncatedNormal,
+                    kDeviation);
+    network.AddDraw(layer + ".bias", Draw::Kind::kConstant, 0);
+  }
+  return network;
+}
+
+}  // namespace lockstep

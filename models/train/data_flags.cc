@@ -1,0 +1,109 @@
+#include "models/train/data_flags.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/command_line.h"
+#include "base/status_macros.h"
+#include "models/data/load_dataset.h"
+#include "models/data/transform.h"
+
+ABSL_FLAG(std::string, dataset, "fashion_mnist", lockstep::kDatasetHelp);
+ABSL_FLAG(std::string, data_dir, "",
+          "folder of the data set; of fashion_mnist by default where the "
+          "distribution's package dataset-fashion-mnist puts it");
+ABSL_FLAG(std::optional<int64_t>, train_samples, std::nullopt,
+          "train on N images alone; by default on all, which takes resnet18 "
+          "minutes an epoch");
+ABSL_FLAG(int, num_classes, 0,
+          "classes of image_list and synthetic; 0: what the list says, or 10");
+ABSL_FLAG(std::string, image_size, "",
+          "images are resized to this: 224, or 192x256, height first. 0 leaves "
+          "them as they are, the default where all have one size; else 224");
+ABSL_FLAG(int64_t, channels, 0,
+          "1 or 3: what images are converted to; 0: as the data set has them, "
+          "3 for image files");
+ABSL_FLAG(std::string, augment, "none",
+          "what becomes of images that are trained on, separated by commas:\n"
+          "none, standard (resized_crop,flip), resized_crop[:MIN[:MAX]], "
+          "crop[:PADDING], flip[:P], erase[:P], jitter[:B[:C[:S[:H]]]], "
+          "mixup[:ALPHA], cutmix[:ALPHA]");
+ABSL_FLAG(std::string, mean, "",
+          "subtracted from pixels in [0, 1]: a number, one for each channel, "
+          "or imagenet");
+ABSL_FLAG(std::string, std, "", "divides them then, likewise");
+ABSL_FLAG(int, workers, 0,
+          "threads of each rank that load images ahead of the step; 0: the "
+          "rank loads them itself");
+ABSL_FLAG(int64_t, loader_mb, 256,
+          "MiB of batches that a rank loads ahead, at most");
+ABSL_FLAG(bool, skip_bad_images, false,
+          "decodes every image file first and leaves out those that cannot be, "
+          "with a count; else one is an error");
+
+namespace lockstep {
+namespace {
+
+// `status` of parsing a flag, led by it.
+absl::Status OfFlag(absl::string_view name, const std::string& value,
+                    const absl::Status& status) {
+  return status.ok() ? status : FlagError(name, value, status.message());
+}
+
+absl::Status ReadTransform(const std::string& dataset,
+                           TransformOptions& transform) {
+  const bool files = dataset == "image_folder" || dataset == "image_list";
+  std::string size = absl::GetFlag(FLAGS_image_size);
+  if (size.empty()) size = files ? "224" : "0";
+  LOCKSTEP_RETURN_IF_ERROR(
+      OfFlag("image_size", size, ParseImageSize(size, transform)));
+  transform.channels = absl::GetFlag(FLAGS_channels);
+  if (transform.channels != 0 && transform.channels != 1 &&
+      transform.channels != 3) {
+    return FlagError("channels", transform.channels, "must be 0, 1 or 3");
+  }
+  const std::string mean = absl::GetFlag(FLAGS_mean);
+  LOCKSTEP_RETURN_IF_ERROR(
+      OfFlag("mean", mean,
+             ParseMeanAndStd(mean, absl::GetFlag(FLAGS_std), transform)));
+  const std::string augment = absl::GetFlag(FLAGS_augment);
+  return OfFlag("augment", augment, ParseAugmentation(augment, transform));
+}
+
+}  // namespace
+
+absl::StatusOr<DataFlags> ReadDataFlags(uint64_t seed) {
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckRange("--workers", absl::GetFlag(FLAGS_workers), 0, 256));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRange(
+      "--loader_mb", absl::GetFlag(FLAGS_loader_mb), 1, int64_t{1} << 31));
+  DataFlags flags = {.dataset = absl::GetFlag(FLAGS_dataset)};
+  if (const std::string dir = absl::GetFlag(FLAGS_data_dir); !dir.empty()) {
+    flags.dir = UserPath(dir);
+  }
+  LOCKSTEP_RETURN_IF_ERROR(ReadTransform(flags.dataset, flags.transform));
+  DatasetOptions& options = flags.options;
+  options.train_samples = absl::GetFlag(FLAGS_train_samples);
+  options.num_classes = absl::GetFlag(FLAGS_num_classes);
+  options.skip_bad_images = absl::GetFlag(FLAGS_skip_bad_images);
+  options.seed = seed;
+  const TransformOptions& transform = flags.transform;
+  if (transform.channels != 0) options.channels = transform.channels;
+  if (flags.dataset == "synthetic") {
+    options.shape.channels = options.channels;
+    if (transform.height > 0) {
+      options.shape.height = transform.height;
+      options.shape.width = transform.width;
+    }
+  }
+  flags.loader.workers = absl::GetFlag(FLAGS_workers);
+  flags.loader.max_bytes = absl::GetFlag(FLAGS_loader_mb) << 20;
+  return flags;
+}
+
+}  // namespace lockstep
