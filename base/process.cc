@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <sys/types.h>
 #include <time.h>
@@ -113,6 +114,25 @@ bool DescendsFrom(pid_t process, pid_t ancestor) {
     process = stat->parent;
   }
   return process == ancestor;
+}
+
+namespace {
+
+// Whether the number can only mean one process, or one group.
+bool NamesOneProcess(pid_t pid) {
+  if (pid > 1) return true;
+  errno = EINVAL;
+  return false;
+}
+
+}  // namespace
+
+bool SendSignal(pid_t pid, int signal) {
+  return NamesOneProcess(pid) && kill(pid, signal) == 0;
+}
+
+bool SendSignalToGroup(pid_t leader, int signal) {
+  return NamesOneProcess(leader) && kill(-leader, signal) == 0;
 }
 
 bool AwaitProcessEnd(pid_t process, absl::Duration timeout) {

@@ -62,6 +62,20 @@ std::vector<pid_t> ProcessesWithVariable(absl::string_view variable);
 // Whether the process is `ancestor`, or a descendant of it.
 bool DescendsFrom(pid_t process, pid_t ancestor);
 
+// Sends a signal to one process. If `pid` is 1 or below, sends nothing, since
+// the kernel takes 0 for the caller's group, -1 for every process that the user
+// may signal, and 1 for init. Returns whether the signal was sent; otherwise
+// errno is EINVAL for such a pid, or the kernel's error (ESRCH: no such
+// process). Safe after a fork and in a signal handler.
+//
+// This function and the next are the only ones of the project that signal other
+// processes; //base:signal_calls_test rejects direct calls of the kernel's.
+bool SendSignal(pid_t pid, int signal);
+
+// Sends a signal to every process of the group that `leader` leads or led. The
+// same rules hold.
+bool SendSignalToGroup(pid_t leader, int signal);
+
 // Waits until the process, which may be anybody's, has ended; it may still be a
 // zombie then, or be gone, as one of an unused number is. False if it has not
 // ended within the time.

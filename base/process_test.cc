@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/files.h"
@@ -105,7 +107,7 @@ TEST(ProcessIdentityTest, StoppedIsAliveAndZombieIsNotAndThenNothing) {
   ASSERT_TRUE(WIFSTOPPED(status));  // So it has an identity of its own.
   EXPECT_TRUE(IsAlive(identity));
 
-  kill(child, SIGKILL);
+  ASSERT_TRUE(SendSignal(child, SIGKILL));
   siginfo_t info;  // WNOWAIT leaves a zombie.
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT),
             0);
@@ -176,10 +178,44 @@ TEST(UsableCoresTest, JoinsTheCoresOfBoundProcesses) {
   EXPECT_EQ(UsableCores(children),
             std::min<int>(static_cast<int>(cpus.size()), UsableCores()));
   for (const pid_t child : children) {
-    kill(child, SIGKILL);
+    ASSERT_TRUE(SendSignal(child, SIGKILL));
     waitpid(child, nullptr, 0);
   }
   EXPECT_EQ(UsableCores(children), 1);
+}
+
+// Signal 0 asks only whether a process may be signalled: nothing is hurt if a
+// broken SendSignal passes these pids on.
+TEST(SendSignalTest, RefusesPidsThatAreNotOneProcess) {
+  for (const pid_t pid : {1, 0, -1, -2, -getpid(), INT_MIN}) {
+    errno = 0;
+    EXPECT_FALSE(SendSignal(pid, 0)) << pid;
+    EXPECT_EQ(errno, EINVAL) << pid;
+    errno = 0;
+    EXPECT_FALSE(SendSignalToGroup(pid, 0)) << pid;
+    EXPECT_EQ(errno, EINVAL) << pid;
+  }
+}
+
+TEST(SendSignalTest, ReachesOneProcessOrItsGroup) {
+  for (const bool group : {false, true}) {
+    Subprocess process =
+        Subprocess::Start({"sh", "-c", "sleep 1000 & echo $!; wait"}).value();
+    pid_t child = 0;
+    ASSERT_TRUE(
+        absl::SimpleAtoi(process.ReadLine(absl::Seconds(60)).value(), &child));
+    ASSERT_TRUE(group ? SendSignalToGroup(process.pid(), SIGKILL)
+                      : SendSignal(process.pid(), SIGKILL));
+    EXPECT_TRUE(AwaitProcessEnd(process.pid(), absl::Seconds(60)));
+    EXPECT_EQ(AwaitProcessEnd(
+                  child, group ? absl::Seconds(60) : absl::Milliseconds(50)),
+              group);
+    const pid_t reaped = process.pid();
+    process.End();
+    EXPECT_TRUE(AwaitProcessEnd(child, absl::Seconds(60)));
+    EXPECT_FALSE(SendSignal(reaped, SIGKILL));
+    EXPECT_EQ(errno, ESRCH);
+  }
 }
 
 // Longer than anything here takes on a busy machine: reaching it is a failure.
@@ -338,7 +374,7 @@ TEST(ProcessesTest, AreFoundByAVariableAndAsDescendants) {
   EXPECT_TRUE(DescendsFrom(process.pid(), getpid()));
   EXPECT_FALSE(DescendsFrom(getpid(), process.pid()));
   EXPECT_FALSE(AwaitProcessEnd(process.pid(), absl::ZeroDuration()));
-  kill(process.pid(), SIGKILL);
+  ASSERT_TRUE(SendSignal(process.pid(), SIGKILL));
   EXPECT_TRUE(AwaitProcessEnd(process.pid(), kPatience));
   EXPECT_THAT(ProcessesWithVariable(variable), Not(Contains(process.pid())));
   const pid_t reaped = process.pid();

@@ -28,6 +28,7 @@
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/files.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 
 namespace lockstep {
@@ -201,7 +202,7 @@ int Subprocess::End() {
   if (pid_ < 0) return exit_status_.value_or(kStillRunning);
   // The process is not reaped before: its number, and so its group's, cannot be
   // another's. Without effect on a process that has ended.
-  kill(-pid_, SIGKILL);
+  SendSignalToGroup(pid_, SIGKILL);
   while (!HasEnded()) {
     siginfo_t info;
     waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOWAIT);

@@ -18,7 +18,7 @@ namespace {
 absl::StatusOr<TimedCalls> Take(const std::string& how, int rank,
                                 int64_t request) {
   if (request == 13 && rank == 1) {
-    if (how == "dies") kill(getpid(), SIGKILL);
+    if (how == "dies") raise(SIGKILL);
     if (how == "fails") return absl::AbortedError("unlucky");
     if (how == "hangs") pause();
   }

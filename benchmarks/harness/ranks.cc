@@ -416,7 +416,7 @@ absl::Status RankTeam::Launch() {
   process_ = OwnedFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!process_.open()) {
     const absl::Status status = absl::ErrnoToStatus(errno, "pidfd_open");
-    kill(pid, SIGKILL);
+    SendSignal(pid, SIGKILL);
     waitpid(pid, &wait_status_, 0);
     return status;
   }
@@ -512,7 +512,7 @@ absl::Status RankTeam::Stop(absl::Duration timeout) {
   listener_.Close();
   ranks_.clear();
   if (pid_ > 0 && !AwaitEnd(timeout)) {
-    kill(pid_, SIGKILL);
+    SendSignal(pid_, SIGKILL);
     AwaitEnd(absl::InfiniteDuration());
     return absl::AbortedError(absl::StrCat("the ranks did not end within ",
                                            absl::FormatDuration(timeout)));

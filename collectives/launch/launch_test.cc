@@ -112,7 +112,8 @@ void ExpectLines(std::vector<std::string> flags, const std::string& script,
   EXPECT_EQ(SortedLines(run.out), lines);
 }
 
-// Reads one "[rank] pid" line per rank, among others; returns the pids by rank.
+// Reads one "[rank] pid" line per rank, among others; returns the pids by rank,
+// -1 for a rank that printed none.
 std::vector<pid_t> ReadPids(ChildProcess& launch, int nproc) {
   std::vector<pid_t> pids(nproc, -1);
   while (std::count(pids.begin(), pids.end(), -1) > 0) {
@@ -121,7 +122,8 @@ std::vector<pid_t> ReadPids(ChildProcess& launch, int nproc) {
     if (!line.has_value()) break;
     int rank = -1;
     int pid = -1;
-    if (std::sscanf(line->c_str(), "[%d] %d", &rank, &pid) == 2) {
+    if (std::sscanf(line->c_str(), "[%d] %d", &rank, &pid) == 2 && rank >= 0 &&
+        rank < nproc) {
       pids[rank] = pid;
     }
   }
@@ -140,10 +142,11 @@ std::vector<pid_t> AwaitStubborn(ChildProcess& launch, int nproc) {
   return pids;
 }
 
+// Returns -1 if the launcher has no supervisor.
 pid_t SupervisorOf(const ChildProcess& launch) {
   const auto children = ListChildren(launch.pid());
   EXPECT_THAT(children, IsOkAndHolds(SizeIs(1)));
-  return children->front();
+  return children.ok() && children->size() == 1 ? children->front() : -1;
 }
 
 TEST(LaunchTest, ExitsLikeFirstRankToFail) {
@@ -166,7 +169,7 @@ TEST(LaunchTest, KilledRankEndsAll) {
     ChildProcess launch(Script(kRanks, kStubborn));
     const std::vector<pid_t> pids = AwaitStubborn(launch, kRanks);
     const absl::Time killed = absl::Now();
-    kill(pids[victim], SIGKILL);
+    ASSERT_TRUE(SendSignal(pids[victim], SIGKILL));
     EXPECT_EQ(launch.Wait(), 128 + SIGKILL);
     EXPECT_LT(absl::Now() - killed, kEndDeadline);
     EXPECT_THAT(launch.Marked(), IsEmpty());
@@ -184,12 +187,12 @@ TEST(LaunchTest, NamesFirstOfFailuresSeenTogether) {
     const std::vector<pid_t> pids = ReadPids(launch, 3);
     const pid_t supervisor = SupervisorOf(launch);
     // A supervisor that is late finds both ended.
-    kill(supervisor, SIGSTOP);
+    ASSERT_TRUE(SendSignal(supervisor, SIGSTOP));
     for (const int rank : {first, second}) {
-      kill(pids[rank], SIGKILL);
+      ASSERT_TRUE(SendSignal(pids[rank], SIGKILL));
       ASSERT_TRUE(AwaitProcessEnd(pids[rank], kTestDeadline));
     }
-    kill(supervisor, SIGCONT);
+    ASSERT_TRUE(SendSignal(supervisor, SIGCONT));
     EXPECT_EQ(launch.Wait(), 128 + SIGKILL);
     EXPECT_THAT(launch.err(),
                 StartsWith(absl::StrCat("lockstep: rank ", first)));
@@ -202,8 +205,11 @@ TEST(LaunchTest, KilledLauncherOrSupervisorLeavesNothing) {
     ChildProcess launch(Script(2, kStubborn));
     AwaitStubborn(launch, 2);
     const pid_t supervisor = SupervisorOf(launch);
-    const pid_t pids[] = {launch.pid(), -launch.pid(), supervisor};
-    ASSERT_EQ(kill(pids[victim], SIGKILL), 0);
+    ASSERT_TRUE(
+        victim == kItsGroup
+            ? SendSignalToGroup(launch.pid(), SIGKILL)
+            : SendSignal(victim == kLauncher ? launch.pid() : supervisor,
+                         SIGKILL));
     EXPECT_TRUE(
         launch.AwaitMarked([](int count) { return count == 0; }, kEndDeadline));
     EXPECT_EQ(launch.Wait(), victim == kSupervisor ? 1 : 128 + SIGKILL);
@@ -225,7 +231,7 @@ TEST(LaunchTest, PassesSignalsOnAndNormalEndLeavesNothing) {
                      name, "; echo $$; while :; do wait; done")));
     ReadPids(launch, 2);
     ASSERT_TRUE(launch.AwaitMarked([](int count) { return count == 6; }));
-    kill(launch.pid(), signal);
+    ASSERT_TRUE(SendSignal(launch.pid(), signal));
     EXPECT_EQ(launch.Wait(), 0) << name;
     EXPECT_THAT(SortedLines(launch.out()),
                 ElementsAre("[0] got " + name, "[1] got " + name));
@@ -237,7 +243,7 @@ TEST(LaunchTest, PassesSignalsOnAndNormalEndLeavesNothing) {
 TEST(LaunchTest, ReportsSignalThatEndedRun) {
   ChildProcess launch(Script(2, "echo $$; while :; do sleep 1000; done"));
   ReadPids(launch, 2);
-  kill(launch.pid(), SIGTERM);
+  ASSERT_TRUE(SendSignal(launch.pid(), SIGTERM));
   EXPECT_EQ(launch.Wait(), 128 + SIGTERM);
   EXPECT_EQ(launch.err(),
             "lockstep: the launcher received signal 15 (SIGTERM); ranks 0, 1 "
@@ -248,10 +254,10 @@ TEST(LaunchTest, SecondInterruptKillsAtOnce) {
   ChildProcess launch(Script(
       1, "trap 'echo no' INT; echo $$; while :; do sleep 1000 & wait; done"));
   ReadPids(launch, 1);
-  kill(launch.pid(), SIGINT);
+  ASSERT_TRUE(SendSignal(launch.pid(), SIGINT));
   ASSERT_EQ(launch.ReadLine(), "[0] no");
   const absl::Time second = absl::Now();
-  kill(launch.pid(), SIGINT);
+  ASSERT_TRUE(SendSignal(launch.pid(), SIGINT));
   EXPECT_EQ(launch.Wait(), 128 + SIGINT);
   EXPECT_LT(absl::Now() - second, kEndDeadline);
 }
@@ -264,8 +270,8 @@ TEST(LaunchTest, LeavesIgnoredSignalsIgnored) {
                     "trap \"exit 0\" USR1; echo $$; ",
                     "while :; do sleep 1000 & wait; done'")});
   ReadPids(launch, 1);
-  kill(launch.pid(), SIGHUP);
-  kill(launch.pid(), SIGUSR1);
+  ASSERT_TRUE(SendSignal(launch.pid(), SIGHUP));
+  ASSERT_TRUE(SendSignal(launch.pid(), SIGUSR1));
   EXPECT_EQ(launch.Wait(), 0);
   EXPECT_EQ(launch.err(), "");
 }
@@ -275,7 +281,7 @@ TEST(LaunchTest, UnreadOutputDoesNotDelayTheEnd) {
       2, "echo $$; [ $RANK = 0 ] && exec yes; while :; do sleep 1000; done"));
   // Rank 0 may write much before rank 1 writes its one line.
   const std::vector<pid_t> pids = ReadPids(launch, 2);
-  kill(pids[1], SIGKILL);
+  ASSERT_TRUE(SendSignal(pids[1], SIGKILL));
   // Only the launcher is left, to write what the ranks have written.
   EXPECT_TRUE(
       launch.AwaitMarked([](int count) { return count == 1; }, kEndDeadline));
@@ -650,12 +656,12 @@ TEST_F(NodesTest, TheFirstFailureIsTheFirstToHappenNotToBeHeardOf) {
     pids[node] = std::stoi(nodes[node].ReadLine().value_or("[] 0").substr(4));
     ASSERT_GT(pids[node], 0);
   }
-  kill(nodes[1].pid(), SIGSTOP);
-  kill(pids[1], SIGKILL);
+  ASSERT_TRUE(SendSignal(nodes[1].pid(), SIGSTOP));
+  ASSERT_TRUE(SendSignal(pids[1], SIGKILL));
   ASSERT_TRUE(AwaitProcessEnd(pids[1], kTestDeadline));
-  kill(pids[0], SIGTERM);
+  ASSERT_TRUE(SendSignal(pids[0], SIGTERM));
   EXPECT_TRUE(nodes[0].AwaitMarked([](int count) { return count == 1; }));
-  kill(nodes[1].pid(), SIGCONT);
+  ASSERT_TRUE(SendSignal(nodes[1].pid(), SIGCONT));
   for (const int node : {0, 1}) EXPECT_EQ(nodes[node].Wait(), 128 + SIGKILL);
 }
 
@@ -668,7 +674,7 @@ TEST_F(NodesTest, ALauncherThatDiesIsNamed) {
     const std::string count = absl::StrCat(
         "ls -l /proc/", SupervisorOf(nodes[dead]), "/fd | grep -c socket:");
     EXPECT_EQ(RunSubprocess({"sh", "-c", count}, kTestDeadline).out, "1\n");
-    kill(nodes[dead].pid(), SIGKILL);
+    ASSERT_TRUE(SendSignal(nodes[dead].pid(), SIGKILL));
     ChildProcess& other = nodes[1 - dead];
     EXPECT_EQ(other.Wait(kEndDeadline), 1);
     EXPECT_THAT(other.Marked(), IsEmpty());

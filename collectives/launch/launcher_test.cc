@@ -36,6 +36,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/files.h"
+#include "base/process.h"
 #include "base/status_matchers.h"
 #include "collectives/launch/output_forwarder.h"
 #include "collectives/launch/supervisor.h"
@@ -341,7 +342,7 @@ TEST(LauncherTest, SurvivesSupervisorAndSparesEarlierChildren) {
       StatusIs(absl::StatusCode::kAborted,
                AllOf(HasSubstr("supervisor"), HasSubstr("9 (SIGKILL)"))));
   EXPECT_EQ(waitpid(earlier, nullptr, WNOHANG), 0);  // It lives.
-  kill(earlier, SIGKILL);
+  ASSERT_TRUE(SendSignal(earlier, SIGKILL));
   EXPECT_EQ(waitpid(earlier, nullptr, 0), earlier);
   EXPECT_EQ(waitpid(-1, nullptr, 0), -1);  // Nothing else is left.
 }

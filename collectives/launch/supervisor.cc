@@ -202,7 +202,7 @@ class Supervisor {
 
   void PassOn(int signal) {
     for (const Rank& rank : ranks_) {
-      if (rank.alive) kill(-rank.pid, signal);
+      if (rank.alive) SendSignalToGroup(rank.pid, signal);
     }
     if (!AsksToEnd(signal)) return;
     if (!told_signal_) {
@@ -264,7 +264,7 @@ class Supervisor {
     }
     if (phase_ == Phase::kRun) Send({.kind = SupervisorEvent::kTimedOut});
     for (const Rank& rank : ranks_) {
-      if (rank.alive) kill(-rank.pid, SIGTERM);
+      if (rank.alive) SendSignalToGroup(rank.pid, SIGTERM);
     }
     EnterPhase(Phase::kTerminate, plan_.grace.terminate);
   }
@@ -320,7 +320,7 @@ absl::Status KillChildren(
     }
     bool any_ended = false;
     for (const pid_t pid : children) {
-      kill(pid, SIGKILL);
+      SendSignal(pid, SIGKILL);
       int wait_status = 0;
       if (waitpid(pid, &wait_status, WNOHANG) == pid) {
         on_exit(pid, wait_status);

@@ -260,7 +260,7 @@ TEST(FileRendezvousTest, NamesARankThatIsKilledWhileItWaits) {
   std::future<Blobs> result = ExchangeMeanwhile(*zero, path);
   // Two records: both wait for rank 2.
   while (Contents(path).size() < 144) std::this_thread::yield();
-  kill(child, SIGKILL);
+  ASSERT_TRUE(SendSignal(child, SIGKILL));
   EXPECT_THAT(
       result.get(),
       StatusIs(absl::StatusCode::kUnavailable,

@@ -30,6 +30,7 @@
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/files.h"
+#include "base/process.h"
 #include "base/status_matchers.h"
 #include "collectives/rendezvous/protocol.h"
 #include "collectives/rendezvous/rendezvous.h"
@@ -394,7 +395,7 @@ pid_t StartChild(const std::function<void()>& body) {
 }
 
 void Kill(pid_t child) {
-  kill(child, SIGKILL);
+  ASSERT_TRUE(SendSignal(child, SIGKILL));
   EXPECT_EQ(waitpid(child, nullptr, 0), child);
 }
 

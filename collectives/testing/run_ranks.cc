@@ -31,6 +31,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/host/host_group.h"
@@ -191,7 +192,7 @@ void Collect(std::vector<Child>& children, absl::Duration deadline) {
     for (size_t i = 0; i < children.size(); ++i) {
       Child& child = children[i];
       if (child.pipe < 0) continue;
-      if (late || all_stopped) kill(child.pid, SIGKILL);
+      if (late || all_stopped) SendSignal(child.pid, SIGKILL);
       child.late = child.late || late;
       if (late) {
         // Not until its end: something it started may hold that open.

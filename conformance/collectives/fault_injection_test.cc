@@ -26,6 +26,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/process.h"
 #include "base/slice.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
@@ -180,14 +181,14 @@ void Signal(const Plan& plan, SharedTime& struck) {
   const int signal = plan.fault == Fault::kKilled ? SIGKILL : SIGSTOP;
   if (plan.delay_us == 0) {
     struck.Set();
-    kill(getpid(), signal);
+    SendSignal(getpid(), signal);
     return;
   }
   // Strikes somewhere in this call or in a later one.
   std::thread([&plan, &struck, signal] {
     std::this_thread::sleep_for(std::chrono::microseconds(plan.delay_us));
     struck.Set();
-    kill(getpid(), signal);
+    SendSignal(getpid(), signal);
   }).detach();
 }
 

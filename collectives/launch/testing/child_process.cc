@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/process.h"
@@ -26,9 +27,11 @@ namespace {
 
 constexpr char kMark[] = "LOCKSTEP_TEST_MARK";
 
+// A mark that no process of another test has, in whichever PID namespace.
 std::string NewMark() {
   static int count = 0;
-  return absl::StrCat(getpid(), ".", ++count);
+  return absl::StrCat(getpid(), ".", absl::ToUnixNanos(absl::Now()), ".",
+                      ++count);
 }
 
 // torchrun takes seconds to start, and longer on a busy machine.
@@ -49,7 +52,7 @@ ChildProcess::ChildProcess(const std::vector<std::string>& argv,
       mark_(mark) {}
 
 ChildProcess::~ChildProcess() {
-  for (const pid_t pid : Marked()) kill(pid, SIGKILL);
+  for (const pid_t pid : Marked()) SendSignal(pid, SIGKILL);
 }
 
 std::optional<std::string> ChildProcess::ReadLine() {

@@ -153,7 +153,7 @@ class RankWatch {
     return stat.has_value() && stat->state == 'T';
   }
   void Kill() const {
-    if (Pid() > 0 && !HasEnded()) kill(Pid(), SIGKILL);
+    if (Pid() > 0 && !HasEnded()) SendSignal(Pid(), SIGKILL);
   }
 
  private:
@@ -190,7 +190,7 @@ bool AwaitMpirun(Subprocess& mpirun, const std::vector<RankWatch>& ranks,
     if (!late && deadline.passed()) {
       late = true;
       for (const RankWatch& rank : ranks) rank.Kill();
-      kill(mpirun.pid(), SIGTERM);
+      SendSignal(mpirun.pid(), SIGTERM);
     }
     if (patience.passed()) mpirun.End();
   }

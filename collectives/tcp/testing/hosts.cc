@@ -35,6 +35,7 @@
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/files.h"
+#include "base/process.h"
 
 namespace lockstep {
 namespace {
@@ -207,7 +208,7 @@ TestHosts::~TestHosts() {
   ends_ = true;
   if (forwarder_.joinable()) forwarder_.join();
   for (const Host& host : hosts_) {
-    kill(host.pid, SIGKILL);
+    SendSignal(host.pid, SIGKILL);
     waitpid(host.pid, nullptr, 0);
   }
 }

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Fails if a source outside base/process.cc signals processes by itself: a pid of
+# -1 there ends every process of the user. SendSignal of base/process.h refuses
+# such pids. Reads the source tree, so Bazel runs the test each time.
+set -euo pipefail
+
+# Calls of the kernel's functions, and of Python's on anything but the caller.
+calls='(^|[^[:alnum:]_.>])(kill|killpg|tkill|tgkill|sigqueue|pidfd_send_signal) *\('
+calls+='|SYS_(kill|tkill|tgkill|pidfd_send_signal|rt_sigqueueinfo)'
+python_calls='os\.kill(pg)? *\('
+own_process='os\.kill\(os\.getpid\(\)'
+
+# find_calls ROOT: prints the lines of the tree that call one.
+find_calls() (
+  cd "$1"
+  grep -rnE "${calls}" --include='*.cc' --include='*.h' --include='*.cu' \
+    --include='*.cuh' --exclude-dir='bazel-*' --exclude-dir=.git . |
+    grep -v '^\./base/process\.cc:' || true
+  grep -rnE "${python_calls}" --include='*.py' --exclude-dir='bazel-*' \
+    --exclude-dir=.git . | grep -vE "${own_process}" || true
+)
+
+# The control: each planted call is found, and what only looks like one is not.
+planted=$(mktemp -d "${TEST_TMPDIR:-/tmp}/signal_calls.XXXXXX")
+trap 'rm -rf "${planted}"' EXIT
+mkdir "${planted}/base"
+echo 'kill(pid, 0); // Allowed here.' > "${planted}/base/process.cc"
+cat > "${planted}/planted.cc" <<'TEXT'
+  kill(pids[0], SIGKILL);
+  if (::kill (pid, 9)) return;
+  killpg(group, SIGTERM);
+  syscall(SYS_tgkill, a, b, c);
+  rank.kill(); Skill(x); "kill -9 $PPID";
+TEXT
+echo 'os.killpg(group, 9)' > "${planted}/planted.py"
+echo 'os.kill(os.getpid(), 9); process.kill()' > "${planted}/itself.py"
+found=$(find_calls "${planted}" | wc -l)
+if [[ ${found} -ne 5 ]]; then
+  echo "found ${found} of 5 planted calls:"
+  find_calls "${planted}"
+  exit 1
+fi
+
+root=$(dirname "$(realpath "${TEST_SRCDIR:-$(dirname "$0")/..}/${TEST_WORKSPACE:-}/LICENSE")")
+if [[ ! -f ${root}/base/process.cc ]]; then
+  echo "${root} is not the source tree"
+  exit 1
+fi
+if [[ -n $(find_calls "${root}") ]]; then
+  find_calls "${root}"
+  echo "Use SendSignal or SendSignalToGroup of base/process.h."
+  exit 1
+fi
