@@ -51,9 +51,14 @@ absl::StatusOr<int> DeviceOfRank(int local_rank) {
   int devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&devices);
   if (error == cudaSuccess && devices > 0) return local_rank % devices;
+  // The runtime's words for a missing driver speak of its version.
   return absl::NotFoundError(absl::StrCat(
-      "no GPU: ",
-      error == cudaSuccess ? "no devices" : cudaGetErrorString(error)));
+      "no GPU: ", error == cudaSuccess || error == cudaErrorNoDevice
+                      ? "the driver finds no NVIDIA GPU"
+                  : error == cudaErrorInsufficientDriver
+                      ? "no NVIDIA driver, or one that is too old for this "
+                        "CUDA runtime"
+                      : cudaGetErrorString(error)));
 }
 
 absl::StatusOr<Stream> MakeStream() {

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -45,7 +46,8 @@ std::optional<ProcessStat> ReadProcessStat(pid_t pid) {
 
 std::optional<ProcessStat> ParseProcessStat(absl::string_view text) {
   // The second field, the name, ends with the last parenthesis. After it come
-  // field 3, the state, field 4, the parent, and field 22, the start.
+  // field 3, the state, field 4, the parent, fields 14 to 17, the CPU times,
+  // and field 22, the start.
   const size_t name_end = text.rfind(')');
   if (name_end == absl::string_view::npos) return std::nullopt;
   const std::vector<absl::string_view> fields = absl::StrSplit(
@@ -55,6 +57,11 @@ std::optional<ProcessStat> ParseProcessStat(absl::string_view text) {
       !absl::SimpleAtoi(fields[1], &stat.parent) ||
       !absl::SimpleAtoi(fields[19], &stat.start_ticks)) {
     return std::nullopt;
+  }
+  for (size_t i = 11; i < 15; ++i) {  // Fields 14 to 17.
+    int64_t ticks = 0;
+    if (!absl::SimpleAtoi(fields[i], &ticks)) return std::nullopt;
+    stat.cpu_ticks += ticks;
   }
   stat.state = fields[0][0];
   return stat;
@@ -94,16 +101,49 @@ bool HasVariable(pid_t process, absl::string_view variable) {
   return std::find(all.begin(), all.end(), variable) != all.end();
 }
 
-std::vector<pid_t> ProcessesWithVariable(absl::string_view variable) {
-  std::vector<pid_t> found;
+namespace {
+
+std::vector<pid_t> ListProcesses() {
+  std::vector<pid_t> all;
   std::error_code gone;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", gone)) {
     pid_t pid = 0;
-    if (absl::SimpleAtoi(entry.path().filename().string(), &pid) &&
-        HasVariable(pid, variable)) {
-      found.push_back(pid);
+    if (absl::SimpleAtoi(entry.path().filename().string(), &pid)) {
+      all.push_back(pid);
     }
   }
+  return all;
+}
+
+}  // namespace
+
+int64_t CpuTicksOfTrees(std::span<const pid_t> roots) {
+  std::map<pid_t, ProcessStat> stats;
+  for (const pid_t pid : ListProcesses()) {
+    const std::optional<ProcessStat> stat = ReadProcessStat(pid);
+    if (stat.has_value()) stats.emplace(pid, *stat);
+  }
+  int64_t ticks = 0;
+  for (const auto& [pid, stat] : stats) {
+    // Climbs to a root, or to a process that has no parent here. The processes
+    // were not read at one moment, so parents could form a circle.
+    pid_t above = pid;
+    for (size_t steps = 0; steps <= stats.size(); ++steps) {
+      if (std::find(roots.begin(), roots.end(), above) != roots.end()) {
+        ticks += stat.cpu_ticks;
+        break;
+      }
+      const auto found = stats.find(above);
+      if (found == stats.end()) break;
+      above = found->second.parent;
+    }
+  }
+  return ticks;
+}
+
+std::vector<pid_t> ProcessesWithVariable(absl::string_view variable) {
+  std::vector<pid_t> found = ListProcesses();
+  std::erase_if(found, [&](pid_t pid) { return !HasVariable(pid, variable); });
   return found;
 }
 

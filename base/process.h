@@ -20,6 +20,9 @@ struct ProcessStat {
   char state = 0;            // As in proc(5): 'R', 'S', 'Z', ...
   pid_t parent = 0;          // 0 if it has none.
   uint64_t start_ticks = 0;  // Clock ticks (10 ms) after the host's start.
+  // Clock ticks on a CPU, of all its threads and of the children that it has
+  // waited for.
+  int64_t cpu_ticks = 0;
 };
 
 // nullopt if there is no such process. Cost: reads one file of /proc.
@@ -54,6 +57,12 @@ uint64_t TicksSinceHostStart();
 // Whether the process's environment has the variable ("RANK=1"). A process
 // shows the environment that it was started with; none if it is another user's.
 bool HasVariable(pid_t process, absl::string_view variable);
+
+// The clock ticks that these processes and all their descendants have had on a
+// CPU; a process that stands under another is counted once. Those of an ended
+// process count if its parent has waited for it. Cost: reads a file of every
+// process of the host.
+int64_t CpuTicksOfTrees(std::span<const pid_t> roots);
 
 // The live processes that have the variable, in no order. Cost: reads a file of
 // every process of the host.

@@ -53,6 +53,7 @@ TEST(ProcessStatTest, FindsFieldsAfterAnyName) {
     EXPECT_EQ(stat->state, 'Z');
     EXPECT_EQ(stat->parent, 17);
     EXPECT_EQ(stat->start_ticks, 123456789u);
+    EXPECT_EQ(stat->cpu_ticks, 12 + 13 + 14 + 15);
   }
 }
 

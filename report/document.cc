@@ -92,6 +92,15 @@ std::string CheckedOutCommit(const std::string& folder) {
 }
 
 namespace report {
+
+std::string HostsText(const std::vector<Host>& hosts) {
+  return absl::StrJoin(hosts, ", ", [](std::string* text, const Host& host) {
+    absl::StrAppend(text, host.name, " (",
+                    host.ranks.size() == 1 ? "rank " : "ranks ",
+                    absl::StrJoin(host.ranks, ", "), " on ",
+                    Counted(host.cores, "core"), ")");
+  });
+}
 namespace {
 
 const Value& Null() {
@@ -162,7 +171,9 @@ std::string Bar::Goal() const {
 
 std::string Bar::Outcome() const {
   if (!value.has_value()) return "not measured";
-  return absl::StrCat(Significant(*value, 3), Met() ? ": met" : ": NOT met");
+  return absl::StrCat(Significant(*value, 3), !judged ? ": not judged"
+                                              : Met() ? ": met"
+                                                      : ": NOT met");
 }
 
 std::string Bar::Text() const {
@@ -174,9 +185,9 @@ Table BarsTable(const std::vector<Bar>& bars) {
                              {.title = "goal", .left = true},
                              {.title = "measured", .left = true}}};
   for (const Bar& bar : bars) {
-    const Tone tone = !bar.value  ? Tone::kPlain
-                      : bar.Met() ? Tone::kGood
-                                  : Tone::kBad;
+    const Tone tone = !bar.value || !bar.judged ? Tone::kPlain
+                      : bar.Met()               ? Tone::kGood
+                                                : Tone::kBad;
     table.rows.push_back({bar.what, bar.Goal(), {bar.Outcome(), tone}});
   }
   return table;

@@ -40,9 +40,23 @@ std::string CheckedOutCommit(const std::string& folder);
 
 namespace report {
 
+// A host of a run on several.
+struct Host {
+  std::string name = {};
+  std::vector<int> ranks = {};
+  int cores = 1;  // That its ranks may use together.
+};
+
+// "node1 (ranks 0, 1 on 2 cores), node2 (rank 2 on 1 core)".
+std::string HostsText(const std::vector<Host>& hosts);
+
 // Where the numbers are from.
 struct Origin {
-  Machine machine = {};
+  Machine machine = {};          // Of rank 0's host.
+  std::vector<Host> hosts = {};  // Of a run on several; else empty.
+  // Of the time of the machine's cores during the run, the share that other
+  // programs had. Not known for commands that do not measure time.
+  std::optional<double> others_share = {};
   std::string command = {};  // As its user typed it.
   std::string commit = {};   // Empty if unknown.
   std::string created = {};  // UTC, as "2024-05-31T16:20:00Z".
@@ -193,11 +207,13 @@ struct Bar {
   bool at_most = false;  // Else at least.
   std::string unit = {};
   std::optional<double> value = {};  // None if it was not measured.
+  bool judged = true;  // False if the value says nothing about the goal.
 
   bool Met() const {
     return value && (at_most ? *value <= needed : *value >= needed);
   }
-  // "at least 20 times as fast"; "25.0: met", "19.9: NOT met", "not measured";
+  // "at least 20 times as fast"; "25.0: met", "19.9: NOT met", "19.9: not
+  // judged", "not measured";
   // all three, as "sums, at least 20 times as fast: 25.0: met".
   std::string Goal() const;
   std::string Outcome() const;

@@ -35,11 +35,13 @@ std::string TerminalText(const Document& document);
 std::string TermsText(const std::vector<Term>& terms);
 
 // {"report", "schema_version", "created", "command", "commit" (null if
-// unknown), "machine": {"cpu", "cores", "memory_bytes", "system"}}, the members
-// of document.data, and, where there are such, "bars": [{"what", "at_least" or
-// "at_most", "unit", "value", "met"}], of which the last two are null if it was
-// not measured, and "no_bar", the reason why there are none. Numbers are exact;
-// bytes that are not UTF-8 become U+FFFD.
+// unknown), "machine": {"cpu", "cores", "memory_bytes", "system",
+// "others_share"}, for a run on several hosts "hosts": [{"name", "ranks",
+// "cores"}]}, the members of document.data, and, where there are such, "bars":
+// [{"what", "at_least" or "at_most", "unit", "value", "met"}], and "no_bar",
+// the reason why there are none. "value" is null if it was not measured, "met"
+// also if the bar is not judged, "others_share" if it is unknown. Numbers are
+// exact; bytes that are not UTF-8 become U+FFFD.
 std::string JsonText(const Document& document);
 
 // For a pull request.

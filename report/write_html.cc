@@ -240,14 +240,24 @@ constexpr char kNoScript[] =
 
 namespace {
 
+Json HostsJson(const std::vector<Host>& hosts) {
+  Json json = Json::array();
+  for (const Host& host : hosts) {
+    json.push_back(
+        {{"name", host.name}, {"ranks", host.ranks}, {"cores", host.cores}});
+  }
+  return json;
+}
+
 Json BarsJson(const std::vector<Bar>& bars) {
   Json json = Json::array();
   for (const Bar& bar : bars) {
-    json.push_back({{"what", bar.what},
-                    {bar.at_most ? "at_most" : "at_least", bar.needed},
-                    {"unit", bar.unit},
-                    {"value", bar.value ? Json(*bar.value) : Json()},
-                    {"met", bar.value ? Json(bar.Met()) : Json()}});
+    json.push_back(
+        {{"what", bar.what},
+         {bar.at_most ? "at_most" : "at_least", bar.needed},
+         {"unit", bar.unit},
+         {"value", bar.value ? Json(*bar.value) : Json()},
+         {"met", bar.value && bar.judged ? Json(bar.Met()) : Json()}});
   }
   return json;
 }
@@ -265,7 +275,9 @@ std::string JsonText(const Document& document) {
                 {{"cpu", origin.machine.cpu},
                  {"cores", origin.machine.cores},
                  {"memory_bytes", origin.machine.memory_bytes},
-                 {"system", origin.machine.system}}}};
+                 {"system", origin.machine.system},
+                 {"others_share", ToJson(Value(origin.others_share))}}}};
+  if (!origin.hosts.empty()) json["hosts"] = HostsJson(origin.hosts);
   if (!document.data.is_null()) json.update(ToJson(document.data));
   if (!document.bars.empty()) json["bars"] = BarsJson(document.bars);
   if (!document.no_bars.empty()) json["no_bar"] = document.no_bars;

@@ -218,8 +218,8 @@ TEST(JsonTextTest, BeginsWithTheOrigin) {
   EXPECT_EQ(json["created"], "2024-05-31T16:20:00Z");
   EXPECT_EQ(json["command"], "example --things=2");
   EXPECT_EQ(json["commit"], "0123456789abcdef0123456789abcdef01234567");
-  EXPECT_THAT(Keys(json["machine"]),
-              ElementsAre("cpu", "cores", "memory_bytes", "system"));
+  EXPECT_THAT(Keys(json["machine"]), ElementsAre("cpu", "cores", "memory_bytes",
+                                                 "system", "others_share"));
   EXPECT_EQ(json["machine"]["cpu"], "Example 9000");
   EXPECT_EQ(json["machine"]["cores"], 2);
   EXPECT_EQ(json["machine"]["memory_bytes"], int64_t{16} << 30);
@@ -228,6 +228,29 @@ TEST(JsonTextTest, BeginsWithTheOrigin) {
               ElementsAre("what", "at_least", "unit", "value", "met"));
   EXPECT_EQ(json["bars"][0]["value"], 2.5);
   EXPECT_EQ(json["bars"][1]["met"], false);
+}
+
+TEST(JsonTextTest, NamesTheHostsOfARunOnSeveral) {
+  Document document = Example();
+  document.origin.hosts = {{.name = "a", .ranks = {0, 2}, .cores = 2},
+                           {.name = "b", .ranks = {1}}};
+  document.origin.others_share = 0.25;
+  const nlohmann::ordered_json json = Parse(JsonText(document));
+  EXPECT_EQ(json["machine"]["others_share"], 0.25);
+  EXPECT_EQ(json["hosts"].dump(), R"([{"name":"a","ranks":[0,2],"cores":2},)"
+                                  R"({"name":"b","ranks":[1],"cores":1}])");
+  EXPECT_EQ(HostsText(document.origin.hosts),
+            "a (ranks 0, 2 on 2 cores), b (rank 1 on 1 core)");
+}
+
+TEST(BarTest, AValueThatIsNotJudgedIsNeitherMetNorMissed) {
+  Document document = Example();
+  for (Bar& bar : document.bars) bar.judged = false;
+  EXPECT_EQ(document.bars[0].Outcome(), "2.50: not judged");
+  const nlohmann::ordered_json json = Parse(JsonText(document));
+  EXPECT_EQ(json["bars"][0]["value"], 2.5);
+  EXPECT_TRUE(json["bars"][0]["met"].is_null());
+  EXPECT_EQ(BarsTable(document.bars).rows[1][2].tone, Tone::kPlain);
 }
 
 TEST(JsonTextTest, SaysOfBarsWhatWasNotMeasuredAndWhyThereAreNone) {
