@@ -81,10 +81,12 @@ Value Scaled(const std::optional<double>& value, double unit) {
 
 Value RowData(const AllReduceSettings& settings, const AllReduceSize& size,
               const AllReduceRow& row) {
-  const Value::Object placement = {{"time", row.p50 * kMicroseconds},
-                                   {"alg_bw", row.alg_bw * kGigabytes},
-                                   {"bus_bw", row.bus_bw * kGigabytes},
-                                   {"nwrong", row.wrong}};
+  const bool moves = settings.world_size > 1;
+  const Value::Object placement = {
+      {"time", row.p50 * kMicroseconds},
+      {"alg_bw", moves ? Value(row.alg_bw * kGigabytes) : Value()},
+      {"bus_bw", moves ? Value(row.bus_bw * kGigabytes) : Value()},
+      {"nwrong", row.wrong}};
   const TeamKind kind = row.subject.team.kind;
   const bool peer = IsPeer(kind);
   const bool broadcast = size.operation == Operation::kBroadcast;
@@ -271,15 +273,18 @@ std::vector<Cell> RowCells(const AllReduceSettings& settings,
     cells.emplace_back(Microseconds(row.p95));
     cells.emplace_back(Microseconds(row.p99));
   }
-  cells.emplace_back(Bandwidth(row.alg_bw));
-  cells.emplace_back(Bandwidth(row.bus_bw));
+  const bool moves = settings.world_size > 1;  // One rank moves nothing.
+  cells.emplace_back(moves ? Bandwidth(row.alg_bw) : "-");
+  cells.emplace_back(moves ? Bandwidth(row.bus_bw) : "-");
   cells.emplace_back(WrongText(row.wrong), row.wrong == 0 ? report::Tone::kPlain
                                                           : report::Tone::kBad);
   if (gpu) {
     cells.emplace_back(ChoiceText(row.choice));
   } else {
-    cells.emplace_back(row.bound_fraction ? report::Percent(*row.bound_fraction)
-                                          : "-");
+    cells.emplace_back(!row.bound_fraction ? "-"
+                       : *row.bound_fraction > 1
+                           ? ">100%"
+                           : report::Percent(*row.bound_fraction));
   }
   for (const Team& peer : PeersOf(settings)) {
     std::string ratio = "-";
@@ -376,10 +381,16 @@ void AddBars(const AllReduceReport& report, const Subject& subject,
                     .value = ratio});
   }
   if (bound && subject.buffers == BufferKind::kGroup) {
-    bars.push_back({.what = absl::StrCat(what, ", worst at ", Bytes(farthest)),
-                    .needed = 90,
-                    .unit = "percent of the bound",
-                    .value = 100 * *bound});
+    const bool faster = *bound > 1;
+    bars.push_back(
+        {.what = absl::StrCat(
+             what,
+             faster ? ", faster than the bound, worst at " : ", worst at ",
+             Bytes(farthest)),
+         .needed = 90,
+         .unit = "percent of the bound",
+         .value = 100 * *bound,
+         .judged = !faster});
   }
 }
 
@@ -497,7 +508,8 @@ std::vector<report::Term> TermsOf(const AllReduceSettings& settings) {
     terms.push_back(
         {"bound",
          "what reading and writing every message once takes at the bandwidth "
-         "of a copy; its share of p50."});
+         "of a copy; its share of p50. Above 100% a call was faster than the "
+         "bound: caches held data that the copy moved through memory."});
   }
   if (settings.peers.empty()) return terms;
   terms.push_back(
@@ -530,6 +542,9 @@ std::string FactsText(const NcclFacts& facts) {
 // line.
 std::vector<std::string> NotesOn(const AllReduceReport& report) {
   std::vector<std::string> notes = report.notes;
+  if (!report.origin.hosts.empty()) {
+    notes.push_back("Hosts: " + HostsText(report.origin.hosts));
+  }
   if (report.nccl.empty()) return notes;
   notes.push_back("GPU: " + report.nccl[0].gpu);
   if (SharesGpu(report)) {
@@ -562,9 +577,11 @@ report::Section SectionOf(const AllReduceReport& report, Operation operation,
   if (!finished) return section;
   section.charts = {
       ChartOf(report, operation, "Time of a call", "us", " us",
-              [](const AllReduceRow& row) { return kMicroseconds * row.p50; }),
+              [](const AllReduceRow& row) { return kMicroseconds * row.p50; })};
+  if (report.settings.world_size == 1) return section;
+  section.charts.push_back(
       ChartOf(report, operation, "Bus bandwidth", "GB/s", " GB/s",
-              [](const AllReduceRow& row) { return kGigabytes * row.bus_bw; })};
+              [](const AllReduceRow& row) { return kGigabytes * row.bus_bw; }));
   return section;
 }
 

@@ -4,17 +4,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -23,9 +21,11 @@
 #include "base/files.h"
 #include "base/process.h"
 #include "base/status_macros.h"
+#include "benchmarks/all_reduce/nccl_tests_flags.h"
 #include "benchmarks/all_reduce/report.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/command.h"
+#include "benchmarks/harness/load.h"
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/ranks.h"
 #include "collectives/collective.h"
@@ -36,8 +36,8 @@ ABSL_FLAG(int32_t, world_size, 2,
           "number of ranks; those of a launcher are as many as it started");
 ABSL_FLAG(
     std::string, backend, "processes",
-    "what they are: threads, processes, mpi (by mpirun), nccl (with a GPU "
-    "each, or sharing one; not next to others)");
+    "what they are: threads, processes (on several hosts named tcp), mpi (by "
+    "mpirun), nccl (with a GPU each, or sharing one; not next to others)");
 ABSL_FLAG(std::string, collective, "all_reduce",
           "all_reduce, reduce_scatter, all_gather, broadcast, all_to_all");
 ABSL_FLAG(std::string, algorithm, "auto",
@@ -83,54 +83,7 @@ namespace {
 
 constexpr char kName[] = "allreduce";
 
-// nccl-tests' flags, and ours.
-constexpr std::pair<char, const char*> kShortFlags[] = {
-    {'b', "min_bytes"},  {'e', "max_bytes"}, {'f', "factor"},
-    {'n', "iterations"}, {'w', "warmup"},    {'c', "check"},
-    {'g', "world_size"}, {'d', "dtype"},     {'o', "op"}};
-
-// nccl-tests' names of types, and ours.
-constexpr std::pair<absl::string_view, absl::string_view> kTypeNames[] = {
-    {"float", "float32"}, {"double", "float64"}, {"half", "float16"}};
-
-std::string ShortFlagsText() {
-  std::string text;
-  for (const auto& [letter, flag] : kShortFlags) {
-    absl::StrAppend(&text, text.empty() ? "" : ", ", "-",
-                    absl::string_view(&letter, 1), " --", flag);
-  }
-  return text;
-}
-
-std::string LongFlag(const char* flag, absl::string_view value) {
-  if (absl::string_view(flag) == "dtype") {
-    for (const auto& [theirs, ours] : kTypeNames) {
-      if (value == theirs) value = ours;
-    }
-  }
-  return absl::StrCat("--", flag, "=", value);
-}
-
-// The arguments with "-b 8" and "-b8" as "--min_bytes=8"; others as they are.
-std::vector<std::string> WithLongFlags(std::span<char* const> argv) {
-  std::vector<std::string> arguments;
-  for (size_t i = 0; i < argv.size(); ++i) {
-    const absl::string_view text = argv[i];
-    const auto* const flag =
-        std::ranges::find_if(kShortFlags, [&](const auto& each) {
-          return text.size() >= 2 && text[0] == '-' && text[1] == each.first;
-        });
-    const bool is_short = i > 0 && flag != std::end(kShortFlags);
-    if (is_short && text.size() == 2 && i + 1 < argv.size()) {
-      arguments.push_back(LongFlag(flag->second, argv[++i]));
-    } else if (is_short && text.size() > 2 && absl::ascii_isdigit(text[2])) {
-      arguments.push_back(LongFlag(flag->second, text.substr(2)));
-    } else {
-      arguments.emplace_back(text);
-    }
-  }
-  return arguments;
-}
+constexpr char kNoGpu[] = "no GPU: ";  // In the words of a rank.
 
 Usage AllReduceUsage() {
   return {
@@ -148,10 +101,10 @@ own, in turns with ours.
                     "seconds rounds iterations warmup check timeout"},
                    {"what becomes of it (the JSON has the keys of nccl-tests)",
                     kOutputFlags}},
-      .ending = absl::StrCat(
-          WrapText(absl::StrCat("As in nccl-tests: ", ShortFlagsText(), "."),
-                   /*columns=*/80),
-          R"(
+      .ending = absl::StrCat(WrapText(absl::StrCat("As in nccl-tests: ",
+                                                   NcclTestsFlagsText(), "."),
+                                      /*columns=*/80),
+                             R"(
 Under torchrun, mpirun, srun or //collectives:launch, on one host or several,
 the ranks of `processes` and `nccl` are theirs, and rank 0 alone prints.
 
@@ -189,10 +142,14 @@ absl::Status SetSizes(AllReduceSettings& settings) {
       MemoryNeeded(settings, largest), memory);
 }
 
-absl::StatusOr<AllReduceSettings> SettingsFromFlags(int world_size) {
-  AllReduceSettings settings = {.world_size = world_size};
+absl::StatusOr<AllReduceSettings> SettingsFromFlags(
+    const LaunchedRun* launched) {
+  AllReduceSettings settings = {
+      .world_size = launched == nullptr ? absl::GetFlag(FLAGS_world_size)
+                                        : launched->world_size()};
   LOCKSTEP_ASSIGN_OR_RETURN(settings.backends,
                             ParseBackends(absl::GetFlag(FLAGS_backend)));
+  LOCKSTEP_RETURN_IF_ERROR(ResolveTcp(launched, settings.backends));
   LOCKSTEP_ASSIGN_OR_RETURN(settings.collectives,
                             ParseCollectives(absl::GetFlag(FLAGS_collective)));
   LOCKSTEP_ASSIGN_OR_RETURN(settings.algorithms,
@@ -244,7 +201,13 @@ absl::StatusOr<std::unique_ptr<AllReduceTeams>> StartTeams(
       .store = store.path(),
       .cores = report.origin.machine.cores,
       .timeout = absl::Seconds(absl::GetFlag(FLAGS_timeout))};
-  return AllReduceTeams::Start(report.settings, setting, report.missing);
+  absl::StatusOr<std::unique_ptr<AllReduceTeams>> teams =
+      AllReduceTeams::Start(report.settings, setting, report.missing);
+  if (absl::StrContains(teams.status().message(), kNoGpu)) {
+    return absl::InvalidArgumentError(
+        "--backend=nccl needs an NVIDIA GPU and its driver; none was found");
+  }
+  return teams;
 }
 
 // What was measured before an error stays in the report.
@@ -285,16 +248,18 @@ absl::Status RunDriver(std::span<char* const> argv) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<LaunchedRun> launched,
                             LaunchedRun::Join());
   if (launched != nullptr && !launched->is_driver()) return launched->Serve();
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const AllReduceSettings settings,
-      SettingsFromFlags(launched == nullptr ? absl::GetFlag(FLAGS_world_size)
-                                            : launched->world_size()));
-  LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
+  LOCKSTEP_ASSIGN_OR_RETURN(const AllReduceSettings settings,
+                            SettingsFromFlags(launched.get()));
+  LOCKSTEP_ASSIGN_OR_RETURN(ReportOutput output,
                             ReportOutput::Create(kName, /*folder=*/""));
+  if (launched != nullptr) output.load = LoadMeter(launched->processes());
   AllReduceReport report;
   report.settings = settings;
   report.origin = report::OriginOf("//benchmarks:allreduce", argv);
-  report.notes = NotesOn(settings, report.origin.machine.cores);
+  DescribeHosts(launched.get(), report.origin);
+  report.notes =
+      NotesOn(settings, launched == nullptr ? report.origin.machine.cores
+                                            : launched->cores());
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<AllReduceTeams> teams,
                             StartTeams(report));
   report.nccl = teams->probes();
@@ -303,7 +268,8 @@ absl::Status RunDriver(std::span<char* const> argv) {
   if (!status.ok()) {
     report.remarks.push_back(absl::StrCat("ended: ", status.message()));
   }
-  const report::Document document = AllReduceDocument(report);
+  report::Document document = AllReduceDocument(report);
+  AddLoad(output.load.OthersShare(), document);
   shown.Show(document);
   status.Update(teams->Stop());
   status.Update(output.Write(document));
@@ -318,8 +284,8 @@ absl::Status RunWorker(const std::string& listener) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Algorithm> algorithms,
                             ParseAlgorithms(absl::GetFlag(FLAGS_algorithm)));
   const std::string kind = absl::GetFlag(FLAGS_worker_kind);
-  for (const TeamKind each :
-       {TeamKind::kProcesses, TeamKind::kThreads, TeamKind::kCopy}) {
+  for (const TeamKind each : {TeamKind::kProcesses, TeamKind::kTcp,
+                              TeamKind::kThreads, TeamKind::kCopy}) {
     if (kind != Name(each)) continue;
     return RunAllReduceRank(listener, {each, algorithms[0]},
                             absl::GetFlag(FLAGS_world_size));
@@ -339,10 +305,14 @@ absl::Status Run(std::span<char* const> argv) {
 
 int main(int argc, char** argv) {
   const std::span<char* const> typed(argv, static_cast<size_t>(argc));
-  std::vector<std::string> arguments =
-      lockstep::benchmarks::WithLongFlags(typed);
+  absl::StatusOr<std::vector<std::string>> arguments =
+      lockstep::benchmarks::TranslateNcclTestsFlags(typed);
+  if (!arguments.ok()) {
+    lockstep::Fail(lockstep::benchmarks::kName, arguments.status());
+    return lockstep::kUsageError;
+  }
   std::vector<char*> pointers;
-  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  for (std::string& argument : *arguments) pointers.push_back(argument.data());
   return lockstep::CommandMain(lockstep::benchmarks::AllReduceUsage(), pointers,
                                [typed](std::span<char* const>) {
                                  return lockstep::benchmarks::Run(typed);

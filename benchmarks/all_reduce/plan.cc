@@ -20,6 +20,7 @@
 #include "base/status_macros.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "collectives/communicator.h"
+#include "report/document.h"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -65,8 +66,9 @@ bool RunsOnCommunicator(TeamKind kind) {
 }  // namespace
 
 const char* Name(TeamKind kind) {
-  constexpr const char* kNames[] = {"threads",  "processes", "mpi",  "nccl",
-                                    "Open MPI", "Gloo",      "NCCL", "copy"};
+  constexpr const char* kNames[] = {"threads", "processes", "tcp",
+                                    "mpi",     "nccl",      "Open MPI",
+                                    "Gloo",    "NCCL",      "copy"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -107,6 +109,7 @@ absl::StatusOr<std::vector<TeamKind>> ParseBackends(absl::string_view text) {
   return ParseNames<TeamKind>("--backend", text,
                               {{"threads", TeamKind::kThreads},
                                {"processes", TeamKind::kProcesses},
+                               {"tcp", TeamKind::kTcp},
                                {"mpi", TeamKind::kMpi},
                                {"nccl", TeamKind::kNccl}});
 }
@@ -174,6 +177,11 @@ absl::StatusOr<std::vector<int64_t>> MessageSizes(int64_t min_bytes,
                                                   int64_t element_bytes) {
   LOCKSTEP_RETURN_IF_ERROR(
       CheckRange("--min_bytes", min_bytes, element_bytes, kLargestMessage));
+  if (max_bytes < min_bytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--max_bytes (", report::Bytes(max_bytes),
+        ") is smaller than --min_bytes (", report::Bytes(min_bytes), ")"));
+  }
   LOCKSTEP_RETURN_IF_ERROR(
       CheckRange("--max_bytes", max_bytes, min_bytes, kLargestMessage));
   LOCKSTEP_RETURN_IF_ERROR(CheckRange("--factor", factor, 2, 1 << 20));
@@ -192,17 +200,17 @@ absl::Status CheckMemoryKinds(const AllReduceSettings& settings) {
   const bool gpu = OnGpu(settings);
   for (const TeamKind backend : settings.backends) {
     if (OnGpu(backend) != gpu) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "--backend: nccl, whose buffers are a GPU's, is measured without ",
-          Name(backend)));
+      return absl::InvalidArgumentError(
+          absl::StrCat("--backend=nccl cannot be combined with ", Name(backend),
+                       ": its buffers are in GPU memory"));
     }
   }
   for (const TeamKind peer : settings.peers) {
     if (OnGpu(peer) == gpu) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("--peers: ", Name(peer), "'s buffers are ",
-                     gpu ? "the host's" : "a GPU's", ", but not those of ",
-                     "--backend=", Name(settings.backends[0])));
+        gpu ? absl::StrCat("--peers=", peer == TeamKind::kGloo ? "gloo" : "mpi",
+                           " needs ranks on the CPU, not --backend=nccl")
+            : "--peers=nccl needs --backend=nccl");
   }
   if (gpu && std::ranges::count(settings.algorithms, Algorithm::kTree) > 0) {
     return absl::InvalidArgumentError("--algorithm: nccl has no tree");
@@ -272,7 +280,10 @@ std::vector<Team> TeamsOf(const AllReduceSettings& settings) {
     teams.push_back({peer});
     if (peer == TeamKind::kPlainNccl) teams.push_back({peer, Algorithm::kRing});
   }
-  if (!OnGpu(settings)) teams.push_back({TeamKind::kCopy});
+  // The memory of one host bounds only ranks that share it.
+  const bool share_memory =
+      std::ranges::count(settings.backends, TeamKind::kTcp) == 0;
+  if (!OnGpu(settings) && share_memory) teams.push_back({TeamKind::kCopy});
   return teams;
 }
 

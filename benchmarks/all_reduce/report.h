@@ -110,7 +110,8 @@ class AllReduceTeams {
   explicit AllReduceTeams(absl::Duration timeout) : timeout_(timeout) {}
 
   const absl::Duration timeout_;
-  std::optional<TemporaryFolder> mpi_folder_;  // Goes after the teams.
+  // Of a run with MPI; goes after the teams.
+  absl::StatusOr<TemporaryFolder> mpi_folder_ = absl::UnknownError("");
   std::vector<std::pair<Team, std::unique_ptr<RankTeam>>> teams_;
   std::vector<NcclProbe> probes_;
 };

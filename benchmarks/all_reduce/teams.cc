@@ -85,7 +85,8 @@ absl::Status RunAllReduceRank(const std::string& listener, const Team& team,
                               int world_size) {
   const bool threads = team.kind == TeamKind::kThreads;
   if (team.kind == TeamKind::kCopy) return RunCopier(listener, world_size);
-  if (!threads && team.kind != TeamKind::kProcesses) {
+  if (!threads && team.kind != TeamKind::kProcesses &&
+      team.kind != TeamKind::kTcp) {
     return absl::InvalidArgumentError(
         absl::StrCat(Name(team.kind), " ranks run in another program"));
   }
@@ -254,11 +255,14 @@ absl::StatusOr<std::unique_ptr<AllReduceTeams>> AllReduceTeams::Start(
   std::unique_ptr<AllReduceTeams> all(new AllReduceTeams(setting.timeout));
   const std::vector<Team> teams = TeamsOf(settings);
   if (std::ranges::any_of(teams, IsMpi, &Team::kind)) {
-    all->mpi_folder_ = CreateMpiFolder();
-    if (all->mpi_folder_) setting.mpi_folder = all->mpi_folder_->path();
+    all->mpi_folder_ = CreateMpiFolder(settings.world_size);
+    if (all->mpi_folder_.ok()) setting.mpi_folder = all->mpi_folder_->path();
   }
   const auto start = [&](const Team& team) -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckProgram(setting, team.kind));
+    if (IsMpi(team.kind)) {
+      LOCKSTEP_RETURN_IF_ERROR(all->mpi_folder_.status());
+    }
     if (OnGpu(team.kind)) {
       LOCKSTEP_ASSIGN_OR_RETURN(NcclProbe probe,
                                 Probe(settings, setting, team));

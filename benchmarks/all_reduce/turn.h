@@ -29,6 +29,7 @@ namespace lockstep::benchmarks {
 enum class TeamKind : int32_t {
   kThreads,  // The backends of Communicator.
   kProcesses,
+  kTcp,  // Processes on several hosts.
   kMpi,
   kNccl,       // In GPU memory.
   kOpenMpi,    // Peers: MPI_Allreduce and its siblings,
@@ -99,9 +100,9 @@ struct AllReduceSettings {
 // "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all".
 const char* CollectiveName(Operation operation);
 
-// Reads a comma-separated list of backends (threads, processes, mpi, nccl),
-// peers (mpi, gloo, nccl; may be empty), collectives, algorithms, or kinds of
-// buffers. Errors: kInvalidArgument, beginning with the flag.
+// Reads a comma-separated list of backends (threads, processes, tcp, mpi,
+// nccl), peers (mpi, gloo, nccl; may be empty), collectives, algorithms, or
+// kinds of buffers. Errors: kInvalidArgument, beginning with the flag.
 absl::StatusOr<std::vector<TeamKind>> ParseBackends(absl::string_view text);
 absl::StatusOr<std::vector<TeamKind>> ParsePeers(absl::string_view text);
 absl::StatusOr<std::vector<Operation>> ParseCollectives(absl::string_view text);

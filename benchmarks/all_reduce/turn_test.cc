@@ -86,7 +86,8 @@ TEST(MessageSizesTest, MultipliesUpToTheMaximumAndNamesTheFlag) {
     return StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(flag));
   };
   EXPECT_THAT(MessageSizes(3, 64, 2, 4), error("--min_bytes: 3"));
-  EXPECT_THAT(MessageSizes(8, 7, 2, 4), error("--max_bytes: 7"));
+  EXPECT_THAT(MessageSizes(8, 7, 2, 4),
+              error("--max_bytes (7 B) is smaller than --min_bytes (8 B)"));
   EXPECT_THAT(MessageSizes(8, int64_t{1} << 41, 2, 4), error("--max_bytes: "));
   EXPECT_THAT(MessageSizes(8, 64, 1, 4), error("--factor: 1"));
 }

@@ -45,7 +45,9 @@ TEST(BarsCommandTest, GathersTheBarsOfEveryBenchmark) {
   MakeBenchmark("sampler/sampler",
                 "echo '{\"bars\": [{\"what\": \"memory\", \"at_most\": 2, "
                 "\"unit\": \"MiB\", \"value\": 1}, {\"what\": \"indices\", "
-                "\"at_least\": 3, \"unit\": \"\", \"value\": null}]}' > $json");
+                "\"at_least\": 3, \"unit\": \"\", \"value\": null}, "
+                "{\"what\": \"noise\", \"at_least\": 3, \"unit\": \"\", "
+                "\"value\": 2, \"met\": null}]}' > $json");
   const std::string path = TestPath(".json");
   const std::string flags =
       absl::StrCat("--benchmarks=sampler,step --json=", path);
@@ -53,12 +55,14 @@ TEST(BarsCommandTest, GathersTheBarsOfEveryBenchmark) {
   ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
   EXPECT_THAT(
       outcome.output,
-      AllOf(HasSubstr("$ bazel run //benchmarks:step -- --peers=eager,compile"),
-            HasSubstr("\nsteps, --peers=eager,compile\n"),
-            HasSubstr("\na step           at least 1.5 times 1.25: NOT met\n"
-                      "sampler: memory  at most 2 MiB      1.00: met\n"
-                      "sampler: indices at least 3         not measured\n")));
-  EXPECT_EQ(ReadJson(path)["bars"].size(), 3u);
+      AllOf(
+          HasSubstr("$ bazel run //benchmarks:step -- --peers=eager,compile"),
+          HasSubstr("\nsteps, --peers=eager,compile\n"),
+          HasSubstr("\na step           at least 1.5 times 1.25: NOT met\n"
+                    "sampler: memory  at most 2 MiB      1.00: met\n"
+                    "sampler: indices at least 3         not measured\n"
+                    "sampler: noise   at least 3         2.00: not judged\n")));
+  EXPECT_EQ(ReadJson(path)["bars"].size(), 4u);
   EXPECT_EQ(RunBars(flags + " --require_bars").exit_status, 1);
 }
 

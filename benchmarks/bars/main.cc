@@ -132,6 +132,7 @@ absl::StatusOr<std::vector<report::Bar>> ReadBars(const std::string& path) {
     if (const auto value = bar.find("value");
         value != bar.end() && value->is_number()) {
       bars.back().value = value->get<double>();
+      bars.back().judged = !bar.contains("met") || !bar["met"].is_null();
     }
   }
   return bars;

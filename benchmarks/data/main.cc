@@ -29,6 +29,7 @@
 #include "base/status_macros.h"
 #include "benchmarks/data/torch_peer_py.h"
 #include "benchmarks/harness/command.h"
+#include "benchmarks/harness/load.h"
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/torch_process.h"
 #include "models/data/dataset.h"
@@ -425,8 +426,9 @@ absl::Status Run(std::span<char* const> argv) {
                                        peer ? &*peer : nullptr, folder.path()));
     report.sizes.push_back(std::move(result));
   }
-  const report::Document document =
+  report::Document document =
       DataDocument(report, report::OriginOf("//benchmarks:data", argv));
+  AddLoad(output.load.OthersShare(), document);
   Print(report::TerminalText(document));
   return output.Write(document);
 }

@@ -25,7 +25,7 @@ namespace {
 absl::Status CheckBars(const report::Document& document) {
   if (!absl::GetFlag(FLAGS_require_bars)) return absl::OkStatus();
   for (const report::Bar& bar : document.bars) {
-    if (!bar.value.has_value() || bar.Met()) continue;
+    if (!bar.value.has_value() || !bar.judged || bar.Met()) continue;
     return absl::FailedPreconditionError(bar.Text());
   }
   return absl::OkStatus();
@@ -50,7 +50,8 @@ absl::StatusOr<ReportOutput> ReportOutput::Create(const std::string& name,
     chosen = UserPath(chosen);
     LOCKSTEP_RETURN_IF_ERROR(MakeOutputFolder(chosen));
   }
-  return ReportOutput{name, json, chosen};
+  return ReportOutput{
+      .load = LoadMeter(), .name = name, .json = json, .folder = chosen};
 }
 
 absl::Status ReportOutput::Write(const report::Document& document) const {

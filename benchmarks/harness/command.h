@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "benchmarks/harness/load.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {
@@ -32,9 +33,10 @@ struct ReportOutput {
   // Writes the JSON to --json, and NAME.json, NAME.html and NAME.md to
   // --output_dir, each if there is one, and says so on standard output. Errors:
   // the file system's; with --require_bars kFailedPrecondition for a bar that
-  // was measured and is not met.
+  // was measured and judged and is not met.
   absl::Status Write(const report::Document& document) const;
 
+  LoadMeter load;  // Since Create: for AddLoad.
   std::string name;
   std::string json;    // As its user typed it; empty for none.
   std::string folder;  // Empty for none.

@@ -1,7 +1,9 @@
 // What all benchmarks measure with: statistics, numbers by position, memory,
 // copies, bytes and rounds; where reports go, and what becomes of a bar that is
 // not met.
+#include <poll.h>
 #include <sys/mman.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -22,8 +24,11 @@
 #include "absl/status/statusor.h"
 #include "base/command_line.h"
 #include "base/files.h"
+#include "base/process.h"
 #include "base/status_matchers.h"
+#include "base/subprocess.h"
 #include "benchmarks/harness/command.h"
+#include "benchmarks/harness/load.h"
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/rank_service.h"
 #include "benchmarks/harness/testing.h"
@@ -40,6 +45,7 @@ namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::Gt;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -355,6 +361,71 @@ absl::Status Write(const report::Document& document,
   return output.ok() ? output->Write(document) : output.status();
 }
 
+// Two CPUs of four, in the columns user, nice, system, idle, iowait, irq,
+// softirq, steal, guest.
+constexpr char kProcStat[] =
+    "cpu  9 9 9 9 9 9 9 9 9 0\n"
+    "cpu0 1 2 3 40 5 6 7 8 9 0\n"
+    "cpu1 1000 0 0 0 0 0 0 0 0 0\n"
+    "cpu10 100 0 0 200 0 0 0 0\n"
+    "intr 1 2 3\n";
+
+TEST(ParseCpuTicksTest, AddsUpTheCpusThatAreAskedFor) {
+  const std::optional<CpuTicks> ticks =
+      ParseCpuTicks(kProcStat, std::vector<int>{0, 10});
+  ASSERT_TRUE(ticks.has_value());
+  EXPECT_EQ(ticks->busy, 1 + 2 + 3 + 8 + 100);
+  EXPECT_EQ(ticks->total, 1 + 2 + 3 + 40 + 5 + 6 + 7 + 8 + 300);
+  EXPECT_FALSE(ParseCpuTicks(kProcStat, std::vector<int>{0, 2}).has_value());
+  EXPECT_FALSE(ParseCpuTicks(kProcStat, {}).has_value());
+  EXPECT_FALSE(ParseCpuTicks("cpu0 1 2 3\n", std::vector<int>{0}).has_value());
+  EXPECT_FALSE(
+      ParseCpuTicks("cpu0 1 2 3 x 5 6 7 8\n", std::vector<int>{0}).has_value());
+}
+
+// A busy child is another program to a meter that knows only an idle process.
+TEST(LoadMeterTest, TellsTheBenchmarksOwnTimeFromThatOfOthers) {
+  constexpr int64_t kTicks = 60;
+  Subprocess idle = Subprocess::Start({"sleep", "1000"}).value();
+  const LoadMeter own;
+  const LoadMeter others(std::vector<pid_t>{idle.pid()});
+  EXPECT_EQ(own.OthersShare(), std::nullopt);  // Too soon to say.
+  const double start = SteadySeconds();
+  Subprocess busy =
+      Subprocess::Start({"sh", "-c", "while :; do :; done"}).value();
+  const pid_t roots[] = {busy.pid()};
+  while (CpuTicksOfTrees(roots) < kTicks || SteadySeconds() - start < 1) {
+    ASSERT_LT(SteadySeconds() - start, 100);
+    poll(nullptr, 0, 10);
+  }
+  const std::optional<double> share = others.OthersShare();
+  const std::optional<double> rest = own.OthersShare();
+  ASSERT_TRUE(share.has_value() && rest.has_value());
+  const double ticks = (SteadySeconds() - start) * 100 *
+                       static_cast<double>(AffinityCpus().size());
+  // Ticks are samples: a tenth of them may be missed.
+  EXPECT_GE(*share, 0.9 * kTicks / ticks);
+  EXPECT_LE(*rest, *share - 0.7 * kTicks / ticks);
+  EXPECT_GE(*rest, 0);
+  EXPECT_LE(*share, 1);
+}
+
+TEST(AddLoadTest, LeavesNoBarJudgedOnABusyMachine) {
+  report::Document document = {.bars = {{.what = "speed", .value = 1}}};
+  AddLoad(0.01, document);
+  AddLoad(std::nullopt, document);
+  EXPECT_TRUE(document.bars[0].judged);
+  EXPECT_THAT(document.remarks, SizeIs(0));
+  EXPECT_EQ(document.origin.others_share, std::nullopt);
+  AddLoad(0.43, document);
+  EXPECT_FALSE(document.bars[0].judged);
+  EXPECT_EQ(document.origin.others_share, 0.43);
+  EXPECT_THAT(document.remarks,
+              ElementsAre("The machine was not quiet: other programs took 43% "
+                          "of the cores' time. The figures include their "
+                          "effect, and no bar is judged."));
+}
+
 TEST(ReportOutputTest, WritesEveryFormToTheFolder) {
   const report::Document document = Example();
   ASSERT_THAT(Write(document, TestPath("")), IsOk());
@@ -398,6 +469,8 @@ TEST(ReportOutputTest, RequiresOfBarsThatTheyAreMetIfAsked) {
   EXPECT_THAT(Write(Example()), IsOk());
   EXPECT_THAT(Write(document), StatusIs(absl::StatusCode::kFailedPrecondition,
                                         "missed, at least 1: 0.50: NOT met"));
+  document.bars.back().judged = false;
+  EXPECT_THAT(Write(document), IsOk());
 }
 
 TEST(OutputFlagsTest, NameTheFilesAndTheFolder) {

@@ -28,6 +28,7 @@
 #include "benchmarks/harness/torch_process.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "report/document.h"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -49,6 +50,35 @@ Ends Connect() {
   TurnListener listener = *TurnListener::Create();
   return {.near = *TurnChannel::Connect(listener.name()),
           .far = *listener.Accept()};
+}
+
+// mpirun binds each rank to a core of its own: the cores of a host are those of
+// its ranks together, unless a quota allows fewer.
+// Open MPI's ranks would wait for minutes where there is no room for their
+// files.
+TEST(CreateFolderWithRoomTest, PassesOverFoldersWithoutRoom) {
+  const std::string here = testing::TempDir();
+  absl::StatusOr<TemporaryFolder> folder =
+      CreateFolderWithRoom({"/absent", here}, 1);
+  ASSERT_THAT(folder, IsOk());
+  EXPECT_THAT(folder->path(), StartsWith(here));
+  EXPECT_THAT(
+      CreateFolderWithRoom({"/absent", here}, int64_t{1} << 60),
+      StatusIs(absl::StatusCode::kUnavailable,
+               AllOf(StartsWith("Open MPI's ranks share files of "),
+                     HasSubstr("/absent cannot be used"), EndsWith(" free"))));
+}
+
+TEST(HostsOfTest, AddsUpTheCoresOfBoundRanks) {
+  const std::vector<report::Host> hosts =
+      HostsOf({{.node = "x", .name = "one", .cpus = {0}},
+               {.node = "y", .name = "two", .cpus = {0, 1}, .cores = 2},
+               {.node = "x", .name = "one", .cpus = {3}},
+               {.node = "z", .name = "two", .cpus = {0, 1, 2, 3}, .cores = 2},
+               {.node = "y", .name = "two", .cpus = {0, 1}, .cores = 2}});
+  EXPECT_EQ(report::HostsText(hosts),
+            "one (ranks 0, 2 on 2 cores), two (ranks 1, 4 on 2 cores), "
+            "two (rank 3 on 2 cores)");
 }
 
 TEST(TurnChannelTest, CarriesWholeMessagesBothWays) {

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,8 +18,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -28,6 +31,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -44,12 +48,13 @@
 #include "collectives/launch/launcher.h"
 #include "collectives/launch/rank_environment.h"
 #include "collectives/launch/rank_placement.h"
+#include "report/document.h"
 
 namespace lockstep::benchmarks {
 
 const char* Name(RankKind kind) {
-  constexpr const char* kNames[] = {"processes", "threads", "mpi", "apart",
-                                    "ddp"};
+  constexpr const char* kNames[] = {"processes", "tcp",   "threads",
+                                    "mpi",       "apart", "ddp"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -83,6 +88,9 @@ constexpr size_t kLongTmpdir = 40;
 // Names the folder of the memory that Open MPI's ranks share.
 constexpr char kMpiMemory[] = "OMPI_MCA_btl_vader_backing_directory";
 
+// Open MPI 4.1 has a file of this size for each rank, and PMIx two.
+constexpr int64_t kMpiSegment = 4 << 20;
+
 }  // namespace
 
 TeamCommand MpirunCommand(int world_size, int cores,
@@ -109,12 +117,41 @@ TeamCommand MpirunCommand(int world_size, int cores,
   return command;
 }
 
-std::optional<TemporaryFolder> CreateMpiFolder() {
-  const char* const below = std::getenv(kMpiMemory);
-  absl::StatusOr<TemporaryFolder> folder = TemporaryFolder::Create(
-      "mpi-ranks", below == nullptr ? "/dev/shm" : below);
-  if (!folder.ok()) return std::nullopt;
-  return *std::move(folder);
+absl::StatusOr<TemporaryFolder> CreateFolderWithRoom(
+    const std::vector<std::string>& folders, int64_t bytes) {
+  std::vector<std::string> reasons;
+  for (const std::string& folder : folders) {
+    struct statvfs room = {};
+    if (statvfs(folder.c_str(), &room) != 0) {
+      reasons.push_back(absl::StrCat(folder, " cannot be used"));
+      continue;
+    }
+    const auto free = static_cast<int64_t>(room.f_bavail) *
+                      static_cast<int64_t>(room.f_frsize);
+    if (free < bytes) {
+      reasons.push_back(
+          absl::StrCat(folder, " has ", report::Bytes(free), " free"));
+      continue;
+    }
+    absl::StatusOr<TemporaryFolder> made =
+        TemporaryFolder::Create("mpi-ranks", folder);
+    if (made.ok()) return made;
+    reasons.push_back(std::string(made.status().message()));
+  }
+  return absl::UnavailableError(absl::StrCat("Open MPI's ranks share files of ",
+                                             report::Bytes(bytes), ": ",
+                                             absl::StrJoin(reasons, ", ")));
+}
+
+absl::StatusOr<TemporaryFolder> CreateMpiFolder(int world_size) {
+  std::vector<std::string> folders;
+  if (const char* const chosen = std::getenv(kMpiMemory)) {
+    folders = {chosen};
+  } else {
+    const char* const tmpdir = std::getenv("TMPDIR");
+    folders = {"/dev/shm", tmpdir == nullptr ? "/tmp" : tmpdir};
+  }
+  return CreateFolderWithRoom(folders, (world_size + 2) * kMpiSegment);
 }
 
 // A child process that launches, and a connection to every rank.
@@ -191,6 +228,33 @@ std::string ThisNode() {
 
 }  // namespace
 
+std::vector<report::Host> HostsOf(const std::vector<RankHost>& ranks) {
+  std::vector<report::Host> hosts;
+  std::vector<std::string> nodes;       // By host, as the next two.
+  std::vector<std::set<int32_t>> cpus;  // Of its ranks together.
+  std::vector<int32_t> quotas;          // In cores.
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const RankHost& at = ranks[rank];
+    const auto found = std::find(nodes.begin(), nodes.end(), at.node);
+    const auto host = static_cast<size_t>(found - nodes.begin());
+    if (found == nodes.end()) {
+      nodes.push_back(at.node);
+      hosts.push_back({.name = at.name});
+      cpus.emplace_back();
+      quotas.push_back(std::numeric_limits<int32_t>::max());
+    }
+    hosts[host].ranks.push_back(static_cast<int>(rank));
+    cpus[host].insert(at.cpus.begin(), at.cpus.end());
+    // Fewer cores than CPUs are the quota of all processes together.
+    if (at.cores < static_cast<int32_t>(at.cpus.size())) {
+      quotas[host] = std::min(quotas[host], at.cores);
+    }
+    hosts[host].cores = std::max(
+        1, std::min(quotas[host], static_cast<int32_t>(cpus[host].size())));
+  }
+  return hosts;
+}
+
 LaunchedRun::LaunchedRun(std::unique_ptr<Communicator> group)
     : group_(std::move(group)) {
   if (is_driver()) the_driver = this;
@@ -225,18 +289,36 @@ absl::StatusOr<std::unique_ptr<LaunchedRun>> LaunchedRun::Join() {
 }
 
 absl::Status LaunchedRun::Meet() {
-  LOCKSTEP_ASSIGN_OR_RETURN(nodes_, AllGatherObject(*group_, ThisNode()));
-  const int32_t own = UsableCores();
-  std::vector<int32_t> all(nodes_.size());
-  LOCKSTEP_RETURN_IF_ERROR(group_->AllGather(std::span<const int32_t>(&own, 1),
-                                             std::span<int32_t>(all)));
-  for (size_t rank = 0; rank < nodes_.size(); ++rank) {
-    const auto first = std::find(nodes_.begin(), nodes_.end(), nodes_[rank]);
-    if (first - nodes_.begin() == static_cast<std::ptrdiff_t>(rank)) {
-      cores_ += all[rank];
-    }
+  char name[256] = {};
+  gethostname(name, sizeof(name) - 1);
+  const RankHost own = {.node = ThisNode(),
+                        .name = name,
+                        .pid = getpid(),
+                        .cpus = AffinityCpus(),
+                        .cores = UsableCores()};
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> messages,
+                            AllGatherObject(*group_, Encode(own)));
+  std::vector<RankHost> ranks;
+  for (const std::string& message : messages) {
+    LOCKSTEP_ASSIGN_OR_RETURN(RankHost rank, Decode<RankHost>(message));
+    nodes_.push_back(rank.node);
+    if (rank.node == own.node) processes_.push_back(rank.pid);
+    ranks.push_back(std::move(rank));
   }
+  hosts_ = HostsOf(ranks);
   return absl::OkStatus();
+}
+
+int LaunchedRun::cores() const {
+  int cores = 0;
+  for (const report::Host& host : hosts_) cores += host.cores;
+  return cores;
+}
+
+void DescribeHosts(const LaunchedRun* launched, report::Origin& origin) {
+  if (launched == nullptr) return;
+  origin.machine.cores = launched->hosts()[0].cores;
+  if (launched->hosts().size() > 1) origin.hosts = launched->hosts();
 }
 
 // Each order is a message from the driver to all, and an answer from each.
@@ -440,9 +522,10 @@ absl::Status RankTeam::AwaitRanks(absl::Duration timeout) {
     const int ready = poll(events, 2, PollMilliseconds(deadline));
     if (ready < 0 && errno == EINTR) continue;
     if (ready == 0) {
-      return absl::DeadlineExceededError(
-          absl::StrCat(i, " of ", ranks_.size(), " ranks connected within ",
-                       absl::FormatDuration(timeout)));
+      const std::string last = LastLine();
+      return absl::DeadlineExceededError(absl::StrCat(
+          i, " of ", ranks_.size(), " ranks connected within ",
+          absl::FormatDuration(timeout), last.empty() ? "" : ": ", last));
     }
     if (events[0].revents != 0) {
       LOCKSTEP_RETURN_IF_ERROR(AcceptRank(deadline));
@@ -518,12 +601,12 @@ absl::Status RankTeam::Stop(absl::Duration timeout) {
                                            absl::FormatDuration(timeout)));
   }
   if (wait_status_ == 0) return absl::OkStatus();
-  return absl::AbortedError(LastLine());
+  return absl::AbortedError(LastWords());
 }
 
 absl::Status RankTeam::EndedEarly() {
   AwaitEnd(absl::InfiniteDuration());
-  return absl::UnavailableError(LastLine());
+  return absl::UnavailableError(LastWords());
 }
 
 bool RankTeam::AwaitEnd(absl::Duration timeout) {
@@ -539,6 +622,11 @@ bool RankTeam::AwaitEnd(absl::Duration timeout) {
   return true;
 }
 
+std::string RankTeam::LastWords() const {
+  const std::string last = LastLine();
+  return last.empty() ? "its processes ended without a word" : last;
+}
+
 std::string RankTeam::LastLine() const {
   struct stat info = {};
   if (fstat(log_.get(), &info) != 0) return "";
@@ -546,7 +634,7 @@ std::string RankTeam::LastLine() const {
   std::string text(static_cast<size_t>(info.st_size - begin), '\0');
   const ssize_t size = pread(log_.get(), text.data(), text.size(), begin);
   text.resize(static_cast<size_t>(std::max<ssize_t>(size, 0)));
-  std::string last = "its processes ended without a word";
+  std::string last;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     const absl::string_view words = absl::StripAsciiWhitespace(line);
     // Lines of dashes frame mpirun's messages.

@@ -24,11 +24,13 @@
 #include "base/status_macros.h"
 #include "benchmarks/harness/rank_service.h"
 #include "collectives/communicator.h"
+#include "report/document.h"
 
 namespace lockstep::benchmarks {
 
 enum class RankKind : int32_t {
   kProcesses,
+  kTcp,  // The same on several hosts.
   kThreads,
   kMpi,
   kApart,  // Processes that work side by side and share nothing.
@@ -66,8 +68,31 @@ struct TeamCommand {
 // it does by default.
 TeamCommand MpirunCommand(int world_size, int cores, const std::string& folder);
 
-// Such a folder; nullopt if there can be none.
-std::optional<TemporaryFolder> CreateMpiFolder();
+// Such a folder, with room for what the ranks share: in the folder that
+// OMPI_MCA_btl_vader_backing_directory names, else in /dev/shm or, where that
+// is small, in TMPDIR or /tmp. Error: kUnavailable, with the room that there
+// is. Ranks without that room end by SIGBUS or wait for each other.
+absl::StatusOr<TemporaryFolder> CreateMpiFolder(int world_size);
+
+// The same in the first of `folders` that has room for `bytes`.
+absl::StatusOr<TemporaryFolder> CreateFolderWithRoom(
+    const std::vector<std::string>& folders, int64_t bytes);
+
+// Where a rank of a launched run is.
+struct RankHost {
+  std::string node = {};  // The same for all ranks of a host.
+  std::string name = {};  // The host's.
+  int32_t pid = 0;
+  std::vector<int32_t> cpus = {};  // Its affinity.
+  int32_t cores = 1;               // UsableCores() of the rank alone.
+
+  static auto Members(auto& self) {
+    return std::tie(self.node, self.name, self.pid, self.cpus, self.cores);
+  }
+};
+
+// The hosts of the ranks, which are given by rank.
+std::vector<report::Host> HostsOf(const std::vector<RankHost>& ranks);
 
 class RankTeam;
 
@@ -89,8 +114,13 @@ class LaunchedRun {
 
   bool is_driver() const { return group_->rank() == 0; }
   int world_size() const { return group_->world_size(); }
-  // On all hosts.
-  int cores() const { return cores_; }
+  // In the order of their first ranks.
+  const std::vector<report::Host>& hosts() const { return hosts_; }
+  // That the ranks may use on all hosts: of ranks that their launcher bound,
+  // the cores of all.
+  int cores() const;
+  // The processes of this host's ranks.
+  const std::vector<pid_t>& processes() const { return processes_; }
 
   // Of the other ranks: does what the driver asks for, until that ends. Errors:
   // the group's, as when the driver has died.
@@ -130,10 +160,33 @@ class LaunchedRun {
 
   std::unique_ptr<Communicator> group_;
   std::vector<std::string> nodes_;  // By rank: the same on one host.
-  int cores_ = 0;
+  std::vector<report::Host> hosts_;
+  std::vector<pid_t> processes_;
   int64_t teams_begun_ = 0;
   std::map<int64_t, std::unique_ptr<RankTeam>> teams_;
 };
+
+// Names what the ranks of `backends` exchange data by: on several hosts
+// `processes` becomes `tcp`. `launched` may be null. Error: kInvalidArgument
+// for `tcp` on one host.
+template <typename Kind>
+absl::Status ResolveTcp(const LaunchedRun* launched,
+                        std::vector<Kind>& backends) {
+  const bool several = launched != nullptr && launched->hosts().size() > 1;
+  for (Kind& backend : backends) {
+    if (several && backend == Kind::kProcesses) backend = Kind::kTcp;
+    if (!several && backend == Kind::kTcp) {
+      return absl::InvalidArgumentError(
+          "--backend=tcp needs ranks on several hosts: start them with "
+          "//collectives:launch --nnodes=N");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Completes where the numbers of a launched run are from. `launched` may be
+// null.
+void DescribeHosts(const LaunchedRun* launched, report::Origin& origin);
 
 // Started, it runs until Stop or destruction; however this process ends, none
 // of the team's outlives it for long. The team's output goes to no terminal:
@@ -205,7 +258,8 @@ class RankTeam {
   absl::Status AcceptRank(const Deadline& deadline);
   absl::Status EndedEarly();
   bool AwaitEnd(absl::Duration timeout);
-  std::string LastLine() const;
+  std::string LastLine() const;   // Of the output; empty if there is none.
+  std::string LastWords() const;  // The same of ended processes, never empty.
 
   LaunchedRun* const run_ = nullptr;  // Null: the processes are all here.
   int64_t team_ = 0;

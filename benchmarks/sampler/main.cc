@@ -18,6 +18,7 @@
 #include "base/command_line.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/command.h"
+#include "benchmarks/harness/load.h"
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/torch_process.h"
 #include "benchmarks/sampler/report.h"
@@ -172,7 +173,8 @@ absl::Status Run(std::span<char* const> argv) {
   LOCKSTEP_RETURN_IF_ERROR(MeasureSizes(peer, report, shown));
   peer.reset();  // The machine is all ours.
   LOCKSTEP_RETURN_IF_ERROR(MeasureKeyed(keyed_memory, report));
-  const report::Document document = SamplerDocument(report);
+  report::Document document = SamplerDocument(report);
+  AddLoad(output.load.OthersShare(), document);
   shown.Show(document);
   return output.Write(document);
 }

@@ -240,6 +240,9 @@ std::string EpochNote(const ScalingReport& report, const ModeReport& mode) {
 std::vector<std::string> NotesOf(const ScalingReport& report,
                                  Variants variants) {
   std::vector<std::string> notes;
+  if (!report.origin.hosts.empty()) {
+    notes.push_back("Hosts: " + HostsText(report.origin.hosts));
+  }
   const std::vector<ConfigurationReport>& all = variants[0].configurations;
   if (std::ranges::count(all, true, &ConfigurationReport::oversubscribed) > 0) {
     notes.push_back(absl::StrCat("* more ranks than cores (",

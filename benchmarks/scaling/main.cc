@@ -19,6 +19,7 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/command.h"
+#include "benchmarks/harness/load.h"
 #include "benchmarks/harness/ranks.h"
 #include "benchmarks/harness/torch_process.h"
 #include "benchmarks/scaling/report.h"
@@ -175,8 +176,10 @@ absl::Status Measure(const ScalingSettings& settings, RankSetting ranks,
   WarnOfOversubscription(settings, ranks.cores);
   std::optional<TemporaryFolder> mpi_folder;
   if (Has(settings, RankKind::kMpi)) {
-    mpi_folder = CreateMpiFolder();
-    if (mpi_folder) ranks.mpi_folder = mpi_folder->path();
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        mpi_folder,
+        CreateMpiFolder(*std::ranges::max_element(settings.world_sizes)));
+    ranks.mpi_folder = mpi_folder->path();
   }
   const ScalingProgress progress = [](absl::string_view text) {
     std::fprintf(stderr, "%s", std::string(text).c_str());
@@ -187,7 +190,8 @@ absl::Status Measure(const ScalingSettings& settings, RankSetting ranks,
       MeasureScaling(settings, ranks.cores, run, progress));
   report.origin = origin;
   report.pytorch = pytorch;
-  const report::Document document = ScalingDocument(report);
+  report::Document document = ScalingDocument(report);
+  AddLoad(output.load.OthersShare(), document);
   Print(report::TerminalText(document) + "\n");
   return output.Write(document);
 }
@@ -196,16 +200,19 @@ absl::Status RunDriver(std::span<char* const> argv) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<LaunchedRun> launched,
                             LaunchedRun::Join());
   if (launched != nullptr && !launched->is_driver()) return launched->Serve();
-  const report::Origin origin = report::OriginOf("//benchmarks:scaling", argv);
+  report::Origin origin = report::OriginOf("//benchmarks:scaling", argv);
+  DescribeHosts(launched.get(), origin);
   const int cores =
       launched == nullptr ? origin.machine.cores : launched->cores();
   LOCKSTEP_ASSIGN_OR_RETURN(
       ScalingSettings settings,
       SettingsFromFlags(launched == nullptr ? cores : launched->world_size()));
+  LOCKSTEP_RETURN_IF_ERROR(ResolveTcp(launched.get(), settings.backends));
   LOCKSTEP_ASSIGN_OR_RETURN(const DataFlags data, ReadDataFlags(kSeed));
   LOCKSTEP_ASSIGN_OR_RETURN(const Network network, CheckData(data, settings));
-  LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
+  LOCKSTEP_ASSIGN_OR_RETURN(ReportOutput output,
                             ReportOutput::Create(kName, kFolder));
+  if (launched != nullptr) output.load = LoadMeter(launched->processes());
   RankSetting ranks = {
       .flags = std::vector<std::string>(argv.begin() + 1, argv.end()),
       .cores = cores,

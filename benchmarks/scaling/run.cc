@@ -87,6 +87,7 @@ absl::StatusOr<std::vector<ScalingMode>> ParseModes(absl::string_view text) {
 absl::StatusOr<std::vector<RankKind>> ParseBackends(absl::string_view text) {
   return ParseNames<RankKind>("--backend", text,
                               {{"processes", RankKind::kProcesses},
+                               {"tcp", RankKind::kTcp},
                                {"threads", RankKind::kThreads},
                                {"mpi", RankKind::kMpi},
                                {"apart", RankKind::kApart},

@@ -693,7 +693,11 @@ TEST(ScalingTest, RunsAsTheRanksOfALauncherOnSeveralHosts) {
       RunCommand("env LOCKSTEP_TOKEN=0123456789 " + command,
                  /*deadline_seconds=*/100);
   EXPECT_THAT(outcome.output, HasSubstr("2 ranks, 32 images a step: "));
-  ExpectWholeReport(outcome, folder, "processes");
+  ExpectWholeReport(outcome, folder, "tcp");
+  const nlohmann::json json = ReadJson(folder + "/scaling.json");
+  ASSERT_EQ(json["hosts"].size(), 2u);
+  EXPECT_EQ(json["hosts"][1]["ranks"], nlohmann::json({1}));
+  EXPECT_THAT(outcome.output, HasSubstr("Hosts: "));
 }
 
 TEST(ScalingTest, WarnsOfMoreRanksThanCores) {
@@ -716,6 +720,7 @@ TEST(ScalingTest, NamesAFlagThatIsWrong) {
       {"--world_sizes=1,x", "--world_sizes: 'x'"},
       {"--mode=medium", "--mode: 'medium'"},
       {"--backend=processes,cuda", "--backend: 'cuda'"},
+      {"--backend=tcp", "--backend=tcp needs ranks on several hosts"},
       {"--type=float16", "--type: 'float16'"},
       {"--backend=ddp --python=/bin/false", "--backend=ddp: /bin/false: "},
       {"--backend=ddp --model=vit:dropout=0.1", "--backend=ddp: --model has"},

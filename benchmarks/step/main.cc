@@ -18,6 +18,7 @@
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/command.h"
+#include "benchmarks/harness/load.h"
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/torch_process.h"
 #include "benchmarks/step/report.h"
@@ -368,7 +369,8 @@ absl::Status RunDriver(std::span<char* const> argv) {
     }
     shown.Show(StepDocument(report, /*finished=*/false));
   }
-  const report::Document document = StepDocument(report);
+  report::Document document = StepDocument(report);
+  AddLoad(output.load.OthersShare(), document);
   shown.Show(document);
   status.Update(output.Write(document));
   return status;

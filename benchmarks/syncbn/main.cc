@@ -17,6 +17,7 @@
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/command.h"
+#include "benchmarks/harness/load.h"
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/ranks.h"
 #include "benchmarks/harness/torch_process.h"
@@ -225,7 +226,8 @@ absl::Status Measure(const SyncBnSettings& settings,
     ShowProgress("");
     report.missing.push_back(absl::StrCat("the rest: ", status.message()));
   }
-  const report::Document document = SyncBnDocument(report);
+  report::Document document = SyncBnDocument(report);
+  AddLoad(output.load.OthersShare(), document);
   shown.Show(document);
   status.Update(team->Stop(timeout));
   Print("\n");
