@@ -141,7 +141,9 @@ struct Column {
   // In the terminal, in characters. 0: as wide as the widest cell. Tables whose
   // rows are printed as they are measured need a width.
   int width = 0;
-  bool left = false;  // Text begins at the left edge; numbers end at the right.
+  // Text begins at the left edge, and a page breaks its lines where the table
+  // is too wide. Numbers end at the right.
+  bool left = false;
 };
 
 // A row with fewer cells than columns ends in one that takes the columns that
@@ -193,7 +195,10 @@ struct Term {
 
 struct Section {
   std::string title = {};
-  std::string about = {};  // What was measured here, in one line.
+  std::string about = {};         // What was measured here, in one line.
+  std::vector<Term> points = {};  // Findings, each with its name.
+  // What a program printed, line by line. It is not wrapped.
+  std::vector<std::string> output = {};
   Table table = {};
   std::vector<std::string> notes = {};  // Under the table.
   std::string conclusion = {};          // What it comes to, in sentences.
@@ -228,6 +233,9 @@ struct Document {
   int schema_version = 1;  // Of `data`: raised when a key changes or goes away.
   std::string title = {};  // Of a page.
   std::string about = {};  // What was measured, in one line.
+  // The result in one line, which every form shows first.
+  std::string verdict = {};
+  Tone verdict_tone = Tone::kPlain;
   Origin origin = {};
   // What is to be known before the numbers are read.
   std::vector<std::string> notes = {};

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/command_line.h"
@@ -163,6 +164,22 @@ std::string Wrapped(const std::vector<std::string>& paragraphs) {
   return text;
 }
 
+std::string PointsText(const std::vector<Term>& points) {
+  std::string text;
+  for (const Term& point : points) {
+    absl::StrAppend(&text, Wrapped(absl::StrCat(point.name, ": ", point.text)));
+  }
+  return text;
+}
+
+std::string OutputText(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) {
+    absl::StrAppend(&text, "  ", OneLine(line), "\n");
+  }
+  return text;
+}
+
 std::string SectionText(const Section& section) {
   return absl::StrCat(
       "\n",
@@ -170,6 +187,7 @@ std::string SectionText(const Section& section) {
           section.title,
           section.title.empty() || section.about.empty() ? "" : ": ",
           section.about)),
+      PointsText(section.points), OutputText(section.output),
       TableText(section.table), Wrapped(section.notes),
       Wrapped(section.conclusion));
 }
@@ -196,7 +214,7 @@ std::string TermsText(const std::vector<Term>& terms) {
 std::string TerminalText(const Document& document) {
   const Origin& origin = document.origin;
   std::string text = absl::StrCat(
-      Wrapped(document.about),
+      Wrapped(document.verdict), Wrapped(document.about),
       Wrapped(absl::StrCat(MachineText(origin.machine), "; ", origin.created)),
       origin.commit.empty() ? "" : absl::StrCat("commit ", origin.commit, "\n"),
       origin.command, "\n", Wrapped(document.notes));
@@ -253,12 +271,34 @@ std::string MarkdownTable(const Table& table) {
   return text + "\n";
 }
 
+// Each as "- **name**: text".
+std::string MarkdownTerms(const std::vector<Term>& terms) {
+  std::string items;
+  for (const Term& term : terms) {
+    absl::StrAppend(&items, "- **", MarkdownText(term.name),
+                    "**: ", MarkdownText(term.text), "\n");
+  }
+  return items.empty() ? "" : items + "\n";
+}
+
+// As a block of code, whose fence is longer than any run of backticks inside.
+std::string MarkdownOutput(const std::vector<std::string>& lines) {
+  if (lines.empty()) return "";
+  std::string text, fence = "```";
+  for (const std::string& line : lines) {
+    absl::StrAppend(&text, OneLine(line), "\n");
+  }
+  while (absl::StrContains(text, fence)) fence.push_back('`');
+  return absl::StrCat(fence, "\n", text, fence, "\n\n");
+}
+
 std::string MarkdownSection(const Section& section) {
   return absl::StrCat(
       section.title.empty()
           ? ""
           : absl::StrCat("## ", MarkdownText(section.title), "\n\n"),
-      MarkdownParagraph(section.about), MarkdownTable(section.table),
+      MarkdownParagraph(section.about), MarkdownTerms(section.points),
+      MarkdownOutput(section.output), MarkdownTable(section.table),
       MarkdownItems(section.notes), MarkdownParagraph(section.conclusion));
 }
 
@@ -275,22 +315,20 @@ std::string MarkdownBars(const Document& document) {
 
 std::string MarkdownPage(const Document& document) {
   const Origin& origin = document.origin;
+  const std::string verdict =
+      document.verdict.empty()
+          ? ""
+          : absl::StrCat("**", MarkdownText(document.verdict), "**\n\n");
   std::string text = absl::StrCat("# ", MarkdownText(document.title), "\n\n",
-                                  MarkdownParagraph(document.about),
+                                  verdict, MarkdownParagraph(document.about),
                                   MarkdownItems(document.notes));
   for (const Section& section : document.sections) {
     absl::StrAppend(&text, MarkdownSection(section));
   }
-  absl::StrAppend(&text, MarkdownItems(document.remarks),
-                  MarkdownBars(document));
-  for (const Term& term : document.terms) {
-    absl::StrAppend(&text, "- **", MarkdownText(term.name),
-                    "**: ", MarkdownText(term.text), "\n");
-  }
-  absl::StrAppend(&text, document.terms.empty() ? "" : "\n",
-                  MarkdownText(MachineText(origin.machine)), "; ",
-                  MarkdownCode(origin.created), "\n\n",
-                  MarkdownCode(origin.command));
+  absl::StrAppend(
+      &text, MarkdownItems(document.remarks), MarkdownBars(document),
+      MarkdownTerms(document.terms), MarkdownText(MachineText(origin.machine)),
+      "; ", MarkdownCode(origin.created), "\n\n", MarkdownCode(origin.command));
   if (!origin.commit.empty()) {
     absl::StrAppend(&text, " at commit ", MarkdownText(origin.commit));
   }

@@ -101,16 +101,18 @@ std::string Paragraphs(absl::string_view style,
   return html;
 }
 
-const char* StyleOf(const Cell& cell, bool left) {
-  switch (cell.tone) {
-    case Tone::kGood:
-      return "class=\"good\"";
-    case Tone::kBad:
-      return "class=\"bad\"";
-    case Tone::kPlain:
-      break;
-  }
-  return left ? "class=\"left\"" : "";
+const char* Name(Tone tone) {
+  constexpr const char* kNames[] = {"", "good", "bad"};
+  return kNames[static_cast<size_t>(tone)];
+}
+
+// The class attribute of a cell; "" for none.
+std::string StyleOf(const Cell& cell, bool left) {
+  const char* const tone = Name(cell.tone);
+  const char* const side = left ? "left" : "";
+  if (*tone == '\0' && *side == '\0') return "";
+  return absl::StrCat("class=\"", tone,
+                      *tone != '\0' && *side != '\0' ? " " : "", side, "\"");
 }
 
 std::string RowHtml(const Table& table, const std::vector<Cell>& row) {
@@ -178,14 +180,35 @@ std::string BarsHtml(const Document& document) {
           : TableHtml(BarsTable(document.bars)));
 }
 
-std::string TermsHtml(const Document& document) {
-  if (document.terms.empty()) return "";
-  std::string html = "<dl>\n";
-  for (const Term& term : document.terms) {
+std::string ListHtml(absl::string_view style, const std::vector<Term>& terms) {
+  if (terms.empty()) return "";
+  std::string html = absl::StrCat("<dl class=\"", style, "\">\n");
+  for (const Term& term : terms) {
     absl::StrAppend(&html, Element("dt", "", term.name), "\n",
                     Element("dd", "", term.text), "\n");
   }
-  return SectionHtml("How to read it", html + "</dl>\n");
+  return html + "</dl>\n";
+}
+
+std::string TermsHtml(const Document& document) {
+  const std::string list = ListHtml("terms", document.terms);
+  return list.empty() ? "" : SectionHtml("How to read it", list);
+}
+
+std::string OutputHtml(const std::vector<std::string>& lines) {
+  if (lines.empty()) return "";
+  std::string html = "<pre>";
+  for (const std::string& line : lines) {
+    absl::StrAppend(&html, HtmlText(line), "\n");
+  }
+  return html + "</pre>\n";
+}
+
+std::string VerdictHtml(const Document& document) {
+  if (document.verdict.empty()) return "";
+  const char* const tone = Name(document.verdict_tone);
+  return Paragraph(absl::StrCat("verdict", *tone == '\0' ? "" : " ", tone),
+                   document.verdict);
 }
 
 std::string FactsHtml(const Document& document) {
@@ -294,6 +317,8 @@ std::string HtmlPage(const Document& document) {
         SectionHtml(
             section.title,
             absl::StrCat(Paragraph("definition", section.about),
+                         ListHtml("points", section.points),
+                         OutputHtml(section.output),
                          Paragraph("limits", section.conclusion),
                          ChartsHtml(section, charts), TableHtml(section.table),
                          Paragraphs("note", section.notes))));
@@ -303,8 +328,8 @@ std::string HtmlPage(const Document& document) {
   return absl::StrCat(
       kHead, Element("title", "", document.title), "\n<style>\n",
       ReportPageCss(), "</style>\n</head>\n<body>\n<main>\n<header>\n",
-      Element("h1", "", document.title), "\n", Paragraph("", about),
-      Paragraphs("", document.notes), "</header>\n",
+      Element("h1", "", document.title), "\n", VerdictHtml(document),
+      Paragraph("", about), Paragraphs("", document.notes), "</header>\n",
       charts.empty() ? "" : kNoScript, sections, BarsHtml(document),
       TermsHtml(document), FactsHtml(document), "</main>\n",
       ScriptsHtml(charts), "</body>\n</html>\n");

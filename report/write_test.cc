@@ -180,6 +180,61 @@ TEST(TerminalTextTest, TakesACharacterForAColumn) {
   EXPECT_THAT(TerminalText(document), HasSubstr(" m n\n\xc3\xa9\xc3\xa9 1\n"));
 }
 
+// The example as a judge writes it: a verdict, a finding and its evidence.
+Document Judged() {
+  Document document = Example();
+  document.verdict = "1 thing fails.";
+  document.verdict_tone = Tone::kBad;
+  document.sections = {
+      {.title = "First",
+       .points = {{"what", "It is broken."}, {"fix", "Mend it."}},
+       .output = {"<one>", "```", std::string(120, 'x')}}};
+  return document;
+}
+
+TEST(VerdictTest, StandsFirstInEveryForm) {
+  const Document document = Judged();
+  EXPECT_THAT(TerminalText(document),
+              StartsWith("1 thing fails.\nthings, 2 of them\n"));
+  EXPECT_THAT(MarkdownPage(document),
+              StartsWith("# Lockstep example report\n\n**1 thing fails.**\n\n"
+                         "things, 2 of them\n"));
+  EXPECT_THAT(HtmlPage(document),
+              HasSubstr("<h1>Lockstep example report</h1>\n"
+                        "<p class=\"verdict bad\">1 thing fails.</p>\n"));
+  EXPECT_THAT(HtmlPage(Example()), Not(HasSubstr("class=\"verdict")));
+}
+
+TEST(PointsTest, AreNamedAndTheOutputIsShownByLine) {
+  const Document document = Judged();
+  const std::string long_line(120, 'x');
+  EXPECT_THAT(TerminalText(document),
+              HasSubstr("\nFirst\nwhat: It is broken.\nfix: Mend it.\n"
+                        "  <one>\n  ```\n  " +
+                        long_line + "\n"));
+  EXPECT_THAT(MarkdownPage(document),
+              HasSubstr("- **what**: It is broken.\n- **fix**: Mend it.\n\n"
+                        "````\n<one>\n```\n" +
+                        long_line + "\n````\n"));
+  const std::string page = HtmlPage(document);
+  ExpectWholePage(page, /*charts=*/false);
+  EXPECT_THAT(page, HasSubstr("<dt>what</dt>\n<dd>It is broken.</dd>\n"));
+  EXPECT_THAT(page, HasSubstr("<pre>&lt;one&gt;\n```\n" + long_line + "\n"));
+}
+
+// A sentence in a cell is wrapped, so that its table fits the page.
+TEST(HtmlPageTest, BreaksTheLinesOfTextColumnsAlone) {
+  const Document document = {
+      .sections = {{.table = {.columns = {{.title = "says", .left = true},
+                                          {.title = "n"}},
+                              .rows = {{{"A sentence.", Tone::kGood}, "7"}}}}}};
+  const std::string page = HtmlPage(document);
+  EXPECT_THAT(page, HasSubstr("<td class=\"good left\">A sentence.</td>"));
+  EXPECT_THAT(page, HasSubstr("<td>7</td>"));
+  EXPECT_THAT(page, HasSubstr("\n.left { white-space: normal;"));
+  EXPECT_THAT(page, HasSubstr("vertical-align: top; white-space: nowrap; }"));
+}
+
 TEST(GrowingReportTest, PrintsWhatIsNew) {
   GrowingReport shown;
   Document document = {.origin = {.created = "now"}};
@@ -345,8 +400,9 @@ TEST(HtmlPageTest, IsAWholePageThatLoadsNothing) {
         "<td>12.5</td>", "<td class=\"good\">yes</td>",
         "<td class=\"bad\">no</td>",
         "<td class=\"left\" colspan=\"3\">a note on the whole row</td>",
-        "<p class=\"note\">* a star</p>", "<td class=\"good\">2.50: met</td>",
-        "<dt>size</dt>", "<dd>how large a thing is.</dd>",
+        "<p class=\"note\">* a star</p>",
+        "<td class=\"good left\">2.50: met</td>", "<dt>size</dt>",
+        "<dd>how large a thing is.</dd>",
         "<th scope=\"row\">Things</th><td>2</td>",
         "<code>example --things=2</code>",
         "<p>Things are measured one after the other.</p>"}) {
@@ -397,8 +453,9 @@ Document WithForeignText(const std::string& text) {
        {&document.about, &document.notes[0], &document.remarks[0],
         &document.terms[0].text, &document.facts[0].text,
         &document.bars[0].what, &section.title, &section.table.rows[0][1].text,
-        &section.notes[0], &section.charts[0].title,
-        &section.charts[0].series[0].name}) {
+        &document.verdict, &section.points.emplace_back().text,
+        &section.output.emplace_back(), &section.notes[0],
+        &section.charts[0].title, &section.charts[0].series[0].name}) {
     *place = text;
   }
   return document;
@@ -421,6 +478,9 @@ TEST(MarkdownPageTest, ShowsTextAsItIs) {
   EXPECT_THAT(markdown, HasSubstr("- `` <b>|" + shown));
   EXPECT_THAT(markdown, HasSubstr("| `` <b>\\|" + shown + " |"));
   EXPECT_THAT(markdown, Not(HasSubstr("\n# z")));
+  const size_t fence = markdown.find("```\n");
+  ASSERT_NE(fence, std::string::npos);
+  markdown.erase(fence, markdown.rfind("\n```\n") + 5 - fence);
   // Nowhere outside of code.
   for (size_t begin = markdown.find("`` "); begin != std::string::npos;
        begin = markdown.find("`` ")) {

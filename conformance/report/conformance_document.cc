@@ -54,6 +54,11 @@ std::string TotalsText(const ConformanceReport& report) {
       Count(totals.tests_passed, "test passes", "tests pass"), ", ",
       Count(totals.tests_failed, "fails", "fail"), ", ", totals.tests_skipped,
       " skipped");
+  if (totals.gpu_rows_skipped > 0) {
+    absl::StrAppend(&text, "; ",
+                    Count(totals.gpu_rows_skipped, "GPU row", "GPU rows"),
+                    " skipped");
+  }
   if (totals.targets_older > 0) {
     absl::StrAppend(&text, "; ", totals.targets_older, " of ",
                     report.targets.size(),
@@ -90,7 +95,10 @@ std::vector<Cell> RowOf(const ClaimReport& claim, const std::string& backend) {
 }
 
 Section ClaimsSection(const ConformanceReport& report) {
-  Section section = {.title = "Claims"};
+  Section section = {.title = "Claims",
+                     .about =
+                         "By number of ranks; a dash: no test asks the claim "
+                         "at that number."};
   if (report.world_sizes.empty()) {
     section.about = "No test recorded a claim.";
     return section;
@@ -201,7 +209,7 @@ std::vector<report::Term> Terms() {
            "it failed without saying where."},
           {"skip", "skipped."},
           {"not run", "no test left a result."},
-          {"-", "not asked."},
+          {"-", "no test asks the claim at that number of ranks."},
           {"mixed", "two threads in each process."}};
 }
 
@@ -268,6 +276,7 @@ Value TotalsValue(const ReportTotals& totals) {
           {"tests_passed", totals.tests_passed},
           {"tests_failed", totals.tests_failed},
           {"tests_skipped", totals.tests_skipped},
+          {"gpu_rows_skipped", totals.gpu_rows_skipped},
           {"targets_older", totals.targets_older},
           {"configurations", ObjectOf(totals.configurations)}};
 }
@@ -359,7 +368,7 @@ Section TargetsSection(const ConformanceReport& report) {
 report::Document ConformanceDocument(const ConformanceReport& report) {
   report::Document document;
   document.name = "lockstep.conformance";
-  document.title = absl::StrCat("Conformance: ", TotalsText(report));
+  document.title = absl::StrCat("Lockstep report: ", TotalsText(report));
   document.origin = report.origin;
   for (Section section : {FailuresSection(report), ClaimsSection(report),
                           SkippedSection(report)}) {
@@ -374,7 +383,11 @@ report::Document ConformanceDocument(const ConformanceReport& report) {
 
 report::Document ConformancePage(const ConformanceReport& report) {
   report::Document document = ConformanceDocument(report);
-  document.about = std::exchange(document.title, "Lockstep conformance run");
+  document.verdict = TotalsText(report);
+  document.verdict_tone =
+      report.failures.empty() ? report::Tone::kPlain : report::Tone::kBad;
+  document.title = "Lockstep report";
+  document.about = "what the conformance tests showed";
   document.sections.push_back(MeaningSection(report));
   document.sections.push_back(TargetsSection(report));
   document.facts = {

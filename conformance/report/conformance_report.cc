@@ -352,6 +352,8 @@ ReportTotals TotalsOf(const ConformanceReport& report) {
     totals.claims_in_part += state == ClaimState::kInPart;
     totals.claims_not_run += state == ClaimState::kNotRun;
     totals.claims_failed += state == ClaimState::kFailed;
+    totals.gpu_rows_skipped += std::ranges::count(
+        claim.gpu_rows, ClaimState::kSkipped, &GpuRow::state);
   }
   for (const TargetSummary& target : report.targets) {
     totals.tests_passed += target.passed;

@@ -168,6 +168,7 @@ struct ReportTotals {
   int64_t tests_passed = 0;
   int64_t tests_failed = 0;  // With the problems of whole targets.
   int64_t tests_skipped = 0;
+  int64_t gpu_rows_skipped = 0;  // Of all claims, for lack of a GPU.
   int64_t targets_older = 0;
   // Targets that recorded claims, by how they were built and run.
   std::map<std::string, int64_t> configurations;

@@ -412,22 +412,24 @@ TEST(ReportMarkdownTest, HasWhatFailedBeforeTheTable) {
   const std::string markdown = Markdown(SampleReport());
   EXPECT_THAT(
       markdown,
-      AllOf(HasSubstr("# Conformance: 0 claims hold, 1 in part, 1 not run, 1 "
-                      "fails; 3 tests pass, 1 fails, 2 skipped\n\n## Failed"
-                      "\n\n- `//conformance:sums_test, Sums.C: "
-                      "sums_test.cc:7 Expected: right Actual: wrong`\n"),
-            HasSubstr("| claim | backend | type | 1 rank | 2 | 4 |\n"
-                      "| --- | --- | --- | ---: | ---: | ---: |\n"),
-            HasSubstr("| sums | processes | float32 | - | FAIL 12.5 | - |"),
-            HasSubstr("| sums | threads | float16, float64 | 0.5 | - | - |"),
-            HasSubstr("| sums | threads | float32 | 0.5 | not run | - |"),
-            HasSubstr("| bits | mpi | float32 | - | - | skip |"),
-            HasSubstr("- `skipped: //conformance:bits_test, 2 tests: no "
-                      "mpirun here`\n"),
-            HasSubstr("- 2 targets record claims, built: optimised\n"),
-            HasSubstr("- `Compiler GCC 12; tests begun 2026-01-01T00:00:00.000 "
-                      "to 2026-01-01T00:01:00.000`\n"),
-            HasSubstr("`bazel run //conformance:report`\n")));
+      AllOf(
+          HasSubstr(
+              "# Lockstep report: 0 claims hold, 1 in part, 1 not "
+              "run, 1 fails; 3 tests pass, 1 fails, 2 skipped; 1 GPU "
+              "row skipped\n\n## Failed\n\n- `//conformance:sums_test, Sums.C: "
+              "sums_test.cc:7 Expected: right Actual: wrong`\n"),
+          HasSubstr("| claim | backend | type | 1 rank | 2 | 4 |\n"
+                    "| --- | --- | --- | ---: | ---: | ---: |\n"),
+          HasSubstr("| sums | processes | float32 | - | FAIL 12.5 | - |"),
+          HasSubstr("| sums | threads | float16, float64 | 0.5 | - | - |"),
+          HasSubstr("| sums | threads | float32 | 0.5 | not run | - |"),
+          HasSubstr("| bits | mpi | float32 | - | - | skip |"),
+          HasSubstr("- `skipped: //conformance:bits_test, 2 tests: no "
+                    "mpirun here`\n"),
+          HasSubstr("- 2 targets record claims, built: optimised\n"),
+          HasSubstr("- `Compiler GCC 12; tests begun 2026-01-01T00:00:00.000 "
+                    "to 2026-01-01T00:01:00.000`\n"),
+          HasSubstr("`bazel run //conformance:report`\n")));
   EXPECT_LT(markdown.find("## Failed"), markdown.find("| claim |"));
   // And what was not run.
   EXPECT_THAT(
@@ -486,10 +488,27 @@ TEST(ReportMarkdownTest, SaysThatThereIsNoClaimOrConfigurationsAreMixed) {
                               "thread sanitizer\n")));
 }
 
+// A result of a GPU's test, even one that failed, is no skipped row.
+TEST(ReportTotalsTest, CountTheRowsOfGpusThatWereSkipped) {
+  EXPECT_EQ(TotalsOf(SampleReport()).gpu_rows_skipped, 1);
+  const ConformanceReport passed = ReportOf(
+      {SampleTarget(kGpu, {SampleCase("A", TestOutcome::kPassed, {})})});
+  EXPECT_EQ(TotalsOf(passed).gpu_rows_skipped, 0);
+  EXPECT_THAT(Markdown(passed), Not(HasSubstr("GPU row")));
+}
+
+TEST(ReportPageTest, BeginsWithItsCommandAndTotals) {
+  const std::string page = HtmlPage(ConformancePage(SampleReport()));
+  EXPECT_THAT(page, HasSubstr("<h1>Lockstep report</h1>\n<p class=\"verdict "
+                              "bad\">0 claims hold, 1 in part, "));
+  EXPECT_THAT(page, HasSubstr("a dash: no test asks the claim at that number"));
+}
+
 TEST(ReportJsonTest, HasEveryCell) {
   const report::Value json = ConformanceDocument(SampleReport()).data;
   EXPECT_EQ(json["totals"]["claims_failed"], 1);
   EXPECT_EQ(json["totals"]["claims_in_part"], 1);
+  EXPECT_EQ(json["totals"]["gpu_rows_skipped"], 1);
   EXPECT_EQ(json["totals"]["configurations"]["optimised"], 2);
   const report::Value& claim = json["claims"][0];
   EXPECT_EQ(claim["name"], "sums");

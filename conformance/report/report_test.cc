@@ -319,8 +319,8 @@ TEST_F(ReportTest, WhatPassesIsATableAndZero) {
   EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
   EXPECT_THAT(
       outcome.output,
-      AllOf(StartsWith("# Conformance: 0 claims hold, 1 in part, 17 not run, "
-                       "0 fail; 2 tests pass, "),
+      AllOf(StartsWith("# Lockstep report: 0 claims hold, 1 in part, 17 not "
+                       "run, 0 fail; 2 tests pass, "),
             HasSubstr("| gradients | threads | float32 | not run | 0.25 | "
                       "not run | 0.5 |"),
             HasSubstr("Compiler "), HasSubstr("oneDNN "), HasSubstr("Wrote ")));
