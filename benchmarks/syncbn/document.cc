@@ -188,7 +188,7 @@ std::vector<Cell> PassCells(const std::string& shape, const PassReport& pass,
                              Milliseconds(pass.sync.median),
                              MiddleHalf(pass.sync),
                              Significant(pass.Ratio(), 3),
-                             Significant(1e6 * pass.message, 4),
+                             Significant(1e3 * pass.message, 5),
                              Significant(pass.Beyond(), 3),
                              Percent(split.Kernels() / sum),
                              Percent(split.communication / sum),
@@ -229,7 +229,7 @@ std::string AboutSet(const LayerShape& shape) {
                                ? "a feature pyramid over images of "
                                  "800x1216"
                                : "images of 224x224";
-  return absl::StrCat(what, ", ", shape.n, " on each rank");
+  return absl::StrCat(what, ", ", shape.n, " on each rank; times in ms");
 }
 
 // One bar at every place, in a stack.
@@ -519,7 +519,7 @@ std::vector<report::Term> SyncBnTerms() {
       {"p25..p75", "the middle half of SyncBN's."},
       {"ratio", "SyncBN / the faster of local and own."},
       {"message",
-       "its message alone, of ranks that arrive together, in microseconds."},
+       "its message alone, of ranks that arrive together, in milliseconds."},
       {"beyond", "(SyncBN - message) / the faster of local and own."},
       {"kern, comm, wait, rest",
        "shares of a SyncBN call in kernels, in its message from when the last "

@@ -329,18 +329,18 @@ Example 9000, 2 cores, 16 GiB, Linux 6.1; 2024-05-31T16:20:00Z
 commit 0123456789abcdef0123456789abcdef01234567
 syncbn --shapes=resnet18,detection
 
-resnet18: images of 28x28, 32 on each rank
+resnet18: images of 28x28, 32 on each rank; times in ms
 shape       pass  local    own SyncBN     p25..p75 ratio message beyond kern comm wait rest  torch
-28x28x64    fwd   1.000  1.250  1.250 0.625..1.250  1.25   250.0   1.00  61%  20%  16%   3%  2.000
-            bwd   2.000  1.500  2.000 1.000..2.000  1.33   250.0   1.17  82%  13%   5%   0%  3.000
-            both  3.000  2.750  3.250 1.625..3.250  1.18   500.0   1.00  74%  16%   9%   1%  5.000
+28x28x64    fwd   1.000  1.250  1.250 0.625..1.250  1.25  0.2500   1.00  61%  20%  16%   3%  2.000
+            bwd   2.000  1.500  2.000 1.000..2.000  1.33  0.2500   1.17  82%  13%   5%   0%  3.000
+            both  3.000  2.750  3.250 1.625..3.250  1.18  0.5000   1.00  74%  16%   9%   1%  5.000
             of the bound: moments 100%, normalize 100%, reduce 62%, input 94%; copy 51.4 GB/s
 
-detection: a feature pyramid over images of 800x1216, 2 on each rank
+detection: a feature pyramid over images of 800x1216, 2 on each rank; times in ms
 shape       pass  local    own SyncBN     p25..p75 ratio message beyond kern comm wait rest  torch
-200x304x256 fwd       -  125.0  125.0 62.50..125.0  1.00   25000   0.80  61%  20%  16%   3%      -
-            bwd       -  150.0  200.0 100.0..200.0  1.33   25000   1.17  82%  13%   5%   0%      -
-            both      -  275.0  325.0 162.5..325.0  1.18   50000   1.00  74%  16%   9%   1%      -
+200x304x256 fwd       -  125.0  125.0 62.50..125.0  1.00  25.000   0.80  61%  20%  16%   3%      -
+            bwd       -  150.0  200.0 100.0..200.0  1.33  25.000   1.17  82%  13%   5%   0%      -
+            both      -  275.0  325.0 162.5..325.0  1.18  50.000   1.00  74%  16%   9%   1%      -
             of the bound: moments 100%, normalize 100%, reduce 62%, input 94%; copy 10.0 GB/s
 
 ResNet-18: a step on 16 images of 28x28 on each of 2 ranks; forward, backward, sum of gradients
@@ -353,7 +353,7 @@ waiting for the last rank 16.0% of the step.
 local, own: oneDNN's batch norm (on GPUs cuDNN's) and SyncBN's kernels, each over the rank's own
 batch. local, own, SyncBN: milliseconds of a call, as long as on its slowest rank, the median.
 p25..p75: the middle half of SyncBN's. ratio: SyncBN / the faster of local and own. message: its
-message alone, of ranks that arrive together, in microseconds. beyond: (SyncBN - message) / the
+message alone, of ranks that arrive together, in milliseconds. beyond: (SyncBN - message) / the
 faster of local and own. kern, comm, wait, rest: shares of a SyncBN call in kernels, in its message
 from when the last rank has entered it, in waiting for that rank, and in neither; measured with
 timers, in turns of their own. torch: torch.nn.BatchNorm2d, local, in milliseconds. of the bound:

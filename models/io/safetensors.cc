@@ -102,12 +102,16 @@ absl::StatusOr<Json> ParseHeader(absl::string_view bytes,
   }
   uint64_t length = 0;
   std::memcpy(&length, bytes.data(), kLengthBytes);
-  if (length > kMaxHeaderBytes || length > bytes.size() - kLengthBytes) {
+  const char* begin = bytes.data() + kLengthBytes;
+  const absl::string_view rest = bytes.substr(kLengthBytes);
+  if (length > kMaxHeaderBytes || (!rest.empty() && rest[0] != '{')) {
+    return Damaged(name, "is not a safetensors file");
+  }
+  if (length > rest.size()) {
     return Damaged(name,
-                   absl::StrCat("says that its header has ", length,
+                   absl::StrCat("is cut off: its header has ", length,
                                 " bytes, but the file has ", bytes.size()));
   }
-  const char* begin = bytes.data() + kLengthBytes;
   Json header = Json::parse(begin, begin + length, /*cb=*/nullptr,
                             /*allow_exceptions=*/false);
   if (!header.is_object()) return Damaged(name, "its header is not JSON");

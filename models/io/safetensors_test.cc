@@ -105,8 +105,8 @@ TEST(SafetensorsTest, NamesAMissingFileAndAnUnwritableFolder) {
 
 TEST(SafetensorsTest, NamesTheFileAndTheFaultOfABrokenHeader) {
   const std::pair<std::string, std::string> cases[] = {
-      {"", "not JSON"},
-      {"[]", "not JSON"},
+      {"", "is not a safetensors file"},
+      {"[]", "is not a safetensors file"},
       {"{\"a\":", "not JSON"},
       {R"({"__metadata__":[]})", "metadata"},
       {R"({"__metadata__":{"a":1}})", "metadata"},
@@ -167,6 +167,24 @@ TEST(SafetensorsTest, NamesAnUnknownTypeAndShowsLittleOfALongName) {
                                             type.substr(0, 3))),
                      testing::EndsWith(end + ", which this cannot read"))));
   }
+}
+
+// Text, a pickle and a zip, which are what users take for one.
+TEST(SafetensorsTest, SaysThatAFileIsNoneAtAll) {
+  for (const std::string other :
+       {"{\"report\": \"a file of JSON\"}", "\x80\x02}q\0U\5state_dict",
+        "PK\3\4 archive/data.pkl"}) {
+    EXPECT_THAT(
+        ParseSafetensors(other + std::string(99, ' '), "w"),
+        StatusIs(absl::StatusCode::kDataLoss, "w: is not a safetensors file"))
+        << other;
+  }
+  const absl::StatusOr<std::string> bytes = SerializeSafetensors(Example());
+  ASSERT_THAT(bytes, IsOk());
+  EXPECT_THAT(ParseSafetensors(bytes->substr(0, 20), "w"),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       testing::AllOf(HasSubstr("is cut off: its header has "),
+                                      HasSubstr("the file has 20"))));
 }
 
 TEST(SafetensorsTest, RejectsEveryTruncationAndAnyTrailingByte) {
