@@ -197,7 +197,7 @@ struct Section {
   std::string title = {};
   std::string about = {};         // What was measured here, in one line.
   std::vector<Term> points = {};  // Findings, each with its name.
-  // What a program printed, line by line. It is not wrapped.
+  // The lines that a program printed. They are not wrapped.
   std::vector<std::string> output = {};
   Table table = {};
   std::vector<std::string> notes = {};  // Under the table.

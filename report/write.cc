@@ -281,7 +281,7 @@ std::string MarkdownTerms(const std::vector<Term>& terms) {
   return items.empty() ? "" : items + "\n";
 }
 
-// As a block of code, whose fence is longer than any run of backticks inside.
+// A block of code, whose fence is longer than any run of backticks inside.
 std::string MarkdownOutput(const std::vector<std::string>& lines) {
   if (lines.empty()) return "";
   std::string text, fence = "```";

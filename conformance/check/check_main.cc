@@ -1,9 +1,12 @@
 // The command `check`: judges somebody else's trainer.
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -24,16 +27,16 @@
 #include "report/document.h"
 #include "report/write.h"
 
-// An empty --command, as from a shell's empty variable, is an error; so the
-// default is another text.
-constexpr char kNoCommand[] = "none";
-ABSL_FLAG(std::string, command, kNoCommand,
+// An empty --command or --trainer, as from a shell's empty variable, is an
+// error; so the default is another text.
+constexpr char kNotGiven[] = "none";
+ABSL_FLAG(std::string, command, kNotGiven,
           "a shell command that starts the trainer, in the current folder; "
           "with {world_size} in it, it is started once and starts its ranks "
           "itself, else it is started as every rank, with RANK, WORLD_SIZE, "
           "MASTER_ADDR ... as torchrun sets them");
-ABSL_FLAG(std::string, trainer, "pytorch",
-          "without --command, one of the suite's own:\n"
+ABSL_FLAG(std::string, trainer, kNotGiven,
+          "in place of --command, one of the suite's own; default: pytorch\n"
           "pytorch           DistributedDataParallel used so that N ranks do "
           "what one does\n"
           "pytorch_tutorial  the same as tutorials have it\n"
@@ -49,6 +52,10 @@ ABSL_FLAG(std::string, documented, "",
           "pytorch_tutorial brings its own");
 ABSL_FLAG(std::string, output_dir, "lockstep-check",
           "where to write; default: lockstep-check in the current folder");
+ABSL_FLAG(std::string, keep, "",
+          "a new or empty folder that keeps the case, the output and the logs "
+          "of every start, and a script that starts it again by hand; default: "
+          "nothing is kept");
 ABSL_FLAG(bool, list, false, "print the cases and what they are about");
 
 namespace lockstep::conformance {
@@ -65,9 +72,9 @@ page, conformance/PROTOCOL.md. Prints a table; writes check.json, check.md and
 check.html, which opens offline.
 )",
           .sections = {{"what is judged",
-                        "command=COMMAND trainer python world_size "
+                        "command=COMMAND trainer=NAME python world_size "
                         "cases=NAME,NAME timeout documented=FILE"},
-                       {"", "output_dir=DIR list"}},
+                       {"", "output_dir=DIR keep=DIR list"}},
           .ending = R"(Examples
   check
   check --command='python3 train.py' --world_size=4
@@ -78,48 +85,94 @@ Exit status: 0 if every case holds, differs as documented or is not supported;
 )"};
 }
 
-// Where `bazel run` and `bazel test` put what this program brings.
+// The adapters' folder, from the root of this program's runfiles.
 constexpr char kAdapters[] = "conformance/adapters/";
 constexpr int kMostRanks = 64;
 constexpr int64_t kMostDocumentedBytes = 1 << 20;
+
+namespace fs = std::filesystem;
 
 struct ChosenTrainer {
   std::string command;
   std::string documented;  // A file; "" for none.
 };
 
-// A file that comes with this program, for a shell's command line.
-std::string Quoted(const std::string& path) {
-  return absl::StrCat("'", std::filesystem::absolute(path).string(), "'");
+// The possible roots of the runfiles of the program at `path`: the folders
+// in path.runfiles, and, if the program is itself in a tree of runfiles, the
+// folder above conformance/check.
+std::vector<fs::path> RunfilesRoots(const fs::path& path) {
+  std::vector<fs::path> roots;
+  std::error_code error;
+  for (fs::directory_iterator entry(path.string() + ".runfiles", error), end;
+       !error && entry != end; entry.increment(error)) {
+    roots.push_back(entry->path());
+  }
+  roots.push_back(path.parent_path().parent_path().parent_path());
+  return roots;
 }
 
-absl::StatusOr<ChosenTrainer> TrainerFromFlags() {
-  ChosenTrainer chosen = {absl::GetFlag(FLAGS_command),
-                          UserPath(absl::GetFlag(FLAGS_documented))};
-  if (chosen.command.empty()) {
+// The whole path of an adapter's file, found from this program's own path,
+// whatever the current folder. Error: kNotFound.
+absl::StatusOr<std::string> AdapterFile(const char* program,
+                                        const std::string& name) {
+  std::error_code error;
+  for (const fs::path& path :
+       {fs::absolute(program, error), fs::canonical("/proc/self/exe", error)}) {
+    for (const fs::path& root : RunfilesRoots(path)) {
+      const fs::path file = root / kAdapters / name;
+      if (fs::exists(file, error)) return file.string();
+    }
+  }
+  return absl::NotFoundError(
+      absl::StrCat("--trainer: cannot find ", kAdapters, name,
+                   " beside this program; run it with bazel run "
+                   "//conformance:check, or give --command"));
+}
+
+absl::StatusOr<ChosenTrainer> OwnTrainer(const char* program,
+                                         const std::string& trainer) {
+  ChosenTrainer chosen = {"", UserPath(absl::GetFlag(FLAGS_documented))};
+  if (trainer == "lockstep") {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string file,
+                              AdapterFile(program, "lockstep_trainer"));
+    chosen.command = ShellQuoted(file);
+    return chosen;
+  }
+  if (trainer != "pytorch" && trainer != "pytorch_tutorial") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--trainer: there is no '", trainer,
+                     "'; there are pytorch, pytorch_tutorial, lockstep"));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string script,
+                            AdapterFile(program, "pytorch_ddp.py"));
+  chosen.command = absl::StrCat(ShellQuoted(absl::GetFlag(FLAGS_python)), " ",
+                                ShellQuoted(script));
+  if (trainer == "pytorch") return chosen;
+  chosen.command += " --recipe=tutorial";
+  if (chosen.documented.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(chosen.documented,
+                              AdapterFile(program, "pytorch_tutorial.json"));
+  }
+  return chosen;
+}
+
+// program: argv[0].
+absl::StatusOr<ChosenTrainer> TrainerFromFlags(const char* program) {
+  const std::string command = absl::GetFlag(FLAGS_command);
+  const std::string trainer = absl::GetFlag(FLAGS_trainer);
+  if (command.empty()) {
     return absl::InvalidArgumentError(
         "--command is empty, must start a trainer");
   }
-  if (chosen.command != kNoCommand) return chosen;
-  const std::string trainer = absl::GetFlag(FLAGS_trainer);
-  const std::string adapters = kAdapters;
-  if (trainer == "lockstep") {
-    chosen.command = Quoted(adapters + "lockstep_trainer");
-    return chosen;
+  if (command == kNotGiven) {
+    return OwnTrainer(program, trainer == kNotGiven ? "pytorch" : trainer);
   }
-  chosen.command = absl::StrCat("'", absl::GetFlag(FLAGS_python), "' ",
-                                Quoted(adapters + "pytorch_ddp.py"));
-  if (trainer == "pytorch") return chosen;
-  if (trainer == "pytorch_tutorial") {
-    chosen.command += " --recipe=tutorial";
-    if (absl::GetFlag(FLAGS_documented).empty()) {
-      chosen.documented = adapters + "pytorch_tutorial.json";
-    }
-    return chosen;
+  if (trainer != kNotGiven) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--trainer=", trainer,
+                     " and --command both choose a trainer; give one of them"));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--trainer: there is no '", trainer,
-                   "'; there are pytorch, pytorch_tutorial, lockstep"));
+  return ChosenTrainer{command, UserPath(absl::GetFlag(FLAGS_documented))};
 }
 
 absl::StatusOr<std::vector<CheckCase>> CasesFromFlags() {
@@ -158,19 +211,34 @@ absl::StatusOr<std::vector<Documented>> ReadDocumented(
   return ParseDocumented(*text, path);
 }
 
+// The folder of --keep, as a whole path; "" without the flag.
+absl::StatusOr<std::string> FolderToKeep() {
+  const std::string given = UserPath(absl::GetFlag(FLAGS_keep));
+  if (given.empty()) return given;
+  std::error_code error;
+  fs::create_directories(given, error);
+  const bool empty = !error && fs::is_empty(given, error);
+  if (!error && empty && access(given.c_str(), W_OK | X_OK) == 0) {
+    return fs::absolute(given).string();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--keep: ", given,
+      error || empty ? " is no folder that can be written to" : " is not empty",
+      "; name a new folder"));
+}
+
+// Below `work`, a folder.
 absl::Status CheckAll(const std::vector<CheckCase>& cases,
                       const TrainerCommand& trainer,
                       const std::vector<Documented>& documented,
-                      CheckReport& report) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const TemporaryFolder work,
-                            TemporaryFolder::Create("lockstep-check"));
+                      const std::string& work, CheckReport& report) {
   for (const CheckCase& check : cases) {
     const std::string place =
         absl::StrCat("case ", report.cases.size() + 1, " of ", cases.size(),
                      ", ", check.name, ": ");
     LOCKSTEP_ASSIGN_OR_RETURN(
         CaseReport judged,
-        RunCheck(check, trainer, absl::StrCat(work.path(), "/", check.name),
+        RunCheck(check, trainer, absl::StrCat(work, "/", check.name),
                  [&](const std::string& what) { ShowProgress(place + what); }));
     ApplyDocumented(documented, judged.verdicts);
     if (report.software.empty()) report.software = judged.software;
@@ -190,7 +258,8 @@ absl::StatusOr<int> Run(std::span<char* const> argv) {
     }
     return 0;
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(const ChosenTrainer chosen, TrainerFromFlags());
+  LOCKSTEP_ASSIGN_OR_RETURN(const ChosenTrainer chosen,
+                            TrainerFromFlags(argv[0]));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Documented> documented,
                             ReadDocumented(chosen.documented));
   const double timeout = absl::GetFlag(FLAGS_timeout);
@@ -200,16 +269,25 @@ absl::StatusOr<int> Run(std::span<char* const> argv) {
   }
   const std::string folder = UserPath(absl::GetFlag(FLAGS_output_dir));
   LOCKSTEP_RETURN_IF_ERROR(MakeOutputFolder(folder));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string kept, FolderToKeep());
+  LOCKSTEP_ASSIGN_OR_RETURN(const TemporaryFolder temporary,
+                            TemporaryFolder::Create("lockstep-check"));
   const TrainerCommand trainer = {.command = chosen.command,
                                   .working_folder = UserPath("."),
-                                  .timeout = absl::Seconds(timeout)};
+                                  .timeout = absl::Seconds(timeout),
+                                  .keep = !kept.empty()};
   CheckReport report;
   report.origin = report::OriginOf("//conformance:check", argv);
   report.world_size = absl::GetFlag(FLAGS_world_size);
-  LOCKSTEP_RETURN_IF_ERROR(CheckAll(cases, trainer, documented, report));
+  LOCKSTEP_RETURN_IF_ERROR(CheckAll(cases, trainer, documented,
+                                    kept.empty() ? temporary.path() : kept,
+                                    report));
   const report::Document document = CheckDocument(report);
   Print(TerminalText(document) + "\n");
   LOCKSTEP_RETURN_IF_ERROR(WriteReport(folder, "check", document));
+  if (trainer.keep) {
+    Print(absl::StrCat("Kept every start, with its run.sh, in ", kept, "\n"));
+  }
   return TotalsOf(report).failed == 0 ? 0 : kFailure;
 }
 

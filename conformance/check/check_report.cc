@@ -8,6 +8,7 @@
 #include <iterator>
 #include <string>
 #include <system_error>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
@@ -108,21 +110,66 @@ report::Section CasesSection(const CheckReport& report) {
   return section;
 }
 
+// A verdict, and the cases that have the same one.
+struct Finding {
+  const Verdict* verdict;
+  std::vector<std::string> cases;
+};
+
+bool SayTheSame(const Verdict& a, const Verdict& b) {
+  const auto said = [](const Verdict& v) {
+    return std::tie(v.claim, v.cause, v.what, v.why, v.fix, v.cited,
+                    v.last_lines);
+  };
+  return said(a) == said(b);
+}
+
+// In the order of the verdicts.
+std::vector<Finding> FindingsOf(const std::vector<const Verdict*>& verdicts) {
+  std::vector<Finding> findings;
+  for (const Verdict* const verdict : verdicts) {
+    const auto same = std::ranges::find_if(findings, [&](const Finding& f) {
+      return SayTheSame(*f.verdict, *verdict);
+    });
+    if (same == findings.end()) {
+      findings.push_back({verdict, {verdict->case_name}});
+    } else {
+      same->cases.push_back(verdict->case_name);
+    }
+  }
+  return findings;
+}
+
+// "uneven", or "3 cases (even, uneven, resume)".
+std::string CasesText(const Finding& finding) {
+  if (finding.cases.size() == 1) return finding.cases[0];
+  return absl::StrCat(finding.cases.size(), " cases (",
+                      absl::StrJoin(finding.cases, ", "), ")");
+}
+
 // "uneven, gradients: failed (mean_of_means)", and its sentences.
-report::Section Finding(const Verdict& verdict) {
+report::Section FindingSection(const Finding& finding) {
+  const Verdict& verdict = *finding.verdict;
   report::Section section;
   section.title =
-      absl::StrCat(verdict.case_name, ", ", ClaimName(verdict.claim), ": ",
+      absl::StrCat(CasesText(finding), ", ", ClaimName(verdict.claim), ": ",
                    OutcomeName(verdict.outcome));
   if (verdict.cause != Cause::kNone) {
     absl::StrAppend(&section.title, " (", CauseName(verdict.cause), ")");
   }
-  for (const std::string& sentence : {verdict.what, verdict.why, verdict.fix}) {
-    if (!sentence.empty()) section.notes.push_back(sentence);
+  const std::pair<const char*, const std::string&> points[] = {
+      {"What", verdict.what},
+      {"Why", verdict.why},
+      {"Fix", verdict.fix},
+      {"Documented", verdict.cited},
+      {"By hand", verdict.by_hand}};
+  for (const auto& [name, text] : points) {
+    if (!text.empty()) section.points.push_back({name, text});
   }
-  if (!verdict.cited.empty()) {
-    section.notes.push_back("Documented: " + verdict.cited);
+  if (!verdict.last_lines.empty()) {
+    section.points.push_back({"Output", "the trainer's last lines:"});
   }
+  section.output = verdict.last_lines;
   return section;
 }
 
@@ -137,7 +184,9 @@ report::Value CaseValue(const CaseReport& c) {
                   {"what", verdict.what},
                   {"why", verdict.why},
                   {"fix", verdict.fix},
-                  {"cited", verdict.cited}});
+                  {"cited", verdict.cited},
+                  {"last_lines", verdict.last_lines},
+                  {"by_hand", report::TextOrNull(verdict.by_hand)}});
   }
   return {{"name", c.name},
           {"about", c.about},
@@ -203,16 +252,20 @@ std::string CellOf(const CaseReport& c, Claim claim) {
   const auto found = std::ranges::find(c.verdicts, claim, &Verdict::claim);
   if (found == c.verdicts.end()) return "-";
   constexpr const char* kCells[] = {"ok", "FAIL", "docs", "skip"};
-  if (found->outcome != Outcome::kPassed || found->error_over_allowed == 0) {
+  if (found->outcome != Outcome::kPassed ||
+      found->error_over_allowed.value_or(0) == 0) {
     return kCells[static_cast<size_t>(found->outcome)];
   }
-  return absl::StrFormat("%.2f", found->error_over_allowed);
+  return absl::StrFormat("%.2f", *found->error_over_allowed);
 }
 
 report::Document CheckDocument(const CheckReport& report) {
   report::Document document;
   document.name = "lockstep.check";
-  document.title = "Lockstep conformance report";
+  document.title = "Lockstep check";
+  document.verdict = TotalsText(report);
+  document.verdict_tone =
+      TotalsOf(report).failed > 0 ? report::Tone::kBad : report::Tone::kGood;
   document.about = absl::StrCat(
       report.software.empty() ? "The trainer" : report.software, ": ",
       report::Counted(report.world_size, "rank"), " against 1; ",
@@ -220,19 +273,19 @@ report::Document CheckDocument(const CheckReport& report) {
   document.origin = report.origin;
   document.sections.push_back(CasesSection(report));
   for (const Outcome outcome : {Outcome::kFailed, Outcome::kDocumented}) {
-    for (const Verdict* verdict : VerdictsWith(report, outcome)) {
-      document.sections.push_back(Finding(*verdict));
+    for (const Finding& finding : FindingsOf(VerdictsWith(report, outcome))) {
+      document.sections.push_back(FindingSection(finding));
     }
   }
   document.terms = {{"a number", "the largest error over its allowed error."},
                     {"docs", "it fails as the trainer's documentation says."},
                     {"skip", "not judged, or an earlier claim failed."},
                     {"-", "the case does not ask."}};
-  for (const Verdict* verdict : VerdictsWith(report, Outcome::kSkipped)) {
+  for (const Finding& finding :
+       FindingsOf(VerdictsWith(report, Outcome::kSkipped))) {
     document.remarks.push_back(
-        absl::StrCat(verdict->case_name, ", skipped: ", verdict->what));
+        absl::StrCat(CasesText(finding), ", skipped: ", finding.verdict->what));
   }
-  document.remarks.push_back(TotalsText(report));
   for (const CaseReport& c : report.cases) {
     document.facts.push_back({c.name, c.about});
   }
@@ -328,14 +381,15 @@ absl::StatusOr<CaseReport> RunCheck(
         absl::StrCat(work_folder, ": ", error.message()));
   }
   int starts = 0;
-  // Gives each start a folder, which is removed once it has been read.
+  // Gives each start a folder, which is removed once it has been read, unless
+  // it is to be kept.
   const Play play = [&](const std::string& what, const CasePlan& plan,
                         const CaseFiles& files) {
     if (on_start) on_start(what);
     const std::string folder = absl::StrCat(work_folder, "/start", ++starts);
     absl::StatusOr<TrainerRun> run = PlayRun(trainer, plan, files, folder);
     std::error_code ignored;  // The whole work folder goes in the end.
-    std::filesystem::remove_all(folder, ignored);
+    if (!trainer.keep) std::filesystem::remove_all(folder, ignored);
     return run;
   };
   LOCKSTEP_ASSIGN_OR_RETURN(const CaseRuns runs, PlayAll(check, play));
@@ -346,7 +400,7 @@ absl::StatusOr<CaseReport> RunCheck(
       .name = check.name, .about = check.about, .software = SoftwareOf(runs)};
   report.verdicts = Judge(check, runs, run_extra);
   report.seconds = absl::ToDoubleSeconds(absl::Now() - start);
-  std::filesystem::remove_all(work_folder, error);
+  if (!trainer.keep) std::filesystem::remove_all(work_folder, error);
   return report;
 }
 

@@ -44,11 +44,12 @@ CheckTotals TotalsOf(const CheckReport& report);
 // case does not ask.
 std::string CellOf(const CaseReport& c, Claim claim);
 
-// A table with a row for each case; then what is wrong and how to mend it, what
-// was skipped and why, the totals. Its data: {"software", "world_size",
-// "totals", "cases": [{"name", "about", "seconds", "verdicts": [{"claim",
-// "outcome", "error_over_allowed", "cell", "cause", "what", "why", "fix",
-// "cited"}]}]}.
+// The totals; a table with a row for each case; then what is wrong and how to
+// mend it, said once for all cases where it is the same; what was skipped and
+// why. Its data: {"software", "world_size", "totals", "cases": [{"name",
+// "about", "seconds", "verdicts": [{"claim", "outcome", "error_over_allowed"
+// (null where nothing was measured), "cell", "cause", "what", "why", "fix",
+// "cited", "last_lines", "by_hand" (null if the case is not kept)}]}]}.
 report::Document CheckDocument(const CheckReport& report);
 
 // A difference that a trainer's documentation states, so that it is no news.
@@ -71,7 +72,8 @@ void ApplyDocumented(const std::vector<Documented>& documented,
 
 // Starts the trainer on the case with one rank, with all ranks, and with one
 // rank again for its rounding and, where a claim fails, for the cause; each in
-// a folder of its own below `work_folder`, which must not exist. `on_start` is
+// a folder of its own below `work_folder`, which must not exist and, unless
+// trainer.keep, is gone afterwards. `on_start` is
 // told what runs next ("2 ranks"). A trainer that fails with one rank, or does
 // not write what it should, is not started again. Only for single-threaded
 // processes.

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,7 +37,7 @@ using testing::SizeIs;
 using testing::StartsWith;
 
 Verdict VerdictOf(const std::string& name, Claim claim, Outcome outcome,
-                  double error = 0) {
+                  std::optional<double> error = {}) {
   return {.case_name = name,
           .claim = claim,
           .outcome = outcome,
@@ -98,15 +99,46 @@ TEST(CheckReportTest, SaysWhatIsWrongAndHowToMendIt) {
   const std::string table = TerminalText(CheckDocument(Report()));
   EXPECT_THAT(table, HasSubstr("Trainer 1.0: 2 ranks against 1; 4 cases\n"));
   EXPECT_THAT(table, HasSubstr("\nuneven, gradients: failed (mean_of_means)\n"
-                               "W1 is off by 0.5.\nMeans are averaged.\n"
-                               "Weight them.\n"));
+                               "What: W1 is off by 0.5.\nWhy: Means are "
+                               "averaged.\nFix: Weight them.\n"));
   EXPECT_THAT(table, HasSubstr("\nevaluation, evaluation: documented"));
   EXPECT_THAT(table, HasSubstr("\nDocumented: its manual\n"));
   EXPECT_THAT(table, HasSubstr("sync_bn, skipped: There is no batch norm.\n"));
-  EXPECT_THAT(table, HasSubstr("1 case holds, 1 fails, 1 differs as "
-                               "documented, 1 skipped.\n"));
+  EXPECT_THAT(table, StartsWith("1 case holds, 1 fails, 1 differs as "
+                                "documented, 1 skipped.\n"));
   // No news: a claim that was not judged after one that failed.
   EXPECT_THAT(table, Not(HasSubstr("uneven, skipped")));
+}
+
+// All cases fail alike if the command cannot be found.
+TEST(CheckReportTest, SaysOnceWhatIsTheSameInSeveralCases) {
+  CheckReport report = Report();
+  Verdict missing = Failure("even", Claim::kRun, Outcome::kFailed);
+  missing.last_lines = {"[0] sh: no such trainer"};
+  for (CaseReport& c : report.cases) {
+    missing.case_name = c.name;
+    c.verdicts = {missing};
+  }
+  const std::string table = TerminalText(CheckDocument(report));
+  EXPECT_THAT(table, HasSubstr("\n4 cases (even, uneven, evaluation, sync_bn), "
+                               "run: failed (mean_of_means)\nWhat: W1 "));
+  const std::string line = "  [0] sh: no such trainer\n";
+  ASSERT_THAT(table, HasSubstr(line));
+  EXPECT_EQ(table.find(line), table.rfind(line));
+  // A case that fails otherwise has a finding of its own.
+  report.cases[3].verdicts[0].last_lines = {"[0] sh: another"};
+  const std::string other = TerminalText(CheckDocument(report));
+  EXPECT_THAT(other, AllOf(HasSubstr("\n3 cases (even, uneven, evaluation), "),
+                           HasSubstr("\nsync_bn, run: failed"),
+                           HasSubstr("  [0] sh: another\n")));
+}
+
+TEST(CheckReportTest, HasItsCommandsNameAndFindingsInFullSize) {
+  const std::string page = HtmlPage(CheckDocument(Report()));
+  EXPECT_THAT(page, HasSubstr("<h1>Lockstep check</h1>\n<p class=\"verdict "
+                              "bad\">1 case holds, 1 fails"));
+  EXPECT_THAT(page, HasSubstr("<dt>Why</dt>\n<dd>Means are averaged.</dd>"));
+  EXPECT_THAT(page, Not(HasSubstr("class=\"note\">Means")));
 }
 
 TEST(CheckReportTest, HasNoLineBeyondTheWidth) {
@@ -271,7 +303,89 @@ TEST(CheckTest, ABadTrainerGetsAVerdict) {
     EXPECT_THAT(result.out,
                 AllOf(HasSubstr("even, run: failed"), HasSubstr(trainer.says)))
         << trainer.command;
-    EXPECT_THAT(result.out, HasSubstr("0 cases hold, 1 fails."));
+    EXPECT_THAT(result.out, StartsWith("0 cases hold, 1 fails.\n"));
+    const auto json = nlohmann::json::parse(
+        ReadFile(OutputDir() + "/check.json").value_or(""), nullptr, false);
+    ASSERT_TRUE(json.is_object());
+    for (const auto& verdict : json["cases"][0]["verdicts"]) {
+      EXPECT_TRUE(verdict["error_over_allowed"].is_null()) << verdict;
+    }
+  }
+}
+
+TEST(CheckTest, ShowsTheLastTwentyLinesOfATrainerThatFailed) {
+  const SubprocessResult result =
+      RunCheck({"--command=seq 100 130; exit 3", "--cases=even",
+                "--output_dir=" + OutputDir()});
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("lines:\n  [0] 111\n  [0] 112\n"),
+                    HasSubstr("\n  [0] 130\n"), Not(HasSubstr("[0] 110"))));
+}
+
+// The output of a command line.
+SubprocessResult RunShell(const std::string& script,
+                          const Environment& environment = {}) {
+  return RunSubprocess({"/bin/sh", "-c", script}, kDeadline,
+                       {.environment = environment});
+}
+
+TEST(CheckTest, KeepsTheCaseAndTheCommandOfATrainerThatFailed) {
+  const std::string kept = OutputDir() + " it's kept";
+  const SubprocessResult result = RunCheck(
+      {"--command=echo \"it's $RANK of $WORLD_SIZE\"; exit 3", "--cases=even",
+       "--keep=" + kept, "--output_dir=" + OutputDir()});
+  EXPECT_EQ(result.exit_status, 1);
+  EXPECT_THAT(result.out, HasSubstr("Kept every start, with its run.sh, in"));
+  const std::string start = kept + "/even/start1";
+  EXPECT_TRUE(std::filesystem::exists(start + "/case/case.json"));
+  EXPECT_EQ(ReadFile(start + "/logs/rank-0.log").value_or(""), "it's 0 of 1\n");
+  const auto json = nlohmann::json::parse(
+      ReadFile(OutputDir() + "/check.json").value_or(""), nullptr, false);
+  ASSERT_TRUE(json.is_object());
+  const auto& verdict = json["cases"][0]["verdicts"][0];
+  EXPECT_EQ(verdict["last_lines"][0], "[0] it's 0 of 1");
+  ASSERT_TRUE(verdict["by_hand"].is_string());
+  const SubprocessResult by_hand = RunShell(verdict["by_hand"]);
+  EXPECT_EQ(by_hand.exit_status, 3) << by_hand.err;
+  EXPECT_THAT(by_hand.out, testing::EndsWith("it's 0 of 1\n"));
+  // The folder is not new any more.
+  const SubprocessResult again = RunCheck({"--keep=" + kept});
+  ExpectUsageError({again.exit_status, again.out + again.err}, "check",
+                   "--keep", "is not empty; name a new folder");
+}
+
+TEST(CheckTest, StartsSeveralRanksByHand) {
+  const std::string kept = OutputDir() + "_kept";
+  const SubprocessResult result =
+      RunCheck({"--trainer=lockstep", "--cases=even", "--keep=" + kept,
+                "--output_dir=" + OutputDir()});
+  ASSERT_EQ(result.exit_status, 0) << result.out << result.err;
+  const std::string start = kept + "/even/start2";
+  const SubprocessResult by_hand = RunShell(
+      absl::StrCat("sh '", start, "/run.sh'"), {{"MASTER_PORT", "29417"}});
+  EXPECT_EQ(by_hand.exit_status, 0) << by_hand.out << by_hand.err;
+  const std::string output = start + "/output_by_hand_";
+  EXPECT_THAT(by_hand.out, StartsWith("Output: " + output));
+  EXPECT_EQ(RunShell(absl::StrCat("cd '", output, "'* && echo rank?.json")).out,
+            "rank0.json rank1.json\n");
+}
+
+// The adapters are found from the program's own path.
+TEST(CheckTest, StartsItsOwnTrainerFromAnyFolder) {
+  namespace fs = std::filesystem;
+  const std::string folder = OutputDir() + "_elsewhere";
+  const std::string check = fs::absolute("conformance/check/check").string();
+  const std::string runfiles = folder + "/check.runfiles/lockstep/";
+  fs::create_directories(runfiles + "conformance");
+  fs::create_directory_symlink(fs::absolute("conformance/adapters"),
+                               runfiles + "conformance/adapters");
+  fs::create_symlink(check, folder + "/check");
+  for (const std::string& program : {check, folder + "/check"}) {
+    const SubprocessResult result = RunShell(absl::StrCat(
+        "cd / && '", program,
+        "' --trainer=lockstep --cases=even '--output_dir=", OutputDir(), "'"));
+    EXPECT_EQ(result.exit_status, 0) << result.out << result.err;
+    EXPECT_THAT(result.out, StartsWith("1 case holds, 0 fail.\n"));
   }
 }
 
@@ -318,6 +432,10 @@ TEST(CheckTest, AWrongFlagIsOneLine) {
     ExpectUsageError({result.exit_status, result.out + result.err}, "check",
                      flag, says);
   }
+  const SubprocessResult both =
+      RunCheck({"--command=true", "--trainer=pytorch"});
+  ExpectUsageError({both.exit_status, both.out + both.err}, "check",
+                   "--trainer", "--trainer=pytorch and --command both choose");
   const std::string documented = OutputDir() + ".json";
   std::ofstream(documented) << "[1]";
   const SubprocessResult result = RunCheck({"--documented=" + documented});

@@ -98,6 +98,8 @@ struct TrainerRun {
   // at most 200 bytes. Each begins with "[rank] " if ranks were started one by
   // one.
   std::vector<std::string> last_lines = {};
+  // The command that starts it again by hand; "" if its case is not kept.
+  std::string by_hand = {};
   std::vector<Rank> ranks = {};  // world_size of them.
 };
 

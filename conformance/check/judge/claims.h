@@ -90,21 +90,23 @@ struct Diagnosis {
 // A verdict on a claim, to which Judge() adds the claim and the explanation.
 struct Judgement {
   Outcome outcome = Outcome::kPassed;
-  double error_over_allowed = 0;
+  std::optional<double> error_over_allowed = {};  // As Verdict's.
   std::string what = {};     // As Verdict's; without the last dot if it failed.
   Diagnosis diagnosis = {};  // If it failed.
+  // The run that failed, one of the evidence's; null if all ended well.
+  const TrainerRun* run = nullptr;
 };
 
-inline Judgement Passed(double error_over_allowed = 0,
+inline Judgement Passed(std::optional<double> error_over_allowed = {},
                         const std::string& what = "") {
   return {Outcome::kPassed, error_over_allowed, what};
 }
 inline Judgement Failed(const std::string& what, const Diagnosis& diagnosis,
-                        double error_over_allowed = 0) {
+                        std::optional<double> error_over_allowed = {}) {
   return {Outcome::kFailed, error_over_allowed, what, diagnosis};
 }
 inline Judgement Skipped(const std::string& why) {
-  return {Outcome::kSkipped, 0, why};
+  return {Outcome::kSkipped, std::nullopt, why};
 }
 
 // A failure because the runs that a reference is made of failed with `status`.

@@ -254,7 +254,7 @@ Judgement JudgeRanksAgree(Evidence& evidence) {
     const auto found = DisagreementIn(evidence, "parameter", step);
     if (found.has_value()) return ParametersPart(evidence, *found, step);
   }
-  return Passed(0);
+  return Passed();
 }
 
 Judgement JudgeGradients(Evidence& evidence) {

@@ -45,7 +45,9 @@ constexpr Row kRows[] = {
      "which call each rank is in)."},
     {Cause::kCrashes, "crashes",
      "The trainer itself failed; its last lines say how.",
-     "Read the trainer's last lines and run its command by hand on this case."},
+     "Read the trainer's last lines. If they do not say enough, start it by "
+     "hand "
+     "on this case: --keep=DIR keeps the case and prints the command."},
     {Cause::kWritesNothing, "writes_nothing",
      "The trainer ended well without writing rank<r>.json for {rank}.",
      "Write both files into the folder that LOCKSTEP_OUTPUT names, on every "
@@ -307,7 +309,7 @@ Judgement JudgementOf(Evidence& evidence, const Found& found, Claim claim) {
   return kJudges[static_cast<size_t>(claim)](evidence);
 }
 
-Verdict VerdictOf(const CheckCase& check, Claim claim,
+Verdict VerdictOf(const CheckCase& check, const CaseRuns& runs, Claim claim,
                   const Judgement& judgement) {
   Verdict verdict = {.case_name = check.name,
                      .claim = claim,
@@ -323,6 +325,10 @@ Verdict VerdictOf(const CheckCase& check, Claim claim,
   const Explanation explanation = Explain(verdict.cause, facts);
   verdict.why = explanation.why;
   verdict.fix = explanation.fix;
+  if (judgement.run != nullptr) verdict.last_lines = judgement.run->last_lines;
+  const TrainerRun& at_fault =
+      judgement.run != nullptr ? *judgement.run : runs.all_ranks;
+  verdict.by_hand = at_fault.by_hand;
   return verdict;
 }
 
@@ -344,7 +350,7 @@ std::vector<Verdict> Judge(const CheckCase& check, const CaseRuns& runs,
   }
   std::vector<Verdict> verdicts;
   for (const Claim claim : check.claims) {
-    verdicts.push_back(VerdictOf(check, claim, found.at(claim)));
+    verdicts.push_back(VerdictOf(check, runs, claim, found.at(claim)));
   }
   return verdicts;
 }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -77,9 +78,9 @@ struct Verdict {
   std::string case_name;
   Claim claim = Claim::kRun;
   Outcome outcome = Outcome::kPassed;
-  // Of what was compared, the largest error over its allowed error; 0 where
-  // nothing is measured.
-  double error_over_allowed = 0;
+  // The largest error over its allowed error; none if nothing was measured, as
+  // after a crash.
+  std::optional<double> error_over_allowed = {};
   Cause cause = Cause::kNone;
   // One sentence each; "" where they do not apply.
   // What differs first, where, by how much; or why skipped.
@@ -87,6 +88,10 @@ struct Verdict {
   std::string why = {};    // The likely cause.
   std::string fix = {};    // What to do about it.
   std::string cited = {};  // For kDocumented: where it is documented.
+  // If a run failed: the last lines that the trainer printed in it.
+  std::vector<std::string> last_lines = {};
+  // If the case is kept: the command that starts the run at fault again.
+  std::string by_hand = {};
 };
 
 // What the sentences about a cause mention. Each reads only what it needs.

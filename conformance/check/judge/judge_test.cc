@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cstddef>
 #include <limits>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -74,8 +75,9 @@ constexpr int kWorldSizes[] = {2, 3, 4};
 std::string Said(const Verdict& verdict) {
   return absl::StrCat(verdict.case_name, " ", ClaimName(verdict.claim), " ",
                       OutcomeName(verdict.outcome), " ",
-                      verdict.error_over_allowed, " ", CauseName(verdict.cause),
-                      ": ", verdict.what, " ", verdict.why, " ", verdict.fix);
+                      verdict.error_over_allowed.value_or(-1), " ",
+                      CauseName(verdict.cause), ": ", verdict.what, " ",
+                      verdict.why, " ", verdict.fix);
 }
 
 Verdict FirstFailed(const std::vector<Verdict>& verdicts) {
@@ -167,6 +169,29 @@ TEST(JudgeTest, BlamesNoRankThatWasToStop) {
   runs.all_ranks.ranks[0].output.steps.resize(check.all_ranks.c.stop_after);
   runs.all_ranks.ranks[1] = {.status = absl::NotFoundError("no file")};
   EXPECT_EQ(Judge(check, runs, FakeExtraRuns(""))[0].cause, Cause::kCrashes);
+}
+
+// The lines and the command are those of the run that failed. Nothing was
+// measured, by the claims that are skipped neither.
+TEST(JudgeTest, TellsOfTheRunThatFailed) {
+  const CheckCase check = FakeCase("even", 2);
+  CaseRuns runs = FakeRuns(check, "");
+  runs.one_rank.by_hand = "sh one";
+  runs.all_ranks.by_hand = "sh all";
+  for (const Verdict& verdict : Judge(check, runs, FakeExtraRuns(""))) {
+    EXPECT_EQ(verdict.by_hand, "");
+  }
+  runs.all_ranks.end = TrainerRun::End::kFailed;
+  runs.all_ranks.last_lines = {"[0] one", "[1] two"};
+  const auto verdicts = Judge(check, runs, FakeExtraRuns(""));
+  EXPECT_EQ(verdicts[0].last_lines, runs.all_ranks.last_lines);
+  EXPECT_EQ(verdicts[0].by_hand, "sh all");
+  for (const Verdict& verdict : verdicts) {
+    EXPECT_EQ(verdict.error_over_allowed, std::nullopt) << Said(verdict);
+  }
+  const Verdict differs = FirstFailed(JudgeTrainer(
+      AllJudgeMutants()[0].name, FakeCase(AllJudgeMutants()[0].case_name, 2)));
+  EXPECT_TRUE(differs.last_lines.empty());
 }
 
 // Two mutants at once: what is said is true of each tensor that is named.

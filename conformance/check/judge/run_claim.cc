@@ -63,12 +63,7 @@ MaybeProblem EndProblem(const JudgedRun& judged) {
   const std::string how = judged.run.how.empty() ? "it failed" : judged.run.how;
   if (MaybeProblem problem = ShortRank(judged, how)) return problem;
   const bool hangs = judged.run.end == TrainerRun::End::kTimedOut;
-  Judgement problem = ProblemOf(how, hangs ? Cause::kHangs : Cause::kCrashes);
-  if (!judged.run.last_lines.empty()) {
-    absl::StrAppend(&problem.what,
-                    "; its last line: ", judged.run.last_lines.back());
-  }
-  return problem;
+  return ProblemOf(how, hangs ? Cause::kHangs : Cause::kCrashes);
 }
 
 MaybeProblem ReadProblem(const JudgedRun& judged) {
@@ -279,12 +274,13 @@ Judgement JudgeRun(Evidence& evidence) {
     MaybeProblem problem =
         RunProblem(judged, ranks.empty() ? none : ranks[0].output);
     if (!problem.has_value()) continue;
+    problem->run = all[i];
     problem->what = absl::StrCat(
         WithRanks(all[i]->world_size),
         i > 1 ? " and samples in another order, " : ", ", problem->what);
     return *problem;
   }
-  return Passed(0);
+  return Passed();
 }
 
 }  // namespace lockstep::conformance

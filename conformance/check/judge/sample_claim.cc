@@ -281,7 +281,7 @@ Judgement JudgeSamples(Evidence& evidence) {
     if (const auto verdict = InOrderVerdict(evidence, epoch)) return *verdict;
     if (const auto verdict = StepVerdict(evidence, epoch)) return *verdict;
   }
-  return Passed(0);
+  return Passed();
 }
 
 }  // namespace lockstep::conformance

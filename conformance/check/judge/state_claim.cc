@@ -241,7 +241,7 @@ Judgement JudgeStep(Evidence& evidence, int64_t step) {
   Judgement verdict = JudgeTensors(evidence, "parameter", 0, step);
   for (int r = 0; r < evidence.world_size(); ++r) {
     if (verdict.outcome != Outcome::kPassed) break;
-    const double before = verdict.error_over_allowed;
+    const std::optional<double> before = verdict.error_over_allowed;
     verdict = JudgeTensors(evidence, "buffer", r, step);
     if (verdict.outcome != Outcome::kPassed) break;
     verdict.error_over_allowed = std::max(before, verdict.error_over_allowed);
@@ -263,7 +263,7 @@ Judgement JudgeState(Evidence& evidence) {
     if (first_only && step > 1) break;
     const Judgement verdict = JudgeStep(evidence, step);
     if (verdict.outcome != Outcome::kPassed) return verdict;
-    worst = std::max(worst, verdict.error_over_allowed);
+    worst = std::max(worst, verdict.error_over_allowed.value_or(0));
   }
   return Passed(worst);
 }

@@ -18,6 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "base/files.h"
 #include "base/status_macros.h"
 #include "collectives/launch/launcher.h"
 #include "collectives/launch/rank_placement.h"
@@ -198,15 +199,91 @@ absl::Status FileError(const std::error_code& error, const std::string& path) {
   return absl::ErrnoToStatus(error.value(), absl::StrCat(path, ": cannot use"));
 }
 
+// Starts every rank, and fails if one does. One rank alone stays in front, for
+// a debugger.
+constexpr char kStartRanks[] = R"(unset LOCKSTEP_RENDEZVOUS
+export WORLD_SIZE=$ranks LOCAL_WORLD_SIZE=$ranks GROUP_RANK=0 GROUP_WORLD_SIZE=1
+export MASTER_ADDR=127.0.0.1 MASTER_PORT=${MASTER_PORT:-29500}
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+if [ "$ranks" = 1 ]; then
+  export RANK=0 LOCAL_RANK=0
+  exec /bin/sh -c "$command"
+fi
+pids='' rank=0 status=0
+while [ "$rank" -lt "$ranks" ]; do
+  RANK=$rank LOCAL_RANK=$rank /bin/sh -c "$command" &
+  pids="$pids $!" rank=$((rank + 1))
+done
+for pid in $pids; do wait "$pid" || status=$?; done
+exit $status
+)";
+
+// The script of a start whose folders are there. Unlike RunTrainer it sets no
+// time limit and shows what the ranks print.
+absl::StatusOr<std::string> ScriptByHand(const TrainerCommand& trainer,
+                                         const Case& c,
+                                         const std::string& case_folder,
+                                         const std::string& output_folder) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string input,
+                            ExistingFolder(case_folder));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string output,
+                            ExistingFolder(output_folder));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::string folder,
+      ExistingFolder(trainer.working_folder.empty() ? "."
+                                                    : trainer.working_folder));
+  const std::string command = absl::StrReplaceAll(
+      trainer.command, {{kWorldSize, absl::StrCat(c.world_size())}});
+  const std::string resume =
+      c.resume ? absl::StrCat("cp -r ", ShellQuoted(output + "/checkpoint"),
+                              " \"$LOCKSTEP_OUTPUT\" || exit\n")
+               : "";
+  return absl::StrCat(
+      "#!/bin/sh\n# Starts the trainer on this case, as `check` did.\nranks=",
+      c.world_size(), "\ncommand=", ShellQuoted(command), "\n", kForeignRank,
+      "\nLOCKSTEP_CASE=", ShellQuoted(input), "\nLOCKSTEP_OUTPUT=$(mktemp -d ",
+      ShellQuoted(output + "_by_hand_XXXXXX"), ") || exit\n",
+      "export LOCKSTEP_CASE LOCKSTEP_OUTPUT\n", resume,
+      "echo \"Output: $LOCKSTEP_OUTPUT\"\ncd ", ShellQuoted(folder),
+      " || exit\n",
+      StartsItsRanks(trainer)
+          ? absl::StrCat(kOwnRank, "\nexec /bin/sh -c \"$command\"\n")
+          : kStartRanks);
+}
+
+// The folders and the script of one of a plan's two starts.
+struct StartPaths {
+  std::string folder;  // Where they are.
+  std::string prefix;  // Of their names: "" or "resumed_".
+
+  std::string Of(const char* name) const {
+    return absl::StrCat(folder, "/", prefix, name);
+  }
+};
+
 absl::StatusOr<TrainerRun> Start(const TrainerCommand& trainer, const Case& c,
                                  const CaseFiles& files,
-                                 const std::string& case_folder,
-                                 const std::string& output_folder) {
-  std::error_code error;
-  fs::create_directories(case_folder, error);
-  if (error) return FileError(error, case_folder);
-  LOCKSTEP_RETURN_IF_ERROR(WriteCaseFolder(case_folder, c, files));
-  return RunTrainer(trainer, case_folder, output_folder, c.world_size());
+                                 const StartPaths& paths) {
+  const std::string input = paths.Of("case"), output = paths.Of("output");
+  for (const std::string& folder : {input, output}) {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error) return FileError(error, folder);
+  }
+  LOCKSTEP_RETURN_IF_ERROR(WriteCaseFolder(input, c, files));
+  std::string by_hand;
+  if (trainer.keep) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string script,
+                              ScriptByHand(trainer, c, input, output));
+    const std::string path = fs::absolute(paths.Of("run.sh")).string();
+    LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(path, script));
+    by_hand = "sh " + ShellQuoted(path);
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(TrainerRun run,
+                            RunTrainer(trainer, input, output, c.world_size(),
+                                       trainer.keep ? paths.Of("logs") : ""));
+  run.by_hand = std::move(by_hand);
+  return run;
 }
 
 }  // namespace
@@ -214,7 +291,8 @@ absl::StatusOr<TrainerRun> Start(const TrainerCommand& trainer, const Case& c,
 absl::StatusOr<TrainerRun> RunTrainer(const TrainerCommand& trainer,
                                       const std::string& case_folder,
                                       const std::string& output_folder,
-                                      int world_size) {
+                                      int world_size,
+                                      const std::string& log_folder) {
   if (world_size < 1 || world_size > kMostRanksOnHost) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the world size is ", world_size, ", not 1 to ", kMostRanksOnHost));
@@ -228,6 +306,7 @@ absl::StatusOr<TrainerRun> RunTrainer(const TrainerCommand& trainer,
                             OutputFolder(output_folder));
   options.environment = {{"LOCKSTEP_CASE", input}, {"LOCKSTEP_OUTPUT", output}};
   options.keep_output_bytes = kKeptBytes;
+  options.log_dir = log_folder;
   options.timeout = trainer.timeout;
   LOCKSTEP_ASSIGN_OR_RETURN(const LaunchSummary summary, Launch(options));
   if (summary.received_signal != 0) {
@@ -249,18 +328,18 @@ absl::StatusOr<TrainerRun> RunTrainer(const TrainerCommand& trainer,
 absl::StatusOr<TrainerRun> PlayRun(const TrainerCommand& trainer,
                                    const CasePlan& plan, const CaseFiles& files,
                                    const std::string& work_folder) {
-  const std::string output = absl::StrCat(work_folder, "/output");
+  const StartPaths paths = {work_folder, ""};
+  const StartPaths resumed_paths = {work_folder, "resumed_"};
   LOCKSTEP_ASSIGN_OR_RETURN(TrainerRun first,
-                            Start(trainer, plan.c, files,
-                                  absl::StrCat(work_folder, "/case"), output));
+                            Start(trainer, plan.c, files, paths));
   const bool can_go_on =
       first.end == TrainerRun::End::kExited &&
       std::ranges::none_of(first.ranks, [](const TrainerRun::Rank& rank) {
         return rank.output.unsupported.has_value();
       });
   if (!plan.resumed.has_value() || !can_go_on) return first;
-  const std::string checkpoint = absl::StrCat(output, "/checkpoint");
-  const std::string resumed = absl::StrCat(work_folder, "/resumed_output");
+  const std::string checkpoint = paths.Of("output") + "/checkpoint";
+  const std::string resumed = resumed_paths.Of("output");
   std::error_code error;
   if (!fs::is_directory(checkpoint, error)) {
     first.end = TrainerRun::End::kFailed;
@@ -274,10 +353,12 @@ absl::StatusOr<TrainerRun> PlayRun(const TrainerCommand& trainer,
   if (!error) fs::rename(checkpoint, resumed + "/checkpoint", error);
   if (error) return FileError(error, resumed);
   LOCKSTEP_ASSIGN_OR_RETURN(
-      TrainerRun second,
-      Start(trainer, *plan.resumed, files,
-            absl::StrCat(work_folder, "/resumed_case"), resumed));
+      TrainerRun second, Start(trainer, *plan.resumed, files, resumed_paths));
   return JoinRuns(std::move(first), std::move(second));
+}
+
+std::string ShellQuoted(const std::string& text) {
+  return absl::StrCat("'", absl::StrReplaceAll(text, {{"'", "'\\''"}}), "'");
 }
 
 std::vector<std::string> LastLines(const std::string& output, size_t most) {
@@ -328,6 +409,7 @@ TrainerRun JoinRuns(TrainerRun first, TrainerRun second) {
     first.how = absl::StrCat("after the resume: ", second.how);
   }
   first.last_lines = std::move(second.last_lines);
+  first.by_hand = std::move(second.by_hand);
   for (size_t r = 0; r < first.ranks.size() && r < second.ranks.size(); ++r) {
     JoinRank(first.ranks[r], std::move(second.ranks[r]));
   }

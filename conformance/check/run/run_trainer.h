@@ -20,6 +20,9 @@ struct TrainerCommand {
   std::string command = {};
   std::string working_folder = {};  // To start it in; "": this process's own.
   absl::Duration timeout = absl::Minutes(10);  // For each start.
+  // Whether PlayRun writes beside each case what its ranks print, and a script
+  // that starts the trainer on the case by hand.
+  bool keep = false;
 };
 
 // Runs the command, with LOCKSTEP_CASE and LOCKSTEP_OUTPUT set to the folders,
@@ -29,6 +32,7 @@ struct TrainerCommand {
 //
 // output_folder: created if missing; may have a folder `checkpoint`, and
 //   nothing else.
+// log_folder: for a file rank-<r>.log of what each rank prints; "": none.
 // Only for single-threaded processes (collectives/launch/launcher.h).
 //
 // That the trainer fails, hangs or writes nonsense is no error. Errors:
@@ -39,7 +43,8 @@ struct TrainerCommand {
 absl::StatusOr<TrainerRun> RunTrainer(const TrainerCommand& trainer,
                                       const std::string& case_folder,
                                       const std::string& output_folder,
-                                      int world_size);
+                                      int world_size,
+                                      const std::string& log_folder = "");
 
 // Writes the plan's case below `work_folder`, which is created and must not
 // have been used before, and runs the trainer on it at the plan's world size.
@@ -49,7 +54,11 @@ absl::StatusOr<TrainerRun> RunTrainer(const TrainerCommand& trainer,
 // support the case.
 //
 // Below work_folder are then `case` and `output`, and `resumed_case` and
-// `resumed_output`; the caller's to remove.
+// `resumed_output`; if trainer.keep, also `logs`, with rank-<r>.log, and the
+// script `run.sh`, and the same of the second start. All are the caller's to
+// remove. The script starts the ranks of one host as torchrun does, and has
+// them write to a new folder. by_hand of the run names the script of its last
+// start.
 //
 // Errors: RunTrainer's; the file system's.
 absl::StatusOr<TrainerRun> PlayRun(const TrainerCommand& trainer,
@@ -63,6 +72,9 @@ absl::StatusOr<TrainerRun> PlayRun(const TrainerCommand& trainer,
 // how the run ended, its last lines and a rank's failure, which says that it
 // came after the resume.
 TrainerRun JoinRuns(TrainerRun first, TrainerRun second);
+
+// The text as one word of a shell's command line.
+std::string ShellQuoted(const std::string& text);
 
 inline constexpr size_t kMostLineBytes = 200;
 

@@ -507,6 +507,38 @@ TEST_F(RunTrainerTest, SaysThatTheSecondStartFailed) {
   EXPECT_THAT(run.last_lines, ElementsAre("[0] oh no"));
 }
 
+// The checkpoint is there again, and the folder of the first start is not used.
+TEST_F(RunTrainerTest, KeepsAScriptOfEachStart) {
+  const TrainerCommand trainer = {
+      .command = "cd $LOCKSTEP_OUTPUT && (mkdir checkpoint || exec ls; exit 4)",
+      .keep = true};
+  const std::string folder = folder_ + "/kept";
+  CaseFiles files;
+  files.weights.tensors["W"] = Tensor(2);
+  const absl::StatusOr<TrainerRun> failed =
+      PlayRun(trainer, Plan(2, 1), files, folder);
+  ASSERT_THAT(failed, IsOk());
+  EXPECT_EQ(failed->by_hand, absl::StrCat("sh '", folder, "/run.sh'"));
+  EXPECT_EQ(WEXITSTATUS(std::system(failed->by_hand.c_str())), 4);
+  EXPECT_TRUE(fs::exists(folder + "/logs/rank-0.log"));
+  fs::remove_all(folder);
+  const absl::StatusOr<TrainerRun> resumed =
+      PlayRun({.command = "cd $LOCKSTEP_OUTPUT && mkdir -p checkpoint/$RESUMED",
+               .keep = true},
+              Plan(2, 1), files, folder);
+  ASSERT_THAT(resumed, IsOk());
+  EXPECT_EQ(resumed->by_hand, absl::StrCat("sh '", folder, "/resumed_run.sh'"));
+  const std::string by_hand = "RESUMED=yes " + resumed->by_hand;
+  EXPECT_EQ(std::system(by_hand.c_str()), 0);
+  EXPECT_EQ(std::system(absl::StrCat("cd '", folder,
+                                     "'/resumed_output_by_hand_* && test -d "
+                                     "checkpoint/yes && test ! -e ../resumed_"
+                                     "output/checkpoint/yes")
+                            .c_str()),
+            0);
+  EXPECT_EQ(Played("true", Plan(0, 1)).by_hand, "");
+}
+
 TEST_F(RunTrainerTest, NamesAFolderThatItCannotPlayIn) {
   const auto play = [](const std::string& folder) {
     return PlayRun({.command = "true"}, Plan(0, 1), {}, folder);
