@@ -124,7 +124,7 @@ absl::StatusOr<std::string> AdapterFile(const char* program,
     }
   }
   return absl::NotFoundError(
-      absl::StrCat("--trainer: cannot find ", kAdapters, name,
+      absl::StrCat("cannot find ", kAdapters, name,
                    " beside this program; run it with bazel run "
                    "//conformance:check, or give --command"));
 }

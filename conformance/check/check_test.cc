@@ -389,6 +389,16 @@ TEST(CheckTest, StartsItsOwnTrainerFromAnyFolder) {
   }
 }
 
+TEST(CheckTest, SaysThatAnAdapterIsNotThere) {
+  const std::string alone = OutputDir() + "_alone";
+  std::filesystem::copy_file("conformance/check/check", alone);
+  const SubprocessResult result =
+      RunShell(absl::StrCat("'", alone, "' --output_dir='", OutputDir(), "'"));
+  EXPECT_EQ(result.exit_status, 1);
+  EXPECT_THAT(result.err, StartsWith("check: cannot find conformance/adapters/"
+                                     "pytorch_ddp.py beside this program"));
+}
+
 TEST(CheckTest, ATrainerThatSupportsNoCaseIsSkipped) {
   const SubprocessResult result = RunCheck(
       {R"(--command=echo '{"protocol": 1, "rank": '$RANK', "world_size": )"
