@@ -25,6 +25,7 @@
 #include "benchmarks/all_reduce/report.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/command.h"
+#include "benchmarks/harness/interrupt.h"
 #include "benchmarks/harness/load.h"
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/ranks.h"
@@ -248,6 +249,7 @@ absl::Status RunDriver(std::span<char* const> argv) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<LaunchedRun> launched,
                             LaunchedRun::Join());
   if (launched != nullptr && !launched->is_driver()) return launched->Serve();
+  const InterruptGuard guard;
   LOCKSTEP_ASSIGN_OR_RETURN(const AllReduceSettings settings,
                             SettingsFromFlags(launched.get()));
   LOCKSTEP_ASSIGN_OR_RETURN(ReportOutput output,

@@ -12,6 +12,7 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "benchmarks/all_reduce/turn.h"
+#include "benchmarks/harness/interrupt.h"
 #include "benchmarks/harness/measure.h"
 #include "collectives/collective.h"
 
@@ -89,6 +90,7 @@ absl::StatusOr<AllReduceSize> MeasureSize(const AllReduceSettings& settings,
     if (status.ok()) return status;
     const Team& team = row.subject.team;
     if (!IsPeer(team.kind)) return Named(Name(row.subject), status);
+    LOCKSTEP_RETURN_IF_ERROR(CheckInterrupted());  // No fault of the peer.
     missing.push_back({team, std::string(status.message())});
     std::erase(subjects, row.subject);
     return absl::OkStatus();

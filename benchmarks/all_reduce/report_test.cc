@@ -2,6 +2,7 @@
 // then the command itself, from end to end, on small messages.
 #include "benchmarks/all_reduce/report.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,10 +17,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/data_types.h"
 #include "base/files.h"
+#include "base/process.h"
 #include "base/run_command.h"
 #include "base/status_matchers.h"
+#include "base/subprocess.h"
 #include "benchmarks/all_reduce/nccl_log.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/testing.h"
@@ -653,6 +657,27 @@ TEST(AllReduceCommandTest, GoesOnWithoutAPeerThatLacksTheType) {
   EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("Open MPI: not available: "),
                                     HasSubstr("Gloo: not available: ")));
+}
+
+// The signal comes after the first of two sizes, which take three seconds each.
+TEST(AllReduceCommandTest, KeepsWhatWasMeasuredWhenItIsInterrupted) {
+  const std::string path = TestPath(".json");
+  const std::string shared = TestPath("-shm");
+  std::filesystem::create_directories(shared);
+  Subprocess command =
+      Subprocess::Start(
+          {"benchmarks/all_reduce/allreduce", "--peers=mpi", "--min_bytes=8",
+           "--max_bytes=64", "--factor=8", "--seconds=6", "--json=" + path},
+          {.environment = {{"OMPI_MCA_btl_vader_backing_directory", shared}}})
+          .value();
+  ASSERT_TRUE(command.AwaitOutput("processes auto group", absl::Seconds(60)));
+  ASSERT_TRUE(SendSignal(command.pid(), SIGINT));
+  EXPECT_EQ(command.Wait(absl::Seconds(60)), 128 + SIGINT);
+  EXPECT_THAT(command.err(),
+              HasSubstr("interrupted by signal 2 (SIGINT); the report has"));
+  EXPECT_THAT(command.out(), HasSubstr("ended: interrupted by signal 2"));
+  EXPECT_FALSE(ReadJson(path)["results"].empty());
+  EXPECT_TRUE(std::filesystem::is_empty(shared));
 }
 
 TEST(AllReduceCommandTest, LeavesNoFileBehind) {

@@ -22,6 +22,7 @@
 #include "base/status_macros.h"
 #include "base/subprocess.h"
 #include "benchmarks/harness/command.h"
+#include "benchmarks/harness/interrupt.h"
 #include "nlohmann/json.hpp"
 #include "report/document.h"
 #include "report/write.h"
@@ -158,14 +159,25 @@ absl::StatusOr<std::vector<report::Bar>> RunPart(const Part& part,
   Print(absl::StrCat("$ ", CommandOf(part), "\n"));
   LOCKSTEP_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Start(command));
   const absl::Time deadline = absl::Now() + kMostTime;
-  while (true) {
+  bool told = false;  // It leads a group of its own, which Ctrl-C passes by.
+  while (absl::Now() < deadline) {
     const absl::StatusOr<std::string> line =
-        process.ReadLine(deadline - absl::Now());
-    if (!line.ok()) break;
-    Print(*line + "\n");
+        process.ReadLine(absl::Milliseconds(200));
+    if (line.ok()) {
+      Print(*line + "\n");
+    } else if (!absl::IsDeadlineExceeded(line.status())) {
+      break;
+    }
+    if (!told && !CheckInterrupted().ok()) {
+      told = SendSignal(process.pid(), SIGINT);
+    }
   }
   const int status = process.Wait(deadline - absl::Now());
   Print("\n");
+  if (told) {
+    absl::StatusOr<std::vector<report::Bar>> bars = ReadBars(json);
+    return bars.ok() ? bars : CheckInterrupted();
+  }
   if (status != 0) {
     return absl::InternalError(
         absl::StrCat(CommandOf(part), ": ", DescribeEnd(status),
@@ -198,6 +210,7 @@ else.
 }
 
 absl::Status Run(std::span<char* const> argv) {
+  const InterruptGuard guard;
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Part> parts, PartsFromFlags());
   LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
                             ReportOutput::Create(kName, /*folder=*/""));
@@ -208,6 +221,7 @@ absl::Status Run(std::span<char* const> argv) {
       .origin = report::OriginOf("//benchmarks:bars", argv)};
   absl::Status status;
   for (const Part& part : parts) {
+    if (!CheckInterrupted().ok()) break;
     absl::StatusOr<std::vector<report::Bar>> bars = RunPart(part, output);
     document.method.push_back(CommandOf(part));
     if (!bars.ok()) {
@@ -220,6 +234,10 @@ absl::Status Run(std::span<char* const> argv) {
       bar.what = part.prefix + bar.what;
       document.bars.push_back(std::move(bar));
     }
+  }
+  if (const absl::Status interrupted = CheckInterrupted(); !interrupted.ok()) {
+    document.remarks.push_back(std::string(interrupted.message()));
+    status.Update(interrupted);
   }
   Print(report::TerminalText(document));
   status.Update(output.Write(document));

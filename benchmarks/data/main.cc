@@ -29,6 +29,7 @@
 #include "base/status_macros.h"
 #include "benchmarks/data/torch_peer_py.h"
 #include "benchmarks/harness/command.h"
+#include "benchmarks/harness/interrupt.h"
 #include "benchmarks/harness/load.h"
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/torch_process.h"
@@ -279,6 +280,7 @@ absl::StatusOr<SizeResult> MeasureSize(const Dataset& dataset,
   for (int round = 0; round < absl::GetFlag(FLAGS_rounds); ++round) {
     ShowProgress(absl::StrCat("measuring ", image_size, " pixels, round ",
                               round + 1, " of ", absl::GetFlag(FLAGS_rounds)));
+    LOCKSTEP_RETURN_IF_ERROR(CheckInterrupted());
     LOCKSTEP_ASSIGN_OR_RETURN(const OurTimes times,
                               LoadOurs(dataset, transform, round));
     result.ours.seconds.push_back(times.total);
@@ -398,6 +400,7 @@ absl::Status CheckFlags() {
 }
 
 absl::Status Run(std::span<char* const> argv) {
+  const InterruptGuard guard;
   LOCKSTEP_RETURN_IF_ERROR(CheckFlags());
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, ImageSizes());
   LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
@@ -420,17 +423,24 @@ absl::Status Run(std::span<char* const> argv) {
       report.missing = std::string(started.status().message());
     }
   }
+  // The report keeps what was measured before an error.
+  absl::Status status;
   for (const int64_t size : sizes) {
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        SizeResult result, MeasureSize(*parts.train, size,
-                                       peer ? &*peer : nullptr, folder.path()));
-    report.sizes.push_back(std::move(result));
+    absl::StatusOr<SizeResult> result =
+        MeasureSize(*parts.train, size, peer ? &*peer : nullptr, folder.path());
+    status = result.status();
+    if (!status.ok()) break;
+    report.sizes.push_back(*std::move(result));
   }
   report::Document document =
       DataDocument(report, report::OriginOf("//benchmarks:data", argv));
   AddLoad(output.load.OthersShare(), document);
+  if (!status.ok()) {
+    document.remarks.push_back(absl::StrCat("the rest: ", status.message()));
+  }
   Print(report::TerminalText(document));
-  return output.Write(document);
+  status.Update(output.Write(document));
+  return status;
 }
 
 }  // namespace

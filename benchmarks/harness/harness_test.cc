@@ -2,6 +2,7 @@
 // copies, bytes and rounds; where reports go, and what becomes of a bar that is
 // not met.
 #include <poll.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -28,6 +29,7 @@
 #include "base/status_matchers.h"
 #include "base/subprocess.h"
 #include "benchmarks/harness/command.h"
+#include "benchmarks/harness/interrupt.h"
 #include "benchmarks/harness/load.h"
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/rank_service.h"
@@ -330,6 +332,46 @@ TEST(MeasureRoundsTest, HasAsManyRoundsAsTheTimeAllows) {
   EXPECT_THAT(RoundsOf(limits, 0.25), IsOkAndHolds(15));
   EXPECT_THAT(RoundsOf({.rounds = 4, .most = 1, .seconds = 1}, 100),
               IsOkAndHolds(4));
+}
+
+TEST(InterruptGuardTest, EndsTheRoundAfterTheTurnAndThenTheProcess) {
+  const auto interrupted = [] {
+    const InterruptGuard guard;
+    if (!CheckInterrupted().ok()) _exit(1);
+    int turns = 0;
+    const absl::StatusOr<int> rounds = MeasureRounds(
+        {.rounds = 5}, 2, SteadySeconds, [&](int, size_t) -> absl::Status {
+          if (++turns == 3) raise(SIGINT);
+          return absl::OkStatus();
+        });
+    if (turns != 3 || !absl::IsCancelled(rounds.status())) _exit(2);
+  };
+  EXPECT_EXIT(interrupted(), testing::KilledBySignal(SIGINT),
+              "interrupted by signal 2 \\(SIGINT\\)");
+  EXPECT_EXIT(
+      {
+        const InterruptGuard guard;
+        raise(SIGTERM);
+        raise(SIGTERM);
+        _exit(3);
+      },
+      testing::KilledBySignal(SIGTERM), "");
+}
+
+TEST(InterruptGuardTest, LeavesIgnoredSignalsIgnoredAndGoesWithoutATrace) {
+  EXPECT_EXIT(
+      {
+        signal(SIGHUP, SIG_IGN);
+        {
+          const InterruptGuard guard;
+          raise(SIGHUP);
+          if (!CheckInterrupted().ok()) _exit(1);
+        }
+        struct sigaction now;
+        sigaction(SIGINT, nullptr, &now);
+        _exit(now.sa_handler == SIG_DFL ? 0 : 2);
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 TEST(MeasureRoundsTest, StopsAtTheFirstTurnThatFails) {

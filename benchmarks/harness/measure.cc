@@ -34,6 +34,7 @@
 #include "absl/strings/string_view.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "benchmarks/harness/interrupt.h"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -65,8 +66,10 @@ absl::StatusOr<int> MeasureRounds(
   int round = 0;
   for (double now = start; !IsDone(limits, round, now - start, longest);) {
     for (size_t turn = 0; turn < subjects; ++turn) {
-      LOCKSTEP_RETURN_IF_ERROR(
-          take_turn(round, SubjectOfTurn(round, turn, subjects)));
+      const absl::Status status =
+          take_turn(round, SubjectOfTurn(round, turn, subjects));
+      LOCKSTEP_RETURN_IF_ERROR(CheckInterrupted());  // A turn's error follows.
+      LOCKSTEP_RETURN_IF_ERROR(status);
     }
     const double end = clock();
     longest = std::max(longest, end - now);

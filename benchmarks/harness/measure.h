@@ -38,7 +38,8 @@ using ClockFunction = std::function<double()>;
 
 // Gives each of `subjects` one turn in every round, so that a drift of the
 // machine and what a neighbour leaves in the caches meet all alike. Returns the
-// number of rounds. Error: that of the first turn which fails.
+// number of rounds. Errors: that of the first turn which fails;
+// CheckInterrupted's after the turn in which the signal came.
 absl::StatusOr<int> MeasureRounds(
     const RoundLimits& limits, size_t subjects, const ClockFunction& clock,
     const std::function<absl::Status(int round, size_t subject)>& take_turn);

@@ -25,6 +25,7 @@
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/status_macros.h"
+#include "benchmarks/harness/interrupt.h"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -134,6 +135,7 @@ absl::StatusOr<std::string> TurnChannel::ReceivePacket(
     pollfd readable = {fd_.get(), POLLIN, 0};
     const int ready = poll(&readable, 1, PollMilliseconds(deadline));
     if (ready > 0) break;
+    LOCKSTEP_RETURN_IF_ERROR(CheckInterrupted());
     if (deadline.passed()) {
       return absl::DeadlineExceededError("no answer came in time");
     }

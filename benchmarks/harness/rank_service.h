@@ -138,8 +138,8 @@ class TurnChannel {
   absl::Status Send(absl::string_view message);
 
   // The next message. Errors: kUnavailable if the other end is gone;
-  // kDeadlineExceeded; kDataLoss for what Send did not write. After an error no
-  // other message can be read.
+  // kDeadlineExceeded; CheckInterrupted's; kDataLoss for what Send did not
+  // write. After an error no other message can be read.
   absl::StatusOr<std::string> Receive(const Deadline& deadline);
 
   int fd() const { return fd_.get(); }

@@ -40,6 +40,7 @@
 #include "base/files.h"
 #include "base/process.h"
 #include "base/status_macros.h"
+#include "benchmarks/harness/interrupt.h"
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/rank_service.h"
 #include "collectives/communicator.h"
@@ -520,6 +521,7 @@ absl::Status RankTeam::AwaitRanks(absl::Duration timeout) {
     pollfd events[] = {{listener_.fd(), POLLIN, 0},
                        {process_.get(), POLLIN, 0}};
     const int ready = poll(events, 2, PollMilliseconds(deadline));
+    LOCKSTEP_RETURN_IF_ERROR(CheckInterrupted());
     if (ready < 0 && errno == EINTR) continue;
     if (ready == 0) {
       const std::string last = LastLine();

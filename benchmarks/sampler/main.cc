@@ -18,6 +18,7 @@
 #include "base/command_line.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/command.h"
+#include "benchmarks/harness/interrupt.h"
 #include "benchmarks/harness/load.h"
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/torch_process.h"
@@ -155,7 +156,15 @@ void KeepMemory() {
   mallopt(M_TRIM_THRESHOLD, 256 << 20);
 }
 
+absl::Status MeasureAll(std::optional<TorchProcess>& peer, int64_t keyed_memory,
+                        SamplerReport& report, report::GrowingReport& shown) {
+  LOCKSTEP_RETURN_IF_ERROR(MeasureSizes(peer, report, shown));
+  peer.reset();  // The machine is all ours.
+  return MeasureKeyed(keyed_memory, report);
+}
+
 absl::Status Run(std::span<char* const> argv) {
+  const InterruptGuard guard;
   LOCKSTEP_ASSIGN_OR_RETURN(const SamplerSettings settings,
                             SettingsFromFlags());
   LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
@@ -170,13 +179,16 @@ absl::Status Run(std::span<char* const> argv) {
   std::optional<TorchProcess> peer = StartPeer(report);
   report::GrowingReport shown;
   shown.Show(SamplerDocument(report, /*finished=*/false));
-  LOCKSTEP_RETURN_IF_ERROR(MeasureSizes(peer, report, shown));
-  peer.reset();  // The machine is all ours.
-  LOCKSTEP_RETURN_IF_ERROR(MeasureKeyed(keyed_memory, report));
+  // The report keeps what was measured before an error.
+  absl::Status status = MeasureAll(peer, keyed_memory, report, shown);
   report::Document document = SamplerDocument(report);
   AddLoad(output.load.OthersShare(), document);
+  if (!status.ok()) {
+    document.remarks.push_back(absl::StrCat("the rest: ", status.message()));
+  }
   shown.Show(document);
-  return output.Write(document);
+  status.Update(output.Write(document));
+  return status;
 }
 
 }  // namespace

@@ -475,6 +475,7 @@ report::Document ScalingDocument(const ScalingReport& report) {
   if (!report.pytorch.empty()) {
     document.facts.push_back({"ddp", report.pytorch});
   }
+  if (!report.ended.empty()) document.remarks.push_back(report.ended);
   const size_t variants = VariantsOf(settings).size();
   for (size_t i = 0; i + variants <= report.modes.size(); i += variants) {
     document.sections.push_back(

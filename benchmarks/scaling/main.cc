@@ -19,6 +19,7 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/command.h"
+#include "benchmarks/harness/interrupt.h"
 #include "benchmarks/harness/load.h"
 #include "benchmarks/harness/ranks.h"
 #include "benchmarks/harness/torch_process.h"
@@ -200,6 +201,7 @@ absl::Status RunDriver(std::span<char* const> argv) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<LaunchedRun> launched,
                             LaunchedRun::Join());
   if (launched != nullptr && !launched->is_driver()) return launched->Serve();
+  const InterruptGuard guard;
   report::Origin origin = report::OriginOf("//benchmarks:scaling", argv);
   DescribeHosts(launched.get(), origin);
   const int cores =

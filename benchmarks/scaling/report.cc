@@ -258,6 +258,17 @@ std::vector<MeasuredConfiguration> Select(
   return selected;
 }
 
+// Drops the samples of a round that not all configurations had. Returns how
+// many rounds there are.
+int KeepWholeRounds(std::vector<MeasuredConfiguration>& measured) {
+  size_t whole = measured[0].rounds.size();
+  for (const MeasuredConfiguration& each : measured) {
+    whole = std::min(whole, each.rounds.size());
+  }
+  for (MeasuredConfiguration& each : measured) each.rounds.resize(whole);
+  return static_cast<int>(whole);
+}
+
 }  // namespace
 
 absl::StatusOr<ScalingReport> MeasureScaling(const ScalingSettings& settings,
@@ -281,9 +292,17 @@ absl::StatusOr<ScalingReport> MeasureScaling(const ScalingSettings& settings,
     measured[next].rounds.push_back(std::move(sample));
     return absl::OkStatus();
   };
-  LOCKSTEP_RETURN_IF_ERROR(MeasureRounds({.rounds = rounds}, measured.size(),
-                                         SteadySeconds, take_turn)
-                               .status());
+  const absl::Status status = MeasureRounds({.rounds = rounds}, measured.size(),
+                                            SteadySeconds, take_turn)
+                                  .status();
+  const int whole = KeepWholeRounds(measured);
+  if (!absl::IsCancelled(status) || whole == 0) {
+    LOCKSTEP_RETURN_IF_ERROR(status);
+  }
+  if (!status.ok()) {
+    report.ended = absl::StrCat("ended after ", whole, " of ", rounds,
+                                " rounds: ", status.message());
+  }
   for (const ScalingMode mode : settings.modes) {
     std::vector<ModeReport> variants;
     for (const Variant& variant : VariantsOf(settings)) {

@@ -248,6 +248,7 @@ struct ScalingReport {
   report::Origin origin = {};
   std::string pytorch = {};            // Of kDdp: name and version.
   std::vector<ModeReport> modes = {};  // By mode, then by variant.
+  std::string ended = {};              // Why there are fewer rounds, if so.
 
   // Of an epoch at so many images/s; 0 if its size is not known.
   double EpochSeconds(double images_per_second) const {
@@ -285,7 +286,8 @@ using ScalingProgress = std::function<void(absl::string_view text)>;
 // if settings.steps is 0, a short round that does not count finds out how many
 // steps fit. The report's origin is left to the caller. settings: valid. cores:
 // those that the ranks may use.
-// Errors: the runner's first.
+// Errors: the runner's first. If it is kCancelled (harness/interrupt.h) after a
+// whole round, the report has the whole rounds, and `ended` says so.
 absl::StatusOr<ScalingReport> MeasureScaling(const ScalingSettings& settings,
                                              int cores,
                                              const ScalingRunner& run,

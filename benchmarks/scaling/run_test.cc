@@ -44,6 +44,7 @@ using ::testing::DoubleEq;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 using ::testing::StartsWith;
 
 RankStep MakeStep(double seconds, double compute, double communication,
@@ -411,12 +412,13 @@ class FakeRuns {
   std::vector<double> learning_rates;
   std::string shown;
   int fail_at = -1;  // The run that fails.
+  absl::Status failure = absl::AbortedError("rank 1 died");
 
  private:
   absl::StatusOr<RoundSample> Run(const RunSpec& spec) {
     const Configuration& c = spec.configuration;
     if (static_cast<int>(runs.size()) == fail_at) {
-      return absl::AbortedError("rank 1 died");
+      return failure;
     }
     runs.push_back(
         absl::StrCat(c.world_size, "x", c.global_batch, "x", spec.steps));
@@ -502,6 +504,24 @@ TEST(MeasureScalingTest, StopsAtTheFirstRunThatFails) {
       MeasureScaling(SmallSettings(), 2, fake.runner(), fake.progress()),
       StatusIs(absl::StatusCode::kAborted, "rank 1 died"));
   EXPECT_EQ(fake.runs.size(), 4u);
+}
+
+TEST(MeasureScalingTest, KeepsTheWholeRoundsOfARunThatWasInterrupted) {
+  FakeRuns fake;
+  fake.fail_at = 5;
+  fake.failure = absl::CancelledError("interrupted by signal 2 (SIGINT)");
+  const auto report =
+      MeasureScaling(SmallSettings(), 2, fake.runner(), fake.progress());
+  ASSERT_THAT(report, IsOk());
+  EXPECT_EQ(report->ended,
+            "ended after 1 of 2 rounds: interrupted by signal 2 (SIGINT)");
+  EXPECT_THAT(report->modes[0].configurations[0].measured.rounds, SizeIs(1));
+  fake = FakeRuns();
+  fake.fail_at = 2;
+  fake.failure = absl::CancelledError("interrupted");
+  EXPECT_THAT(
+      MeasureScaling(SmallSettings(), 2, fake.runner(), fake.progress()),
+      StatusIs(absl::StatusCode::kCancelled, "interrupted"));
 }
 
 // The command itself.

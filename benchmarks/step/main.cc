@@ -18,6 +18,7 @@
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/command.h"
+#include "benchmarks/harness/interrupt.h"
 #include "benchmarks/harness/load.h"
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/torch_process.h"
@@ -349,6 +350,7 @@ absl::Status RunCase(const StepCase& one, StepReport& report) {
 }
 
 absl::Status RunDriver(std::span<char* const> argv) {
+  const InterruptGuard guard;
   LOCKSTEP_ASSIGN_OR_RETURN(const StepSettings settings, SettingsFromFlags());
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<StepCase> cases,
                             CasesOf(settings));

@@ -17,6 +17,7 @@
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/command.h"
+#include "benchmarks/harness/interrupt.h"
 #include "benchmarks/harness/load.h"
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/ranks.h"
@@ -205,6 +206,7 @@ absl::Status MeasureAll(RankTeam& team, SyncBnReport& report,
 
 absl::Status Measure(const SyncBnSettings& settings,
                      std::span<char* const> argv) {
+  const InterruptGuard guard;
   LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
                             ReportOutput::Create(kName, kFolder));
   SyncBnReport report = {
