@@ -152,14 +152,14 @@ ProcessIdentity LauncherOf(const RankEnvironment& environment) {
 // gone once all ranks have met and their rendezvous are destroyed.
 absl::StatusOr<std::unique_ptr<Rendezvous>> OpenRendezvous(
     const MeetingPlace& place, int rank, int world_size,
-    absl::Duration timeout) {
+    const MeetingOptions& meeting) {
   const bool own_folder = !place.folder.empty();
   if (own_folder || !place.file.empty()) {
     return OpenFileRendezvous(
         {.path = own_folder ? place.folder + "/rendezvous" : place.file,
          .rank = rank,
          .world_size = world_size,
-         .timeout = timeout,
+         .timeout = meeting.timeout,
          .own_folder = own_folder});
   }
   return TcpRendezvous::Open({.address = place.address,
@@ -168,7 +168,8 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> OpenRendezvous(
                               .listen_address = place.listen_address,
                               .rank = rank,
                               .world_size = world_size,
-                              .timeout = timeout});
+                              .timeout = meeting.timeout,
+                              .tell = meeting.tell});
 }
 
 bool IsLoopback(const std::string& host) {
@@ -176,16 +177,13 @@ bool IsLoopback(const std::string& host) {
   return addresses.ok() && addresses->front().IsLoopback();
 }
 
-// Where the other ranks of a group that meets at `place` reach this one.
-std::string OwnHost(const MeetingPlace& place) {
+// Returns where the other ranks of a group that meets at `place` reach this
+// rank.
+std::string OwnHost(const MeetingPlace& place, const Rendezvous& rendezvous) {
   const std::optional<std::string> given =
       LookUpProcessEnvironment("LOCKSTEP_HOST_ADDRESS");
   if (given.has_value()) return *given;
-  if (place.address.empty()) return "127.0.0.1";
-  const absl::StatusOr<std::vector<SocketAddress>> there =
-      Resolve(place.address, place.port);
-  std::string own;
-  if (there.ok()) own = OwnAddressTowards(there->front()).value_or("");
+  std::string own = rendezvous.own_address();
   // A host may map its own name to loopback.
   const bool deceptive = IsLoopback(own) && !place.listen_address.empty() &&
                          !IsLoopback(place.listen_address);
@@ -203,10 +201,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinMeeting(
   LOCKSTEP_ASSIGN_OR_RETURN(
       std::unique_ptr<Rendezvous> rendezvous,
       OpenRendezvous(place, environment.rank, environment.world_size,
-                     options.timeout));
+                     {.timeout = options.timeout}));
   if (!by_tcp) return JoinProcessGroup(*rendezvous, options);
+  const std::string host = OwnHost(place, *rendezvous);
   return JoinTcpGroup(std::move(rendezvous),
-                      {.host = OwnHost(place), .token = place.token}, options);
+                      {.host = host, .token = place.token}, options);
 }
 
 using Backends = std::map<std::string, BackendFactory, std::less<>>;
@@ -287,12 +286,13 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinLaunchedGroup(
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> JoinTcpGroupAt(
-    const MeetingPlace& place, int rank, int world_size, absl::Duration meeting,
-    const GroupOptions& options) {
+    const MeetingPlace& place, int rank, int world_size,
+    const MeetingOptions& meeting, const GroupOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Rendezvous> rendezvous,
                             OpenRendezvous(place, rank, world_size, meeting));
+  const std::string host = OwnHost(place, *rendezvous);
   return JoinTcpGroup(std::move(rendezvous),
-                      {.host = OwnHost(place), .token = place.token}, options);
+                      {.host = host, .token = place.token}, options);
 }
 
 bool RegisterBackend(absl::string_view name, BackendFactory factory) {

@@ -116,12 +116,18 @@ absl::StatusOr<MeetingPlace> ChooseMeetingPlace(
 absl::StatusOr<std::unique_ptr<Communicator>> JoinLaunchedGroup(
     const RankEnvironment& environment, const GroupOptions& options = {});
 
-// Joins the `tcp` group of the ranks that meet at `place`, a port; `meeting` is
-// how long one waits there for the others. Errors: those of TcpRendezvous and
-// of JoinTcpGroup.
+// How a rank waits for the others at a meeting place.
+struct MeetingOptions {
+  absl::Duration timeout = absl::Seconds(60);
+  // Set as TcpRendezvousOptions::tell.
+  std::function<void(const std::string& line)> tell = {};
+};
+
+// Joins the `tcp` group of the ranks that meet at `place`, a port. Errors:
+// those of TcpRendezvous and of JoinTcpGroup.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinTcpGroupAt(
-    const MeetingPlace& place, int rank, int world_size, absl::Duration meeting,
-    const GroupOptions& options);
+    const MeetingPlace& place, int rank, int world_size,
+    const MeetingOptions& meeting, const GroupOptions& options);
 
 }  // namespace lockstep
 

@@ -21,6 +21,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/command_line.h"
+#include "base/deadline.h"
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "base/subprocess.h"
@@ -49,7 +50,8 @@ ABSL_FLAG(int, gpus_per_rank, 0,
 ABSL_FLAG(bool, share_gpus, false,
           "let ranks take turns on the GPUs if there are too few");
 ABSL_FLAG(absl::Duration, timeout, absl::InfiniteDuration(),
-          "end the ranks that have not ended after TIME: 90s, 1h30m");
+          "end the ranks that have not ended after TIME: 90s, 1h30m. The time "
+          "includes the wait for other nodes, which takes 10m at most");
 ABSL_FLAG(int, nnodes, 1, "nodes of the run, each with a launcher");
 ABSL_FLAG(int, node_rank, 0, "which of them this one is, 0 to nnodes-1");
 ABSL_FLAG(std::string, rdzv_endpoint, "",
@@ -64,6 +66,12 @@ namespace {
 constexpr char kName[] = "launch";
 // Each two launchers have a connection.
 constexpr int kMostNodes = 256;
+// Nodes may be given to a job one after the other.
+constexpr absl::Duration kMeetTimeout = absl::Minutes(10);
+// The time was up, as timeout(1) has it.
+constexpr int kTimedOut = 124;
+// Launch() takes no time of zero.
+constexpr absl::Duration kShortest = absl::Milliseconds(1);
 
 Usage LaunchUsage() {
   return {
@@ -209,18 +217,26 @@ absl::StatusOr<MeetingPlace> MeetingPlaceFromFlags() {
   return place;
 }
 
+void Tell(const std::string& line) {
+  std::fprintf(stderr, "lockstep: %s\n", line.c_str());
+}
+
 // The launchers of all nodes, once they have met; null where this is the only.
 absl::StatusOr<std::unique_ptr<NodeGroup>> JoinNodes(int nproc) {
   const int nodes = absl::GetFlag(FLAGS_nnodes);
   if (nodes == 1) return nullptr;
   LOCKSTEP_ASSIGN_OR_RETURN(const MeetingPlace place, MeetingPlaceFromFlags());
-  absl::StatusOr<std::unique_ptr<NodeGroup>> group =
-      NodeGroup::Join(place, absl::GetFlag(FLAGS_node_rank), nodes, nproc);
-  if (group.ok()) return group;
-  return absl::Status(group.status().code(),
-                      absl::StrCat("the launchers cannot meet (a rank is a "
-                                   "node): ",
-                                   group.status().message()));
+  absl::StatusOr<std::unique_ptr<NodeGroup>> group = NodeGroup::Join(
+      place, absl::GetFlag(FLAGS_node_rank), nodes, nproc,
+      {.timeout = std::min(kMeetTimeout, absl::GetFlag(FLAGS_timeout)),
+       .tell = Tell});
+  if (!group.ok()) {
+    return absl::Status(
+        group.status().code(),
+        absl::StrCat("the launchers cannot meet: ", group.status().message()));
+  }
+  Tell(absl::StrCat("all ", nodes, " nodes have come"));
+  return group;
 }
 
 absl::Status CheckFlags() {
@@ -281,19 +297,27 @@ int Main(std::span<char* const> argv) {
   status = EnterUserDirectory();
   if (!status.ok()) return Fail(kName, status);
   const int nproc = absl::GetFlag(FLAGS_nproc);
+  const Deadline deadline(absl::GetFlag(FLAGS_timeout));
   absl::StatusOr<std::unique_ptr<NodeGroup>> nodes = JoinNodes(nproc);
-  if (!nodes.ok()) return Fail(kName, nodes.status());
+  if (!nodes.ok()) {
+    const int exit_status = Fail(kName, nodes.status());
+    return absl::IsDeadlineExceeded(nodes.status()) ? kTimedOut : exit_status;
+  }
   const absl::StatusOr<std::vector<RankPlacement>> placements =
       Place(nproc, *nodes == nullptr ? 0 : (*nodes)->place().first_rank);
   if (!placements.ok()) return Fail(kName, placements.status());
-  const absl::StatusOr<LaunchSummary> summary =
+  absl::StatusOr<LaunchSummary> summary =
       Launch({.nproc = nproc,
               .argv = command,
               .prefix_output = absl::GetFlag(FLAGS_prefix_output),
               .log_dir = absl::GetFlag(FLAGS_log_dir),
               .placements = *placements,
-              .timeout = absl::GetFlag(FLAGS_timeout),
+              .timeout = std::max(deadline.remaining(), kShortest),
               .nodes = nodes->get()});
+  // The user knows the whole limit, of which the nodes' meeting took a part.
+  if (summary.ok() && summary->timed_out.has_value()) {
+    summary->timed_out = absl::GetFlag(FLAGS_timeout);
+  }
   std::optional<NodeFailure> elsewhere;
   if (*nodes != nullptr) elsewhere = Conclude(**nodes, summary);
   if (summary.ok()) return Report(*summary, elsewhere);

@@ -605,9 +605,11 @@ TEST_F(NodesTest, HostsWithNetworksOfTheirOwn) {
       });
   if (absl::IsUnavailable(hosts.status())) GTEST_SKIP() << hosts.status();
   ASSERT_THAT(hosts, IsOk());
+  const std::string told =
+      "lockstep: node . waits .*lockstep: all 2 nodes have come\n";
   EXPECT_THAT((*hosts)->Collect(kTestDeadline),
-              ElementsAre(testing::MatchesRegex("0\n(.[01]. sum 10\n){2}"),
-                          testing::MatchesRegex("0\n(.[23]. sum 10\n){2}")));
+              ElementsAre(MatchesRegex("0\n(.[01]. sum 10\n){2}" + told),
+                          MatchesRegex("0\n(.[23]. sum 10\n){2}" + told)));
 }
 
 TEST_F(NodesTest, AllEndSoonAfterTheFirstFailureAndNameIt) {
@@ -639,8 +641,8 @@ TEST_F(NodesTest, AllEndSoonAfterTheFirstFailureAndNameIt) {
       EXPECT_THAT(
           nodes[node].err(),
           testing::ContainsRegex(
-              node == test.node ? absl::StrCat("^lockstep: ", test.named)
-                                : absl::StrCat("^lockstep: node ", test.node,
+              node == test.node ? absl::StrCat("\nlockstep: ", test.named)
+                                : absl::StrCat("\nlockstep: node ", test.node,
                                                " .*", test.named)));
     }
   }
@@ -684,11 +686,56 @@ TEST_F(NodesTest, ALauncherThatDiesIsNamed) {
   }
 }
 
+// Alone, until its time is up.
+TEST_F(NodesTest, SaysForWhomItWaitsAndWhoDidNotCome) {
+  const ReservedPort port = ReservePort();
+  const std::string at = absl::StrCat("127.0.0.1:", port.port);
+  const struct {
+    int node;
+    std::string waits, missing;
+  } kCases[] = {
+      {0, absl::StrCat("node 0 waits at ", at, " for nodes 1, 2\n"),
+       "nodes 1, 2 of 3 did not come within 300ms\n"},
+      {1, absl::StrCat("node 1 waits for node 0 at ", at, "\n"),
+       "node 0 did not answer within 300ms: Connection refused\n"},
+  };
+  for (const auto& test : kCases) {
+    const SubprocessResult run = RunToEnd(
+        Command({"--nnodes=3", absl::StrCat("--node_rank=", test.node),
+                 absl::StrCat("--rdzv_endpoint=", at), "--timeout=300ms"},
+                {"true"}));
+    EXPECT_EQ(run.exit_status, 124);
+    EXPECT_EQ(run.err,
+              absl::StrCat("lockstep: ", test.waits,
+                           "launch: the launchers cannot meet: rendezvous ", at,
+                           ": ", test.missing));
+  }
+}
+
+// Without a resolver the question is repeated until the time is up.
+TEST_F(NodesTest, NamesTheHostThatDoesNotResolve) {
+  for (const int node : {0, 1}) {
+    const SubprocessResult run =
+        RunToEnd(Command({"--nnodes=2", absl::StrCat("--node_rank=", node),
+                          "--master_addr=nohost.invalid", "--timeout=2s"},
+                         {"true"}));
+    EXPECT_THAT(run.exit_status, AnyOf(1, 124));
+    EXPECT_THAT(run.err, HasSubstr("cannot resolve nohost.invalid"));
+  }
+}
+
+TEST_F(NodesTest, TheTimeLimitCoversMeetingAndRunning) {
+  Nodes nodes({"--nproc=1", "--timeout=1s"}, {"--nproc=1"}, "sleep 1000");
+  EXPECT_EQ(nodes[0].Wait(), 124);
+  EXPECT_EQ(nodes[1].Wait(), 124);
+  EXPECT_THAT(nodes[0].err(), HasSubstr("the time limit of 1.0 s was over"));
+}
+
 TEST_F(NodesTest, AnotherTokenIsRefused) {
   Nodes nodes({"--nproc=1"}, {"--nproc=1"}, "echo there",
               {{"LOCKSTEP_TOKEN", "a guess"}});
   EXPECT_EQ(nodes[1].Wait(), 1);
-  EXPECT_THAT(nodes[1].err(), HasSubstr("its token is not rank 0's"));
+  EXPECT_THAT(nodes[1].err(), HasSubstr("its token is not node 0's"));
   EXPECT_EQ(nodes[0].out(), "");
 }
 

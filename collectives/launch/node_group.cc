@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -25,6 +24,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "base/files.h"
+#include "base/signals_blocked.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/launch/create_group.h"
@@ -33,8 +33,6 @@
 namespace lockstep {
 namespace {
 
-// Nodes may be given to a job one after the other.
-constexpr absl::Duration kMeetTimeout = absl::Minutes(10);
 // A launcher that says nothing for so long has lost its host.
 constexpr absl::Duration kTimeout = absl::Seconds(30);
 // How often launchers tell each other how they do, if nothing has happened.
@@ -45,6 +43,13 @@ void Copy(absl::string_view text, std::span<char> to) {
   std::copy_n(text.begin(), size, to.begin());
 }
 
+// Names the ranks of a group of launchers as nodes.
+std::string OfNodes(absl::string_view text) {
+  return absl::StrReplaceAll(
+      text,
+      {{"every rank", "every node"}, {"ranks ", "nodes "}, {"rank ", "node "}});
+}
+
 void Signal(const OwnedFd& event) {
   const uint64_t one = 1;
   if (write(event.get(), &one, sizeof(one)) < 0) return;  // It is readable.
@@ -53,14 +58,22 @@ void Signal(const OwnedFd& event) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<NodeGroup>> NodeGroup::Join(
-    const MeetingPlace& place, int node, int nodes, int ranks_here) {
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      std::unique_ptr<Communicator> launchers,
-      JoinTcpGroupAt(place, node, nodes, kMeetTimeout, {.timeout = kTimeout}));
+    const MeetingPlace& place, int node, int nodes, int ranks_here,
+    const MeetingOptions& meeting) {
+  const auto tell = [&](const std::string& line) {
+    if (meeting.tell != nullptr) meeting.tell(OfNodes(line));
+  };
+  absl::StatusOr<std::unique_ptr<Communicator>> launchers = JoinTcpGroupAt(
+      place, node, nodes, {.timeout = meeting.timeout, .tell = tell},
+      {.timeout = kTimeout});
+  if (!launchers.ok()) {
+    return absl::Status(launchers.status().code(),
+                        OfNodes(launchers.status().message()));
+  }
   ReservedPort port;
   if (node == 0) port = ReservePort(/*of_all_addresses=*/true);
   std::unique_ptr<NodeGroup> group(
-      new NodeGroup(std::move(launchers), std::move(port.socket)));
+      new NodeGroup(*std::move(launchers), std::move(port.socket)));
   State mine;
   mine.ranks = ranks_here;
   mine.port = port.port;
@@ -102,12 +115,8 @@ absl::StatusOr<std::vector<NodeGroup::State>> NodeGroup::Exchange(
 }
 
 void NodeGroup::Watch() {
-  // The thread inherits what is blocked: signals are for the launcher.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const SignalsBlocked blocked;
   thread_ = std::thread([this] { Run(); });
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 // Every node sees the same states in each round, so all end in the same one.

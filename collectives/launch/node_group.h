@@ -44,10 +44,11 @@ class NodeGroup {
   using Clock = std::chrono::steady_clock;
 
   // Meets the launchers of all nodes at `place`, where node 0's listens.
-  // Returns once all have come. Errors: those of JoinTcpGroupAt, which names
-  // nodes as ranks.
+  // Returns once all have come, which `meeting` limits; its lines and the
+  // errors, those of JoinTcpGroupAt, name nodes in place of ranks.
   static absl::StatusOr<std::unique_ptr<NodeGroup>> Join(
-      const MeetingPlace& place, int node, int nodes, int ranks_here);
+      const MeetingPlace& place, int node, int nodes, int ranks_here,
+      const MeetingOptions& meeting);
 
   NodeGroup(const NodeGroup&) = delete;
   NodeGroup& operator=(const NodeGroup&) = delete;

@@ -314,7 +314,8 @@ class FileRendezvous : public Rendezvous {
     for (int i = 0; i < world_size(); ++i) {
       if (found[static_cast<size_t>(i)] == nullptr) missing.push_back(i);
     }
-    return file_.Error(absl::StatusCode::kDeadlineExceeded, "rank ",
+    return file_.Error(absl::StatusCode::kDeadlineExceeded,
+                       missing.size() == 1 ? "rank " : "ranks ",
                        absl::StrJoin(missing, ", "), " of ", world_size(),
                        " did not come within ",
                        absl::FormatDuration(options_.timeout));

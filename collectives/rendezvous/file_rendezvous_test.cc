@@ -373,7 +373,7 @@ TEST(FileRendezvousMeetingsTest, NamesTheRanksThatDoNotCome) {
         OpenAt(at, 1, 4, absl::Milliseconds(50))->Exchange(""),
         StatusIs(absl::StatusCode::kDeadlineExceeded,
                  AllOf(HasSubstr(at),
-                       HasSubstr("rank 0, 2, 3 of 4 did not come within "
+                       HasSubstr("ranks 0, 2, 3 of 4 did not come within "
                                  "50ms"))));
   }
   EXPECT_FALSE(Exists(path));  // The last to go removes it.

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "collectives/rendezvous/sockets.h"
 
 namespace lockstep {
 
@@ -25,6 +27,9 @@ class Rendezvous {
 
   virtual int rank() const = 0;        // In [0, world_size()).
   virtual int world_size() const = 0;  // At least 1.
+  // The address, as a number, from which this host reaches rank 0's; "" if it
+  // is not known.
+  virtual std::string own_address() const { return "127.0.0.1"; }
 
   // Publishes `blob` (any bytes, up to kMaxBlobBytes) and returns every rank's
   // blob, in rank order, once all are there. The k-th call of each rank meets
@@ -98,6 +103,12 @@ struct TcpRendezvousOptions {
   int rank = 0;
   int world_size = 1;
   absl::Duration timeout = absl::Seconds(60);  // For each Exchange.
+  // Receives one line on whom the rank waits for, such as "rank 1 waits for
+  // rank 0 at host0:29400": at once, and again every `tell_every`. Called by
+  // the thread that opens the rendezvous and exchanges.
+  std::function<void(const std::string& line)> tell = {};
+  absl::Duration tell_every = absl::Seconds(10);
+  Resolver resolver = Resolve;
 };
 
 // Rendezvous over TCP, for ranks on several hosts.
@@ -111,21 +122,22 @@ struct TcpRendezvousOptions {
 // nothing for the ranks, but to make one that is joining try again. Messages
 // name the address and the port.
 //
-// An Exchange returns within its timeout, and at most a second after it;
-// but looking up a host name takes as long as the resolver is set up to wait.
+// An Exchange returns within its timeout, and at most a second after it. Open
+// looks the address up and asks a resolver that cannot answer again, up to the
+// timeout; what Open needed is taken off the first Exchange's time.
 //
 // Errors of Exchange, besides those of Rendezvous: kUnauthenticated if the
-// token is not rank 0's; kInvalidArgument if there is none and the address is
-// not loopback; kDataLoss or kFailedPrecondition if what listens there does not
-// speak this protocol, or another version; kDeadlineExceeded if rank 0 does not
-// answer; kUnavailable if it is gone.
+// token is not rank 0's; kDataLoss or kFailedPrecondition if what listens there
+// does not speak this protocol, or another version; kDeadlineExceeded if rank 0
+// does not answer; kUnavailable if it is gone.
 class TcpRendezvous : public Rendezvous {
  public:
   // Rank 0 listens when this returns. Errors: kInvalidArgument for a rank,
-  // port or address that makes no sense, or rank 0 without a token on an
-  // address that is not loopback; the system's, with the port, if rank 0 cannot
-  // listen there, as when the port is taken; kUnimplemented if this was built
-  // without OpenSSL.
+  // port or address that makes no sense, or if there is no token and the
+  // address is not loopback; kNotFound, at once, for a host name that does not
+  // resolve; kDeadlineExceeded if the resolver does not answer; the system's,
+  // with the port, if rank 0 cannot listen there, as when the port is taken;
+  // kUnimplemented if this was built without OpenSSL.
   static absl::StatusOr<std::unique_ptr<TcpRendezvous>> Open(
       const TcpRendezvousOptions& options);
 

@@ -28,6 +28,17 @@ constexpr size_t kMissingRanksNamed = 20;
 constexpr FrameKinds kToMembers(FrameKind::kResult, FrameKind::kFailure);
 constexpr FrameKinds kAnswersToJoin(FrameKind::kWelcome, FrameKind::kDenied);
 
+// "ranks 1, 2 and 30 more".
+std::string NameRanks(const std::vector<size_t>& ranks) {
+  const size_t named = std::min(ranks.size(), kMissingRanksNamed);
+  const size_t more = ranks.size() - named;
+  return absl::StrCat(
+      ranks.size() == 1 ? "rank " : "ranks ",
+      absl::StrJoin(ranks.begin(),
+                    ranks.begin() + static_cast<std::ptrdiff_t>(named), ", "),
+      more > 0 ? absl::StrCat(" and ", more, " more") : "");
+}
+
 }  // namespace
 
 RendezvousServer::RendezvousServer(RendezvousEnd self)
@@ -117,6 +128,14 @@ void RendezvousServer::Sent(SessionId id, size_t size) {
     session.output.pop_front();
     session.sent = 0;
   }
+}
+
+std::string RendezvousServer::AbsentRanks() const {
+  std::vector<size_t> absent;
+  for (size_t rank = 0; rank < members_.size(); ++rank) {
+    if (members_[rank].presence == Presence::kAbsent) absent.push_back(rank);
+  }
+  return absent.empty() ? "" : NameRanks(absent);
 }
 
 bool RendezvousServer::ShouldClose(SessionId id) const {
@@ -256,16 +275,9 @@ void RendezvousServer::GiveUp(const Session& session, const Frame& frame) {
   for (size_t rank = 0; rank < members_.size(); ++rank) {
     if (!members_[rank].blob.has_value()) missing.push_back(rank);
   }
-  const size_t named = std::min(missing.size(), kMissingRanksNamed);
-  Fail(self_.Error(
-      absl::StatusCode::kDeadlineExceeded, "rank ",
-      absl::StrJoin(missing.begin(),
-                    missing.begin() + static_cast<std::ptrdiff_t>(named), ", "),
-      named < missing.size()
-          ? absl::StrCat(" and ", missing.size() - named, " more")
-          : "",
-      " of ", members_.size(), " did not come within ",
-      absl::FormatDuration(absl::Milliseconds(frame.number))));
+  Fail(self_.Error(absl::StatusCode::kDeadlineExceeded, NameRanks(missing),
+                   " of ", members_.size(), " did not come within ",
+                   absl::FormatDuration(absl::Milliseconds(frame.number))));
 }
 
 void RendezvousServer::Part(const Session& session, Presence presence) {

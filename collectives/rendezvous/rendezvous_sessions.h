@@ -65,6 +65,8 @@ class RendezvousServer {
   absl::string_view Output(SessionId id) const;
   // `size` bytes of Output(id) are on their way.
   void Sent(SessionId id, size_t size);
+  // The ranks that have not joined: "ranks 1, 2 and 30 more"; "" for none.
+  std::string AbsentRanks() const;
   // Whether the connection is to be ended, after which Disconnect is due.
   bool ShouldClose(SessionId id) const;
 

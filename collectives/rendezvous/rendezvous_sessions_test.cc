@@ -381,7 +381,7 @@ TEST(RendezvousServerTest, FirstErrorReachesThoseThatComeLater) {
 TEST(RendezvousServerTest, GivingUpNamesTheRanksThatDidNotCome) {
   for (const auto& [world_size, want] :
        {std::pair<int, std::string>{4,
-                                    "rank 1, 3 of 4 did not come within "
+                                    "ranks 1, 3 of 4 did not come within "
                                     "1.5s"},
         {40,
          "17, 18, 19, 20, 21 and 18 more of 40 did not come within 1.5s"}}) {

@@ -13,9 +13,11 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -25,9 +27,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/files.h"
+#include "base/signals_blocked.h"
 
 namespace lockstep {
 namespace {
@@ -90,6 +94,18 @@ std::string Number(const sockaddr& address, socklen_t size) {
   return text;
 }
 
+absl::Status ResolverError(int error) {
+  switch (error) {
+    case EAI_SYSTEM:
+      return absl::UnavailableError(std::strerror(errno));
+    case EAI_AGAIN:
+    case EAI_MEMORY:
+      return absl::UnavailableError(gai_strerror(error));
+    default:
+      return absl::NotFoundError(gai_strerror(error));
+  }
+}
+
 bool WouldWait(int error) { return error == EAGAIN || error == EINTR; }
 
 }  // namespace
@@ -120,7 +136,7 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(const std::string& host,
   addrinfo* found = nullptr;
   const int error =
       getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found);
-  if (error != 0) return absl::UnavailableError(gai_strerror(error));
+  if (error != 0) return ResolverError(error);
   const absl::Cleanup free = [found] { freeaddrinfo(found); };
   std::vector<SocketAddress> addresses;
   for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
@@ -133,8 +149,32 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(const std::string& host,
         [&](const SocketAddress& other) { return IsSame(other, address); });
     if (!known) addresses.push_back(address);
   }
-  if (addresses.empty()) return absl::UnavailableError("no such address");
+  if (addresses.empty()) return absl::NotFoundError("no such address");
   return addresses;
+}
+
+HostLookup::HostLookup(const Resolver& resolver, const std::string& host,
+                       int port) {
+  const SignalsBlocked blocked;
+  thread_ = std::thread([resolver, host, port, answer = answer_] {
+    answer->addresses = resolver(host, port);
+    answer->is_there.Notify();
+  });
+}
+
+HostLookup::~HostLookup() {
+  if (answer_->is_there.HasBeenNotified()) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+}
+
+const absl::StatusOr<std::vector<SocketAddress>>* HostLookup::Await(
+    absl::Duration limit) {
+  return answer_->is_there.WaitForNotificationWithTimeout(limit)
+             ? &answer_->addresses
+             : nullptr;
 }
 
 absl::StatusOr<OwnedFd> Listen(const SocketAddress& address) {

@@ -5,14 +5,18 @@
 #include <sys/socket.h>
 
 #include <cstddef>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "base/files.h"
 
@@ -31,9 +35,37 @@ std::string HostAndPort(absl::string_view host, int port);
 
 // The addresses of a host name, or of a number ("127.0.0.1", "::1"), without
 // repetitions. Waits for the resolver, as long as its configuration says.
-// Error: kUnavailable if there are none.
+// Errors: kNotFound if the host has none; kUnavailable if the resolver could
+// not find out now, and may be asked again.
 absl::StatusOr<std::vector<SocketAddress>> Resolve(const std::string& host,
                                                    int port);
+
+// Resolve, or what stands in for it in a test.
+using Resolver = std::function<absl::StatusOr<std::vector<SocketAddress>>(
+    const std::string& host, int port)>;
+
+// A question to the resolver, which nothing can interrupt. A thread of its own
+// asks. If the resolver has not answered when this is destroyed, the thread
+// ends after this.
+class HostLookup {
+ public:
+  HostLookup(const Resolver& resolver, const std::string& host, int port);
+  HostLookup(const HostLookup&) = delete;
+  HostLookup& operator=(const HostLookup&) = delete;
+  ~HostLookup();
+
+  // The answer; null if there is none within `limit`. Valid while this lives.
+  const absl::StatusOr<std::vector<SocketAddress>>* Await(absl::Duration limit);
+
+ private:
+  struct Answer {
+    absl::StatusOr<std::vector<SocketAddress>> addresses;
+    absl::Notification is_there;
+  };
+
+  const std::shared_ptr<Answer> answer_ = std::make_shared<Answer>();
+  std::thread thread_;
+};
 
 // A socket that listens there. Port 0 is one that is free. Errors:
 // kAlreadyExists if the port is taken; else the system's.

@@ -1,7 +1,5 @@
 // The TCP rendezvous: a rank, and in rank 0 also the server's sockets.
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -20,14 +18,17 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/files.h"
+#include "base/signals_blocked.h"
 #include "base/status_macros.h"
 #include "collectives/rendezvous/protocol.h"
 #include "collectives/rendezvous/rendezvous.h"
@@ -41,6 +42,10 @@ constexpr absl::Duration kFirstPause = absl::Milliseconds(2);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(100);
 // For one address of a name that has several.
 constexpr absl::Duration kConnectTimeout = absl::Seconds(2);
+// A lookup that takes longer is told of.
+constexpr absl::Duration kQuickLookup = absl::Seconds(1);
+// Between two questions to a resolver that cannot answer.
+constexpr absl::Duration kLookupPause = absl::Milliseconds(500);
 
 // For rank 0 to say which ranks are missing at the deadline.
 constexpr absl::Duration kAnswerTimeout = absl::Seconds(1);
@@ -63,16 +68,14 @@ absl::Status CheckOptions(const TcpRendezvousOptions& options) {
   return absl::OkStatus();
 }
 
-// The addresses of `host`, which need a token unless they are loopback: anybody
-// on the network could join, or pose as rank 0.
-absl::StatusOr<std::vector<SocketAddress>> AddressesOf(
-    const std::string& host, const TcpRendezvousOptions& options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<SocketAddress> addresses,
-                            Resolve(host, options.port));
+// Addresses need a token unless they are loopback: anybody on the network could
+// join, or pose as rank 0.
+absl::Status CheckToken(const std::vector<SocketAddress>& addresses,
+                        const std::string& token) {
   const bool loopback =
       std::all_of(addresses.begin(), addresses.end(),
                   [](const SocketAddress& a) { return a.IsLoopback(); });
-  if (loopback || !options.token.empty()) return addresses;
+  if (loopback || !token.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "an address that is not loopback needs a token: export "
       "LOCKSTEP_TOKEN=$(openssl rand -hex 32), the same for every rank");
@@ -111,17 +114,19 @@ class RendezvousHost {
         rank_zero_(server_.AddRankZero()),
         buffer_(kBufferBytes) {
     sockets_[rank_zero_] = std::move(rank_zero);
-    // The thread inherits what is blocked: signals are for the program's own.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const SignalsBlocked blocked;
     thread_ = std::thread([this] { Run(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
   RendezvousHost(const RendezvousHost&) = delete;
   RendezvousHost& operator=(const RendezvousHost&) = delete;
   // Waits for the thread: end rank 0's connection before.
   ~RendezvousHost() { thread_.join(); }
+
+  // Calls RendezvousServer::AbsentRanks. For any thread.
+  std::string AbsentRanks() {
+    const absl::MutexLock lock(&mutex_);
+    return server_.AbsentRanks();
+  }
 
  private:
   using SessionId = RendezvousServer::SessionId;
@@ -143,19 +148,11 @@ class RendezvousHost {
   void Turn(absl::Duration limit) {
     std::vector<pollfd> waiting;
     std::vector<SessionId> ids;
-    for (const auto& [id, socket] : sockets_) {
-      const bool sends = !server_.Output(id).empty();
-      waiting.push_back({socket.get(),
-                         static_cast<short>(sends ? POLLIN | POLLOUT : POLLIN),
-                         0});
-      ids.push_back(id);
-    }
-    for (const OwnedFd& listener : listeners_) {
-      if (accepts_) waiting.push_back({listener.get(), POLLIN, 0});
-    }
-    const absl::Duration until_tick = server_.NextTick() - Now();
-    if (poll(waiting.data(), waiting.size(),
-             PollMilliseconds(Deadline(std::min(limit, until_tick)))) > 0) {
+    limit = std::min(limit, PrepareWait(waiting, ids));
+    const int ready =
+        poll(waiting.data(), waiting.size(), PollMilliseconds(Deadline(limit)));
+    const absl::MutexLock lock(&mutex_);
+    if (ready > 0) {
       // Who is there before who comes, which may send the oldest away.
       for (size_t i = 0; i < ids.size(); ++i) {
         if ((waiting[i].revents & ~POLLOUT) != 0) {
@@ -170,7 +167,26 @@ class RendezvousHost {
     FlushAll();
   }
 
-  void AcceptFrom(const OwnedFd& listener) {
+  // Lists the sessions, whose sockets come first, and then the listeners.
+  // Returns the time until the server has something to do.
+  absl::Duration PrepareWait(std::vector<pollfd>& waiting,
+                             std::vector<SessionId>& ids) {
+    const absl::MutexLock lock(&mutex_);
+    for (const auto& [id, socket] : sockets_) {
+      const bool sends = !server_.Output(id).empty();
+      waiting.push_back({socket.get(),
+                         static_cast<short>(sends ? POLLIN | POLLOUT : POLLIN),
+                         0});
+      ids.push_back(id);
+    }
+    for (const OwnedFd& listener : listeners_) {
+      if (accepts_) waiting.push_back({listener.get(), POLLIN, 0});
+    }
+    return server_.NextTick() - Now();
+  }
+
+  void AcceptFrom(const OwnedFd& listener)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     absl::StatusOr<std::optional<OwnedFd>> socket = Accept(listener);
     if (!socket.ok()) {
       // No descriptors are left: who has not joined gives one back.
@@ -188,14 +204,16 @@ class RendezvousHost {
     sockets_[server_.AddStranger(Now(), *nonce)] = *std::move(*socket);
   }
 
-  void ReceiveFrom(SessionId id, const OwnedFd& socket) {
+  void ReceiveFrom(SessionId id, const OwnedFd& socket)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     const std::optional<size_t> size = ReceiveSome(socket, buffer_);
     if (!size.has_value()) return End(id);
     server_.Receive(id, absl::string_view(buffer_.data(), *size));
   }
 
   // Sends what can be sent now; false if the session has ended.
-  bool Flush(SessionId id, const OwnedFd& socket) {
+  bool Flush(SessionId id, const OwnedFd& socket)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     while (true) {
       const absl::string_view output = server_.Output(id);
       if (output.empty()) return !server_.ShouldClose(id);
@@ -206,7 +224,7 @@ class RendezvousHost {
     }
   }
 
-  void FlushAll() {
+  void FlushAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     std::vector<SessionId> ended;
     for (const auto& [id, socket] : sockets_) {
       if (!Flush(id, socket)) ended.push_back(id);
@@ -214,18 +232,21 @@ class RendezvousHost {
     for (const SessionId id : ended) End(id);
   }
 
-  bool AllSent() const {
-    return std::all_of(sockets_.begin(), sockets_.end(), [this](const auto& s) {
-      return server_.Output(s.first).empty();
-    });
+  bool AllSent() {
+    const absl::MutexLock lock(&mutex_);
+    for (const auto& [id, socket] : sockets_) {
+      if (!server_.Output(id).empty()) return false;
+    }
+    return true;
   }
 
-  void End(SessionId id) {
+  void End(SessionId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     server_.Disconnect(id);
     sockets_.erase(id);
   }
 
-  RendezvousServer server_;
+  absl::Mutex mutex_;
+  RendezvousServer server_ ABSL_GUARDED_BY(mutex_);
   std::vector<OwnedFd> listeners_;
   std::map<SessionId, OwnedFd> sockets_;
   const SessionId rank_zero_;
@@ -234,6 +255,45 @@ class RendezvousHost {
       std::chrono::steady_clock::now();
   std::vector<char> buffer_;  // For what is received.
   std::thread thread_;
+};
+
+// Tells the caller whom a rank waits for, the first time at once and then at
+// intervals.
+class WaitReport {
+ public:
+  explicit WaitReport(const TcpRendezvousOptions& options)
+      : options_(options) {}
+
+  void Restart() {
+    waited_ = Deadline(absl::InfiniteDuration());
+    told_at_.reset();
+  }
+
+  // If a line is due, tells that the rank waits "for rank 0 at host0:29400".
+  void Tell(absl::string_view whom) {
+    if (UntilDue() > absl::ZeroDuration()) return;
+    const absl::Duration waited = waited_.elapsed();
+    const std::string verb =
+        told_at_.has_value()
+            ? absl::StrCat("has waited ",
+                           absl::FormatDuration(absl::Trunc(waited, kSecond)))
+            : "waits";
+    told_at_ = waited;
+    options_.tell(absl::StrCat("rank ", options_.rank, " ", verb, " ", whom));
+  }
+
+  absl::Duration UntilDue() const {
+    if (options_.tell == nullptr) return absl::InfiniteDuration();
+    if (!told_at_.has_value()) return absl::ZeroDuration();
+    return *told_at_ + options_.tell_every - waited_.elapsed();
+  }
+
+ private:
+  static constexpr absl::Duration kSecond = absl::Seconds(1);
+
+  const TcpRendezvousOptions& options_;
+  Deadline waited_{absl::InfiniteDuration()};
+  std::optional<absl::Duration> told_at_;
 };
 
 class SocketRendezvous : public TcpRendezvous {
@@ -250,21 +310,52 @@ class SocketRendezvous : public TcpRendezvous {
   int rank() const override { return options_.rank; }
   int world_size() const override { return options_.world_size; }
   int port() const override { return options_.port; }
+  std::string own_address() const override {
+    if (addresses_.empty()) return "";
+    return OwnAddressTowards(addresses_.front()).value_or("");
+  }
 
-  // Of rank 0.
-  absl::Status StartHost() {
-    const std::string& address = options_.listen_address.empty()
-                                     ? options_.address
-                                     : options_.listen_address;
-    absl::StatusOr<std::vector<SocketAddress>> at =
-        AddressesOf(address, options_);
-    if (!at.ok()) {
-      return Self().Error(at.status().code(), at.status().message());
+  // Looks rank 0's address up; rank 0 then listens.
+  absl::Status Start() {
+    const Deadline deadline(options_.timeout);
+    const bool listens_elsewhere =
+        rank() == 0 && !options_.listen_address.empty();
+    absl::StatusOr<std::vector<SocketAddress>> found =
+        LookUp(options_.address, deadline);
+    // Only the other ranks need a name that rank 0's host may not know.
+    if (listens_elsewhere && absl::IsNotFound(found.status())) {
+      found.emplace();
     }
+    LOCKSTEP_RETURN_IF_ERROR(found.status());
+    addresses_ = *found;
+    if (listens_elsewhere) {
+      found = LookUp(options_.listen_address, deadline);
+      LOCKSTEP_RETURN_IF_ERROR(found.status());
+    }
+    const absl::Status checked = CheckToken(*found, options_.token);
+    if (!checked.ok()) return Self().Error(checked.code(), checked.message());
+    lookup_time_ = deadline.elapsed();
+    return rank() == 0 ? StartHost(*std::move(found)) : absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<std::string>> Exchange(
+      absl::string_view blob) override {
+    if (!failure_.ok()) return failure_;
+    ++round_;
+    absl::StatusOr<std::vector<std::string>> blobs = TryExchange(blob);
+    failure_ = blobs.status();
+    return blobs;
+  }
+
+ private:
+  absl::Status StartHost(std::vector<SocketAddress> at) {
     // Another address would get another free port.
-    if (options_.port == 0) at->resize(1);
-    absl::StatusOr<std::vector<OwnedFd>> listeners = ListenAtAll(*at);
+    if (options_.port == 0) at.resize(1);
+    absl::StatusOr<std::vector<OwnedFd>> listeners = ListenAtAll(at);
     if (!listeners.ok()) {
+      const std::string& address = options_.listen_address.empty()
+                                       ? options_.address
+                                       : options_.listen_address;
       return Self().Error(listeners.status().code(), "rank 0 cannot listen at ",
                           HostAndPort(address, options_.port), ": ",
                           listeners.status().message());
@@ -284,25 +375,68 @@ class SocketRendezvous : public TcpRendezvous {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::vector<std::string>> Exchange(
-      absl::string_view blob) override {
-    if (!failure_.ok()) return failure_;
-    ++round_;
-    absl::StatusOr<std::vector<std::string>> blobs = TryExchange(blob);
-    failure_ = blobs.status();
-    return blobs;
+  // The addresses of `host`. A resolver that cannot answer now is asked again.
+  absl::StatusOr<std::vector<SocketAddress>> LookUp(const std::string& host,
+                                                    const Deadline& deadline) {
+    trouble_ = "the resolver does not answer";
+    while (!deadline.passed()) {
+      HostLookup lookup(options_.resolver, host, options_.port);
+      const auto* answer = AwaitLookup(lookup, deadline);
+      if (answer == nullptr) break;
+      if (answer->ok()) {
+        trouble_.clear();
+        return *answer;
+      }
+      trouble_ = std::string(answer->status().message());
+      if (!absl::IsUnavailable(answer->status())) {
+        return Self().Error(answer->status().code(), "cannot resolve ", host,
+                            ": ", trouble_);
+      }
+      report_.Tell(Whom());
+      absl::SleepFor(std::min(kLookupPause, deadline.remaining()));
+    }
+    return Self().Error(
+        absl::StatusCode::kDeadlineExceeded,
+        rank() == 0 ? "" : "rank 0 did not answer: ", "cannot resolve ", host,
+        " within ", absl::FormatDuration(options_.timeout), ": ", trouble_);
   }
 
- private:
+  const absl::StatusOr<std::vector<SocketAddress>>* AwaitLookup(
+      HostLookup& lookup, const Deadline& deadline) {
+    const auto* answer =
+        lookup.Await(std::min(kQuickLookup, deadline.remaining()));
+    while (answer == nullptr && !deadline.passed()) {
+      report_.Tell(Whom());
+      answer = lookup.Await(std::min(report_.UntilDue(), deadline.remaining()));
+    }
+    return answer;
+  }
+
+  // Says whom the rank waits for, where, and what keeps it.
+  std::string Whom() const {
+    const std::string place = HostAndPort(options_.address, options_.port);
+    std::string whom = absl::StrCat("for rank 0 at ", place);
+    if (host_ != nullptr) {
+      whom = absl::StrCat("at ", place, " for ", host_->AbsentRanks());
+    } else if (rank() == 0 || (client_.has_value() && client_->joined())) {
+      whom = absl::StrCat("at ", place, " for the other ranks");
+    }
+    if (!trouble_.empty()) absl::StrAppend(&whom, " (", trouble_, ")");
+    return whom;
+  }
+
   absl::StatusOr<std::vector<std::string>> TryExchange(absl::string_view blob) {
-    const Deadline deadline(options_.timeout);
+    const Deadline deadline(options_.timeout -
+                            std::exchange(lookup_time_, absl::ZeroDuration()));
+    report_.Restart();
     if (socket_.open()) Ask(blob);
     while (!client_.has_value() || !client_->outcome().has_value()) {
       if (!socket_.open()) {
         LOCKSTEP_RETURN_IF_ERROR(ConnectToHost(deadline));
         Ask(blob);
       }
-      const bool connected = Turn(deadline.remaining());
+      const bool connected =
+          Turn(std::min(TellOfOthers(), deadline.remaining()));
       if (client_->outcome().has_value()) break;
       if (!connected && client_->joined()) {
         return Self().Error(absl::StatusCode::kUnavailable,
@@ -316,6 +450,15 @@ class SocketRendezvous : public TcpRendezvous {
       }
     }
     return *client_->outcome();
+  }
+
+  // Returns the time until it is due again.
+  absl::Duration TellOfOthers() {
+    if (host_ != nullptr && host_->AbsentRanks().empty()) {
+      return absl::InfiniteDuration();
+    }
+    report_.Tell(Whom());
+    return report_.UntilDue();
   }
 
   // The deadline has passed: what rank 0 says to that.
@@ -348,10 +491,8 @@ class SocketRendezvous : public TcpRendezvous {
       absl::StatusOr<OwnedFd> socket = TryToConnect(deadline);
       if (socket.ok()) {
         socket_ = *std::move(socket);
+        trouble_.clear();
         break;
-      }
-      if (absl::IsInvalidArgument(socket.status())) {
-        return Self().Error(socket.status().code(), socket.status().message());
       }
       if (deadline.passed()) {
         return Self().Error(absl::StatusCode::kDeadlineExceeded,
@@ -359,7 +500,9 @@ class SocketRendezvous : public TcpRendezvous {
                             absl::FormatDuration(options_.timeout), ": ",
                             socket.status().message());
       }
+      trouble_ = std::string(socket.status().message());
       absl::SleepFor(std::min(pause, deadline.remaining()));
+      RefreshAddresses(deadline);
       pause = std::min(pause * 1.5, kLongestPause);
     }
     LOCKSTEP_ASSIGN_OR_RETURN(const Nonce nonce, NewNonce());
@@ -367,12 +510,21 @@ class SocketRendezvous : public TcpRendezvous {
     return absl::OkStatus();
   }
 
+  // The name may lead elsewhere since rank 0's host is up.
+  void RefreshAddresses(const Deadline& deadline) {
+    HostLookup lookup(options_.resolver, options_.address, options_.port);
+    const auto* answer =
+        lookup.Await(std::min(kQuickLookup, deadline.remaining()));
+    if (answer != nullptr && answer->ok() &&
+        CheckToken(**answer, options_.token).ok()) {
+      addresses_ = **answer;
+    }
+  }
+
   absl::StatusOr<OwnedFd> TryToConnect(const Deadline& deadline) {
-    // Each time, since a name may be known only once rank 0's host is up.
-    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses,
-                              AddressesOf(options_.address, options_));
+    report_.Tell(Whom());  // Before a host that does not answer costs time.
     absl::StatusOr<OwnedFd> socket;
-    for (const SocketAddress& address : addresses) {
+    for (const SocketAddress& address : addresses_) {
       socket =
           Connect(address, std::min(kConnectTimeout, deadline.remaining()));
       if (socket.ok()) break;
@@ -413,6 +565,10 @@ class SocketRendezvous : public TcpRendezvous {
   }
 
   TcpRendezvousOptions options_;
+  WaitReport report_{options_};
+  std::vector<SocketAddress> addresses_;  // Of options_.address.
+  std::string trouble_;         // Keeps this rank from rank 0; "" for nothing.
+  absl::Duration lookup_time_;  // Of Start.
   std::unique_ptr<RendezvousHost> host_;  // Rank 0's. Ends after socket_.
   std::optional<RendezvousClient> client_;
   OwnedFd socket_;
@@ -431,7 +587,7 @@ absl::StatusOr<std::unique_ptr<TcpRendezvous>> TcpRendezvous::Open(
         "(tools/setup.sh installs it)");
   }
   auto rendezvous = std::make_unique<SocketRendezvous>(options);
-  if (options.rank == 0) LOCKSTEP_RETURN_IF_ERROR(rendezvous->StartHost());
+  LOCKSTEP_RETURN_IF_ERROR(rendezvous->Start());
   return rendezvous;
 }
 

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -22,10 +23,14 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
@@ -46,6 +51,7 @@ using testing::AllOf;
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 // For each wait: long beside what is to happen, short beside a test's limit.
 constexpr absl::Duration kPatience = absl::Seconds(20);
@@ -279,8 +285,6 @@ TEST(TcpRendezvousTest, WrongOptions) {
        "rank 2 is outside [0, 2)"},
       {"", 0, 0, absl::StatusCode::kInvalidArgument,
        "the rendezvous address is empty"},
-      {"no such host", 0, 0, absl::StatusCode::kUnavailable,
-       HasSubstr("rendezvous no such host:0: ")},
   };
   for (const auto& test : kCases) {
     TcpRendezvousOptions options = TcpOptions(test.rank, 2, test.port);
@@ -303,12 +307,142 @@ TEST(TcpRendezvousTest, OnlyLoopbackNeedsNoToken) {
   options.address = "0.0.0.0";
   options.rank = 1;
   options.port = 1;
-  EXPECT_THAT(OpenTcp(options)->Exchange(""), refused);
+  EXPECT_THAT(TcpRendezvous::Open(options).status(), refused);
   // With one, it may listen at every address.
   options = TcpOptions(0, 2, 0);
   options.listen_address = "0.0.0.0";
   EXPECT_THAT(ExchangeAll(OpenAllTcp(options)),
               Each(IsOkAndHolds(RankNames(2))));
+}
+
+// The lines that a rendezvous tells, which are many in a short test.
+class Told {
+ public:
+  void ListenTo(TcpRendezvousOptions& options) {
+    options.tell_every = absl::Milliseconds(20);
+    options.tell = [this](const std::string& line) {
+      const absl::MutexLock lock(&mutex_);
+      lines_.push_back(line);
+    };
+  }
+  std::vector<std::string> lines() {
+    const absl::MutexLock lock(&mutex_);
+    return lines_;
+  }
+  // Waits for a line that ends in `text`.
+  void Await(const std::string& text) {
+    const auto is_told = [&] {
+      mutex_.AssertHeld();
+      return std::any_of(
+          lines_.begin(), lines_.end(),
+          [&](const std::string& line) { return absl::EndsWith(line, text); });
+    };
+    const absl::MutexLock lock(&mutex_);
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&is_told), kPatience))
+        << text;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST(TcpRendezvousTest, TellsAtOnceAndAgainForWhomARankWaits) {
+  const ReservedPort port;
+  const std::string at = absl::StrCat(" 127.0.0.1:", port.port());
+  Told told[2];
+  std::thread threads[2];
+  const auto start = [&](int rank) {
+    TcpRendezvousOptions options = TcpOptions(rank, 3, port.port());
+    told[rank].ListenTo(options);
+    threads[rank] = std::thread(
+        [options] { EXPECT_THAT(OpenTcp(options)->Exchange(""), IsOk()); });
+  };
+  start(1);
+  told[1].Await(absl::StrCat("for rank 0 at", at, " (Connection refused)"));
+  start(0);
+  told[0].Await(absl::StrCat("at", at, " for rank 2"));
+  told[1].Await(absl::StrCat("at", at, " for the other ranks"));
+  EXPECT_THAT(OpenTcp(TcpOptions(2, 3, port.port()))->Exchange(""), IsOk());
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(told[1].lines()[0], "rank 1 waits for rank 0 at" + at);
+  EXPECT_THAT(told[1].lines()[1],
+              StartsWith("rank 1 has waited 0 for rank 0 at"));
+  EXPECT_THAT(told[0].lines()[0], StartsWith("rank 0 waits at" + at));
+}
+
+TEST(TcpRendezvousTest, RefusesAtOnceANameThatDoesNotResolve) {
+  for (const int rank : {0, 1}) {
+    Told told;
+    TcpRendezvousOptions options = TcpOptions(rank, 2, 7);
+    told.ListenTo(options);
+    options.timeout = absl::Hours(1);
+    options.address = "nobody";
+    options.resolver = [](const std::string& host, int) {
+      return absl::NotFoundError(absl::StrCat("no ", host));
+    };
+    EXPECT_THAT(TcpRendezvous::Open(options).status(),
+                StatusIs(absl::StatusCode::kNotFound,
+                         "rendezvous nobody:7: cannot resolve nobody: "
+                         "no nobody"));
+    EXPECT_THAT(told.lines(), testing::IsEmpty());
+  }
+}
+
+TEST(TcpRendezvousTest, AsksAgainIfTheResolverCannotAnswerAndSaysSo) {
+  const ReservedPort port;
+  TcpRendezvousOptions options = TcpOptions(0, 2, port.port());
+  const auto zero = OpenTcp(options);
+  std::thread exchange([&] { EXPECT_THAT(zero->Exchange(""), IsOk()); });
+  Told told;
+  told.ListenTo(options);
+  options.timeout = kPatience;
+  options.rank = 1;
+  options.address = "host0";
+  int asked = 0;
+  options.resolver = [&](const std::string&,
+                         int to) -> absl::StatusOr<std::vector<SocketAddress>> {
+    if (++asked < 3) return absl::UnavailableError("try again");
+    return Resolve("127.0.0.1", to);
+  };
+  EXPECT_THAT(OpenTcp(options)->Exchange(""), IsOk());
+  exchange.join();
+  EXPECT_EQ(asked, 3);
+  EXPECT_EQ(told.lines()[0], absl::StrCat("rank 1 waits for rank 0 at host0:",
+                                          port.port(), " (try again)"));
+}
+
+TEST(TcpRendezvousTest, GivesUpAResolverAtTheDeadline) {
+  absl::Notification ends, has_ended;
+  const Resolver silent = [&](const std::string&, int) {
+    ends.WaitForNotification();
+    has_ended.Notify();
+    return absl::UnavailableError("late");
+  };
+  const Resolver busy = [](const std::string&, int) {
+    return absl::UnavailableError("try again");
+  };
+  for (const auto& [resolver, trouble] :
+       {std::pair(silent, "the resolver does not answer"),
+        std::pair(busy, "try again")}) {
+    Told told;
+    TcpRendezvousOptions options = TcpOptions(1, 2, 7);
+    told.ListenTo(options);
+    options.timeout = absl::Milliseconds(1200);
+    options.address = "host0";
+    options.resolver = resolver;
+    EXPECT_THAT(
+        TcpRendezvous::Open(options).status(),
+        StatusIs(absl::StatusCode::kDeadlineExceeded,
+                 absl::StrCat("rendezvous host0:7: rank 0 did not answer: "
+                              "cannot resolve host0 within 1.2s: ",
+                              trouble)));
+    EXPECT_THAT(told.lines(),
+                testing::Contains(absl::StrCat(
+                    "rank 1 waits for rank 0 at host0:7 (", trouble, ")")));
+  }
+  ends.Notify();
+  EXPECT_TRUE(has_ended.WaitForNotificationWithTimeout(kPatience));
 }
 
 TEST(TcpRendezvousTest, EveryRankIsToldWhoDidNotComeAndKeepsTheError) {
@@ -322,7 +456,7 @@ TEST(TcpRendezvousTest, EveryRankIsToldWhoDidNotComeAndKeepsTheError) {
   two.SendAll();
   const absl::Status status = ranks[0]->Exchange("").status();
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kDeadlineExceeded,
-                               AllOf(HasSubstr("rank 1, "),
+                               AllOf(HasSubstr("ranks 1, "),
                                      HasSubstr("3 of 4 did not come within "
                                                "50ms"))));
   EXPECT_EQ(ranks[0]->Exchange("").status(), status);
