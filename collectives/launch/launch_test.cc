@@ -808,10 +808,20 @@ TEST_F(LaunchersTest, MpirunAlsoWithAShellBeforeEachRank) {
   ExpectRuns(command);
 }
 
-TEST_F(LaunchersTest, Torchrun) {
-  static const std::vector<std::string> torchrun = FindTorchrun(2);
-  if (torchrun.empty()) GTEST_SKIP() << "no torchrun on this machine";
-  ExpectRuns(WithRank(torchrun));
+// The README's command for Debian's torchrun, which newer ones take, too.
+TEST_F(LaunchersTest, TorchrunAsTheReadmeWritesIt) {
+  std::vector<std::string> command = FindTorchrunProgram();
+  if (command.empty()) GTEST_SKIP() << "no torchrun on this machine";
+  const std::string readme = ReadFile("collectives/launch/README.md").value();
+  constexpr char kProgram[] = "\n    torchrun --no_python ";
+  const size_t begin = readme.find(kProgram);
+  ASSERT_NE(begin, readme.npos);
+  const absl::string_view line = absl::string_view(readme).substr(
+      begin + 1, readme.find('\n', begin + 1) - begin - 1);
+  std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+  EXPECT_EQ(words.back(), "./train");
+  command.insert(command.end(), words.begin() + 1, words.end() - 1);
+  ExpectRuns(WithRank(command));
 }
 
 // Ranks that the test starts, with the variables that a launcher would set; of

@@ -79,6 +79,9 @@ check.html, which opens offline.
   check
   check --command='python3 train.py' --world_size=4
   check --command='torchrun --nproc_per_node={world_size} train.py'
+Debian's torchrun (PyTorch 1.13) ends in an AttributeError of its own, unless:
+  check --command='torchrun --redirects=1 --tee=1 \
+      --nproc_per_node={world_size} train.py'
 
 Exit status: 0 if every case holds, differs as documented or is not supported;
 1 if one fails, or for another error; 2 for a wrong flag.

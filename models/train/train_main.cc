@@ -99,6 +99,8 @@ prints its accuracy on the test set after each epoch.
   bazel run //models:train -- --model=resnet34 --nproc=2 --workers=1 \
       --dataset=image_folder --data_dir=/tmp/images --augment=standard
   torchrun --no-python --nproc-per-node=2 bazel-bin/models/train/train
+  torchrun --no_python --redirects=1 --tee=1 \
+      --nproc_per_node=2 bazel-bin/models/train/train      Debian's torchrun
 )",
           .sections = {{"What to train:", what},
                        {"Images:", kImageFlags},

@@ -92,7 +92,7 @@ std::vector<std::string> FindMpirun(int nproc) {
           "--allow-run-as-root"};
 }
 
-std::vector<std::string> FindTorchrun(int nproc) {
+std::vector<std::string> FindTorchrunProgram() {
   // A distribution's PyTorch may be for its own python3 only.
   const std::vector<std::vector<std::string>> kCandidates = {
       {"torchrun"},
@@ -102,17 +102,24 @@ std::vector<std::string> FindTorchrun(int nproc) {
     candidate.push_back("--help");
     if (RunSubprocess(candidate, kDeadline).exit_status != 0) continue;
     candidate.pop_back();
-    // Newer releases write --no-python and take this, too. --standalone would
-    // be one port for all runs. PyTorch 1.13 cannot read its own default of
-    // --redirects and --tee under Python 3.11.
+    // --standalone would be one port for all runs.
     candidate.insert(candidate.end(),
-                     {"--no_python", "--nnodes=1", "--rdzv_backend=c10d",
-                      "--rdzv_endpoint=localhost:0",
-                      absl::StrCat("--nproc_per_node=", nproc), "--redirects=1",
-                      "--tee=1", "--monitor_interval=0.1"});
+                     {"--nnodes=1", "--rdzv_backend=c10d",
+                      "--rdzv_endpoint=localhost:0", "--monitor_interval=0.1"});
     return candidate;
   }
   return {};
+}
+
+std::vector<std::string> FindTorchrun(int nproc) {
+  std::vector<std::string> command = FindTorchrunProgram();
+  if (command.empty()) return command;
+  // Newer releases write --no-python and take this, too. PyTorch 1.13 cannot
+  // read its own default of --redirects and --tee under Python 3.11.
+  command.insert(command.end(),
+                 {"--no_python", absl::StrCat("--nproc_per_node=", nproc),
+                  "--redirects=1", "--tee=1"});
+  return command;
 }
 
 }  // namespace lockstep

@@ -62,6 +62,9 @@ class ChildProcess : public Subprocess {
 std::vector<std::string> FindMpirun(int nproc);  // Open MPI's.
 std::vector<std::string> FindTorchrun(int nproc);
 
+// torchrun alone, with a free port for its agent; empty if there is none.
+std::vector<std::string> FindTorchrunProgram();
+
 }  // namespace lockstep
 
 #endif  // LOCKSTEP_COLLECTIVES_LAUNCH_TESTING_CHILD_PROCESS_H_
