@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
@@ -19,13 +20,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 
-ABSL_FLAG(bool, help, false, "this text");
+ABSL_FLAG(bool, help, false, "this text, also with -h");
 
 namespace lockstep {
 namespace {
@@ -35,6 +38,12 @@ constexpr char kVariable[] = "BUILD_WORKING_DIRECTORY";
 absl::Status SetFlag(absl::CommandLineFlag& flag, const std::string& value) {
   std::string error;
   if (flag.ParseFrom(value, &error)) return absl::OkStatus();
+  double number = 0;
+  if (flag.IsOfType<absl::Duration>() && absl::SimpleAtod(value, &number)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag.Name(), "=", value, " has no unit; write ",
+                     value, "s or 5m"));
+  }
   return absl::InvalidArgumentError(
       absl::StrCat("--", flag.Name(), "=", value, ": ", error));
 }
@@ -46,9 +55,75 @@ absl::CommandLineFlag* FindNegatedFlag(absl::string_view name) {
   return flag != nullptr && flag->IsOfType<bool>() ? flag : nullptr;
 }
 
-absl::Status UnknownFlag(const std::string& name) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("--", name, " is not a flag; see --help"));
+// Whether users may set the flag: abseil's own and internal ones are not shown.
+bool IsForUsers(const absl::CommandLineFlag& flag) {
+  return !absl::StartsWith(flag.Help(), "internal:") &&
+         !absl::StrContains(flag.Filename(), "absl/");
+}
+
+// The fewest insertions, removals and replacements of letters, and swaps of two
+// neighbours, that make one word of the other.
+size_t EditDistance(absl::string_view a, absl::string_view b) {
+  // rows[i][j] is the distance of a's first i letters and b's first j.
+  std::vector<std::vector<size_t>> rows(a.size() + 1,
+                                        std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t j = 0; j <= b.size(); ++j) {
+      if (i == 0 || j == 0) {
+        rows[i][j] = i + j;
+        continue;
+      }
+      const size_t replaced = a[i - 1] == b[j - 1] ? 0 : 1;
+      size_t least = std::min({rows[i - 1][j] + 1, rows[i][j - 1] + 1,
+                               rows[i - 1][j - 1] + replaced});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        least = std::min(least, rows[i - 2][j - 2] + 1);
+      }
+      rows[i][j] = least;
+    }
+  }
+  return rows[a.size()][b.size()];
+}
+
+// Returns what a user may write behind two dashes, sorted.
+std::vector<std::string> FlagNames() {
+  std::vector<std::string> names;
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (!IsForUsers(*flag)) continue;
+    names.emplace_back(name);
+    if (flag->IsOfType<bool>()) names.push_back(absl::StrCat("no", name));
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// The flag that a user who wrote `name` probably means: one that differs in at
+// most a third of its letters. "" if there is none.
+std::string NearestFlag(absl::string_view name) {
+  std::string nearest;
+  size_t least = name.size() / 3 + 1;
+  for (const std::string& candidate : FlagNames()) {
+    const size_t distance = EditDistance(name, candidate);
+    if (distance >= least) continue;
+    nearest = candidate;
+    least = distance;
+  }
+  return nearest;
+}
+
+// argument: as the user wrote it, up to its value.
+absl::Status UnknownFlag(absl::string_view argument) {
+  const absl::string_view name =
+      argument.substr(absl::StartsWith(argument, "--") ? 2 : 1);
+  if (name.size() <= 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(argument, " is not a flag, or needs a value; see --help"));
+  }
+  const std::string nearest = NearestFlag(name);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--", name, " is not a flag; ",
+      nearest.empty() ? "see --help"
+                      : absl::StrCat("did you mean --", nearest, "?")));
 }
 
 // Sets the flag at arguments[0]; returns how many arguments that took.
@@ -56,16 +131,18 @@ absl::StatusOr<size_t> ParseFlag(std::span<const std::string> arguments) {
   const std::string text =
       arguments[0].substr(absl::StartsWith(arguments[0], "--") ? 2 : 1);
   const size_t equals = text.find('=');
-  const std::string name = text.substr(0, equals);
+  const std::string name =
+      arguments[0] == "-h" ? "help" : text.substr(0, equals);
+  const std::string written = arguments[0].substr(0, arguments[0].find('='));
   absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
   if (equals != std::string::npos) {
-    if (flag == nullptr) return UnknownFlag(name);
+    if (flag == nullptr) return UnknownFlag(written);
     LOCKSTEP_RETURN_IF_ERROR(SetFlag(*flag, text.substr(equals + 1)));
     return 1;
   }
   if (flag == nullptr) {
     flag = FindNegatedFlag(name);
-    if (flag == nullptr) return UnknownFlag(name);
+    if (flag == nullptr) return UnknownFlag(written);
     LOCKSTEP_RETURN_IF_ERROR(SetFlag(*flag, "false"));
     return 1;
   }
@@ -142,8 +219,7 @@ absl::StatusOr<std::string> EntryText(const Usage& usage,
 absl::Status CheckAllListed(const std::set<std::string>& listed) {
   for (const auto& [name, flag] : absl::GetAllFlags()) {
     if (name != "help" && !listed.contains(std::string(name)) &&
-        !absl::StartsWith(flag->Help(), "internal:") &&
-        !absl::StrContains(flag->Filename(), "absl/")) {
+        IsForUsers(*flag)) {
       return absl::InternalError(
           absl::StrCat("the usage does not list --", name));
     }

@@ -129,8 +129,9 @@ absl::StatusOr<std::string> UsageText(const Usage& usage);
 // written --name=value, --name value, and --name or --noname for booleans, and
 // end at the first "--", or at the first argument that is not a flag. Returns
 // nullopt if the command goes on, and the exit status if it ends here: 0 after
-// printing the usage for --help, which this adds to the command's flags;
-// kUsageError after naming the unknown or malformed flag on standard error;
+// printing the usage for --help or -h, which this adds to the command's flags;
+// kUsageError after naming the unknown flag, and the flag that its name is
+// close to, or the malformed flag on standard error;
 // kFailure if UsageText fails. `command`: receives what follows the flags, if
 // the program runs a command; without it, anything there is an error.
 std::optional<int> BeginCommand(const Usage& usage, std::span<char* const> argv,

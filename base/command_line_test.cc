@@ -12,6 +12,7 @@
 #include "absl/flags/reflection.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -25,6 +26,7 @@ ABSL_FLAG(std::string, a_flag_with_a_long_name, "value",
           "one of:\nvalue  the first of all the values that this flag may be "
           "set to\nother  another\nnone of them");
 ABSL_FLAG(int, ranks, 2, "a flag of the command");
+ABSL_FLAG(absl::Duration, test_time, absl::Seconds(1), "a time");
 ABSL_FLAG(std::string, secret, "", "internal: not for users");
 
 namespace lockstep {
@@ -136,7 +138,7 @@ TEST(WrapTextTest, BreaksBetweenWordsOnly) {
 Usage ExampleUsage() {
   return {.command = "command",
           .introduction = "command [FLAGS]\n\nDoes something.\n",
-          .sections = {{"numbers", "test_number ranks=N"},
+          .sections = {{"numbers", "test_number ranks=N test_time"},
                        {"", "test_switch notest_prefix"},
                        {"", "a_flag_with_a_long_name help"}},
           .ending = "Exit status: 0.\n",
@@ -152,6 +154,7 @@ numbers
   --test_number=7          a number, of which more is said here than fits in one
                            line of the usage, for its user
   --ranks=N                a flag of the command
+  --test_time=1s           a time
 
   --test_switch            a switch
   --notest_prefix          turned on by default
@@ -162,7 +165,7 @@ numbers
                                   be set to
                            other  another
                            none of them
-  --help                   this text
+  --help                   this text, also with -h
 
 Exit status: 0.
 )"));
@@ -248,7 +251,7 @@ TEST_F(BeginCommandTest, NamesFlagAtFault) {
     std::vector<std::string> arguments;
     const char* named;
   } kCases[] = {
-      {{"--unknown=1", "run"}, "--unknown "},
+      {{"--unknown=1", "run"}, "--unknown is not a flag; see --help"},
       {{"--unknown", "run"}, "--unknown "},
       {{"--nounknown"}, "--nounknown "},
       {{"--notest_number"}, "--notest_number "},
@@ -259,7 +262,17 @@ TEST_F(BeginCommandTest, NamesFlagAtFault) {
       {{"--test_number", "--", "run"}, "--test_number needs a value"},
       {{"run"}, "'run' is not a flag"},
       {{"--", "run"}, "'run' is not a flag"},
-      {{"--rank=5"}, "--rank "},
+      {{"--rank=5"}, "--rank is not a flag; did you mean --ranks?"},
+      {{"--test-number", "5"}, "did you mean --test_number?"},
+      {{"-test_nubmer=5"},
+       "--test_nubmer is not a flag; did you mean --test_n"},
+      {{"--notest_swich"}, "did you mean --notest_switch?"},
+      {{"--secre"}, "--secre is not a flag; see --help"},
+      {{"-b"}, "-b is not a flag, or needs a value; see --help"},
+      {{"-b", "5"}, "command: -b is not a flag, or needs a value"},
+      {{"--test_time=5"}, "--test_time=5 has no unit; write 5s or 5m"},
+      {{"--test_time", "0.5"}, "--test_time=0.5 has no unit; write 0.5s or 5m"},
+      {{"--test_time=soon"}, "--test_time=soon: "},
       {{"--ranks=five"}, "--ranks=five"},
   };
   for (const auto& test : kCases) {
@@ -273,10 +286,12 @@ TEST_F(BeginCommandTest, NamesFlagAtFault) {
 }
 
 TEST_F(BeginCommandTest, PrintsTheUsageForHelp) {
-  const Began began = Begin({"--ranks=5", "--help"});
-  EXPECT_EQ(began.status, 0);
-  EXPECT_EQ(began.out, *UsageText(ExampleUsage()));
-  EXPECT_EQ(began.err, "");
+  for (const char* help : {"--help", "-h", "-help"}) {
+    const Began began = Begin({"--ranks=5", help});
+    EXPECT_EQ(began.status, 0);
+    EXPECT_EQ(began.out, *UsageText(ExampleUsage()));
+    EXPECT_EQ(began.err, "");
+  }
 }
 
 TEST_F(BeginCommandTest, FailsForHelpThatLacksAFlag) {
