@@ -30,8 +30,11 @@
 #include "collectives/launch/node_group.h"
 #include "collectives/launch/rank_placement.h"
 
-ABSL_FLAG(int, nproc, lockstep::UsableCores(),
-          "ranks to start, 1 to 4096; by default one for each core");
+ABSL_FLAG(std::string, nproc, "cpu",
+          "ranks to start, 1 to 4096, or:\n"
+          "cpu   one for each core, the default\n"
+          "gpu   one for each GPU in CUDA_VISIBLE_DEVICES, or of this host\n"
+          "auto  gpu if there are GPUs, else cpu");
 ABSL_FLAG(std::string, log_dir, "",
           "write all that rank R prints to DIR/rank-R.log too, without the "
           "\"[R] \"; makes DIR, overwrites earlier logs");
@@ -59,6 +62,13 @@ ABSL_FLAG(std::string, rdzv_endpoint, "",
           "launchers meet; the same for all");
 ABSL_FLAG(std::string, master_addr, "", "the same, HOST alone");
 ABSL_FLAG(int, master_port, 29400, "and PORT");
+ABSL_FLAG(bool, standalone, false, "one node, as without this flag");
+ABSL_FLAG(std::string, rdzv_backend, "c10d",
+          "c10d or static, which are one here; etcd is not supported");
+ABSL_FLAG(std::string, rdzv_id, "",
+          "not needed: LOCKSTEP_TOKEN tells one run from another");
+ABSL_FLAG(int, max_restarts, 0,
+          "0, since a run that fails is not started again");
 
 namespace lockstep {
 namespace {
@@ -93,7 +103,9 @@ several hosts, start a launcher on each: they share out the ranks.
                     "gpus_per_rank=N share_gpus timeout=TIME help"},
                    {"On several nodes:",
                     "nnodes=1 node_rank=0 rdzv_endpoint=HOST:PORT "
-                    "master_addr=HOST master_port"}},
+                    "master_addr=HOST master_port"},
+                   {"For commands written for torchrun:",
+                    "standalone rdzv_backend rdzv_id=ID max_restarts"}},
       .ending =
           R"(torchrun's spellings, --nproc-per-node, --node-rank and the like, do too.
 Off loopback the launchers, and ranks that form a group, need a token, by which
@@ -239,15 +251,64 @@ absl::StatusOr<std::unique_ptr<NodeGroup>> JoinNodes(int nproc) {
   return group;
 }
 
+// The number of ranks that --nproc=text asks for.
+absl::StatusOr<int> ParseRanks(const std::string& text) {
+  if (text == "gpu" || text == "auto") {
+    const absl::StatusOr<int> gpus = CountVisibleGpus();
+    if (!gpus.ok()) return FlagError("nproc", text, gpus.status().message());
+    if (*gpus > 0) return gpus;
+    if (text == "gpu") {
+      return FlagError("nproc", text, "there is no GPU; write cpu or a number");
+    }
+  }
+  if (text == "cpu" || text == "auto") return UsableCores();
+  int nproc = 0;
+  if (!absl::SimpleAtoi(text, &nproc)) {
+    return FlagError("nproc", text, "not a number, cpu, gpu or auto");
+  }
+  return nproc;
+}
+
+absl::StatusOr<int> RanksFromFlag() {
+  LOCKSTEP_ASSIGN_OR_RETURN(const int nproc,
+                            ParseRanks(absl::GetFlag(FLAGS_nproc)));
+  if (nproc < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--nproc=", nproc, " is less than 1"));
+  }
+  if (nproc > kMostRanksOnHost) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--nproc=", nproc, " is more than ", kMostRanksOnHost));
+  }
+  return nproc;
+}
+
+// Checks the flags that torchrun has and that change nothing here.
+absl::Status CheckTorchrunFlags() {
+  const int nodes = absl::GetFlag(FLAGS_nnodes);
+  if (absl::GetFlag(FLAGS_standalone) && nodes != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--standalone is one node, but --nnodes is ", nodes));
+  }
+  const std::string backend = absl::GetFlag(FLAGS_rdzv_backend);
+  if (backend != "c10d" && backend != "static") {
+    return FlagError("rdzv_backend", backend,
+                     "not supported; write c10d, and --rdzv_endpoint=HOST:PORT "
+                     "of node 0");
+  }
+  const int restarts = absl::GetFlag(FLAGS_max_restarts);
+  if (restarts != 0) {
+    return FlagError("max_restarts", restarts,
+                     "not supported; write 0, and start a failed run again");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckFlags() {
-  const int nproc = absl::GetFlag(FLAGS_nproc);
   const auto wrong = [](const auto&... what) {
     return absl::InvalidArgumentError(absl::StrCat(what...));
   };
-  if (nproc < 1) return wrong("--nproc=", nproc, " is less than 1");
-  if (nproc > kMostRanksOnHost) {
-    return wrong("--nproc=", nproc, " is more than ", kMostRanksOnHost);
-  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckTorchrunFlags());
   const int nodes = absl::GetFlag(FLAGS_nnodes);
   LOCKSTEP_RETURN_IF_ERROR(CheckRange("--nnodes", nodes, 1, kMostNodes));
   LOCKSTEP_RETURN_IF_ERROR(
@@ -288,6 +349,9 @@ int Main(std::span<char* const> argv) {
   const std::optional<int> ended = BeginCommand(
       LaunchUsage(), std::span(pointers).first(arguments.size()), &command);
   if (ended.has_value()) return *ended;
+  const absl::StatusOr<int> ranks = RanksFromFlag();
+  if (!ranks.ok()) return Fail(kName, ranks.status());
+  const int nproc = *ranks;
   absl::Status status = CheckFlags();
   if (!status.ok()) return Fail(kName, status);
   if (command.empty()) {
@@ -296,7 +360,6 @@ int Main(std::span<char* const> argv) {
   }
   status = EnterUserDirectory();
   if (!status.ok()) return Fail(kName, status);
-  const int nproc = absl::GetFlag(FLAGS_nproc);
   const Deadline deadline(absl::GetFlag(FLAGS_timeout));
   absl::StatusOr<std::unique_ptr<NodeGroup>> nodes = JoinNodes(nproc);
   if (!nodes.ok()) {

@@ -455,6 +455,7 @@ TEST(LaunchTest, SaysWhatIsWrong) {
     std::vector<std::string> argv;
     int exit_status;
     std::string named;
+    Environment environment = {};
   } kCases[] = {
       {{kLaunch}, 2, "no command"},
       {{kLaunch, "--nproc=2", "--"}, 2, "no command"},
@@ -476,6 +477,23 @@ TEST(LaunchTest, SaysWhatIsWrong) {
        124,
        "lockstep: the time limit of 0.1 s was over; ranks 0-2 were stopped."},
       {Script(4097, "true"), 2, "--nproc=4097 is more than 4096"},
+      {{kLaunch, "--nproc-per-node=gpu", "true"},
+       2,
+       "--nproc=gpu: there is no GPU; write cpu or a number",
+       {{"CUDA_VISIBLE_DEVICES", ""}}},
+      {{kLaunch, "--nproc=gpu", "true"},
+       2,
+       "--nproc=gpu: CUDA_VISIBLE_DEVICES=\"x\" has an entry",
+       {{"CUDA_VISIBLE_DEVICES", "x"}}},
+      {Command({"--standalone", "--nnodes=2"}, {"true"}), 2,
+       "--standalone is one node, but --nnodes is 2"},
+      {Command({"--rdzv-backend=etcd-v2"}, {"true"}), 2,
+       "--rdzv_backend=etcd-v2: not supported; write c10d"},
+      {Command({"--max-restarts", "3"}, {"true"}), 2,
+       "--max_restarts=3: not supported; write 0"},
+      {Command({"--timeout=1"}, {"true"}), 2,
+       "launch: --timeout=1 has no unit; write 1s or 5m"},
+      {{kLaunch, "--nprocs=2", "true"}, 2, "did you mean --nproc?"},
       {Command({"--timeout=0"}, {"true"}), 2, "--timeout=0 is not more than 0"},
       {Command({"--nnodes=0"}, {"true"}), 2, "--nnodes: 0"},
       {Command({"--nnodes=2", "--node-rank=2"}, {"true"}), 2, "--node_rank: 2"},
@@ -490,10 +508,41 @@ TEST(LaunchTest, SaysWhatIsWrong) {
                   : "OpenSSL"},
   };
   for (const auto& test : kCases) {
-    const SubprocessResult run = RunToEnd(test.argv);
+    const SubprocessResult run = RunToEnd(test.argv, test.environment);
     EXPECT_EQ(run.exit_status, test.exit_status) << test.named;
     EXPECT_EQ(run.out, "");
     EXPECT_THAT(SortedLines(run.err), ElementsAre(HasSubstr(test.named)));
+  }
+}
+
+TEST(LaunchTest, TakesTorchrunsFlags) {
+  const auto lines = [](int ranks) {
+    return std::vector<std::string>(ranks, absl::StrCat(ranks, " ranks"));
+  };
+  const std::string script = "echo $WORLD_SIZE ranks";
+  const Environment no_gpu = {{"CUDA_VISIBLE_DEVICES", ""}};
+  const Environment gpus = {{"CUDA_VISIBLE_DEVICES", "0,3,5"}};
+  const int cores = UsableCores();
+  const struct {
+    std::vector<std::string> flags;
+    int ranks;
+    Environment environment;
+  } kCases[] = {
+      {{"--standalone", "--nproc-per-node=2"}, 2, {}},
+      {{"--rdzv-backend", "c10d", "--rdzv-id=7", "--nproc_per_node=1"}, 1, {}},
+      {{"--rdzv_backend=static", "--rdzv_id", "7", "--max-restarts=0",
+        "--max_restarts", "0", "--nproc=1"},
+       1,
+       {}},
+      {{"--nproc-per-node=cpu"}, cores, gpus},
+      {{"--nproc_per_node", "auto"}, cores, no_gpu},
+      {{"--nproc-per-node=auto"}, 3, gpus},
+      {{"--nproc-per-node=gpu"}, 3, gpus},
+  };
+  for (const auto& test : kCases) {
+    std::vector<std::string> flags = test.flags;
+    flags.push_back("--noprefix_output");
+    ExpectLines(flags, script, lines(test.ranks), test.environment);
   }
 }
 

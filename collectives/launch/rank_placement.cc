@@ -60,9 +60,11 @@ bool IsName(absl::string_view entry) {
   return false;
 }
 
+constexpr char kVariable[] = "CUDA_VISIBLE_DEVICES";
+
 absl::Status Bad(absl::string_view value, absl::string_view why) {
   return absl::InvalidArgumentError(
-      absl::StrCat("CUDA_VISIBLE_DEVICES=\"", value, "\" ", why));
+      absl::StrCat(kVariable, "=\"", value, "\" ", why));
 }
 
 absl::StatusOr<std::vector<std::string>> ParseVisible(
@@ -85,6 +87,16 @@ absl::StatusOr<std::vector<std::string>> ParseVisible(
       return Bad(value, absl::StrCat("has ", gpus.back(), " twice"));
     }
   }
+  return gpus;
+}
+
+// The GPUs that a value of CUDA_VISIBLE_DEVICES names; all of the host's for
+// nullopt.
+absl::StatusOr<std::vector<std::string>> VisibleGpus(
+    const std::optional<std::string>& visible, int gpus_on_host) {
+  if (visible.has_value()) return ParseVisible(*visible);
+  std::vector<std::string> gpus;
+  for (int i = 0; i < gpus_on_host; ++i) gpus.push_back(absl::StrCat(i));
   return gpus;
 }
 
@@ -141,7 +153,6 @@ int GpusOnHost() {
 
 absl::Status GiveGpus(const PlacementOptions& options,
                       std::vector<RankPlacement>& placements) {
-  constexpr char kVariable[] = "CUDA_VISIBLE_DEVICES";
   const absl::StatusOr<std::vector<std::string>> values =
       AssignGpus(static_cast<int>(placements.size()), options,
                  LookUpProcessEnvironment(kVariable), GpusOnHost());
@@ -194,15 +205,18 @@ std::vector<CoreShare> ShareCores(std::vector<Cpu> cpus, int ranks) {
   return shares;
 }
 
+absl::StatusOr<int> CountVisibleGpus() {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::vector<std::string> gpus,
+      VisibleGpus(LookUpProcessEnvironment(kVariable), GpusOnHost()));
+  return static_cast<int>(gpus.size());
+}
+
 absl::StatusOr<std::vector<std::string>> AssignGpus(
     int ranks, const PlacementOptions& options,
     const std::optional<std::string>& visible, int gpus_on_host) {
-  std::vector<std::string> gpus;
-  if (visible.has_value()) {
-    LOCKSTEP_ASSIGN_OR_RETURN(gpus, ParseVisible(*visible));
-  } else {
-    for (int i = 0; i < gpus_on_host; ++i) gpus.push_back(absl::StrCat(i));
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> gpus,
+                            VisibleGpus(visible, gpus_on_host));
   const int64_t count = static_cast<int64_t>(gpus.size());
   const int64_t n = options.gpus_per_rank;
   const int64_t needed = options.share_gpus ? n : n * ranks;

@@ -72,6 +72,11 @@ absl::StatusOr<std::vector<std::string>> AssignGpus(
     int ranks, const PlacementOptions& options,
     const std::optional<std::string>& visible, int gpus_on_host);
 
+// How many GPUs a program started here sees: the entries of
+// CUDA_VISIBLE_DEVICES, or all of this host's if that is not set. Error:
+// kInvalidArgument if the variable is not understood.
+absl::StatusOr<int> CountVisibleGpus();
+
 struct RankPlacement {
   Environment environment;  // OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES.
   std::vector<int> cpus;    // To be bound to; empty: not bound.
