@@ -11,9 +11,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -27,7 +29,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/files.h"
@@ -157,13 +158,16 @@ HostLookup::HostLookup(const Resolver& resolver, const std::string& host,
                        int port) {
   const SignalsBlocked blocked;
   thread_ = std::thread([resolver, host, port, answer = answer_] {
-    answer->addresses = resolver(host, port);
-    answer->is_there.Notify();
+    absl::StatusOr<std::vector<SocketAddress>> addresses = resolver(host, port);
+    const std::lock_guard<std::mutex> lock(answer->mutex);
+    answer->addresses = std::move(addresses);
+    answer->is_there = true;
+    answer->comes.notify_all();
   });
 }
 
 HostLookup::~HostLookup() {
-  if (answer_->is_there.HasBeenNotified()) {
+  if (Await(absl::ZeroDuration()) != nullptr) {
     thread_.join();
   } else {
     thread_.detach();
@@ -172,9 +176,13 @@ HostLookup::~HostLookup() {
 
 const absl::StatusOr<std::vector<SocketAddress>>* HostLookup::Await(
     absl::Duration limit) {
-  return answer_->is_there.WaitForNotificationWithTimeout(limit)
-             ? &answer_->addresses
-             : nullptr;
+  const Deadline deadline(limit);
+  std::unique_lock<std::mutex> lock(answer_->mutex);
+  while (!answer_->is_there && !deadline.passed()) {
+    answer_->comes.wait_for(
+        lock, std::chrono::milliseconds(PollMilliseconds(deadline)));
+  }
+  return answer_->is_there ? &answer_->addresses : nullptr;
 }
 
 absl::StatusOr<OwnedFd> Listen(const SocketAddress& address) {

@@ -12,18 +12,17 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
@@ -124,7 +123,7 @@ class RendezvousHost {
 
   // Calls RendezvousServer::AbsentRanks. For any thread.
   std::string AbsentRanks() {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     return server_.AbsentRanks();
   }
 
@@ -151,7 +150,7 @@ class RendezvousHost {
     limit = std::min(limit, PrepareWait(waiting, ids));
     const int ready =
         poll(waiting.data(), waiting.size(), PollMilliseconds(Deadline(limit)));
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     if (ready > 0) {
       // Who is there before who comes, which may send the oldest away.
       for (size_t i = 0; i < ids.size(); ++i) {
@@ -171,7 +170,7 @@ class RendezvousHost {
   // Returns the time until the server has something to do.
   absl::Duration PrepareWait(std::vector<pollfd>& waiting,
                              std::vector<SessionId>& ids) {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [id, socket] : sockets_) {
       const bool sends = !server_.Output(id).empty();
       waiting.push_back({socket.get(),
@@ -185,8 +184,7 @@ class RendezvousHost {
     return server_.NextTick() - Now();
   }
 
-  void AcceptFrom(const OwnedFd& listener)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void AcceptFrom(const OwnedFd& listener) {
     absl::StatusOr<std::optional<OwnedFd>> socket = Accept(listener);
     if (!socket.ok()) {
       // No descriptors are left: who has not joined gives one back.
@@ -204,16 +202,14 @@ class RendezvousHost {
     sockets_[server_.AddStranger(Now(), *nonce)] = *std::move(*socket);
   }
 
-  void ReceiveFrom(SessionId id, const OwnedFd& socket)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void ReceiveFrom(SessionId id, const OwnedFd& socket) {
     const std::optional<size_t> size = ReceiveSome(socket, buffer_);
     if (!size.has_value()) return End(id);
     server_.Receive(id, absl::string_view(buffer_.data(), *size));
   }
 
   // Sends what can be sent now; false if the session has ended.
-  bool Flush(SessionId id, const OwnedFd& socket)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  bool Flush(SessionId id, const OwnedFd& socket) {
     while (true) {
       const absl::string_view output = server_.Output(id);
       if (output.empty()) return !server_.ShouldClose(id);
@@ -224,7 +220,7 @@ class RendezvousHost {
     }
   }
 
-  void FlushAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void FlushAll() {
     std::vector<SessionId> ended;
     for (const auto& [id, socket] : sockets_) {
       if (!Flush(id, socket)) ended.push_back(id);
@@ -233,20 +229,22 @@ class RendezvousHost {
   }
 
   bool AllSent() {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     for (const auto& [id, socket] : sockets_) {
       if (!server_.Output(id).empty()) return false;
     }
     return true;
   }
 
-  void End(SessionId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void End(SessionId id) {
     server_.Disconnect(id);
     sockets_.erase(id);
   }
 
-  absl::Mutex mutex_;
-  RendezvousServer server_ ABSL_GUARDED_BY(mutex_);
+  // Guards server_. Not absl::Mutex: ThreadSanitizer does not see into the
+  // distribution's abseil.
+  std::mutex mutex_;
+  RendezvousServer server_;
   std::vector<OwnedFd> listeners_;
   std::map<SessionId, OwnedFd> sockets_;
   const SessionId rank_zero_;

@@ -14,7 +14,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <random>
 #include <set>
@@ -23,14 +25,11 @@
 #include <utility>
 #include <vector>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
@@ -321,30 +320,31 @@ class Told {
   void ListenTo(TcpRendezvousOptions& options) {
     options.tell_every = absl::Milliseconds(20);
     options.tell = [this](const std::string& line) {
-      const absl::MutexLock lock(&mutex_);
+      const std::lock_guard<std::mutex> lock(mutex_);
       lines_.push_back(line);
     };
   }
   std::vector<std::string> lines() {
-    const absl::MutexLock lock(&mutex_);
+    const std::lock_guard<std::mutex> lock(mutex_);
     return lines_;
   }
   // Waits for a line that ends in `text`.
   void Await(const std::string& text) {
-    const auto is_told = [&] {
-      mutex_.AssertHeld();
-      return std::any_of(
-          lines_.begin(), lines_.end(),
+    const Deadline deadline(kPatience);
+    bool is_told = false;
+    while (!is_told && !deadline.passed()) {
+      const std::vector<std::string> told = lines();
+      is_told = std::any_of(
+          told.begin(), told.end(),
           [&](const std::string& line) { return absl::EndsWith(line, text); });
-    };
-    const absl::MutexLock lock(&mutex_);
-    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&is_told), kPatience))
-        << text;
+      if (!is_told) absl::SleepFor(absl::Milliseconds(1));
+    }
+    EXPECT_TRUE(is_told) << text;
   }
 
  private:
-  absl::Mutex mutex_;
-  std::vector<std::string> lines_ ABSL_GUARDED_BY(mutex_);
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
 };
 
 TEST(TcpRendezvousTest, TellsAtOnceAndAgainForWhomARankWaits) {
@@ -413,10 +413,10 @@ TEST(TcpRendezvousTest, AsksAgainIfTheResolverCannotAnswerAndSaysSo) {
 }
 
 TEST(TcpRendezvousTest, GivesUpAResolverAtTheDeadline) {
-  absl::Notification ends, has_ended;
+  std::promise<void> ends, has_ended;
   const Resolver silent = [&](const std::string&, int) {
-    ends.WaitForNotification();
-    has_ended.Notify();
+    ends.get_future().wait();
+    has_ended.set_value();
     return absl::UnavailableError("late");
   };
   const Resolver busy = [](const std::string&, int) {
@@ -441,8 +441,9 @@ TEST(TcpRendezvousTest, GivesUpAResolverAtTheDeadline) {
                 testing::Contains(absl::StrCat(
                     "rank 1 waits for rank 0 at host0:7 (", trouble, ")")));
   }
-  ends.Notify();
-  EXPECT_TRUE(has_ended.WaitForNotificationWithTimeout(kPatience));
+  ends.set_value();
+  EXPECT_EQ(has_ended.get_future().wait_for(absl::ToChronoSeconds(kPatience)),
+            std::future_status::ready);
 }
 
 TEST(TcpRendezvousTest, EveryRankIsToldWhoDidNotComeAndKeepsTheError) {
