@@ -178,7 +178,7 @@ TEST(UsageTextTest, NamesTheFlagThatIsListedOrDefinedAlone) {
                                          "the usage lists --notest_number, "
                                          "which is not a flag"));
   usage.sections = ExampleUsage().sections;
-  usage.sections[0].flags = "test_number";
+  usage.sections[0].flags = "test_number test_time";
   EXPECT_THAT(UsageText(usage), StatusIs(absl::StatusCode::kInternal,
                                          "the usage does not list --ranks"));
 }
