@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <optional>
 #include <set>
 #include <span>
@@ -25,6 +26,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 
@@ -55,10 +57,13 @@ absl::CommandLineFlag* FindNegatedFlag(absl::string_view name) {
   return flag != nullptr && flag->IsOfType<bool>() ? flag : nullptr;
 }
 
+bool IsInternal(const absl::CommandLineFlag& flag) {
+  return absl::StartsWith(flag.Help(), "internal:");
+}
+
 // Whether users may set the flag: abseil's own and internal ones are not shown.
 bool IsForUsers(const absl::CommandLineFlag& flag) {
-  return !absl::StartsWith(flag.Help(), "internal:") &&
-         !absl::StrContains(flag.Filename(), "absl/");
+  return !IsInternal(flag) && !absl::StrContains(flag.Filename(), "absl/");
 }
 
 // The fewest insertions, removals and replacements of letters, and swaps of two
@@ -85,9 +90,20 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return rows[a.size()][b.size()];
 }
 
+// The flag that has this name, or this alias; null if there is none.
+absl::CommandLineFlag* FindFlag(const Usage& usage, absl::string_view name) {
+  absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+  if (flag != nullptr) return flag;
+  for (const auto& [alias, own_name] : usage.aliases) {
+    if (alias == name) return absl::FindCommandLineFlag(own_name);
+  }
+  return nullptr;
+}
+
 // Returns what a user may write behind two dashes, sorted.
-std::vector<std::string> FlagNames() {
+std::vector<std::string> FlagNames(const Usage& usage) {
   std::vector<std::string> names;
+  for (const auto& [alias, own_name] : usage.aliases) names.push_back(alias);
   for (const auto& [name, flag] : absl::GetAllFlags()) {
     if (!IsForUsers(*flag)) continue;
     names.emplace_back(name);
@@ -99,10 +115,10 @@ std::vector<std::string> FlagNames() {
 
 // The flag that a user who wrote `name` probably means: one that differs in at
 // most a third of its letters. "" if there is none.
-std::string NearestFlag(absl::string_view name) {
+std::string NearestFlag(const Usage& usage, absl::string_view name) {
   std::string nearest;
   size_t least = name.size() / 3 + 1;
-  for (const std::string& candidate : FlagNames()) {
+  for (const std::string& candidate : FlagNames(usage)) {
     const size_t distance = EditDistance(name, candidate);
     if (distance >= least) continue;
     nearest = candidate;
@@ -112,38 +128,63 @@ std::string NearestFlag(absl::string_view name) {
 }
 
 // argument: as the user wrote it, up to its value.
-absl::Status UnknownFlag(absl::string_view argument) {
+absl::Status UnknownFlag(const Usage& usage, absl::string_view argument) {
   const absl::string_view name =
       argument.substr(absl::StartsWith(argument, "--") ? 2 : 1);
   if (name.size() <= 1) {
     return absl::InvalidArgumentError(
         absl::StrCat(argument, " is not a flag, or needs a value; see --help"));
   }
-  const std::string nearest = NearestFlag(name);
+  const std::string nearest = NearestFlag(usage, FlagName(argument));
   return absl::InvalidArgumentError(absl::StrCat(
       "--", name, " is not a flag; ",
       nearest.empty() ? "see --help"
                       : absl::StrCat("did you mean --", nearest, "?")));
 }
 
-// Sets the flag at arguments[0]; returns how many arguments that took.
-absl::StatusOr<size_t> ParseFlag(std::span<const std::string> arguments) {
-  const std::string text =
-      arguments[0].substr(absl::StartsWith(arguments[0], "--") ? 2 : 1);
-  const size_t equals = text.find('=');
-  const std::string name =
-      arguments[0] == "-h" ? "help" : text.substr(0, equals);
-  const std::string written = arguments[0].substr(0, arguments[0].find('='));
-  absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
-  if (equals != std::string::npos) {
-    if (flag == nullptr) return UnknownFlag(written);
-    LOCKSTEP_RETURN_IF_ERROR(SetFlag(*flag, text.substr(equals + 1)));
+// Sets the flags of one command line.
+class FlagParser {
+ public:
+  explicit FlagParser(const Usage& usage) : usage_(usage) {}
+
+  // Sets the flag at arguments[0]; returns how many arguments that took.
+  absl::StatusOr<size_t> Parse(std::span<const std::string> arguments);
+
+ private:
+  // Error: kInvalidArgument if the flag was set by another name.
+  absl::Status CheckName(const absl::CommandLineFlag& flag,
+                         const std::string& name);
+
+  const Usage& usage_;
+  std::map<std::string, std::string> typed_names_;  // By the flag's own name.
+};
+
+absl::Status FlagParser::CheckName(const absl::CommandLineFlag& flag,
+                                   const std::string& name) {
+  // The flags before this one are a user's, and the program adds others.
+  if (IsInternal(flag)) typed_names_.clear();
+  const std::string& first =
+      typed_names_.try_emplace(std::string(flag.Name()), name).first->second;
+  if (first == name) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "--", first, " and --", name, " are one flag; give only one of them"));
+}
+
+absl::StatusOr<size_t> FlagParser::Parse(
+    std::span<const std::string> arguments) {
+  const size_t equals = arguments[0].find('=');
+  const std::string written = arguments[0].substr(0, equals);
+  const std::string name = written == "-h" ? "help" : FlagName(written);
+  absl::CommandLineFlag* flag = FindFlag(usage_, name);
+  if (flag == nullptr) {
+    flag = equals == std::string::npos ? FindNegatedFlag(name) : nullptr;
+    if (flag == nullptr) return UnknownFlag(usage_, written);
+    LOCKSTEP_RETURN_IF_ERROR(SetFlag(*flag, "false"));
     return 1;
   }
-  if (flag == nullptr) {
-    flag = FindNegatedFlag(name);
-    if (flag == nullptr) return UnknownFlag(written);
-    LOCKSTEP_RETURN_IF_ERROR(SetFlag(*flag, "false"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckName(*flag, name));
+  if (equals != std::string::npos) {
+    LOCKSTEP_RETURN_IF_ERROR(SetFlag(*flag, arguments[0].substr(equals + 1)));
     return 1;
   }
   if (flag->IsOfType<bool>()) {
@@ -162,14 +203,15 @@ absl::StatusOr<size_t> ParseFlag(std::span<const std::string> arguments) {
 // absl::ParseCommandLine takes flags from anywhere and exits by itself; here
 // the command's own flags stay its own, and the caller chooses the exit status.
 absl::StatusOr<std::vector<std::string>> ParseFlagsBeforeCommand(
-    std::span<const std::string> arguments) {
+    const Usage& usage, std::span<const std::string> arguments) {
+  FlagParser parser(usage);
   while (!arguments.empty()) {
     if (arguments[0] == "--") {
       arguments = arguments.subspan(1);
       break;
     }
     if (!absl::StartsWith(arguments[0], "-") || arguments[0] == "-") break;
-    LOCKSTEP_ASSIGN_OR_RETURN(const size_t taken, ParseFlag(arguments));
+    LOCKSTEP_ASSIGN_OR_RETURN(const size_t taken, parser.Parse(arguments));
     arguments = arguments.subspan(taken);
   }
   return std::vector<std::string>(arguments.begin(), arguments.end());
@@ -198,6 +240,16 @@ std::string FlagText(absl::string_view shown, absl::string_view help) {
   return text;
 }
 
+// The line that names the flag's aliases; "" if there is none.
+std::string AliasesText(const Usage& usage, absl::string_view flag) {
+  std::string text;
+  for (const auto& [alias, own_name] : usage.aliases) {
+    if (own_name != flag) continue;
+    absl::StrAppend(&text, text.empty() ? "\nalso --" : ", --", alias);
+  }
+  return text;
+}
+
 // The flag that `entry` of a section shows; adds its name to `listed`.
 absl::StatusOr<std::string> EntryText(const Usage& usage,
                                       const std::string& entry,
@@ -213,7 +265,23 @@ absl::StatusOr<std::string> EntryText(const Usage& usage,
   return FlagText(name != entry || flag->IsOfType<bool>()
                       ? entry
                       : absl::StrCat(name, "=", flag->DefaultValue()),
-                  absl::StrReplaceAll(flag->Help(), usage.words));
+                  absl::StrCat(absl::StrReplaceAll(flag->Help(), usage.words),
+                               AliasesText(usage, flag->Name())));
+}
+
+absl::Status CheckAliases(const Usage& usage) {
+  for (const auto& [alias, own_name] : usage.aliases) {
+    if (absl::FindCommandLineFlag(alias) != nullptr) {
+      return absl::InternalError(
+          absl::StrCat("the usage's alias --", alias, " is a flag"));
+    }
+    if (absl::FindCommandLineFlag(own_name) == nullptr) {
+      return absl::InternalError(absl::StrCat("the usage's alias --", alias,
+                                              " is of --", own_name,
+                                              ", which is not a flag"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckAllListed(const std::set<std::string>& listed) {
@@ -260,6 +328,7 @@ std::string WrapText(absl::string_view text, int columns, int margin) {
 }
 
 absl::StatusOr<std::string> UsageText(const Usage& usage) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckAliases(usage));
   std::set<std::string> listed;
   std::string text = usage.introduction;
   for (const Usage::Section& section : usage.sections) {
@@ -277,10 +346,17 @@ absl::StatusOr<std::string> UsageText(const Usage& usage) {
   return absl::StrCat(text, "\n", usage.ending);
 }
 
+std::string FlagName(absl::string_view argument) {
+  if (!absl::ConsumePrefix(&argument, "-")) return "";
+  absl::ConsumePrefix(&argument, "-");
+  return absl::StrReplaceAll(argument.substr(0, argument.find('=')),
+                             {{"-", "_"}});
+}
+
 std::optional<int> BeginCommand(const Usage& usage, std::span<char* const> argv,
                                 std::vector<std::string>* command) {
   absl::StatusOr<std::vector<std::string>> rest = ParseFlagsBeforeCommand(
-      std::vector<std::string>(argv.begin() + 1, argv.end()));
+      usage, std::vector<std::string>(argv.begin() + 1, argv.end()));
   if (rest.ok() && !rest->empty() && command == nullptr) {
     rest = absl::InvalidArgumentError(
         absl::StrCat("'", (*rest)[0], "' is not a flag; see --help"));

@@ -113,6 +113,10 @@ struct Usage {
   // What replaces the words in braces in the help of flags that several
   // commands have: {"{name}", "scaling"}.
   std::vector<std::pair<std::string, std::string>> words = {};
+
+  // Further names of flags: {"nproc", "world_size"} makes --nproc=2 the same as
+  // --world_size=2.
+  std::vector<std::pair<std::string, std::string>> aliases = {};
 };
 
 // The introduction, the sections, and the ending, separated by empty lines.
@@ -120,14 +124,22 @@ struct Usage {
 // that help begins a new line, and where a line has two spaces, as after an
 // item of a list, what follows them keeps to the column where it begins.
 //
-// Errors: kInternal, naming the flag, if a flag of a section does not exist,
-// or if no section tells of a flag that exists. The help of a flag that is not
-// for users begins with "internal:".
+// Errors: kInternal, naming the flag, if a flag of a section or of an alias
+// does not exist, if an alias is the name of a flag, or if no section tells of
+// a flag that exists. The help of a flag that is not for users begins with
+// "internal:".
 absl::StatusOr<std::string> UsageText(const Usage& usage);
+
+// The name of the flag that `argument` is, with underscores for dashes:
+// "node_rank" for "--node-rank=1". "" if `argument` does not begin with a dash.
+std::string FlagName(absl::string_view argument);
 
 // Sets the flags from the command line; argv[0] is the program. Flags are
 // written --name=value, --name value, and --name or --noname for booleans, and
-// end at the first "--", or at the first argument that is not a flag. Returns
+// end at the first "--", or at the first argument that is not a flag. One dash
+// will do, and names may have dashes for underscores. Two names of one flag are
+// an error, unless an internal flag stands between them: a program that starts
+// itself as its ranks adds flags to those of its user. Returns
 // nullopt if the command goes on, and the exit status if it ends here: 0 after
 // printing the usage for --help or -h, which this adds to the command's flags;
 // kUsageError after naming the unknown flag, and the flag that its name is

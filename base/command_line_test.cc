@@ -142,7 +142,8 @@ Usage ExampleUsage() {
                        {"", "test_switch notest_prefix"},
                        {"", "a_flag_with_a_long_name help"}},
           .ending = "Exit status: 0.\n",
-          .words = {{"{whom}", "its user"}}};
+          .words = {{"{whom}", "its user"}},
+          .aliases = {{"people", "ranks"}, {"head_count", "ranks"}}};
 }
 
 TEST(UsageTextTest, ShowsEachFlagWithItsDefaultAndItsHelp) {
@@ -154,6 +155,7 @@ numbers
   --test_number=7          a number, of which more is said here than fits in one
                            line of the usage, for its user
   --ranks=N                a flag of the command
+                           also --people, --head_count
   --test_time=1s           a time
 
   --test_switch            a switch
@@ -181,6 +183,26 @@ TEST(UsageTextTest, NamesTheFlagThatIsListedOrDefinedAlone) {
   usage.sections[0].flags = "test_number test_time";
   EXPECT_THAT(UsageText(usage), StatusIs(absl::StatusCode::kInternal,
                                          "the usage does not list --ranks"));
+}
+
+TEST(UsageTextTest, RefusesAnAliasThatIsAFlagOrOfNone) {
+  Usage usage = ExampleUsage();
+  usage.aliases = {{"test_switch", "ranks"}};
+  EXPECT_THAT(UsageText(usage),
+              StatusIs(absl::StatusCode::kInternal,
+                       "the usage's alias --test_switch is a flag"));
+  usage.aliases = {{"people", "nobody"}};
+  EXPECT_THAT(UsageText(usage), StatusIs(absl::StatusCode::kInternal,
+                                         "the usage's alias --people is of "
+                                         "--nobody, which is not a flag"));
+}
+
+TEST(FlagNameTest, HasUnderscoresAndNoValue) {
+  EXPECT_EQ(FlagName("--node-rank=a-b=c"), "node_rank");
+  EXPECT_EQ(FlagName("-node_rank"), "node_rank");
+  for (const char* other : {"", "-", "--", "node_rank=1"}) {
+    EXPECT_EQ(FlagName(other), "") << other;
+  }
 }
 
 struct Began {
@@ -246,6 +268,44 @@ TEST_F(BeginCommandTest, GoesOnWithTheFlagsSet) {
   EXPECT_EQ(absl::GetFlag(FLAGS_ranks), 5);
 }
 
+TEST_F(BeginCommandTest, TakesAliasesAndDashesAsItTakesTheFlag) {
+  const std::vector<std::vector<std::string>> kCases = {
+      {"--people=5"},
+      {"--people", "5"},
+      {"-people=5"},
+      {"-people", "5"},
+      {"--head-count=5"},
+      {"-head-count", "5"},
+      {"--head_count=4", "--head-count", "5"},
+      {"--test-number=3", "--ranks=5"},
+  };
+  for (const std::vector<std::string>& arguments : kCases) {
+    absl::SetFlag(&FLAGS_ranks, 0);
+    const Began began = Begin(arguments);
+    EXPECT_EQ(began.status, std::nullopt) << began.err;
+    EXPECT_EQ(absl::GetFlag(FLAGS_ranks), 5) << arguments[0];
+  }
+}
+
+// The value of a flag and the command's own flags stay as they are.
+TEST_F(BeginCommandTest, TakesNoAliasWhereThereIsNoFlag) {
+  std::vector<std::string> command;
+  const std::vector<std::string> run = {"run", "--people=4", "--head-count"};
+  std::vector<std::string> arguments = {"--a-flag-with-a-long-name", "--people",
+                                        "--people", "5"};
+  arguments.insert(arguments.end(), run.begin(), run.end());
+  EXPECT_EQ(Begin(arguments, ExampleUsage(), &command).status, std::nullopt);
+  EXPECT_EQ(absl::GetFlag(FLAGS_a_flag_with_a_long_name), "--people");
+  EXPECT_EQ(absl::GetFlag(FLAGS_ranks), 5);
+  EXPECT_EQ(command, run);
+}
+
+TEST_F(BeginCommandTest, ReadsWhatAProgramAddsToItsUsersFlags) {
+  const Began began = Begin({"--people=4", "--secret=s", "--ranks=5"});
+  EXPECT_EQ(began.status, std::nullopt) << began.err;
+  EXPECT_EQ(absl::GetFlag(FLAGS_ranks), 5);
+}
+
 TEST_F(BeginCommandTest, NamesFlagAtFault) {
   const struct {
     std::vector<std::string> arguments;
@@ -263,7 +323,15 @@ TEST_F(BeginCommandTest, NamesFlagAtFault) {
       {{"run"}, "'run' is not a flag"},
       {{"--", "run"}, "'run' is not a flag"},
       {{"--rank=5"}, "--rank is not a flag; did you mean --ranks?"},
-      {{"--test-number", "5"}, "did you mean --test_number?"},
+      {{"--test-nubmer", "5"}, "did you mean --test_number?"},
+      {{"--head-cuont=5"}, "did you mean --head_count?"},
+      {{"--peopel", "5"}, "--peopel is not a flag; did you mean --people?"},
+      {{"--people"}, "--people needs a value"},
+      {{"--people=five"}, "--ranks=five"},
+      {{"--nopeople"}, "--nopeople is not a flag; did you mean --people?"},
+      {{"--people=5", "--ranks", "5"},
+       "--people and --ranks are one flag; give only one of them"},
+      {{"--head-count", "5", "-people=6"}, "--head_count and --people are one"},
       {{"-test_nubmer=5"},
        "--test_nubmer is not a flag; did you mean --test_n"},
       {{"--notest_swich"}, "did you mean --notest_switch?"},
