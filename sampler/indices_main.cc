@@ -67,7 +67,8 @@ a line, or with --batch_size one batch a line.
                    {"what is printed", "batch_size=B drop_last start_index"}},
       .ending =
           R"(Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
-)"};
+)",
+      .aliases = {{"nproc", "num_replicas"}, {"world_size", "num_replicas"}}};
 }
 
 // What is wrong with a flag: `what` begins with its name, as the samplers'

@@ -39,6 +39,14 @@ TEST(IndicesTest, PrintsWhatARankDraws) {
             "4 5\n0\n");
 }
 
+TEST(IndicesTest, TakesTheNumberOfRanksByAnyOfItsNames) {
+  for (const char* ranks : {"--nproc=4", "--world_size 4", "--world-size=4"}) {
+    EXPECT_EQ(OutputOf(absl::StrCat("--dataset_size=9 --rank=3 ", ranks)),
+              "3\n7\n2\n")
+        << ranks;
+  }
+}
+
 // torch.randperm(11) from seed 0 and from seed 1; numpy's for epoch 0.
 TEST(IndicesTest, Shuffles) {
   const std::string one = "--dataset_size=10 --batch_size=10 --shuffle ";
@@ -123,6 +131,8 @@ TEST(IndicesTest, ExplainsItsFlagsAndNamesOneThatIsWrong) {
       {"--dataset_size=3000000000 --shuffle", "--dataset_size is 3000000000"},
       {"--dataset_size=9 --semantics=tf", "--semantics: 'tf' is not one of"},
       {"--dataset_size=9 --num_replicas=0", "--num_replicas is 0"},
+      {"--dataset_size=9 --nproc=0", "--num_replicas is 0"},
+      {"--nproc=2 --num_replicas=2", "--nproc and --num_replicas are one flag"},
       {"--dataset_size=9 --rank=1", "--rank is 1, must be in [0, 1)"},
       {"--dataset_size=9 --num_replicas=2 --rank=-1", "--rank is -1"},
       {"--dataset_size=9 --batch_size=0", "--batch_size is '0'"},

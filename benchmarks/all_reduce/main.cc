@@ -112,7 +112,8 @@ the ranks of `processes` and `nccl` are theirs, and rank 0 alone prints.
 Exit status: 0 if all went well, or on GPUs memory did not last, and every
 answer was right, 2 for a wrong flag, 1 for anything else.
 )"),
-      .words = OutputWords(kName, /*folder=*/"")};
+      .words = OutputWords(kName, /*folder=*/""),
+      .aliases = {{"nproc", "world_size"}}};
 }
 
 constexpr int64_t kDefaultMaxBytes = 1 << 30;

@@ -708,6 +708,7 @@ TEST(AllReduceCommandTest, RunsAsTheRanksOfALauncher) {
 TEST(AllReduceCommandTest, NamesAFlagThatIsWrong) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"--world_size=0", "--world_size: 0"},
+      {"--nproc=0", "--world_size: 0"},
       {"--world_size=65", "--world_size: 65"},
       {"--world_size=two", "--world_size=two"},
       {"--backend=cuda",

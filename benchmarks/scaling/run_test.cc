@@ -576,7 +576,7 @@ void ExpectWholeReport(const CommandOutcome& outcome, const std::string& folder,
 }
 
 constexpr char kSmall[] =
-    " --steps=3 --rounds=1 --warmup_steps=1 --world_sizes=1,2 --batch_size=16";
+    " --steps=3 --rounds=1 --warmup_steps=1 --nproc=1,2 --batch_size=16";
 
 // By default into the folder where `bazel run` was called, and nothing else
 // there or among temporary files.
@@ -679,7 +679,7 @@ TEST(ScalingTest, MeasuresPyTorchAndTheBoundSideBySide) {
 TEST(ScalingTest, TrainsByDistributedDataParallelIfThereIsPyTorch) {
   const CommandOutcome outcome = RunScaling(absl::StrCat(
       "--data_dir=", MakeDataFolder(), " --model=lenet_bn --backend=ddp",
-      " --mode=weak --output_dir=", TestPath(""), kSmall, " --world_sizes=2"));
+      " --mode=weak --output_dir=", TestPath(""), kSmall, " --nproc=2"));
   if (outcome.exit_status == 2) {
     EXPECT_THAT(outcome.output, StartsWith("scaling: --backend=ddp: "));
     return;
@@ -737,6 +737,7 @@ TEST(ScalingTest, WarnsOfMoreRanksThanCores) {
 TEST(ScalingTest, NamesAFlagThatIsWrong) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"--world_sizes=0", "--world_sizes: '0'"},
+      {"--world_size=0", "--world_sizes: '0'"},
       {"--world_sizes=1,x", "--world_sizes: 'x'"},
       {"--mode=medium", "--mode: 'medium'"},
       {"--backend=processes,cuda", "--backend: 'cuda'"},

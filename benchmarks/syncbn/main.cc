@@ -106,7 +106,8 @@ table and writes a report.
 Exit status: 0 if all went well and nothing that was checked is wrong, whatever
 the bar; 2 for a wrong flag, 1 for anything else.
 )"),
-      .words = OutputWords(kName, kFolder)};
+      .words = OutputWords(kName, kFolder),
+      .aliases = {{"nproc", "world_size"}}};
 }
 
 absl::StatusOr<SyncBnSettings> SettingsFromFlags() {

@@ -578,6 +578,7 @@ TEST(SyncBnCommandTest, NamesAFlagThatIsWrong) {
       {"--network=lenet", "--network: 'lenet'"},
       {"--shapes= --network=none", "--shapes: empty"},
       {"--world_size=0", "--world_size: 0"},
+      {"--nproc=0", "--world_size: 0"},
       {"--world_size=65", "--world_size: 65"},
       {"--world_size=two", "--world_size=two"},
       {"--backend=mpi",

@@ -11,10 +11,8 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/reflection.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -24,7 +22,6 @@
 #include "base/deadline.h"
 #include "base/process.h"
 #include "base/status_macros.h"
-#include "base/subprocess.h"
 #include "collectives/launch/create_group.h"
 #include "collectives/launch/launcher.h"
 #include "collectives/launch/node_group.h"
@@ -62,6 +59,8 @@ ABSL_FLAG(std::string, rdzv_endpoint, "",
           "launchers meet; the same for all");
 ABSL_FLAG(std::string, master_addr, "", "the same, HOST alone");
 ABSL_FLAG(int, master_port, 29400, "and PORT");
+ABSL_FLAG(bool, no_python, false,
+          "not needed: COMMAND is any program, as without this flag");
 ABSL_FLAG(bool, standalone, false, "one node, as without this flag");
 ABSL_FLAG(std::string, rdzv_backend, "c10d",
           "c10d or static, which are one here; etcd is not supported");
@@ -98,14 +97,15 @@ several hosts, start a launcher on each: they share out the ranks.
   launch --nnodes=2 --node_rank=0 --rdzv_endpoint=host0:29400 -- ./train
   launch --nnodes=2 --node_rank=1 --rdzv_endpoint=host0:29400 -- ./train
 )",
-      .sections = {{"Flags:",
-                    "nproc=N log_dir=DIR noprefix_output bind_cores "
-                    "gpus_per_rank=N share_gpus timeout=TIME help"},
-                   {"On several nodes:",
-                    "nnodes=1 node_rank=0 rdzv_endpoint=HOST:PORT "
-                    "master_addr=HOST master_port"},
-                   {"For commands written for torchrun:",
-                    "standalone rdzv_backend rdzv_id=ID max_restarts"}},
+      .sections =
+          {{"Flags:",
+            "nproc=N log_dir=DIR noprefix_output bind_cores "
+            "gpus_per_rank=N share_gpus timeout=TIME help"},
+           {"On several nodes:",
+            "nnodes=1 node_rank=0 rdzv_endpoint=HOST:PORT "
+            "master_addr=HOST master_port"},
+           {"For commands written for torchrun:",
+            "no_python standalone rdzv_backend rdzv_id=ID max_restarts"}},
       .ending =
           R"(torchrun's spellings, --nproc-per-node, --node-rank and the like, do too.
 Off loopback the launchers, and ranks that form a group, need a token, by which
@@ -136,7 +136,8 @@ Exit status: 0 if every rank exits with 0; else that of the first rank to fail,
 or 128 + N if signal N killed it. 124: the time was up. 2: wrong usage. 126:
 COMMAND cannot be run. 127: COMMAND not found. 1: anything else that keeps the
 ranks from running.
-)"};
+)",
+      .aliases = {{"world_size", "nproc"}, {"nproc_per_node", "nproc"}}};
 }
 
 int ExitStatusOf(const absl::Status& error) {
@@ -304,13 +305,20 @@ absl::Status CheckTorchrunFlags() {
   return absl::OkStatus();
 }
 
-absl::Status CheckFlags() {
+// flags: as the user typed them.
+absl::Status CheckFlags(std::span<char* const> flags) {
   const auto wrong = [](const auto&... what) {
     return absl::InvalidArgumentError(absl::StrCat(what...));
   };
   LOCKSTEP_RETURN_IF_ERROR(CheckTorchrunFlags());
   const int nodes = absl::GetFlag(FLAGS_nnodes);
   LOCKSTEP_RETURN_IF_ERROR(CheckRange("--nnodes", nodes, 1, kMostNodes));
+  const bool has_world_size = std::ranges::any_of(
+      flags, [](const char* flag) { return FlagName(flag) == "world_size"; });
+  if (nodes != 1 && has_world_size) {
+    return wrong("--world_size is the number of ranks on all nodes, but ",
+                 "--nnodes is ", nodes, "; use --nproc, per node");
+  }
   LOCKSTEP_RETURN_IF_ERROR(
       CheckRange("--node_rank", absl::GetFlag(FLAGS_node_rank), 0, nodes - 1));
   const absl::Duration timeout = absl::GetFlag(FLAGS_timeout);
@@ -321,38 +329,15 @@ absl::Status CheckFlags() {
   return absl::OkStatus();
 }
 
-// The arguments with torchrun's names for flags as ours: dashes for
-// underscores, and nproc_per_node. Only those of flags: they end at "--", or at
-// the first argument that is neither a flag nor the value of one.
-std::vector<std::string> WithOwnNames(std::span<char* const> argv) {
-  std::vector<std::string> arguments(argv.begin(), argv.end());
-  for (size_t i = 1; i < arguments.size(); ++i) {
-    std::string& argument = arguments[i];
-    if (!absl::StartsWith(argument, "--") || argument == "--") break;
-    const size_t equals = std::min(argument.find('='), argument.size());
-    std::string name = argument.substr(2, equals - 2);
-    std::replace(name.begin(), name.end(), '-', '_');
-    if (name == "nproc_per_node") name = "nproc";
-    argument = absl::StrCat("--", name, argument.substr(equals));
-    const auto* const flag = absl::FindCommandLineFlag(name);
-    const bool takes_next =
-        equals == argument.size() && flag != nullptr && !flag->IsOfType<bool>();
-    if (takes_next) ++i;
-  }
-  return arguments;
-}
-
 int Main(std::span<char* const> argv) {
   std::vector<std::string> command;
-  const std::vector<std::string> arguments = WithOwnNames(argv);
-  const std::vector<char*> pointers = ExecPointers(arguments);
-  const std::optional<int> ended = BeginCommand(
-      LaunchUsage(), std::span(pointers).first(arguments.size()), &command);
+  const std::optional<int> ended = BeginCommand(LaunchUsage(), argv, &command);
   if (ended.has_value()) return *ended;
   const absl::StatusOr<int> ranks = RanksFromFlag();
   if (!ranks.ok()) return Fail(kName, ranks.status());
   const int nproc = *ranks;
-  absl::Status status = CheckFlags();
+  absl::Status status =
+      CheckFlags(argv.subspan(1, argv.size() - 1 - command.size()));
   if (!status.ok()) return Fail(kName, status);
   if (command.empty()) {
     Fail(kName, absl::NotFoundError("no command to launch; see --help"));

@@ -494,6 +494,11 @@ TEST(LaunchTest, SaysWhatIsWrong) {
       {Command({"--timeout=1"}, {"true"}), 2,
        "launch: --timeout=1 has no unit; write 1s or 5m"},
       {{kLaunch, "--nprocs=2", "true"}, 2, "did you mean --nproc?"},
+      {Command({"--nproc=2", "--world-size=2"}, {"true"}), 2,
+       "--nproc and --world_size are one flag"},
+      {Command({"--world-size", "4", "--nnodes=2"}, {"true"}), 2,
+       "--world_size is the number of ranks on all nodes, but --nnodes is 2; "
+       "use --nproc, per node"},
       {Command({"--timeout=0"}, {"true"}), 2, "--timeout=0 is not more than 0"},
       {Command({"--nnodes=0"}, {"true"}), 2, "--nnodes: 0"},
       {Command({"--nnodes=2", "--node-rank=2"}, {"true"}), 2, "--node_rank: 2"},
@@ -529,6 +534,9 @@ TEST(LaunchTest, TakesTorchrunsFlags) {
     Environment environment;
   } kCases[] = {
       {{"--standalone", "--nproc-per-node=2"}, 2, {}},
+      {{"--no-python", "--nproc-per-node=2"}, 2, {}},
+      {{"--no_python", "--nnodes=1", "--world-size", "2"}, 2, {}},
+      {{"-world_size=1"}, 1, {}},
       {{"--rdzv-backend", "c10d", "--rdzv-id=7", "--nproc_per_node=1"}, 1, {}},
       {{"--rdzv_backend=static", "--rdzv_id", "7", "--max-restarts=0",
         "--max_restarts", "0", "--nproc=1"},

@@ -85,7 +85,8 @@ Debian's torchrun (PyTorch 1.13) ends in an AttributeError of its own, unless:
 
 Exit status: 0 if every case holds, differs as documented or is not supported;
 1 if one fails, or for another error; 2 for a wrong flag.
-)"};
+)",
+          .aliases = {{"nproc", "world_size"}}};
 }
 
 // The adapters' folder, from the root of this program's runfiles.

@@ -426,6 +426,7 @@ TEST(CheckTest, AWrongFlagIsOneLine) {
   const std::pair<const char*, const char*> kFlags[] = {
       {"--world_size=1", "--world_size is 1, must be in [2, 64]"},
       {"--world_size=65", "--world_size is 65"},
+      {"--nproc=65", "--world_size is 65"},
       {"--world_size=two", "--world_size"},
       {"--cases=even,odd", "--cases: there is no 'odd'; there are even, "},
       {"--trainer=jax", "--trainer: there is no 'jax'; there are pytorch"},

@@ -59,7 +59,8 @@ it, and the gradients are that mean's.
           R"(Relative paths start from the folder in which bazel was called.
 
 Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
-)"};
+)",
+      .aliases = {{"world_size", "nproc"}}};
 }
 
 absl::StatusOr<std::string> Path(absl::string_view flag,

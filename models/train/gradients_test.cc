@@ -425,7 +425,7 @@ TEST_F(GradientsTest, WritesWhatTheLibraryComputes) {
   const std::vector<Case> cases = {
       {"", {}},
       {"--nproc=2", {.world_size = 2}},
-      {"--nproc=5 --model=lenet --nosync_bn", {.world_size = 5}},
+      {"--world_size=5 --model=lenet --nosync_bn", {.world_size = 5}},
       {"--model=lenet_bn --weights=lenet_bn", {.model = "lenet_bn"}},
       {"--model=resnet18 --weights=resnet18 --nproc=2 --sync_bn",
        {.model = "resnet18", .world_size = 2, .sync_bn = true}},
@@ -474,6 +474,8 @@ TEST_F(GradientsTest, ExplainsItselfAndNamesAWrongFlag) {
     ExpectUsageError(RunWith(flags), "gradients", flags,
                      flags.substr(0, flags.find('=')));
   }
+  ExpectUsageError(RunWith("--nproc=2 --world_size=2"), "gradients", "both",
+                   "--nproc and --world_size are one flag");
   for (const char* missing : {"weights", "batch", "out"}) {
     std::string flags;
     for (const std::string flag : {"weights", "batch", "out"}) {

@@ -397,6 +397,8 @@ TEST_F(TrainTest, RefusesFlagsThatContradictTheLauncherOrTheData) {
        {"--nproc=3", "--nproc=1", "--parallelism=dp", "--parallelism=single"}) {
     ExpectError(Run({flag}, {{"RANK", "0"}, {"WORLD_SIZE", "2"}}), 2, flag);
   }
+  ExpectError(Run({"--world_size=3"}, {{"RANK", "0"}, {"WORLD_SIZE", "2"}}), 2,
+              "--nproc=3: a launcher has started 2 ranks\n");
   // A launched rank reads the data by itself.
   ExpectError(
       Run({"--test_samples=38"}, {{"RANK", "0"},
