@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <limits>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -30,7 +31,8 @@ ABSL_FLAG(std::string, semantics, "torch",
           "exactly one rank, for evaluation\n"
           "split   d2l's split_batch: the data set is one batch, of which each "
           "rank takes a block");
-ABSL_FLAG(int64_t, dataset_size, 0, "number of samples");
+ABSL_FLAG(std::optional<int64_t>, dataset_size, std::nullopt,
+          "number of samples");
 ABSL_FLAG(int32_t, num_replicas, 1, "number of ranks");
 ABSL_FLAG(int32_t, rank, 0, "which of them draws, from 0");
 ABSL_FLAG(bool, shuffle, false, "shuffle the epoch (default: 0, 1, 2, ...)");
@@ -119,7 +121,7 @@ absl::StatusOr<EpochIndices> DrawStrided(bool exact) {
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t seed, Seed());
   LOCKSTEP_ASSIGN_OR_RETURN(const Permutation permutation, PermutationKind());
   return DrawFrom(DistributedSampler::Create(
-      {.dataset_size = absl::GetFlag(FLAGS_dataset_size),
+      {.dataset_size = *absl::GetFlag(FLAGS_dataset_size),
        .world_size = absl::GetFlag(FLAGS_num_replicas),
        .rank = absl::GetFlag(FLAGS_rank),
        .shuffle = absl::GetFlag(FLAGS_shuffle),
@@ -140,7 +142,7 @@ absl::StatusOr<EpochIndices> DrawPaddle(int64_t batch_size) {
                stderr);
   }
   return DrawFrom(
-      PaddleSampler::Create({.dataset_size = absl::GetFlag(FLAGS_dataset_size),
+      PaddleSampler::Create({.dataset_size = *absl::GetFlag(FLAGS_dataset_size),
                              .world_size = absl::GetFlag(FLAGS_num_replicas),
                              .rank = absl::GetFlag(FLAGS_rank),
                              .batch_size = batch_size,
@@ -153,7 +155,7 @@ absl::StatusOr<EpochIndices> DrawSplit() {
   if (absl::GetFlag(FLAGS_shuffle) || absl::GetFlag(FLAGS_drop_last)) {
     return WrongFlag("semantics: split neither shuffles nor drops");
   }
-  const int64_t size = absl::GetFlag(FLAGS_dataset_size);
+  const int64_t size = *absl::GetFlag(FLAGS_dataset_size);
   const int ranks = absl::GetFlag(FLAGS_num_replicas);
   const int rank = absl::GetFlag(FLAGS_rank);
   LOCKSTEP_RETURN_IF_ERROR(
@@ -208,6 +210,9 @@ absl::Status PrintIndices(const EpochIndices& indices, int64_t start,
 }
 
 absl::Status Run() {
+  if (!absl::GetFlag(FLAGS_dataset_size).has_value()) {
+    return WrongFlag("dataset_size=N is required");
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t batch_size, BatchSize());
   LOCKSTEP_ASSIGN_OR_RETURN(const EpochIndices drawn, Draw(batch_size));
   const int64_t start = absl::GetFlag(FLAGS_start_index);

@@ -122,10 +122,16 @@ TEST(IndicesTest, SaysThatPaddleHasNoSeed) {
   EXPECT_THAT(outcome.output, HasSubstr("--seed changes nothing"));
 }
 
+TEST(IndicesTest, SaysThatTheDatasetSizeIsRequired) {
+  const CommandOutcome outcome = RunIndices("--num_replicas=2");
+  EXPECT_EQ(outcome.exit_status, 2);
+  EXPECT_EQ(outcome.output, "indices: --dataset_size=N is required\n");
+}
+
 TEST(IndicesTest, ExplainsItsFlagsAndNamesOneThatIsWrong) {
   ExpectUsage(RunIndices("--help"), "indices");
   const std::pair<const char*, const char*> cases[] = {
-      {"", "--dataset_size is 0, must be in [1,"},
+      {"--dataset_size=0", "--dataset_size is 0, must be in [1,"},
       {"--dataset_size=-3", "--dataset_size is -3"},
       {"--dataset_size=three", "--dataset_size"},
       {"--dataset_size=3000000000 --shuffle", "--dataset_size is 3000000000"},

@@ -56,6 +56,7 @@ ABSL_FLAG(std::string, parallelism, "",
           "d2l's split_batch cuts it\n"
           "ddp     ranks are processes; each takes every nproc-th image (the "
           "default for nproc > 1)");
+ABSL_FLAG(std::string, device, "cpu", "cpu: there is no training on GPUs yet");
 ABSL_FLAG(int, threads_per_rank, 1, "threads that a rank computes on");
 ABSL_FLAG(int64_t, bucket_kb, 0,
           "gradients are summed over the ranks in pieces of about this many "
@@ -102,13 +103,14 @@ prints its accuracy on the test set after each epoch.
   torchrun --no_python --redirects=1 --tee=1 \
       --nproc_per_node=2 bazel-bin/models/train/train      Debian's torchrun
 )",
-          .sections = {{"What to train:", what},
-                       {"Images:", kImageFlags},
-                       {"How:", "epochs batch_size lr seed sync_bn"},
-                       {"On what:",
-                        "nproc=1 parallelism=MODE threads_per_rank bucket_kb "
-                        "timeout_s"},
-                       {"What to keep:", "output_dir=DIR resume=FILE"}},
+          .sections =
+              {{"What to train:", what},
+               {"Images:", kImageFlags},
+               {"How:", "epochs batch_size lr seed sync_bn"},
+               {"On what:",
+                "device nproc=1 parallelism=MODE threads_per_rank bucket_kb "
+                "timeout_s"},
+               {"What to keep:", "output_dir=DIR resume=FILE"}},
           .ending = absl::StrCat("Networks:\n", NetworksHelp(), R"(
 Under torchrun --no-python, mpirun, srun or //collectives:launch, on one host or
 several, this process is one rank of theirs, and --nproc is not needed. The
@@ -131,6 +133,9 @@ struct Config {
 
 absl::Status CheckFlags() {
   constexpr int64_t kMany = int64_t{1} << 31;
+  if (const std::string device = absl::GetFlag(FLAGS_device); device != "cpu") {
+    return FlagError("device", device, "train runs on CPUs only");
+  }
   LOCKSTEP_RETURN_IF_ERROR(CheckCommonFlags(
       absl::GetFlag(FLAGS_model), absl::GetFlag(FLAGS_sync_bn),
       absl::GetFlag(FLAGS_nproc).value_or(1),

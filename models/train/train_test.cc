@@ -351,6 +351,7 @@ TEST_F(TrainTest, RefusesACheckpointThatDoesNotFit) {
   const std::vector<Case> cases = {
       {{"--resume=" + checkpoint, "--epochs=1"}, "--epochs=1: ", 2},
       {{"--resume=" + checkpoint, "--seed=3"}, "--seed=3: ", 2},
+      {{"--device=cuda"}, "--device=cuda: train runs on CPUs only\n", 2},
       {{"--resume=" + checkpoint, "--model=resnet18"},
        "--model=resnet18: " + checkpoint + " holds a lenet\n",
        2},
