@@ -1,5 +1,5 @@
-// What Ctrl-C does to a benchmark: the turn that it meets ends, the report keeps
-// what was measured before, and the ranks leave nothing behind.
+// What Ctrl-C does to a benchmark: the turn that it meets ends, the report
+// keeps what was measured before, and the ranks leave nothing behind.
 #ifndef LOCKSTEP_BENCHMARKS_HARNESS_INTERRUPT_H_
 #define LOCKSTEP_BENCHMARKS_HARNESS_INTERRUPT_H_
 
