@@ -217,11 +217,12 @@ TEST(TemporaryFolderTest, AnEmptyTmpdirIsAsNoneAndAnUnusableOneIsNamed) {
   SetTmpdir("");
   EXPECT_THAT(TemporaryFolder::Create("any").value().path(),
               testing::StartsWith("/tmp/any-"));
+  const std::string before = testing::TempDir();  // May be TMPDIR's.
   SetTmpdir("/nonexistent");
   EXPECT_THAT(TemporaryFolder::Create("any"),
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr("(TMPDIR): /nonexistent")));
-  SetTmpdir(testing::TempDir());
+  SetTmpdir(before);
 }
 
 class SharedFolderTest : public testing::Test {

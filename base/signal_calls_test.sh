@@ -41,7 +41,12 @@ if [[ ${found} -ne 5 ]]; then
   exit 1
 fi
 
-root=$(dirname "$(realpath "${TEST_SRCDIR:-$(dirname "$0")/..}/${TEST_WORKSPACE:-}/LICENSE")")
+# Beside this file in the source tree, or by the link that Bazel makes.
+license=$(dirname "$0")/../LICENSE
+if [[ ! -f ${license} ]]; then
+  license=${TEST_SRCDIR:-$0.runfiles}/${TEST_WORKSPACE:-lockstep}/LICENSE
+fi
+root=$(dirname "$(realpath "${license}")")
 if [[ ! -f ${root}/base/process.cc ]]; then
   echo "${root} is not the source tree"
   exit 1

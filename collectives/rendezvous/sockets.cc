@@ -107,6 +107,16 @@ absl::Status ResolverError(int error) {
   }
 }
 
+// Whether the host is an address, which no resolver is asked for.
+bool IsNumeric(const std::string& host) {
+  addrinfo hints = {};
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return false;
+  freeaddrinfo(found);
+  return true;
+}
+
 bool WouldWait(int error) { return error == EAGAIN || error == EINTR; }
 
 }  // namespace
@@ -156,6 +166,11 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(const std::string& host,
 
 HostLookup::HostLookup(const Resolver& resolver, const std::string& host,
                        int port) {
+  if (IsNumeric(host)) {
+    answer_->addresses = resolver(host, port);
+    answer_->is_there = true;
+    return;
+  }
   const SignalsBlocked blocked;
   thread_ = std::thread([resolver, host, port, answer = answer_] {
     absl::StatusOr<std::vector<SocketAddress>> addresses = resolver(host, port);
@@ -167,6 +182,7 @@ HostLookup::HostLookup(const Resolver& resolver, const std::string& host,
 }
 
 HostLookup::~HostLookup() {
+  if (!thread_.joinable()) return;
   if (Await(absl::ZeroDuration()) != nullptr) {
     thread_.join();
   } else {

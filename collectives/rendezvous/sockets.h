@@ -47,7 +47,7 @@ using Resolver = std::function<absl::StatusOr<std::vector<SocketAddress>>(
 
 // A question to the resolver, which nothing can interrupt. A thread of its own
 // asks. If the resolver has not answered when this is destroyed, the thread
-// ends after this.
+// ends after this. An address needs no thread: the answer is there at once.
 class HostLookup {
  public:
   HostLookup(const Resolver& resolver, const std::string& host, int port);

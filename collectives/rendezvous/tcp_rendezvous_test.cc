@@ -412,6 +412,14 @@ TEST(TcpRendezvousTest, AsksAgainIfTheResolverCannotAnswerAndSaysSo) {
                                           port.port(), " (try again)"));
 }
 
+// A thread that asks for an address might not run before a short deadline.
+TEST(HostLookupTest, AnswersForAnAddressAtOnce) {
+  HostLookup lookup(Resolve, "127.0.0.1", 7);
+  const auto* const answer = lookup.Await(absl::ZeroDuration());
+  ASSERT_NE(answer, nullptr);
+  EXPECT_THAT(*answer, IsOk());
+}
+
 TEST(TcpRendezvousTest, GivesUpAResolverAtTheDeadline) {
   std::promise<void> ends, has_ended;
   const Resolver silent = [&](const std::string&, int) {
