@@ -47,7 +47,7 @@ constexpr int kRanks = 4;
 // A run whose end is compared to the bit: on BlobDataset, with SyncBatchNorm
 // where the model has batch norm. Images are dealt unevenly: 2, 2, 1, 1 a step.
 struct BitsRun {
-  std::string model = "lenet";  // Or "resnet18", ...
+  std::string model = "lenet";  // Or "resnet18_d2l", ...
   int64_t width = 64;           // ... whose first stage has these channels.
   int64_t bucket_bytes = 64 << 10;
   int64_t steps = 20;
@@ -82,8 +82,8 @@ absl::StatusOr<std::string> TrainedBits(Communicator& group,
   const uint64_t seed = 1 + static_cast<uint64_t>(group.rank());
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::unique_ptr<Model> model,
-      run.model == "resnet18"
-          ? CreateModel(absl::StrCat("resnet18:width=", run.width), seed)
+      run.model == "resnet18_d2l"
+          ? CreateModel(absl::StrCat("resnet18_d2l:width=", run.width), seed)
           : CreateModel(run.model, seed));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                             Trainer::Create(group, *model, data, options));
@@ -168,7 +168,7 @@ std::vector<Mapping> MappingsOf(Backend backend) {
 // Twenty steps; in a slice, of a narrower ResNet-18 three.
 BitsRun RunOf(const std::string& model, int64_t steps = 20) {
   BitsRun run = {.model = model, .steps = steps};
-  if (!IsExhaustive() && model == "resnet18") {
+  if (!IsExhaustive() && model == "resnet18_d2l") {
     run.width = 16;
     run.steps = std::min<int64_t>(3, steps);
   }
@@ -236,7 +236,7 @@ TEST_P(BitwiseTrainingTest, UnderMpirunEndsWithTheBitsOfThreads) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, BitwiseTrainingTest,
-                         testing::Values("lenet", "resnet18"),
+                         testing::Values("lenet", "resnet18_d2l"),
                          [](const auto& info) { return info.param; });
 
 }  // namespace

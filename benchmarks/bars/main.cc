@@ -59,7 +59,7 @@ const std::vector<Part>& AllParts() {
       {"data", "data/data", {}},
       {"scaling",
        "scaling/scaling",
-       {"--model=resnet18", "--mode=weak", "--batch_size=32",
+       {"--model=resnet18_d2l", "--mode=weak", "--batch_size=32",
         "--world_sizes=1,2", "--backend=processes,apart,ddp", "--rounds=9",
         "--steps=6", "--warmup_steps=2"}},
       {"allreduce",
@@ -81,7 +81,7 @@ const std::vector<Part>& AllParts() {
         "--max_bytes=256M", "--rounds=3"},
        false},
       {"sampler", "sampler/sampler", {}, true, "sampler: "},
-      {"syncbn", "syncbn/syncbn", {"--shapes=resnet18"}, true, "SyncBN: "}};
+      {"syncbn", "syncbn/syncbn", {"--shapes=resnet18_d2l"}, true, "SyncBN: "}};
   return parts;
 }
 

@@ -149,9 +149,9 @@ std::vector<report::Bar> BarsOf(const ScalingReport& report) {
     return std::nullopt;
   };
   const std::optional<double> ours = efficiency(RankKind::kProcesses);
-  if (report.settings.model != "resnet18" || !ours) return {};
+  if (report.settings.model != "resnet18_d2l" || !ours) return {};
   std::vector<report::Bar> bars = {
-      {.what = "weak scaling of resnet18 to 2 processes",
+      {.what = "weak scaling of resnet18_d2l to 2 processes",
        .needed = kNeeded,
        .unit = "of ideal",
        .value = ours}};

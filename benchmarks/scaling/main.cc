@@ -91,10 +91,10 @@ writes a report.
                {"Images:", kImageFlags},
                {"", kOutputFlags}},
           .ending = absl::StrCat("Networks:\n", NetworksHelp(), R"(
-The chapter of d2l trains resnet18 with 256 images at 0.1 on one device and with
-512 at 0.2 on two:
+The chapter of d2l trains resnet18_d2l with 256 images at 0.1 on one device and
+with 512 at 0.2 on two:
 
-  bazel run //benchmarks:scaling -- --model=resnet18 --mode=weak \
+  bazel run //benchmarks:scaling -- --model=resnet18_d2l --mode=weak \
       --batch_size=256 --lr=0.1 --world_sizes=1,2 --steps=2 --warmup_steps=1
 
 Under torchrun, mpirun, srun or //collectives:launch, on one host or several,

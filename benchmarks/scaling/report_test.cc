@@ -512,11 +512,11 @@ TEST(ScalingDocumentTest, ShowsBackendsSideBySide) {
 TEST(ScalingDocumentTest, HasTheBarsOfWhatTheyAreFor) {
   ScalingReport report = ExampleReport();
   EXPECT_THAT(ScalingDocument(report).bars, SizeIs(0));
-  report.settings.model = "resnet18";
+  report.settings.model = "resnet18_d2l";
   ASSERT_THAT(ScalingDocument(report).bars, SizeIs(1));
   EXPECT_EQ(ScalingDocument(report).bars[0].Text(),
-            "weak scaling of resnet18 to 2 processes, at least 0.97 of ideal: "
-            "0.80: NOT met");
+            "weak scaling of resnet18_d2l to 2 processes, at least 0.97 of "
+            "ideal: 0.80: NOT met");
   report.settings.backends = {RankKind::kProcesses, RankKind::kDdp};
   report.modes.erase(report.modes.begin());
   ModeReport ddp = report.modes[0];

@@ -138,7 +138,7 @@ TEST(CodecTest, CarriesResultsAndSpecsExactly) {
                                           .global_batch = 12,
                                           .ranks = RankKind::kThreads,
                                           .type = DataType::kBFloat16},
-                        .model = "resnet18",
+                        .model = "resnet18_d2l",
                         .learning_rate = 0.1,
                         .steps = 4,
                         .warmup_steps = 1};
@@ -609,7 +609,7 @@ TEST(ScalingTest, MeasuresBackendsAndTypesSideBySide) {
   const std::string folder = TestPath("");
   const CommandOutcome outcome = RunScaling(absl::StrCat(
       "--dataset=synthetic --train_samples=64 --image_size=12 --channels=3",
-      " --model=resnet18:width=4 --mode=weak --type=float32,bfloat16",
+      " --model=resnet18_d2l:width=4 --mode=weak --type=float32,bfloat16",
       " --backend=", absl::StrJoin(backends, ","), kSmall,
       " --output_dir=", folder));
   ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
@@ -747,7 +747,7 @@ TEST(ScalingTest, NamesAFlagThatIsWrong) {
       {"--backend=ddp --model=vit:dropout=0.1", "--backend=ddp: --model has"},
       {"--lr=0", "--lr=0: must be a positive number"},
       {"--model=alexnet", "--model=alexnet: "},
-      {"--model=resnet18:depth=3", "--model=resnet18:depth=3: "},
+      {"--model=resnet18_d2l:depth=3", "--model=resnet18_d2l:depth=3: "},
       {"--augment=blur", "--augment=blur: "},
       {"--dataset=cifar", "--dataset: 'cifar'"},
       {"--batch_size=0", "--batch_size: 0"},

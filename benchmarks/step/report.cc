@@ -168,9 +168,9 @@ struct StepBar {
   double needed;
 };
 constexpr StepBar kBars[] = {{"lenet", 256, 1, 28, 1.5},
-                             {"resnet18", 32, 1, 28, 1.2},
+                             {"resnet18_d2l", 32, 1, 28, 1.2},
                              {"resnet34", 16, 3, 112, 1.1},
-                             {"vit_tiny_patch16", 16, 3, 112, 1.1}};
+                             {"vit_tiny_patch16_224", 16, 3, 112, 1.1}};
 
 const StepResult* FindBar(const StepReport& report, const StepBar& bar) {
   for (const StepResult& result : report.results) {

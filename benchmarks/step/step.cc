@@ -62,7 +62,7 @@ StepCase DefaultsOf(const std::string& spec) {
   const std::string name = spec.substr(0, spec.find(':'));
   StepCase one = {.spec = spec};
   const bool lenet = absl::StartsWith(name, "lenet");
-  if (lenet || name == "resnet18" || name == "vit") {
+  if (lenet || name == "resnet18_d2l" || name == "vit") {
     one.batch = lenet ? 256 : 32;
     return one;
   }

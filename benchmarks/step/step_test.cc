@@ -340,7 +340,7 @@ TEST(StepCommandTest, AgreesWithPyTorchIfThereIsOne) {
   const std::string path = TestPath(".json");
   const CommandOutcome outcome = RunStep(absl::StrCat(
       kTiny, " --batch=8 --image_size=56 --channels=2 --peers=eager ",
-      "--models=lenet_bn,torchvision_resnet18:width=8,vit:depth=1,width=16,"
+      "--models=lenet_bn,resnet18:width=8,vit:depth=1,width=16,"
       "heads=2 ",
       "--json=", path));
   ASSERT_EQ(outcome.exit_status, 0) << outcome.output;

@@ -105,7 +105,7 @@ Value LayerData(const LayerReport& layer) {
 Value NetworkData(const SyncBnReport& report) {
   const std::optional<NetworkReport>& network = report.network;
   if (!network.has_value()) return Value();
-  return {{"model", "resnet18"},
+  return {{"model", "resnet18_d2l"},
           {"batch_norms_alone", report.settings.gpu},
           {"per_rank_batch", network->batch},
           {"rounds", network->rounds},

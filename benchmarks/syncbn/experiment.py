@@ -113,7 +113,7 @@ def train(binary, flags, name, ranks, run_flags):
     """Runs the trainer, its progress on our standard output; returns its metrics."""
     folder = os.path.join(flags.output_dir, name)
     run_ranks = 1 if name == "single" else ranks
-    command = [binary, "--model=resnet18", f"--epochs={flags.epochs}", f"--lr={flags.lr * run_ranks}",
+    command = [binary, "--model=resnet18_d2l", f"--epochs={flags.epochs}", f"--lr={flags.lr * run_ranks}",
                f"--seed={flags.seed}", f"--batch_size={flags.per_rank_batch * run_ranks}",
                f"--train_samples={flags.train_samples}", f"--test_samples={flags.test_samples}",
                f"--output_dir={folder}", "--threads_per_rank=1"]

@@ -43,10 +43,10 @@
 #include "syncbn/cuda/cudnn_batch_norm.h"
 #endif
 
-ABSL_FLAG(std::string, shapes, "resnet18,resnet50,mobilenet,detection",
+ABSL_FLAG(std::string, shapes, "resnet18_d2l,resnet50,mobilenet,detection",
           "layers of these networks; may be empty");
-ABSL_FLAG(std::string, network, "resnet18",
-          "the network that is trained: resnet18, none");
+ABSL_FLAG(std::string, network, "resnet18_d2l",
+          "the network that is trained: resnet18_d2l, none");
 ABSL_FLAG(int32_t, world_size, 2, "number of ranks, one thread each");
 ABSL_FLAG(std::string, backend, "processes",
           "what a rank is: processes, threads; or nccl: processes, each on a "
@@ -265,7 +265,8 @@ absl::StatusOr<std::string> ShareFile(Communicator& group,
 
 absl::StatusOr<std::vector<ActivationShape>> NetworkShapes(
     const SyncBnSettings& settings) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Network network, CreateNetwork("resnet18"));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Network network,
+                            CreateNetwork("resnet18_d2l"));
   std::vector<ActivationShape> shapes;
   for (const Network::Operation& operation : network.operations()) {
     if (!std::holds_alternative<BatchNormOp>(operation.kind)) continue;

@@ -37,7 +37,7 @@ constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 // The command's tests give each flag its values.
 TEST(ParseSyncBnFlagsTest, TakesWhatTheyName) {
   EXPECT_THAT(
-      ParseShapeSets("detection,resnet18,detection"),
+      ParseShapeSets("detection,resnet18_d2l,detection"),
       IsOkAndHolds(ElementsAre(ShapeSet::kDetection, ShapeSet::kResNet18)));
   EXPECT_THAT(ParseShapeSets(""), IsOkAndHolds(IsEmpty()));
   for (const ShapeSet set : {ShapeSet::kResNet18, ShapeSet::kResNet50,

@@ -93,7 +93,7 @@ absl::StatusOr<RankTurn> ParsePeerAnswer(const SyncBnRequest& request,
 // Steps of a network.
 namespace {
 
-constexpr char kModel[] = "resnet18";
+constexpr char kModel[] = "resnet18_d2l";
 constexpr int64_t kImageSize = 28 * 28;  // One channel.
 constexpr int64_t kClasses = 10;
 

@@ -433,7 +433,7 @@ CommandOutcome RunSyncBn(const std::string& flags) {
 }
 
 constexpr char kSmall[] =
-    " --shapes=resnet18 --network=none --per_rank_batch=1 --rounds=1";
+    " --shapes=resnet18_d2l --network=none --per_rank_batch=1 --rounds=1";
 
 // The report of a run with `flags`, which goes well.
 nlohmann::json Report(const std::string& flags) {
@@ -517,7 +517,8 @@ TEST(SyncBnCommandTest, MeasuresOnGpusOrSaysThatThereAreNone) {
 
 TEST(SyncBnCommandTest, TrainsTheNetwork) {
   const nlohmann::json json = Report(
-      "--shapes= --network=resnet18 --per_rank_batch=1 --rounds=1 --peers=");
+      "--shapes= --network=resnet18_d2l --per_rank_batch=1 --rounds=1 "
+      "--peers=");
   EXPECT_TRUE(json["layers"].empty());
   EXPECT_EQ(json["network"]["messages"], 34);
   EXPECT_EQ(json["network"]["wrong"], 0);
@@ -528,10 +529,11 @@ TEST(SyncBnCommandTest, TrainsTheNetwork) {
 TEST(SyncBnCommandTest, ReportsWhatWasMeasuredBeforeAnError) {
   const std::string folder = TestPath("");
   const CommandOutcome outcome = RunCommand(
-      absl::StrCat("sh -c 'ulimit -v 600000; benchmarks/syncbn/syncbn "
-                   "--shapes=resnet18,detection --network=none --world_size=1 "
-                   "--per_rank_batch=2 --rounds=1 --peers= --output_dir=",
-                   folder, "'"),
+      absl::StrCat(
+          "sh -c 'ulimit -v 600000; benchmarks/syncbn/syncbn "
+          "--shapes=resnet18_d2l,detection --network=none --world_size=1 "
+          "--per_rank_batch=2 --rounds=1 --peers= --output_dir=",
+          folder, "'"),
       /*deadline_seconds=*/120);
   EXPECT_EQ(outcome.exit_status, 1) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("\nnot measured: the rest: "));
@@ -572,8 +574,8 @@ TEST(SyncBnCommandTest, RefusesToBeARank) {
 // Every wrong flag: exit status 2, one line, and the flag in it.
 TEST(SyncBnCommandTest, NamesAFlagThatIsWrong) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"--shapes=resnet18,vgg",
-       "--shapes: 'vgg' is not one of resnet18, resnet50, mobilenet, "
+      {"--shapes=resnet18_d2l,vgg",
+       "--shapes: 'vgg' is not one of resnet18_d2l, resnet50, mobilenet, "
        "detection"},
       {"--network=lenet", "--network: 'lenet'"},
       {"--shapes= --network=none", "--shapes: empty"},

@@ -211,7 +211,7 @@ std::string WhyNoBar(const SyncBnReport& report) {
   for (const LayerReport& layer : report.layers) {
     if (layer.shape.set == ShapeSet::kResNet18) return "";
   }
-  return "it is for resnet18's shapes";
+  return "it is for resnet18_d2l's shapes";
 }
 
 int64_t CountWrong(const SyncBnReport& report) {

@@ -108,7 +108,7 @@ SyncBnReport ExampleSyncBnReport() {
   SyncBnReport report;
   SyncBnSettings& settings = report.settings;
   settings.sets = {ShapeSet::kResNet18, ShapeSet::kDetection};
-  report.origin = ExampleOrigin("syncbn --shapes=resnet18,detection");
+  report.origin = ExampleOrigin("syncbn --shapes=resnet18_d2l,detection");
   const MeasuredTurns first = ExampleTurns(1e-3, true);
   MeasuredTurns second = ExampleTurns(0.1, false);
   second.subjects[0] = {.subject = SyncBnSubject::kLocal,
@@ -228,7 +228,7 @@ TEST(SyncBnBarsTest, SaysWhyThereIsNone) {
        [](SyncBnReport& r) { r.settings.type = DataType::kBFloat16; }},
       {"it is for ranks with a core each, and 2 ranks share 1",
        [](SyncBnReport& r) { r.origin.machine.cores = 1; }},
-      {"it is for resnet18's shapes",
+      {"it is for resnet18_d2l's shapes",
        [](SyncBnReport& r) { r.layers.erase(r.layers.begin()); }}};
   for (const auto& [why, change] : cases) {
     SyncBnReport report = ExampleSyncBnReport();
@@ -327,9 +327,9 @@ constexpr char kGolden[] =
     R"(batch norm, 2 ranks: processes, one thread each; float32 nhwc
 Example 9000, 2 cores, 16 GiB, Linux 6.1; 2024-05-31T16:20:00Z
 commit 0123456789abcdef0123456789abcdef01234567
-syncbn --shapes=resnet18,detection
+syncbn --shapes=resnet18_d2l,detection
 
-resnet18: images of 28x28, 32 on each rank; times in ms
+resnet18_d2l: images of 28x28, 32 on each rank; times in ms
 shape       pass  local    own SyncBN     p25..p75 ratio message beyond kern comm wait rest  torch
 28x28x64    fwd   1.000  1.250  1.250 0.625..1.250  1.25  0.2500   1.00  61%  20%  16%   3%  2.000
             bwd   2.000  1.500  2.000 1.000..2.000  1.33  0.2500   1.17  82%  13%   5%   0%  3.000

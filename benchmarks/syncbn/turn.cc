@@ -61,7 +61,7 @@ std::vector<MapSize> MapsOf(ShapeSet set) {
 }  // namespace
 
 const char* Name(ShapeSet set) {
-  constexpr const char* kNames[] = {"resnet18", "resnet50", "mobilenet",
+  constexpr const char* kNames[] = {"resnet18_d2l", "resnet50", "mobilenet",
                                     "detection"};
   return kNames[static_cast<size_t>(set)];
 }
@@ -73,7 +73,7 @@ std::string Name(const LayerShape& shape) {
 absl::StatusOr<std::vector<ShapeSet>> ParseShapeSets(absl::string_view text) {
   if (text.empty()) return std::vector<ShapeSet>();
   return ParseNames<ShapeSet>("--shapes", text,
-                              {{"resnet18", ShapeSet::kResNet18},
+                              {{"resnet18_d2l", ShapeSet::kResNet18},
                                {"resnet50", ShapeSet::kResNet50},
                                {"mobilenet", ShapeSet::kMobileNet},
                                {"detection", ShapeSet::kDetection}});
@@ -114,7 +114,7 @@ absl::StatusOr<DataType> ParseActivationType(absl::string_view text) {
 
 absl::StatusOr<bool> ParseNetwork(absl::string_view text) {
   return ParseName<bool>("--network", text,
-                         {{"resnet18", true}, {"none", false}});
+                         {{"resnet18_d2l", true}, {"none", false}});
 }
 
 absl::StatusOr<bool> ParseSyncBnPeers(absl::string_view text) {

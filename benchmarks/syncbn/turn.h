@@ -68,7 +68,8 @@ absl::Status ParseSyncBnBackend(absl::string_view text,
                                 SyncBnSettings& settings);
 absl::StatusOr<Layout> ParseLayout(absl::string_view text);
 absl::StatusOr<DataType> ParseActivationType(absl::string_view text);
-absl::StatusOr<bool> ParseNetwork(absl::string_view text);  // resnet18, none
+absl::StatusOr<bool> ParseNetwork(
+    absl::string_view text);  // resnet18_d2l, none
 absl::StatusOr<bool> ParseSyncBnPeers(absl::string_view text);  // torch or ""
 
 std::string BackendName(const SyncBnSettings& settings);

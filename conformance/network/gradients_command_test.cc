@@ -53,7 +53,7 @@ constexpr double kSmooth = 1e-5;    // Of losses and of buffers' norms.
 
 const TestedNetwork& ResNet18() {
   static const auto& tested =
-      *new TestedNetwork("resnet18", {1, 28, 28, 10}, {});
+      *new TestedNetwork("resnet18_d2l", {1, 28, 28, 10}, {});
   return tested;
 }
 

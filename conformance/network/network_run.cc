@@ -183,8 +183,8 @@ Samples TestedNetwork::StepBatch(int step) const {
 const TestedNetwork& TestedResNet() {
   static const auto& tested =
       IsExhaustive()
-          ? *new TestedNetwork("resnet18", {1, 10, 10, 10}, {17, 49, 55})
-          : *new TestedNetwork("resnet18:width=16", {1, 10, 10, 10},
+          ? *new TestedNetwork("resnet18_d2l", {1, 10, 10, 10}, {17, 49, 55})
+          : *new TestedNetwork("resnet18_d2l:width=16", {1, 10, 10, 10},
                                {17, 49, 5});
   return tested;
 }
@@ -199,7 +199,7 @@ const TestedNetwork& TestedVit() {
 
 const TestedNetwork& TestedTorchvisionResNet() {
   static const auto& tested =
-      *new TestedNetwork("torchvision_resnet18:width=8", {3, 33, 33, 10}, {1});
+      *new TestedNetwork("resnet18:width=8", {3, 33, 33, 10}, {1});
   return tested;
 }
 

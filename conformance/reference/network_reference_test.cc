@@ -165,7 +165,7 @@ struct NetworkCase {
 
   bool IsTorchvisions() const {
     return std::string(spec).find("resnet") != std::string::npos &&
-           std::string(spec).rfind("resnet18", 0) != 0;
+           std::string(spec).rfind("resnet18_d2l", 0) != 0;
   }
   Network Describe() const {
     auto network = CreateNetwork(spec, input);
@@ -183,11 +183,11 @@ const NetworkCase kCases[] = {
      .input = {3, 20, 24, 7},
      .digests = {0x1.5cd9e2e350664p-1, 0x1.74ffa329b53e6p-2,
                  -0x1.33a6420887cb7p+2, -0x1.2c47a2526b8fp+2}},
-    {.spec = "resnet18:width=8",
+    {.spec = "resnet18_d2l:width=8",
      .input = {3, 10, 13, 7},
      .digests = {0x1.1aa88da20ec8ap+0, 0x1.44b2ce9b00d84p-1,
                  0x1.0e2d3e84a639dp+2, -0x1.f391ed0668e07p+4}},
-    {.spec = "torchvision_resnet18:width=8",
+    {.spec = "resnet18:width=8",
      .input = {3, 40, 33, 7},
      .digests = {0x1.bcf6eab5bfd95p+2, 0x1.9a64384508c09p+2,
                  -0x1.88a101f93e455p+4, -0x1.08f68d9afaa7ap+4}},
@@ -208,23 +208,23 @@ const NetworkCase kCases[] = {
      .input = {3, 32, 24, 7},
      .digests = {0x1.197654d2fc62fp-1, -0x1.46e16118f8dc4p+0,
                  -0x1.cbf2e4e0f57aap-1, 0x0p+0}},
-    {.spec = "resnet18", .input = {1, 28, 28, 10}, .ask = Ask::kFirst},
-    {.spec = "torchvision_resnet18",
-     .input = {3, 64, 64, 1000},
-     .ask = Ask::kFirst},
+    {.spec = "resnet18_d2l", .input = {1, 28, 28, 10}, .ask = Ask::kFirst},
+    {.spec = "resnet18", .input = {3, 64, 64, 1000}, .ask = Ask::kFirst},
     {.spec = "resnet50", .input = {3, 64, 64, 10}, .ask = Ask::kFirst},
-    {.spec = "vit_tiny_patch16",
+    {.spec = "vit_tiny_patch16_224",
      .input = {3, 224, 224, 1000},
      .ask = Ask::kFirst},
-    {.spec = "resnet18", .input = {1, 28, 28, 10}, .exhaustive = true},
-    {.spec = "torchvision_resnet18",
-     .input = {3, 96, 64, 100},
-     .exhaustive = true},
+    {.spec = "resnet18_d2l", .input = {1, 28, 28, 10}, .exhaustive = true},
+    {.spec = "resnet18", .input = {3, 96, 64, 100}, .exhaustive = true},
     {.spec = "resnet34", .input = {3, 64, 64, 100}, .exhaustive = true},
     {.spec = "resnet50", .input = {3, 64, 64, 100}, .exhaustive = true},
-    {.spec = "vit_tiny_patch16", .input = {3, 64, 48, 10}, .exhaustive = true},
-    {.spec = "vit_small_patch16", .input = {3, 32, 32, 10}, .exhaustive = true},
-    {.spec = "vit_base_patch16",
+    {.spec = "vit_tiny_patch16_224",
+     .input = {3, 64, 48, 10},
+     .exhaustive = true},
+    {.spec = "vit_small_patch16_224",
+     .input = {3, 32, 32, 10},
+     .exhaustive = true},
+    {.spec = "vit_base_patch16_224",
      .input = {3, 224, 224, 10},
      .ask = Ask::kFirst,
      .exhaustive = true},

@@ -251,7 +251,7 @@ Outcome TakeStep(Model& model, int64_t begin, int64_t end, int64_t step = 3) {
 }
 
 const char* const kSpecs[] = {
-    "lenet_bn", "resnet18:width=8", "resnet50:width=8",
+    "lenet_bn", "resnet18_d2l:width=8", "resnet50:width=8",
     "vit:patch=8,width=16,depth=2,heads=2,dropout=0.2,attention_dropout=0.1,"
     "drop_path=0.3"};
 
@@ -610,14 +610,14 @@ TEST(StepTest, NamesWhatDoesNotFit) {
 
 // One value for each channel has no variance.
 TEST(StepTest, NamesTheBatchNormOfOneValue) {
-  const auto model = MakeReplica("resnet18:width=8", {.seed = 1});
+  const auto model = MakeReplica("resnet18_d2l:width=8", {.seed = 1});
   const std::vector<float> image(3 * 32 * 32);
   const std::vector<int32_t> label = {0};
   EXPECT_THAT(
       model->ForwardBackward({.images = image, .labels = label}, 1, [](int) {}),
       IsOk());
   auto small = CreateCpuReplica(
-      *CreateNetwork("resnet18:width=8", {.height = 8, .width = 8}));
+      *CreateNetwork("resnet18_d2l:width=8", {.height = 8, .width = 8}));
   ASSERT_THAT(small, IsOk());
   EXPECT_THAT((*small)->ForwardBackward(
                   {.images = std::span(image).first(64), .labels = label}, 1,

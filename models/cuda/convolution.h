@@ -73,7 +73,7 @@ DataType TypeOf(ConvolutionPrecision precision);
 // x [n, c, h, w], w [out_channels, c, kernel, kernel], y [n, out_channels, h',
 // w'] with h' = (h + 2 padding - kernel) / stride + 1, w' alike.
 struct ConvolutionGraph {
-  std::string name = {};  // For messages: "resnet18 resnet_block2.0.conv1".
+  std::string name = {};  // For messages: "resnet18_d2l resnet_block2.0.conv1".
   ConvolutionPass pass = ConvolutionPass::kForward;
   ConvolutionPrecision precision = ConvolutionPrecision::kBFloat16;
   // Of x, y and their gradients; weights lie alike: [k, r, s, c] for kNhwc.
@@ -92,7 +92,7 @@ struct ConvolutionGraph {
   int64_t out_h() const { return (h + 2 * padding - kernel) / stride + 1; }
   int64_t out_w() const { return (w + 2 * padding - kernel) / stride + 1; }
 };
-// "resnet18 0: forward bfloat16 nhwc [256,1,28,28] 64@3x3/1".
+// "resnet18_d2l 0: forward bfloat16 nhwc [256,1,28,28] 64@3x3/1".
 std::string Describe(const ConvolutionGraph& graph);
 
 // Device memory of one execution, aligned to 16, borrowed. The pass writes its

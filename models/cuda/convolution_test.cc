@@ -78,7 +78,7 @@ std::map<std::string, CudnnDevice> Cards() {
 std::vector<ConvolutionGraph> GraphsOfNetworks() {
   std::vector<ConvolutionGraph> graphs;
   std::set<std::string> seen;
-  for (const absl::string_view model : {"lenet", "lenet_bn", "resnet18"}) {
+  for (const absl::string_view model : {"lenet", "lenet_bn", "resnet18_d2l"}) {
     const auto network = CreateNetwork(model);
     EXPECT_THAT(network, IsOk());
     if (!network.ok()) continue;

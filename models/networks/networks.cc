@@ -33,7 +33,6 @@ Network DescribeD2lResNet18(const NetworkInput& input,
 template <int kDepth>
 Network DescribeResNet(const NetworkInput& input, NetworkOptions& options) {
   ResNetOptions resnet = {.name = absl::StrCat("resnet", kDepth)};
-  if (kDepth == 18) resnet.name = "torchvision_resnet18";
   if (kDepth > 18) resnet.blocks = {3, 4, 6, 3};
   resnet.bottleneck = kDepth == 50;
   resnet.width = options.Integer("width", 64, 1, kMaxWidth);
@@ -59,10 +58,11 @@ Network DescribePatch16(const NetworkInput& input, NetworkOptions& options) {
   const char* const size = kWidth == 192   ? "tiny"
                            : kWidth == 384 ? "small"
                                            : "base";
-  return DescribeTransformer(input, options,
-                             {.name = absl::StrCat("vit_", size, "_patch16"),
-                              .width = kWidth,
-                              .heads = kWidth / 64});
+  return DescribeTransformer(
+      input, options,
+      {.name = absl::StrCat("vit_", size, "_patch16_224"),
+       .width = kWidth,
+       .heads = kWidth / 64});
 }
 
 constexpr char kVitOptions[] =
@@ -84,9 +84,9 @@ const Entry kNetworks[] = {
      [](const NetworkInput& input, NetworkOptions&) {
        return LeNet(input, /*batch_norm=*/true);
      }},
-    {"resnet18", "width=64", "ResNet-18 of the d2l chapter, for small images",
-     DescribeD2lResNet18},
-    {"torchvision_resnet18", "width=64", "ResNet-18 as torchvision has it",
+    {"resnet18_d2l", "width=64",
+     "ResNet-18 of the d2l chapter, for small images", DescribeD2lResNet18},
+    {"resnet18", "width=64", "ResNet-18 as torchvision has it",
      DescribeResNet<18>},
     {"resnet34", "width=64", "ResNet-34 as torchvision has it",
      DescribeResNet<34>},
@@ -98,11 +98,11 @@ const Entry kNetworks[] = {
            input, options,
            {.name = "vit", .patch = 7, .width = 64, .depth = 4, .heads = 4});
      }},
-    {"vit_tiny_patch16", kVitOptions, "timm's ViT-Ti/16: 16, 192, 12, 3",
+    {"vit_tiny_patch16_224", kVitOptions, "timm's ViT-Ti/16: 16, 192, 12, 3",
      DescribePatch16<192>},
-    {"vit_small_patch16", kVitOptions, "timm's ViT-S/16: 16, 384, 12, 6",
+    {"vit_small_patch16_224", kVitOptions, "timm's ViT-S/16: 16, 384, 12, 6",
      DescribePatch16<384>},
-    {"vit_base_patch16", kVitOptions, "timm's ViT-B/16: 16, 768, 12, 12",
+    {"vit_base_patch16_224", kVitOptions, "timm's ViT-B/16: 16, 768, 12, 12",
      DescribePatch16<768>},
 };
 

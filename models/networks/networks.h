@@ -47,16 +47,17 @@ class NetworkOptions {
   absl::Status status_;
 };
 
-// "lenet, lenet_bn, resnet18, ...": for messages and --help.
+// "lenet, lenet_bn, resnet18_d2l, ...": for messages and --help.
 std::string NetworkNames();
 
 // One line for each network: its name, its options with their defaults, and
 // what it is.
 std::string NetworksHelp();
 
-// The network that `spec` names, "vit_tiny_patch16" or "vit:patch=4,depth=6",
-// for such images. Errors: kInvalidArgument, naming the network (with the list
-// of those that there are), the option, or the layer that does not fit.
+// The network that `spec` names, "vit_tiny_patch16_224" or
+// "vit:patch=4,depth=6", for such images. Errors: kInvalidArgument, naming the
+// network (with the list of those that there are), the option, or the layer
+// that does not fit.
 absl::StatusOr<Network> CreateNetwork(absl::string_view spec,
                                       const NetworkInput& input = {});
 

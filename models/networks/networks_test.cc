@@ -175,7 +175,7 @@ struct GoldenWeights {
 };
 
 std::map<uint64_t, std::vector<GoldenWeights>> ReadGoldenWeights() {
-  std::ifstream file("models/networks/testdata/resnet18_weights_golden.txt");
+  std::ifstream file("models/networks/testdata/resnet18_d2l_golden.txt");
   std::map<uint64_t, std::vector<GoldenWeights>> by_seed;
   uint64_t seed = 0;
   for (std::string line; std::getline(file, line);) {
@@ -526,7 +526,7 @@ TEST(NamesTest, ComeInTheOrderOfTheSources) {
                           "bn1.num_batches_tracked", "bn2.running_mean",
                           "bn2.running_var", "bn2.num_batches_tracked"));
   const std::unique_ptr<Model> resnet =
-      *CreateModel("resnet18", 0, {.height = 8, .width = 8});
+      *CreateModel("resnet18_d2l", 0, {.height = 8, .width = 8});
   ASSERT_EQ(resnet->buffers().count(), 51);
   EXPECT_EQ(resnet->buffers().specs()[2].name, "1.num_batches_tracked");
   EXPECT_EQ(resnet->buffers().specs()[50].name,
@@ -535,7 +535,7 @@ TEST(NamesTest, ComeInTheOrderOfTheSources) {
 
 TEST(ResNet18Test, CallsReadyOnceForEachParameterWithItsFinalGradient) {
   SetComputeThreads(1);
-  const std::unique_ptr<Model> model = *CreateModel("resnet18", 0);
+  const std::unique_ptr<Model> model = *CreateModel("resnet18_d2l", 0);
   EXPECT_EQ(ReadyOrder(*model, Samples(2).batch()).size(), 76u);
 }
 
@@ -550,18 +550,20 @@ TEST(CreateModelTest, TakesTheSeedAndListsTheNamesThatThereAre) {
 
 TEST(CreateNetworkTest, NamesWhatIsWrongInOneLine) {
   const std::pair<const char*, const char*> faults[] = {
-      {"", "no such model; there are lenet, lenet_bn, resnet18, "},
+      {"", "no such model; there are lenet, lenet_bn, resnet18_d2l, "},
       {"LeNet", "no such model"},
-      {"resnet18 ", "no such model"},
+      {"resnet18_d2l ", "no such model"},
       {"lenet:width=3", "lenet: no option 'width'; there are none"},
-      {"resnet18:depth=3", "resnet18: no option 'depth'; there are width"},
-      {"resnet18:width", "resnet18: 'width' is not key=value"},
-      {"resnet18:width=0", "option width=0: must be an integer in [1, "},
+      {"resnet18_d2l:depth=3",
+       "resnet18_d2l: no option 'depth'; there are width"},
+      {"resnet18_d2l:width", "resnet18_d2l: 'width' is not key=value"},
+      {"resnet18_d2l:width=0", "option width=0: must be an integer in [1, "},
       {"vit:width=64,width=65", "option 'width' is given twice"},
       {"vit:dropout=1", "option dropout=1: must be in [0, 1)"},
       {"vit:width=64,heads=3", "3 heads do not divide a width of 64"},
       {"vit:patch=5", "patches of 5x5 do not divide images of 28x28"},
-      {"vit_tiny_patch16", "patches of 16x16 do not divide images of 28x28"},
+      {"vit_tiny_patch16_224",
+       "patches of 16x16 do not divide images of 28x28"},
   };
   for (const auto& [spec, fault] : faults) {
     const absl::Status status = CreateNetwork(spec).status();
@@ -580,9 +582,9 @@ TEST(CreateNetworkTest, FitsImagesAndClasses) {
   const NetworkInput input = {
       .channels = 3, .height = 64, .width = 96, .classes = 7};
   for (const char* spec :
-       {"lenet", "lenet_bn", "resnet18", "torchvision_resnet18", "resnet34",
-        "resnet50", "vit:patch=8", "vit_tiny_patch16", "vit_small_patch16",
-        "vit_base_patch16"}) {
+       {"lenet", "lenet_bn", "resnet18_d2l", "resnet18", "resnet34", "resnet50",
+        "vit:patch=8", "vit_tiny_patch16_224", "vit_small_patch16_224",
+        "vit_base_patch16_224"}) {
     const auto network = CreateNetwork(spec, input);
     ASSERT_THAT(network, IsOk());
     EXPECT_EQ(network->input_shape(),
@@ -598,10 +600,10 @@ TEST(FlopsTest, AreThoseOfThePapers) {
   // 1.8, 3.6 and 4.1 billion multiplications at 224x224 (He et al. 2015, table
   // 1, and for the stride of v1.5), 1.3 (DeiT-Ti, Touvron et al. 2020).
   const std::pair<const char*, double> wants[] = {
-      {"torchvision_resnet18", 1.82},
+      {"resnet18", 1.82},
       {"resnet34", 3.67},
       {"resnet50", 4.09},
-      {"vit_tiny_patch16", 1.25}};
+      {"vit_tiny_patch16_224", 1.25}};
   for (const auto& [spec, want] : wants) {
     const auto network = CreateNetwork(
         spec, {.channels = 3, .height = 224, .width = 224, .classes = 1000});

@@ -124,7 +124,7 @@ void AddTorchvisionDraws(Network& network,
 }  // namespace
 
 Network D2lResNet18(const NetworkInput& input, int64_t width) {
-  Network network("resnet18", ShapeOf(input));
+  Network network("resnet18_d2l", ShapeOf(input));
   Value x = network.Convolution("0", network.input(),
                                 {.out = width, .kernel = 3, .padding = 1});
   x = network.BatchNorm("1", x, /*relu=*/true);

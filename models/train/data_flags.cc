@@ -17,9 +17,10 @@ ABSL_FLAG(std::string, dataset, "fashion_mnist", lockstep::kDatasetHelp);
 ABSL_FLAG(std::string, data_dir, "",
           "folder of the data set; of fashion_mnist by default where the "
           "distribution's package dataset-fashion-mnist puts it");
-ABSL_FLAG(std::optional<int64_t>, train_samples, std::nullopt,
-          "train on N images alone; by default on all, which takes resnet18 "
-          "minutes an epoch");
+ABSL_FLAG(
+    std::optional<int64_t>, train_samples, std::nullopt,
+    "train on N images alone; by default on all, which takes resnet18_d2l "
+    "minutes an epoch");
 ABSL_FLAG(int, num_classes, 0,
           "classes of image_list and synthetic; 0: what the list says, or 10");
 ABSL_FLAG(std::string, image_size, "",

@@ -16,9 +16,10 @@
 #include "models/io/safetensors.h"
 #include "models/train/runs.h"
 
-ABSL_FLAG(std::string, model, "lenet",
-          "lenet or resnet18, as d2l's chapter on training on several GPUs has "
-          "them; or lenet_bn, lenet with batch norm after each convolution");
+ABSL_FLAG(
+    std::string, model, "lenet",
+    "lenet or resnet18_d2l, as d2l's chapter on training on several GPUs has "
+    "them; or lenet_bn, lenet with batch norm after each convolution");
 ABSL_FLAG(std::string, weights, "",
           "every parameter (float32) and every buffer (float32, "
           "num_batches_tracked int64) under the names that the chapter's code "

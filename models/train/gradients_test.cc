@@ -158,7 +158,7 @@ class Rounding {
   std::map<std::string, double> bounds_;
 };
 
-// Of resnet18 conformance/network compares the command's answers with a
+// Of resnet18_d2l conformance/network compares the command's answers with a
 // reference's.
 class ModelTest : public testing::TestWithParam<std::string> {};
 
@@ -358,7 +358,8 @@ TEST_F(BadInputTest, NamesTheModelThatCannotBe) {
       StatusOf(weights_, batch_, {.model = "vgg"}),
       StatusIs(
           absl::StatusCode::kInvalidArgument,
-          StartsWith("no such model; there are lenet, lenet_bn, resnet18, ")));
+          StartsWith(
+              "no such model; there are lenet, lenet_bn, resnet18_d2l, ")));
   EXPECT_THAT(
       StatusOf(weights_, batch_, {.sync_bn = true}),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no batch norm")));
@@ -417,7 +418,7 @@ class GradientsTest : public testing::Test {
 
 TEST_F(GradientsTest, WritesWhatTheLibraryComputes) {
   Write("lenet_bn", MakeWeights("lenet_bn"));
-  Write("resnet18", MakeWeights("resnet18"));
+  Write("resnet18_d2l", MakeWeights("resnet18_d2l"));
   struct Case {
     std::string flags;
     GradientsOptions options;
@@ -427,8 +428,8 @@ TEST_F(GradientsTest, WritesWhatTheLibraryComputes) {
       {"--nproc=2", {.world_size = 2}},
       {"--world_size=5 --model=lenet --nosync_bn", {.world_size = 5}},
       {"--model=lenet_bn --weights=lenet_bn", {.model = "lenet_bn"}},
-      {"--model=resnet18 --weights=resnet18 --nproc=2 --sync_bn",
-       {.model = "resnet18", .world_size = 2, .sync_bn = true}},
+      {"--model=resnet18_d2l --weights=resnet18_d2l --nproc=2 --sync_bn",
+       {.model = "resnet18_d2l", .world_size = 2, .sync_bn = true}},
       {"--model=lenet_bn --weights=lenet_bn --nproc=2 --sync_bn=false",
        {.model = "lenet_bn", .world_size = 2}}};
   for (const auto& [flags, options] : cases) {
@@ -501,7 +502,8 @@ TEST_F(GradientsTest, NamesTheFileThatDoesNotFit) {
   ExpectError("--weights=batch --nproc=3",
               Path("batch") + ": has no tensor 'W1'");
   ExpectError("--batch=lenet", Path("lenet") + ": has no tensor 'images'");
-  ExpectError("--model=resnet18", Path("lenet") + ": has no tensor '0.bias'");
+  ExpectError("--model=resnet18_d2l",
+              Path("lenet") + ": has no tensor '0.bias'");
   Safetensors bad = RandomBatch(3);
   bad.tensors.at("labels").data[16] = std::byte{10};
   Write("bad", bad);
@@ -515,13 +517,13 @@ TEST_F(GradientsTest, NamesTheFileThatDoesNotFit) {
 
 // Limits at which the weights do not fit, nor what oneDNN makes for them.
 TEST_F(GradientsTest, SaysThatMemoryIsShort) {
-  Write("resnet18", MakeWeights("resnet18"));
+  Write("resnet18_d2l", MakeWeights("resnet18_d2l"));
   for (const int mebibytes : {100, 150, 200, 250}) {
     const CommandOutcome outcome = RunCommand(
         absl::StrCat(
             "sh -c 'ulimit -v ", mebibytes << 10,
-            "; exec models/train/gradients --model=resnet18 --weights=",
-            Path("resnet18"), " --batch=", Path("batch"),
+            "; exec models/train/gradients --model=resnet18_d2l --weights=",
+            Path("resnet18_d2l"), " --batch=", Path("batch"),
             " --out=", Path("out"), "'"),
         kDeadlineSeconds);
     EXPECT_EQ(outcome.exit_status, 1) << mebibytes;

@@ -38,10 +38,11 @@ ABSL_FLAG(std::optional<int64_t>, test_samples, std::nullopt,
 ABSL_FLAG(int64_t, epochs, 10, "passes over the training set");
 ABSL_FLAG(int64_t, batch_size, 256,
           "images in a step, over all ranks together");
-ABSL_FLAG(double, lr, 0.2,
-          "learning rate of SGD. The chapter trains lenet with batches of 256 "
-          "at 0.2 on 1 or 2 GPUs, resnet18 with 256 at 0.1 on 1 GPU, 512 at "
-          "0.2 on 2");
+ABSL_FLAG(
+    double, lr, 0.2,
+    "learning rate of SGD. The chapter trains lenet with batches of 256 "
+    "at 0.2 on 1 or 2 GPUs, resnet18_d2l with 256 at 0.1 on 1 GPU, 512 at "
+    "0.2 on 2");
 ABSL_FLAG(uint64_t, seed, 0,
           "of the first weights, the order of the images, augmentation and "
           "dropout");
@@ -95,7 +96,7 @@ prints its accuracy on the test set after each epoch.
   bazel run //models:train -- --nproc=2 --output_dir=/tmp/run
   bazel run //models:train -- --nproc=2 --epochs=20 \
       --resume=/tmp/run/weights.safetensors          ten epochs more
-  bazel run //models:train -- --model=resnet18 --nproc=2 --sync_bn \
+  bazel run //models:train -- --model=resnet18_d2l --nproc=2 --sync_bn \
       --train_samples=2560 --test_samples=1000 --lr=0.1
   bazel run //models:train -- --model=resnet34 --nproc=2 --workers=1 \
       --dataset=image_folder --data_dir=/tmp/images --augment=standard

@@ -352,8 +352,8 @@ TEST_F(TrainTest, RefusesACheckpointThatDoesNotFit) {
       {{"--resume=" + checkpoint, "--epochs=1"}, "--epochs=1: ", 2},
       {{"--resume=" + checkpoint, "--seed=3"}, "--seed=3: ", 2},
       {{"--device=cuda"}, "--device=cuda: train runs on CPUs only\n", 2},
-      {{"--resume=" + checkpoint, "--model=resnet18"},
-       "--model=resnet18: " + checkpoint + " holds a lenet\n",
+      {{"--resume=" + checkpoint, "--model=resnet18_d2l"},
+       "--model=resnet18_d2l: " + checkpoint + " holds a lenet\n",
        2},
       {{"--output_dir=" + text}, "--output_dir=" + text + ": ", 2},
       {{"--resume=" + text}, text + ": ", 1},
@@ -518,9 +518,9 @@ class TrainBatchNormTest : public TrainTest,
     return flags;
   }
 
-  // Of resnet18 a slice takes a few runs.
+  // Of resnet18_d2l a slice takes a few runs.
   bool IsLeftToExhaustive() const {
-    return !IsExhaustive() && std::string(GetParam()) == "resnet18";
+    return !IsExhaustive() && std::string(GetParam()) == "resnet18_d2l";
   }
 
   // The batches that the first batch norm has seen.
@@ -535,7 +535,7 @@ class TrainBatchNormTest : public TrainTest,
 };
 
 INSTANTIATE_TEST_SUITE_P(Models, TrainBatchNormTest,
-                         testing::Values("lenet_bn", "resnet18"),
+                         testing::Values("lenet_bn", "resnet18_d2l"),
                          [](const auto& info) {
                            return std::string(info.param);
                          });
@@ -562,7 +562,7 @@ TEST_P(TrainBatchNormTest, SynchronisedRanksHaveTheStatisticsOfOne) {
 }
 
 TEST_P(TrainBatchNormTest, ResumesBitForBitAsIfItHadNotStopped) {
-  if (IsLeftToExhaustive()) GTEST_SKIP() << "of resnet18";
+  if (IsLeftToExhaustive()) GTEST_SKIP() << "of resnet18_d2l";
   const std::map<std::string, std::string> runs = {
       {"local", "--nproc=2"},
       {"sync", "--nproc=2 --sync_bn"},
@@ -588,7 +588,7 @@ TEST_P(TrainBatchNormTest, ResumesBitForBitAsIfItHadNotStopped) {
 }
 
 TEST_P(TrainBatchNormTest, EndsWithinTwoSecondsOfTheDeathOfARank) {
-  if (IsLeftToExhaustive()) GTEST_SKIP() << "of resnet18";
+  if (IsLeftToExhaustive()) GTEST_SKIP() << "of resnet18_d2l";
   for (const int victim : {0, 1}) {
     const std::string temp = Folder(absl::StrCat("tmp", victim));
     Subprocess program = StartEndless(WithFlags("--nproc=2 --sync_bn"), temp);
@@ -604,11 +604,11 @@ TEST_P(TrainBatchNormTest, EndsWithinTwoSecondsOfTheDeathOfARank) {
 
 class TrainMemoryTest : public TrainTest {
  protected:
-  // One step of resnet18 in an address space of so many MiB.
+  // One step of resnet18_d2l in an address space of so many MiB.
   SubprocessResult RunLimited(int mebibytes, int batch_size) {
     const std::string command = absl::StrCat(
         "ulimit -v ", mebibytes << 10, " && exec ", kProgram,
-        " --model=resnet18 --epochs=1 --test_samples=1 --data_dir=", data(),
+        " --model=resnet18_d2l --epochs=1 --test_samples=1 --data_dir=", data(),
         " --train_samples=", batch_size, " --batch_size=", batch_size);
     return RunSubprocess({"/bin/sh", "-c", command}, kDeadline);
   }

@@ -301,7 +301,7 @@ def build(spec, c, h, w, classes):
         return VisionTransformer(c, h, w, classes, **options)
     if name.startswith("lenet"):
         return LeNet(c, h, w, classes, name == "lenet_bn")
-    if name == "resnet18":
+    if name == "resnet18_d2l":
         return d2l_resnet18(c, classes, **options)
     return torchvision_resnet(int(name[-2:]), c, classes, **options)
 

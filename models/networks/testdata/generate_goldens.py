@@ -2,7 +2,7 @@
 """Writes the golden files of this folder from a real PyTorch (python3-torch), from the repository's root.
 
   generate_goldens.py randn > randn_golden.txt
-  generate_goldens.py weights > resnet18_weights_golden.txt
+  generate_goldens.py weights > resnet18_d2l_golden.txt
 
 Floats are hexadecimal, so that they are exact.
 """
