@@ -24,7 +24,6 @@
 #include "collectives/mpi/testing/mpirun.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/mutant.h"
-#include "conformance/reference/lenet_reference.h"
 #include "conformance/report/claim_recorder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -33,6 +32,7 @@
 #include "models/io/safetensors.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
+#include "models/reference/lenet_reference.h"
 #include "models/train/data_parallel.h"
 #include "models/train/trainer.h"
 

@@ -17,8 +17,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "conformance/reference/bounded.h"
 #include "models/model.h"
+#include "models/reference/bounded.h"
 
 namespace lockstep::conformance {
 namespace {

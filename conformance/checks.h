@@ -15,8 +15,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "conformance/reference/bounded.h"
 #include "models/model.h"
+#include "models/reference/bounded.h"
 
 namespace lockstep::conformance {
 

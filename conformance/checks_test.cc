@@ -22,14 +22,14 @@
 #include "absl/strings/string_view.h"
 #include "base/status_matchers.h"
 #include "conformance/rank_bytes.h"
-#include "conformance/reference/bounded.h"
-#include "conformance/reference/lenet_reference.h"
 #include "conformance/training_run.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/cpu/cpu_model.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
+#include "models/reference/bounded.h"
+#include "models/reference/lenet_reference.h"
 
 namespace lockstep::conformance {
 namespace {

@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "conformance/checks.h"
-#include "conformance/reference/bounded.h"
 #include "models/model.h"
+#include "models/reference/bounded.h"
 
 namespace lockstep::conformance {
 namespace {

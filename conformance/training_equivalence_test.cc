@@ -55,7 +55,6 @@
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
-#include "conformance/reference/bounded.h"
 #include "conformance/report/claim_recorder.h"
 #include "conformance/training_run.h"
 #include "gmock/gmock.h"
@@ -64,6 +63,7 @@
 #include "models/data/dataset.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
+#include "models/reference/bounded.h"
 #include "models/train/trainer.h"
 
 namespace lockstep::conformance {

@@ -32,12 +32,12 @@
 #include "conformance/checks.h"
 #include "conformance/network/network_checks.h"
 #include "conformance/network/network_run.h"
-#include "conformance/reference/bounded.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/cpu/cpu_model.h"
 #include "models/io/safetensors.h"
 #include "models/model.h"
+#include "models/reference/bounded.h"
 #include "models/train/test_inputs.h"
 
 namespace lockstep::conformance {
@@ -278,7 +278,7 @@ TEST(GradientsCommandTest, GivesWhatPyTorchGivesOnItsOwnFiles) {
   }
   std::ofstream(folder + "/cases") << cases;
   RunPythonTest("torch, numpy",
-                "-B conformance/reference/testdata/torch_networks.py " + folder,
+                "-B models/reference/testdata/torch_networks.py " + folder,
                 kDeadlineSeconds);
   if (IsSkipped() || HasFailure()) return;
   const auto read = [&](const TestedNetwork& tested, const std::string& path) {

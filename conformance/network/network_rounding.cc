@@ -11,10 +11,10 @@
 #include "conformance/checks.h"
 #include "conformance/network/network_checks.h"
 #include "conformance/network/network_run.h"
-#include "conformance/reference/bounded.h"
-#include "conformance/reference/network_reference.h"
 #include "conformance/training_run.h"
 #include "models/model.h"
+#include "models/reference/bounded.h"
+#include "models/reference/network_reference.h"
 
 namespace lockstep::conformance {
 namespace {

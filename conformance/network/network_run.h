@@ -17,11 +17,11 @@
 #include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
 #include "conformance/rank_bytes.h"
-#include "conformance/reference/network_reference.h"
 #include "conformance/training_run.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
+#include "models/reference/network_reference.h"
 #include "models/train/data_parallel.h"
 
 namespace lockstep::conformance {

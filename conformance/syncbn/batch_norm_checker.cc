@@ -15,9 +15,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/bounded.h"
-#include "conformance/reference/bounded.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/step_checks.h"
+#include "models/reference/bounded.h"
 #include "syncbn/testing/batch_norm_reference.h"
 
 namespace lockstep::conformance {

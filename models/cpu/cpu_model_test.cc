@@ -1,6 +1,6 @@
 // Networks on the CPU: the loss, the memory of a step, random masks, and what
 // does not fit. What the operations compute is held to their definitions and to
-// PyTorch in conformance/reference.
+// PyTorch in models/reference.
 #include "models/cpu/cpu_model.h"
 
 #include <algorithm>

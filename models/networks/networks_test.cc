@@ -1,5 +1,5 @@
 // The generator of initial weights, what networks promise beside PyTorch's
-// numbers (//conformance/reference has these), models by name, and their
+// numbers (//models/reference has these), models by name, and their
 // parameters and buffers.
 #include "models/networks/networks.h"
 
@@ -508,7 +508,7 @@ TEST(LeNetBatchNormTest, EvaluatesWithoutMessages) {
   EXPECT_EQ(model->buffers().counter(2), 0);
 }
 
-// The order of the names; //conformance/reference holds them all to PyTorch.
+// The order of the names; //models/reference holds them all to PyTorch.
 TEST(NamesTest, ComeInTheOrderOfTheSources) {
   const std::unique_ptr<Model> lenet = *CreateModel("lenet", 0);
   EXPECT_THAT(NamesOf(lenet->parameters().specs()),

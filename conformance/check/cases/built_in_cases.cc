@@ -8,9 +8,9 @@
 
 #include "conformance/check/cases/check_case.h"
 #include "conformance/protocol/case.h"
-#include "conformance/reference/lenet_reference.h"
 #include "models/data/dataset.h"
 #include "models/io/safetensors.h"
+#include "models/reference/lenet_reference.h"
 
 namespace lockstep::conformance {
 namespace {

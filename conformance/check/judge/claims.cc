@@ -19,7 +19,7 @@
 #include "conformance/check/judge/compare.h"
 #include "conformance/check/judge/judge.h"
 #include "conformance/protocol/rank_output.h"
-#include "conformance/reference/bounded.h"
+#include "models/reference/bounded.h"
 
 namespace lockstep::conformance {
 namespace {

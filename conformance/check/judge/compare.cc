@@ -16,7 +16,7 @@
 #include "base/data_types.h"
 #include "conformance/check/cases/check_case.h"
 #include "conformance/check/judge/judge.h"
-#include "conformance/reference/bounded.h"
+#include "models/reference/bounded.h"
 
 namespace lockstep::conformance {
 namespace {

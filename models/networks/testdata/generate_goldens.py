@@ -10,7 +10,7 @@ import sys
 
 import torch
 
-sys.path.insert(0, "conformance/reference/testdata")
+sys.path.insert(0, "models/reference/testdata")
 import torch_networks  # noqa: E402
 
 

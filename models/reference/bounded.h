@@ -19,8 +19,8 @@
 // Two terms make the bound complete: kSmallest a term for results flushed to
 // zero, and kOwnError relative for the float64 arithmetic here, whose unit
 // round-off 2^-53 is 2^-29 of u.
-#ifndef LOCKSTEP_CONFORMANCE_REFERENCE_BOUNDED_H_
-#define LOCKSTEP_CONFORMANCE_REFERENCE_BOUNDED_H_
+#ifndef LOCKSTEP_MODELS_REFERENCE_BOUNDED_H_
+#define LOCKSTEP_MODELS_REFERENCE_BOUNDED_H_
 
 #include <cmath>
 #include <cstdint>
@@ -28,7 +28,7 @@
 
 #include "base/bounded.h"
 
-namespace lockstep::conformance {
+namespace lockstep {
 
 inline constexpr double kUnitRoundoff = 0x1p-24;
 inline constexpr double kSmallest = 0x1p-126;
@@ -90,9 +90,16 @@ struct BoundedSum {
   }
 };
 
+// Adds `b` to `a`. The bound is that of a float32 sum of the two.
+inline BoundedNumber& operator+=(BoundedNumber& a, const BoundedNumber& b) {
+  BoundedSum sum(a);
+  sum += BoundedSum(b);
+  return a = sum.Finish();
+}
+
 // Euclidean norm.
 double Norm(std::span<const double> values);
 
-}  // namespace lockstep::conformance
+}  // namespace lockstep
 
-#endif  // LOCKSTEP_CONFORMANCE_REFERENCE_BOUNDED_H_
+#endif  // LOCKSTEP_MODELS_REFERENCE_BOUNDED_H_

@@ -1,5 +1,5 @@
 // From std::mt19937's own numbers, the same with every standard library.
-#include "conformance/reference/network_inputs.h"
+#include "models/reference/network_inputs.h"
 
 #include <cmath>
 #include <cstdint>
@@ -8,11 +8,11 @@
 #include <variant>
 #include <vector>
 
-#include "conformance/reference/network_reference.h"
 #include "models/model.h"
 #include "models/networks/network.h"
+#include "models/reference/network_reference.h"
 
-namespace lockstep::conformance {
+namespace lockstep {
 namespace {
 
 // In [0, 1).
@@ -112,4 +112,4 @@ RandomSamples RandomBatchOf(const Network& network, uint32_t seed, int64_t n) {
   return samples;
 }
 
-}  // namespace lockstep::conformance
+}  // namespace lockstep

@@ -1,7 +1,7 @@
 // Parameters, running statistics and batches of any network, at which its
 // gradients are not small and few derivatives are in doubt.
-#ifndef LOCKSTEP_CONFORMANCE_REFERENCE_NETWORK_INPUTS_H_
-#define LOCKSTEP_CONFORMANCE_REFERENCE_NETWORK_INPUTS_H_
+#ifndef LOCKSTEP_MODELS_REFERENCE_NETWORK_INPUTS_H_
+#define LOCKSTEP_MODELS_REFERENCE_NETWORK_INPUTS_H_
 
 #include <cstdint>
 #include <vector>
@@ -9,7 +9,7 @@
 #include "models/model.h"
 #include "models/networks/network.h"
 
-namespace lockstep::conformance {
+namespace lockstep {
 
 // Flat, as CreateParameters(network) lays them out. Weights are scaled by their
 // fan-in, and a shortcut's convolution is small beside what batch norm puts on
@@ -36,6 +36,6 @@ struct RandomSamples {
 // labels.
 RandomSamples RandomBatchOf(const Network& network, uint32_t seed, int64_t n);
 
-}  // namespace lockstep::conformance
+}  // namespace lockstep
 
-#endif  // LOCKSTEP_CONFORMANCE_REFERENCE_NETWORK_INPUTS_H_
+#endif  // LOCKSTEP_MODELS_REFERENCE_NETWORK_INPUTS_H_

@@ -2,8 +2,8 @@
 // statistics, from its description and the operations' definitions, in plain
 // loops; in float64, in float32 to see what rounding does, or in float64 with a
 // bound on how far float32 can be.
-#ifndef LOCKSTEP_CONFORMANCE_REFERENCE_NETWORK_REFERENCE_H_
-#define LOCKSTEP_CONFORMANCE_REFERENCE_NETWORK_REFERENCE_H_
+#ifndef LOCKSTEP_MODELS_REFERENCE_NETWORK_REFERENCE_H_
+#define LOCKSTEP_MODELS_REFERENCE_NETWORK_REFERENCE_H_
 
 #include <cstdint>
 #include <functional>
@@ -11,11 +11,11 @@
 #include <span>
 #include <vector>
 
-#include "conformance/reference/bounded.h"
 #include "models/model.h"
 #include "models/networks/network.h"
+#include "models/reference/bounded.h"
 
-namespace lockstep::conformance {
+namespace lockstep {
 
 // In training, whether an element of a random layer (AttentionOp::layer and so
 // on) is kept, of the sample with that number (Batch::samples); rate: with what
@@ -24,6 +24,19 @@ namespace lockstep::conformance {
 // addition's branch is element 0.
 using KeepMask = std::function<bool(int layer, double rate, int64_t sample,
                                     int64_t element)>;
+
+// Replaces numbers of this rank by their sums over all ranks of a run that
+// share a batch. Every rank calls it equally often, with as many numbers.
+template <typename T>
+using SumOverRanks = std::function<void(std::span<T>)>;
+
+// An operation's use of a value: its input number `input`.
+struct Consumer {
+  int operation = 0;
+  int input = 0;
+
+  friend bool operator==(const Consumer&, const Consumer&) = default;
+};
 
 // One forward pass, from which backward passes can be asked. T is double,
 // float, or BoundedNumber, which knows convolutions, linear layers, their ReLUs
@@ -37,11 +50,14 @@ class NetworkReference {
   // and the batch's spans are borrowed while this object lives. batch: at least
   // one sample; in training, at least two values per channel of a batch norm.
   // keep: null if all elements are kept. world_size: as BoundedReference has
-  // it.
-  // Cost: some 2 GFLOP/s in float64, twice as many FLOPs for Gradient.
+  // it. sum_over_ranks: null if every rank has batch statistics of its own;
+  // otherwise batch norm takes those of all ranks (SyncBatchNorm), and the
+  // batch of a rank may be empty. Gradients are never summed over ranks. Cost:
+  // some 2 GFLOP/s in float64, twice as many FLOPs for Gradient.
   NetworkReference(const Network& network, std::span<const T> parameters,
                    std::span<const T> running, const Batch& batch,
-                   bool training, KeepMask keep = nullptr, int world_size = 1);
+                   bool training, KeepMask keep = nullptr, int world_size = 1,
+                   SumOverRanks<T> sum_over_ranks = nullptr);
 
   std::vector<T> outputs;  // [n, classes].
   std::vector<T> losses;   // By sample.
@@ -55,8 +71,11 @@ class NetworkReference {
 
   // Of scale * loss_sum, all parameters, flat. Only after training.
   std::vector<T> Gradient(double scale) const;
-  // Likewise, with a scale for each sample's loss.
-  std::vector<T> Gradient(std::span<const double> scales) const;
+  // Likewise, with a scale for each sample's loss. left_out: a consumer whose
+  // part of the gradient of its input is forgotten, which is a bug to be found;
+  // the input has another consumer. Null: none.
+  std::vector<T> Gradient(std::span<const double> scales,
+                          const Consumer* left_out = nullptr) const;
 
  private:
   struct State;
@@ -98,6 +117,6 @@ BoundedStep BoundedReference(const Network& network,
                              std::span<const float> parameters,
                              const Batch& batch, int world_size);
 
-}  // namespace lockstep::conformance
+}  // namespace lockstep
 
-#endif  // LOCKSTEP_CONFORMANCE_REFERENCE_NETWORK_REFERENCE_H_
+#endif  // LOCKSTEP_MODELS_REFERENCE_NETWORK_REFERENCE_H_

@@ -1,6 +1,6 @@
 // The float64 reference of every network against PyTorch and against the slopes
 // of its own loss; its error bounds against float32.
-#include "conformance/reference/network_reference.h"
+#include "models/reference/network_reference.h"
 
 #include <algorithm>
 #include <cmath>
@@ -27,17 +27,17 @@
 #include "base/run_command.h"
 #include "base/slice.h"
 #include "base/status_matchers.h"
-#include "conformance/reference/bounded.h"
-#include "conformance/reference/lenet_reference.h"
-#include "conformance/reference/network_inputs.h"
 #include "gtest/gtest.h"
 #include "models/data/dataset.h"
 #include "models/io/safetensors.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
+#include "models/reference/bounded.h"
+#include "models/reference/lenet_reference.h"
+#include "models/reference/network_inputs.h"
 
-namespace lockstep::conformance {
+namespace lockstep {
 namespace {
 
 // 1 + 2^-24 rounds to 1: n such additions lose n * 2^-24 together, the worst
@@ -573,7 +573,7 @@ void ExpectPyTorchs(bool torchvision) {
   }
   std::ofstream(folder + "/cases") << lines;
   RunPythonTest(torchvision ? "torch, torchvision" : "torch, numpy",
-                "-B conformance/reference/testdata/torch_networks.py " + folder,
+                "-B models/reference/testdata/torch_networks.py " + folder,
                 /*deadline_seconds=*/IsExhaustive() ? 500 : 100);
   if (testing::Test::IsSkipped() || testing::Test::HasFailure()) return;
   for (const auto& [name, which] : cases) {
@@ -703,4 +703,4 @@ TEST(NetworkReferenceTest, GradientsAreSlopesOfTheLoss) {
 }
 
 }  // namespace
-}  // namespace lockstep::conformance
+}  // namespace lockstep

@@ -1,5 +1,5 @@
 // Layer by layer, forward and backward.
-#include "conformance/reference/network_reference.h"
+#include "models/reference/network_reference.h"
 
 #include <algorithm>
 #include <cassert>
@@ -15,12 +15,13 @@
 #include <variant>
 #include <vector>
 
-#include "conformance/reference/bounded.h"
-#include "conformance/reference/products.h"
 #include "models/model.h"
 #include "models/networks/network.h"
+#include "models/reference/bounded.h"
+#include "models/reference/products.h"
 
-namespace lockstep::conformance {
+namespace lockstep {
+namespace reference {
 namespace {
 
 constexpr double kExpLogError = 8 * kUnitRoundoff;  // 4 ulp.
@@ -132,12 +133,14 @@ struct Pass {
   bool training = true;
   KeepMask keep = nullptr;
   double more = 0;  // See BoundedSum::Finish; of parameters' gradients.
+  SumOverRanks<T> sum_over_ranks = nullptr;
   std::vector<int64_t> parameter_offsets = {}, buffer_offsets = {};
   // By value: forward, and while backward runs.
   std::vector<Plane<T>> values = {};
   // By operation: what its ReLU was given; and what else backward needs.
   std::vector<Plane<T>> inner = {};
   std::vector<std::vector<T>> saved = {}, saved_too = {};
+  std::map<int, T> counts = {};  // A batch norm's values for each channel.
   std::map<int, std::vector<int64_t>> maxima = {};  // Inputs, by output.
 
   static int64_t SizeOf(const TensorDescription& tensor) {
@@ -180,6 +183,10 @@ struct Pass {
     const int64_t number =
         batch.samples.empty() ? sample : batch.samples[sample];
     return keep(layer, rate, number, element) ? 1 / (1 - rate) : 0;
+  }
+
+  void OverRanks(std::vector<T>& values) const {
+    if (sum_over_ranks) sum_over_ranks(values);
   }
 
   int64_t size() const { return static_cast<int64_t>(batch.labels.size()); }
@@ -256,17 +263,23 @@ struct Pass {
                    std::vector<T>& running) {
     const Plane<T>& x = In(call);
     const int64_t c = x.shape.c;
-    const T count = static_cast<T>(x.pixels());
+    T count = static_cast<T>(x.pixels());
     const std::span<T> running_mean = Buffer(op.running_mean, running);
     const std::span<T> running_var = Buffer(op.running_variance, running);
     std::vector<T> mean(running_mean.begin(), running_mean.end());
     std::vector<T> variance(running_var.begin(), running_var.end());
     if (training) {
       mean = x.SumOverPixels([&](int64_t at, int64_t) { return x.v[at]; });
+      mean.push_back(count);
+      OverRanks(mean);
+      count = mean.back();
+      mean.pop_back();
+      counts[call.index] = count;
       for (T& m : mean) m /= count;
       variance = x.SumOverPixels([&](int64_t at, int64_t i) {
         return (x.v[at] - mean[i]) * (x.v[at] - mean[i]);
       });
+      OverRanks(variance);
       for (int64_t i = 0; i < c; ++i) {
         const T momentum = static_cast<T>(kMomentum);
         running_mean[i] += momentum * (mean[i] - running_mean[i]);
@@ -297,13 +310,15 @@ struct Pass {
     const Plane<T> dy = Deactivate(call, std::move(d), op.relu);
     const std::vector<T>& normalised = saved[call.index];
     const std::vector<T>& inverse = saved_too[call.index];
-    const std::vector<T> sum =
+    std::vector<T> sum =
         dy.SumOverPixels([&](int64_t at, int64_t) { return dy.v[at]; });
-    const std::vector<T> dot = dy.SumOverPixels(
+    std::vector<T> dot = dy.SumOverPixels(
         [&](int64_t at, int64_t) { return dy.v[at] * normalised[at]; });
     std::ranges::copy(sum, GradientOf(op.bias, gradient).begin());
     std::ranges::copy(dot, GradientOf(op.weight, gradient).begin());
-    const T count = static_cast<T>(dy.pixels());
+    OverRanks(sum);
+    OverRanks(dot);
+    const T count = counts.at(call.index);
     const auto weight = Parameter(op.weight);
     Plane<T> dx(dy.shape);
     for (int64_t at = 0; at < dx.shape.size(); ++at) {
@@ -682,20 +697,29 @@ struct Pass {
 };
 
 }  // namespace
+}  // namespace reference
+
+using reference::CrossEntropy;
+using reference::Finish;
+using reference::Plane;
+using reference::SumOf;
+using reference::ValueOf;
+using reference::WithSamples;
 
 template <typename T>
-struct NetworkReference<T>::State : Pass<T> {};
+struct NetworkReference<T>::State : reference::Pass<T> {};
 
 template <typename T>
 NetworkReference<T>::NetworkReference(const Network& network,
                                       std::span<const T> parameters,
                                       std::span<const T> running_before,
                                       const Batch& batch, bool training,
-                                      KeepMask keep, int world_size)
+                                      KeepMask keep, int world_size,
+                                      SumOverRanks<T> sum_over_ranks)
     : running(running_before.begin(), running_before.end()),
-      state_(std::make_shared<State>(
-          State{{network, parameters, batch, training, std::move(keep),
-                 static_cast<double>(world_size)}})) {
+      state_(std::make_shared<State>(State{
+          {network, parameters, batch, training, std::move(keep),
+           static_cast<double>(world_size), std::move(sum_over_ranks)}})) {
   State& state = *state_;
   state.Place();
   const size_t count = network.operations().size();
@@ -735,8 +759,8 @@ std::vector<T> NetworkReference<T>::Gradient(double scale) const {
 }
 
 template <typename T>
-std::vector<T> NetworkReference<T>::Gradient(
-    std::span<const double> scales) const {
+std::vector<T> NetworkReference<T>::Gradient(std::span<const double> scales,
+                                             const Consumer* left_out) const {
   const State& state = *state_;
   assert(state.training);
   const std::vector<Network::Operation>& operations =
@@ -756,6 +780,10 @@ std::vector<T> NetworkReference<T>::Gradient(
           return state.Backward(op, call, std::move(d[i + 1]), gradient);
         });
     for (size_t k = 0; k < call.operation.inputs.size(); ++k) {
+      if (left_out != nullptr &&
+          *left_out == Consumer{call.index, static_cast<int>(k)}) {
+        continue;
+      }
       Plane<T>& to = d[call.operation.inputs[k]];
       if (to.v.empty()) {
         to = std::move(parts[k]);
@@ -812,4 +840,4 @@ BoundedStep BoundedReference(const Network& network,
   return step;
 }
 
-}  // namespace lockstep::conformance
+}  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "conformance/reference/lenet_reference.h"
+#include "models/reference/lenet_reference.h"
 
 #include <cmath>
 #include <cstdint>
@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "conformance/reference/network_reference.h"
 #include "models/data/dataset.h"
 #include "models/networks/networks.h"
+#include "models/reference/network_reference.h"
 
-namespace lockstep::conformance {
+namespace lockstep {
 namespace {
 
 // The fixtures are from std::mt19937's own numbers, the same with every
@@ -102,4 +102,4 @@ std::vector<float> HeLeNet(uint32_t seed) {
   return out;
 }
 
-}  // namespace lockstep::conformance
+}  // namespace lockstep

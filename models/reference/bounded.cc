@@ -1,5 +1,5 @@
 // Running error analysis of sums of products.
-#include "conformance/reference/bounded.h"
+#include "models/reference/bounded.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,8 @@
 #include <limits>
 #include <span>
 
-namespace lockstep::conformance {
+namespace lockstep {
+
 double Gamma(int64_t n) {
   const double nu = static_cast<double>(n) * kUnitRoundoff;
   return nu / (1 - nu);
@@ -40,4 +41,4 @@ double Norm(std::span<const double> values) {
   return std::sqrt(sum);
 }
 
-}  // namespace lockstep::conformance
+}  // namespace lockstep

@@ -1,16 +1,16 @@
 // LeNet for the checks of data-parallel training: data and weights on which a
 // float32 gradient has a tight error bound, and that bound.
-#ifndef LOCKSTEP_CONFORMANCE_REFERENCE_LENET_REFERENCE_H_
-#define LOCKSTEP_CONFORMANCE_REFERENCE_LENET_REFERENCE_H_
+#ifndef LOCKSTEP_MODELS_REFERENCE_LENET_REFERENCE_H_
+#define LOCKSTEP_MODELS_REFERENCE_LENET_REFERENCE_H_
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "conformance/reference/network_reference.h"
 #include "models/data/dataset.h"
+#include "models/reference/network_reference.h"
 
-namespace lockstep::conformance {
+namespace lockstep {
 
 // W1 [20,1,3,3], b1 [20], W2 [50,20,5,5], b2 [50], W3 [800,128], b3 [128],
 // W4 [128,10], b4 [10], in this order, as models/networks/networks.h lays them
@@ -48,6 +48,6 @@ std::vector<float> WellConditionedLeNet(uint32_t seed);
 // standard normal.
 std::vector<float> HeLeNet(uint32_t seed);
 
-}  // namespace lockstep::conformance
+}  // namespace lockstep
 
-#endif  // LOCKSTEP_CONFORMANCE_REFERENCE_LENET_REFERENCE_H_
+#endif  // LOCKSTEP_MODELS_REFERENCE_LENET_REFERENCE_H_

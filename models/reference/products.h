@@ -2,8 +2,8 @@
 // float64 or bounded numbers. A convolution is a sum over the taps of its
 // kernel, each a product of matrices; a linear layer is a convolution whose
 // kernel is as large as its input.
-#ifndef LOCKSTEP_CONFORMANCE_REFERENCE_PRODUCTS_H_
-#define LOCKSTEP_CONFORMANCE_REFERENCE_PRODUCTS_H_
+#ifndef LOCKSTEP_MODELS_REFERENCE_PRODUCTS_H_
+#define LOCKSTEP_MODELS_REFERENCE_PRODUCTS_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -12,10 +12,10 @@
 #include <type_traits>
 #include <vector>
 
-#include "conformance/reference/bounded.h"
 #include "models/model.h"
+#include "models/reference/bounded.h"
 
-namespace lockstep::conformance {
+namespace lockstep::reference {
 
 template <typename T>
 inline constexpr bool kIsBounded = std::is_same_v<T, BoundedNumber>;
@@ -45,12 +45,6 @@ inline bool IsZero(const BoundedSum& x) { return x.upper == 0; }
 template <typename T>
 bool IsZero(const T& x) {
   return x == 0;
-}
-
-inline BoundedNumber& operator+=(BoundedNumber& a, const BoundedNumber& b) {
-  BoundedSum sum(a);
-  sum += BoundedSum(b);
-  return a = sum.Finish();
 }
 
 // Activations, channels last.
@@ -261,6 +255,6 @@ class Products {
   const bool inputs_first_;
 };
 
-}  // namespace lockstep::conformance
+}  // namespace lockstep::reference
 
-#endif  // LOCKSTEP_CONFORMANCE_REFERENCE_PRODUCTS_H_
+#endif  // LOCKSTEP_MODELS_REFERENCE_PRODUCTS_H_
