@@ -152,11 +152,11 @@ int TestedNetwork::IndexOf(const ParameterSpec& spec) const {
 }
 
 bool TestedNetwork::IsNorm(const ParameterSpec& spec) const {
-  return conformance::IsNorm(network_, IndexOf(spec));
+  return lockstep::IsNorm(network_, IndexOf(spec));
 }
 
 bool TestedNetwork::HasZeroGradient(const ParameterSpec& spec) const {
-  return conformance::HasZeroGradient(network_, IndexOf(spec));
+  return lockstep::HasZeroGradient(network_, IndexOf(spec));
 }
 
 std::unique_ptr<Model> TestedNetwork::CreateModel() const {
