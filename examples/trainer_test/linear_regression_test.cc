@@ -41,7 +41,7 @@ lockstep::Bounded OneRank() {
       magnitude += 2 * (kWeight * x + y) * x / 6;
     }
   }
-  gradient.bound[0] = lockstep::conformance::Gamma(3 + 6) * magnitude;
+  gradient.bound[0] = lockstep::Gamma(3 + 6) * magnitude;
   return gradient;
 }
 
