@@ -103,7 +103,10 @@ the ranks are theirs, and rank 0 alone prints and writes.
 Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
 )"),
           .words = OutputWords(kName, kFolder),
-          .aliases = {{"nproc", "world_sizes"}, {"world_size", "world_sizes"}}};
+          .aliases = {{"nproc", "world_sizes"},
+                      {"world_size", "world_sizes"},
+                      {"dtype", "type"},
+                      kDataAlias}};
 }
 
 absl::StatusOr<ScalingSettings> SettingsFromFlags(int cores) {

@@ -608,7 +608,7 @@ TEST(ScalingTest, MeasuresBackendsAndTypesSideBySide) {
   }
   const std::string folder = TestPath("");
   const CommandOutcome outcome = RunScaling(absl::StrCat(
-      "--dataset=synthetic --train_samples=64 --image_size=12 --channels=3",
+      "--dataset=synthetic --train_samples=64 --image_size=12 --in_channels=3",
       " --model=resnet18_d2l:width=4 --mode=weak --type=float32,bfloat16",
       " --backend=", absl::StrJoin(backends, ","), kSmall,
       " --output_dir=", folder));

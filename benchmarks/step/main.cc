@@ -39,8 +39,8 @@ ABSL_FLAG(int64_t, batch, 0,
           "images; 0: 256 for lenet, 32 for resnet18_d2l and vit, else 16");
 ABSL_FLAG(int64_t, image_size, 0,
           "height and width; 0: 28 for lenet, resnet18_d2l and vit, else 112");
-ABSL_FLAG(int64_t, channels, 0, "of images; 0: 1 for those, else 3");
-ABSL_FLAG(int64_t, classes, 10, "of images");
+ABSL_FLAG(int64_t, in_channels, 0, "of images; 0: 1 for those, else 3");
+ABSL_FLAG(int64_t, num_classes, 10, "of images");
 ABSL_FLAG(std::string, threads, "1,2", "threads of a step");
 ABSL_FLAG(std::string, types, "float32,bfloat16",
           "of activations; PyTorch's bfloat16 is autocast");
@@ -81,24 +81,26 @@ is timed. Networks:
 
 )",
                                    NetworksHelp()),
-      .sections = {{"what is measured",
-                    "models batch image_size channels classes threads types "
-                    "peers python= layers seed"},
-                   {"how long", "rounds seconds timeout"},
-                   {"what becomes of it", kOutputFlags}},
+      .sections =
+          {{"what is measured",
+            "models batch image_size in_channels num_classes threads types "
+            "peers python= layers seed"},
+           {"how long", "rounds seconds timeout"},
+           {"what becomes of it", kOutputFlags}},
       .ending = absl::StrCat("the table\n", report::TermsText(StepTerms()), R"(
 Exit status: 0 if all went well and every peer computed the same, 2 for a wrong
 flag, 1 for anything else.
 )"),
-      .words = OutputWords(kName, /*folder=*/"")};
+      .words = OutputWords(kName, /*folder=*/""),
+      .aliases = {{"channels", "in_channels"}, {"classes", "num_classes"}}};
 }
 
 absl::StatusOr<StepSettings> SettingsFromFlags() {
   StepSettings settings = {.models = absl::GetFlag(FLAGS_models),
                            .batch = absl::GetFlag(FLAGS_batch),
-                           .channels = absl::GetFlag(FLAGS_channels),
+                           .channels = absl::GetFlag(FLAGS_in_channels),
                            .image_size = absl::GetFlag(FLAGS_image_size),
-                           .classes = absl::GetFlag(FLAGS_classes),
+                           .classes = absl::GetFlag(FLAGS_num_classes),
                            .layers = absl::GetFlag(FLAGS_layers),
                            .rounds = absl::GetFlag(FLAGS_rounds),
                            .seconds = absl::GetFlag(FLAGS_seconds),

@@ -97,11 +97,12 @@ std::string Name(const StepCase& one) {
 
 absl::StatusOr<std::vector<StepCase>> CasesOf(const StepSettings& settings) {
   LOCKSTEP_RETURN_IF_ERROR(CheckRange("--batch", settings.batch, 0, kMaxBatch));
-  LOCKSTEP_RETURN_IF_ERROR(CheckRange("--channels", settings.channels, 0, 64));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckRange("--in_channels", settings.channels, 0, 64));
   LOCKSTEP_RETURN_IF_ERROR(
       CheckRange("--image_size", settings.image_size, 0, kMaxImageSize));
   LOCKSTEP_RETURN_IF_ERROR(
-      CheckRange("--classes", settings.classes, 1, kMaxClasses));
+      CheckRange("--num_classes", settings.classes, 1, kMaxClasses));
   std::vector<StepCase> cases;
   for (const std::string& spec : SplitSpecs(settings.models)) {
     StepCase one = DefaultsOf(spec);

@@ -339,7 +339,7 @@ TEST(StepCommandTest, NamesAPeerThatFails) {
 TEST(StepCommandTest, AgreesWithPyTorchIfThereIsOne) {
   const std::string path = TestPath(".json");
   const CommandOutcome outcome = RunStep(absl::StrCat(
-      kTiny, " --batch=8 --image_size=56 --channels=2 --peers=eager ",
+      kTiny, " --batch=8 --image_size=56 --in_channels=2 --peers=eager ",
       "--models=lenet_bn,resnet18:width=8,vit:depth=1,width=16,"
       "heads=2 ",
       "--json=", path));
@@ -362,9 +362,9 @@ TEST(StepCommandTest, NamesAFlagThatIsWrong) {
       {"--models=vit:dropout=0.1", "--models: vit:dropout=0.1: no peer"},
       {"--models=vit --image_size=29", "--models: "},
       {"--batch=-1", "--batch"},
-      {"--channels=65", "--channels"},
+      {"--channels=65", "--in_channels"},
       {"--image_size=5000", "--image_size"},
-      {"--classes=0", "--classes"},
+      {"--classes=0", "--num_classes"},
       {"--threads=0", "--threads has '0'"},
       {"--threads=1,two", "--threads has 'two'"},
       {"--types=float16", "--types: 'float16'"},

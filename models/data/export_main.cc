@@ -42,7 +42,7 @@ ABSL_FLAG(int, quality, 95, "of jpeg, 1 to 100");
 ABSL_FLAG(std::optional<int64_t>, limit, std::nullopt,
           "at most so many images of each part, spread evenly over it "
           "(default: all)");
-ABSL_FLAG(int, channels, 3,
+ABSL_FLAG(int, in_channels, 3,
           "image_folder, image_list, synthetic: 3 for colour, 1 for grey");
 ABSL_FLAG(bool, skip_bad_images, false,
           "image_folder, image_list: leave out images that cannot be decoded, "
@@ -68,13 +68,14 @@ and torchvision's ImageFolder read.
   bazel run //models/data:export -- --output_dir=/tmp/fashion
 )",
       .sections = {{"What to write:",
-                    "dataset=NAME data_dir=DIR limit=N channels "
+                    "dataset=NAME data_dir=DIR limit=N in_channels "
                     "skip_bad_images image_size num_classes seed"},
                    {"How:", "output_dir=DIR format quality"}},
       .ending =
           R"(Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else, which
 leaves nothing behind.
-)"};
+)",
+      .aliases = {{"channels", "in_channels"}, {"out", "output_dir"}}};
 }
 
 volatile sig_atomic_t interrupted = 0;
@@ -154,7 +155,7 @@ absl::StatusOr<Format> CheckedFormat() {
 
 absl::StatusOr<DatasetParts> Load() {
   DatasetOptions options;
-  options.channels = absl::GetFlag(FLAGS_channels);
+  options.channels = absl::GetFlag(FLAGS_in_channels);
   options.skip_bad_images = absl::GetFlag(FLAGS_skip_bad_images);
   options.num_classes = absl::GetFlag(FLAGS_num_classes);
   const int side = absl::GetFlag(FLAGS_image_size);

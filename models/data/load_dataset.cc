@@ -152,7 +152,7 @@ absl::StatusOr<DatasetParts> MakeSynthetic(const DatasetOptions& options) {
   }
   if (shape.channels != 1 && shape.channels != 3) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--channels: ", shape.channels, " is neither 1 nor 3"));
+        absl::StrCat("--in_channels: ", shape.channels, " is neither 1 nor 3"));
   }
   constexpr int64_t kMany = int64_t{1} << 40;
   LOCKSTEP_ASSIGN_OR_RETURN(
@@ -233,7 +233,7 @@ absl::StatusOr<DatasetParts> LoadDataset(const std::string& name,
     if (kind == Kind::kCifar10) return LoadCifar10(dir, options);
     if (options.channels != 1 && options.channels != 3) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "--channels: ", options.channels, " is neither 1 nor 3"));
+          "--in_channels: ", options.channels, " is neither 1 nor 3"));
     }
     return kind == Kind::kFolder ? LoadImageFolder(dir, options)
                                  : LoadImageList(dir, options);

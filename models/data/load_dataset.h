@@ -78,11 +78,11 @@ struct DatasetParts {
 //
 // Errors, one line: kInvalidArgument or kOutOfRange, beginning with the flag
 // (--dataset, --data_dir, --train_samples, --test_samples, --num_classes,
-// --channels, --image_size), for what the options say; kNotFound for a missing
-// folder or file; kInvalidArgument or kDataLoss for a file or folder that is
-// not as it should be (an empty class folder, a class that train/ lacks, a
-// label that is no number or out of range, a file of a wrong size), beginning
-// with its path, or, in lists, with the list's path and the line.
+// --in_channels, --image_size), for what the options say; kNotFound for a
+// missing folder or file; kInvalidArgument or kDataLoss for a file or folder
+// that is not as it should be (an empty class folder, a class that train/
+// lacks, a label that is no number or out of range, a file of a wrong size),
+// beginning with its path, or, in lists, with the list's path and the line.
 absl::StatusOr<DatasetParts> LoadDataset(const std::string& name,
                                          const std::string& dir,
                                          const DatasetOptions& options = {});

@@ -285,7 +285,7 @@ TEST(LoadDatasetTest, NamesTheFlagTheFileOrTheLineAndTheFault) {
        "--train_samples=7: ",
        "in [1, 6]",
        {.train_samples = 7}},
-      {"image_folder", nothing, "--channels: ", "4", {.channels = 4}},
+      {"image_folder", nothing, "--in_channels: ", "4", {.channels = 4}},
       {"image_folder",
        nothing,
        "--num_classes=2: ",

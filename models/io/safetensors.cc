@@ -2,6 +2,7 @@
 #include "models/io/safetensors.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -251,6 +252,21 @@ absl::Status CheckCounter(const NamedTensor& tensor, const std::string& name,
                                   ", which is no count of batches"));
 }
 
+// Refuses a NaN or an infinity. ReLU may turn a NaN into a zero, which would
+// hide it from the loss.
+absl::Status CheckFinite(const NamedTensor& tensor, const std::string& name,
+                         absl::string_view file) {
+  if (tensor.type != DataType::kFloat32) return absl::OkStatus();
+  for (size_t at = 0; at < tensor.data.size(); at += sizeof(float)) {
+    float value = 0;
+    std::memcpy(&value, &tensor.data[at], sizeof(value));
+    if (std::isfinite(value)) continue;
+    return Unfit(file, absl::StrCat("tensor '", name, "' has ", value,
+                                    " at element ", at / sizeof(float)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckTensors(const NamedTensors& tensors,
                           const std::map<std::string, Target>& targets,
                           absl::string_view file) {
@@ -267,6 +283,7 @@ absl::Status CheckTensors(const NamedTensors& tensors,
                                       Describe(target.type, target.shape)));
     }
     LOCKSTEP_RETURN_IF_ERROR(CheckCounter(tensor, name, file));
+    LOCKSTEP_RETURN_IF_ERROR(CheckFinite(tensor, name, file));
   }
   for (const auto& [name, tensor] : tensors) {
     if (!targets.contains(name)) {

@@ -81,8 +81,8 @@ NamedTensors BufferTensors(const Buffers& buffers);
 
 // Copies the values of all parameters and buffers from `tensors`, the content
 // of `file`. Errors: kInvalidArgument, with the file and the tensor, if one is
-// missing, is none of the model's, or has another type or shape; parameters and
-// buffers are then as before.
+// missing, is none of the model's, has another type or shape, or holds a NaN or
+// an infinity; parameters and buffers are then as before.
 absl::Status LoadTensors(const NamedTensors& tensors, absl::string_view file,
                          Parameters& parameters, Buffers& buffers);
 

@@ -26,7 +26,7 @@ ABSL_FLAG(int, num_classes, 0,
 ABSL_FLAG(std::string, image_size, "",
           "images are resized to this: 224, or 192x256, height first. 0 leaves "
           "them as they are, the default where all have one size; else 224");
-ABSL_FLAG(int64_t, channels, 0,
+ABSL_FLAG(int64_t, in_channels, 0,
           "1 or 3: what images are converted to; 0: as the data set has them, "
           "3 for image files");
 ABSL_FLAG(std::string, augment, "none",
@@ -63,10 +63,10 @@ absl::Status ReadTransform(const std::string& dataset,
   if (size.empty()) size = files ? "224" : "0";
   LOCKSTEP_RETURN_IF_ERROR(
       OfFlag("image_size", size, ParseImageSize(size, transform)));
-  transform.channels = absl::GetFlag(FLAGS_channels);
+  transform.channels = absl::GetFlag(FLAGS_in_channels);
   if (transform.channels != 0 && transform.channels != 1 &&
       transform.channels != 3) {
-    return FlagError("channels", transform.channels, "must be 0, 1 or 3");
+    return FlagError("in_channels", transform.channels, "must be 0, 1 or 3");
   }
   const std::string mean = absl::GetFlag(FLAGS_mean);
   LOCKSTEP_RETURN_IF_ERROR(

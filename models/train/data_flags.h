@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "models/data/load_dataset.h"
@@ -27,7 +28,11 @@ struct DataFlags {
 inline constexpr char kDataFlags[] =
     "dataset data_dir=DIR train_samples=N num_classes=N skip_bad_images";
 inline constexpr char kImageFlags[] =
-    "image_size=SIZE channels=N augment mean=M std=S workers=N loader_mb=N";
+    "image_size=SIZE in_channels=N augment mean=M std=S workers=N loader_mb=N";
+
+// Another name of one of them, for a usage's aliases.
+inline constexpr std::pair<const char*, const char*> kDataAlias = {
+    "channels", "in_channels"};
 
 // seed: of the synthetic data set. Errors: kInvalidArgument, beginning with the
 // flag; nothing is read.

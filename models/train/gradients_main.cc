@@ -1,5 +1,6 @@
 // gradients: loss, gradients and buffers of one step.
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <utility>
@@ -7,29 +8,46 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/command_line.h"
+#include "base/data_types.h"
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
+#include "models/data/load_dataset.h"
+#include "models/data/transform.h"
 #include "models/io/safetensors.h"
+#include "models/networks/networks.h"
 #include "models/train/runs.h"
 
-ABSL_FLAG(
-    std::string, model, "lenet",
-    "lenet or resnet18_d2l, as d2l's chapter on training on several GPUs has "
-    "them; or lenet_bn, lenet with batch norm after each convolution");
+ABSL_FLAG(std::string, model, "lenet",
+          "network, perhaps with options (vit:patch=4,depth=6); they are "
+          "listed below");
 ABSL_FLAG(std::string, weights, "",
           "every parameter (float32) and every buffer (float32, "
-          "num_batches_tracked int64) under the names that the chapter's code "
-          "gives them: a state_dict as safetensors, or a checkpoint of train");
+          "num_batches_tracked int64) under the names of the network's source: "
+          "a state_dict of torchvision, timm or d2l as safetensors, or a "
+          "checkpoint of train. With --dtype=float64, floats may be float64");
 ABSL_FLAG(std::string, batch, "",
-          "images: float32 [n, 1, 28, 28]; labels: int64 [n], 0 to 9; n from "
+          "images: float32 [n, c, h, w], of any size that the network accepts; "
+          "labels: int64 [n], below the classes of the last layer in W; n from "
           "1, also below the number of ranks");
+ABSL_FLAG(int64_t, num_classes, 0,
+          "how many classes the weights must have; 0: any number");
+ABSL_FLAG(std::string, image_size, "0",
+          "what size the images must have: 224, or 192x256, height first; 0: "
+          "any size");
+ABSL_FLAG(int64_t, in_channels, 0,
+          "how many channels the images must have; 0: any number");
+ABSL_FLAG(std::string, dtype, "float32",
+          "float32, or float64: computed in plain loops, a hundred times "
+          "slower, for comparisons");
 ABSL_FLAG(std::string, out, "",
           "receives every parameter's gradient and every buffer of rank 0, as "
-          "it is after the step, under the same names, and loss: float32 [1]");
+          "it is after the step, under the same names, and loss: [1]; floats "
+          "have the type of --dtype");
 ABSL_FLAG(int, nproc, 1,
           "ranks; rank r takes the r-th block of ceil(n / nproc) images");
 ABSL_FLAG(bool, sync_bn, false,
@@ -55,12 +73,13 @@ updated but the buffers. However the batch is split, the loss is the mean over
 it, and the gradients are that mean's.
 )",
       .sections = {{"", "model weights=FILE batch=FILE out=FILE"},
+                   {"", "num_classes image_size in_channels dtype"},
                    {"", "nproc sync_bn threads_per_rank timeout_s"}},
-      .ending =
-          R"(Relative paths start from the folder in which bazel was called.
+      .ending = absl::StrCat("Networks:\n", NetworksHelp(), R"(
+Relative paths start from the folder in which bazel was called.
 
 Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
-)",
+)"),
       .aliases = {{"world_size", "nproc"}}};
 }
 
@@ -77,8 +96,30 @@ absl::StatusOr<SafetensorsFile> Read(const std::string& path) {
   return SafetensorsFile{path, std::move(content)};
 }
 
+// What the files must hold, and the type.
+absl::Status ReadExpectations(GradientsOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      options.dtype, ParseName<DataType>("--dtype", absl::GetFlag(FLAGS_dtype),
+                                         {{"float32", DataType::kFloat32},
+                                          {"float64", DataType::kFloat64}}));
+  options.num_classes = absl::GetFlag(FLAGS_num_classes);
+  options.in_channels = absl::GetFlag(FLAGS_in_channels);
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckRange("--num_classes", options.num_classes, 0, kMaxClasses));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckRange("--in_channels", options.in_channels, 0, 1 << 16));
+  const std::string size = absl::GetFlag(FLAGS_image_size);
+  TransformOptions transform;
+  const absl::Status parsed = ParseImageSize(size, transform);
+  if (!parsed.ok()) return FlagError("image_size", size, parsed.message());
+  options.image_height = transform.height;
+  options.image_width = transform.width;
+  return absl::OkStatus();
+}
+
 absl::Status ComputeAndWrite() {
   GradientsOptions options;
+  LOCKSTEP_RETURN_IF_ERROR(ReadExpectations(options));
   options.model = absl::GetFlag(FLAGS_model);
   options.world_size = absl::GetFlag(FLAGS_nproc);
   options.threads_per_rank = absl::GetFlag(FLAGS_threads_per_rank);

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,6 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "base/command_line.h"
+#include "base/counter_random.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
@@ -22,9 +25,11 @@
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
+#include "models/reference/network_reference.h"
 #include "models/train/data_parallel.h"
 #include "models/train/runs.h"
 #include "sampler/shard.h"
+#include "syncbn/batch_norm_kernels.h"
 
 namespace lockstep {
 namespace {
@@ -89,6 +94,11 @@ absl::Status CheckShapes(const SafetensorsFile& file) {
                               "], not [", images[0], "] as the images"));
   }
   if (images[0] < 1) return Unfit(file.name, kImages, "holds no image");
+  if (images[1] < 1 || images[2] < 1 || images[3] < 1) {
+    return Unfit(file.name, kImages,
+                 absl::StrCat("has the shape [", absl::StrJoin(images, ", "),
+                              "]: images without values"));
+  }
   return absl::OkStatus();
 }
 
@@ -108,14 +118,45 @@ std::vector<float> ToChannelsLast(const std::vector<float>& images,
   return out;
 }
 
-// The network for such images, with as many classes as the weights have in its
-// last layer.
-absl::StatusOr<Network> NetworkFor(const std::string& model,
+// Checks a size that a flag names against that of a file. 0: no flag.
+absl::Status CheckSize(absl::string_view flag, int64_t expected, int64_t size,
+                       const std::string& file, absl::string_view what) {
+  if (expected == 0 || expected == size) return absl::OkStatus();
+  return FlagError(flag, expected,
+                   absl::StrCat(file, " has ", size, " ", what));
+}
+
+// The same of the height and width of images.
+absl::Status CheckImageSize(const GradientsOptions& options,
+                            const SafetensorsFile& batch,
+                            const std::vector<int64_t>& images) {
+  if (options.image_height == 0 ||
+      (options.image_height == images[2] && options.image_width == images[3])) {
+    return absl::OkStatus();
+  }
+  return FlagError(
+      "image_size",
+      absl::StrCat(options.image_height, "x", options.image_width),
+      absl::StrCat(batch.name, " has images of ", images[2], "x", images[3]));
+}
+
+// The network for the batch's images, with as many classes as the weights have
+// in its last layer.
+absl::StatusOr<Network> NetworkFor(const GradientsOptions& options,
                                    const SafetensorsFile& weights,
-                                   const std::vector<int64_t>& images) {
+                                   const SafetensorsFile& batch) {
+  const std::vector<int64_t>& images = batch.content.tensors.at(kImages).shape;
   NetworkInput input = {
       .channels = images[1], .height = images[2], .width = images[3]};
-  LOCKSTEP_ASSIGN_OR_RETURN(Network network, CreateNetwork(model, input));
+  LOCKSTEP_RETURN_IF_ERROR(CheckSize("in_channels", options.in_channels,
+                                     images[1], batch.name, "channels"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckImageSize(options, batch, images));
+  const auto create = [&]() -> absl::StatusOr<Network> {
+    absl::StatusOr<Network> network = CreateNetwork(options.model, input);
+    if (network.ok()) return network;
+    return FlagError("model", options.model, network.status().message());
+  };
+  LOCKSTEP_ASSIGN_OR_RETURN(Network network, create());
   const auto head =
       weights.content.tensors.find(network.parameters().back().name);
   if (head == weights.content.tensors.end() || head->second.shape.size() != 1 ||
@@ -123,7 +164,9 @@ absl::StatusOr<Network> NetworkFor(const std::string& model,
     return network;  // LoadTensors says what is wrong.
   }
   input.classes = head->second.shape[0];
-  return CreateNetwork(model, input);
+  LOCKSTEP_RETURN_IF_ERROR(CheckSize("num_classes", options.num_classes,
+                                     input.classes, weights.name, "classes"));
+  return create();
 }
 
 // All but the labels, whose range is that of the network's classes.
@@ -154,12 +197,12 @@ absl::Status ReadLabels(const SafetensorsFile& file, int64_t classes,
   return absl::OkStatus();
 }
 
-// One rank's part; on rank 0 the result, elsewhere nothing.
-absl::StatusOr<Safetensors> Step(Communicator& communicator,
-                                 const GradientsOptions& options,
-                                 const SafetensorsFile& weights,
-                                 const Network& network,
-                                 const GlobalBatch& batch) {
+// One rank's part in float32; on rank 0 the result, elsewhere nothing.
+absl::StatusOr<Safetensors> Float32Step(Communicator& communicator,
+                                        const GradientsOptions& options,
+                                        const SafetensorsFile& weights,
+                                        const Network& network,
+                                        const GlobalBatch& batch) {
   SetComputeThreads(options.threads_per_rank);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                             CreateCpuReplica(network));
@@ -189,6 +232,138 @@ absl::StatusOr<Safetensors> Step(Communicator& communicator,
   return result;
 }
 
+// A tensor of floats as float64; any other as it is.
+NamedTensor Widened(const NamedTensor& tensor) {
+  if (tensor.type != DataType::kFloat32) return tensor;
+  const std::vector<float> values = tensor.Values<float>();
+  const std::vector<double> wide(values.begin(), values.end());
+  return NamedTensor::Of(tensor.shape, std::span(wide));
+}
+
+NamedTensor Narrowed(const NamedTensor& tensor) {
+  if (tensor.type != DataType::kFloat64) return tensor;
+  const std::vector<double> values = tensor.Values<double>();
+  const std::vector<float> narrow(values.begin(), values.end());
+  return NamedTensor::Of(tensor.shape, std::span(narrow));
+}
+
+// Parameters, and what a step leaves in the buffers, as the reference has them:
+// flat, in the order of the network.
+struct Float64Tensors {
+  std::vector<double> parameters;
+  std::vector<double> running;
+  std::vector<int64_t> counters;
+};
+
+absl::StatusOr<Float64Tensors> ReadFloat64(const SafetensorsFile& weights,
+                                           const Network& network) {
+  NamedTensors narrow;
+  for (const auto& [name, tensor] : weights.content.tensors) {
+    narrow[name] = Narrowed(tensor);
+  }
+  Parameters parameters = CreateParameters(network);
+  Buffers buffers = CreateBuffers(network);
+  LOCKSTEP_RETURN_IF_ERROR(
+      LoadTensors(narrow, weights.name, parameters, buffers));
+  Float64Tensors read;
+  const auto append = [&](const std::string& name, std::vector<double>& to) {
+    const std::vector<double> values =
+        Widened(weights.content.tensors.at(name)).Values<double>();
+    to.insert(to.end(), values.begin(), values.end());
+  };
+  for (const ParameterSpec& spec : parameters.specs()) {
+    append(spec.name, read.parameters);
+  }
+  for (const BufferSpec& spec : buffers.specs()) {
+    if (spec.type == DataType::kFloat32) append(spec.name, read.running);
+  }
+  read.counters.assign(buffers.counters().begin(), buffers.counters().end());
+  return read;
+}
+
+// Refuses a batch norm of one value per channel, as the CPU's model does.
+// images: those over which batch norm takes its statistics.
+absl::Status CheckVariances(const Network& network, int64_t images) {
+  for (const Network::Operation& operation : network.operations()) {
+    if (!std::holds_alternative<BatchNormOp>(operation.kind)) continue;
+    if (images * operation.output.h * operation.output.w == 1) {
+      return OneValueError();
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The result's tensors, under the names of the network.
+NamedTensors Float64Result(const Network& network,
+                           const std::vector<double>& gradient,
+                           const std::vector<double>& running,
+                           const std::vector<int64_t>& counters) {
+  NamedTensors tensors;
+  std::span<const double> rest(gradient);
+  const auto take = [](std::span<const double>& from,
+                       const std::vector<int64_t>& shape) {
+    int64_t size = 1;
+    for (const int64_t extent : shape) size *= extent;
+    const NamedTensor tensor = NamedTensor::Of(shape, from.first(size));
+    from = from.subspan(size);
+    return tensor;
+  };
+  for (const TensorDescription& parameter : network.parameters()) {
+    tensors[parameter.name] = take(rest, parameter.shape);
+  }
+  rest = running;
+  size_t counter = 0;
+  for (const TensorDescription& buffer : network.buffers()) {
+    if (buffer.counter) {
+      const int64_t batches = counters[counter++] + 1;
+      tensors[buffer.name] = NamedTensor::Of({}, std::span(&batches, 1));
+    } else {
+      tensors[buffer.name] = take(rest, buffer.shape);
+    }
+  }
+  return tensors;
+}
+
+// One rank's part in float64, in the reference's plain loops; on rank 0 the
+// result, elsewhere nothing. Masks are those of the float32 step.
+absl::StatusOr<Safetensors> Float64Step(Communicator& communicator,
+                                        const GradientsOptions& options,
+                                        const Float64Tensors& weights,
+                                        const Network& network,
+                                        const GlobalBatch& batch) {
+  const Shard shard =
+      SplitBatch(batch.size(), communicator.world_size(), communicator.rank());
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckVariances(network, options.sync_bn ? batch.size() : shard.size()));
+  absl::Status status;
+  const auto sum = [&](std::span<double> values) {
+    if (status.ok()) status = communicator.AllReduce(values);
+  };
+  const KeepMask keep = [](int layer, double rate, int64_t sample,
+                           int64_t element) {
+    const CounterRandom random(/*seed=*/0, /*step=*/0, sample, layer);
+    return random.Uniform(element) >= rate;
+  };
+  const NetworkReference<double> pass(
+      network, weights.parameters, weights.running, batch.Block(shard),
+      /*training=*/true, keep, /*world_size=*/1,
+      options.sync_bn ? SumOverRanks<double>(sum) : nullptr);
+  std::vector<double> gradient =
+      pass.Gradient(1 / static_cast<double>(batch.size()));
+  sum(gradient);
+  double loss = pass.loss_sum;
+  sum(std::span(&loss, 1));
+  LOCKSTEP_RETURN_IF_ERROR(status);
+  Safetensors result;
+  if (communicator.rank() != 0) return result;
+  result.tensors =
+      Float64Result(network, gradient, pass.running, weights.counters);
+  loss /= static_cast<double>(batch.size());
+  result.tensors[kLoss] =
+      NamedTensor::Of({1}, std::span<const double>(&loss, 1));
+  return result;
+}
+
 }  // namespace
 
 absl::StatusOr<Safetensors> ComputeGradients(const GradientsOptions& options,
@@ -196,20 +371,28 @@ absl::StatusOr<Safetensors> ComputeGradients(const GradientsOptions& options,
                                              const SafetensorsFile& batch) {
   LOCKSTEP_ASSIGN_OR_RETURN(GlobalBatch global, ReadImages(batch));
   LOCKSTEP_ASSIGN_OR_RETURN(const Network network,
-                            NetworkFor(options.model, weights, global.shape));
+                            NetworkFor(options, weights, batch));
   LOCKSTEP_RETURN_IF_ERROR(ReadLabels(batch, network.classes(), global));
+  const bool wide = options.dtype == DataType::kFloat64;
+  Float64Tensors exact;
+  if (wide) {
+    LOCKSTEP_ASSIGN_OR_RETURN(exact, ReadFloat64(weights, network));
+  }
   Safetensors result;
-  LOCKSTEP_RETURN_IF_ERROR(RunOnThreads(
-      options.world_size, options.group,
-      [&](Communicator& communicator) -> absl::Status {
-        // On a rank's thread, which no exception may leave.
-        LOCKSTEP_ASSIGN_OR_RETURN(Safetensors mine, CatchBadAlloc([&] {
-                                    return Step(communicator, options, weights,
-                                                network, global);
-                                  }));
-        if (communicator.rank() == 0) result = std::move(mine);
-        return absl::OkStatus();
-      }));
+  LOCKSTEP_RETURN_IF_ERROR(
+      RunOnThreads(options.world_size, options.group,
+                   [&](Communicator& communicator) -> absl::Status {
+                     // On a rank's thread, which no exception may leave.
+                     LOCKSTEP_ASSIGN_OR_RETURN(
+                         Safetensors mine, CatchBadAlloc([&] {
+                           return wide ? Float64Step(communicator, options,
+                                                     exact, network, global)
+                                       : Float32Step(communicator, options,
+                                                     weights, network, global);
+                         }));
+                     if (communicator.rank() == 0) result = std::move(mine);
+                     return absl::OkStatus();
+                   }));
   return result;
 }
 

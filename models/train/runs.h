@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/data_types.h"
 #include "collectives/communicator.h"
 #include "models/data/load_dataset.h"
 #include "models/io/safetensors.h"
@@ -170,6 +171,14 @@ absl::Status RunTraining(Communicator& communicator, const DatasetParts& data,
 
 struct GradientsOptions {
   std::string model = "lenet";
+  // What is computed in: float32 by the CPU's model, or float64 by the
+  // reference (models/reference), some 2 GFLOP/s on each rank.
+  DataType dtype = DataType::kFloat32;
+  // What the files must hold; 0: anything.
+  int64_t num_classes = 0;
+  int64_t in_channels = 0;
+  int64_t image_height = 0;
+  int64_t image_width = 0;
   int world_size = 1;  // Ranks, which are threads of this process.
   int threads_per_rank = 1;
   bool sync_bn = false;  // Batch norm over the batches of all ranks.
@@ -183,14 +192,15 @@ struct SafetensorsFile {
 };
 
 // Computes one step. weights: every parameter and buffer of the model
-// (LoadTensors). batch: "images" float32 [n, c, h, w] of the model's size and
-// "labels" int64 [n], n >= 1; its other tensors are ignored. Ranks take blocks
-// of the batch as d2l's split_batch cuts it, which are empty on some if n is
-// small.
+// (LoadTensors); for a step in float64, floats may be float64 too. batch:
+// "images" float32 [n, c, h, w] of the model's size and "labels" int64 [n], n
+// >= 1; its other tensors are ignored. Ranks take blocks of the batch as d2l's
+// split_batch cuts it, which are empty on some if n is small.
 //
 // Returns the gradient of the mean loss over the whole batch for each parameter
 // under its name, each buffer of rank 0 after the step under its name, and that
-// "loss", float32 [1]. The same arguments give the same bits.
+// "loss" [1]; floats have the type of `dtype`. The same arguments give the same
+// bits.
 //
 // Errors: kInvalidArgument, with the file and the tensor, for what does not fit
 // the above, for an unknown model, and for sync_bn with a model that has no

@@ -122,7 +122,7 @@ with LOCKSTEP_TOKEN (collectives/launch/README.md).
 Exit status: 0 on success, 2 for a wrong flag, 1 for any other error; 128 + N
 if signal N killed a rank.
 )"),
-          .aliases = {{"world_size", "nproc"}}};
+          .aliases = {{"world_size", "nproc"}, kDataAlias}};
 }
 
 struct Config {
