@@ -55,7 +55,10 @@ ABSL_FLAG(double, lr, 0.01,
           "learning rate of a step of --batch_size images; a larger one, in "
           "weak scaling, has as many times more. No time depends on it, but "
           "the loss must stay finite");
-ABSL_FLAG(int64_t, batch_size, 256, "images in a step: see --mode");
+ABSL_FLAG(
+    int64_t, batch_size, 0,
+    "images in a step: see --mode. 0: 256 for lenet and mlp, 32 for other "
+    "networks for small images, else 16");
 ABSL_FLAG(int32_t, rounds, 5,
           "how often each configuration is run; fewer if --seconds is too "
           "short for that and --steps=0");
@@ -124,7 +127,12 @@ absl::StatusOr<ScalingSettings> SettingsFromFlags(int cores) {
                             ParseTypes(absl::GetFlag(FLAGS_type)));
   settings.model = absl::GetFlag(FLAGS_model);
   settings.learning_rate = absl::GetFlag(FLAGS_lr);
+  const absl::StatusOr<NetworkEntry> entry = EntryOf(settings.model);
+  if (!entry.ok()) {
+    return FlagError("model", settings.model, entry.status().message());
+  }
   settings.batch_size = absl::GetFlag(FLAGS_batch_size);
+  if (settings.batch_size == 0) settings.batch_size = entry->benchmark_batch;
   settings.rounds = absl::GetFlag(FLAGS_rounds);
   settings.steps = absl::GetFlag(FLAGS_steps);
   settings.warmup_steps = absl::GetFlag(FLAGS_warmup_steps);

@@ -57,20 +57,6 @@ std::vector<std::string> SplitSpecs(absl::string_view models) {
   return specs;
 }
 
-// The batch and images of the bars, and of networks like those.
-StepCase DefaultsOf(const std::string& spec) {
-  const std::string name = spec.substr(0, spec.find(':'));
-  StepCase one = {.spec = spec};
-  const bool lenet = absl::StartsWith(name, "lenet");
-  if (lenet || name == "resnet18_d2l" || name == "vit") {
-    one.batch = lenet ? 256 : 32;
-    return one;
-  }
-  one.batch = 16;
-  one.input = {.channels = 3, .height = 112, .width = 112};
-  return one;
-}
-
 }  // namespace
 
 bool DrawsMasks(const Network& network) {
@@ -105,7 +91,13 @@ absl::StatusOr<std::vector<StepCase>> CasesOf(const StepSettings& settings) {
       CheckRange("--num_classes", settings.classes, 1, kMaxClasses));
   std::vector<StepCase> cases;
   for (const std::string& spec : SplitSpecs(settings.models)) {
-    StepCase one = DefaultsOf(spec);
+    const absl::StatusOr<NetworkEntry> entry = EntryOf(spec);
+    if (!entry.ok()) {
+      return Named(absl::StrCat("--models: ", spec), entry.status());
+    }
+    StepCase one = {.spec = spec,
+                    .batch = entry->benchmark_batch,
+                    .input = *BenchmarkInput(spec)};
     if (settings.batch > 0) one.batch = settings.batch;
     if (settings.channels > 0) one.input.channels = settings.channels;
     if (settings.image_size > 0) {

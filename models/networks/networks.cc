@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,116 +21,66 @@
 namespace lockstep {
 namespace {
 
-using Describe = Network (*)(const NetworkInput&, NetworkOptions&);
+// The list. Each line names a function that stands in a file of its own and
+// returns a family of networks. Adding a network is its file and a line here.
+#define LOCKSTEP_NETWORK_FAMILIES(FAMILY) \
+  FAMILY(LeNets)                          \
+  FAMILY(D2lResNets)                      \
+  FAMILY(ResNets)                         \
+  FAMILY(VisionTransformers)              \
+  FAMILY(Perceptrons)
 
-constexpr int64_t kMaxWidth = 1 << 16;
+}  // namespace
 
-Network DescribeD2lResNet18(const NetworkInput& input,
-                            NetworkOptions& options) {
-  return D2lResNet18(input, options.Integer("width", 64, 1, kMaxWidth));
+#define LOCKSTEP_DECLARE_FAMILY(family) std::vector<NetworkEntry> family();
+LOCKSTEP_NETWORK_FAMILIES(LOCKSTEP_DECLARE_FAMILY)
+#undef LOCKSTEP_DECLARE_FAMILY
+
+namespace {
+
+std::string NameOf(absl::string_view spec) {
+  return std::string(spec.substr(0, spec.find(':')));
 }
-
-template <int kDepth>
-Network DescribeResNet(const NetworkInput& input, NetworkOptions& options) {
-  ResNetOptions resnet = {.name = absl::StrCat("resnet", kDepth)};
-  if (kDepth > 18) resnet.blocks = {3, 4, 6, 3};
-  resnet.bottleneck = kDepth == 50;
-  resnet.width = options.Integer("width", 64, 1, kMaxWidth);
-  return ResNet(input, resnet);
-}
-
-// Every size may be given; `defaults` are those of the name.
-Network DescribeTransformer(const NetworkInput& input, NetworkOptions& options,
-                            VisionTransformerOptions defaults) {
-  VisionTransformerOptions vit = std::move(defaults);
-  vit.patch = options.Integer("patch", vit.patch, 1, 1024);
-  vit.width = options.Integer("width", vit.width, 1, kMaxWidth);
-  vit.depth = options.Integer("depth", vit.depth, 1, 1000);
-  vit.heads = options.Integer("heads", vit.heads, 1, kMaxWidth);
-  vit.dropout = options.Rate("dropout", 0);
-  vit.attention_dropout = options.Rate("attention_dropout", 0);
-  vit.drop_path = options.Rate("drop_path", 0);
-  return VisionTransformer(input, vit);
-}
-
-template <int kWidth>
-Network DescribePatch16(const NetworkInput& input, NetworkOptions& options) {
-  const char* const size = kWidth == 192   ? "tiny"
-                           : kWidth == 384 ? "small"
-                                           : "base";
-  return DescribeTransformer(
-      input, options,
-      {.name = absl::StrCat("vit_", size, "_patch16_224"),
-       .width = kWidth,
-       .heads = kWidth / 64});
-}
-
-constexpr char kVitOptions[] =
-    "patch, width, depth, heads, dropout, attention_dropout, drop_path";
-
-struct Entry {
-  const char* name;
-  const char* options;
-  const char* what;
-  Describe describe;
-};
-
-const Entry kNetworks[] = {
-    {"lenet", "", "LeNet of the d2l chapter",
-     [](const NetworkInput& input, NetworkOptions&) {
-       return LeNet(input, /*batch_norm=*/false);
-     }},
-    {"lenet_bn", "", "the same with batch norm",
-     [](const NetworkInput& input, NetworkOptions&) {
-       return LeNet(input, /*batch_norm=*/true);
-     }},
-    {"resnet18_d2l", "width=64",
-     "ResNet-18 of the d2l chapter, for small images", DescribeD2lResNet18},
-    {"resnet18", "width=64", "ResNet-18 as torchvision has it",
-     DescribeResNet<18>},
-    {"resnet34", "width=64", "ResNet-34 as torchvision has it",
-     DescribeResNet<34>},
-    {"resnet50", "width=64", "ResNet-50 as torchvision has it (v1.5)",
-     DescribeResNet<50>},
-    {"vit", kVitOptions, "a small vision transformer: 7, 64, 4, 4",
-     [](const NetworkInput& input, NetworkOptions& options) {
-       return DescribeTransformer(
-           input, options,
-           {.name = "vit", .patch = 7, .width = 64, .depth = 4, .heads = 4});
-     }},
-    {"vit_tiny_patch16_224", kVitOptions, "timm's ViT-Ti/16: 16, 192, 12, 3",
-     DescribePatch16<192>},
-    {"vit_small_patch16_224", kVitOptions, "timm's ViT-S/16: 16, 384, 12, 6",
-     DescribePatch16<384>},
-    {"vit_base_patch16_224", kVitOptions, "timm's ViT-B/16: 16, 768, 12, 12",
-     DescribePatch16<768>},
-};
 
 // The network, whose status says whether the images fit it.
 absl::StatusOr<Network> DescribeNetwork(absl::string_view spec,
                                         const NetworkInput& input) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const NetworkEntry entry, EntryOf(spec));
+  if (input.classes < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(spec, ": ", input.classes, " classes"));
+  }
+  const auto named = [&](const absl::Status& status) {
+    return absl::Status(status.code(),
+                        absl::StrCat(entry.name, ": ", status.message()));
+  };
   const std::pair<absl::string_view, absl::string_view> parts =
       absl::StrSplit(spec, absl::MaxSplits(':', 1));
-  for (const Entry& entry : kNetworks) {
-    if (parts.first != entry.name) continue;
-    if (input.classes < 1) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(spec, ": ", input.classes, " classes"));
-    }
-    const auto named = [&](const absl::Status& status) {
-      return absl::Status(status.code(),
-                          absl::StrCat(entry.name, ": ", status.message()));
-    };
-    absl::StatusOr<NetworkOptions> options =
-        NetworkOptions::Parse(parts.second);
-    if (!options.ok()) return named(options.status());
-    Network network = entry.describe(input, *options);
-    const absl::Status finished = options->Finish();
-    if (!finished.ok()) return named(finished);
-    return network;
+  absl::StatusOr<NetworkOptions> options = NetworkOptions::Parse(parts.second);
+  if (!options.ok()) return named(options.status());
+  Network network = entry.describe(input, *options);
+  const absl::Status finished = options->Finish();
+  if (!finished.ok()) return named(finished);
+  return network;
+}
+
+// 11689512 as 11,689,512.
+std::string Grouped(int64_t number) {
+  std::string text = absl::StrCat(number);
+  for (int at = static_cast<int>(text.size()) - 3; at > 0; at -= 3) {
+    text.insert(at, ",");
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("no such model; there are ", NetworkNames()));
+  return text;
+}
+
+int64_t SizeOf(const std::vector<TensorDescription>& tensors) {
+  int64_t size = 0;
+  for (const TensorDescription& tensor : tensors) {
+    int64_t product = 1;
+    for (const int64_t extent : tensor.shape) product *= extent;
+    size += product;
+  }
+  return size;
 }
 
 }  // namespace
@@ -192,26 +142,71 @@ absl::Status NetworkOptions::Finish() {
   return status_;
 }
 
+const std::vector<NetworkEntry>& ListedNetworks() {
+  static const auto& all = *[] {
+    auto* const networks = new std::vector<NetworkEntry>();
+    const auto add = [&](std::vector<NetworkEntry> family) {
+      std::ranges::move(family, std::back_inserter(*networks));
+    };
+#define LOCKSTEP_ADD_FAMILY(family) add(family());
+    LOCKSTEP_NETWORK_FAMILIES(LOCKSTEP_ADD_FAMILY)
+#undef LOCKSTEP_ADD_FAMILY
+    return networks;
+  }();
+  return all;
+}
+
 std::string NetworkNames() {
-  return absl::StrJoin(kNetworks, ", ",
-                       [](std::string* out, const Entry& entry) {
+  return absl::StrJoin(ListedNetworks(), ", ",
+                       [](std::string* out, const NetworkEntry& entry) {
                          absl::StrAppend(out, entry.name);
                        });
 }
 
 std::string NetworksHelp() {
   std::string help;
-  for (const Entry& entry : kNetworks) {
+  for (const NetworkEntry& entry : ListedNetworks()) {
     absl::StrAppendFormat(&help, "  %-21s %s\n", entry.name, entry.what);
-    if (entry.options[0] != '\0' && entry.options != kVitOptions) {
+    if (!entry.options.empty()) {
       absl::StrAppendFormat(&help, "  %-21s options: %s\n", "", entry.options);
     }
   }
-  absl::StrAppendFormat(&help,
-                        "Options of the vision transformers, whose defaults "
-                        "are those four and 0:\n  %s\n",
-                        kVitOptions);
   return help;
+}
+
+std::string NetworksTable() {
+  std::string table =
+      "| network | is | tensors are named as by | images | classes | "
+      "parameters | in buffers | GFLOP |\n"
+      "| --- | --- | --- | --- | ---: | ---: | ---: | ---: |\n";
+  for (const NetworkEntry& entry : ListedNetworks()) {
+    NetworkOptions options;
+    const NetworkInput& input = entry.input;
+    const Network network = entry.describe(input, options);
+    absl::StrAppendFormat(
+        &table, "| `%s` | %s | %s | %dx%dx%d | %d | %s | %s | %.3g |\n",
+        entry.name, entry.what, entry.source, input.channels, input.height,
+        input.width, input.classes, Grouped(SizeOf(network.parameters())),
+        Grouped(SizeOf(network.buffers())),
+        static_cast<double>(FlopsOf(network)) / 1e9);
+  }
+  return table;
+}
+
+absl::StatusOr<NetworkEntry> EntryOf(absl::string_view spec) {
+  const auto& networks = ListedNetworks();
+  const auto found =
+      std::ranges::find(networks, NameOf(spec), &NetworkEntry::name);
+  if (found != networks.end()) return *found;
+  return absl::InvalidArgumentError(
+      absl::StrCat("no such model; there are ", NetworkNames()));
+}
+
+absl::StatusOr<NetworkInput> BenchmarkInput(absl::string_view spec) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const NetworkEntry entry, EntryOf(spec));
+  return NetworkInput{.channels = entry.input.channels,
+                      .height = entry.benchmark_size,
+                      .width = entry.benchmark_size};
 }
 
 absl::StatusOr<bool> HasBatchNorm(absl::string_view spec) {

@@ -1,9 +1,10 @@
-// The networks, by name. Adding one is a function that describes it, in a file
-// of its own or beside its kin, and a line in the list of networks.cc.
+// The networks, by name. A network is described in a file of its own or beside
+// its kin, and listed by one line in networks.cc.
 #ifndef LOCKSTEP_MODELS_NETWORKS_NETWORKS_H_
 #define LOCKSTEP_MODELS_NETWORKS_NETWORKS_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -21,7 +22,15 @@ struct NetworkInput {
   int64_t height = 28;
   int64_t width = 28;
   int64_t classes = 10;
+
+  // Of one image.
+  Shape shape() const {
+    return {.n = 1, .c = channels, .h = height, .w = width};
+  }
 };
+
+// The largest width of a layer that an option can ask for.
+inline constexpr int64_t kMaxWidth = 1 << 16;
 
 // The options of a network that a user gives as "name:key=value,key=value".
 // Each is asked for by name, with its default; Finish then names those that
@@ -47,6 +56,27 @@ class NetworkOptions {
   absl::Status status_;
 };
 
+// A network that a user can name.
+struct NetworkEntry {
+  std::string name;
+  std::string options = "";  // "width=64": with their defaults, for --help.
+  std::string what;          // One line, for --help.
+  std::string source;        // Whose tensors' names and first values it has.
+  // The images that the source's network is for, and their classes.
+  NetworkInput input = {};
+  // What benchmarks give it unless told otherwise: images of so many rows and
+  // columns, so many at a time.
+  int64_t benchmark_size = 28;
+  int64_t benchmark_batch = 32;
+  // The network for the images. `options` have been parsed; the caller calls
+  // Finish.
+  std::function<Network(const NetworkInput& input, NetworkOptions& options)>
+      describe;
+};
+
+// All of them, in the order of the list.
+const std::vector<NetworkEntry>& ListedNetworks();
+
 // "lenet, lenet_bn, resnet18_d2l, ...": for messages and --help.
 std::string NetworkNames();
 
@@ -61,54 +91,21 @@ std::string NetworksHelp();
 absl::StatusOr<Network> CreateNetwork(absl::string_view spec,
                                       const NetworkInput& input = {});
 
+// What the list says of the network that `spec` names. Errors: kInvalidArgument
+// if there is no such network.
+absl::StatusOr<NetworkEntry> EntryOf(absl::string_view spec);
+
+// The images of its source with the size of EntryOf's benchmark_size, and ten
+// classes. Errors: likewise.
+absl::StatusOr<NetworkInput> BenchmarkInput(absl::string_view spec);
+
 // Whether that network has batch norm. Errors: kInvalidArgument for a name or
 // options that no images could make right.
 absl::StatusOr<bool> HasBatchNorm(absl::string_view spec);
 
-// The networks of the d2l chapter on multi-GPU training (lenet.cc, resnet.cc).
-
-// LeNet: conv 20@3x3, ReLU, average pool 2x2 -> conv 50@5x5, ReLU, average pool
-// 2x2 -> linear 128, ReLU -> linear classes. Parameters W1, b1 to W4, b4 as
-// there, linear weights [in, out]; weights are normal numbers times 0.01, the
-// same as PyTorch's randn after manual_seed, biases zero. batch_norm: one, bn1
-// and bn2, after each convolution, before its ReLU.
-Network LeNet(const NetworkInput& input, bool batch_norm);
-
-// ResNet-18 with a 3x3 stem of stride 1, no max-pool, and a bias in every
-// convolution. Named as the state_dict of the chapter's module
-// ("resnet_block2.0.conv3.bias", "fc.1.weight"). First values: what PyTorch
-// gives after manual_seed(seed), the module's construction, and the chapter's
-// init_weights (normal times 0.01). width: the first stage's channels.
-Network D2lResNet18(const NetworkInput& input, int64_t width = 64);
-
-// ResNet as torchvision has it ("v1.5": the stride of a bottleneck is in its
-// 3x3 convolution), with its names and first values (resnet.cc). blocks: of
-// each of the four stages.
-struct ResNetOptions {
-  std::string name;
-  std::vector<int> blocks = {2, 2, 2, 2};
-  bool bottleneck = false;
-  int64_t width = 64;  // Of the first stage.
-};
-Network ResNet(const NetworkInput& input, const ResNetOptions& options);
-
-// The vision transformer as timm has it, with its names and first values
-// (vit.cc): patches through a convolution, class token, position embedding,
-// `depth` blocks of attention and a two-layer perceptron, each behind a layer
-// norm and with a shortcut, and a linear head on the class token. drop_path
-// grows linearly to its value in the last block.
-struct VisionTransformerOptions {
-  std::string name;
-  int64_t patch = 16;
-  int64_t width = 192;
-  int64_t depth = 12;
-  int64_t heads = 3;
-  double dropout = 0;  // After the embedding and in the perceptron.
-  double attention_dropout = 0;
-  double drop_path = 0;
-};
-Network VisionTransformer(const NetworkInput& input,
-                          const VisionTransformerOptions& options);
+// A Markdown table of all networks: parameters, numbers in buffers, and GFLOP
+// of an image forward, for the images and classes of their source.
+std::string NetworksTable();
 
 }  // namespace lockstep
 

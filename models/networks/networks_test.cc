@@ -221,7 +221,8 @@ TEST(FirstWeightsTest, AreThoseThatPyTorchDraws) {
   ASSERT_EQ(goldens.size(), 2u);
   for (const auto& [seed, golden] : goldens) {
     ASSERT_EQ(golden.size(), 76u);
-    const Parameters parameters = CreateParameters(D2lResNet18({}), seed);
+    const Parameters parameters =
+        CreateParameters(*CreateNetwork("resnet18_d2l"), seed);
     for (int i = 0; i < parameters.count(); ++i) {
       const ParameterSpec& spec = parameters.specs()[i];
       SCOPED_TRACE(spec.name);
@@ -240,7 +241,8 @@ TEST(FirstWeightsTest, AreThoseThatPyTorchDraws) {
 // layer.
 TEST(FirstWeightsTest, GoldenRejectsOtherWeights) {
   const std::vector<GoldenWeights> golden = ReadGoldenWeights().at(0);
-  const Parameters parameters = CreateParameters(D2lResNet18({}), /*seed=*/0);
+  const Parameters parameters =
+      CreateParameters(*CreateNetwork("resnet18_d2l"), /*seed=*/0);
   const auto index_of = [&](const std::string& name) {
     return std::ranges::find(golden, name, &GoldenWeights::name) -
            golden.begin();

@@ -15,10 +15,6 @@ namespace {
 constexpr double kD2lWeightScale = 0.01;
 constexpr int64_t kBottleneckExpansion = 4;
 
-Shape ShapeOf(const NetworkInput& input) {
-  return {.n = 1, .c = input.channels, .h = input.height, .w = input.width};
-}
-
 void DeclareConvolution(Network& network, const std::string& name, int64_t in,
                         int64_t out, int64_t kernel) {
   network.Declare(name + ".weight", {out, in, kernel, kernel});
@@ -121,10 +117,14 @@ void AddTorchvisionDraws(Network& network,
   }
 }
 
-}  // namespace
-
+// ResNet-18 of d2l's chapter on training on several GPUs, with a 3x3 stem of
+// stride 1, no max-pool, and a bias in every convolution. Tensors are named as
+// the state_dict of the chapter's module ("resnet_block2.0.conv3.bias",
+// "fc.1.weight"). First values: what PyTorch gives after manual_seed(seed), the
+// module's construction, and the chapter's init_weights (normal times 0.01).
+// width: the first stage's channels.
 Network D2lResNet18(const NetworkInput& input, int64_t width) {
-  Network network("resnet18_d2l", ShapeOf(input));
+  Network network("resnet18_d2l", input.shape());
   Value x = network.Convolution("0", network.input(),
                                 {.out = width, .kernel = 3, .padding = 1});
   x = network.BatchNorm("1", x, /*relu=*/true);
@@ -152,8 +152,17 @@ Network D2lResNet18(const NetworkInput& input, int64_t width) {
   return network;
 }
 
+struct ResNetOptions {
+  std::string name;
+  std::vector<int> blocks = {2, 2, 2, 2};  // Of each of the four stages.
+  bool bottleneck = false;
+  int64_t width = 64;  // Channels of the first stage.
+};
+
+// ResNet as torchvision has it, with its names and first values. The stride of
+// a bottleneck is in its 3x3 convolution ("v1.5").
 Network ResNet(const NetworkInput& input, const ResNetOptions& options) {
-  Network network(options.name, ShapeOf(input));
+  Network network(options.name, input.shape());
   Value x = ConvolutionAndNorm(network, "conv1", "bn1", network.input(),
                                {.out = options.width, .kernel = 7, .stride = 2},
                                /*relu=*/true);
@@ -177,6 +186,49 @@ Network ResNet(const NetworkInput& input, const ResNetOptions& options) {
   }
   AddTorchvisionDraws(network, convolutions);
   return network;
+}
+
+NetworkEntry TorchvisionResNet(const std::string& name, const std::string& what,
+                               const std::vector<int>& blocks,
+                               bool bottleneck) {
+  return {
+      .name = name,
+      .options = "width=64",
+      .what = what,
+      .source = "torchvision",
+      .input = {.channels = 3, .height = 224, .width = 224, .classes = 1000},
+      .benchmark_size = 112,
+      .benchmark_batch = 16,
+      .describe = [=](const NetworkInput& input, NetworkOptions& options) {
+        return ResNet(input,
+                      {.name = name,
+                       .blocks = blocks,
+                       .bottleneck = bottleneck,
+                       .width = options.Integer("width", 64, 1, kMaxWidth)});
+      }};
+}
+
+}  // namespace
+
+std::vector<NetworkEntry> D2lResNets() {
+  return {{.name = "resnet18_d2l",
+           .options = "width=64",
+           .what = "ResNet-18 of the d2l chapter, for small images",
+           .source = "d2l",
+           .describe = [](const NetworkInput& input, NetworkOptions& options) {
+             return D2lResNet18(input,
+                                options.Integer("width", 64, 1, kMaxWidth));
+           }}};
+}
+
+std::vector<NetworkEntry> ResNets() {
+  return {
+      TorchvisionResNet("resnet18", "ResNet-18 as torchvision has it",
+                        {2, 2, 2, 2}, /*bottleneck=*/false),
+      TorchvisionResNet("resnet34", "ResNet-34 as torchvision has it",
+                        {3, 4, 6, 3}, /*bottleneck=*/false),
+      TorchvisionResNet("resnet50", "ResNet-50 as torchvision has it (v1.5)",
+                        {3, 4, 6, 3}, /*bottleneck=*/true)};
 }
 
 }  // namespace lockstep

@@ -13,6 +13,18 @@ namespace {
 constexpr double kDeviation = 0.02;
 constexpr int64_t kPerceptronRatio = 4;
 
+struct VisionTransformerOptions {
+  std::string name;
+  int64_t patch = 16;
+  int64_t width = 192;
+  int64_t depth = 12;
+  int64_t heads = 3;
+  double dropout =
+      0;  // After the embedding, attention's output, and in the MLP.
+  double attention_dropout = 0;
+  double drop_path = 0;
+};
+
 Value Dropout(Network& network, const std::string& name, const Value& x,
               double rate) {
   return rate > 0 ? network.Dropout(name, x, rate) : x;
@@ -40,13 +52,14 @@ Value Block(Network& network, const std::string& name, Value x,
   return network.Add(name + ".add2", x, y, drop_path);
 }
 
-}  // namespace
-
+// The vision transformer as timm has it, with its names and first values:
+// patches through a convolution, class token, position embedding, `depth`
+// blocks of attention and a two-layer perceptron, each behind a layer norm and
+// with a shortcut, and a linear head on the class token. drop_path grows
+// linearly to its value in the last block.
 Network VisionTransformer(const NetworkInput& input,
                           const VisionTransformerOptions& options) {
-  Network network(
-      options.name,
-      {.n = 1, .c = input.channels, .h = input.height, .w = input.width});
+  Network network(options.name, input.shape());
   const int64_t patch = options.patch;
   if (input.height % patch != 0 || input.width % patch != 0) {
     network.Fail("patch_embed", absl::StrCat("patches of ", patch, "x", patch,
@@ -92,6 +105,54 @@ Network VisionTransformer(const NetworkInput& input,
     network.AddDraw(layer + ".bias", Draw::Kind::kConstant, 0);
   }
   return network;
+}
+
+// Every size may be given; `defaults` are those of the name.
+NetworkEntry TransformerEntry(const VisionTransformerOptions& defaults,
+                              const std::string& what) {
+  return {
+      .name = defaults.name,
+      .options = absl::StrCat(
+          "patch=", defaults.patch, ", width=", defaults.width,
+          ", depth=", defaults.depth, ", heads=", defaults.heads, ",\n",
+          std::string(33, ' '), "dropout=0, attention_dropout=0, drop_path=0"),
+      .what = what,
+      .source = "timm",
+      .describe = [=](const NetworkInput& input, NetworkOptions& options) {
+        VisionTransformerOptions vit = defaults;
+        vit.patch = options.Integer("patch", vit.patch, 1, 1024);
+        vit.width = options.Integer("width", vit.width, 1, kMaxWidth);
+        vit.depth = options.Integer("depth", vit.depth, 1, 1000);
+        vit.heads = options.Integer("heads", vit.heads, 1, kMaxWidth);
+        vit.dropout = options.Rate("dropout", 0);
+        vit.attention_dropout = options.Rate("attention_dropout", 0);
+        vit.drop_path = options.Rate("drop_path", 0);
+        return VisionTransformer(input, vit);
+      }};
+}
+
+// timm's networks of 16x16 patches, whose heads have 64 channels each.
+NetworkEntry Patch16(const std::string& size, int64_t width,
+                     const std::string& what) {
+  NetworkEntry entry =
+      TransformerEntry({.name = absl::StrCat("vit_", size, "_patch16_224"),
+                        .width = width,
+                        .heads = width / 64},
+                       what);
+  entry.input = {.channels = 3, .height = 224, .width = 224, .classes = 1000};
+  entry.benchmark_size = 112;
+  entry.benchmark_batch = 16;
+  return entry;
+}
+
+}  // namespace
+
+std::vector<NetworkEntry> VisionTransformers() {
+  return {TransformerEntry(
+              {.name = "vit", .patch = 7, .width = 64, .depth = 4, .heads = 4},
+              "a small vision transformer, for small images"),
+          Patch16("tiny", 192, "ViT-Ti/16"), Patch16("small", 384, "ViT-S/16"),
+          Patch16("base", 768, "ViT-B/16")};
 }
 
 }  // namespace lockstep

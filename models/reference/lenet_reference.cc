@@ -37,7 +37,7 @@ constexpr LayerWeights kLayerWeights[] = {{180, 9, 20, 1.3, 8, -0.1},
 BoundedStep LeNetReference(std::span<const float> parameters,
                            std::span<const float> images,
                            std::span<const int32_t> labels, int world_size) {
-  static const Network& lenet = *new Network(LeNet({}, /*batch_norm=*/false));
+  static const Network& lenet = *new Network(*CreateNetwork("lenet"));
   return BoundedReference(lenet, parameters,
                           {.images = images, .labels = labels}, world_size);
 }
