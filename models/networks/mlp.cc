@@ -10,16 +10,16 @@ namespace {
 
 // A perceptron: `depth` linear layers of `width` with ReLU, and one to the
 // classes. It is torch.nn.Sequential(Flatten(), Linear(), ReLU(), ...,
-// Linear()), with that module's names ("1.weight", "3.weight", ...) and what its
-// construction draws after manual_seed.
+// Linear()), with that module's names ("1.weight", "3.weight", ...) and what
+// its construction draws after manual_seed.
 Network Perceptron(const NetworkInput& input, int64_t width, int64_t depth) {
   Network network("mlp", input.shape());
   Value x = network.input();
   for (int64_t i = 0; i <= depth; ++i) {
     const std::string name = absl::StrCat(2 * i + 1);
     const bool last = i == depth;
-    x = network.Linear(
-        name, x, {.out = last ? input.classes : width, .relu = !last});
+    x = network.Linear(name, x,
+                       {.out = last ? input.classes : width, .relu = !last});
     network.DrawAsTorchConstructs(name);
   }
   return network;

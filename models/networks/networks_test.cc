@@ -22,6 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
@@ -585,8 +586,8 @@ TEST(CreateNetworkTest, FitsImagesAndClasses) {
       .channels = 3, .height = 64, .width = 96, .classes = 7};
   for (const char* spec :
        {"lenet", "lenet_bn", "resnet18_d2l", "resnet18", "resnet34", "resnet50",
-        "vit:patch=8", "vit_tiny_patch16_224", "vit_small_patch16_224",
-        "vit_base_patch16_224"}) {
+        "mlp:depth=1", "vit:patch=8", "vit_tiny_patch16_224",
+        "vit_small_patch16_224", "vit_base_patch16_224"}) {
     const auto network = CreateNetwork(spec, input);
     ASSERT_THAT(network, IsOk());
     EXPECT_EQ(network->input_shape(),
@@ -596,6 +597,45 @@ TEST(CreateNetworkTest, FitsImagesAndClasses) {
     ASSERT_THAT(batch_norm, IsOk());
     EXPECT_EQ(*batch_norm, !network->buffers().empty()) << spec;
   }
+}
+
+// The counts that torchvision's and timm's own pages give.
+TEST(NetworksTableTest, HasTheParametersOfTheSources) {
+  const std::pair<const char*, const char*> wants[] = {
+      {"resnet18", "11,689,512"},
+      {"resnet34", "21,797,672"},
+      {"resnet50", "25,557,032"},
+      {"vit_tiny_patch16_224", "5,717,416"},
+      {"vit_small_patch16_224", "22,050,664"},
+      {"vit_base_patch16_224", "86,567,656"}};
+  const std::string table = NetworksTable();
+  for (const auto& [name, parameters] : wants) {
+    const size_t row = table.find(absl::StrCat("| `", name, "` |"));
+    ASSERT_NE(row, std::string::npos) << name;
+    EXPECT_THAT(table.substr(row, table.find('\n', row) - row),
+                HasSubstr(absl::StrCat("| 1000 | ", parameters, " |")));
+  }
+}
+
+TEST(NetworksTableTest, StandsInTheReadme) {
+  std::ifstream file("models/networks/README.md");
+  const std::string readme((std::istreambuf_iterator<char>(file)),
+                           std::istreambuf_iterator<char>());
+  EXPECT_THAT(readme, HasSubstr(NetworksTable()))
+      << "bazel run //models/networks:table prints:\n"
+      << NetworksTable();
+}
+
+// Each, with the images that benchmarks give it.
+TEST(ListedNetworksTest, FitTheImagesOfBenchmarks) {
+  for (const NetworkEntry& entry : ListedNetworks()) {
+    const auto input = BenchmarkInput(entry.name);
+    ASSERT_THAT(input, IsOk());
+    EXPECT_THAT(CreateNetwork(entry.name, *input), IsOk()) << entry.name;
+    EXPECT_EQ(input->channels, entry.input.channels);
+    EXPECT_GT(entry.benchmark_batch, 0);
+  }
+  EXPECT_FALSE(EntryOf("vgg").ok());
 }
 
 TEST(FlopsTest, AreThoseOfThePapers) {

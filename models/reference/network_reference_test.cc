@@ -118,7 +118,7 @@ struct LeNetProblem {
 // Whichever sample is the first. With every sum in another order:
 // ReorderedLeNetTest of conformance/checks_test.cc.
 TEST(LeNetReferenceTest, BoundsHoldInFloat32) {
-  const Network lenet = LeNet({}, /*batch_norm=*/false);
+  const Network lenet = *CreateNetwork("lenet");
   for (const auto& parameters : {HeLeNet(1), WellConditionedLeNet(1)}) {
     LeNetProblem problem(parameters, 4);
     const BoundedStep want = problem.Reference();

@@ -312,6 +312,10 @@ TEST_F(BadInputTest, NamesWhatIsWrongWithTheBatch) {
   add("W.st: tensor 'W3' is float32 [800, 128], the model's is float32 "
       "[550, 128]")["images"]
       .shape = {3, 1, 14, 56};
+  add("B.st: tensor 'images' has the shape [3, 1, 0, 28]: images without "
+      "values")["images"] = {DataType::kFloat32, {3, 1, 0, 28}, {}};
+  add("--model=lenet: lenet: conv2: ")["images"] = {
+      DataType::kFloat32, {3, 1, 4, 4}, std::vector<std::byte>(3 * 16 * 4)};
   add("B.st: tensor 'labels' has the shape [4], not [3] as the images")
       ["labels"] = {DataType::kInt64, {4}, std::vector<std::byte>(32)};
   add("B.st: tensor 'labels' has the shape [3, 1], not [3] as the images")
@@ -358,11 +362,142 @@ TEST_F(BadInputTest, NamesTheModelThatCannotBe) {
       StatusOf(weights_, batch_, {.model = "vgg"}),
       StatusIs(
           absl::StatusCode::kInvalidArgument,
-          StartsWith(
-              "no such model; there are lenet, lenet_bn, resnet18_d2l, ")));
+          StartsWith("--model=vgg: no such model; there are lenet, lenet_bn, "
+                     "resnet18_d2l, ")));
   EXPECT_THAT(
       StatusOf(weights_, batch_, {.sync_bn = true}),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no batch norm")));
+}
+
+// Steps in float64.
+
+// Float32 values of a tensor of either type of floats.
+std::vector<float> Narrow(const NamedTensor& tensor) {
+  if (tensor.type == DataType::kFloat32) return tensor.Values<float>();
+  const std::vector<double> values = tensor.Values<double>();
+  return {values.begin(), values.end()};
+}
+
+// The largest |a - b| of any element, over the largest |a|.
+double RelativeError(const NamedTensor& a, const NamedTensor& b) {
+  const std::vector<double> x = a.Values<double>();
+  const std::vector<double> y = b.Values<double>();
+  if (x.empty() || x.size() != y.size()) return NAN;
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    error = std::max(error, std::abs(x[i] - y[i]));
+    norm = std::max(norm, std::abs(x[i]));
+  }
+  return norm == 0 ? error : error / norm;
+}
+
+// Ranks add in another order than one rank does. Each gradient is a sum of
+// fewer than 2^14 terms whose absolute values add up to less than 2^10 times
+// the largest gradient of the tensor, here, so 2^(14 + 10 - 53) is a bound.
+constexpr double kOrderInFloat64 = 0x1p-29;
+
+TEST(Float64GradientsTest, RanksComputeWhatOneRankComputes) {
+  const auto model = MakeModel("lenet_bn");
+  MoveAwayFromZero(model->parameters());
+  const Safetensors weights = WeightsOf(*model);
+  const Safetensors batch = RandomBatch(kImages);
+  const NamedTensors one = Compute(
+      {.model = "lenet_bn", .dtype = DataType::kFloat64}, weights, batch);
+  for (const int world_size : {2, 4, 7}) {  // Of seven, one has no image.
+    const NamedTensors ranks = Compute({.model = "lenet_bn",
+                                        .dtype = DataType::kFloat64,
+                                        .world_size = world_size,
+                                        .sync_bn = true},
+                                       weights, batch);
+    ASSERT_EQ(ranks.size(), one.size());
+    for (const auto& [name, tensor] : one) {
+      if (tensor.type == DataType::kInt64) {
+        EXPECT_TRUE(ranks.at(name) == tensor) << name;
+      } else {
+        EXPECT_LE(RelativeError(tensor, ranks.at(name)), kOrderInFloat64)
+            << name << " at " << world_size;
+      }
+    }
+  }
+  // A control: batch norm of each rank's own images is something else.
+  const NamedTensors local = Compute(
+      {.model = "lenet_bn", .dtype = DataType::kFloat64, .world_size = 2},
+      weights, batch);
+  EXPECT_GT(RelativeError(one.at("W1"), local.at("W1")), 1e-3);
+}
+
+// In a step with masks, float32 is near float64 only if both draw the same.
+TEST(Float64GradientsTest, AreNearThoseInFloat32) {
+  for (const std::string spec :
+       {"lenet_bn",
+        "vit:depth=2,width=16,heads=2,dropout=0.25,drop_path=0.25"}) {
+    const auto model = MakeModel(spec);
+    MoveAwayFromZero(model->parameters());
+    const Safetensors weights = WeightsOf(*model);
+    const Safetensors batch = RandomBatch(kImages);
+    const NamedTensors narrow = Compute({.model = spec}, weights, batch);
+    const NamedTensors wide =
+        Compute({.model = spec, .dtype = DataType::kFloat64}, weights, batch);
+    ASSERT_EQ(narrow.size(), wide.size());
+    double difference = 0, norm = 0;
+    for (const auto& [name, tensor] : wide) {
+      if (tensor.type == DataType::kInt64) continue;
+      EXPECT_EQ(tensor.type, DataType::kFloat64) << name;
+      EXPECT_EQ(tensor.shape, narrow.at(name).shape) << name;
+      difference += std::pow(
+          Distance(Narrow(tensor), narrow.at(name).Values<float>()), 2);
+      norm += std::pow(Norm(Narrow(tensor)), 2);
+    }
+    // conformance/network derives bounds; a wrong mask is off by a tenth.
+    EXPECT_LE(std::sqrt(difference / norm), 1e-4) << spec;
+  }
+}
+
+// Weights in float64 are not rounded to float32 first.
+TEST(Float64GradientsTest, TakesWeightsInFloat64) {
+  const Safetensors weights = WeightsOf(*MakeModel("lenet"));
+  const Safetensors batch = RandomBatch(3);
+  const GradientsOptions options = {.dtype = DataType::kFloat64};
+  Safetensors wide = weights;
+  for (auto& [name, tensor] : wide.tensors) {
+    const std::vector<float> values = tensor.Values<float>();
+    const std::vector<double> doubles(values.begin(), values.end());
+    tensor = NamedTensor::Of(tensor.shape, std::span<const double>(doubles));
+  }
+  const NamedTensors want = Compute(options, weights, batch);
+  EXPECT_TRUE(Compute(options, wide, batch) == want);
+  std::vector<double> nudged = wide.tensors["W4"].Values<double>();
+  for (double& value : nudged) value *= 1 + 1e-12;
+  wide.tensors["W4"] = NamedTensor::Of(wide.tensors["W4"].shape,
+                                       std::span<const double>(nudged));
+  EXPECT_FALSE(Compute(options, wide, batch) == want);
+  EXPECT_THAT(ComputeGradients({}, {"W.st", wide}, {"B.st", batch}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       StartsWith("W.st: tensor 'W1' is float64 ")));
+}
+
+// The last stage of this network gives an image of 32x32 one pixel.
+TEST(GradientsOfOneValueTest, AreRefusedInBothTypes) {
+  const std::string spec = "resnet18:width=4";
+  const auto network =
+      CreateNetwork(spec, {.channels = 1, .height = 32, .width = 32});
+  ASSERT_THAT(network, IsOk());
+  Safetensors weights;
+  weights.tensors = ValueTensors(CreateParameters(*network, /*seed=*/1));
+  weights.tensors.merge(BufferTensors(CreateBuffers(*network)));
+  const std::vector<float> images(32 * 32, 0.5f);
+  const int64_t label = 3;
+  Safetensors batch;
+  batch.tensors["images"] =
+      NamedTensor::Of({1, 1, 32, 32}, std::span<const float>(images));
+  batch.tensors["labels"] = NamedTensor::Of({1}, std::span(&label, 1));
+  for (const DataType dtype : {DataType::kFloat32, DataType::kFloat64}) {
+    EXPECT_THAT(ComputeGradients({.model = spec, .dtype = dtype},
+                                 {"W", weights}, {"B", batch})
+                    .status(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("one value per channel")));
+  }
 }
 
 // The command: files, flags, exit statuses.
@@ -426,6 +561,9 @@ TEST_F(GradientsTest, WritesWhatTheLibraryComputes) {
   const std::vector<Case> cases = {
       {"", {}},
       {"--nproc=2", {.world_size = 2}},
+      {"--nproc=2 --dtype=float64 --num_classes=10 --image_size=28 "
+       "--in_channels=1",
+       {.dtype = DataType::kFloat64, .world_size = 2}},
       {"--world_size=5 --model=lenet --nosync_bn", {.world_size = 5}},
       {"--model=lenet_bn --weights=lenet_bn", {.model = "lenet_bn"}},
       {"--model=resnet18_d2l --weights=resnet18_d2l --nproc=2 --sync_bn",
@@ -446,12 +584,14 @@ TEST_F(GradientsTest, WritesWhatTheLibraryComputes) {
         << flags;
     EXPECT_TRUE(got->metadata.empty());
     EXPECT_EQ(got->tensors.size(), weights->tensors.size() + 1);
-    EXPECT_EQ(got->tensors.at("loss").type, DataType::kFloat32);
+    EXPECT_EQ(got->tensors.at("loss").type, options.dtype);
     EXPECT_EQ(got->tensors.at("loss").shape, std::vector<int64_t>{1});
     for (const auto& [name, tensor] : weights->tensors) {
       ASSERT_TRUE(got->tensors.contains(name)) << name;
       EXPECT_EQ(got->tensors.at(name).shape, tensor.shape) << name;
-      EXPECT_EQ(got->tensors.at(name).type, tensor.type) << name;
+      EXPECT_EQ(got->tensors.at(name).type,
+                tensor.type == DataType::kInt64 ? tensor.type : options.dtype)
+          << name;
     }
   }
 }
@@ -471,7 +611,8 @@ TEST_F(GradientsTest, ExplainsItselfAndNamesAWrongFlag) {
   for (const std::string flags :
        {"--nproc=0", "--nproc=65", "--nproc=two", "--model=vgg",
         "--threads_per_rank=0", "--timeout_s=0", "--sync_bn",
-        "--weights=", "--batch=", "--out=", "--no_such_flag", "stray"}) {
+        "--weights=", "--batch=", "--out=", "--no_such_flag", "--dtype=int8",
+        "--image_size=0x0", "--in_channels=-1", "--num_classes=-1", "stray"}) {
     ExpectUsageError(RunWith(flags), "gradients", flags,
                      flags.substr(0, flags.find('=')));
   }
@@ -484,6 +625,18 @@ TEST_F(GradientsTest, ExplainsItselfAndNamesAWrongFlag) {
     }
     ExpectUsageError(Run(flags), "gradients", flags,
                      absl::StrCat("--", missing, "="));
+  }
+  const std::pair<const char*, const char*> unfit[] = {
+      {"--num_classes=7", "lenet has 10 classes\n"},
+      {"--in_channels=3", "batch has 1 channels\n"},
+      {"--image_size=224", "batch has images of 28x28\n"},
+      {"--model=vit:patch=5",
+       "patches of 5x5 do not divide images of 28x28\n"}};
+  for (const auto& [flag, message] : unfit) {
+    const CommandOutcome outcome = RunWith(flag);
+    ExpectUsageError(outcome, "gradients", flag,
+                     std::string(flag).substr(0, std::string(flag).find('=')));
+    EXPECT_THAT(outcome.output, testing::EndsWith(message));
   }
   EXPECT_FALSE(std::filesystem::exists(Path("out")));
 }

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -371,6 +372,77 @@ TEST_F(TrainTest, RefusesACheckpointThatDoesNotFit) {
     ExpectError(Run(flags), exit_status, message);
     flags.back() = "--nproc=2";
     ExpectError(Run(flags), exit_status, message);
+  }
+}
+
+// Each on images that are made up, of a shape and of classes of their own.
+TEST_F(TrainTest, TrainsEveryKindOfNetworkOnSyntheticImages) {
+  const std::vector<Flags> networks = {
+      {"--model=resnet34:width=4", "--image_size=33", "--in_channels=3",
+       "--sync_bn"},
+      {"--model=vit:patch=4,depth=2,width=16,heads=2,dropout=0.1",
+       "--image_size=12x20", "--channels=1"},
+      {"--model=mlp:width=16", "--image_size=9x7"}};
+  for (Flags flags : networks) {
+    flags.insert(flags.end(),
+                 {"--dataset=synthetic", "--num_classes=7", "--nproc=2",
+                  "--train_samples=24", "--test_samples=9", "--epochs=1"});
+    const std::string dir = Train("synthetic", flags);
+    EXPECT_EQ(MetricsOf(dir)["epochs"].size(), 1u) << flags[0];
+    const NamedTensors weights = WeightsOf(dir);
+    const bool has_head = std::ranges::any_of(weights, [](const auto& tensor) {
+      return tensor.second.shape == std::vector<int64_t>{7};
+    });
+    EXPECT_TRUE(has_head) << flags[0];
+  }
+}
+
+// Files of first weights: those of the network, and what does not fit it.
+TEST_F(TrainTest, BeginsWithWeightsOfAFileOrNamesTheTensor) {
+  const Flags flags = {"--model=mlp:width=8", "--dataset=synthetic",
+                       "--image_size=6",      "--in_channels=1",
+                       "--train_samples=64",  "--test_samples=8",
+                       "--batch_size=64",     "--epochs=1",
+                       "--lr=1e-30"};  // The weights stay as they are.
+  const auto with = [&](Flags more) {
+    Flags all = flags;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  absl::StatusOr<Safetensors> content = ReadSafetensors(
+      Train("first", with({"--seed=5"})) + "/weights.safetensors");
+  ASSERT_THAT(content, IsOk());
+  const std::string path = root_ + "/weights";
+  const auto refused = [&](const Safetensors& weights, const Flags& more,
+                           const std::string& message) {
+    ASSERT_THAT(WriteSafetensors(path, weights), IsOk());
+    Flags all = with(more);
+    all.push_back("--weights=" + path);
+    ExpectError(Run(all), 1, path + message);
+  };
+  ASSERT_THAT(WriteSafetensors(path, {.tensors = content->tensors}), IsOk());
+  const std::string again = Train("again", with({"--weights=" + path}));
+  EXPECT_TRUE(WeightsOf(again) == content->tensors);
+  refused(*content, {"--num_classes=1000"},
+          ": tensor '5.bias' is float32 [10], the model's is float32 [1000]\n");
+  refused(*content, {"--model=lenet", "--image_size=28"},
+          ": has no tensor 'W1'\n");
+  Safetensors bad = *content;
+  const float nan = NAN;
+  std::memcpy(&bad.tensors["3.weight"].data[4 * sizeof(float)], &nan,
+              sizeof(nan));
+  refused(bad, {}, ": tensor '3.weight' has nan at element 4\n");
+  bad = *content;
+  bad.tensors["3.bias"].type = DataType::kInt32;
+  refused(bad, {},
+          ": tensor '3.bias' is int32 [8], the model's is float32 [8]\n");
+}
+
+TEST_F(TrainTest, NamesTheModelThatDoesNotFitTheImages) {
+  for (const std::string nproc : {"--nproc=1", "--nproc=2"}) {
+    ExpectError(Run({"--model=vit_tiny_patch16_224", nproc}), 2,
+                "--model=vit_tiny_patch16_224: vit_tiny_patch16_224: "
+                "patch_embed: patches of 16x16 do not divide images of 28x28");
   }
 }
 

@@ -1,0 +1,39 @@
+// table: the networks with their sizes, in Markdown.
+#include <cstdio>
+#include <span>
+
+#include "absl/status/status.h"
+#include "base/command_line.h"
+#include "models/networks/networks.h"
+
+namespace lockstep {
+namespace {
+
+Usage TableUsage() {
+  return {.command = "table",
+          .introduction = R"(table
+
+Prints the networks, whose tensors' names and first values each has, and for the
+images of its source its parameters, the numbers in its buffers, and GFLOP of an
+image forward (a multiplication and an addition count as two), as a table in
+Markdown.
+
+  bazel run //models/networks:table
+)",
+          .ending = R"(Exit status: 0 if all went well, 2 for a wrong flag.
+)"};
+}
+
+absl::Status Run(std::span<char* const> /*argv*/) {
+  std::fputs(NetworksTable().c_str(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  return lockstep::CommandMain(lockstep::TableUsage(),
+                               {argv, static_cast<size_t>(argc)},
+                               lockstep::Run);
+}
