@@ -20,6 +20,7 @@ Markdown.
 
   bazel run //models/networks:table
 )",
+          .sections = {},
           .ending = R"(Exit status: 0 if all went well, 2 for a wrong flag.
 )"};
 }
@@ -33,7 +34,6 @@ absl::Status Run(std::span<char* const> /*argv*/) {
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  return lockstep::CommandMain(lockstep::TableUsage(),
-                               {argv, static_cast<size_t>(argc)},
-                               lockstep::Run);
+  return lockstep::CommandMain(
+      lockstep::TableUsage(), {argv, static_cast<size_t>(argc)}, lockstep::Run);
 }

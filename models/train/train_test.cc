@@ -420,7 +420,7 @@ TEST_F(TrainTest, BeginsWithWeightsOfAFileOrNamesTheTensor) {
     all.push_back("--weights=" + path);
     ExpectError(Run(all), 1, path + message);
   };
-  ASSERT_THAT(WriteSafetensors(path, {.tensors = content->tensors}), IsOk());
+  ASSERT_THAT(WriteSafetensors(path, {{}, content->tensors}), IsOk());
   const std::string again = Train("again", with({"--weights=" + path}));
   EXPECT_TRUE(WeightsOf(again) == content->tensors);
   refused(*content, {"--num_classes=1000"},
