@@ -750,7 +750,7 @@ TEST(ScalingTest, NamesAFlagThatIsWrong) {
       {"--model=resnet18_d2l:depth=3", "--model=resnet18_d2l:depth=3: "},
       {"--augment=blur", "--augment=blur: "},
       {"--dataset=cifar", "--dataset: 'cifar'"},
-      {"--batch_size=0", "--batch_size: 0"},
+      {"--batch_size=-1", "--batch_size: -1"},
       {"--batch_size=many", "--batch_size=many"},
       {"--world_sizes=4 --batch_size=3", "--batch_size: 3"},
       {"--rounds=-1", "--rounds: -1"},
