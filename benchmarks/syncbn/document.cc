@@ -2,6 +2,7 @@
 // report.
 #include "report/document.h"
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -11,8 +12,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "benchmarks/syncbn/network.h"
 #include "benchmarks/syncbn/report.h"
 #include "benchmarks/syncbn/turn.h"
+#include "models/networks/networks.h"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -105,7 +108,12 @@ Value LayerData(const LayerReport& layer) {
 Value NetworkData(const SyncBnReport& report) {
   const std::optional<NetworkReport>& network = report.network;
   if (!network.has_value()) return Value();
-  return {{"model", "resnet18_d2l"},
+  const TrainedNetwork& trained = report.settings.network;
+  const NetworkInput& input = trained.input;
+  return {{"model", trained.spec},
+          {"image",
+           std::vector<int64_t>{input.channels, input.height, input.width}},
+          {"classes", input.classes},
           {"batch_norms_alone", report.settings.gpu},
           {"per_rank_batch", network->batch},
           {"rounds", network->rounds},
@@ -361,10 +369,11 @@ report::Section NetworkSection(const SyncBnSettings& settings,
                              MiddleHalf(spread)};
   };
   return {
-      .title = "ResNet-18",
+      .title = settings.network.spec,
       .about = absl::StrCat(
           settings.gpu ? "the batch norms alone of a step on " : "a step on ",
-          Counted(network.batch, "image"), " of 28x28 on each of ",
+          Counted(network.batch, "image"), " of ",
+          ImageName(settings.network.input), " on each of ",
           Counted(settings.world_size, "rank"),
           settings.gpu ? "; forward, then backward, as one sequence"
                        : "; forward, backward, sum of gradients"),
@@ -446,7 +455,7 @@ void AddGpuBars(const SyncBnReport& report, report::Document& document) {
   if (!report.layers.empty()) document.no_bars = why_not;
 }
 
-// Of ResNet-18's shapes, forward and backward.
+// Of resnet18_d2l's shapes, forward and backward.
 void AddBars(const SyncBnReport& report, report::Document& document) {
   const std::string why_not = WhyNoBar(report);
   for (const LayerReport& layer : report.layers) {

@@ -5,7 +5,6 @@
 #include <span>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -22,6 +21,7 @@
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/ranks.h"
 #include "benchmarks/harness/torch_process.h"
+#include "benchmarks/syncbn/network.h"
 #include "benchmarks/syncbn/report.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/launch/rank_environment.h"
@@ -37,7 +37,6 @@
 #include "benchmarks/syncbn/cuda_rank.h"
 #include "collectives/communicator.h"
 #include "models/networks/network.h"
-#include "models/networks/networks.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/cuda/cudnn_batch_norm.h"
@@ -46,7 +45,14 @@
 ABSL_FLAG(std::string, shapes, "resnet18_d2l,resnet50,mobilenet,detection",
           "layers of these networks; may be empty");
 ABSL_FLAG(std::string, network, "resnet18_d2l",
-          "the network that is trained: resnet18_d2l, none");
+          "the network that is trained, one with batch norm, with its options "
+          "as resnet50:width=32; or none");
+ABSL_FLAG(std::string, image_size, "",
+          "its images: 224, or 192x256, height first; empty or 0: 28 for "
+          "lenet_bn and resnet18_d2l, else 112");
+ABSL_FLAG(int64_t, in_channels, 0,
+          "channels of its images; 0: 1 for those two, else 3");
+ABSL_FLAG(int64_t, num_classes, 0, "its classes; 0: 10");
 ABSL_FLAG(int32_t, world_size, 2, "number of ranks, one thread each");
 ABSL_FLAG(std::string, backend, "processes",
           "what a rank is: processes, threads; or nccl: processes, each on a "
@@ -87,18 +93,22 @@ constexpr char kFolder[] = "lockstep-syncbn";
 Usage SyncBnUsage() {
   return {
       .command = kName,
-      .introduction = R"(syncbn [FLAGS]
+      .introduction = absl::StrCat(R"(syncbn [FLAGS]
 
 Times batch norm over the batch of all ranks (SyncBN) and over each rank's own
 (local BN: oneDNN's, on GPUs cuDNN's, and SyncBN's own kernels), per layer
-shape, next to PyTorch's; and a training step of ResNet-18, on GPUs its batch
+shape, next to PyTorch's; and a training step of a network, on GPUs its batch
 norms alone, with SyncBN and with local BN of the same kernels. Says where
 SyncBN's time goes, and checks what the last call of every turn leaves. Prints a
 table and writes a report.
+
+Networks with batch norm, for --network:
 )",
+                                   "  ", BatchNormNetworkNames(), "\n"),
       .sections = {{"what is measured",
-                    "shapes network world_size backend per_rank_batch layout "
-                    "dtype peers python= seed"},
+                    "shapes network image_size=SIZE in_channels num_classes "
+                    "world_size backend per_rank_batch layout dtype peers "
+                    "python= seed"},
                    {"how long", "seconds rounds timeout"},
                    {"what becomes of it", kOutputFlags}},
       .ending =
@@ -114,8 +124,12 @@ absl::StatusOr<SyncBnSettings> SettingsFromFlags() {
   SyncBnSettings settings;
   LOCKSTEP_ASSIGN_OR_RETURN(settings.sets,
                             ParseShapeSets(absl::GetFlag(FLAGS_shapes)));
-  LOCKSTEP_ASSIGN_OR_RETURN(settings.network,
-                            ParseNetwork(absl::GetFlag(FLAGS_network)));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      settings.network,
+      ParseTrainedNetwork({.network = absl::GetFlag(FLAGS_network),
+                           .image_size = absl::GetFlag(FLAGS_image_size),
+                           .in_channels = absl::GetFlag(FLAGS_in_channels),
+                           .num_classes = absl::GetFlag(FLAGS_num_classes)}));
   settings.world_size = absl::GetFlag(FLAGS_world_size);
   LOCKSTEP_RETURN_IF_ERROR(
       ParseSyncBnBackend(absl::GetFlag(FLAGS_backend), settings));
@@ -135,21 +149,28 @@ absl::StatusOr<SyncBnSettings> SettingsFromFlags() {
   return settings;
 }
 
-SyncBnRankOptions RankOptions() {
+SyncBnRankOptions RankOptions(const SyncBnSettings& settings) {
   return {.pythons = PythonsToTry(absl::GetFlag(FLAGS_python)),
-          .timeout = absl::Seconds(absl::GetFlag(FLAGS_timeout))};
+          .timeout = absl::Seconds(absl::GetFlag(FLAGS_timeout)),
+          .network = settings.network};
 }
 
 // The command of the ranks, which are this program again.
 TeamCommand CommandOf(const SyncBnSettings& settings, int cores,
                       const std::string& listener) {
   const bool processes = settings.ranks == RankKind::kProcesses;
+  std::vector<std::string> argv = {
+      OwnProgram(),
+      absl::StrCat("--worker=", listener),
+      absl::StrCat("--world_size=", settings.world_size),
+      absl::StrCat("--backend=", BackendName(settings)),
+      absl::StrCat("--timeout=", absl::GetFlag(FLAGS_timeout)),
+      absl::StrCat("--python=", absl::GetFlag(FLAGS_python))};
+  for (std::string& argument : ArgumentsOf(settings.network)) {
+    argv.push_back(std::move(argument));
+  }
   return {
-      .argv = {OwnProgram(), absl::StrCat("--worker=", listener),
-               absl::StrCat("--world_size=", settings.world_size),
-               absl::StrCat("--backend=", BackendName(settings)),
-               absl::StrCat("--timeout=", absl::GetFlag(FLAGS_timeout)),
-               absl::StrCat("--python=", absl::GetFlag(FLAGS_python))},
+      .argv = std::move(argv),
       .nproc = processes ? settings.world_size : 1,
       // NCCL has threads of its own, which would share the rank's core.
       .bind_cores = processes && !settings.gpu && settings.world_size <= cores,
@@ -195,8 +216,9 @@ absl::Status MeasureAll(RankTeam& team, SyncBnReport& report,
     return TakeTurn(team, request);
   };
   LOCKSTEP_RETURN_IF_ERROR(MeasureLayers(take_turn, report, shown));
-  if (!report.settings.network) return absl::OkStatus();
-  ShowProgress("training ResNet-18");
+  const TrainedNetwork& network = report.settings.network;
+  if (network.empty()) return absl::OkStatus();
+  ShowProgress(absl::StrCat("training ", network.spec));
   LOCKSTEP_ASSIGN_OR_RETURN(
       const MeasuredTurns measured,
       MeasureNetwork(report.settings, take_turn, SteadySeconds));
@@ -263,19 +285,13 @@ absl::StatusOr<std::string> ShareFile(Communicator& group,
   return std::string(reinterpret_cast<const char*>(bytes.data()));
 }
 
+// Empty without a network.
 absl::StatusOr<std::vector<ActivationShape>> NetworkShapes(
     const SyncBnSettings& settings) {
+  if (settings.network.empty()) return std::vector<ActivationShape>();
   LOCKSTEP_ASSIGN_OR_RETURN(const Network network,
-                            CreateNetwork("resnet18_d2l"));
-  std::vector<ActivationShape> shapes;
-  for (const Network::Operation& operation : network.operations()) {
-    if (!std::holds_alternative<BatchNormOp>(operation.kind)) continue;
-    shapes.push_back({.n = 1,
-                      .c = operation.output.c,
-                      .hw = operation.output.h * operation.output.w,
-                      .layout = settings.layout});
-  }
-  return shapes;
+                            DescribeTrained(settings.network));
+  return BatchNormShapes(network, settings.layout);
 }
 
 // The rank that the launcher says, whose local batch norm is cuDNN's.
@@ -285,13 +301,14 @@ absl::Status RunGpuRank(const SyncBnSettings& settings,
                             RequireRankEnvironment());
   LOCKSTEP_ASSIGN_OR_RETURN(const TemporaryFolder folder,
                             TemporaryFolder::Create("lockstep-syncbn"));
-  SyncBnCudaRankOptions options = {.group = {.timeout = RankOptions().timeout},
+  const SyncBnRankOptions rank = RankOptions(settings);
+  SyncBnCudaRankOptions options = {.group = {.timeout = rank.timeout},
                                    .local_rank = place.local_rank,
                                    .create_local = CreateCudnn};
   LOCKSTEP_ASSIGN_OR_RETURN(options.network, NetworkShapes(settings));
   const auto serve = [&](Communicator& group) -> absl::Status {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string file, ShareFile(group, folder));
-    SyncBnTorch torch(group, RankOptions());
+    SyncBnTorch torch(group, rank);
     options.take_peer = [&](const SyncBnRequest& request,
                             const std::string& where) {
       return torch.Take(request, absl::StrCat(where, " ", file));
@@ -324,7 +341,7 @@ absl::Status RunWorker(const SyncBnSettings& settings,
                        const std::string& listener) {
   if (settings.gpu) return RunGpuRank(settings, listener);
   return RunSyncBnRank(listener, settings.ranks, settings.world_size,
-                       RankOptions());
+                       RankOptions(settings));
 }
 
 absl::Status RunDriver(const SyncBnSettings& settings,

@@ -1,7 +1,6 @@
 // Flags, shapes and sizes; what several ranks' answers are together; and the
 // order of turns.
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,17 +10,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/data_types.h"
-#include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/rank_service.h"
-#include "benchmarks/syncbn/layer.h"
-#include "benchmarks/syncbn/report.h"
+#include "benchmarks/syncbn/network.h"
 #include "benchmarks/syncbn/turn.h"
-#include "collectives/communicator.h"
-#include "collectives/host/host_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/networks/network.h"
+#include "models/networks/networks.h"
 #include "syncbn/batch_norm.h"
 
 namespace lockstep::benchmarks {
@@ -93,52 +89,34 @@ TEST(CheckSyncBnMemoryTest, RefusesAShapeOrTheNetworkThatIsTooLarge) {
   SyncBnSettings settings = Settings({ShapeSet::kResNet18});
   const int64_t layers =
       MemoryNeeded(settings, {ShapeSet::kResNet18, 32, 28, 28, 64});
-  const int64_t network = NetworkMemoryNeeded(settings);
-  EXPECT_EQ(network, 2 * 3 * (int64_t{120 + 16 * 4} << 20));
+  const absl::StatusOr<Network> described = DescribeTrained(settings.network);
+  ASSERT_THAT(described, IsOk());
+  const int64_t network = NetworkMemoryNeeded(settings, *described);
+  EXPECT_EQ(network, 2 * TrainingBytes(*described, 16));
   ASSERT_GT(network, layers);
   EXPECT_THAT(CheckMemory(settings, network), IsOk());
   EXPECT_THAT(
       CheckMemory(settings, network - 1),
       StatusIs(kInvalid,
                HasSubstr("--per_rank_batch: 16 images of 28x28, to train "
-                         "ResNet-18 on 2 ranks need 1104 MiB, and there is")));
+                         "resnet18_d2l on 2 ranks need ")));
   EXPECT_THAT(CheckMemory(settings, layers - 1),
               StatusIs(kInvalid, HasSubstr("--per_rank_batch: 32 images of "
                                            "28x28x64 on 2 ranks need ")));
-  settings.network = false;
+  settings.network.spec.clear();
   EXPECT_THAT(CheckMemory(settings, layers), IsOk());
-  settings.network = true;
+  settings.network = {.spec = "resnet18", .input = DefaultInput("resnet18")};
+  EXPECT_THAT(CheckMemory(settings, network),
+              StatusIs(kInvalid, HasSubstr(" 16 images of 112x112, to train "
+                                           "resnet18 on 2 ranks need ")));
+  settings.gpu = true;  // The host has the batch norms alone.
+  EXPECT_EQ(NetworkMemoryNeeded(settings, *described),
+            2 * BatchNormBytes(*described, 16, DataType::kFloat32));
+  settings.gpu = false;
   settings.sets.clear();
   settings.per_rank_batch = 1 << 20;
   EXPECT_THAT(CheckMemory(settings, int64_t{1} << 40),
               StatusIs(kInvalid, HasSubstr("--per_rank_batch: 1048576 ")));
-}
-
-// The estimate that refuses what will not fit holds, and is not far off. No
-// other test here has threads, or memory to speak of that could be reused.
-TEST(SyncBnNetworkMemoryTest, NeedsTheMemoryThatIsAskedFor) {
-  constexpr int64_t kBatch = 8;
-  const auto steps = [](Communicator& group) -> absl::Status {
-    CallTiming timing = {.clock = SteadySeconds, .call = {}};
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        const std::unique_ptr<SyncBnNetwork> network,
-        SyncBnNetwork::Create(group, timing, /*seed=*/3, kBatch));
-    for (const SyncBnSubject subject :
-         {SyncBnSubject::kLocal, SyncBnSubject::kSync, SyncBnSubject::kSplit}) {
-      const SyncBnRequest request = {
-          .subject = subject, .network = 1, .layer = {.n = kBatch}};
-      LOCKSTEP_RETURN_IF_ERROR(network->Time(request).status());
-    }
-    return absl::OkStatus();
-  };
-  const absl::StatusOr<int64_t> grown =
-      ResidentGrowth([] { return absl::OkStatus(); },
-                     [&] { return RunOnThreads(1, GroupOptions(), steps); });
-  ASSERT_THAT(grown, IsOk());
-  SyncBnSettings settings = {.world_size = 1, .per_rank_batch = kBatch};
-  const int64_t needed = NetworkMemoryNeeded(settings);
-  EXPECT_LT(*grown, needed);
-  EXPECT_GT(*grown, needed / 2);
 }
 
 TEST(SyncBnTimedIterationsTest, AreFewerForLargerTensors) {
@@ -342,7 +320,7 @@ TEST_F(SyncBnMeasureTest, GoesOnWithoutWhatIsMissingAndFailsWithATurn) {
 
 TEST_F(SyncBnMeasureTest, StopsWhenTheShapesPartOfTheTimeIsOver) {
   settings_.rounds = 0;
-  settings_.network = false;
+  settings_.network.spec.clear();
   // A quarter for each of four shapes; a round takes 7. At least three rounds.
   for (const auto& [seconds, rounds] : {std::pair(120.0, 4), {0.1, 3}}) {
     settings_.seconds = seconds;

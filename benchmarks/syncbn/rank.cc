@@ -22,11 +22,13 @@
 #include "benchmarks/harness/ranks.h"
 #include "benchmarks/harness/torch_process.h"
 #include "benchmarks/syncbn/layer.h"
+#include "benchmarks/syncbn/network.h"
 #include "benchmarks/syncbn/report.h"
 #include "benchmarks/syncbn/torch_peer_py.h"
 #include "collectives/collective.h"
 #include "models/cpu/cpu_model.h"
 #include "models/model.h"
+#include "models/networks/network.h"
 #include "models/networks/networks.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/cpu/onednn_batch_norm.h"
@@ -93,10 +95,6 @@ absl::StatusOr<RankTurn> ParsePeerAnswer(const SyncBnRequest& request,
 // Steps of a network.
 namespace {
 
-constexpr char kModel[] = "resnet18_d2l";
-constexpr int64_t kImageSize = 28 * 28;  // One channel.
-constexpr int64_t kClasses = 10;
-
 // Elements of `a` that are not the same bits in `b`.
 int64_t CountDifferent(std::span<const float> a, std::span<const float> b) {
   int64_t different = 0;
@@ -109,15 +107,19 @@ int64_t CountDifferent(std::span<const float> a, std::span<const float> b) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SyncBnNetwork>> SyncBnNetwork::Create(
-    Communicator& group, CallTiming& timing, uint64_t seed, int64_t batch) {
+    Communicator& group, CallTiming& timing, const TrainedNetwork& trained,
+    uint64_t seed, int64_t batch) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Network description,
+                            DescribeTrained(trained));
   std::unique_ptr<SyncBnNetwork> network(
       new SyncBnNetwork(group, timing, batch));
-  network->FillBatch(seed);
+  network->FillBatch(trained.input, seed);
   LOCKSTEP_ASSIGN_OR_RETURN(network->norm_group_, group.Split(0, group.rank()));
   network->timed_group_ =
       std::make_unique<TimedCommunicator>(*network->norm_group_, timing);
   for (Replica& replica : network->replicas_) {
-    LOCKSTEP_ASSIGN_OR_RETURN(replica.model, CreateModel(kModel, seed));
+    LOCKSTEP_ASSIGN_OR_RETURN(replica.model,
+                              CreateCpuReplica(description, {.seed = seed}));
     replica.reducer =
         std::make_unique<GradientReducer>(group, replica.model->parameters());
   }
@@ -129,15 +131,16 @@ absl::StatusOr<std::unique_ptr<SyncBnNetwork>> SyncBnNetwork::Create(
   return network;
 }
 
-void SyncBnNetwork::FillBatch(uint64_t seed) {
+void SyncBnNetwork::FillBatch(const NetworkInput& input, uint64_t seed) {
   const uint64_t key = UniformKey(seed, static_cast<uint64_t>(group_.rank()));
-  images_.resize(static_cast<size_t>(batch_ * kImageSize));
+  images_.resize(static_cast<size_t>(batch_ * input.channels * input.height *
+                                     input.width));
   labels_.resize(static_cast<size_t>(batch_));
   for (size_t i = 0; i < images_.size(); ++i) {
     images_[i] = static_cast<float>(Uniform(key, static_cast<int64_t>(i)));
   }
   for (size_t i = 0; i < labels_.size(); ++i) {
-    labels_[i] = static_cast<int32_t>(i % kClasses);
+    labels_[i] = static_cast<int32_t>(static_cast<int64_t>(i) % input.classes);
   }
 }
 
@@ -270,8 +273,8 @@ absl::StatusOr<RankTurn> SyncBnRank::TimeNetwork(const SyncBnRequest& request) {
     layer_.reset();
     torch_.reset();  // The machine is the network's.
     LOCKSTEP_ASSIGN_OR_RETURN(
-        network_, SyncBnNetwork::Create(group_, timing_, request.layer.seed,
-                                        request.layer.n));
+        network_, SyncBnNetwork::Create(group_, timing_, options_.network,
+                                        request.layer.seed, request.layer.n));
   }
   return network_->Time(request);
 }

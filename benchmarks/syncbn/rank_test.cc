@@ -1,6 +1,6 @@
-// What ResNet-18 takes of memory, and its steps; turns of every kind;
-// PyTorch's. Then the commands as their users run them: syncbn on small
-// batches, the experiment on a handful of images.
+// Steps of networks; turns of every kind; PyTorch's. Then the commands as their
+// users run them: syncbn on small batches, the experiment on a handful of
+// images.
 #include <stdlib.h>
 
 #include <cstdint>
@@ -29,6 +29,7 @@
 #include "benchmarks/harness/testing.h"
 #include "benchmarks/harness/torch_process.h"
 #include "benchmarks/syncbn/layer.h"
+#include "benchmarks/syncbn/network.h"
 #include "benchmarks/syncbn/rank_suite.h"
 #include "benchmarks/syncbn/report.h"
 #include "benchmarks/syncbn/torch_peer_py.h"
@@ -38,6 +39,7 @@
 #include "collectives/host/host_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/cpu/cpu_model.h"
 #include "models/data/idx_files.h"
 #include "nlohmann/json.hpp"
 #include "syncbn/batch_norm.h"
@@ -57,17 +59,20 @@ SyncBnRequest Step(SyncBnSubject subject) {
   return {.subject = subject, .network = 1, .layer = {.n = 2}};
 }
 
-// ResNet-18 has 17 batch norms, since d2l's shortcuts have none: 1, and in each
-// of 8 blocks 2; each sends one message forward and one backward.
-TEST(SyncBnNetworkTest, StepsAndCountsMessages) {
+// Two ranks take a step of each replica, on two images each. The replica with
+// timers sends so many messages.
+void ExpectSteps(const TrainedNetwork& trained, int64_t messages) {
+  SCOPED_TRACE(trained.spec);
   const SyncBnSubject subjects[] = {SyncBnSubject::kLocal, SyncBnSubject::kSync,
                                     SyncBnSubject::kSplit};
   RankTurn turns[3][2];
   const auto run = [&](Communicator& group) -> absl::Status {
+    SetComputeThreads(1);
     CallTiming timing = {.clock = SteadySeconds, .call = {}};
     LOCKSTEP_ASSIGN_OR_RETURN(
         const std::unique_ptr<SyncBnNetwork> network,
-        SyncBnNetwork::Create(group, timing, /*seed=*/3, /*batch=*/2));
+        SyncBnNetwork::Create(group, timing, trained, /*seed=*/3,
+                              /*batch=*/2));
     for (size_t i = 0; i < 3; ++i) {
       LOCKSTEP_ASSIGN_OR_RETURN(turns[i][group.rank()],
                                 network->Time(Step(subjects[i])));
@@ -81,7 +86,22 @@ TEST(SyncBnNetworkTest, StepsAndCountsMessages) {
     EXPECT_EQ(turn->wrong, 0);
     ASSERT_EQ(turn->forward.size(), 1u);
     EXPECT_GT(turn->forward[0].seconds, 0);
-    EXPECT_EQ(turn->forward[0].messages, i == 2 ? 34 : 0);
+    EXPECT_EQ(turn->forward[0].messages, i == 2 ? messages : 0);
+  }
+}
+
+// Every batch norm sends one message forward and one backward. resnet18_d2l has
+// 17 batch norms: 1, and in each of 8 blocks 2. torchvision's ResNet-18 has
+// three more, in its shortcuts.
+TEST(SyncBnNetworkTest, StepsAndCountsMessages) {
+  const std::pair<TrainedNetwork, int64_t> cases[] = {
+      {{}, 34},
+      {{.spec = "lenet_bn", .input = {.channels = 2, .height = 18}}, 4},
+      {{.spec = "resnet18:width=2",
+        .input = {.channels = 3, .height = 33, .width = 20, .classes = 3}},
+       40}};
+  for (const auto& [trained, messages] : cases) {
+    ExpectSteps(trained, messages);
   }
 }
 
@@ -105,7 +125,8 @@ TEST(SyncBnNetworkTest, CountsGradientsThatDifferBetweenRanks) {
     CallTiming timing = {.clock = SteadySeconds, .call = {}};
     LOCKSTEP_ASSIGN_OR_RETURN(
         const std::unique_ptr<SyncBnNetwork> network,
-        SyncBnNetwork::Create(corrupting, timing, /*seed=*/3, /*batch=*/1));
+        SyncBnNetwork::Create(corrupting, timing, TrainedNetwork(), /*seed=*/3,
+                              /*batch=*/1));
     LOCKSTEP_ASSIGN_OR_RETURN(const RankTurn turn,
                               network->Time(Step(SyncBnSubject::kSync)));
     wrong[group.rank()] = turn.wrong;
@@ -520,9 +541,38 @@ TEST(SyncBnCommandTest, TrainsTheNetwork) {
       "--shapes= --network=resnet18_d2l --per_rank_batch=1 --rounds=1 "
       "--peers=");
   EXPECT_TRUE(json["layers"].empty());
+  EXPECT_EQ(json["network"]["model"], "resnet18_d2l");
+  EXPECT_EQ(json["network"]["image"].dump(), "[1,28,28]");
   EXPECT_EQ(json["network"]["messages"], 34);
   EXPECT_EQ(json["network"]["wrong"], 0);
   EXPECT_GT(json["network"]["sync"]["median"], 0);
+}
+
+// The number of messages is the number of batch norms in the processes of the
+// ranks, which get the network's flags.
+TEST(SyncBnCommandTest, TrainsAnyNetworkWithBatchNormOnAnyImages) {
+  constexpr char kOnce[] = " --shapes= --peers= --rounds=1 --per_rank_batch=2";
+  const auto expect = [](const nlohmann::json& json, const char* model,
+                         const char* image, int classes, int messages) {
+    const nlohmann::json& network = json["network"];
+    EXPECT_EQ(network["model"], model);
+    EXPECT_EQ(network["image"].dump(), image);
+    EXPECT_EQ(network["classes"], classes);
+    EXPECT_EQ(network["messages"], messages);
+    EXPECT_EQ(network["per_rank_batch"], 2);
+    EXPECT_EQ(network["wrong"], 0);
+    EXPECT_GT(network["sync"]["median"], 0);
+    EXPECT_FALSE(json.contains("bars"));
+  };
+  expect(
+      Report(absl::StrCat("--network=lenet_bn --image_size=20 --in_channels=3 "
+                          "--num_classes=7",
+                          kOnce)),
+      "lenet_bn", "[3,20,20]", 7, 4);
+  expect(Report(absl::StrCat(
+             "--network=resnet50:width=8 --image_size=33x40 --backend=threads",
+             kOnce)),
+         "resnet50:width=8", "[3,33,40]", 10, 106);
 }
 
 // A rank that does not get the memory of the detection set's shapes.
@@ -577,7 +627,15 @@ TEST(SyncBnCommandTest, NamesAFlagThatIsWrong) {
       {"--shapes=resnet18_d2l,vgg",
        "--shapes: 'vgg' is not one of resnet18_d2l, resnet50, mobilenet, "
        "detection"},
-      {"--network=lenet", "--network: 'lenet'"},
+      {"--network=lenet", "--network=lenet: has no batch norm; networks with "},
+      {"--network=vit", "--network=vit: has no batch norm"},
+      {"--network=vgg", "--network=vgg: no such model; there are lenet, "},
+      {"--network=", "--network=: must be a network, or none"},
+      {"--network=resnet18:depth=2", "--network=resnet18:depth=2: "},
+      {"--network=lenet_bn --image_size=5", "--network=lenet_bn: "},
+      {"--image_size=12x", "--image_size=12x: '12x' must be 0, a size"},
+      {"--in_channels=-1", "--in_channels: -1"},
+      {"--num_classes=-1", "--num_classes: -1"},
       {"--shapes= --network=none", "--shapes: empty"},
       {"--world_size=0", "--world_size: 0"},
       {"--nproc=0", "--world_size: 0"},
@@ -589,7 +647,7 @@ TEST(SyncBnCommandTest, NamesAFlagThatIsWrong) {
       {"--per_rank_batch=1000000",
        "--per_rank_batch: 1000000 images of 28x28x"},
       {"--shapes= --per_rank_batch=1000000",
-       "--per_rank_batch: 1000000 images of 28x28, to train ResNet-18"},
+       "--per_rank_batch: 1000000 images of 28x28, to train resnet18_d2l"},
       {"--layout=chwn", "--layout: 'chwn' is not one of nhwc, nchw"},
       // The layers could, but the check could not tell right from wrong.
       {"--dtype=float64", "--dtype: 'float64'"},

@@ -17,9 +17,11 @@
 #include "benchmarks/harness/ranks.h"
 #include "benchmarks/harness/torch_process.h"
 #include "benchmarks/syncbn/layer.h"
+#include "benchmarks/syncbn/network.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/communicator.h"
 #include "models/model.h"
+#include "models/networks/networks.h"
 #include "models/train/data_parallel.h"
 #include "report/document.h"
 #include "syncbn/batch_norm.h"
@@ -53,7 +55,7 @@ absl::StatusOr<RankTurn> ParsePeerAnswer(const SyncBnRequest& request,
                                          const std::string& answer,
                                          const std::string& where = "");
 
-// ResNet-18 three times, from the same seed: with local batch norm (kLocal),
+// A network three times, from the same seed: with local batch norm (kLocal),
 // with SyncBatchNorm (kSync), and with SyncBatchNorm whose messages are timed
 // (kSplit). Each rank has images of its own. Batch norm's messages have a group
 // of their own, and gradients are summed meanwhile, as the trainer has it. Not
@@ -61,9 +63,11 @@ absl::StatusOr<RankTurn> ParsePeerAnswer(const SyncBnRequest& request,
 class SyncBnNetwork {
  public:
   // Collective; borrows the group, and `timing`, where timers write.
-  // `batch`: images on this rank. Errors: the group's and CreateModel's.
+  // `batch`: images on this rank. Errors: the group's,
+  // DescribeTrained's and CreateCpuReplica's.
   static absl::StatusOr<std::unique_ptr<SyncBnNetwork>> Create(
-      Communicator& group, CallTiming& timing, uint64_t seed, int64_t batch);
+      Communicator& group, CallTiming& timing, const TrainedNetwork& trained,
+      uint64_t seed, int64_t batch);
 
   // Steps (forward, backward, all-reduce of the gradients; no update) of the
   // network that request.subject names; turn.forward has one call for each.
@@ -82,7 +86,7 @@ class SyncBnNetwork {
   SyncBnNetwork(Communicator& group, CallTiming& timing, int64_t batch)
       : group_(group), timing_(timing), batch_(batch) {}
 
-  void FillBatch(uint64_t seed);
+  void FillBatch(const NetworkInput& input, uint64_t seed);
 
   absl::Status Step(Replica& replica);
   absl::StatusOr<int64_t> CountWrong(const Replica& replica);
@@ -104,6 +108,7 @@ struct SyncBnRankOptions {
   // Of the group. PyTorch has half of it to start in and half of it for a turn,
   // so that one that hangs is missing before anybody gives up the turn.
   absl::Duration timeout = absl::Seconds(120);
+  TrainedNetwork network = {};  // For turns that are steps.
 };
 
 // One rank's PyTorch, from its first turn on. Not thread safe.

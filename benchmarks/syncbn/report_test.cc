@@ -301,13 +301,37 @@ TEST(SyncBnDocumentTest, SaysWhereItIsFromAndHasEveryNumber) {
   EXPECT_EQ(layer["kernels"][0]["bound_fraction"],
             *report.layers[0].kernels[0].Fraction());
   EXPECT_TRUE(layer["kernels"][1]["bound_seconds"].is_null());
-  EXPECT_THAT(data["network"].keys(),
-              ElementsAre("model", "batch_norms_alone", "per_rank_batch",
-                          "rounds", "local", "sync", "share", "split", "timers",
-                          "messages", "message_bytes", "wrong"));
+  EXPECT_THAT(
+      data["network"].keys(),
+      ElementsAre("model", "image", "classes", "batch_norms_alone",
+                  "per_rank_batch", "rounds", "local", "sync", "share", "split",
+                  "timers", "messages", "message_bytes", "wrong"));
+  EXPECT_EQ(data["network"]["model"], "resnet18_d2l");
+  EXPECT_EQ(data["network"]["image"][0], 1);
+  EXPECT_EQ(data["network"]["image"][2], 28);
+  EXPECT_EQ(data["network"]["classes"], 10);
   EXPECT_EQ(data["network"]["share"], report.network->Share());
   EXPECT_NEAR(report.network->timers, 0.3, 1e-12);
   EXPECT_EQ(document.no_bars, "");
+}
+
+TEST(SyncBnDocumentTest, NamesTheNetworkThatWasTrained) {
+  SyncBnReport report = ExampleSyncBnReport();
+  report.settings.network = {
+      .spec = "resnet50:width=8",
+      .input = {.channels = 3, .height = 33, .width = 65, .classes = 7}};
+  EXPECT_THAT(
+      Text(report),
+      AllOf(HasSubstr("\nresnet50:width=8: a step on 16 images of 33x65 "
+                      "on each of 2 ranks;"),
+            Not(HasSubstr("resnet18_d2l: a step"))));
+  const Value network = SyncBnDocument(report).data["network"];
+  EXPECT_EQ(network["model"], "resnet50:width=8");
+  ASSERT_EQ(network["image"].size(), 3u);
+  EXPECT_EQ(network["image"][0], 3);
+  EXPECT_EQ(network["image"][1], 33);
+  EXPECT_EQ(network["image"][2], 65);
+  EXPECT_EQ(network["classes"], 7);
 }
 
 TEST(SyncBnDocumentTest, HasNullForWhatIsMissing) {
@@ -343,7 +367,7 @@ shape       pass  local    own SyncBN     p25..p75 ratio message beyond kern com
             both      -  275.0  325.0 162.5..325.0  1.18  50.000   1.00  74%  16%   9%   1%      -
             of the bound: moments 100%, normalize 100%, reduce 62%, input 94%; copy 10.0 GB/s
 
-ResNet-18: a step on 16 images of 28x28 on each of 2 ranks; forward, backward, sum of gradients
+resnet18_d2l: a step on 16 images of 28x28 on each of 2 ranks; forward, backward, sum of gradients
 batch norm   ms a step     p25..p75
 own local BN     800.0 400.0..800.0
 SyncBN            1000  500.0..1000

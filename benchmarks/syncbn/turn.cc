@@ -16,7 +16,9 @@
 #include "base/command_line.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/measure.h"
+#include "benchmarks/syncbn/network.h"
 #include "collectives/communicator.h"
+#include "models/networks/network.h"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -31,14 +33,6 @@ constexpr int64_t kTensorsMoved = 8;
 // checks.
 constexpr int64_t kTensorsHeld = 8;
 constexpr int64_t kTorchTensorsHeld = 6;
-
-// Of one of a rank's three replicas of ResNet-18: 11.2 million parameters and
-// as many gradients, and what oneDNN repacks of them; and for each image the
-// activations of a step, their gradients and work space. Measured as the growth
-// of a process, and rounded up; SyncBnNetworkMemoryTest holds it to that.
-constexpr int64_t kReplicas = 3;
-constexpr int64_t kReplicaBytes = 120 << 20;
-constexpr int64_t kImageBytes = 4 << 20;
 
 struct MapSize {
   int64_t h, w, c;
@@ -112,11 +106,6 @@ absl::StatusOr<DataType> ParseActivationType(absl::string_view text) {
                               {"float16", DataType::kFloat16}});
 }
 
-absl::StatusOr<bool> ParseNetwork(absl::string_view text) {
-  return ParseName<bool>("--network", text,
-                         {{"resnet18_d2l", true}, {"none", false}});
-}
-
 absl::StatusOr<bool> ParseSyncBnPeers(absl::string_view text) {
   if (text.empty()) return false;
   return ParseName<bool>("--peers", text, {{"torch", true}});
@@ -130,7 +119,10 @@ absl::Status Validate(const SyncBnSettings& settings) {
         CheckSeconds("--seconds", settings.seconds)}) {
     LOCKSTEP_RETURN_IF_ERROR(status);
   }
-  if (settings.sets.empty() && !settings.network) {
+  if (!settings.network.empty()) {
+    return DescribeTrained(settings.network).status();
+  }
+  if (settings.sets.empty()) {
     return absl::InvalidArgumentError(
         "--shapes: empty, and --network=none: nothing is left to measure");
   }
@@ -165,9 +157,15 @@ int64_t MemoryNeeded(const SyncBnSettings& settings, const LayerShape& shape) {
   return settings.world_size * tensors * TensorBytes(settings, shape);
 }
 
-int64_t NetworkMemoryNeeded(const SyncBnSettings& settings) {
-  return settings.world_size * kReplicas *
-         (kReplicaBytes + NetworkBatch(settings) * kImageBytes);
+int64_t NetworkMemoryNeeded(const SyncBnSettings& settings,
+                            const Network& network) {
+  const int64_t batch = NetworkBatch(settings);
+  const int64_t rank = settings.gpu
+                           ? BatchNormBytes(network, batch, settings.type)
+                           : TrainingBytes(network, batch);
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  return rank > kMost / settings.world_size ? kMost
+                                            : rank * settings.world_size;
 }
 
 absl::Status CheckMemory(const SyncBnSettings& settings, int64_t room) {
@@ -182,9 +180,13 @@ absl::Status CheckMemory(const SyncBnSettings& settings, int64_t room) {
     LOCKSTEP_RETURN_IF_ERROR(CheckMemory(what(shape.n, Name(shape)),
                                          MemoryNeeded(settings, shape), room));
   }
-  if (!settings.network) return absl::OkStatus();
-  return CheckMemory(what(NetworkBatch(settings), "28x28, to train ResNet-18"),
-                     NetworkMemoryNeeded(settings), room);
+  if (settings.network.empty()) return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(const Network network,
+                            DescribeTrained(settings.network));
+  const std::string images = absl::StrCat(ImageName(settings.network.input),
+                                          ", to train ", settings.network.spec);
+  return CheckMemory(what(NetworkBatch(settings), images),
+                     NetworkMemoryNeeded(settings, network), room);
 }
 
 int TimedIterations(const SyncBnSettings& settings, const LayerShape& shape) {
@@ -403,7 +405,7 @@ absl::StatusOr<MeasuredTurns> MeasureLayer(const SyncBnSettings& settings,
   }
   SyncBnRequest request = {.layer = SpecOf(settings, shape),
                            .iterations = TimedIterations(settings, shape)};
-  const double share = settings.network ? 1 - kNetworkShare : 1;
+  const double share = settings.network.empty() ? 1 : 1 - kNetworkShare;
   const auto shapes = static_cast<double>(ShapesOf(settings).size());
   return MeasureTurns(settings, share * settings.seconds / shapes, request,
                       subjects, take_turn, clock);

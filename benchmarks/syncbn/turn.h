@@ -17,6 +17,7 @@
 #include "base/data_types.h"
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/ranks.h"
+#include "benchmarks/syncbn/network.h"
 #include "syncbn/batch_norm.h"
 
 namespace lockstep::benchmarks {
@@ -53,8 +54,8 @@ struct SyncBnSettings {
   int64_t per_rank_batch = 0;       // Images on each rank; 0: as ShapesOf says.
   Layout layout = Layout::kNhwc;
   DataType type = DataType::kFloat32;
-  bool network = true;  // Whether ResNet-18 is trained too.
-  bool torch = true;    // Whether PyTorch is looked for.
+  TrainedNetwork network = {};  // Its steps are timed, unless it is empty.
+  bool torch = true;            // Whether PyTorch is looked for.
   int rounds = 0;       // Turns of each subject; 0: as `seconds` allows.
   double seconds = 60;  // For everything, if rounds is 0.
   uint64_t seed = 0;
@@ -68,13 +69,12 @@ absl::Status ParseSyncBnBackend(absl::string_view text,
                                 SyncBnSettings& settings);
 absl::StatusOr<Layout> ParseLayout(absl::string_view text);
 absl::StatusOr<DataType> ParseActivationType(absl::string_view text);
-absl::StatusOr<bool> ParseNetwork(
-    absl::string_view text);  // resnet18_d2l, none
 absl::StatusOr<bool> ParseSyncBnPeers(absl::string_view text);  // torch or ""
 
 std::string BackendName(const SyncBnSettings& settings);
 
-// Errors: kInvalidArgument, beginning with the flag that is wrong.
+// Errors: kInvalidArgument, beginning with the flag that is wrong; for the
+// network DescribeTrained's.
 absl::Status Validate(const SyncBnSettings& settings);
 
 // Images on each rank of a step of the network: these by default.
@@ -88,13 +88,15 @@ std::vector<LayerShape> ShapesOf(const SyncBnSettings& settings);
 // The bytes of one activation tensor of the shape: B in batch_norm_kernels.h.
 int64_t TensorBytes(const SyncBnSettings& settings, const LayerShape& shape);
 
-// What all ranks together may come to use for a shape, and for the network, in
-// the host's memory.
+// What all ranks together may come to use for a shape, and for the network that
+// is described, in the host's memory.
 int64_t MemoryNeeded(const SyncBnSettings& settings, const LayerShape& shape);
-int64_t NetworkMemoryNeeded(const SyncBnSettings& settings);
+int64_t NetworkMemoryNeeded(const SyncBnSettings& settings,
+                            const Network& network);
 
-// Error: kInvalidArgument, beginning with --per_rank_batch, if a shape or the
-// network, where it is trained, needs more than `room` bytes.
+// Errors: kInvalidArgument, beginning with --per_rank_batch, if a shape or the
+// network, where it is trained, needs more than `room` bytes;
+// DescribeTrained's.
 absl::Status CheckMemory(const SyncBnSettings& settings, int64_t room);
 
 // Timed forward and backward passes of one turn: as many as move some 512 MiB,
@@ -141,7 +143,7 @@ LayerSpec SpecOf(const SyncBnSettings& settings, const LayerShape& shape);
 // Travels between processes of one machine as it is.
 struct SyncBnRequest {
   SyncBnSubject subject = SyncBnSubject::kLocal;
-  int32_t network = 0;  // 1: a step of ResNet-18 on layer.n images.
+  int32_t network = 0;  // 1: a step of the network on layer.n images.
   LayerSpec layer;
   int32_t warmup = 0;
   int32_t iterations = 1;  // At least 1.
