@@ -62,8 +62,11 @@ absl::StatusOr<TrainedNetwork> ParseTrainedNetwork(const NetworkFlags& flags) {
   if (flags.network.empty()) {
     return FlagError("network", "", "must be a network, or none");
   }
-  TrainedNetwork trained = {.spec = flags.network,
-                            .input = DefaultInput(flags.network)};
+  const absl::StatusOr<NetworkInput> usual = BenchmarkInput(flags.network);
+  if (!usual.ok()) {
+    return FlagError("network", flags.network, usual.status().message());
+  }
+  TrainedNetwork trained = {.spec = flags.network, .input = *usual};
   NetworkInput& input = trained.input;
   if (size.height > 0) {
     input.height = size.height;

@@ -23,7 +23,7 @@ struct TrainedNetwork {
 };
 
 // The values of --network, --image_size, --in_channels and --num_classes. A
-// size that is empty or 0 is DefaultInput's.
+// size that is empty or 0 is BenchmarkInput's.
 struct NetworkFlags {
   std::string network = "none";
   std::string image_size = {};  // "224" or "192x256", height first.
@@ -32,7 +32,8 @@ struct NetworkFlags {
 };
 
 // The network that the flags name, which DescribeTrained checks. Errors:
-// kInvalidArgument, beginning with the flag, for a size that is out of range.
+// kInvalidArgument, beginning with the flag, for a size that is out of range and
+// for a network that does not exist.
 absl::StatusOr<TrainedNetwork> ParseTrainedNetwork(const NetworkFlags& flags);
 
 // The arguments that ParseTrainedNetwork reads as `trained`.

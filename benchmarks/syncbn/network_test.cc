@@ -86,7 +86,7 @@ TEST(BatchNormNetworkNamesTest, AreThoseThatCanBeTrained) {
   EXPECT_THAT(names, ElementsAre("lenet_bn", "resnet18_d2l", "resnet18",
                                  "resnet34", "resnet50"));
   for (const std::string& name : names) {
-    EXPECT_THAT(DescribeTrained({.spec = name, .input = DefaultInput(name)}),
+    EXPECT_THAT(DescribeTrained({.spec = name, .input = *BenchmarkInput(name)}),
                 IsOk());
   }
 }
@@ -99,7 +99,7 @@ TEST(BatchNormShapesTest, AreTheInputsOfEveryBatchNorm) {
   for (const auto& [spec, count] :
        {std::pair("resnet18_d2l", 17), {"resnet18", 20}, {"resnet50", 53}}) {
     const absl::StatusOr<Network> network =
-        DescribeTrained({.spec = spec, .input = DefaultInput(spec)});
+        DescribeTrained({.spec = spec, .input = *BenchmarkInput(spec)});
     ASSERT_THAT(network, IsOk());
     EXPECT_THAT(BatchNormShapes(*network, Layout::kNhwc), SizeIs(count));
   }
@@ -150,8 +150,8 @@ TEST(SyncBnNetworkMemoryTest, NeedsTheMemoryThatIsAskedFor) {
   };
   const Case cases[] = {
       {{}, 8},
-      {{.spec = "resnet18:width=16", .input = DefaultInput("resnet18")}, 16},
-      {{.spec = "resnet50:width=16", .input = DefaultInput("resnet50")}, 8}};
+      {{.spec = "resnet18:width=16", .input = *BenchmarkInput("resnet18")}, 16},
+      {{.spec = "resnet50:width=16", .input = *BenchmarkInput("resnet50")}, 8}};
   for (const Case& one : cases) {
     SCOPED_TRACE(one.trained.spec);
     const auto steps = [&one](Communicator& group) {
