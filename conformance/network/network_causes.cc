@@ -19,6 +19,7 @@
 #include "conformance/network/network_run.h"
 #include "models/model.h"
 #include "models/networks/network.h"
+#include "models/reference/network_reference.h"
 
 namespace lockstep::conformance {
 namespace {
@@ -166,6 +167,26 @@ std::optional<double> FactorOf(std::span<const double> got,
   return {};
 }
 
+// The operations' uses of values over a shortcut: a value that a block's branch
+// uses too.
+std::vector<Consumer> ShortcutsOf(const Network& network) {
+  const std::vector<Network::Operation>& operations = network.operations();
+  std::vector<int> uses(operations.size() + 1);  // By value.
+  for (const Network::Operation& operation : operations) {
+    for (const int value : operation.inputs) ++uses[value];
+  }
+  std::vector<Consumer> shortcuts;
+  for (size_t i = 0; i < operations.size(); ++i) {
+    if (operations[i].inputs.size() < 2) continue;
+    const bool is_norm =
+        std::holds_alternative<BatchNormOp>(operations[i].kind);
+    const int input = is_norm ? 1 : 0;
+    if (uses[operations[i].inputs[input]] < 2) continue;
+    shortcuts.push_back({static_cast<int>(i), input});
+  }
+  return shortcuts;
+}
+
 bool Near(double k, double what) {
   return std::abs(k - what) <= kFit * std::abs(what);
 }
@@ -233,6 +254,7 @@ std::string StepCauses::OfGradient(const ParameterSpec& spec,
       })) {
     return "; its values are bfloat16's: in a coarser type than float32?";
   }
+  if (const std::string cause = OfShortcuts(all); !cause.empty()) return cause;
   const auto k =
       FactorOf(own, std::span(want_.gradient).subspan(spec.offset, spec.size));
   if (!k || Near(*k, 1)) return "";
@@ -305,6 +327,17 @@ std::string StepCauses::OfAttention(const std::vector<double>& gradient) const {
       "; the gradients are those of attention whose scores are %.3g times as "
       "large: not divided by the root of a head's size?",
       factor);
+}
+
+std::string StepCauses::OfShortcuts(const std::vector<double>& gradient) const {
+  const Network& network = run_.tested->network();
+  for (const Consumer& shortcut : ShortcutsOf(network)) {
+    if (!Fits(gradient, LeftOutGradient(in_, shortcut))) continue;
+    return absl::StrCat("; the gradient that comes over the shortcut into ",
+                        network.operations()[shortcut.operation].name,
+                        " is missing: not added to the branch's?");
+  }
+  return "";
 }
 
 std::string StepCauses::OfBuffer(const ParameterSpec& spec, int rank,

@@ -19,6 +19,7 @@
 #include "conformance/network/network_run.h"
 #include "conformance/training_run.h"
 #include "models/model.h"
+#include "models/reference/network_reference.h"
 
 namespace lockstep::conformance {
 
@@ -45,6 +46,11 @@ NetworkStep ReferenceStep(const StepInput& in);
 // batch dealt to them as `deal` says.
 std::vector<double> MeanOfMeansGradient(const StepInput& in,
                                         std::span<const int64_t> deal);
+
+// The gradient if backward forgot what comes back from one of two consumers of
+// a value.
+std::vector<double> LeftOutGradient(const StepInput& in,
+                                    const Consumer& left_out);
 
 // What ranks with local batch norm do with the same batch, dealt to them as
 // `deal` says, and all the same running statistics before: the sum of their
@@ -115,8 +121,8 @@ class StepCauses {
   // A wrong gradient, of which this tensor is the first: "; ..." or "". A
   // tensor is zero; a head of an attention has none; all are those of local
   // batch norm, of a mean of means, of masks that each rank numbers for itself,
-  // of attention without its scale; the tensor has bfloat16's bits; it is a
-  // multiple.
+  // of attention without its scale, of a backward pass that forgets a shortcut;
+  // the tensor has bfloat16's bits; it is a multiple.
   std::string OfGradient(const ParameterSpec& spec, std::span<const float> got);
 
   // A rank's wrong running statistic: "; ..." or "". It is what it was; the
@@ -135,6 +141,7 @@ class StepCauses {
   bool IsMeanOfMeans(const std::vector<double>& gradient) const;
   bool IsOfLocalMasks(const std::vector<double>& gradient) const;
   std::string OfAttention(const std::vector<double>& gradient) const;
+  std::string OfShortcuts(const std::vector<double>& gradient) const;
 
   const NetworkRun& run_;
   const int step_;

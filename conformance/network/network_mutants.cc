@@ -23,6 +23,8 @@
 #include "conformance/network/network_run.h"
 #include "conformance/training_run.h"
 #include "models/model.h"
+#include "models/networks/network.h"
+#include "models/reference/network_reference.h"
 
 namespace lockstep::conformance {
 namespace {
@@ -225,6 +227,8 @@ absl::StatusOr<Metrics> CoarsenGradients(const StepCall& call) {
 // The first block's attention of the vision transformer.
 constexpr char kAttention[] = "blocks.0.attn";
 constexpr int64_t kHeads = 3;
+// The addition of the second block's input to what its attention gives.
+constexpr char kShortcutSum[] = "blocks.1.add1";
 
 // A parameter's part of values or gradients.
 std::span<float> PartOf(Model& model, std::span<float> all,
@@ -287,6 +291,31 @@ absl::StatusOr<Metrics> KeepPositions(const StepCall& call) {
   std::ranges::fill(
       PartOf(call.model, call.model.parameters().gradients(), "pos_embed"),
       0.0f);
+  call.ReadyAll();
+  return metrics;
+}
+
+// Replaces the gradients by the reference's, which lack those that come over
+// the shortcut of one block of the vision transformer.
+absl::StatusOr<Metrics> AddShortcutOnce(const StepCall& call) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
+  Parameters& parameters = call.model.parameters();
+  if (!call.batch.labels.empty()) {
+    const Network& network = TestedVit().network();
+    const std::vector<double> values(parameters.values().begin(),
+                                     parameters.values().end());
+    const NetworkReference<double> pass(
+        network, values, /*running=*/{}, call.batch, /*training=*/true,
+        MaskOf(static_cast<int>(call.batch.step)));
+    const auto sum = std::ranges::find(network.operations(), kShortcutSum,
+                                       &Network::Operation::name);
+    const Consumer shortcut = {
+        static_cast<int>(sum - network.operations().begin()), /*input=*/0};
+    const std::vector<double> scales(call.batch.labels.size(), call.scale);
+    std::ranges::transform(pass.Gradient(scales, &shortcut),
+                           parameters.gradients().begin(),
+                           [](double v) { return static_cast<float>(v); });
+  }
   call.ReadyAll();
   return metrics;
 }
@@ -410,6 +439,10 @@ std::vector<Mutant> Mutants() {
                                return spec.name.find("blocks.1.norm1.") == 0;
                              }),
               TestedVit()),
+      Planted({"ShortcutAddedOnce",
+               "backward forgets the gradient that comes over a shortcut",
+               "Gradients", "over the shortcut into blocks.1.add1 is missing"},
+              {4, 4}, Stepping(AddShortcutOnce), TestedVit()),
       Planted({"MasksByRank", "random masks count a rank's samples from 0 on",
                "Gradients, Loss", "keyed by the rank's own numbers?"},
               {4, 4}, Stepping(NumberSamplesByRank), TestedVit()),

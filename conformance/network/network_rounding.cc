@@ -95,6 +95,13 @@ std::vector<double> MeanOfMeansGradient(const StepInput& in,
       .pass.Gradient(scales);
 }
 
+std::vector<double> LeftOutGradient(const StepInput& in,
+                                    const Consumer& left_out) {
+  const std::vector<double> scales(in.samples.size(), MeanOf(in));
+  return ReferencePass<double>(in, IdentityOf(in.samples.size()))
+      .pass.Gradient(scales, &left_out);
+}
+
 LocalStep LocalReferenceStep(const StepInput& in,
                              std::span<const int64_t> deal) {
   LocalStep step{.gradient = std::vector<double>(in.parameters.size()),
