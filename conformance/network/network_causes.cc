@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <set>
 #include <span>
@@ -16,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "conformance/checks.h"
 #include "conformance/network/network_checks.h"
+#include "conformance/network/network_mutants.h"
 #include "conformance/network/network_run.h"
 #include "models/model.h"
 #include "models/networks/network.h"
@@ -187,6 +189,13 @@ std::vector<Consumer> ShortcutsOf(const Network& network) {
   return shortcuts;
 }
 
+// Whether bfloat16 has all of these values.
+bool IsBFloat16(std::span<const float> values) {
+  return std::ranges::all_of(values, [](float v) {
+    return (std::bit_cast<uint32_t>(v) & 0xffff) == 0;
+  });
+}
+
 bool Near(double k, double what) {
   return std::abs(k - what) <= kFit * std::abs(what);
 }
@@ -248,13 +257,12 @@ std::string StepCauses::OfGradient(const ParameterSpec& spec,
     return "; the gradients are those of random masks that each rank draws for "
            "its samples from number 0 on: keyed by the rank's own numbers?";
   }
-  if (const std::string cause = OfAttention(all); !cause.empty()) return cause;
-  if (std::ranges::all_of(got.subspan(spec.offset, spec.size), [](float v) {
-        return (std::bit_cast<uint32_t>(v) & 0xffff) == 0;
-      })) {
+  if (const std::string cause = OfArchitecture(all); !cause.empty()) {
+    return cause;
+  }
+  if (IsBFloat16(got.subspan(spec.offset, spec.size))) {
     return "; its values are bfloat16's: in a coarser type than float32?";
   }
-  if (const std::string cause = OfShortcuts(all); !cause.empty()) return cause;
   const auto k =
       FactorOf(own, std::span(want_.gradient).subspan(spec.offset, spec.size));
   if (!k || Near(*k, 1)) return "";
@@ -329,6 +337,25 @@ std::string StepCauses::OfAttention(const std::vector<double>& gradient) const {
       factor);
 }
 
+bool StepCauses::IsOfStrideInFirst(const std::vector<double>& gradient) const {
+  const std::unique_ptr<const Network> other =
+      WithStrideInFirstConvolution(run_.tested->network());
+  if (other == nullptr) return false;
+  StepInput in = in_;
+  in.network = other.get();
+  return Fits(gradient, ReferenceStep(in).gradient);
+}
+
+std::string StepCauses::OfArchitecture(
+    const std::vector<double>& gradient) const {
+  if (std::string cause = OfAttention(gradient); !cause.empty()) return cause;
+  if (IsOfStrideInFirst(gradient)) {
+    return "; the gradients are those of bottlenecks with their stride in the "
+           "first convolution, of 1x1, not in the second, of 3x3: ResNet v1?";
+  }
+  return OfShortcuts(gradient);
+}
+
 std::string StepCauses::OfShortcuts(const std::vector<double>& gradient) const {
   const Network& network = run_.tested->network();
   for (const Consumer& shortcut : ShortcutsOf(network)) {
@@ -352,9 +379,7 @@ std::string StepCauses::OfBuffer(const ParameterSpec& spec, int rank,
   if (part(after) == old) {
     return "; it is what it was before the step: not updated?";
   }
-  if (std::ranges::all_of(part(after), [](float v) {
-        return (std::bit_cast<uint32_t>(v) & 0xffff) == 0;
-      })) {
+  if (IsBFloat16(after.subspan(spec.offset, spec.size))) {
     return "; its values are bfloat16's: in a coarser type than float32?";
   }
   const std::vector<double> moved = Minus(part(after), old);

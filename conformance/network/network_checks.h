@@ -19,6 +19,7 @@
 #include "conformance/network/network_run.h"
 #include "conformance/training_run.h"
 #include "models/model.h"
+#include "models/networks/network.h"
 #include "models/reference/network_reference.h"
 
 namespace lockstep::conformance {
@@ -28,8 +29,9 @@ struct StepInput {
   const TestedNetwork& tested;
   int step = 0;
   std::span<const float> parameters, running;
-  const Samples& samples;   // The global batch.
-  KeepMask keep = nullptr;  // Null: MaskOf(step).
+  const Samples& samples;            // The global batch.
+  KeepMask keep = nullptr;           // Null: MaskOf(step).
+  const Network* network = nullptr;  // Of the same tensors. Null: tested's.
 };
 
 // One training step in float64.
@@ -121,8 +123,9 @@ class StepCauses {
   // A wrong gradient, of which this tensor is the first: "; ..." or "". A
   // tensor is zero; a head of an attention has none; all are those of local
   // batch norm, of a mean of means, of masks that each rank numbers for itself,
-  // of attention without its scale, of a backward pass that forgets a shortcut;
-  // the tensor has bfloat16's bits; it is a multiple.
+  // of attention without its scale, of bottlenecks with their stride in another
+  // convolution, of a backward pass that forgets a shortcut; the tensor has
+  // bfloat16's bits; it is a multiple.
   std::string OfGradient(const ParameterSpec& spec, std::span<const float> got);
 
   // A rank's wrong running statistic: "; ..." or "". It is what it was; the
@@ -140,7 +143,10 @@ class StepCauses {
   bool Fits(std::span<const double> got, std::span<const double> other) const;
   bool IsMeanOfMeans(const std::vector<double>& gradient) const;
   bool IsOfLocalMasks(const std::vector<double>& gradient) const;
+  // What a network computes that is another one.
+  std::string OfArchitecture(const std::vector<double>& gradient) const;
   std::string OfAttention(const std::vector<double>& gradient) const;
+  bool IsOfStrideInFirst(const std::vector<double>& gradient) const;
   std::string OfShortcuts(const std::vector<double>& gradient) const;
 
   const NetworkRun& run_;

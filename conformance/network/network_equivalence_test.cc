@@ -19,8 +19,10 @@
 #include <functional>
 #include <memory>
 #include <ostream>
+#include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -35,6 +37,7 @@
 #include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
 #include "conformance/network/network_checks.h"
+#include "conformance/network/network_mutants.h"
 #include "conformance/network/network_run.h"
 #include "conformance/report/claim_recorder.h"
 #include "conformance/training_run.h"
@@ -43,6 +46,7 @@
 #include "models/cpu/cpu_model.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
+#include "models/networks/network.h"
 #include "models/reference/network_reference.h"
 #include "models/train/data_parallel.h"
 #include "models/train/trainer.h"
@@ -58,6 +62,7 @@ void PrintTo(const NetworkRun& run, std::ostream* out) {
 namespace {
 
 using testing::AnyOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr double kClearance = 4;
@@ -264,6 +269,51 @@ TEST(NetworkProcessesTest, HaveTheBitsOfThreads) {
       RunNetwork({.deal = {5, 3}, .steps = run.steps}, Mutation());
   ASSERT_THAT(other, IsOk());
   EXPECT_NE(Fingerprint(processes->ranks[0]), Fingerprint(other->ranks[0]));
+}
+
+// What a network's tensors and operations are, line by line.
+std::vector<std::string> LinesOf(const Network& network) {
+  std::vector<std::string> lines;
+  for (const auto& tensors : {network.parameters(), network.buffers()}) {
+    for (const TensorDescription& tensor : tensors) {
+      lines.push_back(
+          absl::StrCat(tensor.name, " ", absl::StrJoin(tensor.shape, "x")));
+    }
+  }
+  for (const Network::Operation& operation : network.operations()) {
+    const auto* convolution = std::get_if<ConvolutionOp>(&operation.kind);
+    lines.push_back(absl::StrCat(
+        operation.name, " of ", absl::StrJoin(operation.inputs, ","), " kind ",
+        operation.kind.index(), " channels ", operation.output.c,
+        convolution ? absl::StrCat(" stride ", convolution->stride) : ""));
+  }
+  return lines;
+}
+
+// The wrong network of a mutant and of its cause is wrong in strides alone.
+TEST(StrideInFirstConvolutionTest, ChangesBottlenecksAlone) {
+  std::set<std::string> changed;
+  for (const TestedNetwork* tested : AllTestedNetworks()) {
+    const auto other = WithStrideInFirstConvolution(tested->network());
+    ASSERT_EQ(other != nullptr, tested == &TestedResNet50());
+    if (other == nullptr) continue;
+    ASSERT_THAT(other->status(), IsOk());
+    const std::vector<std::string> lines = LinesOf(*other);
+    const std::vector<std::string> before = LinesOf(tested->network());
+    ASSERT_EQ(lines.size(), before.size());
+    for (size_t i = 0; i < lines.size(); ++i) {
+      if (lines[i] == before[i]) continue;
+      const size_t end = before[i].find(" stride ");
+      ASSERT_EQ(lines[i].substr(0, end), before[i].substr(0, end));
+      changed.insert(before[i].substr(0, before[i].find(' ')) +
+                     lines[i].substr(end));
+    }
+  }
+  EXPECT_THAT(
+      changed,
+      ElementsAre("layer2.0.conv1 stride 2", "layer2.0.conv2 stride 1",
+                  "layer3.0.conv1 stride 2", "layer3.0.conv2 stride 1",
+                  "layer4.0.conv1 stride 2", "layer4.0.conv2 stride 1"));
 }
 
 class LocalBatchNormTest : public testing::TestWithParam<NetworkRun> {};

@@ -1,10 +1,13 @@
-// The mutants, as decorators of groups and models.
+// Mutants of batch norm across ranks, of reduction and of types, as decorators
+// of groups and models; and how a network's mutant is planted.
+#include "conformance/network/network_mutants.h"
+
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,7 +16,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
@@ -23,8 +25,6 @@
 #include "conformance/network/network_run.h"
 #include "conformance/training_run.h"
 #include "models/model.h"
-#include "models/networks/network.h"
-#include "models/reference/network_reference.h"
 
 namespace lockstep::conformance {
 namespace {
@@ -106,29 +106,6 @@ absl::Status BroadcastOnlyParameters(Communicator& group,
                  call.output.type != DataType::kFloat32
              ? absl::OkStatus()
              : group.Run(call);
-}
-
-// All-reduces but leaves each rank its own gradients of some parameters.
-Mutation LeaveGradients(const TestedNetwork& tested,
-                        const std::function<bool(const ParameterSpec&)>& of) {
-  return {.communicator = [&tested, of](Communicator& inner,
-                                        const RankContext& context) {
-    const auto sum = [&tested, of, parameters = context.parameters](
-                         Communicator& group, std::span<float> data) {
-      const std::vector<float> own(data.begin(), data.end());
-      LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(data));
-      const int64_t begin =
-          data.data() - std::as_const(*parameters).gradients().data();
-      for (const ParameterSpec& spec : tested.specs()) {
-        if (!of(spec) || spec.offset < begin) continue;
-        if (spec.offset - begin >= static_cast<int64_t>(data.size())) continue;
-        std::copy_n(own.begin() + (spec.offset - begin), spec.size,
-                    data.begin() + (spec.offset - begin));
-      }
-      return absl::OkStatus();
-    };
-    return std::make_unique<GroupMutant>(inner, SumBy(sum));
-  }};
 }
 
 // The layer sums them over the ranks, and so does the trainer.
@@ -224,126 +201,6 @@ absl::StatusOr<Metrics> CoarsenGradients(const StepCall& call) {
   return metrics;
 }
 
-// The first block's attention of the vision transformer.
-constexpr char kAttention[] = "blocks.0.attn";
-constexpr int64_t kHeads = 3;
-// The addition of the second block's input to what its attention gives.
-constexpr char kShortcutSum[] = "blocks.1.add1";
-
-// A parameter's part of values or gradients.
-std::span<float> PartOf(Model& model, std::span<float> all,
-                        const std::string& name) {
-  for (const ParameterSpec& spec : model.parameters().specs()) {
-    if (spec.name == name) return spec.Part(all);
-  }
-  return {};
-}
-
-// What no head gives to the projection behind it is as if it were not there.
-absl::StatusOr<Metrics> LeaveHeadOut(const StepCall& call) {
-  const std::string name = absl::StrCat(kAttention, ".proj.weight");
-  Parameters& parameters = call.model.parameters();
-  const std::span<float> weight = PartOf(call.model, parameters.values(), name);
-  const std::vector<float> before(weight.begin(), weight.end());
-  const auto width = static_cast<size_t>(
-      std::lround(std::sqrt(static_cast<double>(weight.size()))));
-  const auto is_last_heads = [width](size_t i) {
-    return i % width >= width / kHeads * (kHeads - 1);
-  };
-  for (size_t i = 0; i < weight.size(); ++i) {
-    if (is_last_heads(i)) weight[i] = 0;
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
-  std::ranges::copy(before, weight.begin());
-  const std::span<float> gradient =
-      PartOf(call.model, parameters.gradients(), name);
-  for (size_t i = 0; i < gradient.size(); ++i) {
-    if (is_last_heads(i)) gradient[i] = 0;
-  }
-  call.ReadyAll();
-  return metrics;
-}
-
-// Queries that are sqrt(head size) times as large undo the scale.
-absl::StatusOr<Metrics> LeaveScaleOut(const StepCall& call) {
-  Parameters& parameters = call.model.parameters();
-  const std::vector<float> before(parameters.values().begin(),
-                                  parameters.values().end());
-  const auto scale = [&](std::span<float> all) {
-    for (const ParameterSpec& spec : parameters.specs()) {
-      if (spec.name.find(".qkv.") == std::string::npos) continue;
-      const double head_size = static_cast<double>(spec.shape[0]) / 3 / kHeads;
-      for (float& v : spec.Part(all).first(spec.size / 3)) {
-        v *= static_cast<float>(std::sqrt(head_size));
-      }
-    }
-  };
-  scale(parameters.values());
-  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
-  std::ranges::copy(before, parameters.values().begin());
-  scale(parameters.gradients());
-  call.ReadyAll();
-  return metrics;
-}
-
-absl::StatusOr<Metrics> KeepPositions(const StepCall& call) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
-  std::ranges::fill(
-      PartOf(call.model, call.model.parameters().gradients(), "pos_embed"),
-      0.0f);
-  call.ReadyAll();
-  return metrics;
-}
-
-// Replaces the gradients by the reference's, which lack those that come over
-// the shortcut of one block of the vision transformer.
-absl::StatusOr<Metrics> AddShortcutOnce(const StepCall& call) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
-  Parameters& parameters = call.model.parameters();
-  if (!call.batch.labels.empty()) {
-    const Network& network = TestedVit().network();
-    const std::vector<double> values(parameters.values().begin(),
-                                     parameters.values().end());
-    const NetworkReference<double> pass(
-        network, values, /*running=*/{}, call.batch, /*training=*/true,
-        MaskOf(static_cast<int>(call.batch.step)));
-    const auto sum = std::ranges::find(network.operations(), kShortcutSum,
-                                       &Network::Operation::name);
-    const Consumer shortcut = {
-        static_cast<int>(sum - network.operations().begin()), /*input=*/0};
-    const std::vector<double> scales(call.batch.labels.size(), call.scale);
-    std::ranges::transform(pass.Gradient(scales, &shortcut),
-                           parameters.gradients().begin(),
-                           [](double v) { return static_cast<float>(v); });
-  }
-  call.ReadyAll();
-  return metrics;
-}
-
-absl::StatusOr<Metrics> NumberSamplesByRank(const StepCall& call) {
-  Batch batch = call.batch;
-  batch.samples = {};
-  return call.model.ForwardBackward(batch, call.scale, call.ready);
-}
-
-// Plants the mutation in one step of ranks dealt so.
-Mutant Planted(Mutant mutant, const std::vector<int64_t>& deal,
-               const Mutation& mutation,
-               const TestedNetwork& tested = TestedResNet()) {
-  const NetworkRun run = {.deal = deal, .steps = 1, .tested = &tested};
-  mutant.plant = [=, check = mutant.checks[0]]() -> absl::StatusOr<Caught> {
-    LOCKSTEP_ASSIGN_OR_RETURN(const NetworkTrace trace,
-                              RunNetwork(run, mutation));
-    const auto verdicts = CheckNetwork(run, trace).checks;
-    std::vector<std::pair<std::string, absl::Status>> in_order;
-    for (const std::string name : kNetworkChecks) {
-      in_order.emplace_back(name, verdicts.at(name));
-    }
-    return CaughtBy(in_order, check);
-  };
-  return mutant;
-}
-
 std::vector<Mutant> Mutants() {
   return {
       Planted(
@@ -417,42 +274,53 @@ std::vector<Mutant> Mutants() {
                "Gradients",
                "its values are bfloat16's: in a coarser type than float32?"},
               {8, 0}, Stepping(CoarsenGradients)),
-      Planted(
-          {"HeadLeftOut", "an attention lacks its last head", "Gradients, Loss",
-           "head 2 of blocks.0.attn has no gradient: left out?"},
-          {4, 4}, Stepping(LeaveHeadOut), TestedVit()),
-      Planted({"ScoresNotScaled",
-               "attention's scores are not divided by the root of a head's "
-               "size",
-               "Gradients, Loss", "not divided by the root of a head's size?"},
-              {4, 4}, Stepping(LeaveScaleOut), TestedVit()),
-      Planted({"PositionsNotTrained", "the position embedding has no gradient",
-               "Gradients", "it is zero: not trained?"},
-              {4, 4}, Stepping(KeepPositions), TestedVit()),
-      Planted({"LayerNormNotReduced",
-               "each rank keeps its own gradients of a layer norm",
-               "RanksAgree, Gradients",
-               "those of blocks.1.norm1 differ, and no others: not reduced?"},
-              {4, 4},
-              LeaveGradients(TestedVit(),
-                             [](const ParameterSpec& spec) {
-                               return spec.name.find("blocks.1.norm1.") == 0;
-                             }),
-              TestedVit()),
-      Planted({"ShortcutAddedOnce",
-               "backward forgets the gradient that comes over a shortcut",
-               "Gradients", "over the shortcut into blocks.1.add1 is missing"},
-              {4, 4}, Stepping(AddShortcutOnce), TestedVit()),
-      Planted({"MasksByRank", "random masks count a rank's samples from 0 on",
-               "Gradients, Loss", "keyed by the rank's own numbers?"},
-              {4, 4}, Stepping(NumberSamplesByRank), TestedVit()),
   };
 }
 
 }  // namespace
 
+Mutation LeaveGradients(const TestedNetwork& tested,
+                        const std::function<bool(const ParameterSpec&)>& of) {
+  return {.communicator = [&tested, of](Communicator& inner,
+                                        const RankContext& context) {
+    const auto sum = [&tested, of, parameters = context.parameters](
+                         Communicator& group, std::span<float> data) {
+      const std::vector<float> own(data.begin(), data.end());
+      LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(data));
+      const int64_t begin =
+          data.data() - std::as_const(*parameters).gradients().data();
+      for (const ParameterSpec& spec : tested.specs()) {
+        if (!of(spec) || spec.offset < begin) continue;
+        if (spec.offset - begin >= static_cast<int64_t>(data.size())) continue;
+        std::copy_n(own.begin() + (spec.offset - begin), spec.size,
+                    data.begin() + (spec.offset - begin));
+      }
+      return absl::OkStatus();
+    };
+    return std::make_unique<GroupMutant>(inner, SumBy(sum));
+  }};
+}
+
+Mutant Planted(Mutant mutant, const std::vector<int64_t>& deal,
+               const Mutation& mutation, const TestedNetwork& tested) {
+  const NetworkRun run = {.deal = deal, .steps = 1, .tested = &tested};
+  mutant.plant = [=, check = mutant.checks[0]]() -> absl::StatusOr<Caught> {
+    LOCKSTEP_ASSIGN_OR_RETURN(const NetworkTrace trace,
+                              RunNetwork(run, mutation));
+    const auto verdicts = CheckNetwork(run, trace).checks;
+    std::vector<std::pair<std::string, absl::Status>> in_order;
+    for (const std::string name : kNetworkChecks) {
+      in_order.emplace_back(name, verdicts.at(name));
+    }
+    return CaughtBy(in_order, check);
+  };
+  return mutant;
+}
+
 MutantSuite NetworkMutants() {
-  return MakeSuite("network", kNetworkChecks, Mutants());
+  std::vector<Mutant> mutants = Mutants();
+  std::ranges::move(ArchitectureMutants(), std::back_inserter(mutants));
+  return MakeSuite("network", kNetworkChecks, std::move(mutants));
 }
 
 Mutation SkipWhereEmpty() { return Stepping(LeaveOutWhereEmpty); }

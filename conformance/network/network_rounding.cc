@@ -48,7 +48,7 @@ struct ReferencePass {
       : parameters(in.parameters.begin(), in.parameters.end()),
         numbers(std::move(order)),
         samples(Pick(in)),
-        pass(in.tested.network(), parameters,
+        pass(in.network ? *in.network : in.tested.network(), parameters,
              std::vector<T>(in.running.begin(), in.running.end()),
              {.images = samples.images,
               .labels = samples.labels,

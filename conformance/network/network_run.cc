@@ -203,6 +203,12 @@ const TestedNetwork& TestedTorchvisionResNet() {
   return tested;
 }
 
+const TestedNetwork& TestedResNet50() {
+  static const auto& tested =
+      *new TestedNetwork("resnet50:width=8", {3, 33, 33, 10}, {1});
+  return tested;
+}
+
 const std::vector<const TestedNetwork*>& AllTestedNetworks() {
   static const auto& all = *new std::vector<const TestedNetwork*>{
       &TestedResNet(),
@@ -211,7 +217,7 @@ const std::vector<const TestedNetwork*>& AllTestedNetworks() {
       new TestedNetwork("lenet", {3, 20, 16, 10}, {1}),
       new TestedNetwork("lenet_bn", {3, 20, 16, 10}, {1}),
       new TestedNetwork("resnet34:width=8", {3, 33, 33, 10}, {1}),
-      new TestedNetwork("resnet50:width=8", {3, 33, 33, 10}, {1})};
+      &TestedResNet50()};
   return all;
 }
 

@@ -82,6 +82,9 @@ const TestedNetwork& TestedVit();
 // torchvision's ResNet-18, an eighth as wide, on images of 33 pixels.
 const TestedNetwork& TestedTorchvisionResNet();
 
+// torchvision's ResNet-50, an eighth as wide, on such images.
+const TestedNetwork& TestedResNet50();
+
 // Those, and small ones of every other network.
 const std::vector<const TestedNetwork*>& AllTestedNetworks();
 
