@@ -1,22 +1,17 @@
-// Every network on one rank computes what the float64 reference does. ResNet-18
-// (network_run.h says of which width), torchvision's, and a vision transformer
-// on 2, 3 and 4 ranks, with SyncBatchNorm where there is batch norm, take one
-// rank's steps on the global batch, however it is dealt; with local batch norm
-// they do not.
-//
-// The trainer too takes these steps, from its sampler's order on, and evaluates
-// to the same metrics; and a rank that leaves a step out is found.
+// Every network on one rank computes what the float64 reference does. Every
+// network on 2, 3 and 4 ranks, with SyncBatchNorm where there is batch norm,
+// takes one rank's steps on the global batch, however it is dealt; with local
+// batch norm it does not. A rank that leaves a step out is found.
 //
 // The reference is float64 at the run's own parameters (network_checks.h); what
-// float32 may differ by is what the same plain loops do in float32. That takes
-// of a step that no ReLU's input, nor the lead of a maximum, is zero but for
+// float32 may differ by is what the same plain loops do in float32. This needs
+// steps in which no ReLU's input, nor the lead of a maximum, is zero but for
 // rounding: one order of additions would then let a gradient through where
 // another does not. The fixtures are such that none is, which is asserted:
 // every such number is kClearance times as far from zero as float32 errs in it.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <ostream>
 #include <set>
@@ -31,9 +26,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
 #include "conformance/network/network_checks.h"
@@ -44,13 +37,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/cpu/cpu_model.h"
-#include "models/data/dataset.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/reference/network_reference.h"
-#include "models/train/data_parallel.h"
-#include "models/train/trainer.h"
-#include "sampler/distributed_sampler.h"
 
 namespace lockstep::conformance {
 
@@ -212,41 +201,52 @@ std::string RunName(const testing::TestParamInfo<NetworkRun>& info) {
 
 class NetworkEquivalenceTest : public testing::TestWithParam<NetworkRun> {};
 
+// Each claim is of a network's family.
+std::string ClaimOf(const TestedNetwork& tested) {
+  const std::string name = NameOf(tested);
+  if (&tested == &TestedResNet()) return "resnet_steps";
+  if (name.starts_with("resnet")) return "torchvision_resnet_steps";
+  return name.starts_with("lenet") ? "lenet_steps" : "vit_steps";
+}
+
 TEST_P(NetworkEquivalenceTest, StepsAreOneRanks) {
-  const TestedNetwork* const tested = GetParam().tested;
-  const char* const claim = tested == &TestedVit() ? "vit_steps"
-                            : tested == &TestedTorchvisionResNet()
-                                ? "torchvision_resnet_steps"
-                                : "resnet_steps";
-  ClaimRecorder recorder(
-      {claim, "threads", GetParam().world_size(), "float32"});
+  ClaimRecorder recorder({ClaimOf(*GetParam().tested), "threads",
+                          GetParam().world_size(), "float32"});
   const auto trace = RunNetwork(GetParam(), Mutation());
   ASSERT_THAT(trace, IsOk());
   recorder.Measure(ExpectPasses(CheckNetwork(GetParam(), *trace)));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Ranks, NetworkEquivalenceTest,
-    testing::Values(NetworkRun{.deal = {4, 4}}, NetworkRun{.deal = {7, 1}},
-                    NetworkRun{.deal = {0, 8}},
-                    NetworkRun{.deal = {2, 2, 2, 2}, .bucket_bytes = 1},
-                    NetworkRun{.deal = {1, 4, 1, 2}, .steps = kNetworkSteps},
-                    NetworkRun{.deal = {3, 0, 5, 0}},
-                    NetworkRun{.deal = {3, 5, 0},
-                               .steps = 1,
-                               .tested = &TestedTorchvisionResNet()},
-                    NetworkRun{.deal = {2, 1, 4, 1},
-                               .steps = 1,
-                               .tested = &TestedTorchvisionResNet()},
-                    NetworkRun{.deal = {7, 1}, .tested = &TestedVit()},
-                    NetworkRun{.deal = {3, 3, 2},
-                               .steps = kNetworkSteps,
-                               .tested = &TestedVit()},
-                    NetworkRun{.deal = {3, 0, 5, 0},
-                               .sync_bn = false,
-                               .bucket_bytes = 1,
-                               .tested = &TestedVit()}),
-    RunName);
+// Every network on 2, 3 and 4 ranks, whose shares of the batch are even (as far
+// as they can be), uneven, or none for some rank. OneRankPasses has one rank.
+std::vector<NetworkRun> RankMatrix() {
+  const std::vector<int64_t> shares[][3] = {
+      {{4, 4}, {7, 1}, {0, 8}},
+      {{3, 3, 2}, {1, 5, 2}, {3, 5, 0}},
+      {{2, 2, 2, 2}, {1, 4, 1, 2}, {3, 0, 5, 0}}};
+  std::vector<NetworkRun> runs;
+  for (const TestedNetwork* tested : AllTestedNetworks()) {
+    for (const auto& [even, uneven, empty] : shares) {
+      // Each gradient of four ranks travels by itself in two of three runs.
+      const int64_t bucket_bytes = even.size() == 4 ? 1 : 0;
+      const int steps = std::min(2, tested->steps());
+      runs.push_back({.deal = even,
+                      .steps = steps,
+                      .bucket_bytes = bucket_bytes,
+                      .tested = tested});
+      runs.push_back(
+          {.deal = uneven, .steps = tested->steps(), .tested = tested});
+      runs.push_back({.deal = empty,
+                      .steps = steps,
+                      .bucket_bytes = bucket_bytes,
+                      .tested = tested});
+    }
+  }
+  return runs;
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, NetworkEquivalenceTest,
+                         testing::ValuesIn(RankMatrix()), RunName);
 
 TEST(NetworkProcessesTest, HaveTheBitsOfThreads) {
   NetworkRun run = {.deal = {3, 5}, .steps = 2};
@@ -343,183 +343,6 @@ INSTANTIATE_TEST_SUITE_P(
                     NetworkRun{
                         .deal = {2, 2, 2, 2}, .steps = 1, .sync_bn = false}),
     RunName);
-
-constexpr int64_t kTrainerSide = 10;
-
-// Two of the trainer's evaluation batches, the second of 5 images: of 4 ranks,
-// two have none.
-constexpr int64_t kTestSize = Trainer::kEvaluationBatch + 5;
-const RunRanksOptions kRunRanks = {.group = {}, .deadline = absl::Seconds(200)};
-
-// The samples as the bytes that they came from, sample i in place places[i].
-MemoryDataset DataOf(const Samples& samples, const IndexOrder& places) {
-  std::vector<uint8_t> images(samples.images.size());
-  std::vector<uint8_t> labels(samples.labels.size());
-  const int64_t pixels = kTrainerSide * kTrainerSide;
-  for (int64_t from = 0; from < samples.size(); ++from) {
-    for (int64_t i = 0; i < pixels; ++i) {
-      images[places[from] * pixels + i] = static_cast<uint8_t>(
-          std::lround(samples.images[from * pixels + i] * 255));
-    }
-    labels[places[from]] = static_cast<uint8_t>(samples.labels[from]);
-  }
-  return MemoryDataset({kTrainerSide, kTrainerSide, 1}, 10, std::move(images),
-                       std::move(labels));
-}
-
-// The data set whose shuffled order gives the steps' batches.
-MemoryDataset TrainData(uint64_t seed, int steps) {
-  Samples all;
-  for (int step = 0; step < steps; ++step) {
-    const Samples batch = TestedResNet().StepBatch(step);
-    all.images.insert(all.images.end(), batch.images.begin(),
-                      batch.images.end());
-    all.labels.insert(all.labels.end(), batch.labels.begin(),
-                      batch.labels.end());
-  }
-  auto sampler = DistributedSampler::Create(
-      {.dataset_size = all.size(), .seed = static_cast<int64_t>(seed)});
-  EXPECT_THAT(sampler, IsOk());
-  const auto order = sampler->Indices();
-  EXPECT_THAT(order, IsOk());
-  return DataOf(all, *order);
-}
-
-Samples TestSamples() { return TestedResNet().Batch(100, kTestSize); }
-
-MemoryDataset TestData() {
-  return DataOf(TestSamples(), IdentityOf(kTestSize));
-}
-
-// What a run of the trainer leaves.
-struct Trained {
-  NetworkTrace trace;
-  std::vector<Metrics> evaluations;  // By rank.
-};
-
-absl::Status TrainRank(Communicator& group, int steps, Trained& to) {
-  SetComputeThreads(1);
-  const TrainerOptions options = {.batch_size = kNetworkBatchSize,
-                                  .learning_rate = kNetworkLearningRate};
-  const MemoryDataset train = TrainData(options.seed, steps);
-  const std::unique_ptr<Model> model = TestedResNet().CreateModel();
-  FillNetworkStart(TestedResNet(), *model, group.rank());
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
-                            Trainer::Create(group, *model, train, options));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> norm_group,
-                            SynchroniseBatchNorm(group, *model));
-  std::vector<RankMoment>& moments = to.trace.ranks[group.rank()];
-  RankTrace* const full = group.rank() == 0 ? &to.trace.first : nullptr;
-  RecordMoment(TestedResNet(), *model, -1, 0, moments, full);
-  const auto record = [&](const StepReport& report) {
-    RecordMoment(TestedResNet(), *model, static_cast<int>(report.step),
-                 report.shard_metrics.loss_sum, moments, full);
-    return true;
-  };
-  LOCKSTEP_RETURN_IF_ERROR(trainer->TrainEpoch(0, record).status());
-  LOCKSTEP_ASSIGN_OR_RETURN(to.evaluations[group.rank()],
-                            trainer->Evaluate(TestData()));
-  return absl::OkStatus();
-}
-
-// On each of so many ranks. Errors: the first rank's.
-absl::Status OnThreads(int world_size,
-                       const std::function<absl::Status(Communicator&)>& fn) {
-  for (const absl::Status& status :
-       RunRanks(Backend::kThreads, world_size, fn, kRunRanks)) {
-    LOCKSTEP_RETURN_IF_ERROR(status);
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<Trained> TrainOn(int world_size, int steps) {
-  Trained trained;
-  trained.trace.ranks.resize(world_size);
-  trained.evaluations.resize(world_size);
-  LOCKSTEP_RETURN_IF_ERROR(OnThreads(world_size, [&](Communicator& group) {
-    return TrainRank(group, steps, trained);
-  }));
-  return trained;
-}
-
-// What every rank of `world_size` evaluates these numbers to.
-absl::StatusOr<std::vector<Metrics>> EvaluateOn(
-    int world_size, const std::vector<float>& parameters,
-    const std::vector<float>& running) {
-  std::vector<Metrics> metrics(world_size);
-  const MemoryDataset test = TestData();
-  LOCKSTEP_RETURN_IF_ERROR(
-      OnThreads(world_size, [&](Communicator& group) -> absl::Status {
-        SetComputeThreads(1);
-        const auto model = TestedResNet().CreateModel();
-        std::ranges::copy(parameters, model->parameters().values().begin());
-        std::ranges::copy(running, model->buffers().floats().begin());
-        LOCKSTEP_ASSIGN_OR_RETURN(const auto trainer,
-                                  Trainer::Create(group, *model, test, {}));
-        LOCKSTEP_ASSIGN_OR_RETURN(const auto norm_group,
-                                  SynchroniseBatchNorm(group, *model));
-        LOCKSTEP_ASSIGN_OR_RETURN(metrics[group.rank()],
-                                  trainer->Evaluate(test));
-        return absl::OkStatus();
-      }));
-  return metrics;
-}
-
-void ExpectBits(const std::vector<Metrics>& got, const Metrics& want) {
-  for (const Metrics& metrics : got) {
-    EXPECT_EQ(metrics.loss_sum, want.loss_sum);
-    EXPECT_EQ(metrics.correct, want.correct);
-    EXPECT_EQ(metrics.samples, want.samples);
-  }
-}
-
-class NetworkTrainerTest : public testing::TestWithParam<int> {};
-
-// The losses of 130 images in float32 and float64: a loss of 1 or more has an
-// error of some hundred roundings, 1e-5 is 168; the reference's argmax is the
-// answer unless two logits are equal but for that.
-TEST_P(NetworkTrainerTest, TrainsAndEvaluatesAsOneRank) {
-  const int world_size = GetParam();
-  ClaimRecorder training({"resnet_trainer", "threads", world_size, "float32"});
-  ClaimRecorder evaluation({"evaluation", "threads", world_size, "float32"});
-  const int steps = 2;
-  const auto trained = TrainOn(world_size, steps);
-  ASSERT_THAT(trained, IsOk());
-  const NetworkRun run = {
-      .deal = std::vector<int64_t>(world_size, kNetworkBatchSize / world_size),
-      .steps = steps};
-  training.Measure(ExpectPasses(CheckNetwork(run, trained->trace)));
-  const std::vector<float>& parameters = trained->trace.first.parameters.back();
-  const std::vector<float>& running = trained->trace.ranks[0].back().running;
-  const std::vector<double> wide(parameters.begin(), parameters.end());
-  const Samples test = TestSamples();
-  const NetworkReference<double> want(
-      TestedResNet().network(), wide,
-      std::vector<double>(running.begin(), running.end()),
-      {.images = test.images, .labels = test.labels}, /*training=*/false);
-  const Metrics& got = trained->evaluations[0];
-  EXPECT_NEAR(got.loss_sum, want.loss_sum, 1e-5 * want.loss_sum);
-  EXPECT_EQ(got.correct, want.correct);
-  EXPECT_EQ(got.samples, kTestSize);
-  ExpectBits(trained->evaluations, got);
-  for (const int other : {1, 2, 4}) {
-    if (other == world_size) continue;
-    const auto evaluated = EvaluateOn(other, parameters, running);
-    ASSERT_THAT(evaluated, IsOk());
-    ExpectBits(*evaluated, got);
-    evaluation.AddExact();
-  }
-  // The control: what the running statistics were matters.
-  const auto changed = EvaluateOn(1, parameters, TestedResNet().Running(2));
-  ASSERT_THAT(changed, IsOk());
-  EXPECT_GT(std::abs((*changed)[0].loss_sum - got.loss_sum),
-            1e-3 * got.loss_sum);
-}
-
-INSTANTIATE_TEST_SUITE_P(WorldSizes, NetworkTrainerTest, testing::Values(2, 4),
-                         [](const auto& info) {
-                           return absl::StrCat("P", info.param);
-                         });
 
 TEST(SkippedStepTest, EndsEveryRankWithinTheDeadline) {
   const NetworkRun run = {

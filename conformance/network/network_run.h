@@ -28,7 +28,6 @@ namespace lockstep::conformance {
 
 inline constexpr int64_t kNetworkBatchSize = 8;  // Global.
 inline constexpr float kNetworkLearningRate = 0.02f;
-inline constexpr int kNetworkSteps = 3;
 
 // A network, what it starts with (RandomParameters, RandomRunning) and the
 // global batches of its steps.

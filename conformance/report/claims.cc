@@ -194,11 +194,15 @@ const std::vector<KnownClaim>& KnownClaims() {
        "Each step of ResNet-18 (in an ordinary run a quarter as wide) with "
        "SyncBatchNorm is one rank's: gradients, running statistics and loss.",
        kSpreads,
-       {{"threads", kNetwork, f32, {2, 4}}}},
+       {{"threads", kNetwork, f32, {2, 3, 4}}}},
       {"torchvision_resnet_steps",
-       "The same of torchvision's ResNet-18, an eighth as wide.",
+       "The same of torchvision's ResNet-18, 34 and 50, an eighth as wide.",
        kSpreads,
-       {{"threads", kNetwork, f32, {3, 4}}}},
+       {{"threads", kNetwork, f32, {2, 3, 4}}}},
+      {"lenet_steps",
+       "The same of LeNet, without batch norm and with SyncBatchNorm.",
+       kSpreads,
+       {{"threads", kNetwork, f32, {2, 3, 4}}}},
       {"vit_steps",
        "Each step of a small vision transformer, with dropout of every kind, "
        "is one rank's: gradients and loss.",
