@@ -1,8 +1,13 @@
 #include "base/run_command.h"
 
+#include <pwd.h>
+#include <unistd.h>
+
 #include <cstddef>
 #include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
@@ -21,6 +26,19 @@ absl::string_view LastLine(absl::string_view text) {
   while (!text.empty() && text.back() == '\n') text.remove_suffix(1);
   const size_t end = text.rfind('\n');
   return end == absl::string_view::npos ? text : text.substr(end + 1);
+}
+
+// Where Python may be, in the order in which it is asked. Bazel's tests have no
+// HOME, so the user's folder comes from the password file.
+std::vector<std::string> PythonsFor(const std::string& modules) {
+  std::vector<std::string> pythons = {"python3", "/usr/bin/python3"};
+  const passwd* const user = getpwuid(getuid());
+  if (absl::StrContains(modules, "timm") && user != nullptr) {
+    pythons.insert(
+        pythons.begin(),
+        absl::StrCat(user->pw_dir, "/.cache/lockstep/venv/bin/python3"));
+  }
+  return pythons;
 }
 
 }  // namespace
@@ -54,10 +72,10 @@ void ExpectUsage(const CommandOutcome& outcome, const std::string& program,
   }
 }
 
-void RunPythonTest(const std::string& modules, const std::string& script,
-                   int deadline_seconds) {
+std::string RunPythonTest(const std::string& modules, const std::string& script,
+                          int deadline_seconds) {
   std::string why;
-  for (const char* python : {"python3", "/usr/bin/python3"}) {
+  for (const std::string& python : PythonsFor(modules)) {
     const CommandOutcome found = RunCommand(
         absl::StrCat(python, " -c 'import ", modules, "'"), kImportSeconds);
     if (found.exit_status != 0) {
@@ -68,9 +86,11 @@ void RunPythonTest(const std::string& modules, const std::string& script,
     const CommandOutcome outcome =
         RunCommand(absl::StrCat(python, " ", script), deadline_seconds);
     EXPECT_EQ(outcome.exit_status, 0) << python << ": " << outcome.output;
-    return;
+    return outcome.output;
   }
-  GTEST_SKIP() << "no Python with " << modules << ": " << why;
+  // GTEST_SKIP returns from a function without a result.
+  [&] { GTEST_SKIP() << "no Python with " << modules << ": " << why; }();
+  return "";
 }
 
 }  // namespace lockstep

@@ -28,11 +28,13 @@ void ExpectUsage(const CommandOutcome& outcome, const std::string& program,
 
 // For Python's unit tests.
 //
-// Runs `script`, a path and flags as the shell reads them, with the first of
-// python3 and /usr/bin/python3 that has `modules` ("torch, numpy"), and expects
-// it to end well. If neither has them, skips the calling test and says why.
-void RunPythonTest(const std::string& modules, const std::string& script,
-                   int deadline_seconds);
+// Runs `script`, a path and flags as the shell reads them, with the first
+// Python that has `modules` ("torch, numpy"), expects it to end well, and
+// returns its output. The Pythons are python3 and /usr/bin/python3; before
+// them, if `modules` names timm, that of tools/setup.sh --ci. If none has the
+// modules, skips the calling test, says why, and returns "".
+std::string RunPythonTest(const std::string& modules, const std::string& script,
+                          int deadline_seconds);
 
 }  // namespace lockstep
 

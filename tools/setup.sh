@@ -43,7 +43,8 @@ packages=(
 )
 ci_packages=(
   clang clang-format libclang-rt-dev
-  python3-venv python3-yaml shellcheck  # the workflows and scripts of ci/
+  python3-venv shellcheck       # the tools of requirements-ci.txt; scripts
+  python3-yaml                  # the workflows of ci/; timm reads YAML too
 )
 # Installed where the distribution has them; targets that need one that is
 # missing are left out of the build.
@@ -141,7 +142,8 @@ make_venv() {
     return
   fi
   rm -rf "${venv}"
-  if ! /usr/bin/python3 -m venv "${venv}" &>/dev/null; then
+  # timm needs the distribution's torch.
+  if ! /usr/bin/python3 -m venv --system-site-packages "${venv}" &>/dev/null; then
     echo "No ${venv}: python3 -m venv fails; the tests that need it are skipped."
     rm -rf "${venv}"
     return
