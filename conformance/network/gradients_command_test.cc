@@ -277,10 +277,12 @@ TEST(GradientsCommandTest, GivesWhatPyTorchGivesOnItsOwnFiles) {
                     "\n");
   }
   std::ofstream(folder + "/cases") << cases;
-  RunPythonTest("torch, numpy",
-                "-B models/reference/testdata/torch_networks.py " + folder,
-                kDeadlineSeconds);
+  const std::string output =
+      RunPythonTest("torch, numpy",
+                    "-B models/reference/testdata/torch_networks.py " + folder,
+                    kDeadlineSeconds);
   if (IsSkipped() || HasFailure()) return;
+  RecordProperty("versions", output.substr(0, output.find('\n')));
   const auto read = [&](const TestedNetwork& tested, const std::string& path) {
     auto answer = ReadAnswer(tested, absl::StrCat(folder, path), 1);
     EXPECT_THAT(answer, IsOk());

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -154,6 +155,10 @@ TEST(LeNetReferenceTest, BoundsAreSmallAgainstWellConditionedGradients) {
 
 enum class Ask { kFirst, kStep };  // Of PyTorch (torch_networks.py).
 
+// Whose modules a case is compared with: those of the chapter and a copy of
+// timm's, which torch_networks.py has; torchvision's; timm's own.
+enum class Source { kScript, kTorchvision, kTimm };
+
 struct NetworkCase {
   const char* spec;
   NetworkInput input;
@@ -163,9 +168,14 @@ struct NetworkCase {
   // EqualsPyTorchTest compares them with the installed one's.
   std::vector<double> digests = {};
 
-  bool IsTorchvisions() const {
-    return std::string(spec).find("resnet") != std::string::npos &&
-           std::string(spec).rfind("resnet18_d2l", 0) != 0;
+  bool IsOf(Source source) const {
+    const std::string text = spec;
+    const bool torchvision = absl::StartsWith(text, "resnet") &&
+                             !absl::StartsWith(text, "resnet18_d2l");
+    if (source == Source::kTimm) {  // Its masks are not the test's.
+      return absl::StartsWith(text, "vit") && !absl::StrContains(text, "drop");
+    }
+    return torchvision == (source == Source::kTorchvision);
   }
   Network Describe() const {
     auto network = CreateNetwork(spec, input);
@@ -549,15 +559,16 @@ void ExpectStep(const NetworkCase& which, const Problem& problem,
   if (!which.exhaustive) ExpectDigests(which, network, want, rounded);
 }
 
-// Asks PyTorch of the cases with these modules, and compares.
-void ExpectPyTorchs(bool torchvision) {
-  const std::string folder = absl::StrCat(testing::TempDir(), "/torch");
+// Writes what torch_networks.py needs for the cases of this source; returns
+// them by the names of their folders.
+std::map<std::string, NetworkCase> WriteCases(Source source,
+                                              const std::string& folder) {
   std::filesystem::remove_all(folder);
   std::map<std::string, NetworkCase> cases;
   std::string lines;
   for (const Ask ask : {Ask::kFirst, Ask::kStep}) {
     for (const NetworkCase& which : CasesOf(ask)) {
-      if (which.IsTorchvisions() != torchvision) continue;
+      if (!which.IsOf(source)) continue;
       const std::string name = absl::StrCat("case_", cases.size());
       const auto& [c, h, w, classes] = which.input;
       std::filesystem::create_directories(absl::StrCat(folder, "/", name));
@@ -572,11 +583,26 @@ void ExpectPyTorchs(bool torchvision) {
     }
   }
   std::ofstream(folder + "/cases") << lines;
-  RunPythonTest(torchvision ? "torch, torchvision" : "torch, numpy",
-                "-B models/reference/testdata/torch_networks.py " + folder,
-                /*deadline_seconds=*/IsExhaustive() ? 500 : 100);
+  return cases;
+}
+
+// Asks PyTorch with these Python modules, and compares. whose: what the script
+// says of the module of every case; empty if that may differ.
+void ExpectPyTorchs(Source source, const std::string& modules,
+                    const std::string& whose) {
+  const std::string folder = absl::StrCat(testing::TempDir(), "/torch");
+  const std::map<std::string, NetworkCase> cases = WriteCases(source, folder);
+  const std::string output = RunPythonTest(
+      modules,
+      absl::StrCat("-B models/reference/testdata/torch_networks.py ", folder,
+                   source == Source::kTimm ? "" : " --no_timm"),
+      /*deadline_seconds=*/IsExhaustive() ? 500 : 100);
   if (testing::Test::IsSkipped() || testing::Test::HasFailure()) return;
+  testing::Test::RecordProperty("versions",
+                                output.substr(0, output.find('\n')));
   for (const auto& [name, which] : cases) {
+    const std::string line = absl::StrCat(name, " ", which.spec, ": ", whose);
+    EXPECT_TRUE(absl::StrContains(output, line)) << line << "\n" << output;
     const std::string own = absl::StrCat(folder, "/", name);
     const Network network = which.Describe();
     EXPECT_EQ(ReadFile(own + "/order"),
@@ -590,8 +616,17 @@ void ExpectPyTorchs(bool torchvision) {
   }
 }
 
-TEST(EqualsPyTorchTest, OfTheChapterAndTimm) { ExpectPyTorchs(false); }
-TEST(EqualsPyTorchTest, OfTorchvision) { ExpectPyTorchs(true); }
+TEST(EqualsPyTorchTest, OfTheChapterAndTheCopyOfTimm) {
+  ExpectPyTorchs(Source::kScript, "torch, numpy", "");
+}
+
+TEST(EqualsPyTorchTest, OfTorchvision) {
+  ExpectPyTorchs(Source::kTorchvision, "torch, torchvision", "torchvision's");
+}
+
+TEST(EqualsPyTorchTest, OfTimm) {
+  ExpectPyTorchs(Source::kTimm, "timm, torch, numpy", "timm's");
+}
 
 // The controls: another number of heads, other masks, labels that are not
 // mixed, and other running statistics in evaluation are told apart.

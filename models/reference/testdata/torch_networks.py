@@ -1,20 +1,24 @@
 #!/usr/bin/env python3
-"""What PyTorch computes of the project's networks: torch_networks.py FOLDER
+"""What PyTorch computes of the project's networks: torch_networks.py FOLDER [--no_timm]
 
 FOLDER/cases has a line for each case: its folder below FOLDER, the network as --model names it, the images' channels,
-height and width, the classes, what is asked, and world sizes. Asked is "names", "first" or "step", with those before it:
+height and width, the classes, what is asked, and world sizes. Asked is one of these:
 
 names   "order" gets the names and shapes of parameters, then those of the buffers, as state_dict has them, each list with a
         line "--" behind it
-first   "first", a safetensors file, gets the state_dict after torch.manual_seed(3) and the module's construction
-step    the case's folder has "weights", which must load strictly, and "batch": images [n, c, h, w], labels, and perhaps
+first   and "first", a safetensors file, gets the state_dict after torch.manual_seed(3) and the module's construction
+step    and the case's folder has "weights", which must load strictly, and "batch": images [n, c, h, w], labels, and perhaps
         others and shares; "answer_N" gets, in float64, the outputs, loss, gradients and buffers of one training step on N
         ranks that normalise each its own block of the batch, blocks as torch.chunk cuts them, and "evaluation", the
         outputs in evaluation before the step; "saved" gets the weights as PyTorch saves them
+own:S   the same, but the weights are the module's own after torch.manual_seed(S); without a world size, "saved" alone
+back:S  the case's folder has "checkpoint", which must load strictly and hold the parameters of own:S, and counters of 1
 
-Networks are torchvision's and timm's own where these are installed; what timm has is written out below too, under its
-names, since no distribution has timm, and is held to timm's where that is installed. Widths other than torchvision's are
-torchvision's modules with fewer channels, whose first values mean nothing.
+Networks are torchvision's and timm's own modules. A width other than torchvision's is torchvision's class with fewer
+channels, whose first values mean nothing. What timm has is written out below too, since no distribution has timm, and
+since dropout needs masks that are the test's: this copy serves where there is dropout, or no timm, or --no_timm. Where
+timm is installed, the copy of `vit` is held to it. The first line of the output names the versions, the others the
+module of each case.
 """
 import copy
 import json
@@ -29,12 +33,31 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+try:
+    import safetensors.torch
+except ImportError:
+    safetensors = None
+try:
+    import torchvision
+except ImportError:
+    torchvision = None
+try:
+    import timm
+    from timm.models import vision_transformer as timm_vit
+except ImportError:
+    timm = None
+if "--no_timm" in sys.argv:
+    timm = None
+
 TYPES = {"F32": np.float32, "F64": np.float64, "I64": np.int64, "I32": np.int32}
 NAMES = {np.dtype(t): name for name, t in TYPES.items()}
 
 
 def save(path, tensors):
-    """The format: the header's length, the header in JSON, the bytes."""
+    """Writes a file by the package, or by the definition of the format: the header's length, the header in JSON, the bytes."""
+    if safetensors:
+        safetensors.torch.save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
+        return
     header, parts, at = {}, [], 0
     for name, tensor in tensors.items():
         array = np.ascontiguousarray(tensor.detach().numpy()).reshape(tuple(tensor.shape))
@@ -48,6 +71,8 @@ def save(path, tensors):
 
 
 def load(path):
+    if safetensors:
+        return safetensors.torch.load_file(path)
     with open(path, "rb") as f:
         content = f.read()
     size = struct.unpack("<Q", content[:8])[0]
@@ -120,7 +145,9 @@ def d2l_resnet18(c, classes, width=64):
 
 
 def torchvision_resnet(depth, c, classes, width=64):
-    from torchvision.models import resnet
+    if width == 64 and c == 3:
+        return getattr(torchvision.models, "resnet%d" % depth)(num_classes=classes)
+    resnet = torchvision.models.resnet
 
     class Narrow(resnet.ResNet):
         """With `width` channels in the first stage, where torchvision has 64."""
@@ -255,55 +282,61 @@ class VisionTransformer(nn.Module):
         return self.head(self.norm(self.blocks(self.pos_drop(x)))[:, 0])
 
 
-def check_timm(h, w, c, classes, options):
-    """Raises where timm is installed and our vision transformer is not timm's."""
-    try:
-        from timm.models.vision_transformer import VisionTransformer as Timm
-    except ImportError:
-        return
+def timm_module(name, c, h, w, classes, options):
+    if name != "vit":
+        names = dict(patch="patch_size", width="embed_dim", depth="depth", heads="num_heads")
+        options = {names[key]: value for key, value in options.items()}
+        return timm.create_model(name, img_size=(h, w), in_chans=c, num_classes=classes, **options)
+    return timm_vit.VisionTransformer(
+        img_size=(h, w), patch_size=options["patch"], in_chans=c, num_classes=classes, embed_dim=options["width"],
+        depth=options["depth"], num_heads=options["heads"])
+
+
+def check_copy(c, h, w, classes, options):
+    """Raises where the vision transformer above is not timm's."""
     torch.manual_seed(3)
     ours = VisionTransformer(c, h, w, classes, **options)
     torch.manual_seed(3)
-    theirs = Timm(img_size=(h, w), patch_size=options["patch"], in_chans=c, num_classes=classes,
-                  embed_dim=options["width"], depth=options["depth"], num_heads=options["heads"])
+    theirs = timm_module("vit", c, h, w, classes, options)
     want = theirs.state_dict()
     got = ours.state_dict()
     assert list(want) == list(got), "other names than timm's"
     for name, tensor in want.items():
         assert torch.equal(tensor, got[name]), "other first values than timm's: " + name
     x = torch.randn(2, c, h, w, dtype=torch.float64)
-    ours.double().eval()
-    theirs.double().eval()
     for net in (ours, theirs):
+        net.double().eval()
         net(x).square().sum().backward()
     assert torch.allclose(ours(x), theirs(x), rtol=1e-12, atol=1e-12), "other outputs than timm's"
     for (name, p), q in zip(ours.named_parameters(), theirs.parameters()):
         assert float((p.grad - q.grad).norm()) <= 1e-12 * float(q.grad.norm()), "other gradients than timm's: " + name
-    print("checked against timm")
 
 
 PATCH16 = {"tiny": 192, "small": 384, "base": 768}
 
 
-def build(spec, c, h, w, classes):
+def build(spec, c, h, w, classes, seed):
+    """The module, and whose it is."""
     name, _, text = spec.partition(":")
     options = {key: float(v) if "." in v else int(v) for key, v in (p.split("=") for p in text.split(",") if p)}
-    if name.startswith("vit"):
-        defaults = dict(patch=7, width=64, depth=4, heads=4)
-        if name != "vit":
-            width = PATCH16[name.split("_")[1]]
-            defaults = dict(patch=16, width=width, depth=12, heads=width // 64)
-        options = {**defaults, **options}
-        if not {"dropout", "attention_dropout", "drop_path"} & set(options):
-            check_timm(h, w, c, classes, options)
-    torch.manual_seed(3)
-    if name.startswith("vit"):
-        return VisionTransformer(c, h, w, classes, **options)
+    torch.manual_seed(seed)
     if name.startswith("lenet"):
-        return LeNet(c, h, w, classes, name == "lenet_bn")
+        return LeNet(c, h, w, classes, name == "lenet_bn"), "the chapter's"
     if name == "resnet18_d2l":
-        return d2l_resnet18(c, classes, **options)
-    return torchvision_resnet(int(name[-2:]), c, classes, **options)
+        return d2l_resnet18(c, classes, **options), "the chapter's"
+    if name.startswith("resnet"):
+        return torchvision_resnet(int(name[-2:]), c, classes, **options), "torchvision's"
+    every = {**dict(patch=7, width=64, depth=4, heads=4), **options}
+    if name != "vit":
+        width = PATCH16[name.split("_")[1]]
+        every = {**dict(patch=16, width=width, depth=12, heads=width // 64), **options}
+    if timm is None or {"dropout", "attention_dropout", "drop_path"} & set(options):
+        return VisionTransformer(c, h, w, classes, **every), "a copy of timm's"
+    if name == "vit":
+        check_copy(c, h, w, classes, every)
+        torch.manual_seed(seed)
+        return timm_module(name, c, h, w, classes, every), "timm's, and the copy's"
+    return timm_module(name, c, h, w, classes, options), "timm's"
 
 
 def loss_of(logits, batch, part):
@@ -335,18 +368,35 @@ def step(net, batch, ranks):
     return answer
 
 
+def check_back(net, checkpoint):
+    """Raises where the checkpoint is not of these parameters, after one step at a learning rate of nearly zero."""
+    own = {name: p.detach().clone() for name, p in net.named_parameters()}
+    net.load_state_dict(checkpoint, strict=True)
+    for name, p in net.named_parameters():
+        assert float((p.detach() - own[name]).abs().max()) < 1e-36, "another value came back of " + name
+    for name, buffer in net.named_buffers():
+        assert buffer.dim() > 0 or int(buffer) == 1, "no step was counted in " + name
+
+
 def run(folder, spec, sizes, asked, world_sizes):
-    net = build(spec, *sizes)
+    asked, _, seed = asked.partition(":")
+    net, whose = build(spec, *sizes, int(seed or 3))
+    print("%s %s: %s" % (os.path.basename(folder), spec, whose))
     with open(folder + "/order", "w", encoding="utf-8") as f:
         for tensors in (net.named_parameters(), net.named_buffers()):
             f.writelines("%s %s\n" % (name, "x".join(map(str, tensor.shape))) for name, tensor in tensors)
             f.write("--\n")
     if asked == "first":
         save(folder + "/first", net.state_dict())
-    if asked != "step":
+    if asked == "back":
+        check_back(net, load(folder + "/checkpoint"))
+    if asked not in ("step", "own"):
         return
-    net.load_state_dict(load(folder + "/weights"), strict=True)
+    if asked == "step":
+        net.load_state_dict(load(folder + "/weights"), strict=True)
     save(folder + "/saved", net.state_dict())
+    if not world_sizes:
+        return
     batch = load(folder + "/batch")
     net.double().eval()
     with torch.no_grad():
@@ -356,9 +406,14 @@ def run(folder, spec, sizes, asked, world_sizes):
         save("%s/answer_%d" % (folder, ranks), {**step(net, batch, ranks), "evaluation": evaluation})
 
 
+def versions():
+    modules = (("torch", torch), ("torchvision", torchvision), ("timm", timm), ("safetensors", safetensors))
+    return ", ".join("%s %s" % (name, module.__version__) if module else "no " + name for name, module in modules)
+
+
 def main(folder):
     torch.set_num_threads(1)
-    print("torch", torch.__version__)
+    print(versions())
     with open(folder + "/cases", encoding="utf-8") as f:
         for line in f:
             name, spec, c, h, w, classes, asked, *world_sizes = line.split()
