@@ -27,9 +27,9 @@
 namespace lockstep::conformance {
 namespace {
 
-// By operation, the strides of the convolutions, those of each bottleneck's
-// first two exchanged. A bottleneck's second convolution is one of 3x3 behind a
-// batch norm behind one of 1x1.
+// Returns the strides of the convolutions, by operation, with those of each
+// bottleneck's first two exchanged. A bottleneck's second convolution is one of
+// 3x3 behind a batch norm behind one of 1x1.
 std::map<int, int64_t> ExchangedStrides(const Network& network) {
   const std::vector<Network::Operation>& operations = network.operations();
   // The operation whose result is the first input of operation `at`.
@@ -67,8 +67,8 @@ void DeclareTensors(const Network& from, Network& to) {
   }
 }
 
-// Appends a ResNet's operation to another network. inputs: there. stride: of a
-// convolution.
+// Appends a ResNet's operation to the network `to`, which has the inputs. A
+// convolution gets this stride.
 Value AppendLike(const Network::Operation& operation, int64_t stride,
                  std::span<const Value> inputs, Network& to) {
   const std::string& name = operation.name;
@@ -166,8 +166,8 @@ absl::StatusOr<Metrics> KeepPositions(const StepCall& call) {
   return metrics;
 }
 
-// Replaces the gradients by the reference's, which lack those that come over
-// the shortcut of one block of the vision transformer.
+// Replaces the rank's gradients by the reference's of its own batch, without
+// those that come over one shortcut of the vision transformer.
 absl::StatusOr<Metrics> AddShortcutOnce(const StepCall& call) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
   Parameters& parameters = call.model.parameters();

@@ -169,22 +169,20 @@ std::optional<double> FactorOf(std::span<const double> got,
   return {};
 }
 
-// The operations' uses of values over a shortcut: a value that a block's branch
-// uses too.
+// Returns the shortcuts: every use of a value but its first, which is a block's
+// branch.
 std::vector<Consumer> ShortcutsOf(const Network& network) {
   const std::vector<Network::Operation>& operations = network.operations();
-  std::vector<int> uses(operations.size() + 1);  // By value.
-  for (const Network::Operation& operation : operations) {
-    for (const int value : operation.inputs) ++uses[value];
-  }
+  std::vector<bool> is_used(operations.size() + 1);  // By value.
   std::vector<Consumer> shortcuts;
   for (size_t i = 0; i < operations.size(); ++i) {
-    if (operations[i].inputs.size() < 2) continue;
-    const bool is_norm =
-        std::holds_alternative<BatchNormOp>(operations[i].kind);
-    const int input = is_norm ? 1 : 0;
-    if (uses[operations[i].inputs[input]] < 2) continue;
-    shortcuts.push_back({static_cast<int>(i), input});
+    const std::vector<int>& inputs = operations[i].inputs;
+    for (size_t k = 0; k < inputs.size(); ++k) {
+      if (is_used[inputs[k]]) {
+        shortcuts.push_back({static_cast<int>(i), static_cast<int>(k)});
+      }
+      is_used[inputs[k]] = true;
+    }
   }
   return shortcuts;
 }

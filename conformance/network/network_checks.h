@@ -29,9 +29,11 @@ struct StepInput {
   const TestedNetwork& tested;
   int step = 0;
   std::span<const float> parameters, running;
-  const Samples& samples;            // The global batch.
-  KeepMask keep = nullptr;           // Null: MaskOf(step).
-  const Network* network = nullptr;  // Of the same tensors. Null: tested's.
+  const Samples& samples;   // The global batch.
+  KeepMask keep = nullptr;  // Null: MaskOf(step).
+  // Computes the step in place of the tested network, whose tensors it has.
+  // Null: the tested network does.
+  const Network* network = nullptr;
 };
 
 // One training step in float64.
@@ -143,7 +145,7 @@ class StepCauses {
   bool Fits(std::span<const double> got, std::span<const double> other) const;
   bool IsMeanOfMeans(const std::vector<double>& gradient) const;
   bool IsOfLocalMasks(const std::vector<double>& gradient) const;
-  // What a network computes that is another one.
+  // The cause if attention, a stride or a shortcut is wrong.
   std::string OfArchitecture(const std::vector<double>& gradient) const;
   std::string OfAttention(const std::vector<double>& gradient) const;
   bool IsOfStrideInFirst(const std::vector<double>& gradient) const;

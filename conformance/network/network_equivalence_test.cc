@@ -201,7 +201,7 @@ std::string RunName(const testing::TestParamInfo<NetworkRun>& info) {
 
 class NetworkEquivalenceTest : public testing::TestWithParam<NetworkRun> {};
 
-// Each claim is of a network's family.
+// Returns the claim of the network's family.
 std::string ClaimOf(const TestedNetwork& tested) {
   const std::string name = NameOf(tested);
   if (&tested == &TestedResNet()) return "resnet_steps";
@@ -271,7 +271,7 @@ TEST(NetworkProcessesTest, HaveTheBitsOfThreads) {
   EXPECT_NE(Fingerprint(processes->ranks[0]), Fingerprint(other->ranks[0]));
 }
 
-// What a network's tensors and operations are, line by line.
+// Describes a network's tensors and operations, one a line.
 std::vector<std::string> LinesOf(const Network& network) {
   std::vector<std::string> lines;
   for (const auto& tensors : {network.parameters(), network.buffers()}) {
@@ -314,6 +314,31 @@ TEST(StrideInFirstConvolutionTest, ChangesBottlenecksAlone) {
       ElementsAre("layer2.0.conv1 stride 2", "layer2.0.conv2 stride 1",
                   "layer3.0.conv1 stride 2", "layer3.0.conv2 stride 1",
                   "layer4.0.conv1 stride 2", "layer4.0.conv2 stride 1"));
+}
+
+// The two shortcuts add a value as it is, and behind a convolution.
+TEST(LeftOutShortcutTest, IsNamedInNetworksWithBatchNormToo) {
+  const TestedNetwork& tested = TestedTorchvisionResNet();
+  const NetworkRun run = {
+      .deal = {kNetworkBatchSize}, .steps = 1, .tested = &tested};
+  const auto trace = RunNetwork(run, Mutation());
+  ASSERT_THAT(trace, IsOk());
+  const StepInput in = {tested, 0, trace->first.parameters[0],
+                        trace->ranks[0][0].running, trace->first.samples[0]};
+  StepCauses causes(run, *trace, 0, ReferenceOf(in).want);
+  const auto& operations = tested.network().operations();
+  for (const auto& [name, input] :
+       {std::pair("layer1.1.bn2", 1), std::pair("layer3.0.downsample.0", 0)}) {
+    const auto operation =
+        std::ranges::find(operations, name, &Network::Operation::name);
+    ASSERT_NE(operation, operations.end());
+    const std::vector<double> wrong = LeftOutGradient(
+        in, {static_cast<int>(operation - operations.begin()), input});
+    EXPECT_THAT(
+        causes.OfGradient(tested.specs()[0],
+                          std::vector<float>(wrong.begin(), wrong.end())),
+        HasSubstr(absl::StrCat("over the shortcut into ", name, " is")));
+  }
 }
 
 class LocalBatchNormTest : public testing::TestWithParam<NetworkRun> {};
