@@ -32,8 +32,8 @@ struct NetworkFlags {
 };
 
 // The network that the flags name, which DescribeTrained checks. Errors:
-// kInvalidArgument, beginning with the flag, for a size that is out of range and
-// for a network that does not exist.
+// kInvalidArgument, beginning with the flag, for a size that is out of range
+// and for a network that does not exist.
 absl::StatusOr<TrainedNetwork> ParseTrainedNetwork(const NetworkFlags& flags);
 
 // The arguments that ParseTrainedNetwork reads as `trained`.

@@ -189,6 +189,43 @@ TEST_P(EveryNetworkTest, EvaluatesAndTakesMixedLabelsAsTheReferenceDoes) {
             kNetworkSpread * LossRounding(exact.pass, rounded.pass));
 }
 
+// A sample's loss with label k is minus the logarithm of the probability of
+// class k, so the losses with all labels are its outputs but for a constant.
+TEST_P(EveryNetworkTest, OutputsAreTheReferences) {
+  SetComputeThreads(1);
+  const TestedNetwork& tested = *GetParam();
+  const std::unique_ptr<Model> model = tested.CreateModel();
+  FillNetworkStart(tested, *model, /*rank=*/0);
+  const Samples samples = tested.StepBatch(0);
+  const auto classes = static_cast<int32_t>(tested.network().classes());
+  const size_t size = samples.images.size() / samples.labels.size();
+  for (const size_t sample : {0, 3}) {
+    const std::span<const float> image =
+        std::span(samples.images).subspan(sample * size, size);
+    std::vector<float> images;
+    std::vector<int32_t> labels;
+    for (int32_t k = 0; k < classes; ++k) {
+      images.insert(images.end(), image.begin(), image.end());
+      labels.push_back(k);
+    }
+    const Batch all = {.images = images, .labels = labels};
+    const MixedPass<double> exact(tested, all, /*training=*/false);
+    const MixedPass<float> rounded(tested, all, /*training=*/false);
+    const double bound =
+        kNetworkSpread * LossRounding(exact.pass, rounded.pass);
+    std::vector<double> got;
+    for (const int32_t& label : labels) {
+      const auto metrics =
+          model->Evaluate({.images = image, .labels = std::span(&label, 1)});
+      ASSERT_THAT(metrics, IsOk());
+      got.push_back(metrics->loss_sum);
+      EXPECT_NEAR(got.back(), exact.pass.losses[label], bound) << label;
+    }
+    // The control: another class's output.
+    EXPECT_GT(std::abs(got[0] - exact.pass.losses[1]), bound);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Networks, EveryNetworkTest,
                          testing::ValuesIn(AllTestedNetworks()),
                          [](const auto& info) { return NameOf(*info.param); });
@@ -206,7 +243,7 @@ std::string ClaimOf(const TestedNetwork& tested) {
   const std::string name = NameOf(tested);
   if (&tested == &TestedResNet()) return "resnet_steps";
   if (name.starts_with("resnet")) return "torchvision_resnet_steps";
-  return name.starts_with("lenet") ? "lenet_steps" : "vit_steps";
+  return name.starts_with("vit") ? "vit_steps" : "lenet_steps";
 }
 
 TEST_P(NetworkEquivalenceTest, StepsAreOneRanks) {

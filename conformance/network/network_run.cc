@@ -216,6 +216,7 @@ const std::vector<const TestedNetwork*>& AllTestedNetworks() {
       &TestedTorchvisionResNet(),
       new TestedNetwork("lenet", {3, 20, 16, 10}, {1}),
       new TestedNetwork("lenet_bn", {3, 20, 16, 10}, {1}),
+      new TestedNetwork("mlp:width=24", {3, 20, 16, 10}, {1}),
       new TestedNetwork("resnet34:width=8", {3, 33, 33, 10}, {1}),
       &TestedResNet50()};
   return all;

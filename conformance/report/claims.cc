@@ -200,7 +200,8 @@ const std::vector<KnownClaim>& KnownClaims() {
        kSpreads,
        {{"threads", kNetwork, f32, {2, 3, 4}}}},
       {"lenet_steps",
-       "The same of LeNet, without batch norm and with SyncBatchNorm.",
+       "The same of LeNet, without batch norm and with SyncBatchNorm, and of a "
+       "perceptron.",
        kSpreads,
        {{"threads", kNetwork, f32, {2, 3, 4}}}},
       {"vit_steps",

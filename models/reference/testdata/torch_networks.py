@@ -312,6 +312,13 @@ def check_copy(c, h, w, classes, options):
         assert float((p.grad - q.grad).norm()) <= 1e-12 * float(q.grad.norm()), "other gradients than timm's: " + name
 
 
+def perceptron(features, classes, width=256, depth=2):
+    layers = [nn.Flatten()]
+    for i in range(depth):
+        layers += [nn.Linear(width if i else features, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width if depth else features, classes))
+
+
 PATCH16 = {"tiny": 192, "small": 384, "base": 768}
 
 
@@ -324,6 +331,8 @@ def build(spec, c, h, w, classes, seed):
         return LeNet(c, h, w, classes, name == "lenet_bn"), "the chapter's"
     if name == "resnet18_d2l":
         return d2l_resnet18(c, classes, **options), "the chapter's"
+    if name == "mlp":
+        return perceptron(c * h * w, classes, **options), "torch.nn.Sequential"
     if name.startswith("resnet"):
         return torchvision_resnet(int(name[-2:]), c, classes, **options), "torchvision's"
     every = {**dict(patch=7, width=64, depth=4, heads=4), **options}
