@@ -12,6 +12,7 @@ step    and the case's folder has "weights", which must load strictly, and "batc
         ranks that normalise each its own block of the batch, blocks as torch.chunk cuts them, and "evaluation", the
         outputs in evaluation before the step; "saved" gets the weights as PyTorch saves them
 own:S   the same, but the weights are the module's own after torch.manual_seed(S); without a world size, "saved" alone
+clear:S the same, but the bias of every batch norm is moved to where no ReLU's input is near zero (move_biases)
 back:S  the case's folder has "checkpoint", which must load strictly and hold the parameters of own:S, and counters of 1
 
 Networks are torchvision's and timm's own modules. A width other than torchvision's is torchvision's class with fewer
@@ -377,6 +378,36 @@ def step(net, batch, ranks):
     return answer
 
 
+@torch.no_grad()
+def move_biases(net, images):
+    """Moves batch norm's biases, channel by channel, so that no value that a ReLU gets on these images is near zero.
+
+    Of a channel's values from -0.1 to 0.1, zero comes to lie in the middle of the widest gap. A value that is zero but for
+    rounding may be on the other side of the ReLU in float32, which changes a gradient by far more than rounding does.
+    """
+    replica, last = copy.deepcopy(net).double().train(), []
+
+    def before_relu(_, inputs):
+        z, norm = inputs[0], last[-1]
+        for channel, values in enumerate(z.transpose(0, 1).flatten(1)):
+            near = values[values.abs() < 0.1]
+            near = torch.cat([near, near.new_tensor([-0.1, 0.1])]).sort()[0]
+            at = int((near[1:] - near[:-1]).argmax())
+            bias = (norm.bias[channel] - (near[at] + near[at + 1]) / 2).float().double()
+            z[:, channel] += bias - norm.bias[channel]
+            norm.bias[channel] = bias
+
+    for module in replica.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.register_forward_hook(lambda norm, *_: last.append(norm))
+        if isinstance(module, nn.ReLU):
+            module.register_forward_pre_hook(before_relu)
+    replica(images.double())
+    for ours, moved in zip(net.modules(), replica.modules()):
+        if isinstance(ours, nn.BatchNorm2d):
+            ours.bias.copy_(moved.bias)
+
+
 def check_back(net, checkpoint):
     """Raises where the checkpoint is not of these parameters, after one step at a learning rate of nearly zero."""
     own = {name: p.detach().clone() for name, p in net.named_parameters()}
@@ -399,10 +430,12 @@ def run(folder, spec, sizes, asked, world_sizes):
         save(folder + "/first", net.state_dict())
     if asked == "back":
         check_back(net, load(folder + "/checkpoint"))
-    if asked not in ("step", "own"):
+    if asked not in ("step", "own", "clear"):
         return
     if asked == "step":
         net.load_state_dict(load(folder + "/weights"), strict=True)
+    if asked == "clear":
+        move_biases(net, load(folder + "/batch")["images"])
     save(folder + "/saved", net.state_dict())
     if not world_sizes:
         return
