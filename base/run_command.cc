@@ -28,8 +28,8 @@ absl::string_view LastLine(absl::string_view text) {
   return end == absl::string_view::npos ? text : text.substr(end + 1);
 }
 
-// Where Python may be, in the order in which it is asked. Bazel's tests have no
-// HOME, so the user's folder comes from the password file.
+// Returns the Pythons in the order in which they are asked. Bazel's tests have
+// no HOME, so the user's folder comes from the password file.
 std::vector<std::string> PythonsFor(const std::string& modules) {
   std::vector<std::string> pythons = {"python3", "/usr/bin/python3"};
   const passwd* const user = getpwuid(getuid());

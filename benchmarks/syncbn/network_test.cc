@@ -1,5 +1,5 @@
-// Which network is trained, on which images, and that it has the memory that is
-// asked for.
+// Tests which network is trained, on which images, and the memory that it is
+// said to need.
 #include "benchmarks/syncbn/network.h"
 
 #include <cstdint>

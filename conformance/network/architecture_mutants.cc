@@ -110,7 +110,7 @@ std::span<float> PartOf(Model& model, std::span<float> all,
   return {};
 }
 
-// What no head gives to the projection behind it is as if it were not there.
+// Zeroes the projection's weights of one head, whose part is then lost.
 absl::StatusOr<Metrics> LeaveHeadOut(const StepCall& call) {
   const std::string name = absl::StrCat(kAttention, ".proj.weight");
   Parameters& parameters = call.model.parameters();

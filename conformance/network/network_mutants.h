@@ -1,5 +1,5 @@
-// What the tables of networks' mutants share, and the descriptions of wrong
-// networks that the causes know too.
+// Parts that the tables of networks' mutants share, and the descriptions of
+// wrong networks that the causes know too.
 #ifndef LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_MUTANTS_H_
 #define LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_MUTANTS_H_
 

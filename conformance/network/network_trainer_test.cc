@@ -81,7 +81,7 @@ MemoryDataset TestData() {
   return DataOf(TestSamples(), IdentityOf(kTestSize));
 }
 
-// What a run of the trainer leaves.
+// The result of a run of the trainer.
 struct Trained {
   NetworkTrace trace;
   std::vector<Metrics> evaluations;  // By rank.
@@ -132,7 +132,7 @@ absl::StatusOr<Trained> TrainOn(int world_size, int steps) {
   return trained;
 }
 
-// What every rank of `world_size` evaluates these numbers to.
+// The metrics that every rank of `world_size` computes for these numbers.
 absl::StatusOr<std::vector<Metrics>> EvaluateOn(
     int world_size, const std::vector<float>& parameters,
     const std::vector<float>& running) {

@@ -46,8 +46,8 @@ constexpr double kClearance = 4;  // The least Clearance that is accepted.
 
 struct ModuleCase {
   const char* spec;
-  uint32_t seed = 1;  // Of PyTorch, when it makes the module.
-  // Of the images. move_biases of torch_networks.py keeps ReLUs' inputs away
+  uint32_t seed = 1;  // PyTorch's, from which the module draws its weights.
+  // The images' seed. move_biases of torch_networks.py keeps ReLUs' inputs away
   // from zero; these seeds keep maxima away from the next value.
   uint32_t batch_seed = 1;
 
@@ -136,7 +136,7 @@ Safetensors BatchOf(const Samples& samples) {
   return batch;
 }
 
-// What a step gives, flat as TestedNetwork's specs lay tensors out.
+// The results of a step, flat as TestedNetwork's specs lay tensors out.
 template <typename T>
 struct StepTensors {
   double loss = 0;
@@ -172,7 +172,7 @@ void ExpectNothingElse(const TestedNetwork& tested, const Safetensors& file,
             tested.specs().size() + 3 * batch_norms + 1 + others);
 }
 
-// others: see ExpectNothingElse.
+// Reads the results of a step. others: as ExpectNothingElse has it.
 template <typename T>
 absl::StatusOr<StepTensors<T>> ReadStep(const TestedNetwork& tested,
                                         const std::string& path,
@@ -193,20 +193,20 @@ absl::StatusOr<StepTensors<T>> ReadStep(const TestedNetwork& tested,
   return step;
 }
 
-// PyTorch's float64 step, and how far float32 may be from it, in norm:
-// kNetworkSpread times what rounding does in plain loops (network_checks.h).
+// PyTorch's float64 step, and how far float32 may be from it, in norm: its
+// rounding in plain loops times kNetworkSpread (network_checks.h).
 struct Expected {
   StepTensors<double> step;
-  Rounding rounding;  // Times kNetworkSpread.
+  Rounding rounding;  // Already multiplied by kNetworkSpread.
 };
 
 void Multiply(std::vector<double>& values, double factor) {
   for (double& value : values) value *= factor;
 }
 
-// From the weights that PyTorch saved and its answer. The assertions are what
-// the bounds stand on: no ReLU input and no maximum is in doubt, and bounds are
-// small beside what they are of.
+// Reads the weights that PyTorch saved and its answer. Expects what the bounds
+// stand on: no ReLU input and no maximum is in doubt, and each bound is small
+// beside its number.
 absl::StatusOr<Expected> ReadExpected(double fault, const TestedNetwork& tested,
                                       const Samples& samples,
                                       const std::string& folder) {
@@ -240,8 +240,8 @@ absl::StatusOr<Expected> ReadExpected(double fault, const TestedNetwork& tested,
   return expected;
 }
 
-// OK if the tensors are within their bounds; kDataLoss with the first that is
-// not. furthest: raised to the largest error, in bounds.
+// Returns kDataLoss with the first tensor that is not within its bound.
+// furthest: raised to the largest error, in bounds.
 absl::Status CheckTensors(std::span<const ParameterSpec> specs,
                           std::span<const float> got,
                           std::span<const double> want,
@@ -367,9 +367,9 @@ CommandOutcome TrainOneStep(const ModuleCase& which, int64_t classes,
 
 class StateDictTest : public testing::TestWithParam<ModuleCase> {};
 
-// What the module saves loads in `train`, with no tensor missing or left over;
-// what `train` saves loads in the module likewise (load_state_dict, strict),
-// with the values that the module had.
+// The module's state_dict loads in `train`, with no tensor missing or left
+// over. The checkpoint of `train` loads in the module likewise
+// (load_state_dict, strict), with the values that the module had.
 TEST_P(StateDictTest, LoadsHereAndComesBack) {
   constexpr int64_t kClasses = 1000;  // The modules' default.
   const char* const modules = "safetensors.torch, timm, torchvision";

@@ -98,8 +98,7 @@ std::optional<std::vector<int64_t>> ParseIntegers(const Json& json) {
 absl::StatusOr<Json> ParseHeader(absl::string_view bytes,
                                  absl::string_view name) {
   if (bytes.size() < kLengthBytes) {
-    return Damaged(name, absl::StrCat("has ", bytes.size(),
-                                      " bytes, too few for a length"));
+    return Damaged(name, "is not a safetensors file");
   }
   uint64_t length = 0;
   std::memcpy(&length, bytes.data(), kLengthBytes);

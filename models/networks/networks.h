@@ -23,7 +23,7 @@ struct NetworkInput {
   int64_t width = 28;
   int64_t classes = 10;
 
-  // Of one image.
+  // The shape of one image.
   Shape shape() const {
     return {.n = 1, .c = channels, .h = height, .w = width};
   }
@@ -64,8 +64,8 @@ struct NetworkEntry {
   std::string source;        // Whose tensors' names and first values it has.
   // The images that the source's network is for, and their classes.
   NetworkInput input = {};
-  // What benchmarks give it unless told otherwise: images of so many rows and
-  // columns, so many at a time.
+  // The rows and columns of an image in benchmarks, and the images of a step,
+  // unless their user says otherwise.
   int64_t benchmark_size = 28;
   int64_t benchmark_batch = 32;
   // The network for the images. `options` have been parsed; the caller calls
@@ -91,8 +91,8 @@ std::string NetworksHelp();
 absl::StatusOr<Network> CreateNetwork(absl::string_view spec,
                                       const NetworkInput& input = {});
 
-// What the list says of the network that `spec` names. Errors: kInvalidArgument
-// if there is no such network.
+// Returns the list's entry of the network that `spec` names. Errors:
+// kInvalidArgument if there is no such network.
 absl::StatusOr<NetworkEntry> EntryOf(absl::string_view spec);
 
 // The images of its source with the size of EntryOf's benchmark_size, and ten

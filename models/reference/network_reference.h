@@ -1,7 +1,7 @@
-// What one rank computes: any network's outputs, loss, gradients and running
-// statistics, from its description and the operations' definitions, in plain
-// loops; in float64, in float32 to see what rounding does, or in float64 with a
-// bound on how far float32 can be.
+// The step of any network as one rank computes it: outputs, loss, gradients and
+// running statistics, from the network's description and the operations'
+// definitions, in plain loops; in float64, in float32 to see what rounding
+// does, or in float64 with a bound on how far float32 can be.
 #ifndef LOCKSTEP_MODELS_REFERENCE_NETWORK_REFERENCE_H_
 #define LOCKSTEP_MODELS_REFERENCE_NETWORK_REFERENCE_H_
 

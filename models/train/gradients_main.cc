@@ -96,7 +96,7 @@ absl::StatusOr<SafetensorsFile> Read(const std::string& path) {
   return SafetensorsFile{path, std::move(content)};
 }
 
-// What the files must hold, and the type.
+// Reads the flags that say what the files must hold, and the type.
 absl::Status ReadExpectations(GradientsOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(
       options.dtype, ParseName<DataType>("--dtype", absl::GetFlag(FLAGS_dtype),

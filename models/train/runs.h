@@ -171,10 +171,10 @@ absl::Status RunTraining(Communicator& communicator, const DatasetParts& data,
 
 struct GradientsOptions {
   std::string model = "lenet";
-  // What is computed in: float32 by the CPU's model, or float64 by the
+  // The type of the computation: float32 by the CPU's model, or float64 by the
   // reference (models/reference), some 2 GFLOP/s on each rank.
   DataType dtype = DataType::kFloat32;
-  // What the files must hold; 0: anything.
+  // The sizes that the files must have; 0: any size.
   int64_t num_classes = 0;
   int64_t in_channels = 0;
   int64_t image_height = 0;
