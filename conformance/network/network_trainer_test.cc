@@ -1,11 +1,12 @@
 // The trainer, from its sampler's order on, takes the steps of ResNet-18 that
 // one rank takes on the global batch, and evaluates to the same metrics at
-// every world size.
+// every world size. A second step goes on from the first.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -26,6 +27,7 @@
 #include "models/cpu/cpu_model.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
+#include "models/reference/bounded.h"
 #include "models/reference/network_reference.h"
 #include "models/train/data_parallel.h"
 #include "models/train/trainer.h"
@@ -214,6 +216,79 @@ INSTANTIATE_TEST_SUITE_P(WorldSizes, NetworkTrainerTest, testing::Values(2, 4),
                          [](const auto& info) {
                            return absl::StrCat("P", info.param);
                          });
+
+// Two steps of ResNet-18 in float64, from the same start and with an update of
+// `learning_rate` between them.
+struct TwoSteps {
+  TwoSteps(std::span<const Samples> batches, double learning_rate) {
+    const TestedNetwork& tested = TestedResNet();
+    const std::vector<float> at_first = tested.Running(1);
+    const std::vector<double> running(at_first.begin(), at_first.end());
+    const std::vector<double> start(tested.start().begin(),
+                                    tested.start().end());
+    const auto step = [&](std::span<const double> values, int number) {
+      const Samples& batch = batches[number];
+      return NetworkReference<double>(
+          tested.network(), values, running,
+          {.images = batch.images, .labels = batch.labels}, /*training=*/true);
+    };
+    const double mean = 1.0 / static_cast<double>(batches[0].size());
+    const std::vector<double> first = step(start, 0).Gradient(mean);
+    for (size_t i = 0; i < start.size(); ++i) {
+      parameters.push_back(start[i] - learning_rate * first[i]);
+    }
+    const NetworkReference<double> second = step(parameters, 1);
+    loss_sum = second.loss_sum;
+    gradient = second.Gradient(1);
+  }
+
+  std::vector<double> parameters;  // Between the steps.
+  double loss_sum = 0;             // Of the second step.
+  std::vector<double> gradient;    // Of that sum.
+};
+
+// How far the second step's loss may be from `exact` in float32. The gradient
+// of the first step is off by what rounding makes of it, the update rounds
+// twice, and the loss moves by that times its slope; then the second step
+// rounds too. The slope is the larger one of those at both ends of the way.
+double SecondLossBound(const TwoSteps& exact, const NetworkTrace& trace) {
+  const TestedNetwork& tested = TestedResNet();
+  const std::vector<float> running = tested.Running(1);
+  const auto in = [&](int step) {
+    return StepInput{tested, step, trace.first.parameters[step], running,
+                     trace.first.samples[step]};
+  };
+  const Rounding first = MeasureRounding(in(0));
+  const auto slopes = TensorNorms(tested.specs(), exact.gradient);
+  const auto there = TensorNorms(tested.specs(), ReferenceStep(in(1)).gradient);
+  const auto sizes = TensorNorms(tested.specs(), exact.parameters);
+  double bound = kNetworkSpread * MeasureRounding(in(1)).loss_sum;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const double moved =
+        kNetworkLearningRate * kNetworkSpread * first.gradients[i] +
+        2 * kUnitRoundoff * sizes[i];
+    bound += moved * std::max(slopes[i], kNetworkBatchSize * there[i]);
+  }
+  return bound;
+}
+
+TEST(SecondStepTest, GoesOnFromTheFirstAsTheReferenceDoes) {
+  const NetworkRun run = {.deal = {kNetworkBatchSize}, .steps = 2};
+  const auto trace = RunNetwork(run, Mutation());
+  ASSERT_THAT(trace, IsOk());
+  const std::span<const Samples> batches = trace->first.samples;
+  const TwoSteps exact(batches, kNetworkLearningRate);
+  const double bound = SecondLossBound(exact, *trace);
+  const double got = trace->ranks[0][2].loss_sum;
+  EXPECT_NEAR(got, exact.loss_sum, bound);
+  RecordProperty("over_bound",
+                 absl::StrCat(std::abs(got - exact.loss_sum) / bound));
+  // The controls: an update that is left out, and one of a wrong rate.
+  for (const double rate : {0.0, 0.98, 1.02}) {
+    const TwoSteps wrong(batches, rate * kNetworkLearningRate);
+    EXPECT_GT(std::abs(got - wrong.loss_sum), bound) << rate;
+  }
+}
 
 }  // namespace
 }  // namespace lockstep::conformance
