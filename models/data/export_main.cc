@@ -1,53 +1,64 @@
-// The command `export`: any data set as an image folder.
+// The command `export`: any data set as an image folder, a list or CIFAR files.
 #include <signal.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
+#include <iostream>
 #include <optional>
 #include <span>
 #include <string>
 #include <system_error>
-#include <utility>
-#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
 #include "base/command_line.h"
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "models/data/dataset.h"
+#include "models/data/export_dataset.h"
 #include "models/data/image.h"
 #include "models/data/load_dataset.h"
+#include "models/data/transform.h"
 
 ABSL_FLAG(std::string, dataset, "fashion_mnist", lockstep::kDatasetHelp);
 ABSL_FLAG(std::string, data_dir, "",
           "the folder of its files (default, of fashion_mnist: where the "
           "package dataset-fashion-mnist installs it)");
 ABSL_FLAG(std::string, output_dir, "",
-          "the image folder to write; must be absent or empty, and appears "
-          "only once it is complete");
-ABSL_FLAG(std::string, format, "jpeg",
+          "the folder to write; must be absent or empty, and appears only once "
+          "it is complete");
+ABSL_FLAG(std::string, format, "image_folder",
+          "image_folder  train/CLASS/00000.jpg and test/CLASS/00000.jpg\n"
+          "image_list    train/00000.jpg and val/00000.jpg; train_list.txt and "
+          "val_list.txt with a path and a label on each line\n"
+          "cifar10       data_batch_1.bin to data_batch_5.bin and "
+          "test_batch.bin: images of 32 x 32 with 3 channels, at most 10 "
+          "classes");
+ABSL_FLAG(std::string, encoding, "jpeg",
+          "the image files of image_folder and image_list:\n"
           "jpeg  as libjpeg's defaults have it, colour at half resolution\n"
           "png   every pixel as it is");
 ABSL_FLAG(int, quality, 95, "of jpeg, 1 to 100");
 ABSL_FLAG(std::optional<int64_t>, limit, std::nullopt,
           "at most so many images of each part, spread evenly over it "
           "(default: all)");
-ABSL_FLAG(int, in_channels, 3,
-          "image_folder, image_list, synthetic: 3 for colour, 1 for grey");
+ABSL_FLAG(std::string, image_size, "0",
+          "the size that images are resized to, antialiased bilinear, as "
+          "train's --image_size does: 224, or 192x256, height first. 0 leaves "
+          "them as they are; synthetic then makes 224");
+ABSL_FLAG(int64_t, in_channels, 0,
+          "the channels that images are converted to, 1 or 3; 0: as the data "
+          "set has them, 3 for image files and synthetic");
 ABSL_FLAG(bool, skip_bad_images, false,
           "image_folder, image_list: leave out images that cannot be decoded, "
           "and say how many");
-ABSL_FLAG(int, image_size, 224, "synthetic: height and width");
 ABSL_FLAG(int, num_classes, 0,
           "image_list, synthetic: the number of classes; 0: what the list's "
           "labels say, 10");
@@ -61,18 +72,23 @@ Usage ExportUsage() {
       .command = "export",
       .introduction = R"(export --output_dir=DIR [FLAGS]
 
-Writes a data set as an image folder: DIR/train/CLASS/00000.jpg and so on, and
-DIR/test/CLASS/..., numbered as in the data set, which --dataset=image_folder
-and torchvision's ImageFolder read.
+Writes a data set as an image folder, an image list or CIFAR-10's files, which
+train --dataset=image_folder, image_list or cifar10 --data_dir=DIR reads.
+torchvision's ImageFolder reads the image folder, PaddleViT the list. Images
+are numbered as in the data set.
 
-  bazel run //models/data:export -- --output_dir=/tmp/fashion
+  bazel run //models/data:export -- --dataset=fashion_mnist \
+      --format=image_folder --image_size=112 --out=photos
 )",
       .sections = {{"What to write:",
-                    "dataset=NAME data_dir=DIR limit=N in_channels "
-                    "skip_bad_images image_size num_classes seed"},
-                   {"How:", "output_dir=DIR format quality"}},
+                    "dataset=NAME data_dir=DIR limit=N image_size in_channels "
+                    "skip_bad_images num_classes seed"},
+                   {"How:", "output_dir=DIR format encoding quality"}},
       .ending =
-          R"(Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else, which
+          R"(A line says how many images are written, images/s and the seconds left: on a
+terminal it is rewritten, otherwise there is one a second at most.
+
+Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else, which
 leaves nothing behind.
 )",
       .aliases = {{"channels", "in_channels"}, {"out", "output_dir"}}};
@@ -80,136 +96,141 @@ leaves nothing behind.
 
 volatile sig_atomic_t interrupted = 0;
 
-struct Format {
-  bool jpeg = true;
-  int quality = 95;
-};
-
-absl::Status WriteImage(const Image& image, const Format& format,
-                        const std::string& path) {
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const std::string bytes,
-      format.jpeg ? EncodeJpeg(image, format.quality) : EncodePng(image));
-  errno = 0;
-  std::ofstream file(path, std::ios::binary);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  file.close();
-  if (file.good()) return absl::OkStatus();
-  return absl::ErrnoToStatus(errno != 0 ? errno : EIO,
-                             absl::StrCat(path, ": cannot write"));
-}
-
-// The folder of each class. Numbers have as many digits as the largest, so that
-// their order is that of the labels.
-std::vector<std::string> FolderNames(const Dataset& data) {
-  const auto digits =
-      static_cast<int>(absl::StrCat(data.num_classes() - 1).size());
-  std::vector<std::string> names;
-  for (int label = 0; label < data.num_classes(); ++label) {
-    const std::string name = data.class_name(label);
-    names.push_back(name == absl::StrCat(label)
-                        ? absl::StrFormat("%0*d", digits, label)
-                        : absl::StrReplaceAll(name, {{"/", "_"}}));
+// From now on signals end the export in good order, so that the temporary
+// folder is removed.
+void CatchSignals() {
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) {
+    struct sigaction action = {};
+    action.sa_handler = [](int) { interrupted = 1; };
+    sigaction(signal, &action, nullptr);
   }
-  return names;
 }
 
-// Writes the part `name` below `dir`, and returns how many images it has.
-absl::StatusOr<int64_t> WritePart(const Dataset& data, const std::string& name,
-                                  const std::optional<int64_t>& limit,
-                                  const Format& format,
-                                  const std::string& dir) {
-  const std::vector<std::string> classes = FolderNames(data);
-  const int64_t count = std::min(limit.value_or(data.size()), data.size());
-  const int digits =
-      std::max<int>(5, static_cast<int>(absl::StrCat(data.size() - 1).size()));
-  for (int64_t i = 0; i < count; ++i) {
-    if (interrupted != 0) return absl::CancelledError("interrupted");
-    const int64_t index = i * data.size() / count;
-    LOCKSTEP_ASSIGN_OR_RETURN(const Image image, data.Read(index));
-    const std::string folder =
-        absl::StrCat(dir, "/", name, "/", classes[data.label(index)]);
-    std::error_code error;
-    std::filesystem::create_directories(folder, error);
-    if (error) return absl::ErrnoToStatus(error.value(), folder);
-    LOCKSTEP_RETURN_IF_ERROR(
-        WriteImage(image, format,
-                   absl::StrFormat("%s/%0*d.%s", folder, digits, index,
-                                   format.jpeg ? "jpg" : "png")));
-    if ((i + 1) % 10'000 == 0) {
-      absl::PrintF("%s: %d of %d images\n", name, i + 1, count);
-      std::fflush(stdout);
+// The folder to write, without a slash at its end.
+absl::StatusOr<std::filesystem::path> CheckedOutput() {
+  if (absl::GetFlag(FLAGS_output_dir).empty()) {
+    return absl::InvalidArgumentError("--output_dir: must name a folder");
+  }
+  const std::filesystem::path output =
+      std::filesystem::path(UserPath(absl::GetFlag(FLAGS_output_dir)) + "/")
+          .parent_path();
+  std::error_code error;
+  if (std::filesystem::exists(output, error)) {
+    if (!std::filesystem::is_directory(output, error)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--output_dir: ", output.string(), " is no folder"));
+    }
+    if (!std::filesystem::is_empty(output, error)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--output_dir: ", output.string(), " is not empty"));
     }
   }
-  return count;
+  return output;
 }
 
-absl::StatusOr<Format> CheckedFormat() {
+absl::Status ReadImageSize(ExportOptions& options) {
+  const std::string text = absl::GetFlag(FLAGS_image_size);
+  TransformOptions size;
+  const absl::Status status = ParseImageSize(text, size);
+  if (!status.ok()) return FlagError("image_size", text, status.message());
+  if (size.height * size.width > kMaxPixels) {
+    return FlagError("image_size", text,
+                     absl::StrCat("has over ", kMaxPixels, " pixels"));
+  }
+  options.height = size.height;
+  options.width = size.width;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ExportOptions> CheckedOptions() {
+  ExportOptions options;
   LOCKSTEP_ASSIGN_OR_RETURN(
-      const bool jpeg, ParseName<bool>("--format", absl::GetFlag(FLAGS_format),
-                                       {{"jpeg", true}, {"png", false}}));
-  const int quality = absl::GetFlag(FLAGS_quality);
-  LOCKSTEP_RETURN_IF_ERROR(CheckRange("--quality", quality, 1, 100));
-  return Format{jpeg, quality};
+      options.format,
+      ParseName<ExportFormat>("--format", absl::GetFlag(FLAGS_format),
+                              {{"image_folder", ExportFormat::kImageFolder},
+                               {"image_list", ExportFormat::kImageList},
+                               {"cifar10", ExportFormat::kCifar10}}));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      options.jpeg, ParseName<bool>("--encoding", absl::GetFlag(FLAGS_encoding),
+                                    {{"jpeg", true}, {"png", false}}));
+  options.quality = absl::GetFlag(FLAGS_quality);
+  LOCKSTEP_RETURN_IF_ERROR(CheckRange("--quality", options.quality, 1, 100));
+  options.limit = absl::GetFlag(FLAGS_limit);
+  if (options.limit.has_value() && *options.limit < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--limit: ", *options.limit, " is not at least 1"));
+  }
+  options.channels = absl::GetFlag(FLAGS_in_channels);
+  if (options.channels != 0 && options.channels != 1 && options.channels != 3) {
+    return FlagError("in_channels", options.channels, "must be 0, 1 or 3");
+  }
+  LOCKSTEP_RETURN_IF_ERROR(ReadImageSize(options));
+  return options;
 }
 
-absl::StatusOr<DatasetParts> Load() {
+absl::StatusOr<DatasetParts> Load(const ExportOptions& wanted,
+                                  ImageProgress& progress) {
   DatasetOptions options;
-  options.channels = absl::GetFlag(FLAGS_in_channels);
+  if (wanted.channels != 0) options.channels = wanted.channels;
   options.skip_bad_images = absl::GetFlag(FLAGS_skip_bad_images);
+  options.progress = [&](int64_t done, int64_t total) {
+    progress.Show("checking", done, total, absl::Now());
+  };
   options.num_classes = absl::GetFlag(FLAGS_num_classes);
-  const int side = absl::GetFlag(FLAGS_image_size);
-  options.shape = {side, side, options.channels};
+  options.shape.channels = options.channels;
+  if (wanted.height != 0) {
+    options.shape.height = wanted.height;
+    options.shape.width = wanted.width;
+  }
   options.seed = absl::GetFlag(FLAGS_seed);
   return LoadDataset(absl::GetFlag(FLAGS_dataset),
                      UserPath(absl::GetFlag(FLAGS_data_dir)), options);
 }
 
-absl::Status Export(std::span<char* const>) {
-  if (absl::GetFlag(FLAGS_output_dir).empty()) {
-    return absl::InvalidArgumentError("--output_dir: must name a folder");
-  }
-  // Without a slash at its end.
-  const std::filesystem::path output =
-      std::filesystem::path(UserPath(absl::GetFlag(FLAGS_output_dir)) + "/")
-          .parent_path();
-  LOCKSTEP_ASSIGN_OR_RETURN(const Format format, CheckedFormat());
-  const std::optional<int64_t> limit = absl::GetFlag(FLAGS_limit);
-  if (limit.has_value() && *limit < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--limit: ", *limit, " is not at least 1"));
-  }
-  std::error_code error;
-  if (std::filesystem::exists(output, error) &&
-      !std::filesystem::is_empty(output, error)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--output_dir: ", output.string(), " is not empty"));
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(const DatasetParts parts, Load());
+// Writes the data set beside `output`, and renames it once it is complete.
+absl::StatusOr<ExportSummary> WriteAndRename(
+    const DatasetParts& parts, const ExportOptions& options,
+    const std::filesystem::path& output, ImageProgress& progress) {
   const std::string parent =
       output.has_parent_path() ? output.parent_path().string() : ".";
+  std::error_code error;
   std::filesystem::create_directories(parent, error);
   if (error) return absl::ErrnoToStatus(error.value(), parent);
+  CatchSignals();
   LOCKSTEP_ASSIGN_OR_RETURN(
       const TemporaryFolder temporary,
       TemporaryFolder::Create("." + output.filename().string(), parent));
-  // In it, since it is this user's alone.
+  // A folder below it, since the temporary folder is this user's alone.
   const std::string partial = temporary.path() + "/partial";
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const int64_t train,
-      WritePart(*parts.train, "train", limit, format, partial));
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const int64_t test,
-      WritePart(*parts.test, "test", limit, format, partial));
+  const auto step = [&](absl::string_view part, int64_t done, int64_t total) {
+    if (interrupted != 0) return absl::CancelledError("interrupted");
+    progress.Show(part, done, total, absl::Now());
+    return absl::OkStatus();
+  };
+  LOCKSTEP_ASSIGN_OR_RETURN(const ExportSummary summary,
+                            ExportDataset(parts, options, partial, step));
   if (std::rename(partial.c_str(), output.c_str()) != 0) {
     return absl::ErrnoToStatus(errno, output.string());
   }
+  return summary;
+}
+
+absl::Status Export(std::span<char* const>) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::filesystem::path output,
+                            CheckedOutput());
+  LOCKSTEP_ASSIGN_OR_RETURN(const ExportOptions options, CheckedOptions());
+  ImageProgress progress(std::cout, isatty(STDOUT_FILENO) == 1);
+  LOCKSTEP_ASSIGN_OR_RETURN(const DatasetParts parts, Load(options, progress));
+  LOCKSTEP_ASSIGN_OR_RETURN(const ExportSummary summary,
+                            WriteAndRename(parts, options, output, progress));
+  progress.Clear();
   if (!parts.skipped.empty()) {
     absl::PrintF("skipped %d bad images; the first: %s\n", parts.skipped.size(),
                  parts.skipped[0]);
   }
-  absl::PrintF("Wrote %d images for training and %d for testing to %s\n", train,
-               test, output.string());
+  if (!summary.note.empty()) absl::PrintF("Note: %s\n", summary.note);
+  absl::PrintF("Wrote %d images for training and %d for testing to %s\n",
+               summary.train, summary.test, output.string());
   return absl::OkStatus();
 }
 
@@ -217,12 +238,6 @@ absl::Status Export(std::span<char* const>) {
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  // So that the temporary folder goes.
-  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) {
-    struct sigaction action = {};
-    action.sa_handler = [](int) { lockstep::interrupted = 1; };
-    sigaction(signal, &action, nullptr);
-  }
   const lockstep::FileSizeSignalBlock block;
   return lockstep::CommandMain(lockstep::ExportUsage(),
                                {argv, static_cast<size_t>(argc)},

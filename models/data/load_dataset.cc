@@ -25,12 +25,9 @@ namespace {
 
 // CIFAR-10 (Krizhevsky 2009).
 
-constexpr int64_t kCifarSide = 32;
 constexpr int64_t kCifarPixels = kCifarSide * kCifarSide;
 constexpr int64_t kCifarRecord = 1 + 3 * kCifarPixels;
-constexpr int kCifarClasses = 10;
-// Twenty times the original's 10,000 records.
-constexpr int64_t kCifarMostBytes = 200'000 * kCifarRecord;
+constexpr int64_t kCifarMostBytes = kCifarMostRecords * kCifarRecord;
 
 absl::StatusOr<MemoryDataset> LoadCifar10Files(
     const std::string& dir, const std::vector<std::string>& names) {
@@ -208,6 +205,15 @@ absl::Status AppendCifar10(absl::string_view bytes, const std::string& name,
     }
   }
   return absl::OkStatus();
+}
+
+void AppendCifar10Record(const Image& image, int label, std::string& bytes) {
+  bytes += static_cast<char>(label);
+  for (int64_t plane = 0; plane < 3; ++plane) {
+    for (int64_t i = 0; i < kCifarPixels; ++i) {
+      bytes += static_cast<char>(image.pixels[3 * i + plane]);
+    }
+  }
 }
 
 absl::StatusOr<DatasetParts> LoadDataset(const std::string& name,

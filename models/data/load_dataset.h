@@ -105,10 +105,17 @@ absl::StatusOr<std::vector<ImageFile>> ParseImageList(absl::string_view text,
 
 // Appends a file of CIFAR-10: records of a label and the red, green and blue
 // planes of 32 x 32 pixels; at least one. images: [n, 32, 32, 3]; labels: [n];
-// after an error unspecified.
+// after an error unspecified. LoadDataset reads at most kCifarMostRecords a
+// file, twenty times the original's 10,000.
+inline constexpr int64_t kCifarSide = 32;
+inline constexpr int kCifarClasses = 10;
+inline constexpr int64_t kCifarMostRecords = 200'000;
 absl::Status AppendCifar10(absl::string_view bytes, const std::string& name,
                            std::vector<uint8_t>& images,
                            std::vector<uint8_t>& labels);
+
+// Appends such a record. image: [32, 32, 3]; label: in [0, kCifarClasses).
+void AppendCifar10Record(const Image& image, int label, std::string& bytes);
 
 // What LoadDataset does for image_folder and image_list.
 absl::StatusOr<DatasetParts> LoadImageFolder(const std::string& dir,

@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
-#include "base/run_command.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -348,82 +347,6 @@ TEST(LoadDatasetTest, NamesTheFlagTheFileOrTheLineAndTheFault) {
   }
   EXPECT_THAT(ErrorOf(LoadDataset("cifar10", "")),
               StartsWith("--data_dir: cifar10 needs"));
-}
-
-// The command.
-
-constexpr char kExport[] = "models/data/export";
-
-TEST(ExportTest, WritesAFolderThatIsTheSameDataSet) {
-  const std::string dir = MakeTestDir();
-  std::filesystem::create_directories(dir + "/idx");
-  WriteIdxFiles(dir + "/idx", /*train=*/40, /*test=*/20);
-  const std::string command =
-      absl::StrCat(kExport, " --data_dir=", dir, "/idx --output_dir=", dir);
-  const CommandOutcome outcome =
-      RunCommand(command + "/new/png/ --format=png", 60);
-  ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
-  EXPECT_THAT(outcome.output,
-              HasSubstr("Wrote 40 images for training and 20 for testing"));
-  const auto idx = LoadDataset("fashion_mnist", dir + "/idx");
-  const auto folder =
-      LoadDataset("image_folder", dir + "/new/png", {.channels = 1});
-  ASSERT_THAT(idx, IsOk());
-  ASSERT_THAT(folder, IsOk());
-  ASSERT_EQ(folder->train->size(), 40);
-  ASSERT_EQ(folder->test->size(), 20);
-  // The folder is sorted by class: every image is there under its class.
-  for (int64_t i = 0; i < 20; ++i) {
-    bool found = false;
-    for (int64_t j = 0; j < 20 && !found; ++j) {
-      const std::string name = idx->test->class_name(idx->test->label(i));
-      found = folder->test->class_name(folder->test->label(j)) ==
-                  absl::StrReplaceAll(name, {{"/", "_"}}) &&
-              *folder->test->Read(j) == *idx->test->Read(i);
-    }
-    EXPECT_TRUE(found) << i;
-  }
-
-  const CommandOutcome jpeg = RunCommand(command + "/jpeg --limit=5", 60);
-  ASSERT_EQ(jpeg.exit_status, 0) << jpeg.output;
-  int files = 0;
-  for (const auto& entry :
-       std::filesystem::recursive_directory_iterator(dir + "/jpeg")) {
-    files += entry.path().extension() == ".jpg" ? 1 : 0;
-  }
-  EXPECT_EQ(files, 10);
-}
-
-TEST(ExportTest, SaysWhatIsWrongAndLeavesNothing) {
-  const std::string dir = MakeFolder();
-  const std::string flags =
-      absl::StrCat(" --dataset=image_folder --data_dir=", dir,
-                   " --output_dir=", dir, "/out");
-  Write(dir + "/train/b/2.png", "bad");
-  const CommandOutcome bad = RunCommand(kExport + flags, 60);
-  EXPECT_EQ(bad.exit_status, 1);
-  EXPECT_THAT(bad.output,
-              StartsWith(absl::StrCat("export: ", dir, "/train/b/2.png: ")));
-  for (const auto& entry : std::filesystem::directory_iterator(dir)) {
-    EXPECT_THAT(entry.path().filename(), testing::AnyOf("train", "val"));
-  }
-  const CommandOutcome skips =
-      RunCommand(kExport + flags + " --skip_bad_images", 60);
-  EXPECT_EQ(skips.exit_status, 0) << skips.output;
-  EXPECT_THAT(skips.output, HasSubstr("skipped 1 bad images"));
-
-  const struct {
-    std::string flags, message;
-  } cases[] = {{flags, "--output_dir: "},
-               {"", "--output_dir: must name a folder"},
-               {" --output_dir=x --format=gif", "--format: 'gif'"},
-               {" --output_dir=x --quality=101", "--quality: 101"},
-               {" --output_dir=x --limit=0", "--limit: 0"},
-               {" --output_dir=x --dataset=x", "--dataset: 'x'"}};
-  for (const auto& [wrong, message] : cases) {
-    ExpectUsageError(RunCommand(kExport + wrong, 60), "export", wrong, message);
-  }
-  ExpectUsage(RunCommand(absl::StrCat(kExport, " --help"), 60), "export");
 }
 
 }  // namespace
