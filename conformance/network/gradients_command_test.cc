@@ -244,8 +244,11 @@ TEST(GradientsCommandTest, GivesWhatTheReferenceGives) {
   std::map<int, Answer> local;
   for (const auto& [nproc, deal] : kDeals) {
     if (!IsTried(nproc, {1, 2})) continue;
-    const LocalStep step = LocalReferenceStep(
-        {ResNet18(), /*step=*/0, ResNet18().start(), running, samples}, deal);
+    const NetworkStep step = ReferenceStep({.tested = ResNet18(),
+                                            .parameters = ResNet18().start(),
+                                            .running = running,
+                                            .samples = samples,
+                                            .local_deal = deal});
     local[nproc] = AnswerOf(step.loss_sum, step.gradient, step.running[0]);
   }
   ExpectAnswers(folder, {1, 2}, local);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
@@ -194,6 +195,20 @@ bool IsBFloat16(std::span<const float> values) {
   });
 }
 
+// Returns a tensor's values among all of them.
+template <typename T>
+std::vector<double> PartOf(const ParameterSpec& spec, std::span<T> all) {
+  const std::span<T> part = all.subspan(spec.offset, spec.size);
+  return {part.begin(), part.end()};
+}
+
+// Describes the batch statistics that are not expected.
+const char* NameOfOther(BatchStatistics expected) {
+  return expected == BatchStatistics::kLocal
+             ? "the global batch: SyncBatchNorm?"
+             : "each rank's own batch: local batch norm?";
+}
+
 bool Near(double k, double what) {
   return std::abs(k - what) <= kFit * std::abs(what);
 }
@@ -244,9 +259,9 @@ std::string StepCauses::OfGradient(const ParameterSpec& spec,
     return "; it is zero: not trained?";
   }
   if (run_.tested->network().Count<BatchNormOp>() > 0 &&
-      Fits(all, Local().gradient)) {
-    return "; the gradients are those of each rank's own batch: local batch "
-           "norm?";
+      Fits(all, Other().gradient)) {
+    return absl::StrCat("; the gradients are those of ",
+                        NameOfOther(statistics_));
   }
   if (IsMeanOfMeans(all)) {
     return "; the gradients are the mean of the ranks' means, without weights";
@@ -369,19 +384,19 @@ std::string StepCauses::OfBuffer(const ParameterSpec& spec, int rank,
                                  std::span<const float> before,
                                  std::span<const float> after,
                                  std::span<const double> want) {
-  const auto part = [&spec](const auto& all) {
-    const auto begin = all.begin() + spec.offset;
-    return std::vector<double>(begin, begin + spec.size);
-  };
-  const std::vector<double> old = part(before);
-  if (part(after) == old) {
+  const std::vector<double> old = PartOf(spec, before);
+  if (PartOf(spec, after) == old) {
     return "; it is what it was before the step: not updated?";
   }
   if (IsBFloat16(after.subspan(spec.offset, spec.size))) {
     return "; its values are bfloat16's: in a coarser type than float32?";
   }
-  const std::vector<double> moved = Minus(part(after), old);
-  const std::vector<double> due = Minus(part(want), old);
+  if (const std::string cause = OfOtherStatistics(spec, rank, after, want);
+      !cause.empty()) {
+    return cause;
+  }
+  const std::vector<double> moved = Minus(PartOf(spec, after), old);
+  const std::vector<double> due = Minus(PartOf(spec, want), old);
   if (const auto k = FactorOf(moved, due); k && !Near(*k, 1)) {
     const double weight = *k * kNetworkMomentum;
     const std::string cause =
@@ -393,19 +408,42 @@ std::string StepCauses::OfBuffer(const ParameterSpec& spec, int rank,
     }
     return cause;
   }
-  const std::vector<double> local = part(Local().running[rank]);
-  if (Distance(part(after), local) <= kFit * Distance(part(want), local)) {
-    return "; the running statistics are those of the rank's own batch: "
-           "local batch norm?";
-  }
   return "";
 }
 
-const LocalStep& StepCauses::Local() {
-  if (!local_) {
-    local_ = LocalReferenceStep(in_, run_.deal);
+std::string StepCauses::OfOtherStatistics(const ParameterSpec& spec, int rank,
+                                          std::span<const float> after,
+                                          std::span<const double> want) {
+  const std::vector<double> got = PartOf(spec, after);
+  double nearest = std::numeric_limits<double>::infinity();
+  std::string name;
+  const auto compare = [&](std::span<const double> all,
+                           const std::string& its_name) {
+    const std::vector<double> other = PartOf(spec, all);
+    const double distance = Distance(got, other);
+    if (!(distance <= kFit * Distance(PartOf(spec, want), other))) return;
+    if (distance >= nearest) return;
+    nearest = distance;
+    name = its_name;
+  };
+  compare(Other().RunningOn(rank), NameOfOther(statistics_));
+  for (int other = 0; other < std::ssize(want_.running); ++other) {
+    if (other == rank || want_.running.size() == 1) continue;
+    compare(want_.RunningOn(other), absl::StrCat("rank ", other, "'s share"));
   }
-  return *local_;
+  if (name.empty()) return "";
+  return "; the running statistics are those of " + name;
+}
+
+const NetworkStep& StepCauses::Other() {
+  if (!other_) {
+    StepInput in = in_;
+    const bool is_global = statistics_ == BatchStatistics::kGlobal;
+    in.local_deal = {};
+    if (is_global) in.local_deal = run_.deal;
+    other_ = ReferenceStep(in);
+  }
+  return *other_;
 }
 
 }  // namespace lockstep::conformance

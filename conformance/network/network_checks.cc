@@ -30,13 +30,17 @@ void Fail(NetworkVerdicts& verdicts, NameIn<kNetworkChecks> check, int step,
 }
 
 void CheckRanks(const TestedNetwork& tested, const NetworkTrace& trace,
-                NetworkVerdicts& verdicts) {
+                BatchStatistics statistics, NetworkVerdicts& verdicts) {
   const std::vector<RankMoment>& zero = trace.ranks[0];
   for (size_t rank = 1; rank < trace.ranks.size(); ++rank) {
     for (size_t moment = 0; moment < zero.size(); ++moment) {
       RankMoment own = trace.ranks[rank][moment];
       // Before the first step there are no gradients.
       if (moment == 0) own.gradients = zero[0].gradients;
+      if (moment > 0 && statistics == BatchStatistics::kLocal) {
+        own.running = zero[moment].running;
+        own.batches = zero[moment].batches;
+      }
       const std::string difference =
           DifferenceOfRanks(tested, zero[moment], own);
       if (difference.empty()) continue;
@@ -63,14 +67,21 @@ void CheckStart(const TestedNetwork& tested, const NetworkTrace& trace,
   }
 }
 
-void CheckCounts(const NetworkTrace& trace, NetworkVerdicts& verdicts) {
+// Whether the rank normalises a share that is empty.
+bool IsIdle(const NetworkRun& run, BatchStatistics statistics, size_t rank) {
+  return statistics == BatchStatistics::kLocal && run.deal[rank] == 0;
+}
+
+void CheckCounts(const NetworkRun& run, const NetworkTrace& trace,
+                 BatchStatistics statistics, NetworkVerdicts& verdicts) {
   for (size_t rank = 0; rank < trace.ranks.size(); ++rank) {
+    const int64_t due = IsIdle(run, statistics, rank) ? 0 : 1;
     const std::vector<RankMoment>& moments = trace.ranks[rank];
     for (size_t moment = 1; moment < moments.size(); ++moment) {
       for (size_t i = 0; i < moments[0].batches.size(); ++i) {
         const int64_t grown =
             moments[moment].batches[i] - moments[moment - 1].batches[i];
-        if (grown == 1) continue;
+        if (grown == due) continue;
         Fail(verdicts, "Counts", static_cast<int>(moment) - 1,
              absl::StrCat("num_batches_tracked of batch norm ", i, " on rank ",
                           rank, " goes up by ", grown));
@@ -97,15 +108,14 @@ void CheckSgd(const TestedNetwork& tested, const NetworkTrace& trace,
 class StepChecker {
  public:
   StepChecker(const NetworkRun& run, const NetworkTrace& trace, int step,
-              NetworkVerdicts& verdicts)
+              BatchStatistics statistics, NetworkVerdicts& verdicts)
       : run_(run),
         trace_(trace),
         step_(step),
+        statistics_(statistics),
         verdicts_(verdicts),
-        reference_(ReferenceOf({*run.tested, step, trace.first.parameters[step],
-                                trace.ranks[0][step].running,
-                                trace.first.samples[step]})),
-        causes_(run, trace, step, want_) {}
+        reference_(ReferenceOf(InputOf(run, trace, step, statistics))),
+        causes_(run, trace, step, want_, statistics) {}
 
   void Check() {
     CheckLoss();
@@ -119,6 +129,11 @@ class StepChecker {
     verdicts_.furthest =
         std::max(verdicts_.furthest, ErrorOverAllowed(distance, rounding));
     return distance <= kNetworkSpread * rounding;
+  }
+
+  const char* Wanted() const {
+    return statistics_ == BatchStatistics::kLocal ? "local batch norm's"
+                                                  : "one rank's";
   }
 
   void CheckLoss() {
@@ -142,9 +157,9 @@ class StepChecker {
       if (IsNear(distances[i], rounding_.gradients[i])) continue;
       Fail(verdicts_, "Gradients", step_,
            absl::StrFormat("the gradient of %s, of norm %.3g, is %.3g away "
-                           "from one rank's, may be %.2g%s",
-                           specs[i].name, norms[i], distances[i], tolerance,
-                           causes_.OfGradient(specs[i], got)));
+                           "from %s, may be %.2g%s",
+                           specs[i].name, norms[i], distances[i], Wanted(),
+                           tolerance, causes_.OfGradient(specs[i], got)));
       return;
     }
   }
@@ -154,20 +169,22 @@ class StepChecker {
     const std::vector<float>& zero = trace_.ranks[0][step_].running;
     const std::vector<float>& before = trace_.ranks[rank][step_].running;
     const std::vector<float>& after = trace_.ranks[rank][step_ + 1].running;
-    // The batch's part is the same for every rank.
-    std::vector<double> want = want_.running;
+    // The batch's part does not depend on what was there before.
+    const double kept =
+        IsIdle(run_, statistics_, rank) ? 1 : 1 - kNetworkMomentum;
+    std::vector<double> want = want_.RunningOn(rank);
     for (size_t i = 0; i < want.size(); ++i) {
-      want[i] +=
-          (1 - kNetworkMomentum) * (static_cast<double>(before[i]) - zero[i]);
+      want[i] += kept * (static_cast<double>(before[i]) - zero[i]);
     }
+    const std::vector<double>& rounding = rounding_.RunningOn(rank);
     const auto distances = TensorDistances(specs, after, want);
     for (size_t i = 0; i < specs.size(); ++i) {
-      const double tolerance = kNetworkSpread * rounding_.running[i];
-      if (IsNear(distances[i], rounding_.running[i])) continue;
+      if (IsNear(distances[i], rounding[i])) continue;
       Fail(verdicts_, "Buffers", step_,
            absl::StrFormat(
-               "%s on rank %d is %.3g away from one rank's, may be %.2g%s",
-               specs[i].name, rank, distances[i], tolerance,
+               "%s on rank %d is %.3g away from %s, may be %.2g%s",
+               specs[i].name, rank, distances[i], Wanted(),
+               kNetworkSpread * rounding[i],
                causes_.OfBuffer(specs[i], rank, before, after, want)));
       return;
     }
@@ -176,6 +193,7 @@ class StepChecker {
   const NetworkRun& run_;
   const NetworkTrace& trace_;
   const int step_;
+  const BatchStatistics statistics_;
   NetworkVerdicts& verdicts_;
   const StepReference reference_;
   const NetworkStep& want_ = reference_.want;
@@ -185,17 +203,18 @@ class StepChecker {
 
 }  // namespace
 
-NetworkVerdicts CheckNetwork(const NetworkRun& run, const NetworkTrace& trace) {
+NetworkVerdicts CheckNetwork(const NetworkRun& run, const NetworkTrace& trace,
+                             BatchStatistics statistics) {
   NetworkVerdicts verdicts;
   for (const char* check : kNetworkChecks) {
     verdicts.checks[check] = absl::OkStatus();
   }
   CheckStart(*run.tested, trace, verdicts);
-  CheckRanks(*run.tested, trace, verdicts);
-  CheckCounts(trace, verdicts);
+  CheckRanks(*run.tested, trace, statistics, verdicts);
+  CheckCounts(run, trace, statistics, verdicts);
   CheckSgd(*run.tested, trace, verdicts);
   for (int step = 0; step < run.steps; ++step) {
-    StepChecker(run, trace, step, verdicts).Check();
+    StepChecker(run, trace, step, statistics, verdicts).Check();
   }
   return verdicts;
 }
@@ -204,10 +223,14 @@ double WidestTolerance(const StepInput& in) {
   const auto& [want, rounding] = ReferenceOf(in);
   double widest = rounding.loss_sum / (kMostOfLoss * want.loss_sum);
   const auto& buffers = in.tested.buffer_specs();
-  const auto moved = TensorDistances(buffers, in.running, want.running);
-  for (size_t i = 0; i < buffers.size(); ++i) {
-    widest =
-        std::max(widest, rounding.running[i] / (kMostOfRunning * moved[i]));
+  for (size_t rank = 0; rank < want.running.size(); ++rank) {
+    // The rank with an empty share keeps what it had, exactly.
+    if (!in.local_deal.empty() && in.local_deal[rank] == 0) continue;
+    const auto moved = TensorDistances(buffers, in.running, want.running[rank]);
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      widest = std::max(
+          widest, rounding.running[rank][i] / (kMostOfRunning * moved[i]));
+    }
   }
   const auto& specs = in.tested.specs();
   const auto norms = TensorNorms(specs, want.gradient);

@@ -24,6 +24,10 @@
 
 namespace lockstep::conformance {
 
+// The samples whose statistics batch norm normalises with: the global batch, as
+// with SyncBatchNorm and on one rank, or each rank's own share of it.
+enum class BatchStatistics { kGlobal, kLocal };
+
 // What a step starts from; borrowed.
 struct StepInput {
   const TestedNetwork& tested;
@@ -34,16 +38,30 @@ struct StepInput {
   // Computes the step in place of the tested network, whose tensors it has.
   // Null: the tested network does.
   const Network* network = nullptr;
+  // The shares of ranks with local batch norm, which all start from `running`,
+  // in the batch's order. Empty: one rank has the whole batch.
+  std::span<const int64_t> local_deal = {};
 };
+
+// Returns a step of a run, at the parameters and buffers that rank 0 is at.
+StepInput InputOf(const NetworkRun& run, const NetworkTrace& trace, int step,
+                  BatchStatistics statistics);
 
 // One training step in float64.
 struct NetworkStep {
-  double loss_sum = 0;
-  std::vector<double> gradient;  // Of the mean loss.
-  std::vector<double> running;   // After the step.
+  double loss_sum = 0;           // The whole batch's.
+  std::vector<double> gradient;  // The gradient of the batch's mean loss.
+  // The running statistics after the step: one rank's, or by rank with local
+  // batch norm. A rank with an empty share keeps the statistics that it had.
+  std::vector<std::vector<double>> running;
+
+  const std::vector<double>& RunningOn(int rank) const {
+    return running[running.size() == 1 ? 0 : rank];
+  }
 };
 
-// One rank's, on the whole batch.
+// Returns one rank's step on the whole batch, or the step of ranks with local
+// batch norm, whose losses and gradients are summed.
 NetworkStep ReferenceStep(const StepInput& in);
 
 // The gradient if the ranks' mean losses were averaged without weights, of the
@@ -56,17 +74,6 @@ std::vector<double> MeanOfMeansGradient(const StepInput& in,
 std::vector<double> LeftOutGradient(const StepInput& in,
                                     const Consumer& left_out);
 
-// What ranks with local batch norm do with the same batch, dealt to them as
-// `deal` says, and all the same running statistics before: the sum of their
-// losses and gradients, and the running statistics that each of them has after.
-struct LocalStep {
-  double loss_sum = 0;
-  std::vector<double> gradient;
-  std::vector<std::vector<double>> running;  // By rank.
-};
-LocalStep LocalReferenceStep(const StepInput& in,
-                             std::span<const int64_t> deal);
-
 // The norm of each tensor's a - b; NaN if there is a NaN in it.
 std::vector<double> TensorDistances(std::span<const ParameterSpec> specs,
                                     std::span<const float> a,
@@ -75,11 +82,18 @@ std::vector<double> TensorNorms(std::span<const ParameterSpec> specs,
                                 std::span<const double> a);
 
 // How far from the reference, in norm, float32 comes: the furthest that the
-// same plain loops are in float32, with the batch as it is and reversed. Of the
-// loss: the norm of the samples' errors.
+// same plain loops are in float32, with the batch as it is and reversed. With
+// local batch norm each rank's share is reversed, and so is the order in which
+// the ranks' gradients are added. Of the loss: the norm of the samples' errors.
 struct Rounding {
   double loss_sum = 0;
-  std::vector<double> gradients, running;  // By tensor.
+  std::vector<double> gradients;  // By tensor.
+  // As in NetworkStep, and each by tensor.
+  std::vector<std::vector<double>> running;
+
+  const std::vector<double>& RunningOn(int rank) const {
+    return running[running.size() == 1 ? 0 : rank];
+  }
 };
 Rounding MeasureRounding(const StepInput& in);
 
@@ -95,6 +109,8 @@ const StepReference& ReferenceOf(const StepInput& in);
 // |z| in float64 divided by the largest error that float32 makes in a z where
 // sums are plain loops. Above one, every ReLU is on the same side in float32.
 double Clearance(const StepInput& in);
+// The smallest clearance that tests accept.
+inline constexpr double kNetworkClearance = 4;
 
 inline constexpr double kNetworkMomentum = 0.1;
 
@@ -115,31 +131,38 @@ std::string CauseOfDifference(const TestedNetwork& tested,
 class StepCauses {
  public:
   StepCauses(const NetworkRun& run, const NetworkTrace& trace, int step,
-             const NetworkStep& want)
+             const NetworkStep& want,
+             BatchStatistics statistics = BatchStatistics::kGlobal)
       : run_(run),
         step_(step),
         want_(want),
-        in_({*run.tested, step, trace.first.parameters[step],
-             trace.ranks[0][step].running, trace.first.samples[step]}) {}
+        statistics_(statistics),
+        in_(InputOf(run, trace, step, statistics)) {}
 
   // A wrong gradient, of which this tensor is the first: "; ..." or "". A
   // tensor is zero; a head of an attention has none; all are those of local
-  // batch norm, of a mean of means, of masks that each rank numbers for itself,
-  // of attention without its scale, of bottlenecks with their stride in another
-  // convolution, of a backward pass that forgets a shortcut; the tensor has
-  // bfloat16's bits; it is a multiple.
+  // batch norm (if that is expected, of SyncBatchNorm), of a mean of means, of
+  // masks that each rank numbers for itself, of attention without its scale, of
+  // bottlenecks with their stride in another convolution, of a backward pass
+  // that forgets a shortcut; the tensor has bfloat16's bits; it is a multiple.
   std::string OfGradient(const ParameterSpec& spec, std::span<const float> got);
 
-  // A rank's wrong running statistic: "; ..." or "". It is what it was; the
-  // batch has another weight; it is that of the rank's own batch. want: all of
-  // them, as the rank should have them.
+  // A rank's wrong running statistic: "; ..." or "". It is what it was; it is
+  // that of the rank's own batch, or if that is expected, that of the global
+  // batch or of another rank's share; the batch has another weight. want: all
+  // of them, as the rank should have them.
   std::string OfBuffer(const ParameterSpec& spec, int rank,
                        std::span<const float> before,
                        std::span<const float> after,
                        std::span<const double> want);
 
  private:
-  const LocalStep& Local();
+  // Returns the step with the batch statistics that are not expected.
+  const NetworkStep& Other();
+  std::string OfOtherStatistics(const ParameterSpec& spec, int rank,
+                                std::span<const float> after,
+                                std::span<const double> want);
+
   // Whether `got` is nearer to the other gradient than that is to the right
   // one.
   bool Fits(std::span<const double> got, std::span<const double> other) const;
@@ -154,8 +177,9 @@ class StepCauses {
   const NetworkRun& run_;
   const int step_;
   const NetworkStep& want_;
+  const BatchStatistics statistics_;
   const StepInput in_;
-  std::optional<LocalStep> local_;
+  std::optional<NetworkStep> other_;
 };
 
 // How many times as far as float32 in plain loops (Rounding) the ranks may be
@@ -207,7 +231,13 @@ inline constexpr const char* kNetworkChecks[] = {
 // The last three compare with the float64 reference at the parameters and
 // buffers that the run itself is at, within kNetworkSpread * rounding, tensor
 // by tensor, in norm. So if all pass, the ranks' every step is one rank's.
-NetworkVerdicts CheckNetwork(const NetworkRun& run, const NetworkTrace& trace);
+//
+// If the statistics are to be local, the last three ask for the step of ranks
+// with local batch norm; RanksAgree leaves the buffers out; and Counts asks
+// that a rank with an empty share counts no batch.
+NetworkVerdicts CheckNetwork(
+    const NetworkRun& run, const NetworkTrace& trace,
+    BatchStatistics statistics = BatchStatistics::kGlobal);
 
 // The largest tolerance of a step, in parts of what kMost... lets it be.
 double WidestTolerance(const StepInput& in);

@@ -1,19 +1,20 @@
 // Every network on one rank computes what the float64 reference does. Every
 // network on 2, 3 and 4 ranks, with SyncBatchNorm where there is batch norm,
-// takes one rank's steps on the global batch, however it is dealt; with local
-// batch norm it does not. A rank that leaves a step out is found.
+// takes one rank's steps on the global batch, however it is dealt. With local
+// batch norm it takes the step of ranks that each normalise their own share,
+// and not one rank's. A rank that leaves a step out is found.
 //
 // The reference is float64 at the run's own parameters (network_checks.h); what
 // float32 may differ by is what the same plain loops do in float32. This needs
 // steps in which no ReLU's input, nor the lead of a maximum, is zero but for
 // rounding: one order of additions would then let a gradient through where
 // another does not. The fixtures are such that none is, which is asserted:
-// every such number is kClearance times as far from zero as float32 errs in it.
+// every such number is kNetworkClearance times as far from zero as float32 errs
+// in it.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
-#include <ostream>
 #include <set>
 #include <string>
 #include <utility>
@@ -43,24 +44,11 @@
 
 namespace lockstep::conformance {
 
-// How a failing test shows its parameter.
-void PrintTo(const NetworkRun& run, std::ostream* out) {
-  *out << "deal " << absl::StrJoin(run.deal, ",");
-}
-
 namespace {
 
 using testing::AnyOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-constexpr double kClearance = 4;
-
-std::string NameOf(const TestedNetwork& tested) {
-  std::string name = tested.spec().substr(0, tested.spec().find(':'));
-  std::erase(name, '_');
-  return name;
-}
 
 class EveryNetworkTest : public testing::TestWithParam<const TestedNetwork*> {};
 
@@ -76,7 +64,7 @@ TEST_P(EveryNetworkTest, NoDerivativeIsInDoubtAndNoGradientNearZero) {
                           trace->ranks[0][step].running,
                           trace->first.samples[step]};
     const double clearance = Clearance(in);
-    EXPECT_GT(clearance, kClearance) << "step " << step;
+    EXPECT_GT(clearance, kNetworkClearance) << "step " << step;
     EXPECT_LT(WidestTolerance(in), 1) << "step " << step;
     RecordProperty(absl::StrCat("clearance_", step), absl::StrCat(clearance));
     const auto norms =
@@ -228,19 +216,13 @@ TEST_P(EveryNetworkTest, OutputsAreTheReferences) {
 
 INSTANTIATE_TEST_SUITE_P(Networks, EveryNetworkTest,
                          testing::ValuesIn(AllTestedNetworks()),
-                         [](const auto& info) { return NameOf(*info.param); });
-
-// "vitP4Deal0x3x5x0".
-std::string RunName(const testing::TestParamInfo<NetworkRun>& info) {
-  return absl::StrCat(NameOf(*info.param.tested), "P", info.param.world_size(),
-                      "Deal", absl::StrJoin(info.param.deal, "x"));
-}
+                         [](const auto& info) { return info.param->name(); });
 
 class NetworkEquivalenceTest : public testing::TestWithParam<NetworkRun> {};
 
 // Returns the claim of the network's family.
 std::string ClaimOf(const TestedNetwork& tested) {
-  const std::string name = NameOf(tested);
+  const std::string name = tested.name();
   if (&tested == &TestedResNet()) return "resnet_steps";
   if (name.starts_with("resnet")) return "torchvision_resnet_steps";
   return name.starts_with("vit") ? "vit_steps" : "lenet_steps";
@@ -257,13 +239,9 @@ TEST_P(NetworkEquivalenceTest, StepsAreOneRanks) {
 // Every network on 2, 3 and 4 ranks, whose shares of the batch are even (as far
 // as they can be), uneven, or none for some rank. OneRankPasses has one rank.
 std::vector<NetworkRun> RankMatrix() {
-  const std::vector<int64_t> shares[][3] = {
-      {{4, 4}, {7, 1}, {0, 8}},
-      {{3, 3, 2}, {1, 5, 2}, {3, 5, 0}},
-      {{2, 2, 2, 2}, {1, 4, 1, 2}, {3, 0, 5, 0}}};
   std::vector<NetworkRun> runs;
   for (const TestedNetwork* tested : AllTestedNetworks()) {
-    for (const auto& [even, uneven, empty] : shares) {
+    for (const auto& [even, uneven, empty] : NetworkDeals()) {
       // Each gradient of four ranks travels by itself in two of three runs.
       const int64_t bucket_bytes = even.size() == 4 ? 1 : 0;
       const int steps = std::min(2, tested->steps());
@@ -283,7 +261,8 @@ std::vector<NetworkRun> RankMatrix() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, NetworkEquivalenceTest,
-                         testing::ValuesIn(RankMatrix()), RunName);
+                         testing::ValuesIn(RankMatrix()),
+                         [](const auto& info) { return info.param.name(); });
 
 TEST(NetworkProcessesTest, HaveTheBitsOfThreads) {
   NetworkRun run = {.deal = {3, 5}, .steps = 2};
@@ -377,34 +356,6 @@ TEST(LeftOutShortcutTest, IsNamedInNetworksWithBatchNormToo) {
         HasSubstr(absl::StrCat("over the shortcut into ", name, " is")));
   }
 }
-
-class LocalBatchNormTest : public testing::TestWithParam<NetworkRun> {};
-
-TEST_P(LocalBatchNormTest, IsRejectedByItsName) {
-  const auto trace = RunNetwork(GetParam(), Mutation());
-  ASSERT_THAT(trace, IsOk());
-  auto verdicts = CheckNetwork(GetParam(), *trace).checks;
-  const auto rejects = [](const std::string& what) {
-    return StatusIs(absl::StatusCode::kDataLoss, HasSubstr(what));
-  };
-  EXPECT_THAT(verdicts["RanksAgree"],
-              rejects("disagree on the running statistics: 1.running_mean"));
-  EXPECT_THAT(verdicts["Buffers"],
-              rejects("those of the rank's own batch: local batch norm?"));
-  EXPECT_THAT(verdicts["Gradients"],
-              rejects("those of each rank's own batch: local batch norm?"));
-  EXPECT_THAT(verdicts["Loss"], rejects("the losses add up to"));
-  for (const char* check : {"SameStart", "Updates", "Counts"}) {
-    EXPECT_THAT(verdicts[check], IsOk()) << check;
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Ranks, LocalBatchNormTest,
-    testing::Values(NetworkRun{.deal = {4, 4}, .steps = 1, .sync_bn = false},
-                    NetworkRun{
-                        .deal = {2, 2, 2, 2}, .steps = 1, .sync_bn = false}),
-    RunName);
 
 TEST(SkippedStepTest, EndsEveryRankWithinTheDeadline) {
   const NetworkRun run = {

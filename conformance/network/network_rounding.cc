@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <map>
+#include <memory>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -72,15 +73,140 @@ struct ReferencePass {
   const NetworkReference<T> pass;
 };
 
-double MeanOf(const StepInput& in) {
-  return 1.0 / static_cast<double>(in.samples.size());
+// The passes over a step's batch: one rank's, or one for each rank with local
+// batch norm. Borrows the input.
+template <typename T>
+class StepPasses {
+ public:
+  explicit StepPasses(const StepInput& in, bool is_reversed = false)
+      : in_(in), is_reversed_(is_reversed) {
+    const std::vector<int64_t> whole = {in.samples.size()};
+    int64_t begin = 0;
+    for (const int64_t count :
+         in.local_deal.empty() ? std::span(whole) : in.local_deal) {
+      IndexOrder order = IdentityOf(count);
+      for (int64_t& number : order) number += begin;
+      begin += count;
+      if (is_reversed) std::ranges::reverse(order);
+      passes_.push_back(
+          count == 0 ? nullptr : std::make_unique<ReferencePass<T>>(in, order));
+    }
+  }
+
+  // The passes; null for an empty share.
+  const std::vector<std::unique_ptr<ReferencePass<T>>>& passes() const {
+    return passes_;
+  }
+
+  // Returns the losses by sample, in the batch's order.
+  std::vector<T> Losses() const {
+    std::vector<T> losses(in_.samples.size());
+    for (const auto& own : passes_) {
+      if (own == nullptr) continue;
+      for (size_t i = 0; i < own->numbers.size(); ++i) {
+        losses[own->numbers[i]] = own->pass.losses[i];
+      }
+    }
+    return losses;
+  }
+
+  T LossSum() const {
+    T sum = 0;
+    for (const auto& own : passes_) sum += own ? own->pass.loss_sum : 0;
+    return sum;
+  }
+
+  // Returns the gradient of the losses' sum with these scales, by sample in the
+  // batch's order.
+  std::vector<T> Gradient(std::span<const double> scales,
+                          const Consumer* left_out = nullptr) const {
+    std::vector<T> sum(in_.parameters.size());
+    for (size_t i = 0; i < passes_.size(); ++i) {
+      const auto& own = passes_[is_reversed_ ? passes_.size() - 1 - i : i];
+      if (own == nullptr) continue;
+      std::vector<double> picked;
+      for (const int64_t number : own->numbers) {
+        picked.push_back(scales[number]);
+      }
+      const std::vector<T> part = own->pass.Gradient(picked, left_out);
+      for (size_t j = 0; j < part.size(); ++j) sum[j] += part[j];
+    }
+    return sum;
+  }
+
+  std::vector<T> MeanGradient() const {
+    return Gradient(MeanScales(in_.samples.size()));
+  }
+
+  // Returns the running statistics after each pass.
+  std::vector<std::vector<T>> Running() const {
+    std::vector<std::vector<T>> running;
+    for (const auto& own : passes_) {
+      running.push_back(
+          own ? own->pass.running
+              : std::vector<T>(in_.running.begin(), in_.running.end()));
+    }
+    return running;
+  }
+
+  static std::vector<double> MeanScales(int64_t samples) {
+    return std::vector<double>(samples, 1.0 / static_cast<double>(samples));
+  }
+
+ private:
+  const StepInput& in_;
+  const bool is_reversed_;
+  std::vector<std::unique_ptr<ReferencePass<T>>> passes_;
+};
+
+NetworkStep StepOf(const StepPasses<double>& passes) {
+  return {passes.LossSum(), passes.MeanGradient(), passes.Running()};
+}
+
+double LossRounding(const std::vector<float>& rounded,
+                    const std::vector<double>& exact) {
+  double sum = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    sum += (rounded[i] - exact[i]) * (rounded[i] - exact[i]);
+  }
+  return std::sqrt(sum);
+}
+
+// Returns how far float32 comes from `exact`, whose step is `want`.
+Rounding RoundingOf(const StepInput& in, const StepPasses<double>& exact,
+                    const NetworkStep& want) {
+  const std::vector<double> losses = exact.Losses();
+  Rounding rounding;
+  rounding.running.resize(want.running.size());
+  for (const bool is_reversed : {false, true}) {
+    const StepPasses<float> rounded(in, is_reversed);
+    rounding.loss_sum =
+        std::max(rounding.loss_sum, LossRounding(rounded.Losses(), losses));
+    RaiseTo(rounding.gradients,
+            TensorDistances(in.tested.specs(), rounded.MeanGradient(),
+                            want.gradient));
+    const std::vector<std::vector<float>> running = rounded.Running();
+    for (size_t i = 0; i < running.size(); ++i) {
+      RaiseTo(rounding.running[i],
+              TensorDistances(in.tested.buffer_specs(), running[i],
+                              want.running[i]));
+    }
+  }
+  return rounding;
 }
 
 }  // namespace
 
+StepInput InputOf(const NetworkRun& run, const NetworkTrace& trace, int step,
+                  BatchStatistics statistics) {
+  StepInput in = {*run.tested, step, trace.first.parameters[step],
+                  trace.ranks[0][step].running, trace.first.samples[step]};
+  if (statistics == BatchStatistics::kLocal) in.local_deal = run.deal;
+  return in;
+}
+
 NetworkStep ReferenceStep(const StepInput& in) {
-  const ReferencePass<double> own(in, IdentityOf(in.samples.size()));
-  return {own.pass.loss_sum, own.pass.Gradient(MeanOf(in)), own.pass.running};
+  return StepOf(StepPasses<double>(in));
 }
 
 std::vector<double> MeanOfMeansGradient(const StepInput& in,
@@ -91,35 +217,13 @@ std::vector<double> MeanOfMeansGradient(const StepInput& in,
         1.0 / static_cast<double>(count) / static_cast<double>(deal.size());
     scales.insert(scales.end(), static_cast<size_t>(count), scale);
   }
-  return ReferencePass<double>(in, IdentityOf(in.samples.size()))
-      .pass.Gradient(scales);
+  return StepPasses<double>(in).Gradient(scales);
 }
 
 std::vector<double> LeftOutGradient(const StepInput& in,
                                     const Consumer& left_out) {
-  const std::vector<double> scales(in.samples.size(), MeanOf(in));
-  return ReferencePass<double>(in, IdentityOf(in.samples.size()))
-      .pass.Gradient(scales, &left_out);
-}
-
-LocalStep LocalReferenceStep(const StepInput& in,
-                             std::span<const int64_t> deal) {
-  LocalStep step{.gradient = std::vector<double>(in.parameters.size()),
-                 .running = {}};
-  int64_t begin = 0;
-  for (const int64_t count : deal) {
-    step.running.emplace_back(in.running.begin(), in.running.end());
-    if (count == 0) continue;
-    IndexOrder order = IdentityOf(count);
-    for (int64_t& number : order) number += begin;
-    begin += count;
-    const ReferencePass<double> own(in, order);
-    step.loss_sum += own.pass.loss_sum;
-    step.running.back() = own.pass.running;
-    const std::vector<double> part = own.pass.Gradient(MeanOf(in));
-    for (size_t i = 0; i < part.size(); ++i) step.gradient[i] += part[i];
-  }
-  return step;
+  return StepPasses<double>(in).Gradient(
+      StepPasses<double>::MeanScales(in.samples.size()), &left_out);
 }
 
 std::vector<double> TensorDistances(std::span<const ParameterSpec> specs,
@@ -134,58 +238,45 @@ std::vector<double> TensorNorms(std::span<const ParameterSpec> specs,
 }
 
 Rounding MeasureRounding(const StepInput& in) {
-  IndexOrder order = IdentityOf(in.samples.size());
-  const ReferencePass<double> exact(in, order);
-  const std::vector<double> gradient = exact.pass.Gradient(MeanOf(in));
-  Rounding rounding;
-  for (int turn = 0; turn < 2; ++turn) {
-    const ReferencePass<float> rounded(in, order);
-    double losses = 0;
-    for (size_t i = 0; i < order.size(); ++i) {
-      const double error = rounded.pass.losses[i] - exact.pass.losses[order[i]];
-      losses += error * error;
-    }
-    rounding.loss_sum = std::max(rounding.loss_sum, std::sqrt(losses));
-    RaiseTo(rounding.gradients,
-            TensorDistances(in.tested.specs(),
-                            rounded.pass.Gradient(MeanOf(in)), gradient));
-    RaiseTo(rounding.running,
-            TensorDistances(in.tested.buffer_specs(), rounded.pass.running,
-                            exact.pass.running));
-    std::ranges::reverse(order);
-  }
-  return rounding;
+  const StepPasses<double> exact(in);
+  return RoundingOf(in, exact, StepOf(exact));
 }
 
 const StepReference& ReferenceOf(const StepInput& in) {
   using Key = std::tuple<const TestedNetwork*, int, std::vector<float>,
-                         std::vector<float>>;
+                         std::vector<float>, std::vector<int64_t>>;
   static auto& cache = *new std::map<Key, StepReference>;
   Key key = {&in.tested,
              in.step,
              {in.parameters.begin(), in.parameters.end()},
-             {in.running.begin(), in.running.end()}};
+             {in.running.begin(), in.running.end()},
+             {in.local_deal.begin(), in.local_deal.end()}};
   const auto found = cache.find(key);
   if (found != cache.end()) return found->second;
   if (cache.size() > 16) cache.clear();
-  return cache[std::move(key)] = {ReferenceStep(in), MeasureRounding(in)};
+  const StepPasses<double> exact(in);
+  const NetworkStep want = StepOf(exact);
+  return cache[std::move(key)] = {want, RoundingOf(in, exact, want)};
 }
 
 double Clearance(const StepInput& in) {
-  const IndexOrder order = IdentityOf(in.samples.size());
-  const ReferencePass<double> exact(in, order);
-  const ReferencePass<float> rounded(in, order);
+  const StepPasses<double> exact(in);
+  const StepPasses<float> rounded(in);
   double clearance = std::numeric_limits<double>::infinity();
-  for (size_t at = 0; at < exact.pass.switches.size(); ++at) {
-    const std::vector<double>& z = exact.pass.switches[at];
-    const std::vector<float>& z_rounded = rounded.pass.switches[at];
-    double least = std::numeric_limits<double>::infinity();
-    double error = 0;
-    for (size_t i = 0; i < z.size(); ++i) {
-      least = std::min(least, std::abs(z[i]));
-      error = std::max(error, std::abs(z[i] - z_rounded[i]));
+  for (size_t i = 0; i < exact.passes().size(); ++i) {
+    if (exact.passes()[i] == nullptr) continue;
+    const auto& all_z = exact.passes()[i]->pass.switches;
+    const auto& all_rounded = rounded.passes()[i]->pass.switches;
+    for (size_t at = 0; at < all_z.size(); ++at) {
+      double least = std::numeric_limits<double>::infinity();
+      double error = 0;
+      for (size_t k = 0; k < all_z[at].size(); ++k) {
+        const double z = all_z[at][k];
+        least = std::min(least, std::abs(z));
+        error = std::max(error, std::abs(z - all_rounded[at][k]));
+      }
+      clearance = std::min(clearance, least / error);
     }
-    clearance = std::min(clearance, least / error);
   }
   return clearance;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <ostream>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/counter_random.h"
 #include "base/data_types.h"
 #include "base/slice.h"
@@ -145,6 +147,12 @@ TestedNetwork::TestedNetwork(std::string spec, const NetworkInput& input,
   }
 }
 
+std::string TestedNetwork::name() const {
+  std::string name = spec_.substr(0, spec_.find(':'));
+  std::erase(name, '_');
+  return name;
+}
+
 int TestedNetwork::IndexOf(const ParameterSpec& spec) const {
   return static_cast<int>(
       std::ranges::find(specs_, spec.name, &ParameterSpec::name) -
@@ -227,6 +235,21 @@ KeepMask MaskOf(int step) {
     return CounterRandom(kMaskSeed, step, sample, layer).Uniform(element) >=
            rate;
   };
+}
+
+std::string NetworkRun::name() const {
+  return absl::StrCat(tested->name(), "P", world_size(), "Deal",
+                      absl::StrJoin(deal, "x"));
+}
+
+void PrintTo(const NetworkRun& run, std::ostream* out) { *out << run.name(); }
+
+const std::vector<NetworkDeal>& NetworkDeals() {
+  static const auto& deals =
+      *new std::vector<NetworkDeal>{{{4, 4}, {7, 1}, {0, 8}},
+                                    {{3, 3, 2}, {1, 5, 2}, {3, 5, 0}},
+                                    {{2, 2, 2, 2}, {1, 4, 1, 2}, {3, 0, 5, 0}}};
+  return deals;
 }
 
 void FillNetworkStart(const TestedNetwork& tested, Model& model, int rank) {

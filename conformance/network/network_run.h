@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <ostream>
 #include <span>
 #include <string>
 #include <vector>
@@ -39,6 +40,8 @@ class TestedNetwork {
                 std::vector<uint32_t> batch_seeds);
 
   const std::string& spec() const { return spec_; }
+  // The network's name as tests' names have it: "resnet18d2l".
+  std::string name() const;
   const NetworkInput& input() const { return input_; }
   const Network& network() const { return network_; }
   int steps() const { return static_cast<int>(batch_seeds_.size()); }
@@ -105,7 +108,21 @@ struct NetworkRun {
   const TestedNetwork* tested = &TestedResNet();
 
   int world_size() const { return static_cast<int>(deal.size()); }
+  // "vitP4Deal3x0x5x0".
+  std::string name() const;
 };
+
+// Prints the name, for messages of tests.
+void PrintTo(const NetworkRun& run, std::ostream* out);
+
+// Three ways to deal the batch: as even as can be, uneven, and with an empty
+// share for some rank.
+struct NetworkDeal {
+  std::vector<int64_t> even, uneven, empty;
+};
+
+// Returns the shares of 2, 3 and 4 ranks.
+const std::vector<NetworkDeal>& NetworkDeals();
 
 // What a rank has at the start (moment 0) and after each step. Of what is
 // large, a digest of each tensor's bits.

@@ -228,11 +228,11 @@ absl::StatusOr<Expected> ReadExpected(double fault, const TestedNetwork& tested,
   expected.rounding = MeasureRounding(in);
   expected.rounding.loss_sum *= kNetworkSpread;
   Multiply(expected.rounding.gradients, kNetworkSpread);
-  Multiply(expected.rounding.running, kNetworkSpread);
+  Multiply(expected.rounding.running[0], kNetworkSpread);
   const std::vector<double> added =
       TensorDistances(tested.buffer_specs(), in.running, expected.step.running);
   for (size_t i = 0; i < added.size(); ++i) {
-    EXPECT_LT(expected.rounding.running[i], fault * added[i])
+    EXPECT_LT(expected.rounding.running[0][i], fault * added[i])
         << tested.buffer_specs()[i].name;
   }
   EXPECT_LT(expected.rounding.loss_sum,
@@ -265,7 +265,7 @@ absl::Status CheckStep(const TestedNetwork& tested,
                                         want.rounding.gradients, furthest));
   LOCKSTEP_RETURN_IF_ERROR(CheckTensors(tested.buffer_specs(), got.running,
                                         want.step.running,
-                                        want.rounding.running, furthest));
+                                        want.rounding.running[0], furthest));
   // The file holds the mean, in float32.
   const double bound =
       want.rounding.loss_sum / kSamples + want.step.loss * 0x1p-24;

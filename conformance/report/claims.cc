@@ -209,14 +209,20 @@ const std::vector<KnownClaim>& KnownClaims() {
        "is one rank's: gradients and loss.",
        kSpreads,
        {{"threads", kNetwork, f32, {2, 3, 4}}}},
+      {"local_batch_norm",
+       "A step of each network with batch norm, but without SyncBatchNorm, is "
+       "that of ranks that normalise their own shares: summed gradients and "
+       "loss, and each rank's own running statistics.",
+       kSpreads,
+       {{"threads", kNetwork, f32, {2, 3, 4}}}},
       {"resnet_bits",
        "ResNet-18 (in an ordinary run a quarter as wide) with SyncBatchNorm "
        "ends a step with the bits of threads.",
        kNoError,
        {{"processes", kNetwork, f32, {2}}}},
       {"resnet_trainer",
-       "The same through the trainer and its sampler (in an ordinary run a "
-       "quarter as wide).",
+       "Each step of ResNet-18 through the trainer and its sampler (in an "
+       "ordinary run a quarter as wide) is one rank's.",
        kSpreads,
        {{"threads", kNetwork, f32, {2, 4}}}},
   };
