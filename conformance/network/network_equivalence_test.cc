@@ -228,6 +228,13 @@ std::string ClaimOf(const TestedNetwork& tested) {
   return name.starts_with("vit") ? "vit_steps" : "lenet_steps";
 }
 
+// Returns the claim that processes have the bits of threads.
+std::string BitsClaimOf(const TestedNetwork& tested) {
+  if (&tested == &TestedResNet()) return "resnet_bits";
+  return tested.name().starts_with("resnet") ? "torchvision_resnet_bits"
+                                             : "vit_bits";
+}
+
 TEST_P(NetworkEquivalenceTest, StepsAreOneRanks) {
   ClaimRecorder recorder({ClaimOf(*GetParam().tested), "threads",
                           GetParam().world_size(), "float32"});
@@ -264,10 +271,15 @@ INSTANTIATE_TEST_SUITE_P(Ranks, NetworkEquivalenceTest,
                          testing::ValuesIn(RankMatrix()),
                          [](const auto& info) { return info.param.name(); });
 
-TEST(NetworkProcessesTest, HaveTheBitsOfThreads) {
-  NetworkRun run = {.deal = {3, 5}, .steps = 2};
+class NetworkProcessesTest
+    : public testing::TestWithParam<const TestedNetwork*> {};
+
+TEST_P(NetworkProcessesTest, HaveTheBitsOfThreads) {
+  NetworkRun run = {.deal = {3, 5},
+                    .steps = std::min(2, GetParam()->steps()),
+                    .tested = GetParam()};
   ClaimRecorder recorder(
-      {"resnet_bits", "processes", run.world_size(), "float32"});
+      {BitsClaimOf(*run.tested), "processes", run.world_size(), "float32"});
   // Before there are threads.
   run.ranks = RanksOf(Backend::kProcesses);
   const auto processes = RunNetwork(run, Mutation());
@@ -281,11 +293,17 @@ TEST(NetworkProcessesTest, HaveTheBitsOfThreads) {
         << rank;
   }
   recorder.AddExact();
-  const auto other =
-      RunNetwork({.deal = {5, 3}, .steps = run.steps}, Mutation());
+  run.deal = {5, 3};
+  const auto other = RunNetwork(run, Mutation());
   ASSERT_THAT(other, IsOk());
   EXPECT_NE(Fingerprint(processes->ranks[0]), Fingerprint(other->ranks[0]));
 }
+
+INSTANTIATE_TEST_SUITE_P(Networks, NetworkProcessesTest,
+                         testing::Values(&TestedResNet(),
+                                         &TestedTorchvisionResNet(),
+                                         &TestedVit()),
+                         [](const auto& info) { return info.param->name(); });
 
 // Describes a network's tensors and operations, one a line.
 std::vector<std::string> LinesOf(const Network& network) {
