@@ -45,8 +45,7 @@ class AlignedBuffer {
 };
 
 // N images of C channels; or N sequences of H positions (and W = 1) of C
-// values. Activations lie channels last: element (n, c, h, w) is at
-// ((n * H + h) * W + w) * C + c, without gaps.
+// values.
 struct Shape {
   int64_t n = 0;
   int64_t c = 0;
@@ -156,9 +155,10 @@ class Buffers {
   std::vector<int64_t> counters_;
 };
 
-// A micro-batch. Borrowed for the duration of a call.
+// A micro-batch. Borrowed for the duration of a call. Images lie channels last:
+// element (n, c, h, w) is at ((n * H + h) * W + w) * C + c, without gaps.
 struct Batch {
-  std::span<const float> images;    // Host [n, h, w, c]: channels last.
+  std::span<const float> images;    // Host [n, h, w, c].
   std::span<const int32_t> labels;  // Host [n], each in [0, classes).
 
   // Of images that are mixed of two: sample i's loss is shares[i] times that of

@@ -1,7 +1,6 @@
 #include "models/data/load_dataset.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -80,6 +79,9 @@ absl::StatusOr<DatasetParts> LoadIdx(const std::string& dir,
   return FirstOf(std::move(data.train), std::move(data.test), options);
 }
 
+// The most channels of a synthetic image.
+constexpr int64_t kMaxSyntheticChannels = 64;
+
 // Images that are made when they are read: of each class a pattern of 4 x 4
 // fields of one colour each, in noise of half their range. What a sample is
 // depends on the seed, the part and its index alone.
@@ -105,7 +107,8 @@ class SyntheticDataset final : public Dataset {
   absl::StatusOr<Image> Read(int64_t index) const override {
     constexpr int64_t kFields = 4;
     const CounterRandom pattern(seed_, kPatterns, label(index));
-    std::array<uint8_t, kFields * kFields * 3> fields;
+    const int64_t colors = std::max(shape_.channels, int64_t{3});
+    std::vector<uint8_t> fields(kFields * kFields * colors);
     for (size_t i = 0; i < fields.size(); ++i) {
       fields[i] = static_cast<uint8_t>(pattern.UniformInt(i, 128));
     }
@@ -121,7 +124,7 @@ class SyntheticDataset final : public Dataset {
           const size_t i = image.pixels.size();
           if (i % 8 == 0) bits = noise.Bits(i / 8);
           image.pixels.push_back(static_cast<uint8_t>(
-              fields[(row * kFields + column) * 3 + c] + (bits & 127)));
+              fields[(row * kFields + column) * colors + c] + (bits & 127)));
           bits >>= 8;
         }
       }
@@ -147,10 +150,8 @@ absl::StatusOr<DatasetParts> MakeSynthetic(const DatasetOptions& options) {
         "--image_size: ", shape.height, " x ", shape.width,
         ": sides must be at least 1, and pixels at most ", kMaxPixels));
   }
-  if (shape.channels != 1 && shape.channels != 3) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--in_channels: ", shape.channels, " is neither 1 nor 3"));
-  }
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckRange("--in_channels", shape.channels, 1, kMaxSyntheticChannels));
   constexpr int64_t kMany = int64_t{1} << 40;
   LOCKSTEP_ASSIGN_OR_RETURN(
       const int64_t train,

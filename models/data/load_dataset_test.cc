@@ -190,6 +190,23 @@ TEST(Cifar10Test, ReadsPlanesInOrder) {
   EXPECT_THAT(Labels(*data->test), ElementsAre(5, 6));
 }
 
+TEST(SyntheticTest, HasAnyNumberOfChannels) {
+  DatasetOptions options = {
+      .train_samples = 4, .test_samples = 1, .shape = {9, 14, 5}};
+  const auto data = LoadDataset("synthetic", "", options);
+  ASSERT_THAT(data, IsOk());
+  const auto image = data->train->Read(2);
+  ASSERT_THAT(image, IsOk());
+  EXPECT_EQ(image->shape(), (ImageShape{9, 14, 5}));
+  EXPECT_EQ(image->pixels.size(), size_t{9 * 14 * 5});
+  for (const int64_t channels : {0, 65}) {
+    options.shape.channels = channels;
+    EXPECT_THAT(LoadDataset("synthetic", "", options).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         testing::StartsWith("--in_channels: ")));
+  }
+}
+
 TEST(SyntheticTest, DependsOnTheSeedAndTheIndexAlone) {
   const DatasetOptions options = {.train_samples = 300,
                                   .test_samples = 100,

@@ -59,7 +59,7 @@ class Resizer {
   // use_vectors: false for tests of the code for processors without AVX2.
   explicit Resizer(bool use_vectors = true);
 
-  // Begins an image of 1 or 3 channels, and forgets what is left of another.
+  // Begins an image, and forgets what is left of another.
   // The weights are borrowed until Finish returns.
   // Memory: needed rows * across.count * channels bytes.
   void Begin(const AxisWeights& down, const AxisWeights& across,

@@ -66,6 +66,11 @@ absl::Status CheckNumbers(const TransformOptions& options) {
   return absl::OkStatus();
 }
 
+bool ChangesColors(const TransformOptions& options) {
+  return options.brightness > 0 || options.contrast > 0 ||
+         options.saturation > 0 || options.hue > 0;
+}
+
 absl::Status CheckChannelValues(absl::string_view what,
                                 std::span<const float> values, int64_t channels,
                                 bool is_std) {
@@ -78,6 +83,22 @@ absl::Status CheckChannelValues(absl::string_view what,
       return absl::InvalidArgumentError(absl::StrCat(
           what, " has ", value, ", must be ", is_std ? "positive" : "finite"));
     }
+  }
+  return absl::OkStatus();
+}
+
+// Images of one or three channels can become each other. Any other number must
+// be the data set's own.
+absl::Status CheckChannels(const TransformOptions& options, int64_t channels,
+                           const std::optional<ImageShape>& known) {
+  if (channels == 1 || channels == 3) return absl::OkStatus();
+  if (!known.has_value() || known->channels != channels) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("channels is ", channels, ", must be 1 or 3"));
+  }
+  if (ChangesColors(options)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "jitter needs images of 1 or 3 channels, not of ", channels));
   }
   return absl::OkStatus();
 }
@@ -129,10 +150,7 @@ absl::StatusOr<Transform> Transform::Create(const TransformOptions& options,
   LOCKSTEP_RETURN_IF_ERROR(InRange(
       "crop's padding", static_cast<double>(options.crop_padding.value_or(0)),
       0, static_cast<double>(std::min(shape.height, shape.width) - 1)));
-  if (shape.channels != 1 && shape.channels != 3) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("channels is ", shape.channels, ", must be 1 or 3"));
-  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckChannels(options, shape.channels, known));
   LOCKSTEP_RETURN_IF_ERROR(
       CheckChannelValues("mean", options.mean, shape.channels, false));
   LOCKSTEP_RETURN_IF_ERROR(
@@ -143,8 +161,7 @@ absl::StatusOr<Transform> Transform::Create(const TransformOptions& options,
 Transform::Transform(const TransformOptions& options, const ImageShape& shape)
     : options_(options),
       shape_(shape),
-      changes_colors_(options.brightness > 0 || options.contrast > 0 ||
-                      options.saturation > 0 || options.hue > 0),
+      changes_colors_(ChangesColors(options)),
       values_(shape.channels) {
   for (int64_t c = 0; c < shape.channels; ++c) {
     const float mean = ValueOf(options.mean, c, 0);
@@ -167,6 +184,10 @@ void Transform::WriteRow(const uint8_t* bytes, int64_t channels, int64_t count,
       to[0] = values[bytes[0]];
       to[1] = values_[1][bytes[green]];
       to[2] = values_[2][bytes[blue]];
+    }
+  } else if (shape_.channels > 1) {
+    for (int64_t x = 0; x < count; ++x, bytes += channels, to += step) {
+      for (int64_t c = 0; c < channels; ++c) to[c] = values_[c][bytes[c]];
     }
   } else if (channels == 3) {
     for (int64_t x = 0; x < count; ++x, bytes += 3, to += step) {

@@ -232,6 +232,33 @@ TEST(TorchvisionTest, NormalizesToTheSameFloats) {
   }
 }
 
+// Images of five channels keep them, and have no colours to change.
+TEST(TransformTest, TakesTheDataSetsOwnChannels) {
+  const ImageShape shape = {3, 4, 5};
+  const MemoryDataset dataset = NoiseDataset(shape);
+  const Bytes bytes = Noise(shape.size());
+  for (const double flip : {0.0, 1.0}) {
+    TransformOptions options;
+    options.flip = flip;
+    const std::vector<float> got =
+        LoadOne(MakeTransform(options, dataset), dataset, {0, 0, 0});
+    for (int64_t i = 0; i < shape.size(); ++i) {
+      const int64_t x = i / shape.channels % shape.width;
+      const int64_t from =
+          flip > 0 ? i + (shape.width - 1 - 2 * x) * shape.channels : i;
+      EXPECT_EQ(got[i], static_cast<float>(bytes[from]) / 255.0f) << i;
+    }
+  }
+  TransformOptions colors;
+  colors.hue = 0.1f;
+  EXPECT_THAT(Transform::Create(colors, dataset).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("jitter needs images of 1 or 3 channels")));
+  EXPECT_THAT(Transform::Create({.channels = 2}, dataset).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("channels is 2, must be 1 or 3")));
+}
+
 // Every part of small resizes, which reads no more than it says.
 TEST(ResizerTest, PartsArePartsOfTheWhole) {
   constexpr int64_t kWidth = 4;

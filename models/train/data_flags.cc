@@ -28,7 +28,7 @@ ABSL_FLAG(std::string, image_size, "",
           "them as they are, the default where all have one size; else 224");
 ABSL_FLAG(int64_t, in_channels, 0,
           "1 or 3: what images are converted to; 0: as the data set has them, "
-          "3 for image files");
+          "3 for image files. synthetic: 1 to 64");
 ABSL_FLAG(std::string, augment, "none",
           "what becomes of images that are trained on, separated by commas:\n"
           "none, standard (resized_crop,flip), resized_crop[:MIN[:MAX]], "
@@ -64,8 +64,9 @@ absl::Status ReadTransform(const std::string& dataset,
   LOCKSTEP_RETURN_IF_ERROR(
       OfFlag("image_size", size, ParseImageSize(size, transform)));
   transform.channels = absl::GetFlag(FLAGS_in_channels);
-  if (transform.channels != 0 && transform.channels != 1 &&
-      transform.channels != 3) {
+  // The synthetic data set makes images of as many channels as it is asked for.
+  if (dataset != "synthetic" && transform.channels != 0 &&
+      transform.channels != 1 && transform.channels != 3) {
     return FlagError("in_channels", transform.channels, "must be 0, 1 or 3");
   }
   const std::string mean = absl::GetFlag(FLAGS_mean);

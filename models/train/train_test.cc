@@ -382,6 +382,8 @@ TEST_F(TrainTest, TrainsEveryKindOfNetworkOnSyntheticImages) {
        "--sync_bn"},
       {"--model=vit:patch=4,depth=2,width=16,heads=2,dropout=0.1",
        "--image_size=12x20", "--channels=1"},
+      {"--model=resnet18_d2l:width=4", "--image_size=11x8", "--in_channels=5",
+       "--augment=crop,flip"},
       {"--model=mlp:width=16", "--image_size=9x7"}};
   for (Flags flags : networks) {
     flags.insert(flags.end(),
