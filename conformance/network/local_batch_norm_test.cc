@@ -33,7 +33,9 @@ uint32_t LocalBatchSeed(const std::string& name) {
   if (name == "resnet18d2l") return 2;
   if (name == "lenetbn") return 3;
   if (name == "resnet18") return 4;
-  return name == "resnet34" ? 25 : 73;
+  if (name == "resnet34") return 25;
+  EXPECT_EQ(name, "resnet50") << "no seed is known for " << name;
+  return 73;
 }
 
 // Returns the networks with batch norm. The chapter's ResNet-18 is a quarter as

@@ -1,8 +1,7 @@
 // Every network on one rank computes what the float64 reference does. Every
 // network on 2, 3 and 4 ranks, with SyncBatchNorm where there is batch norm,
-// takes one rank's steps on the global batch, however it is dealt. With local
-// batch norm it takes the step of ranks that each normalise their own share,
-// and not one rank's. A rank that leaves a step out is found.
+// takes one rank's steps on the global batch, however it is dealt. A rank that
+// leaves a step out is found. local_batch_norm_test.cc has local batch norm.
 //
 // The reference is float64 at the run's own parameters (network_checks.h); what
 // float32 may differ by is what the same plain loops do in float32. This needs
@@ -225,7 +224,10 @@ std::string ClaimOf(const TestedNetwork& tested) {
   const std::string name = tested.name();
   if (&tested == &TestedResNet()) return "resnet_steps";
   if (name.starts_with("resnet")) return "torchvision_resnet_steps";
-  return name.starts_with("vit") ? "vit_steps" : "lenet_steps";
+  if (name.starts_with("vit")) return "vit_steps";
+  EXPECT_TRUE(name.starts_with("lenet") || name.starts_with("mlp"))
+      << "no claim says anything of " << name;
+  return "lenet_steps";
 }
 
 // Returns the claim that processes have the bits of threads.

@@ -298,7 +298,11 @@ std::string NoteOf(const Part& train, const Part& test, ExportFormat format) {
                         "' has images for testing alone, and "
                         "--dataset=image_folder refuses that");
   }
-  return "";
+  const auto missing = std::ranges::count(has, false);
+  if (missing == 0) return "";
+  return absl::StrCat(missing, " of ", classes,
+                      " classes have no image, and --dataset=image_folder "
+                      "numbers the others from 0");
 }
 
 }  // namespace

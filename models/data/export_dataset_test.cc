@@ -248,7 +248,7 @@ TEST(ExportTest, ResizesFilesOfManySizes) {
   }
 }
 
-// Issue 33: Fashion-MNIST as a folder of photos.
+// Fashion-MNIST as a folder of photos.
 TEST(ExportTest, WritesPhotos) {
   const std::string dir = MakeIdx();
   ExpectExported(absl::StrCat(
@@ -272,6 +272,16 @@ TEST(ExportTest, NotesClassesThatTrainLacks) {
               IsOk());
   const CommandOutcome folder = RunCommand(kExport + flags + "/folder", 60);
   EXPECT_THAT(folder.output, HasSubstr("images for testing alone"));
+  // Classes without any image.
+  const std::string two = absl::StrCat(
+      kExport, " --dataset=synthetic --image_size=4 --num_classes=2 --limit=40",
+      " --format=image_list --out=", dir, "/two");
+  EXPECT_EQ(RunCommand(two, 60).exit_status, 0);
+  const CommandOutcome five = RunCommand(
+      absl::StrCat(kExport, " --dataset=image_list --num_classes=5 --data_dir=",
+                   dir, "/two --out=", dir, "/five"),
+      60);
+  EXPECT_THAT(five.output, HasSubstr("3 of 5 classes have no image"));
 }
 
 // The names of the folder's files and folders.

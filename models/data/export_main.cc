@@ -97,10 +97,13 @@ leaves nothing behind.
 volatile sig_atomic_t interrupted = 0;
 
 // From now on signals end the export in good order, so that the temporary
-// folder is removed.
+// folder is removed. A signal that is ignored, as by nohup, stays so.
 void CatchSignals() {
-  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) {
+  for (const int signal : {SIGHUP, SIGINT, SIGPIPE, SIGTERM}) {
     struct sigaction action = {};
+    sigaction(signal, nullptr, &action);
+    if (action.sa_handler == SIG_IGN) continue;
+    action = {};
     action.sa_handler = [](int) { interrupted = 1; };
     sigaction(signal, &action, nullptr);
   }

@@ -91,10 +91,17 @@ absl::Status CheckChannelValues(absl::string_view what,
 // be the data set's own.
 absl::Status CheckChannels(const TransformOptions& options, int64_t channels,
                            const std::optional<ImageShape>& known) {
-  if (channels == 1 || channels == 3) return absl::OkStatus();
+  const auto has_colors = [](int64_t n) { return n == 1 || n == 3; };
+  if (has_colors(channels) &&
+      (!known.has_value() || has_colors(known->channels))) {
+    return absl::OkStatus();
+  }
   if (!known.has_value() || known->channels != channels) {
     return absl::InvalidArgumentError(
-        absl::StrCat("channels is ", channels, ", must be 1 or 3"));
+        absl::StrCat("channels is ", channels, ", must be ",
+                     known.has_value() && !has_colors(known->channels)
+                         ? absl::StrCat("the data set's ", known->channels)
+                         : "1 or 3"));
   }
   if (ChangesColors(options)) {
     return absl::InvalidArgumentError(absl::StrCat(

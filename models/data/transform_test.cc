@@ -254,9 +254,17 @@ TEST(TransformTest, TakesTheDataSetsOwnChannels) {
   EXPECT_THAT(Transform::Create(colors, dataset).status(),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("jitter needs images of 1 or 3 channels")));
-  EXPECT_THAT(Transform::Create({.channels = 2}, dataset).status(),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("channels is 2, must be 1 or 3")));
+  for (const int64_t channels : {1, 2, 3}) {
+    EXPECT_THAT(
+        Transform::Create({.channels = channels}, dataset).status(),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 HasSubstr(absl::StrCat("channels is ", channels,
+                                        ", must be the data set's 5"))));
+  }
+  EXPECT_THAT(
+      Transform::Create({.channels = 2}, NoiseDataset({3, 4, 3})).status(),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("channels is 2, must be 1 or 3")));
 }
 
 // Every part of small resizes, which reads no more than it says.
@@ -554,7 +562,7 @@ TEST(TransformOptionsTest, NamesTheFieldAtFault) {
   for (const auto& [mean, std, message] :
        {std::tuple("imagenet", "", "'imagenet' must be said of mean and std"),
         {"0.1,b,1", "", "'b' is not a number"},
-        {"", "1,2", "'1,2' must be 1 or 3"}}) {
+        {"", "1,x", "'x' is not a number"}}) {
     EXPECT_THAT(
         ParseMeanAndStd(mean, std, options),
         StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(message)));

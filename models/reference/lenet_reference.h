@@ -13,8 +13,7 @@
 namespace lockstep {
 
 // W1 [20,1,3,3], b1 [20], W2 [50,20,5,5], b2 [50], W3 [800,128], b3 [128],
-// W4 [128,10], b4 [10], in this order, as models/networks/networks.h lays them
-// out.
+// W4 [128,10], b4 [10], in this order, as models/networks/lenet.cc has them.
 inline constexpr int64_t kLeNetParameters =
     180 + 20 + 25000 + 50 + 102400 + 128 + 1280 + 10;
 inline constexpr int64_t kLeNetPixels = 28 * 28;

@@ -379,8 +379,8 @@ struct Pass {
     return dx;
   }
 
-  // inner: by how much it exceeds the
-  // next, where both are not zero.
+  // Keeps in `inner` by how much each maximum exceeds the next, where both are
+  // not zero.
   Plane<T> ForwardMaximum(const PoolOp& op, const Call& call) {
     const Plane<T>& x = In(call);
     Plane<T> y(OutShape(call));
@@ -626,7 +626,7 @@ struct Pass {
   Plane<T> Forward(const FirstPositionOp&, const Call& call, std::vector<T>&) {
     const Plane<T>& x = In(call);
     Plane<T> y(OutShape(call));
-    const int64_t row = x.shape.size() / x.shape.n;
+    const int64_t row = x.shape.h * x.shape.w * x.shape.c;
     for (int64_t at = 0; at < y.shape.size(); ++at) {
       y.v[at] = x.v[at / x.shape.c * row + at % x.shape.c];
     }
@@ -635,7 +635,7 @@ struct Pass {
   std::vector<Plane<T>> Backward(const FirstPositionOp&, const Call& call,
                                  Plane<T> dy, std::vector<T>&) const {
     Plane<T> dx(In(call).shape);
-    const int64_t row = dx.shape.size() / dx.shape.n;
+    const int64_t row = dx.shape.h * dx.shape.w * dx.shape.c;
     for (int64_t at = 0; at < dy.shape.size(); ++at) {
       dx.v[at / dy.shape.c * row + at % dy.shape.c] = dy.v[at];
     }
@@ -643,7 +643,7 @@ struct Pass {
   }
 
   Plane<T> Masked(const DropoutOp& op, Plane<T> x) const {
-    const int64_t row = x.shape.size() / x.shape.n;
+    const int64_t row = x.shape.h * x.shape.w * x.shape.c;
     for (int64_t at = 0; at < x.shape.size(); ++at) {
       x.v[at] *= static_cast<T>(Kept(op.layer, op.rate, at / row, at % row));
     }
@@ -658,7 +658,7 @@ struct Pass {
   }
 
   Plane<T> Branch(const AddOp& op, Plane<T> x) const {
-    const int64_t row = x.shape.size() / x.shape.n;
+    const int64_t row = x.shape.h * x.shape.w * x.shape.c;
     for (int64_t at = 0; at < x.shape.size(); ++at) {
       x.v[at] *= static_cast<T>(Kept(op.layer, op.drop_path, at / row, 0));
     }

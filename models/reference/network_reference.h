@@ -47,13 +47,13 @@ class NetworkReference {
  public:
   // parameters, running: flat, as CreateParameters(network).values() and
   // CreateBuffers(network).floats() lay them out. The network, the parameters
-  // and the batch's spans are borrowed while this object lives. batch: at least
-  // one sample; in training, at least two values per channel of a batch norm.
-  // keep: null if all elements are kept. world_size: as BoundedReference has
-  // it. sum_over_ranks: null if every rank has batch statistics of its own;
-  // otherwise batch norm takes those of all ranks (SyncBatchNorm), and the
-  // batch of a rank may be empty. Gradients are never summed over ranks. Cost:
-  // some 2 GFLOP/s in float64, twice as many FLOPs for Gradient.
+  // and the batch's spans are borrowed while this object lives. batch: may
+  // be empty in training, where it is a rank's share; a batch norm needs at
+  // least two values per channel, or none. keep: null if all elements are kept.
+  // world_size: as BoundedReference has it. sum_over_ranks: null if every rank
+  // has batch statistics of its own; otherwise batch norm takes those of all
+  // ranks (SyncBatchNorm). Gradients are never summed over ranks. Cost: some 2
+  // GFLOP/s in float64, twice as many FLOPs for Gradient.
   NetworkReference(const Network& network, std::span<const T> parameters,
                    std::span<const T> running, const Batch& batch,
                    bool training, KeepMask keep = nullptr, int world_size = 1,

@@ -42,8 +42,9 @@ ABSL_FLAG(std::string, image_size, "0",
 ABSL_FLAG(int64_t, in_channels, 0,
           "how many channels the images must have; 0: any number");
 ABSL_FLAG(std::string, dtype, "float32",
-          "float32, or float64: computed in plain loops, a hundred times "
-          "slower, for comparisons");
+          "float32, or float64: computed in plain loops on one thread of each "
+          "rank, a hundred times slower, for comparisons; ranks that wait for "
+          "a busy one may need a larger --timeout_s");
 ABSL_FLAG(std::string, out, "",
           "receives every parameter's gradient and every buffer of rank 0, as "
           "it is after the step, under the same names, and loss: [1]; floats "
@@ -135,7 +136,7 @@ absl::Status ComputeAndWrite() {
                             Path("batch", absl::GetFlag(FLAGS_batch)));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string out_path,
                             Path("out", absl::GetFlag(FLAGS_out)));
-  // Before minutes are spent on what nothing would be left of.
+  // Checked first, since the step may take minutes.
   LOCKSTEP_RETURN_IF_ERROR(CheckReplaceable(out_path));
   LOCKSTEP_ASSIGN_OR_RETURN(const SafetensorsFile weights, Read(weights_path));
   LOCKSTEP_ASSIGN_OR_RETURN(const SafetensorsFile batch, Read(batch_path));

@@ -385,7 +385,8 @@ double LargestDifference(const NamedTensor& a, const NamedTensor& b) {
   if (x.empty() || x.size() != y.size()) return NAN;
   double largest = 0;
   for (size_t i = 0; i < x.size(); ++i) {
-    largest = std::max(largest, std::abs(x[i] - y[i]));
+    const double difference = std::abs(x[i] - y[i]);
+    if (!(difference <= largest)) largest = difference;  // A NaN stays.
   }
   return largest;
 }
@@ -393,6 +394,7 @@ double LargestDifference(const NamedTensor& a, const NamedTensor& b) {
 double LargestValue(const NamedTensors& tensors) {
   double largest = 0;
   for (const auto& [name, tensor] : tensors) {
+    if (tensor.type != DataType::kFloat64) continue;
     for (const double value : tensor.Values<double>()) {
       largest = std::max(largest, std::abs(value));
     }
@@ -400,9 +402,11 @@ double LargestValue(const NamedTensors& tensors) {
   return largest;
 }
 
-// Ranks add in another order than one rank does. Here each gradient is a sum of
-// fewer than 2^14 terms, whose absolute values add up to less than 2^10 times
-// the largest value of any tensor, so 2^(14 + 10 - 53) times that is a bound.
+// How far ranks may be from one rank, over the largest value of any tensor.
+// Ranks add in another order, which moves a sum of n terms by n 2^-53 of the
+// terms' absolute sum, and later layers pass that on. No network here has sums
+// of more than 2^14 terms; the other 2^10 are room for cancellation and layers.
+// The control shows that a wrong step is 10^5 times further away.
 constexpr double kOrderInFloat64 = 0x1p-29;
 
 TEST(Float64GradientsTest, RanksComputeWhatOneRankComputes) {
@@ -436,6 +440,10 @@ TEST(Float64GradientsTest, RanksComputeWhatOneRankComputes) {
   EXPECT_GT(LargestDifference(one.at("W2"), local.at("W2")), 1e5 * bound);
 }
 
+// A share of a gradient's norm: far above what float32 does to these networks,
+// some 1e-6, and far below what other masks do (MasksGoBySampleOnEveryRank).
+constexpr double kNearFloat32 = 1e-4;
+
 // In a step with masks, float32 is near float64 only if both draw the same.
 TEST(Float64GradientsTest, AreNearThoseInFloat32) {
   for (const std::string spec :
@@ -458,9 +466,40 @@ TEST(Float64GradientsTest, AreNearThoseInFloat32) {
           Distance(Narrow(tensor), narrow.at(name).Values<float>()), 2);
       norm += std::pow(Norm(Narrow(tensor)), 2);
     }
-    // conformance/network derives bounds; a wrong mask is off by a tenth.
-    EXPECT_LE(std::sqrt(difference / norm), 1e-4) << spec;
+    // conformance/network derives bounds; this tells types and masks apart.
+    EXPECT_LE(std::sqrt(difference / norm), kNearFloat32) << spec;
   }
+}
+
+// Samples keep their masks and their places on every rank, also where a rank
+// has no sample.
+TEST(Float64GradientsTest, MasksGoBySampleOnEveryRank) {
+  const std::string spec =
+      "vit:depth=2,width=16,heads=2,dropout=0.25,attention_dropout=0.25,"
+      "drop_path=0.25";
+  const Safetensors weights = WeightsOf(*MakeModel(spec));
+  const Safetensors batch = RandomBatch(kImages);
+  GradientsOptions options = {.model = spec, .dtype = DataType::kFloat64};
+  const NamedTensors one = Compute(options, weights, batch);
+  const double bound = kOrderInFloat64 * LargestValue(one);
+  for (const int world_size : {2, 4, 7}) {  // Of four and seven, one has none.
+    options.world_size = world_size;
+    const NamedTensors ranks = Compute(options, weights, batch);
+    ASSERT_EQ(ranks.size(), one.size());
+    for (const auto& [name, tensor] : one) {
+      EXPECT_LE(LargestDifference(tensor, ranks.at(name)), bound)
+          << name << " at " << world_size;
+    }
+  }
+  // The control: the samples in other places have other masks.
+  std::vector<int64_t> order(kImages);
+  std::iota(order.begin(), order.end(), 0);
+  std::swap(order[0], order[3]);
+  options.world_size = 1;
+  const NamedTensors moved = Compute(options, weights, Reordered(batch, order));
+  EXPECT_GT(LargestDifference(one.at("head.weight"), moved.at("head.weight")),
+            1e-2 * LargestValue({{"", one.at("head.weight")}}));
+  EXPECT_GT(1e-2, kNearFloat32);
 }
 
 // Weights in float64 are not rounded to float32 first.

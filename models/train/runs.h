@@ -179,9 +179,9 @@ struct GradientsOptions {
   int64_t in_channels = 0;
   int64_t image_height = 0;
   int64_t image_width = 0;
-  int world_size = 1;  // Ranks, which are threads of this process.
-  int threads_per_rank = 1;
-  bool sync_bn = false;  // Batch norm over the batches of all ranks.
+  int world_size = 1;        // Ranks, which are threads of this process.
+  int threads_per_rank = 1;  // In float32; float64 has one.
+  bool sync_bn = false;      // Batch norm over the batches of all ranks.
   GroupOptions group = {};
 };
 
@@ -193,9 +193,9 @@ struct SafetensorsFile {
 
 // Computes one step. weights: every parameter and buffer of the model
 // (LoadTensors); for a step in float64, floats may be float64 too. batch:
-// "images" float32 [n, c, h, w] of the model's size and "labels" int64 [n], n
-// >= 1; its other tensors are ignored. Ranks take blocks of the batch as d2l's
-// split_batch cuts it, which are empty on some if n is small.
+// "images" float32 [n, c, h, w] of a size that the model takes, and "labels"
+// int64 [n], n >= 1; its other tensors are ignored. Ranks take blocks of the
+// batch as d2l's split_batch cuts it, which are empty on some if n is small.
 //
 // Returns the gradient of the mean loss over the whole batch for each parameter
 // under its name, each buffer of rank 0 after the step under its name, and that
@@ -203,8 +203,9 @@ struct SafetensorsFile {
 // bits.
 //
 // Errors: kInvalidArgument, with the file and the tensor, for what does not fit
-// the above, for an unknown model, and for sync_bn with a model that has no
-// batch norm; the model's.
+// the above; beginning with --model, --num_classes, --in_channels or
+// --image_size for an unknown model and for sizes that do not fit the files;
+// for sync_bn with a model that has no batch norm; the model's.
 absl::StatusOr<Safetensors> ComputeGradients(const GradientsOptions& options,
                                              const SafetensorsFile& weights,
                                              const SafetensorsFile& batch);
