@@ -97,7 +97,7 @@ absl::StatusOr<std::vector<StepCase>> CasesOf(const StepSettings& settings) {
     }
     StepCase one = {.spec = spec,
                     .batch = entry->benchmark_batch,
-                    .input = *BenchmarkInput(spec)};
+                    .input = entry->benchmark_input()};
     if (settings.batch > 0) one.batch = settings.batch;
     if (settings.channels > 0) one.input.channels = settings.channels;
     if (settings.image_size > 0) {

@@ -455,7 +455,7 @@ void AddGpuBars(const SyncBnReport& report, report::Document& document) {
   if (!report.layers.empty()) document.no_bars = why_not;
 }
 
-// Of resnet18_d2l's shapes, forward and backward.
+// Adds the bars, which are for resnet18_d2l's shapes, forward and backward.
 void AddBars(const SyncBnReport& report, report::Document& document) {
   const std::string why_not = WhyNoBar(report);
   for (const LayerReport& layer : report.layers) {

@@ -37,9 +37,7 @@ int64_t Bytes(double bytes) {
 int64_t ParameterCount(const Network& network) {
   int64_t count = 0;
   for (const TensorDescription& parameter : network.parameters()) {
-    int64_t elements = 1;
-    for (const int64_t size : parameter.shape) elements *= size;
-    count += elements;
+    count += parameter.size();
   }
   return count;
 }
@@ -62,11 +60,12 @@ absl::StatusOr<TrainedNetwork> ParseTrainedNetwork(const NetworkFlags& flags) {
   if (flags.network.empty()) {
     return FlagError("network", "", "must be a network, or none");
   }
-  const absl::StatusOr<NetworkInput> usual = BenchmarkInput(flags.network);
-  if (!usual.ok()) {
-    return FlagError("network", flags.network, usual.status().message());
+  const absl::StatusOr<NetworkEntry> entry = EntryOf(flags.network);
+  if (!entry.ok()) {
+    return FlagError("network", flags.network, entry.status().message());
   }
-  TrainedNetwork trained = {.spec = flags.network, .input = *usual};
+  TrainedNetwork trained = {.spec = flags.network,
+                            .input = entry->benchmark_input()};
   NetworkInput& input = trained.input;
   if (size.height > 0) {
     input.height = size.height;

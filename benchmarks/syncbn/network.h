@@ -23,7 +23,7 @@ struct TrainedNetwork {
 };
 
 // The values of --network, --image_size, --in_channels and --num_classes. A
-// size that is empty or 0 is BenchmarkInput's.
+// size that is empty or 0 is that of the list of networks.
 struct NetworkFlags {
   std::string network = "none";
   std::string image_size = {};  // "224" or "192x256", height first.

@@ -86,7 +86,8 @@ TEST(BatchNormNetworkNamesTest, AreThoseThatCanBeTrained) {
   EXPECT_THAT(names, ElementsAre("lenet_bn", "resnet18_d2l", "resnet18",
                                  "resnet34", "resnet50"));
   for (const std::string& name : names) {
-    EXPECT_THAT(DescribeTrained({.spec = name, .input = *BenchmarkInput(name)}),
+    EXPECT_THAT(DescribeTrained(
+                    {.spec = name, .input = EntryOf(name)->benchmark_input()}),
                 IsOk());
   }
 }
@@ -98,8 +99,8 @@ TEST(BatchNormShapesTest, AreTheInputsOfEveryBatchNorm) {
   // One behind each convolution, but d2l's shortcuts have none.
   for (const auto& [spec, count] :
        {std::pair("resnet18_d2l", 17), {"resnet18", 20}, {"resnet50", 53}}) {
-    const absl::StatusOr<Network> network =
-        DescribeTrained({.spec = spec, .input = *BenchmarkInput(spec)});
+    const absl::StatusOr<Network> network = DescribeTrained(
+        {.spec = spec, .input = EntryOf(spec)->benchmark_input()});
     ASSERT_THAT(network, IsOk());
     EXPECT_THAT(BatchNormShapes(*network, Layout::kNhwc), SizeIs(count));
   }
@@ -148,10 +149,13 @@ TEST(SyncBnNetworkMemoryTest, NeedsTheMemoryThatIsAskedFor) {
     TrainedNetwork trained;
     int64_t batch;
   };
-  const Case cases[] = {
-      {{}, 8},
-      {{.spec = "resnet18:width=16", .input = *BenchmarkInput("resnet18")}, 16},
-      {{.spec = "resnet50:width=16", .input = *BenchmarkInput("resnet50")}, 8}};
+  const Case cases[] = {{{}, 8},
+                        {{.spec = "resnet18:width=16",
+                          .input = EntryOf("resnet18")->benchmark_input()},
+                         16},
+                        {{.spec = "resnet50:width=16",
+                          .input = EntryOf("resnet50")->benchmark_input()},
+                         8}};
   for (const Case& one : cases) {
     SCOPED_TRACE(one.trained.spec);
     const auto steps = [&one](Communicator& group) {

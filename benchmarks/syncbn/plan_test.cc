@@ -105,7 +105,8 @@ TEST(CheckSyncBnMemoryTest, RefusesAShapeOrTheNetworkThatIsTooLarge) {
                                            "28x28x64 on 2 ranks need ")));
   settings.network.spec.clear();
   EXPECT_THAT(CheckMemory(settings, layers), IsOk());
-  settings.network = {.spec = "resnet18", .input = *BenchmarkInput("resnet18")};
+  settings.network = {.spec = "resnet18",
+                      .input = EntryOf("resnet18")->benchmark_input()};
   EXPECT_THAT(CheckMemory(settings, network),
               StatusIs(kInvalid, HasSubstr(" 16 images of 112x112, to train "
                                            "resnet18 on 2 ranks need ")));

@@ -88,8 +88,8 @@ std::vector<LayerShape> ShapesOf(const SyncBnSettings& settings);
 // The bytes of one activation tensor of the shape: B in batch_norm_kernels.h.
 int64_t TensorBytes(const SyncBnSettings& settings, const LayerShape& shape);
 
-// What all ranks together may come to use for a shape, and for the network that
-// is described, in the host's memory.
+// The most bytes of the host's memory that all ranks together use for a shape,
+// and for the network.
 int64_t MemoryNeeded(const SyncBnSettings& settings, const LayerShape& shape);
 int64_t NetworkMemoryNeeded(const SyncBnSettings& settings,
                             const Network& network);

@@ -1,4 +1,4 @@
-// Mutants of what a network computes: attention, masks, shortcuts, strides.
+// Mutants of attention, masks, shortcuts and strides.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -98,7 +98,7 @@ Value AppendLike(const Network::Operation& operation, int64_t stride,
 // The first block's attention of the vision transformer.
 constexpr char kAttention[] = "blocks.0.attn";
 constexpr int64_t kHeads = 3;
-// The addition of the second block's input to what its attention gives.
+// The addition of the second block's input to its attention's output.
 constexpr char kShortcutSum[] = "blocks.1.add1";
 
 // A parameter's part of values or gradients.

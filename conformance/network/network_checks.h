@@ -84,11 +84,11 @@ std::vector<double> TensorNorms(std::span<const ParameterSpec> specs,
 // How far from the reference, in norm, float32 comes: the furthest that the
 // same plain loops are in float32, with the batch as it is and reversed. With
 // local batch norm each rank's share is reversed, and so is the order in which
-// the ranks' gradients are added. Of the loss: the norm of the samples' errors.
+// the ranks' gradients are added. The loss has the norm of the samples' errors.
 struct Rounding {
   double loss_sum = 0;
   std::vector<double> gradients;  // By tensor.
-  // As in NetworkStep, and each by tensor.
+  // By share, as NetworkStep has them, and then by tensor.
   std::vector<std::vector<double>> running;
 
   const std::vector<double>& RunningOn(int rank) const {

@@ -5,11 +5,11 @@
 //
 // The reference is float64 at the run's own parameters (network_checks.h); what
 // float32 may differ by is what the same plain loops do in float32. This needs
-// steps in which no ReLU's input, nor the lead of a maximum, is zero but for
-// rounding: one order of additions would then let a gradient through where
-// another does not. The fixtures are such that none is, which is asserted:
-// every such number is kNetworkClearance times as far from zero as float32 errs
-// in it.
+// steps in which no ReLU's input, nor the lead of a maximum, is within
+// rounding of zero: one order of additions would then let a gradient through
+// where another does not. The fixtures are such that none is, which is
+// asserted: every such number is kNetworkClearance times as far from zero as
+// float32 errs in it.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -177,7 +177,7 @@ TEST_P(EveryNetworkTest, EvaluatesAndTakesMixedLabelsAsTheReferenceDoes) {
 }
 
 // A sample's loss with label k is minus the logarithm of the probability of
-// class k, so the losses with all labels are its outputs but for a constant.
+// class k, so the losses with all labels are its outputs up to a constant.
 TEST_P(EveryNetworkTest, OutputsAreTheReferences) {
   SetComputeThreads(1);
   const TestedNetwork& tested = *GetParam();

@@ -26,7 +26,7 @@ Mutant Planted(Mutant mutant, const std::vector<int64_t>& deal,
 Mutation LeaveGradients(const TestedNetwork& tested,
                         const std::function<bool(const ParameterSpec&)>& of);
 
-// Mutants of what a network computes: attention, masks, shortcuts, strides.
+// Mutants of attention, masks, shortcuts and strides.
 std::vector<Mutant> ArchitectureMutants();
 
 // Describes a ResNet again, with the stride of each bottleneck in its first

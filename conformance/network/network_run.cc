@@ -15,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "base/counter_random.h"
 #include "base/data_types.h"
 #include "base/slice.h"
 #include "base/status_macros.h"
@@ -230,12 +229,7 @@ const std::vector<const TestedNetwork*>& AllTestedNetworks() {
   return all;
 }
 
-KeepMask MaskOf(int step) {
-  return [step](int layer, double rate, int64_t sample, int64_t element) {
-    return CounterRandom(kMaskSeed, step, sample, layer).Uniform(element) >=
-           rate;
-  };
-}
+KeepMask MaskOf(int step) { return MasksOf(kMaskSeed, step); }
 
 std::string NetworkRun::name() const {
   return absl::StrCat(tested->name(), "P", world_size(), "Deal",

@@ -169,7 +169,7 @@ class NetworkTrainerTest : public testing::TestWithParam<int> {};
 
 // The losses of 130 images in float32 and float64: a loss of 1 or more has an
 // error of some hundred roundings, 1e-5 is 168; the reference's argmax is the
-// answer unless two logits are equal but for that.
+// answer unless two logits are that close.
 TEST_P(NetworkTrainerTest, TrainsAndEvaluatesAsOneRank) {
   const int world_size = GetParam();
   ClaimRecorder training({"resnet_trainer", "threads", world_size, "float32"});
@@ -248,7 +248,7 @@ struct TwoSteps {
 };
 
 // How far the second step's loss may be from `exact` in float32. The gradient
-// of the first step is off by what rounding makes of it, the update rounds
+// of the first step has a rounding error, the update rounds
 // twice, and the loss moves by that times its slope; then the second step
 // rounds too. The slope is the larger one of those at both ends of the way.
 double SecondLossBound(const TwoSteps& exact, const NetworkTrace& trace) {

@@ -42,7 +42,6 @@ using testing::Not;
 constexpr int kDeadlineSeconds = 200;
 constexpr int64_t kSamples = 5;
 constexpr NetworkInput kInput = {3, 64, 64, 10};
-constexpr double kClearance = 4;  // The least Clearance that is accepted.
 
 struct ModuleCase {
   const char* spec;
@@ -220,7 +219,7 @@ absl::StatusOr<Expected> ReadExpected(double fault, const TestedNetwork& tested,
                         .running = model->buffers().floats(),
                         .samples = samples};
   const double clearance = Clearance(in);
-  EXPECT_GT(clearance, kClearance);
+  EXPECT_GT(clearance, kNetworkClearance);
   testing::Test::RecordProperty("clearance", absl::StrCat(clearance));
   Expected expected;
   LOCKSTEP_ASSIGN_OR_RETURN(

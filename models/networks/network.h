@@ -125,6 +125,13 @@ struct TensorDescription {
   std::vector<int64_t> shape;
   bool counter = false;   // An int64 without a shape; else float32.
   float first_value = 0;  // Of all elements, before anything is drawn.
+
+  // The number of elements: the product of the shape.
+  int64_t size() const {
+    int64_t size = 1;
+    for (const int64_t extent : shape) size *= extent;
+    return size;
+  }
 };
 
 // One draw of a parameter's first values. Draws run in their order with one

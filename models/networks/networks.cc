@@ -75,11 +75,7 @@ std::string Grouped(int64_t number) {
 
 int64_t SizeOf(const std::vector<TensorDescription>& tensors) {
   int64_t size = 0;
-  for (const TensorDescription& tensor : tensors) {
-    int64_t product = 1;
-    for (const int64_t extent : tensor.shape) product *= extent;
-    size += product;
-  }
+  for (const TensorDescription& tensor : tensors) size += tensor.size();
   return size;
 }
 
@@ -200,13 +196,6 @@ absl::StatusOr<NetworkEntry> EntryOf(absl::string_view spec) {
   if (found != networks.end()) return *found;
   return absl::InvalidArgumentError(
       absl::StrCat("no such model; there are ", NetworkNames()));
-}
-
-absl::StatusOr<NetworkInput> BenchmarkInput(absl::string_view spec) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const NetworkEntry entry, EntryOf(spec));
-  return NetworkInput{.channels = entry.input.channels,
-                      .height = entry.benchmark_size,
-                      .width = entry.benchmark_size};
 }
 
 absl::StatusOr<bool> HasBatchNorm(absl::string_view spec) {

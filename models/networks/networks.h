@@ -72,6 +72,13 @@ struct NetworkEntry {
   // Finish.
   std::function<Network(const NetworkInput& input, NetworkOptions& options)>
       describe;
+
+  // The images of benchmarks, of ten classes.
+  NetworkInput benchmark_input() const {
+    return {.channels = input.channels,
+            .height = benchmark_size,
+            .width = benchmark_size};
+  }
 };
 
 // All of them, in the order of the list.
@@ -86,7 +93,7 @@ std::string NetworksHelp();
 
 // The network that `spec` names, "vit_tiny_patch16_224" or
 // "vit:patch=4,depth=6", for such images. Errors: kInvalidArgument, naming the
-// network (with the list of those that there are), the option, or the layer
+// network (with a list of all networks), the option, or the layer
 // that does not fit.
 absl::StatusOr<Network> CreateNetwork(absl::string_view spec,
                                       const NetworkInput& input = {});
@@ -94,10 +101,6 @@ absl::StatusOr<Network> CreateNetwork(absl::string_view spec,
 // Returns the list's entry of the network that `spec` names. Errors:
 // kInvalidArgument if there is no such network.
 absl::StatusOr<NetworkEntry> EntryOf(absl::string_view spec);
-
-// The images of its source with the size of EntryOf's benchmark_size, and ten
-// classes. Errors: likewise.
-absl::StatusOr<NetworkInput> BenchmarkInput(absl::string_view spec);
 
 // Whether that network has batch norm. Errors: kInvalidArgument for a name or
 // options that no images could make right.

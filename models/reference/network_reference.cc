@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/counter_random.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/reference/bounded.h"
@@ -143,38 +144,32 @@ struct Pass {
   std::map<int, T> counts = {};  // A batch norm's values for each channel.
   std::map<int, std::vector<int64_t>> maxima = {};  // Inputs, by output.
 
-  static int64_t SizeOf(const TensorDescription& tensor) {
-    int64_t size = 1;
-    for (const int64_t extent : tensor.shape) size *= extent;
-    return size;
-  }
-
   std::span<const T> Parameter(int index) const {
     if (index == kNoTensor) return {};
     return parameters.subspan(parameter_offsets[index],
-                              SizeOf(network.parameters()[index]));
+                              network.parameters()[index].size());
   }
   std::span<T> GradientOf(int index, std::vector<T>& gradient) const {
     if (index == kNoTensor) return {};
     return std::span(gradient).subspan(parameter_offsets[index],
-                                       SizeOf(network.parameters()[index]));
+                                       network.parameters()[index].size());
   }
   std::span<T> Buffer(int index, std::vector<T>& running) const {
     return std::span(running).subspan(buffer_offsets[index],
-                                      SizeOf(network.buffers()[index]));
+                                      network.buffers()[index].size());
   }
 
   void Place() {
     int64_t at = 0;
     for (const TensorDescription& parameter : network.parameters()) {
       parameter_offsets.push_back(at);
-      at += SizeOf(parameter);
+      at += parameter.size();
     }
     assert(at == static_cast<int64_t>(parameters.size()));
     at = 0;
     for (const TensorDescription& buffer : network.buffers()) {
       buffer_offsets.push_back(at);
-      if (!buffer.counter) at += SizeOf(buffer);
+      if (!buffer.counter) at += buffer.size();
     }
   }
 
@@ -793,6 +788,12 @@ std::vector<T> NetworkReference<T>::Gradient(std::span<const double> scales,
     }
   }
   return gradient;
+}
+
+KeepMask MasksOf(uint64_t seed, int64_t step) {
+  return [seed, step](int layer, double rate, int64_t sample, int64_t element) {
+    return CounterRandom(seed, step, sample, layer).Uniform(element) >= rate;
+  };
 }
 
 template class NetworkReference<float>;

@@ -25,6 +25,10 @@ namespace lockstep {
 using KeepMask = std::function<bool(int layer, double rate, int64_t sample,
                                     int64_t element)>;
 
+// The masks that a model draws for batches of this seed and step
+// (Batch::seed and Batch::step).
+KeepMask MasksOf(uint64_t seed, int64_t step);
+
 // Replaces numbers of this rank by their sums over all ranks of a run that
 // share a batch. Every rank calls it equally often, with as many numbers.
 template <typename T>

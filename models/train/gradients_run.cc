@@ -15,7 +15,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "base/command_line.h"
-#include "base/counter_random.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
@@ -300,16 +299,13 @@ NamedTensors Float64Result(const Network& network,
                            const std::vector<int64_t>& counters) {
   NamedTensors tensors;
   std::span<const double> rest(gradient);
-  const auto take = [](std::span<const double>& from,
-                       const std::vector<int64_t>& shape) {
-    int64_t size = 1;
-    for (const int64_t extent : shape) size *= extent;
-    const NamedTensor tensor = NamedTensor::Of(shape, from.first(size));
-    from = from.subspan(size);
-    return tensor;
+  const auto take = [&](const TensorDescription& tensor) {
+    tensors[tensor.name] =
+        NamedTensor::Of(tensor.shape, rest.first(tensor.size()));
+    rest = rest.subspan(tensor.size());
   };
   for (const TensorDescription& parameter : network.parameters()) {
-    tensors[parameter.name] = take(rest, parameter.shape);
+    take(parameter);
   }
   rest = running;
   size_t counter = 0;
@@ -318,7 +314,7 @@ NamedTensors Float64Result(const Network& network,
       const int64_t batches = counters[counter++] + 1;
       tensors[buffer.name] = NamedTensor::Of({}, std::span(&batches, 1));
     } else {
-      tensors[buffer.name] = take(rest, buffer.shape);
+      take(buffer);
     }
   }
   return tensors;
@@ -339,14 +335,10 @@ absl::StatusOr<Safetensors> Float64Step(Communicator& communicator,
   const auto sum = [&](std::span<double> values) {
     if (status.ok()) status = communicator.AllReduce(values);
   };
-  const KeepMask keep = [](int layer, double rate, int64_t sample,
-                           int64_t element) {
-    const CounterRandom random(/*seed=*/0, /*step=*/0, sample, layer);
-    return random.Uniform(element) >= rate;
-  };
+  const Batch block = batch.Block(shard);
   const NetworkReference<double> pass(
-      network, weights.parameters, weights.running, batch.Block(shard),
-      /*training=*/true, keep, /*world_size=*/1,
+      network, weights.parameters, weights.running, block, /*training=*/true,
+      MasksOf(block.seed, block.step), /*world_size=*/1,
       options.sync_bn ? SumOverRanks<double>(sum) : nullptr);
   std::vector<double> gradient =
       pass.Gradient(1 / static_cast<double>(batch.size()));

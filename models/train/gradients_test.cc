@@ -158,7 +158,7 @@ class Rounding {
   std::map<std::string, double> bounds_;
 };
 
-// Of resnet18_d2l conformance/network compares the command's answers with a
+// conformance/network compares the command's answers for resnet18_d2l with a
 // reference's.
 class ModelTest : public testing::TestWithParam<std::string> {};
 
@@ -498,8 +498,7 @@ TEST(Float64GradientsTest, MasksGoBySampleOnEveryRank) {
   options.world_size = 1;
   const NamedTensors moved = Compute(options, weights, Reordered(batch, order));
   EXPECT_GT(LargestDifference(one.at("head.weight"), moved.at("head.weight")),
-            1e-2 * LargestValue({{"", one.at("head.weight")}}));
-  EXPECT_GT(1e-2, kNearFloat32);
+            100 * kNearFloat32 * LargestValue({{"", one.at("head.weight")}}));
 }
 
 // Weights in float64 are not rounded to float32 first.

@@ -592,7 +592,7 @@ class TrainBatchNormTest : public TrainTest,
     return flags;
   }
 
-  // Of resnet18_d2l a slice takes a few runs.
+  // A slice takes a few runs of resnet18_d2l.
   bool IsLeftToExhaustive() const {
     return !IsExhaustive() && std::string(GetParam()) == "resnet18_d2l";
   }
