@@ -97,6 +97,10 @@ struct Rounding {
 };
 Rounding MeasureRounding(const StepInput& in);
 
+// The norm of the errors of samples' losses, which are as many in both.
+double LossRounding(std::span<const float> rounded,
+                    std::span<const double> exact);
+
 // Both, of the few last steps that were asked for kept.
 struct StepReference {
   NetworkStep want;

@@ -163,15 +163,6 @@ NetworkStep StepOf(const StepPasses<double>& passes) {
   return {passes.LossSum(), passes.MeanGradient(), passes.Running()};
 }
 
-double LossRounding(const std::vector<float>& rounded,
-                    const std::vector<double>& exact) {
-  double sum = 0;
-  for (size_t i = 0; i < exact.size(); ++i) {
-    sum += (rounded[i] - exact[i]) * (rounded[i] - exact[i]);
-  }
-  return std::sqrt(sum);
-}
-
 // Returns how far float32 comes from `exact`, whose step is `want`.
 Rounding RoundingOf(const StepInput& in, const StepPasses<double>& exact,
                     const NetworkStep& want) {
@@ -196,6 +187,15 @@ Rounding RoundingOf(const StepInput& in, const StepPasses<double>& exact,
 }
 
 }  // namespace
+
+double LossRounding(std::span<const float> rounded,
+                    std::span<const double> exact) {
+  double sum = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    sum += (rounded[i] - exact[i]) * (rounded[i] - exact[i]);
+  }
+  return std::sqrt(sum);
+}
 
 StepInput InputOf(const NetworkRun& run, const NetworkTrace& trace, int step,
                   BatchStatistics statistics) {
