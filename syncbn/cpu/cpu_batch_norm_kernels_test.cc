@@ -261,6 +261,16 @@ struct Step : LayerTensors {
   const DeviceRecords record;
 };
 
+// The units that this processor has, the least first.
+std::vector<VectorUnit> VectorUnits() {
+  std::vector<VectorUnit> units;
+  for (const VectorUnit unit :
+       {VectorUnit::kBaseline, VectorUnit::kAvx2, VectorUnit::kAvx512}) {
+    if (unit <= BestVectorUnit()) units.push_back(unit);
+  }
+  return units;
+}
+
 TEST(CpuBatchNormKernelsTest, BitsDoNotDependOnThreadsOrInstructions) {
   CpuBatchNormKernels kernels;
   CpuBatchNormKernels baseline(VectorUnit::kBaseline);
@@ -283,10 +293,14 @@ TEST(CpuBatchNormKernelsTest, BitsDoNotDependOnThreadsOrInstructions) {
       shape.layout = c.layout;
       for (const bool fused : {false, true}) {
         Step want(shape, c.type, fused);
-        Step step(shape, c.type, fused);
         want.Run(baseline);
-        step.Run(kernels);
-        EXPECT_TRUE(step.Bytes() == want.Bytes()) << Describe(shape);
+        for (const VectorUnit unit : VectorUnits()) {
+          CpuBatchNormKernels other(unit);
+          Step step(shape, c.type, fused);
+          step.Run(other);
+          EXPECT_TRUE(step.Bytes() == want.Bytes())
+              << Describe(shape) << " unit " << static_cast<int>(unit);
+        }
       }
     }
   }
@@ -308,7 +322,7 @@ TEST(CpuBatchNormKernelsTest, BitsDependOnTheValues) {
 // Outputs of several MiB on cache lines are written past the caches; those of
 // Step are not, since they are not aligned.
 TEST(CpuBatchNormKernelsTest, LargeAlignedOutputsHaveTheSameBits) {
-  for (const VectorUnit unit : {BestVectorUnit(), VectorUnit::kBaseline}) {
+  for (const VectorUnit unit : VectorUnits()) {
     CpuBatchNormKernels kernels(unit);
     for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
       // Channels last the last run is short, and no whole line long.

@@ -14,6 +14,8 @@
 #include <immintrin.h>
 
 #define LOCKSTEP_SYNCBN_AVX2 __attribute__((target("avx2,f16c")))
+#define LOCKSTEP_SYNCBN_AVX512 \
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c")))
 #endif
 
 // Inlined into functions for different instruction sets, and compiled there.
@@ -175,19 +177,31 @@ struct Avx2Unit {
   }
 };
 
+// Converts as Avx2Unit does.
+struct Avx512Unit : Avx2Unit {
+  template <typename Loop, typename... Args>
+  LOCKSTEP_SYNCBN_CALL LOCKSTEP_SYNCBN_AVX512 static void Run(Args... args) {
+    Loop::template Run<Avx512Unit>(args...);
+  }
+};
+
 #else
 
 using Avx2Unit = BaselineUnit;
+using Avx512Unit = BaselineUnit;
 
 #endif
 
 // Runs Loop::Run<Unit>(args...) for the unit that `unit` names.
 template <typename Loop, typename... Args>
 void RunOn(VectorUnit unit, Args... args) {
-  if (unit == VectorUnit::kAvx2) {
-    Avx2Unit::Run<Loop>(args...);
-  } else {
-    BaselineUnit::Run<Loop>(args...);
+  switch (unit) {
+    case VectorUnit::kAvx512:
+      return Avx512Unit::Run<Loop>(args...);
+    case VectorUnit::kAvx2:
+      return Avx2Unit::Run<Loop>(args...);
+    case VectorUnit::kBaseline:
+      return BaselineUnit::Run<Loop>(args...);
   }
 }
 
