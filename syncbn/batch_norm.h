@@ -15,14 +15,30 @@
 
 namespace lockstep {
 
+// The channels of one block of Layout::kNchw16c.
+inline constexpr int64_t kChannelBlock = 16;
+
+// The place of element (n, c, i) of c_size channels of hw pixels.
 enum class Layout {
-  kNchw,  // Channels first: element (n, c, i) is at (n * c_size + c) * hw + i.
-  kNhwc,  // Channels last: it is at (n * hw + i) * c_size + c.
+  kNchw,     // Channels first: (n * c_size + c) * hw + i.
+  kNhwc,     // Channels last: (n * hw + i) * c_size + c.
+  kNchw16c,  // Blocks of 16 channels, each with its channels last:
+             // ((n * (c_size / 16) + c / 16) * hw + i) * 16 + c % 16. It needs
+             // a c_size that 16 divides. oneDNN's convolutions have it on
+             // processors with AVX-512.
 };
 
-// "nchw", "nhwc".
+// "nchw", "nhwc", "nchw16c".
 constexpr const char* Name(Layout layout) {
-  return layout == Layout::kNchw ? "nchw" : "nhwc";
+  switch (layout) {
+    case Layout::kNchw:
+      return "nchw";
+    case Layout::kNhwc:
+      return "nhwc";
+    case Layout::kNchw16c:
+      return "nchw16c";
+  }
+  return "";
 }
 
 // n samples of c channels of hw pixels (or none, with hw = 1), contiguous.
@@ -185,10 +201,11 @@ class BatchNorm {
   // Writes y and `saved`, and in training the running statistics. If the batch
   // is empty, on all ranks together where they share it, nothing is tracked.
   // Errors: kInvalidArgument, naming it, for memory that does not fit the shape
-  // or the layer or overlaps, for shapes of more than 2^63 - 1 bytes, and for
-  // one value per channel where the batch's own statistics are due and the
-  // semantics refuse it; kUnimplemented for a type that the implementation
-  // lacks; those of the device and of communication.
+  // or the layer or overlaps, for shapes of more than 2^63 - 1 bytes, for
+  // kNchw16c of channels that 16 does not divide, and for one value per channel
+  // where the batch's own statistics are due and the semantics refuse it;
+  // kUnimplemented for a type or a layout that the implementation lacks; those
+  // of the device and of communication.
   virtual absl::Status Forward(const Forwards& buffers) = 0;
 
   // Writes dx, and dresidual, dweight and dbias where they are there; calls

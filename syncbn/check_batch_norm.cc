@@ -74,6 +74,12 @@ absl::Status CheckShape(const BatchNormOptions& options,
     return Wrong("shape", absl::StrCat("has n = ", shape.n, " and hw = ",
                                        shape.hw, ", must be at least 0 and 1"));
   }
+  if (shape.layout == Layout::kNchw16c && shape.c % kChannelBlock != 0) {
+    return Wrong("shape",
+                 absl::StrCat("has ", shape.c, " channels in layout ",
+                              Name(shape.layout), ", must have a multiple of ",
+                              kChannelBlock));
+  }
   if (!IsActivationType(type)) {
     return Wrong("x", absl::StrCat("is ", Name(type), ", must be a float"));
   }

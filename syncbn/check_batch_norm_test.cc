@@ -184,6 +184,9 @@ TEST(CheckForwardsTest, NamesWhatDoesNotFit) {
              f.shape.hw = int64_t{1} << 62;
            },
            "shape has n = 0, c = 2 and hw = 4611686018427387904, of more than"},
+          {[](auto& f) { f.shape.layout = Layout::kNchw16c; },
+           "shape has 2 channels in layout nchw16c, must have a multiple of "
+           "16"},
           {[](auto& f) { f.x.type = DataType::kInt32; }, "x is int32"},
           {[](auto& f) { f.x.count = 29; }, "x has 29 elements, must have"},
           {[](auto& f) { f.x.data = nullptr; }, "x is null"},
@@ -252,6 +255,9 @@ TEST(CheckBackwardsTest, NamesWhatDoesNotFit) {
       BackwardsOf, CheckBackwards,
       {
           {[](auto& b) { b.shape.c = 1; }, "shape has 1 channels"},
+          {[](auto& b) { b.shape.layout = Layout::kNchw16c; },
+           "shape has 2 channels in layout nchw16c, must have a multiple of "
+           "16"},
           {[](auto& b) { b.x.count = 0; }, "x has 0"},
           {[](auto& b) { b.y = ConstBuffer(); }, "y has 0"},
           {[](auto& b) { b.dy.type = DataType::kFloat32; }, "dy is float32"},

@@ -1,12 +1,15 @@
-// A batch norm layer's forward and backward pass on the CPU, on the shapes of
-// ResNet-18 on 28 x 28 images: ours, as SyncBatchNorm calls it but for the
-// messages, against oneDNN's of the rank's own batch.
+// A batch norm layer's forward and backward pass on the CPU, with channels last
+// and in blocks, on the shapes of ResNet-18 on 28 x 28 images. Our kernels run
+// as SyncBatchNorm calls them, without its messages, against oneDNN's batch
+// norm of the rank's own batch.
 //   OMP_NUM_THREADS=1 bazel run //syncbn/cpu:batch_norm_cpu_benchmark
 // Each iteration runs both, one after the other, so that each finds the caches
 // as the other left them; the counters are the least over the iterations, since
 // whatever else the machine does only adds, in microseconds: `ours` and
 // `onednn` of the whole layer, the parts of ours, and `copy`, a copy of the
-// activations. `ratio` is ours / onednn. Exits with 1 if they do not agree.
+// activations. `ratio` is ours / onednn. `forward_share` and `backward_share`
+// are the copy's time for the bytes that ours must move over our time: 1 would
+// be the speed of a copy. Exits with 1 if they do not agree.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -60,6 +63,7 @@ LayerTensors MakeLayer(const ActivationShape& shape) {
                                  .bias = std::vector(channels, -0.25)};
   for (int64_t i = 0; i < shape.size(); ++i) {
     values.x.push_back(static_cast<double>(i * 37 % 101) / 101);
+    values.residual.push_back(static_cast<double>(i * 29 % 97) / 97 - 0.5);
     values.dy.push_back(static_cast<double>(i * 41 % 103) / 103 - 0.5);
   }
   return LayerTensors({.channels = shape.c}, shape, DataType::kFloat32, values);
@@ -82,12 +86,14 @@ absl::Status RunOurs(CpuBatchNormKernels& kernels, LayerTensors& layer,
   const auto normalize = Clock::now();
   status.Update(kernels.Normalize(forward));
   times.Note("normalize", normalize);
+  times.Note("forward", start);
   const auto reduce = Clock::now();
   status.Update(kernels.BackwardReduce(backward));
   times.Note("reduce", reduce);
   const auto input = Clock::now();
   status.Update(kernels.BackwardInput(backward));
   times.Note("input", input);
+  times.Note("backward", reduce);
   times.Note("ours", start);
   return status;
 }
@@ -115,11 +121,19 @@ bool Agree(const DeviceTensor& a, const DeviceTensor& b) {
   return true;
 }
 
-void TrainingStep(benchmark::State& state, bool relu) {
+// The time of the activations that a pass must move, at the copy's speed, over
+// its own. tensors: how many it reads and writes, each once.
+double ShareOfCopy(const Times& times, int tensors, const char* pass) {
+  constexpr int kCopied = 2;
+  return tensors * times.least().at("copy") / kCopied / times.least().at(pass);
+}
+
+void TrainingStep(benchmark::State& state, Layout layout,
+                  const LayerCall& how) {
   const ActivationShape shape = {.n = state.range(0),
                                  .c = state.range(1),
                                  .hw = state.range(2),
-                                 .layout = Layout::kNhwc};
+                                 .layout = layout};
   CpuBatchNormKernels kernels;
   LayerTensors ours = MakeLayer(shape);
   LayerTensors theirs = MakeLayer(shape);
@@ -129,7 +143,6 @@ void TrainingStep(benchmark::State& state, bool relu) {
   const DeviceTensor sums(DataType::kFloat32, 2 * shape.c);
   const Buffer x = ours.x.buffer();
   const Buffer y = ours.y.buffer();
-  const LayerCall how = {.relu = relu};
   Times times;
   absl::Status status;
   for (auto _ : state) {
@@ -151,6 +164,10 @@ void TrainingStep(benchmark::State& state, bool relu) {
   for (const auto& [name, time] : times.least()) state.counters[name] = time;
   state.counters["ratio"] =
       state.counters["ours"].value / state.counters["onednn"].value;
+  state.counters["forward_share"] =
+      ShareOfCopy(times, 2 + how.residual, "forward");
+  state.counters["backward_share"] =
+      ShareOfCopy(times, 3 + how.relu + how.residual, "backward");
 }
 
 void ResNet18Shapes(benchmark::internal::Benchmark* benchmark) {
@@ -164,8 +181,22 @@ void ResNet18Shapes(benchmark::internal::Benchmark* benchmark) {
   benchmark->Unit(benchmark::kMicrosecond);
 }
 
-BENCHMARK_CAPTURE(TrainingStep, plain, false)->Apply(ResNet18Shapes);
-BENCHMARK_CAPTURE(TrainingStep, relu, true)->Apply(ResNet18Shapes);
+constexpr LayerCall kPlain = {};
+constexpr LayerCall kRelu = {.relu = true};
+constexpr LayerCall kAddRelu = {.relu = true, .residual = true};
+
+BENCHMARK_CAPTURE(TrainingStep, nhwc_plain, Layout::kNhwc, kPlain)
+    ->Apply(ResNet18Shapes);
+BENCHMARK_CAPTURE(TrainingStep, nhwc_relu, Layout::kNhwc, kRelu)
+    ->Apply(ResNet18Shapes);
+BENCHMARK_CAPTURE(TrainingStep, nhwc_add_relu, Layout::kNhwc, kAddRelu)
+    ->Apply(ResNet18Shapes);
+BENCHMARK_CAPTURE(TrainingStep, nchw16c_plain, Layout::kNchw16c, kPlain)
+    ->Apply(ResNet18Shapes);
+BENCHMARK_CAPTURE(TrainingStep, nchw16c_relu, Layout::kNchw16c, kRelu)
+    ->Apply(ResNet18Shapes);
+BENCHMARK_CAPTURE(TrainingStep, nchw16c_add_relu, Layout::kNchw16c, kAddRelu)
+    ->Apply(ResNet18Shapes);
 
 }  // namespace
 

@@ -23,6 +23,17 @@ struct ScanInputs {
   std::array<const E*, kInputs> data;
 };
 
+// A tile in memory: `strips` strips of `rows` rows, of which each starts
+// `stride` values after the one before. The tile that follows starts `ahead`
+// values further on.
+struct TileView {
+  int64_t stride;
+  int64_t rows;
+  int64_t ahead;
+  int64_t strips = 1;
+  int64_t strip_stride = 0;
+};
+
 // Rows of a series, of which each starts `stride` values after the one before.
 struct ScanRegion {
   int64_t start;  // Values of the series before it.
@@ -46,6 +57,7 @@ class TileLoader {
 
   // Points `tile` at rows [row, row + rows), columns [column, column + width)
   // of the region; returns the stride. What is not there of W columns is zero.
+  // Not for blocked channels.
   template <int64_t W>
   LOCKSTEP_SYNCBN_INLINE int64_t Load(const ScanRegion& region, int64_t row,
                                       int64_t rows, int64_t column,
@@ -78,7 +90,55 @@ class TileLoader {
     return W;
   }
 
+  // Points `tile` at the tile of blocked channels whose first row is `begin`:
+  // a part of a plane, or whole planes. `end` is the first row of the tile that
+  // follows, and the first one behind this one.
+  LOCKSTEP_SYNCBN_INLINE TileView LoadPlanes(int64_t begin, int64_t end,
+                                             Tile& tile) {
+    constexpr int64_t kWidth = kChannelBlock;
+    const int64_t hw = inputs_.shape.hw;
+    const int64_t stride = inputs_.shape.c * hw;  // From plane to plane.
+    const int64_t sample = begin / hw;
+    const int64_t at = RowAt(sample, begin - sample * hw);
+    const int64_t next = end / hw;
+    TileView view = {.stride = kWidth,
+                     .rows = std::min(end - begin, hw),
+                     .ahead = RowAt(next, end - next * hw) - at,
+                     .strips = std::max<int64_t>(1, (end - begin) / hw),
+                     .strip_stride = stride};
+    // Strips of whole groups of four rows are summed as if they were one.
+    if (std::is_same_v<E, Compute> &&
+        (view.strips == 1 || view.rows % 4 == 0)) {
+      for (int k = 0; k < kInputs; ++k) tile[k] = Direct(inputs_.data[k] + at);
+      return view;
+    }
+    for (int k = 0; k < kInputs; ++k) {
+      for (int64_t i = 0; i < view.strips; ++i) {
+        Unit::template Widen<E>(inputs_.data[k] + at + i * stride,
+                                copy_[k] + i * view.rows * kWidth,
+                                view.rows * kWidth);
+      }
+      tile[k] = copy_[k];
+    }
+    return {.stride = kWidth, .rows = view.strips * view.rows, .ahead = 0};
+  }
+
  private:
+  // The place of the first value of a row of blocked channels.
+  LOCKSTEP_SYNCBN_INLINE int64_t RowAt(int64_t sample, int64_t pixel) const {
+    const int64_t blocks = inputs_.shape.c / kChannelBlock;
+    return ((sample * blocks + series_) * inputs_.shape.hw + pixel) *
+           kChannelBlock;
+  }
+
+  static LOCKSTEP_SYNCBN_INLINE const Compute* Direct(const E* values) {
+    if constexpr (std::is_same_v<E, Compute>) {
+      return values;
+    } else {
+      return nullptr;
+    }
+  }
+
   template <int64_t W>
   static LOCKSTEP_SYNCBN_INLINE void CopyRows(const E* from, int64_t stride,
                                               int64_t rows, int64_t width,
@@ -150,10 +210,9 @@ inline constexpr int64_t kColumnPadding = kNarrowColumns;
 //   struct Reduction {
 //     using Element = ...;
 //     static constexpr int kInputs = ...;
-//     // A loop for units: Run(inputs, stride, rows, mean, first, second) sets
-//     // two numbers for each column of a tile of `rows` rows of W columns, of
-//     // which each is `stride` values after the one before. inputs: kInputs
-//     // pointers; mean: of each column, or null.
+//     // A loop for units: Run(inputs, view, mean, first, second) sets two
+//     // numbers for each of the W columns of a tile that lies as `view` says.
+//     // inputs: kInputs pointers; mean: of each column, or null.
 //     template <int64_t W>
 //     using Tile = ...;
 //     // What `count` values gave, and then `more` values.
@@ -220,6 +279,12 @@ struct ScanLoop {
     // With channels first the same for every column of a tile.
     Compute plane_mean[kTileColumns];
     const Compute* mean = args.mean;
+    if (IsBlocked(args.inputs.shape)) {
+      ScanPlanes(loader, plan, segment,
+                 mean == nullptr ? nullptr : mean + series * kChannelBlock,
+                 first, second);
+      return;
+    }
     if (mean != nullptr && !IsChannelsLast(args.inputs.shape)) {
       std::fill_n(plane_mean, kTileColumns, args.mean[series]);
       mean = plane_mean;
@@ -235,6 +300,28 @@ struct ScanLoop {
          mean, rest_first, rest_second);
     MergeColumns<Reduction>(rows * plan.group, first, second, plan.rest,
                             rest_first, rest_second, plan.period);
+  }
+
+  // A segment of a block of channels.
+  template <typename Loader>
+  static LOCKSTEP_SYNCBN_INLINE void ScanPlanes(Loader& loader,
+                                                const ColumnPlan& plan,
+                                                int64_t segment,
+                                                const Compute* mean,
+                                                double* first, double* second) {
+    std::fill_n(first, kChannelBlock, 0.0);
+    std::fill_n(second, kChannelBlock, 0.0);
+    const int64_t last = plan.SegmentTile(segment + 1);
+    const int64_t start = plan.SegmentBegin(segment);
+    int64_t begin = start;
+    for (int64_t tile = plan.SegmentTile(segment); tile < last; ++tile) {
+      const int64_t end = plan.TileBegin(tile + 1);
+      typename Loader::Tile inputs;
+      const TileView view = loader.LoadPlanes(begin, end, inputs);
+      ReduceTile<kChannelBlock, Loader>(inputs, view, mean, begin - start,
+                                        kChannelBlock, first, second);
+      begin = end;
+    }
   }
 
   // Each column of a region.
@@ -270,19 +357,31 @@ struct ScanLoop {
     typename Loader::Tile tile;
     const int64_t stride =
         loader.template Load<W>(region, row, rows, column, width, tile);
+    const TileView view = {
+        .stride = stride, .rows = rows, .ahead = kTileRows * stride};
+    ReduceTile<W, Loader>(tile, view, mean == nullptr ? nullptr : mean + column,
+                          row, width, first + column, second + column);
+  }
+
+  // Merges the first `width` columns of a tile into those of the `before` rows
+  // before it.
+  template <int64_t W, typename Loader>
+  static LOCKSTEP_SYNCBN_INLINE void ReduceTile(
+      const typename Loader::Tile& tile, const TileView& view,
+      const Compute* mean, int64_t before, int64_t width, double* first,
+      double* second) {
     double tile_first[W];
     double tile_second[W];
     const Compute* const* const inputs = tile.data();
-    const Compute* const column_mean =
-        mean == nullptr ? nullptr : mean + column;
     Loader::Unit::template Run<typename Reduction::template Tile<W>>(
-        inputs, stride, rows, column_mean, &tile_first[0], &tile_second[0]);
+        inputs, &view, mean, &tile_first[0], &tile_second[0]);
+    const int64_t rows = view.strips * view.rows;
     if (width == W) {
-      MergeColumns<Reduction>(row, first + column, second + column, rows,
-                              tile_first, tile_second, W);
+      MergeColumns<Reduction>(before, first, second, rows, tile_first,
+                              tile_second, W);
     } else {
-      MergeColumns<Reduction>(row, first + column, second + column, rows,
-                              tile_first, tile_second, width);
+      MergeColumns<Reduction>(before, first, second, rows, tile_first,
+                              tile_second, width);
     }
   }
 

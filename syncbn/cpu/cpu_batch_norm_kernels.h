@@ -36,8 +36,8 @@ class CpuBatchNormKernels : public BatchNormKernels {
     return AllocateHost(bytes);
   }
 
-  // Reads x from memory once: tiles of 64 rows of 64 columns (workspace.h)
-  // are gone over twice, the second time out of the cache.
+  // Reads x from memory once: tiles of at most 64 rows of 64 columns
+  // (workspace.h) are gone over twice, the second time out of the cache.
   //
   // Per column of a tile, in the type T that statistics have, with n <= 64
   // values and unit round-off u:
@@ -47,6 +47,8 @@ class CpuBatchNormKernels : public BatchNormKernels {
   //
   // (the corrected two-pass algorithm, in Chan, Golub & LeVeque 1983).
   // In exact arithmetic that holds for any p. All else is merged in float64.
+  // (A tile of blocked channels has 16 columns. It has more than 32 rows,
+  // unless it is the last of a plane of more than 64 pixels, or of the batch.)
   //
   // Error. A sum has at most n / 4 + 2 <= 18 additions in a row, so with
   // g = 20 u (one more rounding each for x - p and its square) and an upper
@@ -57,7 +59,7 @@ class CpuBatchNormKernels : public BatchNormKernels {
   //           |mean error| <= g (sqrt(m2 / n) + d)
   //
   // In what is merged of n values the means' errors move the part of m2 that is
-  // between tiles by 2 g m2 at most, and K <= n / 64 + 74 merges in a row, each
+  // between tiles by 2 g m2 at most, and K <= n / 32 + 74 merges in a row, each
   // with some roundings to v = 2^-53, move means by e = 2 K v A:
   //
   //   all:    |m2 error|   <= (5 g + 4 K v) (m2 + n d^2)

@@ -23,9 +23,10 @@ namespace {
 
 // An operation:
 //
-//   template <typename T>
 //   struct Operation {
 //     static constexpr int kInputs, kParameters, kOutputs;
+//     // T: what is computed in, or Lanes of it.
+//     template <typename T>
 //     static void Apply(const T* inputs, const T* parameters, T* outputs);
 //   };
 //
@@ -47,21 +48,18 @@ struct ElementwiseArgs {
   std::array<const ComputeType<E>*, Operation::kParameters> parameters;
   std::array<E*, Operation::kOutputs> outputs;
 
-  // Whether to write past the caches, in vectors of so many floats: outputs
-  // that are larger than a core's own caches, so that they would be gone before
-  // they are needed, and that are none of the inputs.
+  // Whether to write past the caches, whole lanes at a time: outputs that are
+  // larger than a core's own caches, so that they would be gone before they are
+  // needed, and that are none of the inputs.
   bool Streams() const {
     constexpr int64_t kLargeBytes = int64_t{4} << 20;
-    if (!std::is_same_v<E, float> || kStreamFloats == 0 ||
-        plan.run % kStreamFloats != 0 ||
+    if (!std::is_same_v<E, float> || !kCanStream || plan.run % kLanes != 0 ||
         plan.size * int64_t{sizeof(E)} < kLargeBytes) {
       return false;
     }
     for (const E* output : outputs) {
       const auto address = reinterpret_cast<uintptr_t>(output);
-      if (address % (kStreamFloats * sizeof(float)) != 0) {
-        return false;
-      }
+      if (address % (kLanes * sizeof(float)) != 0) return false;
       for (const E* input : inputs) {
         if (input == output) return false;
       }
@@ -101,16 +99,23 @@ struct ElementwiseLoop {
     const RunPlan& plan = args.plan;
     for (int64_t i = begin; i < end; ++i) {
       const int64_t at = i * plan.run;
-      const int64_t n = std::min(plan.run, plan.size - at);
-      if (plan.by_column) {
-        RunOne<Unit, true>(args, at, n, 0, streams);
+      if (plan.kind == RunKind::kColumn) {
+        const int64_t n = std::min(plan.run, plan.size - at);
+        RunOne<Unit, RunKind::kColumn>(args, at, n, 0, streams);
+      } else if (plan.kind == RunKind::kPlane) {
+        RunOne<Unit, RunKind::kPlane>(args, at, plan.run, i % plan.channels,
+                                      streams);
       } else {
-        RunOne<Unit, false>(args, at, n, i % plan.channels, streams);
+        const int64_t block = i / plan.samples;
+        const int64_t sample = i - block * plan.samples;
+        RunOne<Unit, RunKind::kBlock>(args,
+                                      sample * plan.stride + block * plan.run,
+                                      plan.run, block * kChannelBlock, streams);
       }
     }
   }
 
-  template <typename Unit, bool by_column>
+  template <typename Unit, RunKind kind>
   static LOCKSTEP_SYNCBN_INLINE void RunOne(const Args& args, int64_t at,
                                             int64_t n, int64_t channel,
                                             bool streams) {
@@ -121,30 +126,22 @@ struct ElementwiseLoop {
       std::array<E*, kOutputs> outputs = args.outputs;
       for (auto& input : inputs) input += at;
       for (auto& output : outputs) output += at;
-      int64_t done = 0;
-      if constexpr (std::is_same_v<E, float> && kStreamFloats > 0) {
-        if (streams) {
-          done = StreamLoop<by_column>(inputs, parameters, outputs, n);
-        }
+      if (std::is_same_v<E, float> && streams) {
+        Loop<kind, true>(inputs, parameters, outputs, n);
+      } else {
+        Loop<kind, false>(inputs, parameters, outputs, n);
       }
-      for (auto& input : inputs) input += done;
-      for (auto& output : outputs) output += done;
-      if constexpr (by_column) {
-        for (auto& parameter : parameters) parameter += done;
-      }
-      Loop<by_column>(inputs, parameters, outputs, n - done);
     } else {
       for (int64_t i = 0; i < n; i += kChunk) {
-        RunChunk<Unit, by_column>(args, at + i, std::min(kChunk, n - i),
-                                  parameters);
-        if constexpr (by_column) {
+        RunChunk<Unit, kind>(args, at + i, std::min(kChunk, n - i), parameters);
+        if constexpr (kind == RunKind::kColumn) {
           for (auto& parameter : parameters) parameter += kChunk;
         }
       }
     }
   }
 
-  template <typename Unit, bool by_column>
+  template <typename Unit, RunKind kind>
   static LOCKSTEP_SYNCBN_INLINE void RunChunk(
       const Args& args, int64_t at, int64_t n,
       const std::array<const Compute*, kParameters>& parameters) {
@@ -157,56 +154,68 @@ struct ElementwiseLoop {
       inputs[k] = in[k];
     }
     for (int k = 0; k < kOutputs; ++k) outputs[k] = out[k];
-    Loop<by_column>(inputs, parameters, outputs, n);
+    Loop<kind, false>(inputs, parameters, outputs, n);
     for (int k = 0; k < kOutputs; ++k) {
       Unit::template Narrow<E>(out[k], args.outputs[k] + at, n);
     }
   }
 
-  // As Loop, past the caches; returns how many of n that did.
-  template <bool by_column>
-  static LOCKSTEP_SYNCBN_INLINE int64_t
-  StreamLoop(const std::array<const Compute*, kInputs> inputs,
-             const std::array<const Compute*, kParameters> parameters,
-             const std::array<Compute*, kOutputs> outputs, int64_t n) {
-    int64_t j = 0;
-    for (; j + kStreamFloats <= n; j += kStreamFloats) {
-      Compute out[kOutputs][kStreamFloats];
-      for (int64_t i = j; i < j + kStreamFloats; ++i) {
-        Compute in[kInputs];
-        Compute parameter[kParameters];
-        Compute result[kOutputs];
-        for (int k = 0; k < kInputs; ++k) in[k] = inputs[k][i];
-        for (int k = 0; k < kParameters; ++k) {
-          parameter[k] = parameters[k][by_column ? i : 0];
-        }
-        Operation::Apply(in, parameter, result);
-        for (int k = 0; k < kOutputs; ++k) out[k][i - j] = result[k];
+  template <RunKind kind, bool streams>
+  static LOCKSTEP_SYNCBN_INLINE void Loop(
+      const std::array<const Compute*, kInputs>& inputs,
+      const std::array<const Compute*, kParameters>& parameters,
+      const std::array<Compute*, kOutputs>& outputs, int64_t n) {
+    using Values = Lanes<Compute>;
+    // The parameters of kColumn change along the run.
+    Values parameter[kParameters + 1];
+    for (int k = 0; k < kParameters; ++k) {
+      if constexpr (kind == RunKind::kPlane) {
+        std::array<Compute, kLanes> repeated;
+        repeated.fill(*parameters[k]);
+        parameter[k] = LanesAt(repeated.data());
+      } else if constexpr (kind == RunKind::kBlock) {
+        parameter[k] = LanesAt(parameters[k]);
       }
-      for (int k = 0; k < kOutputs; ++k) StreamFloats(out[k], outputs[k] + j);
     }
-    return j;
+    int64_t j = 0;
+    for (; j + kLanes <= n; j += kLanes) {
+      Values in[kInputs];
+      Values out[kOutputs];
+      for (int k = 0; k < kInputs; ++k) in[k] = LanesAt(inputs[k] + j);
+      if constexpr (kind == RunKind::kColumn) {
+        for (int k = 0; k < kParameters; ++k) {
+          parameter[k] = LanesAt(parameters[k] + j);
+        }
+      }
+      Operation::Apply(in, parameter, out);
+      for (int k = 0; k < kOutputs; ++k) {
+        if constexpr (streams && std::is_same_v<Compute, float>) {
+          Stream(out[k], outputs[k] + j);
+        } else {
+          LanesAt(outputs[k] + j) = out[k];
+        }
+      }
+    }
+    if constexpr (kind != RunKind::kBlock) {
+      for (; j < n; ++j) ApplyTo<kind>(inputs, parameters, outputs, j);
+    }
   }
 
-  template <bool by_column>
-  static LOCKSTEP_SYNCBN_INLINE void Loop(
-      const std::array<const Compute*, kInputs> inputs,
-      const std::array<const Compute*, kParameters> parameters,
-      const std::array<Compute*, kOutputs> outputs, int64_t n) {
-    std::array<Compute, kParameters> constant;
-    for (int k = 0; k < kParameters; ++k) constant[k] = *parameters[k];
-    LOCKSTEP_SYNCBN_SAME_OR_APART
-    for (int64_t j = 0; j < n; ++j) {
-      Compute in[kInputs];
-      std::array<Compute, kParameters> parameter;
-      Compute out[kOutputs];
-      for (int k = 0; k < kInputs; ++k) in[k] = inputs[k][j];
-      for (int k = 0; k < kParameters; ++k) {
-        parameter[k] = by_column ? parameters[k][j] : constant[k];
-      }
-      Operation::Apply(in, parameter.data(), out);
-      for (int k = 0; k < kOutputs; ++k) outputs[k][j] = out[k];
+  // One element that fills no lanes.
+  template <RunKind kind>
+  static LOCKSTEP_SYNCBN_INLINE void ApplyTo(
+      const std::array<const Compute*, kInputs>& inputs,
+      const std::array<const Compute*, kParameters>& parameters,
+      const std::array<Compute*, kOutputs>& outputs, int64_t j) {
+    Compute in[kInputs];
+    Compute parameter[kParameters + 1];
+    Compute out[kOutputs];
+    for (int k = 0; k < kInputs; ++k) in[k] = inputs[k][j];
+    for (int k = 0; k < kParameters; ++k) {
+      parameter[k] = parameters[k][kind == RunKind::kColumn ? j : 0];
     }
+    Operation::Apply(in, parameter, out);
+    for (int k = 0; k < kOutputs; ++k) outputs[k][j] = out[k];
   }
 };
 
@@ -224,17 +233,18 @@ void RunElementwise(VectorUnit unit,
 constexpr int kNormalizeArrays = 3;
 
 // Inputs x, perhaps the residual; parameters mean, scale, bias; output y.
-template <typename T, bool relu, bool residual>
+template <bool relu, bool residual>
 struct NormalizeOperation {
   static constexpr int kInputs = residual ? 2 : 1;
   static constexpr int kParameters = kNormalizeArrays;
   static constexpr int kOutputs = 1;
 
+  template <typename T>
   static LOCKSTEP_SYNCBN_INLINE void Apply(const T* inputs, const T* parameters,
                                            T* outputs) {
     T y = (inputs[0] - parameters[0]) * parameters[1] + parameters[2];
     if constexpr (residual) y += inputs[1];
-    if constexpr (relu) y = Relu(y);
+    if constexpr (relu) ApplyRelu(y);
     outputs[0] = y;
   }
 };
@@ -270,16 +280,17 @@ constexpr int kGradientArrays = 4;
 // Inputs dy, then y with ReLU, then x where the statistics are the batch's;
 // parameters a, b, c and mean as the header has them; outputs dx, then perhaps
 // g.
-template <typename T, bool batch, bool relu, bool residual>
+template <bool batch, bool relu, bool residual>
 struct InputGradient {
   static constexpr int kInputs = 1 + relu + batch;
   static constexpr int kParameters = batch ? kGradientArrays : 1;
   static constexpr int kOutputs = 1 + residual;
 
+  template <typename T>
   static LOCKSTEP_SYNCBN_INLINE void Apply(const T* inputs, const T* parameters,
                                            T* outputs) {
     T g = inputs[0];
-    if constexpr (relu) g = ReluGradient(inputs[1], g);
+    if constexpr (relu) ApplyReluGradient(inputs[1], g);
     if constexpr (residual) outputs[1] = g;
     if constexpr (batch) {
       g = (g - parameters[1]) -
@@ -322,36 +333,39 @@ constexpr int64_t kRun = 4096;
 
 RunPlan FlatPlan(int64_t size) {
   RunPlan plan;
+  plan.kind = RunKind::kColumn;
   plan.run = kRun;
   plan.runs = (size + kRun - 1) / kRun;
   plan.size = size;
   return plan;
 }
 
-template <typename T, bool add, bool relu>
+template <bool add, bool relu>
 struct AddReluOperation {
   static constexpr int kInputs = 1 + add;
   static constexpr int kParameters = 0;
   static constexpr int kOutputs = 1;
 
+  template <typename T>
   static LOCKSTEP_SYNCBN_INLINE void Apply(const T* inputs, const T*,
                                            T* outputs) {
     T y = inputs[0];
     if constexpr (add) y += inputs[1];
-    if constexpr (relu) y = Relu(y);
+    if constexpr (relu) ApplyRelu(y);
     outputs[0] = y;
   }
 };
 
-template <typename T>
 struct MaskOperation {
   static constexpr int kInputs = 2;
   static constexpr int kParameters = 0;
   static constexpr int kOutputs = 1;
 
+  template <typename T>
   static LOCKSTEP_SYNCBN_INLINE void Apply(const T* inputs, const T*,
                                            T* outputs) {
-    outputs[0] = ReluGradient(inputs[0], inputs[1]);
+    outputs[0] = inputs[1];
+    ApplyReluGradient(inputs[0], outputs[0]);
   }
 };
 
@@ -368,8 +382,7 @@ absl::Status CpuBatchNormKernels::Normalize(const NormalizeCall& call) {
     MakeNormalizeParameters(call, plan, parameters);
     ForFlags(
         [&](auto relu, auto residual) {
-          using Operation =
-              NormalizeOperation<ComputeType<E>, relu(), residual()>;
+          using Operation = NormalizeOperation<relu(), residual()>;
           ElementwiseArgs<E, Operation> args(plan, parameters);
           args.inputs[0] = static_cast<const E*>(call.x.data);
           if constexpr (residual()) {
@@ -395,8 +408,7 @@ absl::Status CpuBatchNormKernels::BackwardInput(const BackwardCall& call) {
     MakeGradientParameters(call, plan, count, parameters);
     ForFlags(
         [&](auto batch, auto relu, auto residual) {
-          using Operation =
-              InputGradient<ComputeType<E>, batch(), relu(), residual()>;
+          using Operation = InputGradient<batch(), relu(), residual()>;
           ElementwiseArgs<E, Operation> args(plan, parameters);
           args.inputs[0] = static_cast<const E*>(call.dy.data);
           if constexpr (relu()) {
@@ -422,8 +434,8 @@ void AddAndRelu(const ConstBuffer& normal, const ConstBuffer& residual,
   ForActivationType(y.type, [&]<typename E>(E) {
     ForFlags(
         [&](auto adds, auto relus) {
-          ElementwiseArgs<E, AddReluOperation<ComputeType<E>, adds(), relus()>>
-              args(FlatPlan(y.count));
+          ElementwiseArgs<E, AddReluOperation<adds(), relus()>> args(
+              FlatPlan(y.count));
           args.inputs[0] = static_cast<const E*>(normal.data);
           if constexpr (adds()) {
             args.inputs[1] = static_cast<const E*>(residual.data);
@@ -437,7 +449,7 @@ void AddAndRelu(const ConstBuffer& normal, const ConstBuffer& residual,
 
 void MaskByRelu(const ConstBuffer& y, const ConstBuffer& dy, const Buffer& g) {
   ForActivationType(g.type, [&]<typename E>(E) {
-    ElementwiseArgs<E, MaskOperation<ComputeType<E>>> args(FlatPlan(y.count));
+    ElementwiseArgs<E, MaskOperation> args(FlatPlan(y.count));
     args.inputs = {static_cast<const E*>(y.data),
                    static_cast<const E*>(dy.data)};
     args.outputs = {static_cast<E*>(g.data)};

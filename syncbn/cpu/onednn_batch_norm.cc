@@ -89,13 +89,25 @@ absl::Status CheckType(DataType type) {
       absl::StrCat("batch norm: oneDNN has none for ", Name(type)));
 }
 
+dnnl::memory::format_tag FormatOf(Layout layout) {
+  using dnnl::memory;
+  switch (layout) {
+    case Layout::kNchw:
+      return memory::format_tag::nchw;
+    case Layout::kNhwc:
+      return memory::format_tag::nhwc;
+    case Layout::kNchw16c:
+      return memory::format_tag::nChw16c;
+  }
+  return memory::format_tag::undef;
+}
+
 dnnl::memory::desc Describe(const ActivationShape& shape, DataType type) {
   using dnnl::memory;
   return {{shape.n, shape.c, 1, shape.hw},
           type == DataType::kBFloat16 ? memory::data_type::bf16
                                       : memory::data_type::f32,
-          shape.layout == Layout::kNhwc ? memory::format_tag::nhwc
-                                        : memory::format_tag::nchw};
+          FormatOf(shape.layout)};
 }
 
 normalization_flags AffineFlags(bool affine) {

@@ -115,8 +115,10 @@ void CheckWithResidual(const BatchNormOptions& options,
 
 TEST(OnednnBatchNormTest, AddsTheResidualToTheRoundedOutput) {
   for (const DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
-    for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
-      for (const auto& [c, hw] : {std::pair(1, 49), {3, 1}, {65, 49}}) {
+    for (const Layout layout :
+         {Layout::kNchw, Layout::kNhwc, Layout::kNchw16c}) {
+      for (const auto& [channels, hw] : {std::pair(1, 49), {3, 1}, {65, 49}}) {
+        const int c = layout == Layout::kNchw16c ? 32 : channels;
         const ActivationShape shape = {6, c, hw, layout};
         SCOPED_TRACE(Describe(shape) + " " + Name(type));
         BatchNormOptions options = {.channels = c, .epsilon = 1e-3};

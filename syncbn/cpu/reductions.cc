@@ -1,8 +1,10 @@
 // The operations that reduce a batch to numbers per channel: moments forward,
 // sums backward; how they cut it; and the merge of ranks' records.
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <numeric>
 
 #include "absl/status/status.h"
@@ -33,7 +35,7 @@ constexpr int64_t kMaxSegments = 64;
 // With fewer rows than this the columns' own merge costs more than rows gain.
 constexpr int64_t kFewRows = 16;
 
-int64_t TilesOf(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
+int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The float64 numbers that RunScan needs.
 int64_t ScanNumbers(const ColumnPlan& plan) {
@@ -59,75 +61,93 @@ template <typename Compute, int64_t W>
 struct MomentsTile {
   template <typename Unit>
   static LOCKSTEP_SYNCBN_INLINE void Run(const Compute* const* inputs,
-                                         int64_t stride, int64_t rows,
+                                         const TileView* view,
                                          const Compute* /*mean*/, double* mean,
                                          double* m2) {
-    Compute pivot[W] = {};
-    Sum(inputs[0], stride, rows, pivot);
-    const Compute n = static_cast<Compute>(rows);
-    for (int64_t j = 0; j < W; ++j) pivot[j] /= n;
-    Compute sum[W] = {};
-    Compute squares[W] = {};
-    SumDeviations(inputs[0], stride, rows, pivot, sum, squares);
+    const int64_t rows = view->strips * view->rows;
+    Columns pivot[kGroups] = {};
+    for (int64_t i = 0; i < view->strips; ++i) {
+      Sum(inputs[0] + i * view->strip_stride, *view, pivot);
+    }
+    for (Columns& group : pivot) group /= static_cast<Compute>(rows);
+    Columns sum[kGroups] = {};
+    Columns squares[kGroups] = {};
+    for (int64_t i = 0; i < view->strips; ++i) {
+      SumDeviations(inputs[0] + i * view->strip_stride, *view, pivot, sum,
+                    squares);
+    }
+    Correct(Values(pivot).data(), Values(sum).data(), Values(squares).data(),
+            static_cast<double>(rows), mean, m2);
+  }
+
+ private:
+  using Columns = Lanes<Compute>;
+  static constexpr int64_t kGroups = W / kLanes;
+
+  static LOCKSTEP_SYNCBN_INLINE std::array<Compute, W> Values(
+      const Columns (&columns)[kGroups]) {
+    std::array<Compute, W> values;
+    std::memcpy(values.data(), columns, sizeof(values));
+    return values;
+  }
+
+  static LOCKSTEP_SYNCBN_INLINE void Correct(const Compute* pivot,
+                                             const Compute* sum,
+                                             const Compute* squares,
+                                             double rows, double* mean,
+                                             double* m2) {
+    LOCKSTEP_SYNCBN_SAME_OR_APART
     for (int64_t j = 0; j < W; ++j) {
       const double s = sum[j];
-      const double correction = s / static_cast<double>(rows);
+      const double correction = s / rows;
       mean[j] = pivot[j] + correction;
       const double corrected = squares[j] - s * correction;
       m2[j] = corrected < 0 ? 0 : corrected;
     }
   }
 
- private:
-  static LOCKSTEP_SYNCBN_INLINE void Sum(const Compute* x, int64_t stride,
-                                         int64_t rows, Compute* sum) {
-    // The same columns of the next tile.
-    const int64_t ahead = kTileRows * stride * int64_t{sizeof(Compute)};
+  static LOCKSTEP_SYNCBN_INLINE void Sum(const Compute* x, const TileView& view,
+                                         Columns (&sum)[kGroups]) {
+    const int64_t stride = view.stride;
+    const int64_t ahead = view.ahead * int64_t{sizeof(Compute)};
     int64_t r = 0;
-    for (; r + 4 <= rows; r += 4) {
-      const Compute* const a = x + r * stride;
-      const Compute* const b = a + stride;
-      const Compute* const c = b + stride;
-      const Compute* const d = c + stride;
-      for (const Compute* row : {a, b, c, d}) Prefetch<W>(row, ahead);
-      LOCKSTEP_SYNCBN_SAME_OR_APART
-      for (int64_t j = 0; j < W; ++j) {
-        sum[j] += (a[j] + b[j]) + (c[j] + d[j]);
+    for (; r + 4 <= view.rows; r += 4) {
+      const Compute* const row = x + r * stride;
+      for (int64_t i = 0; i < 4; ++i) Prefetch<W>(row + i * stride, ahead);
+      for (int64_t k = 0; k < kGroups; ++k) {
+        const Compute* const at = row + k * kLanes;
+        sum[k] += (LanesAt(at) + LanesAt(at + stride)) +
+                  (LanesAt(at + 2 * stride) + LanesAt(at + 3 * stride));
       }
     }
-    for (; r < rows; ++r) {
-      LOCKSTEP_SYNCBN_SAME_OR_APART
-      for (int64_t j = 0; j < W; ++j) sum[j] += x[r * stride + j];
+    for (; r < view.rows; ++r) {
+      for (int64_t k = 0; k < kGroups; ++k) {
+        sum[k] += LanesAt(x + r * stride + k * kLanes);
+      }
     }
   }
 
-  static LOCKSTEP_SYNCBN_INLINE void SumDeviations(const Compute* x,
-                                                   int64_t stride, int64_t rows,
-                                                   const Compute* pivot,
-                                                   Compute* sum,
-                                                   Compute* squares) {
+  static LOCKSTEP_SYNCBN_INLINE void SumDeviations(
+      const Compute* x, const TileView& view, const Columns (&pivot)[kGroups],
+      Columns (&sum)[kGroups], Columns (&squares)[kGroups]) {
+    const int64_t stride = view.stride;
     int64_t r = 0;
-    for (; r + 4 <= rows; r += 4) {
-      const Compute* const a = x + r * stride;
-      const Compute* const b = a + stride;
-      const Compute* const c = b + stride;
-      const Compute* const d = c + stride;
-      LOCKSTEP_SYNCBN_SAME_OR_APART
-      for (int64_t j = 0; j < W; ++j) {
-        const Compute p = a[j] - pivot[j];
-        const Compute q = b[j] - pivot[j];
-        const Compute s = c[j] - pivot[j];
-        const Compute t = d[j] - pivot[j];
-        sum[j] += (p + q) + (s + t);
-        squares[j] += (p * p + q * q) + (s * s + t * t);
+    for (; r + 4 <= view.rows; r += 4) {
+      for (int64_t k = 0; k < kGroups; ++k) {
+        const Compute* const at = x + r * stride + k * kLanes;
+        const Columns p = LanesAt(at) - pivot[k];
+        const Columns q = LanesAt(at + stride) - pivot[k];
+        const Columns s = LanesAt(at + 2 * stride) - pivot[k];
+        const Columns t = LanesAt(at + 3 * stride) - pivot[k];
+        sum[k] += (p + q) + (s + t);
+        squares[k] += (p * p + q * q) + (s * s + t * t);
       }
     }
-    for (; r < rows; ++r) {
-      LOCKSTEP_SYNCBN_SAME_OR_APART
-      for (int64_t j = 0; j < W; ++j) {
-        const Compute p = x[r * stride + j] - pivot[j];
-        sum[j] += p;
-        squares[j] += p * p;
+    for (; r < view.rows; ++r) {
+      for (int64_t k = 0; k < kGroups; ++k) {
+        const Columns p = LanesAt(x + r * stride + k * kLanes) - pivot[k];
+        sum[k] += p;
+        squares[k] += p * p;
       }
     }
   }
@@ -169,57 +189,74 @@ void WriteRecord(const ColumnPlan& plan, const StatisticsRecord& layout,
 template <typename Compute, bool relu, int64_t W>
 struct SumsTile {
   template <typename Unit>
-  static LOCKSTEP_SYNCBN_INLINE void Run(const Compute* const* tile,
-                                         int64_t stride, int64_t rows,
+  static LOCKSTEP_SYNCBN_INLINE void Run(const Compute* const* inputs,
+                                         const TileView* view,
                                          const Compute* mean, double* sums,
                                          double* products) {
-    Compute sum[W] = {};
-    Compute product[W] = {};
-    int64_t r = 0;
-    // The same columns of the next tile.
-    const int64_t ahead = kTileRows * stride * int64_t{sizeof(Compute)};
-    for (; r + 4 <= rows; r += 4) {
-      for (int i = 0; i < (relu ? 3 : 2); ++i) {
-        for (int64_t k = 0; k < 4; ++k) {
-          Prefetch<W>(tile[i] + (r + k) * stride, ahead);
-        }
+    Columns sum[kGroups] = {};
+    Columns product[kGroups] = {};
+    for (int64_t i = 0; i < view->strips; ++i) {
+      const Compute* strip[kInputs];
+      for (int k = 0; k < kInputs; ++k) {
+        strip[k] = inputs[k] + i * view->strip_stride;
       }
-      LOCKSTEP_SYNCBN_SAME_OR_APART
-      for (int64_t j = 0; j < W; ++j) {
-        const int64_t i = r * stride + j;
-        const Compute a = Gradient(tile, i);
-        const Compute b = Gradient(tile, i + stride);
-        const Compute c = Gradient(tile, i + 2 * stride);
-        const Compute d = Gradient(tile, i + 3 * stride);
-        sum[j] += (a + b) + (c + d);
-        product[j] +=
-            (a * (tile[0][i] - mean[j]) + b * (tile[0][i + stride] - mean[j])) +
-            (c * (tile[0][i + 2 * stride] - mean[j]) +
-             d * (tile[0][i + 3 * stride] - mean[j]));
-      }
-    }
-    for (; r < rows; ++r) {
-      LOCKSTEP_SYNCBN_SAME_OR_APART
-      for (int64_t j = 0; j < W; ++j) {
-        const int64_t i = r * stride + j;
-        const Compute g = Gradient(tile, i);
-        sum[j] += g;
-        product[j] += g * (tile[0][i] - mean[j]);
-      }
+      AddStrip(strip, *view, mean, sum, product);
     }
     for (int64_t j = 0; j < W; ++j) {
-      sums[j] = sum[j];
-      products[j] = product[j];
+      sums[j] = sum[j / kLanes][j % kLanes];
+      products[j] = product[j / kLanes][j % kLanes];
     }
   }
 
  private:
-  static LOCKSTEP_SYNCBN_INLINE Compute Gradient(const Compute* const* tile,
-                                                 int64_t i) {
+  using Columns = Lanes<Compute>;
+  static constexpr int64_t kGroups = W / kLanes;
+  static constexpr int kInputs = relu ? 3 : 2;
+
+  static LOCKSTEP_SYNCBN_INLINE void AddStrip(const Compute* const* tile,
+                                              const TileView& view,
+                                              const Compute* mean,
+                                              Columns (&sum)[kGroups],
+                                              Columns (&product)[kGroups]) {
+    const int64_t stride = view.stride;
+    const int64_t ahead = view.ahead * int64_t{sizeof(Compute)};
+    int64_t r = 0;
+    for (; r + 4 <= view.rows; r += 4) {
+      for (int i = 0; i < kInputs; ++i) {
+        for (int64_t k = 0; k < 4; ++k) {
+          Prefetch<W>(tile[i] + (r + k) * stride, ahead);
+        }
+      }
+      for (int64_t k = 0; k < kGroups; ++k) {
+        const int64_t at = r * stride + k * kLanes;
+        const Columns center = LanesAt(mean + k * kLanes);
+        Columns g[4];
+        Columns gx[4];
+        for (int64_t i = 0; i < 4; ++i) {
+          SetGradient(tile, at + i * stride, g[i]);
+          gx[i] = g[i] * (LanesAt(tile[0] + at + i * stride) - center);
+        }
+        sum[k] += (g[0] + g[1]) + (g[2] + g[3]);
+        product[k] += (gx[0] + gx[1]) + (gx[2] + gx[3]);
+      }
+    }
+    for (; r < view.rows; ++r) {
+      for (int64_t k = 0; k < kGroups; ++k) {
+        const int64_t at = r * stride + k * kLanes;
+        Columns g;
+        SetGradient(tile, at, g);
+        sum[k] += g;
+        product[k] += g * (LanesAt(tile[0] + at) - LanesAt(mean + k * kLanes));
+      }
+    }
+  }
+
+  static LOCKSTEP_SYNCBN_INLINE void SetGradient(const Compute* const* tile,
+                                                 int64_t at, Columns& g) {
+    g = LanesAt(tile[1] + at);
     if constexpr (relu) {
-      return ReluGradient(tile[2][i], tile[1][i]);
-    } else {
-      return tile[1][i];
+      const Columns y = LanesAt(tile[2] + at);
+      ApplyReluGradient(y, g);
     }
   }
 };
@@ -361,8 +398,15 @@ void CopyRunning(const BatchNormKernels::RunningCall& call) {
 
 }  // namespace
 
-int64_t ColumnPlan::SegmentBegin(int64_t segment) const {
-  return std::min(rows, TilesOf(rows) * segment / segments * kTileRows);
+int64_t ColumnPlan::tiles() const {
+  const int64_t in_band = CeilDivide(band_rows, tile_rows);
+  return rows / band_rows * in_band + CeilDivide(rows % band_rows, tile_rows);
+}
+
+int64_t ColumnPlan::TileBegin(int64_t tile) const {
+  const int64_t in_band = CeilDivide(band_rows, tile_rows);
+  return std::min(rows,
+                  tile / in_band * band_rows + tile % in_band * tile_rows);
 }
 
 int64_t PixelsPerRow(int64_t channels) {
@@ -375,20 +419,45 @@ int64_t PixelsPerRow(int64_t channels) {
 ColumnPlan MakeColumnPlan(const ActivationShape& shape) {
   ColumnPlan plan;
   const bool last = IsChannelsLast(shape);
-  plan.series = last ? 1 : shape.c;
-  plan.period = last ? shape.c : 1;
-  plan.group = kTileColumns;
+  const bool blocked = IsBlocked(shape);
+  plan.period = last ? shape.c : blocked ? kChannelBlock : 1;
+  plan.series = shape.c / plan.period;
+  plan.group = blocked ? 1 : kTileColumns;
   const int64_t periods = shape.values_per_channel();
   if (last) {
     const bool whole = shape.c >= kTileColumns && shape.c % kVector == 0;
     plan.group = whole ? 1 : PixelsPerRow(shape.c);
     if (periods < kFewRows * plan.group) plan.group = 1;
   }
+  if (blocked) {
+    const int64_t planes = std::max<int64_t>(1, kTileRows / shape.hw);
+    plan.band_rows = planes * shape.hw;
+    plan.tile_rows = std::min(plan.band_rows, kTileRows);
+  }
   plan.rows = periods / plan.group;
   plan.rest = periods % plan.group;
   const int64_t values = plan.rows * plan.columns();
   plan.segments = std::clamp<int64_t>(
-      std::min(values / kSegmentValues, TilesOf(plan.rows)), 1, kMaxSegments);
+      std::min(values / kSegmentValues, plan.tiles()), 1, kMaxSegments);
+  return plan;
+}
+
+RunPlan MakeRunPlan(const ActivationShape& shape) {
+  RunPlan plan;
+  plan.channels = shape.c;
+  plan.size = shape.size();
+  if (IsChannelsLast(shape)) {
+    plan.kind = RunKind::kColumn;
+    plan.run = shape.c * PixelsPerRow(shape.c);
+  } else if (IsBlocked(shape)) {
+    plan.kind = RunKind::kBlock;
+    plan.run = shape.hw * kChannelBlock;
+    plan.samples = shape.n;
+    plan.stride = shape.c * shape.hw;
+  } else {
+    plan.run = shape.hw;
+  }
+  plan.runs = CeilDivide(plan.size, plan.run);
   return plan;
 }
 

@@ -35,30 +35,6 @@
 
 namespace lockstep {
 
-// Stores past the caches: of how many floats, aligned to their size; 0 where
-// there are none.
-#if defined(__SSE2__)
-inline constexpr int64_t kStreamFloats = 16;
-#else
-inline constexpr int64_t kStreamFloats = 0;
-#endif
-
-LOCKSTEP_SYNCBN_INLINE void StreamFloats([[maybe_unused]] const float* from,
-                                         [[maybe_unused]] float* to) {
-#if defined(__SSE2__)
-  for (int k = 0; k < kStreamFloats; k += 4) {
-    _mm_stream_ps(to + k, _mm_loadu_ps(from + k));
-  }
-#endif
-}
-
-// Makes what was streamed visible before what is written next.
-LOCKSTEP_SYNCBN_INLINE void FinishStreaming() {
-#if defined(__SSE2__)
-  _mm_sfence();
-#endif
-}
-
 // What activations of type E are computed in.
 template <typename E>
 using ComputeType =
@@ -102,6 +78,54 @@ LOCKSTEP_SYNCBN_INLINE void Prefetch(const T* from, int64_t ahead) {
   for (int64_t i = 0; i < n * int64_t{sizeof(T)}; i += kLine) {
     __builtin_prefetch(reinterpret_cast<const void*>(address + i), 0, 2);
   }
+}
+
+// Sixteen values as one operand: as many vectors of the unit as that takes. A
+// compiler may leave a loop over so few values without vectors.
+inline constexpr int64_t kLanes = 16;
+
+template <typename T>
+struct LanesOf {
+  typedef T Type __attribute__((vector_size(kLanes * sizeof(T))));
+  typedef T InMemory __attribute__((vector_size(kLanes * sizeof(T)),
+                                    aligned(alignof(T)), may_alias));
+};
+template <typename T>
+using Lanes = typename LanesOf<T>::Type;
+
+// The lanes in memory that begin at `values`.
+template <typename T>
+LOCKSTEP_SYNCBN_INLINE const typename LanesOf<T>::InMemory& LanesAt(
+    const T* values) {
+  return *reinterpret_cast<const typename LanesOf<T>::InMemory*>(values);
+}
+template <typename T>
+LOCKSTEP_SYNCBN_INLINE typename LanesOf<T>::InMemory& LanesAt(T* values) {
+  return *reinterpret_cast<typename LanesOf<T>::InMemory*>(values);
+}
+
+// Whether Stream writes past the caches.
+#if defined(__SSE2__)
+inline constexpr bool kCanStream = true;
+#else
+inline constexpr bool kCanStream = false;
+#endif
+
+// Stores past the caches. to: aligned to 64.
+LOCKSTEP_SYNCBN_INLINE void Stream(const Lanes<float>& from, float* to) {
+#if defined(__SSE2__)
+  const auto* const parts = reinterpret_cast<const __m128*>(&from);
+  for (int k = 0; k < 4; ++k) _mm_stream_ps(to + 4 * k, parts[k]);
+#else
+  LanesAt(to) = from;
+#endif
+}
+
+// Makes what was streamed visible before what is written next.
+LOCKSTEP_SYNCBN_INLINE void FinishStreaming() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
 }
 
 // A unit runs a loop, which is a struct with a static function Run<Unit>, all
@@ -234,16 +258,16 @@ void ForFlags(const Fn& fn, bool flag, Flags... flags) {
   }
 }
 
-// max(0, value), but NaN stays NaN.
+// Makes value max(0, value), but NaN stays NaN. T: a number, or Lanes.
 template <typename T>
-LOCKSTEP_SYNCBN_INLINE T Relu(T value) {
-  return value <= 0 ? T{0} : value;
+LOCKSTEP_SYNCBN_INLINE void ApplyRelu(T& value) {
+  value = value <= 0 ? T{} : value;
 }
 
-// The gradient of what went into ReLU, from that of its output y.
+// Makes the gradient of ReLU's output y that of its input.
 template <typename T>
-LOCKSTEP_SYNCBN_INLINE T ReluGradient(T y, T dy) {
-  return y <= 0 ? T{0} : dy;
+LOCKSTEP_SYNCBN_INLINE void ApplyReluGradient(const T& y, T& gradient) {
+  gradient = y <= 0 ? T{} : gradient;
 }
 
 }  // namespace lockstep

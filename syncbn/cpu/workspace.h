@@ -57,23 +57,38 @@ inline constexpr int64_t kMaxPixelsPerRow = 256;
 // channels first there is one for each channel: its planes, one after the
 // other, with a period of 1. A series is a matrix of rows of `group` periods
 // side by side, so that a row is long enough for vectors, and then `rest`
-// periods that fill no row. Column j belongs to channel j % period.
+// periods that fill no row. Column j belongs to channel j % period. With
+// blocked channels there is one series for each block: its planes, one after
+// the other, with a period of 16, of which each is a row.
 //
-// Each column is reduced by itself; then the columns of a channel are merged,
-// then the rest, and last the segments that rows are cut into, in order.
+// Rows are reduced in tiles: each column of a tile by itself. Then tiles are
+// merged in order, then the columns of a channel, then the rest, and last the
+// segments that the tiles are cut into, in order.
 struct ColumnPlan {
   int64_t series = 0;
   int64_t period = 1;
   int64_t group = 1;
   int64_t rows = 0;      // Of `columns()` values, in each series.
   int64_t rest = 0;      // Periods after the last row; less than `group`.
-  int64_t segments = 1;  // Of each series' rows; each a multiple of kTileRows
-                         // rows, but for the last, which also has the rest.
+  int64_t segments = 1;  // Of each series' tiles; the last has the rest too.
+  // The rows of a tile, at most kTileRows. A tile ends where a band of rows
+  // ends: with blocked channels it is a part of a plane, or some whole planes.
+  int64_t tile_rows = kTileRows;
+  int64_t band_rows = kTileRows;
 
   int64_t columns() const { return group * period; }
   int64_t items() const { return series * segments; }
-  // Segment s is rows [SegmentBegin(s), SegmentBegin(s + 1)).
-  int64_t SegmentBegin(int64_t segment) const;
+  int64_t tiles() const;  // Of the rows of a series.
+  // The first row of a tile; `rows` of tile tiles().
+  int64_t TileBegin(int64_t tile) const;
+  // Segment s is tiles [SegmentTile(s), SegmentTile(s + 1)), and these rows
+  // [SegmentBegin(s), SegmentBegin(s + 1)).
+  int64_t SegmentTile(int64_t segment) const {
+    return tiles() * segment / segments;
+  }
+  int64_t SegmentBegin(int64_t segment) const {
+    return TileBegin(SegmentTile(segment));
+  }
 };
 
 ColumnPlan MakeColumnPlan(const ActivationShape& shape);
@@ -83,33 +98,41 @@ constexpr bool IsChannelsLast(const ActivationShape& shape) {
   return shape.layout == Layout::kNhwc || shape.hw == 1;
 }
 
+// Whether the elements lie in planes of blocks of channels.
+constexpr bool IsBlocked(const ActivationShape& shape) {
+  return shape.layout == Layout::kNchw16c && shape.hw > 1;
+}
+
 // How many pixels of c channels, side by side, are whole vectors of 16 and at
 // least 256 values long; 1 if that would take too many.
 int64_t PixelsPerRow(int64_t channels);
 
-// Activations as runs that lie one after the other. With channels last a run is
-// some whole pixels, and the place in the run decides which parameter a value
-// has; with channels first it is one plane, whose values share one parameter.
-struct RunPlan {
-  int64_t channels = 1;
-  bool by_column = false;
-  int64_t run = 1;
-  int64_t runs = 0;
-  int64_t size = 0;  // The last run may be short.
-
-  // Elements of an array of parameters.
-  int64_t parameters() const { return by_column ? run : channels; }
+// How a value of a run finds its parameter.
+enum class RunKind {
+  kPlane,   // The values of a plane share one parameter.
+  kColumn,  // By its place in the run, which is some whole pixels.
+  kBlock,   // By its place modulo 16 in the plane of a block of channels.
 };
 
-inline RunPlan MakeRunPlan(const ActivationShape& shape) {
-  RunPlan plan;
-  plan.channels = shape.c;
-  plan.by_column = IsChannelsLast(shape);
-  plan.run = plan.by_column ? shape.c * PixelsPerRow(shape.c) : shape.hw;
-  plan.size = shape.size();
-  plan.runs = (plan.size + plan.run - 1) / plan.run;
-  return plan;
-}
+// Activations as runs. Run 0 is the first in memory. Planes follow one another,
+// as do runs of whole pixels; of a block of channels the planes of all samples
+// are runs one after the other, which lie `stride` apart.
+struct RunPlan {
+  RunKind kind = RunKind::kPlane;
+  int64_t channels = 1;
+  int64_t run = 1;
+  int64_t runs = 0;
+  int64_t size = 0;     // The last run may be short.
+  int64_t samples = 1;  // Of kBlock: runs of one block,
+  int64_t stride = 0;   // and elements from one of them to the next.
+
+  // Elements of an array of parameters.
+  int64_t parameters() const {
+    return kind == RunKind::kColumn ? run : channels;
+  }
+};
+
+RunPlan MakeRunPlan(const ActivationShape& shape);
 
 // Repeats the first `channels` values up to `size`.
 template <typename T>

@@ -21,8 +21,9 @@ struct FreePinnedMemory {
   void operator()(int64_t* memory) const { cudaFreeHost(memory); }
 };
 
-// Batch norm for float32, float16 and bfloat16; for float64 every operation is
-// kUnimplemented. All memory is the device's.
+// Batch norm for float32, float16 and bfloat16 in the layouts kNchw and kNhwc;
+// for float64 every operation is kUnimplemented, for kNchw16c each one that has
+// activations. All memory is the device's.
 //
 // Everything is enqueued on one stream, in the order of the calls; ReadCount
 // alone waits for it. The same calls add in the same order everywhere, and give

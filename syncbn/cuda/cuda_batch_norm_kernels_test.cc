@@ -80,6 +80,7 @@ double ErrorsOfSums(int64_t, double u) { return (4 + 96 + 8 + 8 + 8) * u; }
 // differences and the scale, itself a product: nine roundings, and one for what
 // these make of each other.
 const KernelsUnderTest kKernels = {.make = MakeKernels,
+                                   .layouts = {Layout::kNchw, Layout::kNhwc},
                                    .shapes = {{1, 1, 1},
                                               {2, 1, 1},
                                               {1, 2, 1},
@@ -128,6 +129,22 @@ TEST(CudaKernelsTest, TrackBiasedVariance) {
   EXPECT_EQ(running_mean.Read(), (std::vector<double>{1, 2}));
   EXPECT_TRUE(AllNear(running_variance.Read(), {1.25, 1.75},
                       [](size_t) { return 0x1p-23; }));
+}
+
+TEST(CudaKernelsTest, RefuseBlockedChannels) {
+  const auto kernels = MakeKernels();
+  if (kernels == nullptr) return;
+  BatchNormKernels::NormalizeCall forward;
+  forward.shape = {0, 16, 1, Layout::kNchw16c};
+  BatchNormKernels::BackwardCall backward;
+  backward.shape = forward.shape;
+  for (const absl::Status& status :
+       {kernels->ComputeMoments(forward.shape, forward.x, nullptr),
+        kernels->Normalize(forward), kernels->BackwardReduce(backward),
+        kernels->BackwardInput(backward)}) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnimplemented,
+                                 HasSubstr("layout nchw16c")));
+  }
 }
 
 TEST(CudaKernelsTest, RefuseFloat64) {

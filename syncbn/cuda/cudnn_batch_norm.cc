@@ -13,6 +13,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
@@ -40,6 +41,12 @@ cudnnBatchNormMode_t TrainingMode(const ActivationShape& shape) {
 bool Fits(const ActivationShape& shape) {
   return shape.values_per_channel() > 1 &&
          shape.size() <= std::numeric_limits<int>::max();
+}
+
+absl::Status CheckLayout(Layout layout) {
+  if (layout != Layout::kNchw16c) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("batch norm: cuDNN has none for layout ", Name(layout)));
 }
 
 const float* Floats(const ConstBuffer& buffer, const float* otherwise) {
@@ -144,6 +151,7 @@ absl::Status CudnnBatchNorm::Reserve(cudnnBatchNormMode_t mode,
 
 absl::Status CudnnBatchNorm::Forward(const Forwards& buffers) {
   LOCKSTEP_RETURN_IF_ERROR(CheckForwards(options_, buffers));
+  LOCKSTEP_RETURN_IF_ERROR(CheckLayout(buffers.shape.layout));
   if (const auto at = trained_.find(buffers.saved.data); at != trained_.end()) {
     at->second.by_cudnn = false;
   }
@@ -236,6 +244,7 @@ absl::Status CudnnBatchNorm::BackwardByKernels(
 absl::Status CudnnBatchNorm::Backward(
     const Backwards& buffers, absl::FunctionRef<void()> gradients_ready) {
   LOCKSTEP_RETURN_IF_ERROR(CheckBackwards(options_, buffers));
+  LOCKSTEP_RETURN_IF_ERROR(CheckLayout(buffers.shape.layout));
   const auto trained = trained_.find(buffers.saved.data);
   const bool plain =
       buffers.training && !buffers.relu && buffers.dresidual.count == 0 &&

@@ -29,7 +29,8 @@ namespace lockstep {
 // cuDNN does the plain case: neither ReLU nor residual, y not over x, dx not
 // over dy, at least two values per channel and at most 2^31 - 1 elements,
 // forward in training and in evaluation, backward in training. All else is done
-// by our kernels. A cuDNN that lacks a case for a type is kUnimplemented.
+// by our kernels. A cuDNN that lacks a case for a type is kUnimplemented, and
+// so is Layout::kNchw16c.
 //
 // It is called as PyTorch calls it in training: the Ex functions with workspace
 // and with a reserve that backward gets as forward left it, in

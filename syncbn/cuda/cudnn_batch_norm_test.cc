@@ -191,6 +191,19 @@ TEST_F(CudnnBatchNormTest, TakesNoneAndRefusesOneValue) {
   EXPECT_EQ(t.batches, 0);
 }
 
+TEST_F(CudnnBatchNormTest, RefusesBlockedChannels) {
+  const Case c = {.shape = {2, 16, 9, Layout::kNchw16c}};
+  const auto layer = CudnnBatchNorm::Create(OptionsOf(c), *kernels_);
+  ASSERT_THAT(layer, IsOk());
+  LayerTensors t = TensorsOf(c);
+  for (const absl::Status& status :
+       {(*layer)->Forward(t.Forwards({})),
+        (*layer)->Backward(t.Backwards({}), [] {})}) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnimplemented,
+                                 HasSubstr("layout nchw16c")));
+  }
+}
+
 // Each forward has a reserve of its own, and what cuDNN does not do backward
 // our kernels do from what its forward saved.
 TEST_F(CudnnBatchNormTest, BackwardOfAnEarlierForwardIsRight) {

@@ -402,7 +402,7 @@ absl::Status CudaBatchNormKernels::LoadElementwise() {
 }
 
 absl::Status CudaBatchNormKernels::Normalize(const NormalizeCall& call) {
-  return SwitchType(call.x.type, [&]<typename T>(T) {
+  return SwitchType(call.x.type, call.shape.layout, [&]<typename T>(T) {
     const auto saved =
         PointersOf<const float>(call.saved.bytes(), call.shape.c);
     const bool affine = call.weight.count > 0;
@@ -424,7 +424,7 @@ absl::Status CudaBatchNormKernels::Normalize(const NormalizeCall& call) {
 }
 
 absl::Status CudaBatchNormKernels::BackwardInput(const BackwardCall& call) {
-  return SwitchType(call.x.type, [&]<typename T>(T) {
+  return SwitchType(call.x.type, call.shape.layout, [&]<typename T>(T) {
     const auto saved =
         PointersOf<const float>(call.saved.bytes(), call.shape.c);
     const bool affine = call.weight.count > 0;

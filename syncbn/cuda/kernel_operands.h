@@ -17,6 +17,7 @@
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "collectives/collective.h"
+#include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 
 namespace lockstep {
@@ -122,9 +123,15 @@ __device__ inline Vector<T, kSize> Narrow(const float (&in)[kSize]) {
   return out;
 }
 
-// run(T{}) of an activation type T; kUnimplemented for those that kernels lack.
+// run(T{}) of an activation type T; kUnimplemented for types and layouts that
+// kernels lack.
 template <typename Function>
-absl::Status SwitchType(DataType type, const Function& run) {
+absl::Status SwitchType(DataType type, Layout layout, const Function& run) {
+  if (layout == Layout::kNchw16c) {
+    return absl::UnimplementedError(
+        absl::StrCat("batch norm on a GPU has no kernels for layout ",
+                     Name(layout), "; it has them for nchw and nhwc"));
+  }
   switch (type) {
     case DataType::kFloat32:
       return run(float{});

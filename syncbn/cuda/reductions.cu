@@ -368,7 +368,7 @@ absl::Status CudaBatchNormKernels::LoadReductions() {
 absl::Status CudaBatchNormKernels::ComputeMoments(const ActivationShape& shape,
                                                   ConstBuffer x,
                                                   std::byte* record) {
-  return SwitchType(x.type, [&]<typename T>(T) {
+  return SwitchType(x.type, shape.layout, [&]<typename T>(T) {
     const MomentsReduction<T> reduction = {
         .x = static_cast<const T*>(x.data),
         .record = PointersOf<float>(record, shape.c),
@@ -381,7 +381,7 @@ absl::Status CudaBatchNormKernels::ComputeMoments(const ActivationShape& shape,
 }
 
 absl::Status CudaBatchNormKernels::BackwardReduce(const BackwardCall& call) {
-  return SwitchType(call.x.type, [&]<typename T>(T) {
+  return SwitchType(call.x.type, call.shape.layout, [&]<typename T>(T) {
     const SumsReduction<T> reduction = {
         .x = static_cast<const T*>(call.x.data),
         .y = call.relu ? static_cast<const T*>(call.y.data) : nullptr,

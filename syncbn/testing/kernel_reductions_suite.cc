@@ -69,8 +69,8 @@ RecordValues ComputeMoments(BatchNormKernels& kernels,
 }
 
 void CheckMoments(const KernelsCase& c, BatchNormKernels& kernels,
-                  ActivationShape shape, double mean, int64_t offset) {
-  shape.layout = c.layout;
+                  const ActivationShape& of, double mean, int64_t offset) {
+  const ActivationShape shape = InLayout(of, c.layout);
   SCOPED_TRACE(absl::StrCat(Describe(shape), " at ", offset, ", mean ", mean));
   const DeviceTensor x(c.type, RandomValues(shape.size(), 1, mean), offset);
   EXPECT_TRUE(AreMoments(c, ComputeMoments(kernels, shape, c.type, x),
@@ -81,14 +81,14 @@ void CheckMoments(const KernelsCase& c, BatchNormKernels& kernels,
 
 TEST_P(KernelsTest, MomentsAreThoseOfEachChannel) {
   const KernelsCase& c = GetParam();
-  for (const ActivationShape& shape : c.kernels->shapes) {
+  for (const ActivationShape& shape : Shapes()) {
     CheckMoments(c, *kernels_, shape, 0, 0);
     if (shape.size() > kSmallShape) continue;
     for (const int64_t offset : OffsetsOf(c.type)) {
       CheckMoments(c, *kernels_, shape, 3, offset);
     }
   }
-  for (const ActivationShape& shape : c.kernels->large) {
+  for (const ActivationShape& shape : LargeShapes()) {
     CheckMoments(c, *kernels_, shape, 0.25, 1);
   }
 }
@@ -98,7 +98,7 @@ TEST_P(KernelsTest, MomentsKeepTheVarianceUnderALargeMean) {
   CheckMoments(c, *kernels_, {2, 3, 1031}, 1000, 0);
   CheckMoments(c, *kernels_, {61, 65, 1}, -1000, 1);
   CheckMoments(c, *kernels_, {1, 1, 9001}, 1000, 3);
-  for (const ActivationShape& shape : c.kernels->large) {
+  for (const ActivationShape& shape : LargeShapes()) {
     CheckMoments(c, *kernels_, shape, 1000, 1);
   }
 }
@@ -107,8 +107,9 @@ TEST_P(KernelsTest, MomentsKeepTheVarianceUnderALargeMean) {
 // what scratch memory held.
 TEST_P(KernelsTest, MomentsHaveTheSameBitsAgain) {
   const KernelsCase& c = GetParam();
-  for (const ActivationShape shape : {ActivationShape{2, 2, 17001, c.layout},
-                                      ActivationShape{3, 63, 5, c.layout}}) {
+  for (const ActivationShape& of :
+       {ActivationShape{2, 2, 17001}, ActivationShape{3, 63, 5}}) {
+    const ActivationShape shape = InLayout(of, c.layout);
     const std::vector<double> values = RandomValues(shape.size(), 2, 10);
     const DeviceTensor a(c.type, values, 1);
     const DeviceTensor b(c.type, values, 1 + 16 / SizeOf(c.type));
@@ -121,39 +122,41 @@ TEST_P(KernelsTest, MomentsHaveTheSameBitsAgain) {
 
 TEST_P(KernelsTest, MomentsOfEqualValuesHaveNoDeviation) {
   const KernelsCase& c = GetParam();
-  const ActivationShape shape = {3, 5, 67, c.layout};
+  const ActivationShape shape = InLayout({3, 5, 67}, c.layout);
+  const auto channels = static_cast<size_t>(shape.c);
   const DeviceTensor x(
       c.type, std::vector<double>(static_cast<size_t>(shape.size()), 0.1));
   const RecordValues record = ComputeMoments(*kernels_, shape, c.type, x);
   const Moments<double> want = {shape.values_per_channel(), x.values()[0], 0};
-  EXPECT_TRUE(AreMoments(c, record, {5, want}, want.mean));
+  EXPECT_TRUE(AreMoments(c, record, {channels, want}, want.mean));
   if (c.kernels->exact_of_equal_values) {
-    EXPECT_EQ(record.mean, std::vector<double>(5, want.mean));
-    EXPECT_EQ(record.second, std::vector<double>(5, 0.0));
+    EXPECT_EQ(record.mean, std::vector<double>(channels, want.mean));
+    EXPECT_EQ(record.second, std::vector<double>(channels, 0.0));
   }
 }
 
 TEST_P(KernelsTest, MomentsOfNothingAreZero) {
   const KernelsCase& c = GetParam();
-  const ActivationShape shape = {0, 3, 5, c.layout};
+  const ActivationShape shape = InLayout({0, 3, 5}, c.layout);
+  const auto channels = static_cast<size_t>(shape.c);
   const DeviceTensor x(c.type, std::vector<double>{});
   const RecordValues got = ComputeMoments(*kernels_, shape, c.type, x);
   EXPECT_EQ(got.count, 0);
-  EXPECT_EQ(got.mean, std::vector<double>(3, 0.0));
-  EXPECT_EQ(got.second, std::vector<double>(3, 0.0));
+  EXPECT_EQ(got.mean, std::vector<double>(channels, 0.0));
+  EXPECT_EQ(got.second, std::vector<double>(channels, 0.0));
 }
 
 // A NaN is in its channel's numbers and in no other's.
 TEST_P(KernelsTest, MomentsKeepANanInItsChannel) {
   const KernelsCase& c = GetParam();
-  const ActivationShape shape = {2, 5, 130, c.layout};
+  const ActivationShape shape = InLayout({2, 5, 130}, c.layout);
   const std::vector<double> values = RandomValues(shape.size(), 3);
   for (const size_t i : {size_t{0}, size_t{777}, values.size() - 1}) {
     std::vector<double> spoilt = values;
     spoilt[i] = std::nan("");
     const DeviceTensor x(c.type, spoilt, 1);
     const RecordValues record = ComputeMoments(*kernels_, shape, c.type, x);
-    for (size_t k = 0; k < 5; ++k) {
+    for (size_t k = 0; k < record.mean.size(); ++k) {
       EXPECT_EQ(std::isnan(record.mean[k]), k == ChannelAt(shape, i));
       EXPECT_EQ(std::isnan(record.second[k]), k == ChannelAt(shape, i));
     }
@@ -164,7 +167,7 @@ TEST_P(KernelsTest, MomentsKeepANanInItsChannel) {
 TEST_P(KernelsTest, MomentsThatAreWrongAreRejected) {
   const KernelsCase& c = GetParam();
   for (const double center : {0.0, 1000.0}) {
-    const ActivationShape shape = {4, 3, 49, c.layout};
+    const ActivationShape shape = InLayout({4, 3, 49}, c.layout);
     const std::vector<double> x =
         RoundedTo(DataType::kFloat32, RandomValues(shape.size(), 1, center));
     const std::vector<Moments<double>> want = MomentsOf(shape, x);
@@ -198,7 +201,7 @@ TEST_P(KernelsTest, MomentsThatAreWrongAreRejected) {
         r.second[0] *= 1 - 1.0 / static_cast<double>(r.count);
         return;
       }
-      for (size_t k = 0; k < 3; ++k) {
+      for (size_t k = 0; k < r.second.size(); ++k) {
         float sum = 0;
         float squares = 0;
         for (size_t i = 0; i < x.size(); ++i) {
@@ -443,9 +446,8 @@ std::vector<double> Reduce(BatchNormKernels& kernels, const BackwardValues& in,
 }
 
 void CheckReduce(BatchNormKernels& kernels, const KernelsCase& c,
-                 ActivationShape shape, bool relu, double mean,
+                 const ActivationShape& shape, bool relu, double mean,
                  int64_t offset = 0, int64_t dy_offset = 0) {
-  shape.layout = c.layout;
   SCOPED_TRACE(absl::StrCat(Describe(shape), " relu ", relu, " at ", offset,
                             " ", dy_offset));
   const BackwardValues in(shape, c.type, mean);
@@ -459,8 +461,9 @@ void CheckReduce(BatchNormKernels& kernels, const KernelsCase& c,
 
 TEST_P(KernelsTest, BackwardReduceSumsEachChannel) {
   const KernelsCase& c = GetParam();
-  std::vector<ActivationShape> shapes = c.kernels->shapes;
-  shapes.insert(shapes.end(), c.kernels->large.begin(), c.kernels->large.end());
+  std::vector<ActivationShape> shapes = Shapes();
+  const std::vector<ActivationShape> large = LargeShapes();
+  shapes.insert(shapes.end(), large.begin(), large.end());
   for (const ActivationShape& shape : shapes) {
     CheckReduce(*kernels_, c, shape, false, 0);
     CheckReduce(*kernels_, c, shape, true, 100);
@@ -475,26 +478,32 @@ TEST_P(KernelsTest, BackwardReduceSumsEachChannel) {
 
 // With other parameters and what scratch memory then holds.
 TEST_P(KernelsTest, BackwardReduceHasTheSameBitsAgain) {
-  const BackwardValues in({2, 2, 17001, GetParam().layout}, GetParam().type, 0);
+  const BackwardValues in(InLayout({2, 2, 17001}, GetParam().layout),
+                          GetParam().type, 0);
   EXPECT_EQ(Reduce(*kernels_, in, false, true),
             Reduce(*kernels_, in, false, false));
 }
 
 TEST_P(KernelsTest, BackwardReduceOfNothingIsZero) {
-  const BackwardValues in({0, 3, 5, GetParam().layout}, GetParam().type, 0);
-  EXPECT_EQ(Reduce(*kernels_, in, true, true), std::vector<double>(6, 0.0));
+  const ActivationShape shape = InLayout({0, 3, 5}, GetParam().layout);
+  const auto channels = static_cast<size_t>(shape.c);
+  const BackwardValues in(shape, GetParam().type, 0);
+  EXPECT_EQ(Reduce(*kernels_, in, true, true),
+            std::vector<double>(2 * channels, 0.0));
 }
 
-// The controls: no mask, channels of the other layout, a lost element.
+// The controls: no mask, channels of another layout, a lost element.
 TEST(BackwardReduceReferenceTest, RejectsWhatIsWrong) {
-  const BackwardValues in({2, 3, 5}, DataType::kFloat32, 0);
+  const BackwardValues in({2, 32, 5}, DataType::kFloat32, 0);
   constexpr double kErrors = 0x1p-17;
   const Wanted wanted = ReferenceSums(in, true, kErrors);
   ExpectTellsApart(wanted, 4);
   EXPECT_FALSE(wanted.Holds(ReferenceSums(in, false, kErrors).values));
   BackwardValues wrong = in;
-  wrong.shape.layout = Layout::kNhwc;
-  EXPECT_FALSE(wanted.Holds(ReferenceSums(wrong, true, kErrors).values));
+  for (const Layout layout : {Layout::kNhwc, Layout::kNchw16c}) {
+    wrong.shape.layout = layout;
+    EXPECT_FALSE(wanted.Holds(ReferenceSums(wrong, true, kErrors).values));
+  }
   wrong = in;
   wrong.dy[3] = 0;  // Where y is NaN, dy counts.
   EXPECT_FALSE(wanted.Holds(ReferenceSums(wrong, true, kErrors).values));

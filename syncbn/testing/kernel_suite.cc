@@ -23,7 +23,7 @@ std::vector<KernelsCase> CasesOf(const KernelsUnderTest* kernels,
                                  const std::vector<DataType>& types) {
   std::vector<KernelsCase> cases;
   for (const DataType type : types) {
-    for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
+    for (const Layout layout : kernels->layouts) {
       cases.push_back({kernels, type, layout});
     }
   }
@@ -34,15 +34,42 @@ std::string CaseName(const testing::TestParamInfo<KernelsCase>& info) {
   return absl::StrCat(Name(info.param.type), Name(info.param.layout));
 }
 
+ActivationShape InLayout(ActivationShape shape, Layout layout) {
+  shape.layout = layout;
+  if (layout != Layout::kNchw16c) return shape;
+  constexpr int64_t kMany = 10000;
+  const int64_t blocks = (shape.c + kChannelBlock - 1) / kChannelBlock;
+  const int64_t channels = blocks * kChannelBlock;
+  if (shape.size() > kMany) shape.hw = shape.hw * shape.c / channels;
+  shape.c = channels;
+  return shape;
+}
+
+namespace {
+
+std::vector<ActivationShape> AllInLayout(
+    const std::vector<ActivationShape>& shapes, Layout layout) {
+  std::vector<ActivationShape> all;
+  for (const ActivationShape& shape : shapes) {
+    const ActivationShape own = InLayout(shape, layout);
+    if (std::find(all.begin(), all.end(), own) == all.end()) all.push_back(own);
+  }
+  return all;
+}
+
+}  // namespace
+
 void KernelsTest::SetUp() {
   kernels_ = GetParam().kernels->make();
   if (kernels_ == nullptr) GTEST_SKIP();
 }
 
 std::vector<ActivationShape> KernelsTest::Shapes() const {
-  std::vector<ActivationShape> shapes = GetParam().kernels->shapes;
-  for (ActivationShape& shape : shapes) shape.layout = GetParam().layout;
-  return shapes;
+  return AllInLayout(GetParam().kernels->shapes, GetParam().layout);
+}
+
+std::vector<ActivationShape> KernelsTest::LargeShapes() const {
+  return AllInLayout(GetParam().kernels->large, GetParam().layout);
 }
 
 std::vector<ActivationShape> KernelsTest::SmallShapes() const {
@@ -192,13 +219,18 @@ TEST_P(KernelsTest, NormalizeWritesOverItsInputs) {
 
 TEST_P(KernelsTest, NormalizeKeepsNanThroughRelu) {
   const auto& [kernels, type, layout] = GetParam();
-  const ActivationShape shape = {1, 2, 11, layout};
+  const ActivationShape shape = InLayout({1, 2, 11}, layout);
+  const auto channels = static_cast<size_t>(shape.c);
   std::vector<double> values;
-  for (int i = 0; i < 22; ++i) values.push_back(i - 9);
+  for (int64_t i = 0; i < shape.size(); ++i) {
+    values.push_back(static_cast<double>(i % 22 - 9));
+  }
   values[3] = values[21] = std::nan("");
   const DeviceTensor x(type, values);
   const DeviceTensor y(type, shape.size());
-  const DeviceRecords record({{1, {0, 0}, {1, 1}}}, StatisticsTypeOf(type));
+  const DeviceRecords record(
+      {{1, std::vector<double>(channels, 0), std::vector<double>(channels, 1)}},
+      StatisticsTypeOf(type));
   BatchNormKernels::NormalizeCall call;
   call.shape = shape;
   call.relu = true;
@@ -212,18 +244,18 @@ TEST_P(KernelsTest, NormalizeKeepsNanThroughRelu) {
 
 TEST_P(KernelsTest, NormalizeOfNothingIsNothing) {
   BatchNormKernels::NormalizeCall call;
-  call.shape = {0, 3, 5, GetParam().layout};
-  const DeviceRecords record({RandomSaved(3, GetParam().type)},
+  call.shape = InLayout({0, 3, 5}, GetParam().layout);
+  const DeviceRecords record({RandomSaved(call.shape.c, GetParam().type)},
                              StatisticsTypeOf(GetParam().type));
   call.saved = record.buffer();
   call.x.type = GetParam().type;
   EXPECT_THAT(kernels_->Normalize(call), IsOk());
 }
 
-// The controls: each part left out, channels of the other layout, a lost NaN,
+// The controls: each part left out, channels of another layout, a lost NaN,
 // one tolerance too much.
 TEST(NormalizeReferenceTest, RejectsWhatIsWrong) {
-  const NormalizeCase c = {.shape = {2, 3, 5}, .relu = true, .residual = true};
+  const NormalizeCase c = {.shape = {2, 32, 5}, .relu = true, .residual = true};
   const NormalizeInputs in(c);
   const Wanted wanted = Reference(c, in);
   ExpectTellsApart(wanted, 29);
@@ -236,6 +268,7 @@ TEST(NormalizeReferenceTest, RejectsWhatIsWrong) {
   rejects([](NormalizeCase& other) { other.relu = false; });
   rejects([](NormalizeCase& other) { other.residual = false; });
   rejects([](NormalizeCase& other) { other.shape.layout = Layout::kNhwc; });
+  rejects([](NormalizeCase& other) { other.shape.layout = Layout::kNchw16c; });
 }
 
 // The gradient of the input.

@@ -28,6 +28,7 @@ struct MomentErrors {
 struct KernelsUnderTest {
   // Null, with the reason in the test's log, where the device is not there.
   std::unique_ptr<BatchNormKernels> (*make)();
+  std::vector<Layout> layouts;
   // Whose layouts do not matter; `large` is for reductions alone.
   std::vector<ActivationShape> shapes;
   std::vector<ActivationShape> large;
@@ -47,18 +48,23 @@ struct KernelsCase {
   DataType type;
   Layout layout;
 };
-// In every layout.
+// In each of the kernels' layouts.
 std::vector<KernelsCase> CasesOf(const KernelsUnderTest* kernels,
                                  const std::vector<DataType>& types);
 std::string CaseName(const testing::TestParamInfo<KernelsCase>& info);
+
+// The shape in that layout. In kNchw16c it has as many channels as blocks of 16
+// take, and fewer pixels for that if it has many elements.
+ActivationShape InLayout(ActivationShape shape, Layout layout);
 
 // Each device instantiates it over its cases.
 class KernelsTest : public testing::TestWithParam<KernelsCase> {
  protected:
   void SetUp() override;
-  // The kernels' shapes in the case's layout; what is at most 700 elements is
-  // tried at other alignments too.
+  // The kernels' shapes in the case's layout, each once; what is at most 700
+  // elements is tried at other alignments too.
   std::vector<ActivationShape> Shapes() const;
+  std::vector<ActivationShape> LargeShapes() const;
   std::vector<ActivationShape> SmallShapes() const;
 
   std::unique_ptr<BatchNormKernels> kernels_;

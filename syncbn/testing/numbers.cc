@@ -151,13 +151,27 @@ void RecordAccess::set_count(int64_t count) const {
 }
 
 int64_t PlaceOf(const ActivationShape& shape, int64_t n, int64_t c, int64_t i) {
-  return shape.layout == Layout::kNchw ? (n * shape.c + c) * shape.hw + i
-                                       : (n * shape.hw + i) * shape.c + c;
+  switch (shape.layout) {
+    case Layout::kNchw:
+      return (n * shape.c + c) * shape.hw + i;
+    case Layout::kNhwc:
+      return (n * shape.hw + i) * shape.c + c;
+    case Layout::kNchw16c:
+      return ((n * (shape.c / 16) + c / 16) * shape.hw + i) * 16 + c % 16;
+  }
+  return 0;
 }
 
 int64_t ChannelOf(const ActivationShape& shape, int64_t place) {
-  return shape.layout == Layout::kNchw ? place / shape.hw % shape.c
-                                       : place % shape.c;
+  switch (shape.layout) {
+    case Layout::kNchw:
+      return place / shape.hw % shape.c;
+    case Layout::kNhwc:
+      return place % shape.c;
+    case Layout::kNchw16c:
+      return place / (16 * shape.hw) % (shape.c / 16) * 16 + place % 16;
+  }
+  return 0;
 }
 
 std::vector<double> ToLayout(const ActivationShape& shape,
