@@ -205,9 +205,15 @@ bool IsSpiked(const BatchNormProblem& problem) {
   return values <= kMostValues;
 }
 
-std::vector<BatchNormVariant> AllVariants() {
+std::vector<Layout> LayoutsOf(int64_t channels) {
+  std::vector<Layout> layouts = {Layout::kNchw, Layout::kNhwc};
+  if (channels % kChannelBlock == 0) layouts.push_back(Layout::kNchw16c);
+  return layouts;
+}
+
+std::vector<BatchNormVariant> AllVariants(const BatchNormProblem& problem) {
   std::vector<BatchNormVariant> variants;
-  for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
+  for (const Layout layout : LayoutsOf(problem.channels)) {
     for (const BatchNormSemantics& semantics : kAllBatchNormSemantics) {
       for (const Tracking tracking :
            {Tracking::kMomentum, Tracking::kCumulative, Tracking::kNone}) {
@@ -218,8 +224,12 @@ std::vector<BatchNormVariant> AllVariants() {
   return variants;
 }
 
-std::vector<BatchNormVariant> LayoutVariants() {
-  return {{.layout = Layout::kNchw}, {.layout = Layout::kNhwc}};
+std::vector<BatchNormVariant> LayoutVariants(const BatchNormProblem& problem) {
+  std::vector<BatchNormVariant> variants;
+  for (const Layout layout : LayoutsOf(problem.channels)) {
+    variants.push_back({.layout = layout});
+  }
+  return variants;
 }
 
 std::string Encode(DataType type, std::span<const double> values) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -141,10 +142,13 @@ std::string ToString(const MatrixPart& part);
 // does.
 bool IsSpiked(const BatchNormProblem& problem);
 
-// Two layouts x two profiles x three ways to track.
-std::vector<BatchNormVariant> AllVariants();
-// Two layouts.
-std::vector<BatchNormVariant> LayoutVariants();
+// The layouts that activations of so many channels can have: two, or all three.
+std::vector<Layout> LayoutsOf(int64_t channels);
+
+// The problem's layouts x two profiles x three ways to track.
+std::vector<BatchNormVariant> AllVariants(const BatchNormProblem& problem);
+// The problem's layouts.
+std::vector<BatchNormVariant> LayoutVariants(const BatchNormProblem& problem);
 
 // Elements of `type`, each rounded to it.
 std::string Encode(DataType type, std::span<const double> values);
@@ -166,10 +170,10 @@ struct EncodedBatch {
 struct SolvedStep {
   bool training = true;
   std::vector<ReferenceBatch> ranks;
-  std::vector<EncodedBatch> nchw;  // By rank.
-  std::vector<EncodedBatch> nhwc;
+  // For each layout of the problem, by rank.
+  std::map<Layout, std::vector<EncodedBatch>> inputs;
   const EncodedBatch& InputsOf(Layout layout, int rank) const {
-    return (layout == Layout::kNchw ? nchw : nhwc)[static_cast<size_t>(rank)];
+    return inputs.at(layout)[static_cast<size_t>(rank)];
   }
   // What a layer that tracks is given in evaluation: [c].
   std::vector<double> running_mean;

@@ -188,9 +188,11 @@ std::vector<Shown> WhereItShows(const LayerRanks& ranks,
   std::vector<Shown> all;
   for (const BatchNormProblem& problem :
        mutation.problems != nullptr ? mutation.problems() : MutantProblems()) {
-    Shown shown = {problem, AllVariants()};
+    Shown shown = {problem, AllVariants(problem)};
     std::erase_if(shown.variants, [&](const BatchNormVariant& variant) {
-      return !mutation.shows.In(problem, variant);
+      const bool lacks =
+          variant.layout == Layout::kNchw16c && !ranks.has_blocks;
+      return lacks || !mutation.shows.In(problem, variant);
     });
     if (problem.type == DataType::kFloat64 && !ranks.has_float64) continue;
     if (!shown.variants.empty()) all.push_back(std::move(shown));
@@ -259,6 +261,8 @@ bool Shows::In(const BatchNormProblem& problem,
   return (!affine || problem.affine) && (!relu || HasRelu(problem.fused)) &&
          (!residual || HasResidual(problem.fused)) &&
          (!pixels || problem.hw > 1) && (!one_pixel || problem.hw == 1) &&
+         (!blocks.has_value() ||
+          *blocks == (variant.layout == Layout::kNchw16c)) &&
          problem.channels >= channels && (!spiked || IsSpiked(problem)) &&
          count >= values && (!one_value || count == 1) &&
          (!outputs || count > (refuses ? 1 : 0)) &&

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -47,7 +48,8 @@ struct Shows {
   bool pixels = false;     // Several,
   bool one_pixel = false;  // or so few values that n and n - 1 differ by more
                            // than rounding.
-  int64_t channels = 1;    // At least.
+  std::optional<bool> blocks = std::nullopt;  // Whether channels are in blocks.
+  int64_t channels = 1;                       // At least.
   bool spiked = false;
   // Values per channel in the batch, at least: from 4 on dx does not vanish,
   // and chance does not hide a wrong statistic.
@@ -119,6 +121,7 @@ struct LayerRanks {
       make_kernels;
   MemoryFactory allocate = HostMemory;
   bool has_float64 = true;
+  bool has_blocks = true;  // Layout::kNchw16c.
 };
 LayerRanks CpuLayersOnThreads();
 

@@ -25,12 +25,10 @@
 namespace lockstep::conformance {
 namespace {
 
-// y of one rank, [n, c, hw], had every rank read its memory in the other
-// layout.
-std::vector<double> InOtherLayout(const StepView& view, int rank) {
+// y of one rank, [n, c, hw], had every rank read its memory in another layout.
+std::vector<double> InLayout(const StepView& view, int rank, Layout other) {
   const SolvedProblem& solved = view.solved;
   const Layout right = view.variant.layout;
-  const Layout other = right == Layout::kNchw ? Layout::kNhwc : Layout::kNchw;
   std::vector<ReferenceBatch> misread = view.solved_step().ranks;
   const auto move = [&](size_t of, Layout from, Layout to,
                         std::vector<double>& values) {
@@ -396,10 +394,17 @@ std::string CauseOfOutput(const StepView& view, int rank, int64_t channel,
   const std::string first =
       FirstChannelsOnly(got, want, problem.hw, problem.channels, channel);
   if (!first.empty()) return first;
-  const std::vector<double> misread = InOtherLayout(view, rank);
   std::vector<Alternative> alternatives = OutputAlternatives(view, rank);
-  alternatives.push_back({"the memory had the other layout",
-                          [&](size_t i, size_t) { return misread[i]; }});
+  for (const Layout other : LayoutsOf(problem.channels)) {
+    if (other == view.variant.layout) continue;
+    const bool blocked = view.variant.layout == Layout::kNchw16c;
+    alternatives.push_back(
+        {absl::StrCat(blocked ? "blocks of channels" : "the memory",
+                      " had another layout, ", Name(other)),
+         [misread = InLayout(view, rank, other)](size_t i, size_t) {
+           return misread[i];
+         }});
+  }
   const std::string cause = BestFit(got, want, view.solved.precision,
                                     problem.hw, problem.channels, alternatives);
   if (!cause.empty()) return cause;

@@ -272,8 +272,9 @@ SolvedProblem SolveProblem(const BatchNormProblem& problem) {
     }
     DrawRunning(solved, i, step.running_mean, step.running_variance);
     Finish(solved, step);
-    step.nchw = EncodeAll(solved, step, Layout::kNchw);
-    step.nhwc = EncodeAll(solved, step, Layout::kNhwc);
+    for (const Layout layout : LayoutsOf(problem.channels)) {
+      step.inputs[layout] = EncodeAll(solved, step, layout);
+    }
     solved.steps.push_back(std::move(step));
   }
   return solved;

@@ -234,13 +234,16 @@ void LeaveTheLastOut(const NormalizeCall& call, ConstBuffer y) {
   std::memcpy(call.y.bytes() + at, y.bytes() + at, static_cast<size_t>(size));
 }
 
-Layout Other(Layout layout) {
-  return layout == Layout::kNchw ? Layout::kNhwc : Layout::kNchw;
-}
-
 absl::Status ForwardInOtherLayout(BatchNorm& real, BatchNorm&,
                                   BatchNorm::Forwards buffers) {
-  buffers.shape.layout = Other(buffers.shape.layout);
+  Layout& layout = buffers.shape.layout;
+  layout = layout == Layout::kNchw ? Layout::kNhwc : Layout::kNchw;
+  return real.Forward(buffers);
+}
+
+absl::Status ForwardWithoutBlocks(BatchNorm& real, BatchNorm&,
+                                  BatchNorm::Forwards buffers) {
+  buffers.shape.layout = Layout::kNhwc;
   return real.Forward(buffers);
 }
 
@@ -334,9 +337,16 @@ std::vector<Planted> StatisticsMutants() {
                .normalized = ScaleResidual}),
       Planted({"ConfusesLayouts",
                "channels first is read as channels last, and the other way",
-               "Output", "as if the memory had the other layout"},
-              {.shows = {.pixels = true, .channels = 2, .values = 4},
+               "Output", "as if the memory had another layout"},
+              {.shows = {.pixels = true,
+                         .blocks = false,
+                         .channels = 2,
+                         .values = 4},
                .forwards = ForwardInOtherLayout}),
+      Planted({"IgnoresBlocks", "blocks of channels are read as channels last",
+               "Output", "as if blocks of channels had another layout"},
+              {.shows = {.pixels = true, .blocks = true, .values = 4},
+               .forwards = ForwardWithoutBlocks}),
       Planted({"EvaluatesWithBatch",
                "evaluation normalises with the batch, though the layer tracks",
                "Output", "as if this rank's own batch were used in evaluation"},

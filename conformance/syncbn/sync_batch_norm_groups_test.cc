@@ -57,7 +57,6 @@ TEST_P(SyncBatchNormBackendsTest, GiveTheSameBits) {
       {"sync_batch_norm", "processes, CPU kernels", world_size, Name(type)});
   ClaimRecorder same_bits({"sync_batch_norm_bits", "threads and processes",
                            world_size, Name(type)});
-  const std::vector<BatchNormVariant> variants = AllVariants();
   int turn = 0;
   for (const RankBatches batches : kAllBatches) {
     std::vector<BatchNormProblem> problems;
@@ -71,6 +70,7 @@ TEST_P(SyncBatchNormBackendsTest, GiveTheSameBits) {
     if (!IsExhaustive()) problems.resize(1);
     for (const auto& problem : problems) {
       const SolvedProblem solved = SolveProblem(problem);
+      const std::vector<BatchNormVariant> variants = AllVariants(problem);
       const auto make = SyncBatchNormOver(MakeCpuKernels);
       const auto threads =
           RunVariants(Backend::kThreads, solved, variants, make);
@@ -260,11 +260,11 @@ TEST_P(LocalBatchNormTest, IsBatchNormOfOneRank) {
     if (type == DataType::kBFloat16 && HasResidual(fused.fused)) continue;
     problems.push_back(fused);
   }
-  const std::vector<BatchNormVariant> variants = AllVariants();
   double largest = 0;
   for (const BatchNormProblem& problem :
        SliceOf(problems, 6, static_cast<uint64_t>(batches))) {
     const SolvedProblem solved = SolveProblem(problem);
+    const std::vector<BatchNormVariant> variants = AllVariants(problem);
     ASSERT_THAT(CheckMeaning(solved), IsOk());
     const auto runs =
         RunVariants(Backend::kThreads, solved, variants, MakeLocal);
@@ -302,7 +302,7 @@ TEST(LocalBatchNormControlTest, IsNotBatchNormOfTwoRanks) {
   std::erase_if(problems, [](const auto& problem) { return problem.hw == 1; });
   for (const auto& problem : SliceOf(problems, 6)) {
     const SolvedProblem solved = SolveProblem(problem);
-    const std::vector<BatchNormVariant> variants = LayoutVariants();
+    const std::vector<BatchNormVariant> variants = LayoutVariants(problem);
     const auto runs =
         RunVariants(Backend::kThreads, solved, variants, MakeLocal);
     ASSERT_THAT(runs, IsOk());

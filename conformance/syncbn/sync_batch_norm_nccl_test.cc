@@ -231,7 +231,7 @@ std::vector<BatchNormProblem> SomeProblems(int world_size, DataType type,
   return {some[number % some.size()]};
 }
 
-// Each layout, profile and way to track.
+// Each of the kernels' layouts, each profile and each way to track.
 std::vector<BatchNormVariant> SomeVariants() {
   return {{Layout::kNchw, Tracking::kMomentum, kTorchBatchNorm},
           {Layout::kNhwc, Tracking::kCumulative, kPaddleBatchNorm},
@@ -292,7 +292,8 @@ std::vector<Mutant> PlantedMutants() {
       BatchNormMutants({.run = MirroredNcclRanks(NcclOptions()),
                         .make_kernels = MirroredKernels::Create,
                         .allocate = AllocateArea,
-                        .has_float64 = false})
+                        .has_float64 = false,
+                        .has_blocks = false})
           .mutants;
   return kOnStandin ? SliceOf(std::move(all), 6) : all;
 }

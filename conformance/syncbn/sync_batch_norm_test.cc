@@ -84,12 +84,15 @@ std::vector<BatchNormProblem> PartOf(std::vector<BatchNormProblem> problems) {
   return SliceOf(problems, world_size == 8 ? 24 : 10, part);
 }
 
+using VariantsOf =
+    std::vector<BatchNormVariant>(const BatchNormProblem& problem);
+
 // Some of the problems, over the CPU's kernels.
 void CheckPart(const std::vector<BatchNormProblem>& problems,
-               const std::vector<BatchNormVariant>& variants) {
+               VariantsOf& variants_of) {
   ClaimRecorder recorder(OnThreads(problems[0].world_size, problems[0].type));
   for (const auto& problem : PartOf(problems)) {
-    CheckProblem(problem, variants, MakeCpuKernels, recorder);
+    CheckProblem(problem, variants_of(problem), MakeCpuKernels, recorder);
     if (testing::Test::HasFatalFailure()) return;
   }
 }
@@ -98,7 +101,7 @@ class SyncBatchNormMatrixTest : public testing::TestWithParam<MatrixPart> {};
 
 TEST_P(SyncBatchNormMatrixTest, IsBatchNormOfTheWholeBatch) {
   const auto& [world_size, type, batches] = GetParam();
-  CheckPart(ProblemsOf(world_size, type, batches), AllVariants());
+  CheckPart(ProblemsOf(world_size, type, batches), AllVariants);
 }
 
 INSTANTIATE_TEST_SUITE_P(Parts, SyncBatchNormMatrixTest,
@@ -110,7 +113,7 @@ TEST(OneValueTest, IsRefusedOrAcceptedOnEveryRank) {
   for (const int world_size : {2, 3, 8}) {
     for (const auto& problem : SliceOf(OneValueProblems(world_size), 4)) {
       ClaimRecorder recorder(OnThreads(world_size, problem.type));
-      CheckProblem(problem, AllVariants(), MakeCpuKernels, recorder);
+      CheckProblem(problem, AllVariants(problem), MakeCpuKernels, recorder);
     }
   }
 }
@@ -121,7 +124,7 @@ TEST(LargeBatchTest, IsBatchNormOfTheWholeBatch) {
   if (!IsExhaustive()) problems.resize(2);
   for (const auto& problem : problems) {
     ClaimRecorder recorder(OnThreads(problem.world_size, problem.type));
-    CheckProblem(problem, LayoutVariants(), MakeCpuKernels, recorder);
+    CheckProblem(problem, LayoutVariants(problem), MakeCpuKernels, recorder);
   }
 }
 
@@ -129,7 +132,7 @@ class FusedSyncBatchNormTest : public testing::TestWithParam<MatrixPart> {};
 
 TEST_P(FusedSyncBatchNormTest, IsFusedBatchNormOfTheWholeBatch) {
   const auto& [world_size, type, batches] = GetParam();
-  CheckPart(FusedProblemsOf(world_size, type, batches), LayoutVariants());
+  CheckPart(FusedProblemsOf(world_size, type, batches), LayoutVariants);
 }
 
 INSTANTIATE_TEST_SUITE_P(Parts, FusedSyncBatchNormTest,
@@ -144,11 +147,11 @@ TEST_P(PlainSyncBatchNormTest, IsBatchNormOfTheWholeBatch) {
   ClaimRecorder recorder(OnThreads(world_size, type, "plain kernels"));
   for (BatchNormProblem problem :
        PartOf(FusedProblemsOf(world_size, type, batches))) {
-    CheckProblem(problem, LayoutVariants(), MakePlainKernels, recorder);
+    CheckProblem(problem, LayoutVariants(problem), MakePlainKernels, recorder);
     if (HasFatalFailure()) return;
     if (problem.fused != Fused::kRelu) continue;
     problem.fused = Fused::kNothing;
-    CheckProblem(problem, AllVariants(), MakePlainKernels, recorder);
+    CheckProblem(problem, AllVariants(problem), MakePlainKernels, recorder);
     if (HasFatalFailure()) return;
   }
 }
@@ -161,7 +164,7 @@ TEST(BatchNormMutantsTest, WithoutAMutationPasses) {
     const SolvedProblem solved = SolveProblem(problem);
     ASSERT_THAT(CheckMeaning(solved), IsOk());
     ASSERT_THAT(CheckMutated(CpuLayersOnThreads(), {}, /*twice=*/true, solved,
-                             AllVariants()),
+                             AllVariants(problem)),
                 testing::Each(IsOk()));
   }
 }
