@@ -44,8 +44,23 @@ void Store(double value, int64_t i, DataType type, void* to) {
   }
 }
 
+// The channels whose elements of one pixel lie side by side.
+int64_t PeriodOf(const ActivationShape& shape) {
+  switch (shape.layout) {
+    case Layout::kNchw:
+      return 1;
+    case Layout::kNhwc:
+      return shape.c;
+    case Layout::kNchw16c:
+      return kChannelBlock;
+  }
+  return 1;
+}
+
 int64_t ChannelOf(const ActivationShape& shape, int64_t i) {
-  return shape.layout == Layout::kNhwc ? i % shape.c : i / shape.hw % shape.c;
+  const int64_t period = PeriodOf(shape);
+  const int64_t block = i / (shape.hw * period) % (shape.c / period);
+  return block * period + i % period;
 }
 
 }  // namespace
@@ -325,15 +340,14 @@ constexpr double kSubnormalError<Float16> = 0x1p-25;
 // Calls visit(channel, index of an element) for every element.
 template <typename Visit>
 void ForEachElement(const ActivationShape& shape, const Visit& visit) {
-  if (shape.layout == Layout::kNhwc) {
-    for (int64_t i = 0; i < shape.values_per_channel(); ++i) {
-      for (int64_t c = 0; c < shape.c; ++c) visit(c, i * shape.c + c);
+  const int64_t period = PeriodOf(shape);
+  const int64_t blocks = shape.c / period;
+  int64_t at = 0;
+  for (int64_t plane = 0; plane < shape.n * blocks; ++plane) {
+    const int64_t first = plane % blocks * period;
+    for (int64_t i = 0; i < shape.hw; ++i) {
+      for (int64_t c = first; c < first + period; ++c) visit(c, at++);
     }
-    return;
-  }
-  for (int64_t plane = 0; plane < shape.n * shape.c; ++plane) {
-    const int64_t c = plane % shape.c;
-    for (int64_t i = 0; i < shape.hw; ++i) visit(c, plane * shape.hw + i);
   }
 }
 

@@ -39,7 +39,7 @@ using ::testing::Gt;
 using ::testing::IsEmpty;
 
 constexpr double kEpsilon = 1e-5;
-constexpr int64_t kBatch = 3, kPixels = 7, kChannels = 5;
+constexpr int64_t kBatch = 3, kPixels = 7, kChannels = 32;
 
 // Inputs of several ranks, and what batch norm over all of them together makes
 // of them, by the formulas (syncbn/testing/batch_norm_reference.h).
@@ -53,8 +53,8 @@ class Example {
                             .weight = {},
                             .bias = {}};
     for (int64_t c = 0; c < kChannels; ++c) {
-      layer.weight.push_back(0.5 + static_cast<double>(c));
-      layer.bias.push_back(1.0 - static_cast<double>(c));
+      layer.weight.push_back(0.5 + static_cast<double>(c % 5));
+      layer.bias.push_back(1.0 - static_cast<double>(c % 5));
     }
     weight_.assign(layer.weight.begin(), layer.weight.end());
     bias_.assign(layer.bias.begin(), layer.bias.end());
@@ -160,7 +160,7 @@ INSTANTIATE_TEST_SUITE_P(Types, LayerReferenceTest,
                          [](const auto& info) { return Name(info.param); });
 
 TEST_P(LayerReferenceTest, TakesWhatIsRight) {
-  for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
+  for (const Layout layout : {Layout::kNchw, Layout::kNhwc, Layout::kNchw16c}) {
     EXPECT_EQ(WrongAlone(Example(GetParam(), layout, 1)), 0) << Name(layout);
   }
 }
@@ -179,16 +179,18 @@ TEST_P(LayerReferenceTest, CountsEachElementThatIsWrong) {
   EXPECT_EQ(WrongAlone(example), 8);
 }
 
-// The whole batch's statistics are not those of a part of it, nor the one
-// layout's those of the other.
+// The whole batch's statistics are not those of a part of it, nor one layout's
+// those of another.
 TEST_P(LayerReferenceTest, CountsTheStatisticsOfAnotherBatch) {
   const Example both(GetParam(), Layout::kNhwc, 2);
   EXPECT_GT(WrongAlone(both), 2 * Example::kElements * 9 / 10);
-  Example confused(GetParam(), Layout::kNhwc, 1);
-  Example other(GetParam(), Layout::kNchw, 1);
-  std::memcpy(confused.y().data, other.y().data,
-              static_cast<size_t>(other.y().size_bytes()));
-  EXPECT_GT(WrongAlone(confused), Example::kElements / 2);
+  for (const Layout layout : {Layout::kNchw, Layout::kNchw16c}) {
+    Example confused(GetParam(), Layout::kNhwc, 1);
+    Example other(GetParam(), layout, 1);
+    std::memcpy(confused.y().data, other.y().data,
+                static_cast<size_t>(other.y().size_bytes()));
+    EXPECT_GT(WrongAlone(confused), Example::kElements / 2) << Name(layout);
+  }
 }
 
 TEST_P(LayerReferenceTest, TakesTheBatchesOfAllRanksTogether) {

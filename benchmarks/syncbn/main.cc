@@ -63,7 +63,8 @@ ABSL_FLAG(int64_t, per_rank_batch, 0,
           "images on each rank; 0: 32, for detection 2, for the training step "
           "16");
 ABSL_FLAG(std::string, layout, "nhwc",
-          "nhwc, nchw (of the layers; on the CPU the network has its own)");
+          "nhwc, nchw, or on the CPU nchw16c (of the layers; on the CPU the "
+          "network has its own)");
 ABSL_FLAG(std::string, dtype, "float32",
           "float32, bfloat16, float16 (of the layers; on the CPU the network "
           "has float32)");

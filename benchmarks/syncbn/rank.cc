@@ -253,6 +253,9 @@ absl::StatusOr<RankTurn> SyncBnRank::TimeCopies(const SyncBnRequest& request) {
 
 absl::StatusOr<RankTurn> SyncBnTorch::Take(const SyncBnRequest& request,
                                            const std::string& where) {
+  if (request.layer.layout == Layout::kNchw16c) {
+    return Missing(absl::UnimplementedError("PyTorch has no layout nchw16c"));
+  }
   const absl::Duration part = options_.timeout / 2;
   if (!peer_.has_value()) {
     peer_.emplace(TorchProcess::Start(options_.pythons, SyncBnPeerTorch(),

@@ -217,11 +217,14 @@ TEST(SyncBnRankTest, SaysWhatIsMissing) {
   const std::vector<TeamTurn> turns =
       TakeTurns(2, {LayerRequest(SyncBnSubject::kTorch),
                     LayerRequest(SyncBnSubject::kLocal, DataType::kFloat16),
-                    LayerRequest(SyncBnSubject::kSync, DataType::kFloat16)});
+                    LayerRequest(SyncBnSubject::kSync, DataType::kFloat16),
+                    LayerRequest(SyncBnSubject::kTorch, DataType::kFloat32,
+                                 Layout::kNchw16c)});
   EXPECT_THAT(turns[0].missing, HasSubstr("/absent/python: "));
   EXPECT_THAT(turns[1].missing, HasSubstr("float16"));
   EXPECT_EQ(turns[2].missing, "");
   EXPECT_EQ(turns[2].wrong, 0);
+  EXPECT_THAT(turns[3].missing, HasSubstr("nchw16c"));
 }
 
 // Rank 0's hangs, in the turn or before it; rank 1's is fast. Both ranks know
@@ -508,7 +511,8 @@ TEST(SyncBnCommandTest, MeasuresLayersOnProcessesAndThreads) {
 
 TEST(SyncBnCommandTest, TakesEveryTypeAndLayout) {
   for (const char* flags :
-       {"--dtype=float16 --layout=nchw", "--dtype=bfloat16 --layout=nhwc"}) {
+       {"--dtype=float16 --layout=nchw", "--dtype=bfloat16 --layout=nhwc",
+        "--layout=nchw16c"}) {
     const nlohmann::json json =
         Report(absl::StrCat(flags, " --peers= --world_size=3", kSmall));
     ExpectLayers(json);
@@ -648,7 +652,8 @@ TEST(SyncBnCommandTest, NamesAFlagThatIsWrong) {
        "--per_rank_batch: 1000000 images of 28x28x"},
       {"--shapes= --per_rank_batch=1000000",
        "--per_rank_batch: 1000000 images of 28x28, to train resnet18_d2l"},
-      {"--layout=chwn", "--layout: 'chwn' is not one of nhwc, nchw"},
+      {"--layout=chwn", "--layout: 'chwn' is not one of nhwc, nchw, nchw16c"},
+      {"--layout=nchw16c --backend=nccl", "--layout: nchw16c is for the CPU"},
       // The layers could, but the check could not tell right from wrong.
       {"--dtype=float64", "--dtype: 'float64'"},
       {"--peers=apex", "--peers: 'apex'"},

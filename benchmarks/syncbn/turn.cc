@@ -96,7 +96,9 @@ std::string BackendName(const SyncBnSettings& settings) {
 
 absl::StatusOr<Layout> ParseLayout(absl::string_view text) {
   return ParseName<Layout>("--layout", text,
-                           {{"nhwc", Layout::kNhwc}, {"nchw", Layout::kNchw}});
+                           {{"nhwc", Layout::kNhwc},
+                            {"nchw", Layout::kNchw},
+                            {"nchw16c", Layout::kNchw16c}});
 }
 
 absl::StatusOr<DataType> ParseActivationType(absl::string_view text) {
@@ -118,6 +120,10 @@ absl::Status Validate(const SyncBnSettings& settings) {
         CheckRange("--rounds", settings.rounds, 0, 1000),
         CheckSeconds("--seconds", settings.seconds)}) {
     LOCKSTEP_RETURN_IF_ERROR(status);
+  }
+  if (settings.gpu && settings.layout == Layout::kNchw16c) {
+    return absl::InvalidArgumentError(
+        "--layout: nchw16c is for the CPU, --backend=nccl has nhwc and nchw");
   }
   if (!settings.network.empty()) {
     return DescribeTrained(settings.network).status();
