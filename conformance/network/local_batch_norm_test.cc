@@ -45,6 +45,7 @@ const std::vector<const TestedNetwork*>& LocalNetworks() {
     std::vector<const TestedNetwork*> networks;
     for (const TestedNetwork* tested : AllTestedNetworks()) {
       if (tested->network().Count<BatchNormOp>() == 0) continue;
+      if (tested->is_winograd()) continue;  // The same batch norm.
       const uint32_t seed = LocalBatchSeed(tested->name());
       const std::string spec =
           tested == &TestedResNet() ? "resnet18_d2l:width=16" : tested->spec();

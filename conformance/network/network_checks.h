@@ -82,7 +82,8 @@ std::vector<double> TensorNorms(std::span<const ParameterSpec> specs,
                                 std::span<const double> a);
 
 // How far from the reference, in norm, float32 comes: the furthest that the
-// same plain loops are in float32, with the batch as it is and reversed. With
+// same plain loops are in float32, with the batch as it is and reversed; loops
+// of Winograd's, which round worse, where the tested network's are. With
 // local batch norm each rank's share is reversed, and so is the order in which
 // the ranks' gradients are added. The loss has the norm of the samples' errors.
 struct Rounding {

@@ -16,6 +16,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -109,7 +110,8 @@ struct MixedPass {
       : parameters(tested.start().begin(), tested.start().end()),
         running(Widen(tested.Running(1))),
         pass(tested.network(), parameters, running, batch, training,
-             MaskOf(/*step=*/0)) {}
+             MaskOf(/*step=*/0), /*world_size=*/1, /*sum_over_ranks=*/nullptr,
+             std::is_same_v<T, float> && tested.is_winograd()) {}
 
   static std::vector<T> Widen(const std::vector<float>& values) {
     return {values.begin(), values.end()};
@@ -214,7 +216,7 @@ class NetworkEquivalenceTest : public testing::TestWithParam<NetworkRun> {};
 // Returns the claim of the network's family.
 std::string ClaimOf(const TestedNetwork& tested) {
   const std::string name = tested.name();
-  if (&tested == &TestedResNet()) return "resnet_steps";
+  if (name.starts_with("resnet18d2l")) return "resnet_steps";
   if (name.starts_with("resnet")) return "torchvision_resnet_steps";
   if (name.starts_with("vit")) return "vit_steps";
   EXPECT_TRUE(name.starts_with("lenet") || name.starts_with("mlp"))

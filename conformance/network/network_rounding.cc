@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -54,7 +55,9 @@ struct ReferencePass {
              {.images = samples.images,
               .labels = samples.labels,
               .samples = numbers},
-             /*training=*/true, in.keep ? in.keep : MaskOf(in.step)) {}
+             /*training=*/true, in.keep ? in.keep : MaskOf(in.step),
+             /*world_size=*/1, /*sum_over_ranks=*/nullptr,
+             std::is_same_v<T, float> && in.tested.is_winograd()) {}
 
   Samples Pick(const StepInput& in) const {
     const int64_t pixels = in.tested.network().input_shape().size();

@@ -23,6 +23,7 @@
 #include "conformance/checks.h"
 #include "conformance/rank_bytes.h"
 #include "conformance/training_run.h"
+#include "models/cpu/algorithm.h"
 #include "models/cpu/cpu_model.h"
 #include "models/model.h"
 #include "models/networks/network.h"
@@ -133,10 +134,12 @@ RunRanksOptions OptionsOf(const NetworkRun& run) {
 }  // namespace
 
 TestedNetwork::TestedNetwork(std::string spec, const NetworkInput& input,
-                             std::vector<uint32_t> batch_seeds)
+                             std::vector<uint32_t> batch_seeds,
+                             ConvolutionAlgorithm convolution)
     : spec_(std::move(spec)),
       input_(input),
       batch_seeds_(std::move(batch_seeds)),
+      convolution_(convolution),
       network_(*CreateNetwork(spec_, input)),
       specs_(CreateParameters(network_).specs()),
       start_(Parameters(1)) {
@@ -149,6 +152,7 @@ TestedNetwork::TestedNetwork(std::string spec, const NetworkInput& input,
 std::string TestedNetwork::name() const {
   std::string name = spec_.substr(0, spec_.find(':'));
   std::erase(name, '_');
+  if (is_winograd()) name += "Winograd";
   return name;
 }
 
@@ -167,7 +171,7 @@ bool TestedNetwork::HasZeroGradient(const ParameterSpec& spec) const {
 }
 
 std::unique_ptr<Model> TestedNetwork::CreateModel() const {
-  return *lockstep::CreateModel(spec_, /*seed=*/0, input_);
+  return *CreateCpuReplica(network_, {.convolution = convolution_});
 }
 
 std::vector<float> TestedNetwork::Parameters(uint32_t seed) const {
@@ -196,6 +200,16 @@ const TestedNetwork& TestedResNet() {
   return tested;
 }
 
+const TestedNetwork* TestedWinogradResNet() {
+  constexpr auto kWinograd = ConvolutionAlgorithm::kWinograd;
+  static const auto* const tested =
+      CheckConvolutionAlgorithm(kWinograd).ok()
+          ? new TestedNetwork("resnet18_d2l:width=16", {1, 10, 10, 10}, {17, 1},
+                              kWinograd)
+          : nullptr;
+  return tested;
+}
+
 const TestedNetwork& TestedVit() {
   static const auto& tested = *new TestedNetwork(
       "vit:patch=4,width=24,depth=2,heads=3,dropout=0.125,"
@@ -217,15 +231,21 @@ const TestedNetwork& TestedResNet50() {
 }
 
 const std::vector<const TestedNetwork*>& AllTestedNetworks() {
-  static const auto& all = *new std::vector<const TestedNetwork*>{
-      &TestedResNet(),
-      &TestedVit(),
-      &TestedTorchvisionResNet(),
-      new TestedNetwork("lenet", {3, 20, 16, 10}, {1}),
-      new TestedNetwork("lenet_bn", {3, 20, 16, 10}, {1}),
-      new TestedNetwork("mlp:width=24", {3, 20, 16, 10}, {1}),
-      new TestedNetwork("resnet34:width=8", {3, 33, 33, 10}, {1}),
-      &TestedResNet50()};
+  static const auto& all = *new std::vector<const TestedNetwork*>([] {
+    std::vector<const TestedNetwork*> networks = {
+        &TestedResNet(),
+        &TestedVit(),
+        &TestedTorchvisionResNet(),
+        new TestedNetwork("lenet", {3, 20, 16, 10}, {1}),
+        new TestedNetwork("lenet_bn", {3, 20, 16, 10}, {1}),
+        new TestedNetwork("mlp:width=24", {3, 20, 16, 10}, {1}),
+        new TestedNetwork("resnet34:width=8", {3, 33, 33, 10}, {1}),
+        &TestedResNet50()};
+    if (TestedWinogradResNet() != nullptr) {
+      networks.push_back(TestedWinogradResNet());
+    }
+    return networks;
+  }());
   return all;
 }
 

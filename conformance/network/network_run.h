@@ -19,6 +19,7 @@
 #include "conformance/checks.h"
 #include "conformance/rank_bytes.h"
 #include "conformance/training_run.h"
+#include "models/cpu/algorithm.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
@@ -37,10 +38,16 @@ class TestedNetwork {
   // batch_seeds: of as many steps as may be taken; such that on the way from
   // the start no ReLU input and no maximum is in doubt (Clearance).
   TestedNetwork(std::string spec, const NetworkInput& input,
-                std::vector<uint32_t> batch_seeds);
+                std::vector<uint32_t> batch_seeds,
+                ConvolutionAlgorithm convolution = ConvolutionAlgorithm::kAuto);
 
   const std::string& spec() const { return spec_; }
-  // The network's name as tests' names have it: "resnet18d2l".
+  // Whether the product computes it by Winograd wherever it can.
+  bool is_winograd() const {
+    return convolution_ == ConvolutionAlgorithm::kWinograd;
+  }
+  // The network's name as tests' names have it: "resnet18d2l",
+  // "resnet18d2lWinograd".
   std::string name() const;
   const NetworkInput& input() const { return input_; }
   const Network& network() const { return network_; }
@@ -66,6 +73,7 @@ class TestedNetwork {
   const std::string spec_;
   const NetworkInput input_;
   const std::vector<uint32_t> batch_seeds_;
+  const ConvolutionAlgorithm convolution_;
   const Network network_;
   std::vector<ParameterSpec> specs_;
   std::vector<BufferSpec> buffer_specs_;
@@ -77,6 +85,10 @@ class TestedNetwork {
 // (base/slice.h) has ResNet-18 itself; others one of a quarter of its width,
 // which has the same layers, so that a step costs a sixteenth.
 const TestedNetwork& TestedResNet();
+
+// ResNet-18 of the d2l chapter, a quarter as wide, whose convolutions of 3x3 at
+// stride 1 are Winograd's. Null where oneDNN has no Winograd.
+const TestedNetwork* TestedWinogradResNet();
 
 // A small vision transformer with dropout of every kind.
 const TestedNetwork& TestedVit();

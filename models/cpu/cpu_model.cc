@@ -21,6 +21,7 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
+#include "models/cpu/algorithm.h"
 #include "models/cpu/lane_model.h"
 #include "models/cpu/memory.h"
 #include "models/cpu/onednn.h"
@@ -29,6 +30,7 @@
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
 #include "oneapi/dnnl/dnnl.hpp"
+#include "syncbn/batch_norm.h"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 
 // The one call into the OpenMP runtime that oneDNN brings along. Declared here
@@ -89,7 +91,8 @@ struct Step {
   StepMemory evaluation;
   // Where a gradient is added to another: for the first and second input.
   std::vector<Sum> dx_sums, dsecond_sums;
-  std::optional<Reorder> input;  // From float32, where activations are not.
+  // From float32, channels last, where activations are not.
+  std::optional<Reorder> input;
 };
 
 class NetworkOnCpu : public CpuReplica {
@@ -97,7 +100,17 @@ class NetworkOnCpu : public CpuReplica {
   NetworkOnCpu(Network network, const CpuReplicaOptions& options)
       : CpuReplica(std::move(network), options.seed),
         type_(options.type),
+        convolution_(options.convolution),
+        layout_(LayoutOf(CpuReplica::network(), type_, convolution_)),
         share_memory_(options.share_memory) {}
+
+  absl::StatusOr<std::vector<std::string>> Algorithms(int64_t n) override {
+    LOCKSTEP_ASSIGN_OR_RETURN(Step * step, Prepare(n, /*training=*/true));
+    std::vector<std::string> algorithms;
+    for (const auto& plan : step->plans) algorithms.push_back(plan->chosen);
+    return algorithms;
+  }
+  Layout layout() const override { return layout_; }
 
   int ConvertSyncBatchNorm(Communicator& group) override {
     const int count = network().Count<BatchNormOp>();
@@ -117,7 +130,8 @@ class NetworkOnCpu : public CpuReplica {
       for (int i = parameters().count(); i-- > 0;) ready(i);
       return Metrics();
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(Step * step, Prepare(batch, /*training=*/true));
+    LOCKSTEP_ASSIGN_OR_RETURN(Step * step,
+                              Prepare(SizeOf(batch), /*training=*/true));
     LOCKSTEP_RETURN_IF_ERROR(Forward(*step, step->training, batch, true));
     const Metrics metrics = Loss(batch, gradient_scale, step->training, true);
     LOCKSTEP_RETURN_IF_ERROR(Backward(*step, batch, ready));
@@ -127,7 +141,8 @@ class NetworkOnCpu : public CpuReplica {
   absl::StatusOr<Metrics> Evaluate(const Batch& batch) override {
     LOCKSTEP_RETURN_IF_ERROR(CheckBatch(*this, batch));
     if (batch.labels.empty()) return Metrics();
-    LOCKSTEP_ASSIGN_OR_RETURN(Step * step, Prepare(batch, /*training=*/false));
+    LOCKSTEP_ASSIGN_OR_RETURN(Step * step,
+                              Prepare(SizeOf(batch), /*training=*/false));
     LOCKSTEP_RETURN_IF_ERROR(Forward(*step, step->evaluation, batch, false));
     return Loss(batch, /*gradient_scale=*/0, step->evaluation, false);
   }
@@ -136,9 +151,12 @@ class NetworkOnCpu : public CpuReplica {
   // A run meets a few sizes: the batch, the last of an epoch, the evaluation's.
   static constexpr size_t kMaxSteps = 8;
 
-  // The plans for the batch's size, with memory() large enough for them.
-  absl::StatusOr<Step*> Prepare(const Batch& batch, bool training) {
-    const int64_t n = static_cast<int64_t>(batch.labels.size());
+  static int64_t SizeOf(const Batch& batch) {
+    return static_cast<int64_t>(batch.labels.size());
+  }
+
+  // The plans for a batch of n, with memory() large enough for them.
+  absl::StatusOr<Step*> Prepare(int64_t n, bool training) {
     auto found = steps_.find(n);
     if (found == steps_.end()) {
       if (steps_.size() == kMaxSteps) steps_.clear();
@@ -147,7 +165,9 @@ class NetworkOnCpu : public CpuReplica {
     }
     Step& step = found->second;
     const int64_t input =
-        step.input.has_value() ? AlignedBytes(n * input_shape().size() * 2) : 0;
+        step.input.has_value()
+            ? AlignedBytes(n * input_shape().size() * lockstep::SizeOf(type_))
+            : 0;
     const int64_t logits = AlignedBytes(n * classes() * 4);
     const int64_t bytes =
         input + 2 * logits + (training ? step.training : step.evaluation).bytes;
@@ -183,6 +203,8 @@ class NetworkOnCpu : public CpuReplica {
         context_ = {.engine = engine,
                     .stream = dnnl::stream(engine),
                     .type = type_,
+                    .layout = layout_,
+                    .convolution = convolution_,
                     .parameters = &parameters(),
                     .buffers = &buffers(),
                     .batch_norm_kernels = &batch_norm_kernels_};
@@ -197,7 +219,7 @@ class NetworkOnCpu : public CpuReplica {
     Step step;
     for (const Network::Operation& operation : network().operations()) {
       PlanRequest request = {.operation = &operation,
-                             .x = ShapeOf(operation.inputs[0]),
+                             .x = network().ShapeOf(operation.inputs[0]),
                              .output = operation.output,
                              .input_gradient = operation.inputs[0] != 0};
       request.x.n = n;
@@ -207,7 +229,7 @@ class NetworkOnCpu : public CpuReplica {
       step.plans.push_back(std::move(plan));
     }
     MemoryOptions options = {.batch = n,
-                             .element_bytes = SizeOf(type_),
+                             .element_bytes = lockstep::SizeOf(type_),
                              .training = true,
                              .share = share_memory_};
     step.training = PlanMemory(network(), step.plans, options);
@@ -226,20 +248,18 @@ class NetworkOnCpu : public CpuReplica {
       const StepMemory::Operation& memory = step.training.operations[i];
       const std::vector<int>& inputs = network().operations()[i].inputs;
       const auto sum = [&](int value) {
-        return Sum(context_->engine, n * ShapeOf(value).size(), type_);
+        return Sum(context_->engine, n * network().ShapeOf(value).size(),
+                   type_);
       };
       if (memory.add_dx) step.dx_sums[i] = sum(inputs[0]);
       if (memory.add_dsecond) step.dsecond_sums[i] = sum(inputs[1]);
     }
-    if (type_ == DataType::kFloat32) return;
-    const int64_t size = n * input_shape().size();
-    step.input = Reorder(context_->engine, Flat(size, DataType::kFloat32),
-                         Flat(size, type_));
-  }
-
-  const Shape& ShapeOf(int value) const {
-    return value == 0 ? network().input_shape()
-                      : network().operations()[value - 1].output;
+    Shape input = input_shape();
+    input.n = n;
+    Reorder conversion(context_->engine,
+                       Activations(input, DataType::kFloat32, Layout::kNhwc),
+                       Activations(input, type_, context_->layout));
+    if (!conversion.is_identity()) step.input = std::move(conversion);
   }
 
   void* At(int64_t offset) const {
@@ -340,6 +360,8 @@ class NetworkOnCpu : public CpuReplica {
   }
 
   const DataType type_;
+  const ConvolutionAlgorithm convolution_;
+  const Layout layout_;
   const bool share_memory_;
   Communicator* batch_norm_group_ = nullptr;
   CpuBatchNormKernels batch_norm_kernels_;
@@ -481,6 +503,7 @@ absl::StatusOr<std::unique_ptr<CpuReplica>> CreateCpuReplica(
     return absl::InvalidArgumentError(
         absl::StrCat("no activations of ", Name(options.type)));
   }
+  LOCKSTEP_RETURN_IF_ERROR(CheckConvolutionAlgorithm(options.convolution));
   const Shape& output = network.output_shape();
   if (output.h != 1 || output.w != 1) {
     return absl::InvalidArgumentError(

@@ -7,15 +7,18 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/data_types.h"
+#include "models/cpu/algorithm.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
+#include "syncbn/batch_norm.h"
 #include "syncbn/cpu/workspace.h"
 
 namespace lockstep {
@@ -65,6 +68,13 @@ class CpuReplica : public Model {
     return memory_.size() * static_cast<int64_t>(sizeof(float));
   }
 
+  // How each operation computes a batch of n, for reports: "winograd",
+  // "direct", "products of matrices", "lanes"; "" where there is no choice.
+  // Plans it.
+  virtual absl::StatusOr<std::vector<std::string>> Algorithms(int64_t n) = 0;
+  // The layout of activations.
+  virtual Layout layout() const = 0;
+
   // Adds up what operations take in `times` from now on; null: no more.
   // Borrowed.
   void CollectTimes(OperationTimes* times);
@@ -94,6 +104,8 @@ struct CpuReplicaOptions {
   uint64_t seed = 0;  // Of the first weights.
   // Of activations: float32, or bfloat16 with float32 parameters and sums.
   DataType type = DataType::kFloat32;
+  // kWinograd where CheckConvolutionAlgorithm allows it.
+  ConvolutionAlgorithm convolution = ConvolutionAlgorithm::kAuto;
   // Else no two buffers of a step share memory: for finding faults.
   bool share_memory = true;
   // Compute sixteen samples at a time what FitsLanes (lane_model.h). Else all
@@ -102,7 +114,7 @@ struct CpuReplicaOptions {
 };
 
 // Errors: the network's status; kInvalidArgument for another type, or a network
-// that does not end in one value for each class.
+// that does not end in one value for each class; CheckConvolutionAlgorithm's.
 absl::StatusOr<std::unique_ptr<CpuReplica>> CreateCpuReplica(
     Network network, const CpuReplicaOptions& options = {});
 

@@ -19,6 +19,7 @@
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "oneapi/dnnl/dnnl.hpp"
+#include "syncbn/batch_norm.h"
 
 namespace lockstep {
 namespace {
@@ -35,6 +36,7 @@ constexpr int64_t kManyWeights = 64 * 64;  // Of one place of the kernel.
 struct PixelOrder {
   Shape shape;
   int64_t stride;
+  int64_t run;  // Channels of a pixel that lie together in activations.
 
   int64_t ColumnsOfPhase() const { return (shape.w + stride - 1) / stride; }
   // Of the first sample's pixel (h, w): pixels before it.
@@ -50,33 +52,34 @@ struct PixelOrder {
   // Copies activations to this order; and back.
   const float* Gather(const void* from, float* to) const {
     const auto* const x = static_cast<const float*>(from);
-    ForEachPixel(
-        [&](int64_t i, int64_t j) { std::copy_n(x + i, shape.c, to + j); });
+    ForEachRun([&](int64_t i, int64_t j) { std::copy_n(x + i, run, to + j); });
     return to;
   }
   void Scatter(const float* from, void* to) const {
     auto* const y = static_cast<float*>(to);
-    ForEachPixel(
-        [&](int64_t i, int64_t j) { std::copy_n(from + j, shape.c, y + i); });
+    ForEachRun(
+        [&](int64_t i, int64_t j) { std::copy_n(from + j, run, y + i); });
   }
 
  private:
   // f(offset in activations, offset in this order).
   template <typename F>
-  void ForEachPixel(const F& f) const {
+  void ForEachRun(const F& f) const {
     int64_t i = 0;
     for (int64_t n = 0; n < shape.n; ++n) {
-      for (int64_t h = 0; h < shape.h; ++h) {
-        for (int64_t w = 0; w < shape.w; ++w, i += shape.c) {
-          f(i, (At(h, w) + n) * shape.c);
+      for (int64_t c = 0; c < shape.c; c += run) {
+        for (int64_t h = 0; h < shape.h; ++h) {
+          for (int64_t w = 0; w < shape.w; ++w, i += run) {
+            f(i, (At(h, w) + n) * shape.c + c);
+          }
         }
       }
     }
   }
 };
 
-// Scratch: weights or their gradients, a matrix for each place of the kernel;
-// then x and y, or their gradients, in PixelOrder.
+// Saved: weights, a matrix [in, out] for each place of the kernel. Scratch:
+// their gradients, likewise; then x and y, or their gradients, in PixelOrder.
 class FewPixelsPlan : public OperationPlan {
  public:
   // Throws dnnl::error.
@@ -86,8 +89,8 @@ class FewPixelsPlan : public OperationPlan {
         op_(std::get<ConvolutionOp>(request.operation->kind)),
         in_(request.x.c),
         out_(request.output.c),
-        x_{request.x, op_.stride},
-        y_{request.output, 1} {
+        x_{request.x, op_.stride, RunOf(context, request.x)},
+        y_{request.output, 1, RunOf(context, request.output)} {
     using dnnl::memory;
     const auto weights = [&](memory::dims strides) {
       return onednn::Desc({out_, in_, op_.kernel, op_.kernel},
@@ -97,11 +100,11 @@ class FewPixelsPlan : public OperationPlan {
     const int64_t place = in_ * out_;
     const onednn::Desc plain = weights({in_ * k * k, k * k, k, 1});
     const onednn::Desc in_by_out = weights({1, out_, k * place, place});
-    const onednn::Desc out_by_in = weights({in_, 1, k * place, place});
-    forward_weights_ = Reorder(context.engine, plain, in_by_out);
-    backward_weights_ = Reorder(context.engine, plain, out_by_in);
-    gradients_ = Reorder(context.engine, out_by_in, plain);
+    weights_ = Reorder(context.engine, plain, in_by_out);
+    gradients_ = Reorder(context.engine, in_by_out, plain);
     weights_bytes_ = AlignedBytes(in_by_out);
+    saved_bytes = weights_bytes_;
+    chosen = "products of matrices";
     scratch_bytes = weights_bytes_ + x_.bytes() + y_.bytes();
     for (int64_t at = 0; at < k * k; ++at) AddProducts(at);
   }
@@ -117,7 +120,10 @@ class FewPixelsPlan : public OperationPlan {
       }
     }
     LOCKSTEP_RETURN_IF_ERROR(CatchOnednn(name_, [&] {
-      const float* const weights = Weights(forward_weights_, space);
+      const Parameters& parameters = *context_.parameters;
+      auto* const weights = static_cast<float*>(buffers.saved);
+      weights_.Run(context_.stream, parameters.value(op_.weight).data(),
+                   weights);
       for (const Product& p : products_) {
         Multiply({'N', x + p.x * in_, in_},
                  {'N', weights + p.place * in_ * out_, out_}, {p.rows, out_},
@@ -143,10 +149,10 @@ class FewPixelsPlan : public OperationPlan {
     if (buffers.dx == nullptr) return absl::OkStatus();
     std::fill_n(space.x, x_.size(), 0.0f);
     LOCKSTEP_RETURN_IF_ERROR(CatchOnednn(name_, [&] {
-      const float* const weights = Weights(backward_weights_, space);
+      const auto* const weights = static_cast<const float*>(buffers.saved);
       for (const Product& p : products_) {
         Multiply({'N', dy + p.y * out_, out_},
-                 {'N', weights + p.place * in_ * out_, in_}, {p.rows, in_},
+                 {'T', weights + p.place * in_ * out_, out_}, {p.rows, in_},
                  out_, 1, space.x + p.x * in_);
       }
     }));
@@ -155,8 +161,12 @@ class FewPixelsPlan : public OperationPlan {
   }
 
  private:
+  static int64_t RunOf(const PlanContext& context, const Shape& shape) {
+    return context.layout == Layout::kNchw16c ? 16 : shape.c;
+  }
+
   struct Space {
-    float* weights;
+    float* gradients;  // Of weights.
     float* x;
     float* y;
   };
@@ -182,21 +192,14 @@ class FewPixelsPlan : public OperationPlan {
             static_cast<float*>(Offset(x, x_.bytes()))};
   }
 
-  const float* Weights(Reorder& reorder, const Space& space) {
-    const Parameters& parameters = *context_.parameters;
-    reorder.Run(context_.stream, parameters.value(op_.weight).data(),
-                space.weights);
-    return space.weights;
-  }
-
   void WeightGradients(const float* x, const float* dy, const Space& space) {
-    float* const gradients = space.weights;
+    float* const gradients = space.gradients;
     for (const int64_t place : unused_places_) {
       std::fill_n(gradients + place * in_ * out_, in_ * out_, 0.0f);
     }
     for (const Product& p : products_) {
-      Multiply({'T', dy + p.y * out_, out_}, {'N', x + p.x * in_, in_},
-               {out_, in_}, p.rows, p.first ? 0 : 1,
+      Multiply({'T', x + p.x * in_, in_}, {'N', dy + p.y * out_, out_},
+               {in_, out_}, p.rows, p.first ? 0 : 1,
                gradients + p.place * in_ * out_);
     }
     gradients_.Run(context_.stream, gradients,
@@ -257,7 +260,7 @@ class FewPixelsPlan : public OperationPlan {
   std::vector<Product> products_;
   std::vector<int64_t> unused_places_;  // Wholly outside of images so small.
   int64_t weights_bytes_ = 0;
-  Reorder forward_weights_, backward_weights_, gradients_;
+  Reorder weights_, gradients_;
 };
 
 }  // namespace
@@ -265,8 +268,12 @@ class FewPixelsPlan : public OperationPlan {
 bool HasFewPixels(const PlanContext& context, const PlanRequest& request) {
   const auto& op = std::get<ConvolutionOp>(request.operation->kind);
   const Shape& y = request.output;
-  return context.type == DataType::kFloat32 && op.kernel > 1 && !op.relu &&
-         y.h * y.w <= kFewPixels && request.x.c * y.c >= kManyWeights;
+  // The image of a network in kNchw16c may lie plane by plane.
+  const bool by_pixel =
+      context.layout == Layout::kNhwc || request.operation->inputs[0] != 0;
+  return by_pixel && context.type == DataType::kFloat32 && op.kernel > 1 &&
+         !op.relu && y.h * y.w <= kFewPixels &&
+         request.x.c * y.c >= kManyWeights;
 }
 
 PlanOr PlanFewPixels(const PlanContext& context, const PlanRequest& request) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -104,6 +105,11 @@ class LaneReplica : public CpuReplica {
       stages_[0].out = std::min(kBlock, first->out) * PlaneOf(*first);
     }
   }
+
+  absl::StatusOr<std::vector<std::string>> Algorithms(int64_t) override {
+    return std::vector<std::string>(stages_.size(), "lanes");
+  }
+  Layout layout() const override { return Layout::kNhwc; }
 
   int ConvertSyncBatchNorm(Communicator&) override { return 0; }
 

@@ -10,6 +10,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/strings/str_join.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "models/cpu/onednn.h"
@@ -17,6 +18,7 @@
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "oneapi/dnnl/dnnl.hpp"
+#include "syncbn/batch_norm.h"
 
 namespace lockstep {
 namespace {
@@ -42,7 +44,8 @@ struct Descriptors {
 };
 
 // The order of conversions and primitives in a step of such a layer. Scratch:
-// converted weights, then oneDNN's scratchpad.
+// converted weights, then oneDNN's scratchpad. Saved: the converted weights,
+// where forward and data take them in one format.
 class AffinePlan : public OperationPlan {
  public:
   // plain: how the weights lie in Parameters, float32. Throws dnnl::error.
@@ -77,6 +80,10 @@ class AffinePlan : public OperationPlan {
                          {DNNL_ARG_SCRATCHPAD, data->scratchpad_desc()}});
       data_weights_ = Reorder(context.engine, plain, data->weights_desc());
       Reserve(data->weights_desc(), data->scratchpad_desc());
+      if (!data_weights_.is_identity() &&
+          data->weights_desc() == forward.weights_desc()) {
+        saved_bytes = AlignedBytes(data->weights_desc());
+      }
     }
     scratch_bytes = weights_bytes_ + scratchpad_bytes_;
   }
@@ -85,7 +92,8 @@ class AffinePlan : public OperationPlan {
     return CatchOnednn(affine_.layer, [&] {
       void* const scratchpad = Offset(buffers.scratch, weights_bytes_);
       const void* const weights = forward_weights_.RunIfNeeded(
-          context_.stream, Value(affine_.weight), buffers.scratch);
+          context_.stream, Value(affine_.weight),
+          saved_bytes > 0 ? buffers.saved : buffers.scratch);
       forward_.Run(context_.stream, {{DNNL_ARG_SRC, buffers.x},
                                      {DNNL_ARG_WEIGHTS, weights},
                                      {DNNL_ARG_BIAS, Value(affine_.bias)},
@@ -111,8 +119,11 @@ class AffinePlan : public OperationPlan {
     ready(affine_.weight);
     if (buffers.dx == nullptr) return absl::OkStatus();
     return CatchOnednn(affine_.layer, [&] {
-      const void* const weights = data_weights_.RunIfNeeded(
-          context_.stream, Value(affine_.weight), buffers.scratch);
+      const void* const weights =
+          saved_bytes > 0
+              ? buffers.saved
+              : data_weights_.RunIfNeeded(
+                    context_.stream, Value(affine_.weight), buffers.scratch);
       data_.Run(context_.stream, {{DNNL_ARG_DIFF_SRC, buffers.dx},
                                   {DNNL_ARG_WEIGHTS, weights},
                                   {DNNL_ARG_DIFF_DST, buffers.dy},
@@ -182,41 +193,64 @@ PlanOr PlanAffine(const PlanContext& context, const Affine& affine,
 }  // namespace
 
 PlanOr PlanConvolution(const PlanContext& context, const PlanRequest& request) {
-  if (HasFewPixels(context, request)) return PlanFewPixels(context, request);
   const auto& op = std::get<ConvolutionOp>(request.operation->kind);
+  const bool winograd =
+      context.layout == Layout::kNchw16c &&
+      IsWinograd(context.convolution, op, request.x, request.output);
+  if (!winograd && HasFewPixels(context, request)) {
+    return PlanFewPixels(context, request);
+  }
   const Affine affine = {request.operation->name, op.weight, op.bias, op.relu};
   return PlanAffine(context, affine, request, [&] {
-    constexpr auto kDirect = dnnl::algorithm::convolution_direct;
-    const memory::dims dims = {request.output.c, request.x.c, op.kernel,
-                               op.kernel};
-    const memory::dims strides = {op.stride, op.stride};
-    const memory::dims padding = {op.padding, op.padding};
-    const auto any = memory::format_tag::any;
-    const Desc x = ChannelsLast(request.x, context.type);
-    const Desc y = ChannelsLast(request.output, context.type);
-    const Desc weights(dims, OnednnType(context.type), any);
-    const Desc gradients(dims, memory::data_type::f32, any);
-    const Desc bias = op.bias == kNoTensor
-                          ? Desc()
-                          : Flat(request.output.c, DataType::kFloat32);
-    const auto forward = onednn::Forward<dnnl::convolution_forward>(
-        context.engine, {.relu = op.relu}, dnnl::prop_kind::forward_training,
-        kDirect, x, weights, bias, y, strides, padding, padding);
+    const onednn::Convolution convolution = {
+        .x = Activations(request.x, context.type, context.layout),
+        .y = Activations(request.output, context.type, context.layout),
+        .bias = op.bias == kNoTensor
+                    ? Desc()
+                    : Flat(request.output.c, DataType::kFloat32),
+        .weights = {request.output.c, request.x.c, op.kernel, op.kernel},
+        .stride = {op.stride, op.stride},
+        .padding = {op.padding, op.padding}};
+    // Each direction for itself: not every padding has Winograd in all.
+    std::vector<std::string> algorithms;
+    const auto descriptor = [&](const auto& create) {
+      if (winograd) {
+        try {
+          auto made = create(dnnl::algorithm::convolution_winograd);
+          algorithms.push_back("winograd");
+          return made;
+        } catch (const dnnl::error&) {
+        }
+      }
+      algorithms.push_back("direct");
+      return create(dnnl::algorithm::convolution_direct);
+    };
+    const auto forward = descriptor([&](dnnl::algorithm algorithm) {
+      return onednn::ConvolutionForward(context.engine, algorithm, convolution,
+                                        op.relu);
+    });
     Descriptors<dnnl::convolution_forward, dnnl::convolution_backward_weights,
                 dnnl::convolution_backward_data>
-        of = {forward,
-              onednn::Backward<dnnl::convolution_backward_weights>(
-                  context.engine, forward, kDirect, x, gradients, bias, y,
-                  strides, padding, padding),
+        of = {forward, descriptor([&](dnnl::algorithm algorithm) {
+                return onednn::ConvolutionWeights(forward, context.engine,
+                                                  algorithm, convolution);
+              }),
               std::nullopt};
     if (request.input_gradient) {
-      of.data = onednn::Backward<dnnl::convolution_backward_data>(
-          context.engine, forward, kDirect, x, weights, y, strides, padding,
-          padding);
+      of.data = descriptor([&](dnnl::algorithm algorithm) {
+        return onednn::ConvolutionData(forward, context.engine, algorithm,
+                                       convolution);
+      });
     }
-    const Desc plain(dims, memory::data_type::f32, memory::format_tag::oihw);
-    return std::make_unique<AffinePlan>(context, affine, request.output.size(),
-                                        plain, of);
+    const Desc plain(convolution.weights, memory::data_type::f32,
+                     memory::format_tag::oihw);
+    auto plan = std::make_unique<AffinePlan>(context, affine,
+                                             request.output.size(), plain, of);
+    plan->chosen =
+        std::ranges::count(algorithms, algorithms[0]) == std::ssize(algorithms)
+            ? algorithms[0]
+            : absl::StrJoin(algorithms, ", ");
+    return plan;
   });
 }
 
@@ -241,7 +275,7 @@ PlanOr PlanLinear(const PlanContext& context, const PlanRequest& request) {
                          : memory::dims{features, in.h * in.w, in.w, 1});
     const auto inner =
         op.inputs_first ? memory::format_tag::hwio : memory::format_tag::ohwi;
-    const Desc x = ChannelsLast(in, context.type);
+    const Desc x = Activations(in, context.type, Layout::kNhwc);
     const Desc weights(dims, OnednnType(context.type), inner);
     const Desc gradients(dims, memory::data_type::f32, inner);
     const Desc bias = Flat(out, DataType::kFloat32);

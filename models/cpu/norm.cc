@@ -38,7 +38,7 @@ class BatchNormPlan : public OperationPlan {
         shape_({.n = request.x.n,
                 .c = request.x.c,
                 .hw = request.x.h * request.x.w,
-                .layout = Layout::kNhwc}),
+                .layout = context.layout}),
         batch_norm_(std::move(batch_norm)) {
     saved_bytes = batch_norm_->SavedBytes(context.type);
     backward_reads_y = op_.relu;

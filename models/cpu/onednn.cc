@@ -11,6 +11,7 @@
 #include "base/data_types.h"
 #include "models/model.h"
 #include "oneapi/dnnl/dnnl.hpp"
+#include "syncbn/batch_norm.h"
 
 namespace lockstep::onednn {
 namespace {
@@ -32,6 +33,18 @@ void AppendEltwise(dnnl::post_ops& post, algorithm algorithm, float alpha) {
 #endif
 }
 
+Desc AnyFormat(const Dims& dims, memory::data_type type) {
+  return {dims, type, memory::format_tag::any};
+}
+
+memory::data_type TypeOf(const Desc& desc) {
+#if DNNL_VERSION_MAJOR >= 3
+  return desc.get_data_type();
+#else
+  return desc.data_type();
+#endif
+}
+
 algorithm PoolAlgorithm(bool maximum) {
   return maximum ? algorithm::pooling_max
                  : algorithm::pooling_avg_exclude_padding;
@@ -49,6 +62,58 @@ dnnl::primitive_attr Attributes(const After& after) {
   if (after.relu) AppendEltwise(post, algorithm::eltwise_relu, 0.0f);
   if (post.len() > 0) attributes.set_post_ops(post);
   return attributes;
+}
+
+dnnl::convolution_forward::primitive_desc ConvolutionForward(
+    const dnnl::engine& engine, algorithm algorithm,
+    const Convolution& convolution, bool relu) {
+  return Forward<dnnl::convolution_forward>(
+      engine, {.relu = relu}, kTraining, algorithm, convolution.x,
+      AnyFormat(convolution.weights, TypeOf(convolution.x)), convolution.bias,
+      convolution.y, convolution.stride, convolution.padding,
+      convolution.padding);
+}
+
+dnnl::convolution_backward_weights::primitive_desc ConvolutionWeights(
+    const dnnl::convolution_forward::primitive_desc& forward,
+    const dnnl::engine& engine, algorithm algorithm,
+    const Convolution& convolution) {
+  return Backward<dnnl::convolution_backward_weights>(
+      engine, forward, algorithm, convolution.x,
+      AnyFormat(convolution.weights, memory::data_type::f32), convolution.bias,
+      convolution.y, convolution.stride, convolution.padding,
+      convolution.padding);
+}
+
+dnnl::convolution_backward_data::primitive_desc ConvolutionData(
+    const dnnl::convolution_forward::primitive_desc& forward,
+    const dnnl::engine& engine, algorithm algorithm,
+    const Convolution& convolution) {
+  return Backward<dnnl::convolution_backward_data>(
+      engine, forward, algorithm, convolution.x,
+      AnyFormat(convolution.weights, TypeOf(convolution.x)), convolution.y,
+      convolution.stride, convolution.padding, convolution.padding);
+}
+
+bool HasWinograd(const dnnl::engine& engine) {
+  const Desc x = Activations({.n = 1, .c = 16, .h = 4, .w = 4},
+                             DataType::kFloat32, Layout::kNchw16c);
+  const Convolution convolution = {.x = x,
+                                   .y = x,
+                                   .bias = {},
+                                   .weights = {16, 16, 3, 3},
+                                   .stride = {1, 1},
+                                   .padding = {1, 1}};
+  constexpr auto kWinograd = algorithm::convolution_winograd;
+  try {
+    const auto forward =
+        ConvolutionForward(engine, kWinograd, convolution, /*relu=*/false);
+    ConvolutionWeights(forward, engine, kWinograd, convolution);
+    ConvolutionData(forward, engine, kWinograd, convolution);
+  } catch (const dnnl::error&) {
+    return false;
+  }
+  return true;
 }
 
 // Pooling in oneDNN 3 has a dilation too; element-wise primitives, softmax and
@@ -171,10 +236,13 @@ memory::data_type OnednnType(DataType type) {
                                      : memory::data_type::f32;
 }
 
-memory::desc ChannelsLast(const Shape& shape, DataType type) {
-  return {{shape.n, shape.c, shape.h, shape.w},
-          OnednnType(type),
-          memory::format_tag::nhwc};
+memory::desc Activations(const Shape& shape, DataType type, Layout layout) {
+  const auto tag = [&] {
+    if (layout == Layout::kNhwc) return memory::format_tag::nhwc;
+    return shape.c % 16 == 0 ? memory::format_tag::nChw16c
+                             : memory::format_tag::nchw;
+  };
+  return {{shape.n, shape.c, shape.h, shape.w}, OnednnType(type), tag()};
 }
 
 memory::desc Rows(int64_t rows, int64_t columns, DataType type) {

@@ -14,6 +14,7 @@
 #include "base/data_types.h"
 #include "models/model.h"
 #include "oneapi/dnnl/dnnl.hpp"
+#include "syncbn/batch_norm.h"
 
 // oneDNN 2 and oneDNN 3 make primitive descriptors differently: these functions
 // are the only place that knows. They throw dnnl::error.
@@ -54,6 +55,29 @@ typename P::primitive_desc Backward(const dnnl::engine& engine,
   return {typename P::desc(args...), Attributes({}), engine, forward};
 #endif
 }
+
+// A convolution of x to y. bias: empty if there is none.
+struct Convolution {
+  Desc x, y, bias;
+  Dims weights;  // [out, in, height, width].
+  Dims stride, padding;
+};
+// Weights are of the type of x in the format that the primitive wants, and
+// their gradients float32. relu: after it.
+dnnl::convolution_forward::primitive_desc ConvolutionForward(
+    const dnnl::engine& engine, dnnl::algorithm algorithm,
+    const Convolution& convolution, bool relu);
+dnnl::convolution_backward_weights::primitive_desc ConvolutionWeights(
+    const dnnl::convolution_forward::primitive_desc& forward,
+    const dnnl::engine& engine, dnnl::algorithm algorithm,
+    const Convolution& convolution);
+dnnl::convolution_backward_data::primitive_desc ConvolutionData(
+    const dnnl::convolution_forward::primitive_desc& forward,
+    const dnnl::engine& engine, dnnl::algorithm algorithm,
+    const Convolution& convolution);
+
+// Whether there is Winograd in all three, for float32 and kNchw16c.
+bool HasWinograd(const dnnl::engine& engine);
 
 // Pooling of x to y.
 struct Window {
@@ -101,9 +125,10 @@ absl::Status CatchOnednn(const std::string& layer,
 
 dnnl::memory::data_type OnednnType(DataType type);
 
-// Activations of `shape` as oneDNN sees them: dimensions n, c, h, w, channels
-// last.
-dnnl::memory::desc ChannelsLast(const Shape& shape, DataType type);
+// Activations of `shape` as oneDNN sees them: dimensions n, c, h, w. Where
+// channels do not fill blocks, kNchw16c is a network's input: plane by plane.
+dnnl::memory::desc Activations(const Shape& shape, DataType type,
+                               Layout layout);
 // Rows of `columns` values without gaps; one run of values.
 dnnl::memory::desc Rows(int64_t rows, int64_t columns, DataType type);
 dnnl::memory::desc Flat(int64_t size, DataType type);

@@ -6,15 +6,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/data_types.h"
+#include "models/cpu/algorithm.h"
 #include "models/cpu/onednn.h"
 #include "models/model.h"
 #include "models/networks/network.h"
+#include "syncbn/batch_norm.h"
 
 namespace lockstep {
 
@@ -27,6 +30,8 @@ struct PlanContext {
   // Of activations and their gradients: float32 or bfloat16. Parameters, their
   // gradients and buffers are float32, and sums are taken in it.
   DataType type = DataType::kFloat32;
+  Layout layout = Layout::kNhwc;  // Of activations: LayoutOf.
+  ConvolutionAlgorithm convolution = ConvolutionAlgorithm::kDirect;
   Parameters* parameters = nullptr;
   Buffers* buffers = nullptr;
   BatchNormKernels* batch_norm_kernels = nullptr;
@@ -37,8 +42,8 @@ struct PlanContext {
 
 // One operation's work on one batch size, prepared once and run every step.
 // Memory is the caller's: host memory, aligned to 64 bytes but for a network's
-// input, activations of the context's type and channels last. A plan has no
-// state between calls. Not thread safe.
+// input, activations of the context's type and layout. A plan has no state
+// between calls. Not thread safe.
 class OperationPlan {
  public:
   struct Forwards {
@@ -74,6 +79,9 @@ class OperationPlan {
                                 Model::GradientReady ready) = 0;
 
   // Set by the constructors alone.
+  // The algorithm where there is a choice, for reports; if directions differ,
+  // that of forward, of the weights' and of the input's gradient.
+  std::string chosen;
   int64_t saved_bytes = 0;
   int64_t scratch_bytes = 0;
   bool backward_reads_x = true;  // And the second input.

@@ -23,8 +23,8 @@ class PoolPlan : public OperationPlan {
   PoolPlan(const PlanContext& context, const PlanRequest& request, bool maximum,
            const onednn::Window& window)
       : context_(context), name_(request.operation->name), maximum_(maximum) {
-    const auto x = ChannelsLast(request.x, context.type);
-    const auto y = ChannelsLast(request.output, context.type);
+    const auto x = Activations(request.x, context.type, context.layout);
+    const auto y = Activations(request.output, context.type, context.layout);
     const auto forward =
         onednn::PoolForward(context.engine, maximum, x, y, window);
     const auto backward =

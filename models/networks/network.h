@@ -239,6 +239,10 @@ class Network {
   const std::vector<Draw>& draws() const { return draws_; }
   // Of one sample, as the last operation leaves it: [classes, 1, 1].
   const Shape& output_shape() const;
+  // Of one sample of that value.
+  const Shape& ShapeOf(int value) const {
+    return value == 0 ? input_ : operations_[value - 1].output;
+  }
   int64_t classes() const { return output_shape().c; }
   // How many operations of this kind there are.
   template <typename Kind>

@@ -20,6 +20,7 @@
 #include "models/networks/network.h"
 #include "models/reference/bounded.h"
 #include "models/reference/products.h"
+#include "models/reference/winograd.h"
 
 namespace lockstep {
 namespace reference {
@@ -135,6 +136,7 @@ struct Pass {
   KeepMask keep = nullptr;
   double more = 0;  // See BoundedSum::Finish; of parameters' gradients.
   SumOverRanks<T> sum_over_ranks = nullptr;
+  bool winograd = false;
   std::vector<int64_t> parameter_offsets = {}, buffer_offsets = {};
   // By value: forward, and while backward runs.
   std::vector<Plane<T>> values = {};
@@ -232,26 +234,60 @@ struct Pass {
     return dy;
   }
 
+  // Calls f with the Winograd form of a convolution and returns true, if that
+  // is how to compute it.
+  template <typename F>
+  bool IfWinograd(const ConvolutionOp& op, const Call& call, const Shape& x,
+                  F f) const {
+    if constexpr (!kIsBounded<T>) {
+      if (winograd && op.kernel == 3 && op.stride == 1 && op.padding <= 1 &&
+          x.c % 16 == 0) {
+        f(WinogradProducts<T>(op.padding, x.c, call.operation.output.c,
+                              /*magnitudes=*/false));
+        return true;
+      }
+    }
+    return false;
+  }
+  template <typename F>
+  bool IfWinograd(const LinearOp&, const Call&, const Shape&, F) const {
+    return false;
+  }
+
   // Convolutions and linear layers.
   template <typename Op>
   Plane<T> Forward(const Op& op, const Call& call, std::vector<T>&) {
     const Plane<T>& x = In(call);
-    return Activate(call,
-                    ProductsOf(op, call, x.shape)
-                        .Forward(x, Parameter(op.weight), Parameter(op.bias),
-                                 OutShape(call)),
-                    op.relu);
+    Plane<T> y;
+    const auto forward = [&](const auto& products) {
+      y = products.Forward(x, Parameter(op.weight), Parameter(op.bias),
+                           OutShape(call));
+    };
+    if (!IfWinograd(op, call, x.shape, forward)) {
+      forward(ProductsOf(op, call, x.shape));
+    }
+    return Activate(call, std::move(y), op.relu);
   }
   template <typename Op>
   std::vector<Plane<T>> Backward(const Op& op, const Call& call, Plane<T> d,
                                  std::vector<T>& gradient) const {
     const Plane<T>& x = In(call);
     const Plane<T> dy = Deactivate(call, std::move(d), op.relu);
+    const bool has_dx = call.operation.inputs[0] != 0;
+    const std::span<const T> weight = Parameter(op.weight);
+    const std::span<T> dweight = GradientOf(op.weight, gradient);
+    const std::span<T> dbias = GradientOf(op.bias, gradient);
+    Plane<T> dx;
+    if (IfWinograd(op, call, x.shape, [&](const auto& products) {
+          products.ParameterGradients(x, dy, dweight, dbias);
+          if (has_dx) dx = products.InputGradient(x.shape, weight, dy);
+        })) {
+      return {std::move(dx)};
+    }
     const Products<T> products = ProductsOf(op, call, x.shape);
-    products.ParameterGradients(x, dy, more, GradientOf(op.weight, gradient),
-                                GradientOf(op.bias, gradient));
-    if (call.operation.inputs[0] == 0) return {Plane<T>()};
-    return {products.InputGradient(x.shape, Parameter(op.weight), dy)};
+    products.ParameterGradients(x, dy, more, dweight, dbias);
+    if (has_dx) dx = products.InputGradient(x.shape, weight, dy);
+    return {std::move(dx)};
   }
 
   Plane<T> Forward(const BatchNormOp& op, const Call& call,
@@ -710,11 +746,13 @@ NetworkReference<T>::NetworkReference(const Network& network,
                                       std::span<const T> running_before,
                                       const Batch& batch, bool training,
                                       KeepMask keep, int world_size,
-                                      SumOverRanks<T> sum_over_ranks)
+                                      SumOverRanks<T> sum_over_ranks,
+                                      bool winograd)
     : running(running_before.begin(), running_before.end()),
-      state_(std::make_shared<State>(State{
-          {network, parameters, batch, training, std::move(keep),
-           static_cast<double>(world_size), std::move(sum_over_ranks)}})) {
+      state_(std::make_shared<State>(
+          State{{network, parameters, batch, training, std::move(keep),
+                 static_cast<double>(world_size), std::move(sum_over_ranks),
+                 winograd}})) {
   State& state = *state_;
   state.Place();
   const size_t count = network.operations().size();

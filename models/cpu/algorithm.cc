@@ -1,0 +1,104 @@
+#include "models/cpu/algorithm.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <variant>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/data_types.h"
+#include "models/cpu/onednn.h"
+#include "models/networks/network.h"
+#include "oneapi/dnnl/dnnl.hpp"
+#include "syncbn/batch_norm.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kBlock = 16;  // Channels of kNchw16c.
+constexpr int64_t kTile = 4;    // Rows and columns of an output's tile.
+
+// Where Winograd was faster with AVX-512, one thread and two. With fewer tiles
+// in a batch it transforms weights for too few products, with fewer channels it
+// transforms images for too few: 16 lose, 32 gain up to 1.6 times.
+constexpr int64_t kFewestTiles = 64;
+constexpr int64_t kFewestChannels = 32;
+
+// Whether Winograd can compute it, whatever the shapes.
+bool FitsWinograd(const ConvolutionOp& op) {
+  return op.kernel == 3 && op.stride == 1 && op.padding <= 1;
+}
+
+// Whether the operation computes in kNchw16c: blocks of channels are full, and
+// a linear layer sees images of one pixel, which lie there as in kNhwc. x: of
+// its first input.
+bool FitsBlocks(const Network::Operation& operation, const Shape& x) {
+  if (const auto* op = std::get_if<LinearOp>(&operation.kind)) {
+    return !op->per_position && x.h == 1 && x.w == 1;
+  }
+  const bool known =
+      std::holds_alternative<ConvolutionOp>(operation.kind) ||
+      std::holds_alternative<BatchNormOp>(operation.kind) ||
+      std::holds_alternative<PoolOp>(operation.kind) ||
+      std::holds_alternative<GlobalAveragePoolOp>(operation.kind) ||
+      std::holds_alternative<AddOp>(operation.kind);
+  return known && operation.output.c % kBlock == 0;
+}
+
+// Whether oneDNN has Winograd here, in all directions.
+bool FindWinograd() {
+  return onednn::HasWinograd(dnnl::engine(dnnl::engine::kind::cpu, 0));
+}
+
+bool HasWinograd() {
+  bool found = false;
+  return CatchOnednn("", [&] { found = FindWinograd(); }).ok() && found;
+}
+
+}  // namespace
+
+absl::Status CheckConvolutionAlgorithm(ConvolutionAlgorithm algorithm) {
+  if (algorithm != ConvolutionAlgorithm::kWinograd || HasWinograd()) {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      "oneDNN ", DNNL_VERSION_MAJOR, ".", DNNL_VERSION_MINOR,
+      " has no Winograd convolution here: versions before 3.2 have it, on "
+      "processors with AVX-512"));
+}
+
+Layout LayoutOf(const Network& network, DataType type,
+                ConvolutionAlgorithm algorithm) {
+  if (type != DataType::kFloat32 ||
+      algorithm == ConvolutionAlgorithm::kDirect) {
+    return Layout::kNhwc;
+  }
+  // oneDNN's convolutions take images of 1 or 3 channels plane by plane.
+  const Shape& input = network.input_shape();
+  if (input.c != 1 && input.c != 3 && input.c % kBlock != 0) {
+    return Layout::kNhwc;
+  }
+  bool gains = false;
+  for (const Network::Operation& operation : network.operations()) {
+    const Shape& x = network.ShapeOf(operation.inputs[0]);
+    if (!FitsBlocks(operation, x)) return Layout::kNhwc;
+    const auto* const op = std::get_if<ConvolutionOp>(&operation.kind);
+    if (op == nullptr || !FitsWinograd(*op)) continue;
+    gains |= algorithm == ConvolutionAlgorithm::kWinograd ||
+             std::min(x.c, operation.output.c) >= kFewestChannels;
+  }
+  return gains && HasWinograd() ? Layout::kNchw16c : Layout::kNhwc;
+}
+
+bool IsWinograd(ConvolutionAlgorithm algorithm, const ConvolutionOp& op,
+                const Shape& x, const Shape& y) {
+  if (!FitsWinograd(op) || x.c % kBlock != 0) return false;
+  if (algorithm != ConvolutionAlgorithm::kAuto) {
+    return algorithm == ConvolutionAlgorithm::kWinograd;
+  }
+  const auto tiles = [](int64_t size) { return (size + kTile - 1) / kTile; };
+  return std::min(x.c, y.c) >= kFewestChannels &&
+         y.n * tiles(y.h) * tiles(y.w) >= kFewestTiles;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,292 @@
+// oneDNN's Winograd convolutions, forward and both gradients, held to the
+// definition of a convolution within the bound of F(4x4, 3x3), on shapes whose
+// tiles reach over the border; and which convolutions it computes.
+#include "models/reference/winograd.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/data_types.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/cpu/algorithm.h"
+#include "models/cpu/plan.h"
+#include "models/model.h"
+#include "models/networks/network.h"
+#include "models/reference/bounded.h"
+#include "models/reference/products.h"
+#include "oneapi/dnnl/dnnl.hpp"
+#include "syncbn/batch_norm.h"
+#include "syncbn/cpu/workspace.h"
+
+namespace lockstep {
+namespace {
+
+using reference::Plane;
+using reference::Products;
+using reference::WinogradBound;
+using reference::WinogradProducts;
+
+bool HasWinograd() {
+  return CheckConvolutionAlgorithm(ConvolutionAlgorithm::kWinograd).ok();
+}
+
+struct Case {
+  int64_t n, c, h, w, out;
+  int64_t padding = 1;
+};
+
+void PrintTo(const Case& tried, std::ostream* out) {
+  *out << tried.n << " x " << tried.c << " x " << tried.h << " x " << tried.w
+       << " to " << tried.out << ", padding " << tried.padding;
+}
+
+const Case kCases[] = {
+    {1, 16, 28, 28, 16},  {2, 48, 14, 14, 16},   {9, 16, 7, 7, 48},
+    {1, 16, 5, 9, 16},    {2, 16, 1, 1, 16},     {9, 32, 4, 4, 32},
+    {2, 16, 8, 6, 32, 0}, {3, 64, 3, 13, 16, 1},
+};
+
+// Where element (pixel, channel) of activations lies in kNchw16c.
+int64_t InBlocks(const Shape& shape, int64_t pixel, int64_t channel) {
+  const int64_t pixels = shape.h * shape.w;
+  const int64_t block = pixel / pixels * (shape.c / 16) + channel / 16;
+  return (block * pixels + pixel % pixels) * 16 + channel % 16;
+}
+
+AlignedBuffer ToBlocks(const Plane<double>& plane) {
+  AlignedBuffer blocks(plane.shape.size());
+  for (int64_t at = 0; at < plane.shape.size(); ++at) {
+    blocks
+        .data()[InBlocks(plane.shape, at / plane.shape.c, at % plane.shape.c)] =
+        static_cast<float>(plane.v[at]);
+  }
+  return blocks;
+}
+
+std::vector<float> FromBlocks(const Shape& shape, const float* blocks) {
+  std::vector<float> values(shape.size());
+  for (int64_t at = 0; at < shape.size(); ++at) {
+    values[at] = blocks[InBlocks(shape, at / shape.c, at % shape.c)];
+  }
+  return values;
+}
+
+// One convolution and numbers for it, which float32 holds exactly.
+struct Problem {
+  explicit Problem(const Case& tried)
+      : padding(tried.padding),
+        x(Shape{tried.n, tried.c, tried.h, tried.w}),
+        dy(Shape{tried.n, tried.out, tried.h + 2 * tried.padding - 2,
+                 tried.w + 2 * tried.padding - 2}),
+        weight(tried.out * tried.c * 9) {
+    std::mt19937 random(7);
+    const auto fill = [&](std::vector<double>& values) {
+      for (double& value : values) value = (random() >> 8) * 0x1p-23 - 1;
+    };
+    fill(x.v);
+    fill(dy.v);
+    fill(weight);
+  }
+
+  int64_t padding;
+  Plane<double> x, dy;
+  std::vector<double> weight;
+};
+
+// What it gives: y, the input's and the weights' gradients.
+template <typename T>
+struct Outcome {
+  std::vector<T> y, dx, dweight;
+};
+
+Outcome<double> Exact(const Problem& problem) {
+  const Shape& x = problem.x.shape;
+  const Shape& y = problem.dy.shape;
+  const Products<double> products({3, 3, 1, problem.padding}, x.c, y.c, false);
+  Outcome<double> outcome;
+  outcome.y = products.Forward(problem.x, problem.weight, {}, y).v;
+  outcome.dx = products.InputGradient(x, problem.weight, problem.dy).v;
+  outcome.dweight.resize(problem.weight.size());
+  products.ParameterGradients(problem.x, problem.dy, 0, outcome.dweight, {});
+  return outcome;
+}
+
+// How far Winograd may be from it.
+Outcome<double> Bounds(const Problem& problem) {
+  const Shape& x = problem.x.shape;
+  const Shape& y = problem.dy.shape;
+  const WinogradProducts<double> magnitudes(problem.padding, x.c, y.c, true);
+  Outcome<double> bounds;
+  bounds.y = magnitudes.Forward(problem.x, problem.weight, {}, y).v;
+  bounds.dx = magnitudes.InputGradient(x, problem.weight, problem.dy).v;
+  bounds.dweight.resize(problem.weight.size());
+  magnitudes.ParameterGradients(problem.x, problem.dy, bounds.dweight, {});
+  const int64_t tiles = y.n * ((y.h + 3) / 4) * ((y.w + 3) / 4);
+  const auto scale = [](std::vector<double>& of, int64_t terms) {
+    for (double& bound : of) bound *= WinogradBound(terms);
+  };
+  scale(bounds.y, x.c);
+  scale(bounds.dx, y.c);
+  scale(bounds.dweight, tiles);
+  return bounds;
+}
+
+// How far direct convolution may be from it: gamma of its products.
+Outcome<double> DirectBounds(Problem problem) {
+  for (std::vector<double>* values :
+       {&problem.x.v, &problem.dy.v, &problem.weight}) {
+    for (double& value : *values) value = std::abs(value);
+  }
+  Outcome<double> bounds = Exact(problem);
+  const auto scale = [](std::vector<double>& of, int64_t terms) {
+    for (double& bound : of) bound *= Gamma(terms);
+  };
+  const Shape& y = problem.dy.shape;
+  scale(bounds.y, 9 * problem.x.shape.c);
+  scale(bounds.dx, 9 * y.c);
+  scale(bounds.dweight, y.n * y.h * y.w);
+  return bounds;
+}
+
+// By the plan of a network's only convolution. chosen: of the plan.
+Outcome<float> Compute(const Problem& problem, ConvolutionAlgorithm algorithm,
+                       std::string* chosen = nullptr) {
+  const Shape& x = problem.x.shape;
+  const Shape& y = problem.dy.shape;
+  Network network("one", {1, x.c, x.h, x.w});
+  network.Convolution(
+      "conv", network.input(),
+      {.out = y.c, .kernel = 3, .padding = problem.padding, .bias = false});
+  Parameters parameters = CreateParameters(network);
+  std::ranges::copy(problem.weight, parameters.values().begin());
+  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  const PlanContext context = {.engine = engine,
+                               .stream = dnnl::stream(engine),
+                               .layout = Layout::kNchw16c,
+                               .convolution = algorithm,
+                               .parameters = &parameters};
+  auto plan = PlanConvolution(context, {.operation = &network.operations()[0],
+                                        .x = x,
+                                        .output = y,
+                                        .input_gradient = true});
+  EXPECT_THAT(plan, IsOk());
+  if (!plan.ok()) return {};
+  if (chosen != nullptr) *chosen = (*plan)->chosen;
+  AlignedBuffer in = ToBlocks(problem.x);
+  AlignedBuffer dy = ToBlocks(problem.dy);
+  AlignedBuffer out(y.size()), dx(x.size());
+  AlignedBuffer scratch((*plan)->scratch_bytes / 4);
+  AlignedBuffer saved((*plan)->saved_bytes / 4);
+  EXPECT_THAT((*plan)->Forward({.x = in.data(),
+                                .second = nullptr,
+                                .y = out.data(),
+                                .saved = saved.data(),
+                                .scratch = scratch.data(),
+                                .training = true,
+                                .batch = nullptr}),
+              IsOk());
+  EXPECT_THAT((*plan)->Backward({.x = in.data(),
+                                 .second = nullptr,
+                                 .y = out.data(),
+                                 .saved = saved.data(),
+                                 .dy = dy.data(),
+                                 .dx = dx.data(),
+                                 .dsecond = nullptr,
+                                 .scratch = scratch.data(),
+                                 .batch = nullptr},
+                                [](int) {}),
+              IsOk());
+  const std::span<const float> gradients = parameters.gradients();
+  return {FromBlocks(y, out.data()),
+          FromBlocks(x, dx.data()),
+          {gradients.begin(), gradients.end()}};
+}
+
+// The largest error over what is allowed.
+double Excess(const std::vector<float>& got, const std::vector<double>& want,
+              const std::vector<double>& bounds) {
+  EXPECT_EQ(got.size(), want.size());
+  EXPECT_EQ(bounds.size(), want.size());
+  double worst = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    worst = std::max(worst,
+                     ErrorOverAllowed(std::abs(got[i] - want[i]), bounds[i]));
+  }
+  return worst;
+}
+
+class WinogradTest : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (!HasWinograd()) GTEST_SKIP() << "oneDNN has no Winograd here";
+  }
+};
+
+TEST_P(WinogradTest, IsWithinItsBoundOfTheDefinition) {
+  const Problem problem(GetParam());
+  std::string chosen;
+  const Outcome<float> got =
+      Compute(problem, ConvolutionAlgorithm::kWinograd, &chosen);
+  const Outcome<double> want = Exact(problem);
+  const Outcome<double> bounds = Bounds(problem);
+  EXPECT_LE(Excess(got.y, want.y, bounds.y), 1);
+  EXPECT_LE(Excess(got.dx, want.dx, bounds.dx), 1);
+  EXPECT_LE(Excess(got.dweight, want.dweight, bounds.dweight), 1);
+  EXPECT_EQ(chosen, "winograd");
+  // Proof that it was another algorithm.
+  EXPECT_NE(got.y, Compute(problem, ConvolutionAlgorithm::kDirect).y);
+}
+
+// A tile left out at the border, of the outputs or of the sums, shows.
+TEST_P(WinogradTest, AForgottenTileIsFarOutsideTheBound) {
+  const Problem problem(GetParam());
+  Problem cut = problem;  // Without the last row of tiles of the last sample.
+  const Shape& y = cut.dy.shape;
+  const int64_t begin = ((y.n - 1) * y.h + (y.h - 1) / 4 * 4) * y.w;
+  std::fill(cut.dy.v.begin() + begin * y.c, cut.dy.v.end(), 0);
+  Outcome<float> got = Compute(cut, ConvolutionAlgorithm::kWinograd);
+  const Outcome<double> want = Exact(problem);
+  const Outcome<double> bounds = Bounds(problem);
+  EXPECT_GT(Excess(got.dx, want.dx, bounds.dx), 100);
+  EXPECT_GT(Excess(got.dweight, want.dweight, bounds.dweight), 100);
+  std::fill(got.y.begin() + begin * y.c, got.y.end(), 0.0f);
+  EXPECT_GT(Excess(got.y, want.y, bounds.y), 100);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, WinogradTest, testing::ValuesIn(kCases));
+
+// A pixel a million times as bright as the rest rounds every output of its
+// tile, those too whose window does not see it.
+TEST(WinogradBoundTest, DirectConvolutionsIsTooTight) {
+  if (!HasWinograd()) GTEST_SKIP() << "oneDNN has no Winograd here";
+  Problem problem({2, 16, 8, 8, 16});
+  std::fill_n(problem.x.v.begin(), 16, 0x1p20);
+  std::fill_n(problem.dy.v.begin(), 16, 0x1p20);
+  const Outcome<double> want = Exact(problem);
+  const Outcome<double> tight = DirectBounds(problem);
+  const Outcome<float> direct = Compute(problem, ConvolutionAlgorithm::kDirect);
+  EXPECT_LE(Excess(direct.y, want.y, tight.y), 1);
+  EXPECT_LE(Excess(direct.dx, want.dx, tight.dx), 1);
+  EXPECT_LE(Excess(direct.dweight, want.dweight, tight.dweight), 1);
+  const Outcome<float> got = Compute(problem, ConvolutionAlgorithm::kWinograd);
+  EXPECT_GT(Excess(got.y, want.y, tight.y), 10);
+  EXPECT_GT(Excess(got.dx, want.dx, tight.dx), 10);
+  const Outcome<double> bounds = Bounds(problem);
+  EXPECT_LE(Excess(got.y, want.y, bounds.y), 1);
+  EXPECT_LE(Excess(got.dx, want.dx, bounds.dx), 1);
+  EXPECT_LE(Excess(got.dweight, want.dweight, bounds.dweight), 1);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,328 @@
+// Winograd's convolution F(4x4, 3x3) in plain loops: what a kernel of 3x3 at
+// stride 1 gives, with 36 products for a tile of 4x4 outputs where direct
+// convolution has 144.
+//
+// Y = A' [ sum over c of (G w_c G') o (B' x_c B) ] A for a tile of 6x6 inputs x
+// and a kernel w; o multiplies element by element. The matrices evaluate
+// polynomials at 0, +-a, +-b and infinity, and interpolate.
+//
+// Sources: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks,
+// arXiv 1509.09308, section 4; the points a = 5/8 and b = 3/2 are oneDNN's,
+// which lose fewer bits than 1 and 2.
+#ifndef LOCKSTEP_MODELS_REFERENCE_WINOGRAD_H_
+#define LOCKSTEP_MODELS_REFERENCE_WINOGRAD_H_
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "models/model.h"
+#include "models/reference/bounded.h"
+#include "models/reference/products.h"
+
+namespace lockstep::reference {
+
+// Row-major.
+template <typename T, size_t kRows, size_t kColumns>
+using Matrix = std::array<std::array<T, kColumns>, kRows>;
+
+// left * x * right, where right is transposed.
+template <typename T, size_t kRows, size_t kColumns>
+Matrix<T, kRows, kRows> Sandwich(const Matrix<T, kRows, kColumns>& left,
+                                 const Matrix<T, kColumns, kColumns>& x) {
+  Matrix<T, kRows, kColumns> half = {};
+  for (size_t i = 0; i < kRows; ++i) {
+    for (size_t k = 0; k < kColumns; ++k) {
+      for (size_t j = 0; j < kColumns; ++j) half[i][j] += left[i][k] * x[k][j];
+    }
+  }
+  Matrix<T, kRows, kRows> result = {};
+  for (size_t i = 0; i < kRows; ++i) {
+    for (size_t j = 0; j < kRows; ++j) {
+      for (size_t k = 0; k < kColumns; ++k) {
+        result[i][j] += half[i][k] * left[j][k];
+      }
+    }
+  }
+  return result;
+}
+
+template <typename T, size_t kRows, size_t kColumns>
+Matrix<T, kColumns, kRows> Transposed(const Matrix<T, kRows, kColumns>& x) {
+  Matrix<T, kColumns, kRows> result;
+  for (size_t i = 0; i < kRows; ++i) {
+    for (size_t j = 0; j < kColumns; ++j) result[j][i] = x[i][j];
+  }
+  return result;
+}
+
+// B', G and A'.
+template <typename T>
+struct WinogradMatrices {
+  Matrix<T, 6, 6> input = {};
+  Matrix<T, 6, 3> weights = {};
+  Matrix<T, 4, 6> output = {};
+
+  static WinogradMatrices Create() {
+    constexpr double a = 0.625, b = 1.5, aa = a * a, bb = b * b;
+    constexpr double points[] = {a, -a, b, -b};
+    const double known[3][6] = {{aa * bb, 0, -(aa + bb), 0, 1, 0},
+                                {0, 0, 0, 0, 0, 0},
+                                {0, aa * bb, 0, -(aa + bb), 0, 1}};
+    WinogradMatrices m;
+    for (size_t j = 0; j < 6; ++j) {
+      m.input[0][j] = static_cast<T>(known[0][j]);
+      m.input[5][j] = static_cast<T>(known[2][j]);
+    }
+    m.weights[0][0] = static_cast<T>(1 / (aa * bb));
+    m.weights[5][2] = 1;
+    m.output[0][0] = 1;
+    m.output[3][5] = 1;
+    for (size_t at = 0; at < 4; ++at) {
+      const double p = points[at];
+      const double other = p * p == aa ? bb : aa;
+      const double row[6] = {0, -p * other, -other, p, 1, 0};
+      const double scale = 1 / (2 * p * p * (p * p - other));
+      for (size_t j = 0; j < 6; ++j) {
+        m.input[at + 1][j] = static_cast<T>(row[j]);
+      }
+      for (size_t j = 0; j < 3; ++j) {
+        m.weights[at + 1][j] = static_cast<T>(scale * std::pow(p, j));
+      }
+      for (size_t i = 0; i < 4; ++i) {
+        m.output[i][at + 1] = static_cast<T>(std::pow(p, i));
+      }
+    }
+    return m;
+  }
+};
+
+// A convolution of 3x3 at stride 1 and its gradients. T is float or double.
+template <typename T>
+class WinogradProducts {
+ public:
+  // magnitudes: the absolute values of all matrices and of all numbers, which a
+  // bound on rounding is a multiple of (WinogradBound).
+  WinogradProducts(int64_t padding, int64_t in, int64_t out, bool magnitudes)
+      : padding_(padding),
+        in_(in),
+        out_(out),
+        magnitudes_(magnitudes),
+        matrices_(WinogradMatrices<T>::Create()) {
+    if (!magnitudes) return;
+    const auto absolute = [](auto& matrix) {
+      for (auto& row : matrix) {
+        for (T& x : row) x = std::abs(x);
+      }
+    };
+    absolute(matrices_.input);
+    absolute(matrices_.weights);
+    absolute(matrices_.output);
+  }
+
+  // weight: [out, in, 3, 3]. bias: may be empty. shape: of y.
+  Plane<T> Forward(const Plane<T>& x, std::span<const T> weight,
+                   std::span<const T> bias, const Shape& shape) const {
+    const Tiles tiles(shape);
+    const std::vector<T> kernels = Kernels(weight);
+    const std::vector<T> inputs = InputTiles(x, tiles);
+    std::vector<T> products(36 * tiles.count() * out_);
+    for (int64_t point = 0; point < 36; ++point) {
+      for (int64_t tile = 0; tile < tiles.count(); ++tile) {
+        T* const to = &products[(point * tiles.count() + tile) * out_];
+        for (int64_t i = 0; i < in_; ++i) {
+          const T factor = inputs[(point * tiles.count() + tile) * in_ + i];
+          const T* const from = &kernels[(point * in_ + i) * out_];
+          for (int64_t o = 0; o < out_; ++o) to[o] += factor * from[o];
+        }
+      }
+    }
+    Plane<T> y(shape);
+    for (int64_t tile = 0; tile < tiles.count(); ++tile) {
+      for (int64_t o = 0; o < out_; ++o) {
+        Matrix<T, 6, 6> sums;
+        for (int64_t point = 0; point < 36; ++point) {
+          sums[point / 6][point % 6] =
+              products[(point * tiles.count() + tile) * out_ + o];
+        }
+        const Matrix<T, 4, 4> outputs = Sandwich(matrices_.output, sums);
+        for (int64_t at = 0; at < 16; ++at) {
+          const int64_t pixel = tiles.Pixel(tile, at / 4, at % 4);
+          if (pixel < 0) continue;
+          y.v[pixel * out_ + o] = outputs[at / 4][at % 4];
+          if (!bias.empty()) y.v[pixel * out_ + o] += Number(bias[o]);
+        }
+      }
+    }
+    return y;
+  }
+
+  // The gradient of an input of that shape: a convolution of dy with the kernel
+  // turned around.
+  Plane<T> InputGradient(const Shape& x, std::span<const T> weight,
+                         const Plane<T>& dy) const {
+    std::vector<T> turned(weight.size());
+    for (int64_t o = 0; o < out_; ++o) {
+      for (int64_t i = 0; i < in_; ++i) {
+        for (int64_t tap = 0; tap < 9; ++tap) {
+          turned[(i * out_ + o) * 9 + 8 - tap] =
+              weight[(o * in_ + i) * 9 + tap];
+        }
+      }
+    }
+    return WinogradProducts(2 - padding_, out_, in_, magnitudes_)
+        .Forward(dy, turned, {}, x);
+  }
+
+  // dw = G' [ sum over tiles of (B' x B) o (A dy A') ] G, and the bias's
+  // gradient unless that is empty. Overwritten.
+  void ParameterGradients(const Plane<T>& x, const Plane<T>& dy,
+                          std::span<T> dweight, std::span<T> dbias) const {
+    const Tiles tiles(dy.shape);
+    const std::vector<T> inputs = InputTiles(x, tiles);
+    const std::vector<T> deltas = DeltaTiles(dy, tiles);
+    std::vector<T> products(36 * in_ * out_);
+    for (int64_t at = 0; at < 36 * tiles.count(); ++at) {
+      const int64_t point = at / tiles.count();
+      for (int64_t i = 0; i < in_; ++i) {
+        const T factor = inputs[at * in_ + i];
+        T* const to = &products[(point * in_ + i) * out_];
+        for (int64_t o = 0; o < out_; ++o)
+          to[o] += factor * deltas[at * out_ + o];
+      }
+    }
+    const Matrix<T, 3, 6> back = Transposed(matrices_.weights);
+    for (int64_t o = 0; o < out_; ++o) {
+      for (int64_t i = 0; i < in_; ++i) {
+        Matrix<T, 6, 6> sums;
+        for (int64_t point = 0; point < 36; ++point) {
+          sums[point / 6][point % 6] = products[(point * in_ + i) * out_ + o];
+        }
+        const Matrix<T, 3, 3> kernel = Sandwich(back, sums);
+        for (int64_t tap = 0; tap < 9; ++tap) {
+          dweight[(o * in_ + i) * 9 + tap] = kernel[tap / 3][tap % 3];
+        }
+      }
+    }
+    if (dbias.empty()) return;
+    const std::vector<T> sums =
+        dy.SumOverPixels([&](int64_t at, int64_t) { return Number(dy.v[at]); });
+    std::ranges::copy(sums, dbias.begin());
+  }
+
+ private:
+  // Of an output: tile number (sample, row, column) covers 4x4 of its pixels.
+  struct Tiles {
+    explicit Tiles(const Shape& shape)
+        : shape(shape), rows((shape.h + 3) / 4), columns((shape.w + 3) / 4) {}
+
+    int64_t count() const { return shape.n * rows * columns; }
+    // Where a tile begins.
+    int64_t Row(int64_t tile) const { return tile / columns % rows * 4; }
+    int64_t Column(int64_t tile) const { return tile % columns * 4; }
+    int64_t Sample(int64_t tile) const { return tile / (rows * columns); }
+    // The pixel in the tile's row i and column j; -1 outside the image.
+    int64_t Pixel(int64_t tile, int64_t i, int64_t j) const {
+      const int64_t h = Row(tile) + i, w = Column(tile) + j;
+      if (h >= shape.h || w >= shape.w) return -1;
+      return (Sample(tile) * shape.h + h) * shape.w + w;
+    }
+
+    Shape shape;
+    int64_t rows, columns;
+  };
+
+  T Number(T x) const { return magnitudes_ ? std::abs(x) : x; }
+
+  // [36, in, out].
+  std::vector<T> Kernels(std::span<const T> weight) const {
+    std::vector<T> kernels(36 * in_ * out_);
+    for (int64_t o = 0; o < out_; ++o) {
+      for (int64_t i = 0; i < in_; ++i) {
+        Matrix<T, 3, 3> kernel;
+        for (int64_t tap = 0; tap < 9; ++tap) {
+          kernel[tap / 3][tap % 3] = Number(weight[(o * in_ + i) * 9 + tap]);
+        }
+        const Matrix<T, 6, 6> points = Sandwich(matrices_.weights, kernel);
+        for (int64_t point = 0; point < 36; ++point) {
+          kernels[(point * in_ + i) * out_ + o] = points[point / 6][point % 6];
+        }
+      }
+    }
+    return kernels;
+  }
+
+  // [36, tiles, in].
+  std::vector<T> InputTiles(const Plane<T>& x, const Tiles& tiles) const {
+    std::vector<T> inputs(36 * tiles.count() * in_);
+    for (int64_t tile = 0; tile < tiles.count(); ++tile) {
+      for (int64_t i = 0; i < in_; ++i) {
+        Matrix<T, 6, 6> pixels = {};
+        for (int64_t at = 0; at < 36; ++at) {
+          const int64_t h = tiles.Row(tile) + at / 6 - padding_;
+          const int64_t w = tiles.Column(tile) + at % 6 - padding_;
+          if (h < 0 || h >= x.shape.h || w < 0 || w >= x.shape.w) continue;
+          const int64_t pixel =
+              (tiles.Sample(tile) * x.shape.h + h) * x.shape.w + w;
+          pixels[at / 6][at % 6] = Number(x.v[pixel * in_ + i]);
+        }
+        const Matrix<T, 6, 6> points = Sandwich(matrices_.input, pixels);
+        for (int64_t point = 0; point < 36; ++point) {
+          inputs[(point * tiles.count() + tile) * in_ + i] =
+              points[point / 6][point % 6];
+        }
+      }
+    }
+    return inputs;
+  }
+
+  // [36, tiles, out].
+  std::vector<T> DeltaTiles(const Plane<T>& dy, const Tiles& tiles) const {
+    const Matrix<T, 6, 4> spread = Transposed(matrices_.output);
+    std::vector<T> deltas(36 * tiles.count() * out_);
+    for (int64_t tile = 0; tile < tiles.count(); ++tile) {
+      for (int64_t o = 0; o < out_; ++o) {
+        Matrix<T, 4, 4> pixels = {};
+        for (int64_t at = 0; at < 16; ++at) {
+          const int64_t pixel = tiles.Pixel(tile, at / 4, at % 4);
+          if (pixel < 0) continue;
+          pixels[at / 4][at % 4] = Number(dy.v[pixel * out_ + o]);
+        }
+        const Matrix<T, 6, 6> points = Sandwich(spread, pixels);
+        for (int64_t point = 0; point < 36; ++point) {
+          deltas[(point * tiles.count() + tile) * out_ + o] =
+              points[point / 6][point % 6];
+        }
+      }
+    }
+    return deltas;
+  }
+
+  const int64_t padding_, in_, out_;
+  const bool magnitudes_;
+  WinogradMatrices<T> matrices_;
+};
+
+// How far a float32 Winograd convolution or gradient may be from the exact one,
+// over the magnitude of WinogradProducts(magnitudes = true). terms: that are
+// added up for a point of the transforms: input channels forward, output
+// channels for the input's gradient, tiles for the weights'.
+//
+// In first order each inner product of length n adds gamma(n) (Higham, section
+// 3.1), whatever its order; a matrix product on both sides adds it twice. Rows
+// of B' have at most 4 numbers other than zero, those of G 3, of A' 5, and
+// those of A and G' 4 and 5; the numbers of G are rounded themselves, which
+// adds 1 a side. That is 2 (4 + 4 + 5) = 26 forward and 2 (4 + 4 + 6) = 28 for
+// weights. The same analysis: Barabasz, Anderson, Soodhalter and Gregg, Error
+// Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural
+// Networks, ACM TOMS 46(4), 2020, arXiv 1803.10986, theorem 2. The second order
+// is covered by taking gamma of the sum of the lengths (Higham, lemma 3.3).
+inline double WinogradBound(int64_t terms) { return Gamma(terms + 28); }
+
+}  // namespace lockstep::reference
+
+#endif  // LOCKSTEP_MODELS_REFERENCE_WINOGRAD_H_
