@@ -90,6 +90,13 @@ Layout LayoutOf(const Network& network, DataType type,
   return gains && HasWinograd() ? Layout::kNchw16c : Layout::kNhwc;
 }
 
+ConvolutionAlgorithm ResolveConvolution(const Network& network,
+                                        ConvolutionAlgorithm algorithm) {
+  return LayoutOf(network, DataType::kFloat32, algorithm) == Layout::kNchw16c
+             ? algorithm
+             : ConvolutionAlgorithm::kDirect;
+}
+
 bool IsWinograd(ConvolutionAlgorithm algorithm, const ConvolutionOp& op,
                 const Shape& x, const Shape& y) {
   if (!FitsWinograd(op) || x.c % kBlock != 0) return false;

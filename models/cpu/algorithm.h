@@ -41,6 +41,11 @@ absl::Status CheckConvolutionAlgorithm(ConvolutionAlgorithm algorithm);
 Layout LayoutOf(const Network& network, DataType type,
                 ConvolutionAlgorithm algorithm);
 
+// What `algorithm` comes to for a network in float32 on this machine: kDirect
+// if no convolution would be Winograd's, else itself.
+ConvolutionAlgorithm ResolveConvolution(const Network& network,
+                                        ConvolutionAlgorithm algorithm);
+
 // Whether Winograd computes a convolution of x to y (for a batch of n) in
 // kNchw16c. F(4x4, 3x3): kernels of 3x3 at stride 1.
 bool IsWinograd(ConvolutionAlgorithm algorithm, const ConvolutionOp& op,

@@ -55,6 +55,9 @@ ABSL_FLAG(bool, sync_bn, false,
           "batch norm with the statistics of the whole batch, over all ranks; "
           "otherwise each rank has those of its block, as PyTorch's "
           "DataParallel has");
+ABSL_FLAG(std::string, convolution, "auto",
+          "auto: Winograd where it is faster, direct, or winograd: wherever it "
+          "can (train --help); of float32");
 ABSL_FLAG(int, threads_per_rank, 1, "threads that a rank computes on");
 ABSL_FLAG(double, timeout_s, 600, "how long a rank waits for another");
 
@@ -75,7 +78,8 @@ it, and the gradients are that mean's.
 )",
       .sections = {{"", "model weights=FILE batch=FILE out=FILE"},
                    {"", "num_classes image_size in_channels dtype"},
-                   {"", "nproc sync_bn threads_per_rank timeout_s"}},
+                   {"",
+                    "nproc sync_bn threads_per_rank convolution timeout_s"}},
       .ending = absl::StrCat("Networks:\n", NetworksHelp(), R"(
 Relative paths start from the folder in which bazel was called.
 
@@ -125,6 +129,9 @@ absl::Status ComputeAndWrite() {
   options.world_size = absl::GetFlag(FLAGS_nproc);
   options.threads_per_rank = absl::GetFlag(FLAGS_threads_per_rank);
   options.sync_bn = absl::GetFlag(FLAGS_sync_bn);
+  LOCKSTEP_ASSIGN_OR_RETURN(options.convolution,
+                            ParseConvolution(absl::GetFlag(FLAGS_convolution),
+                                             /*deterministic=*/false));
   const double timeout = absl::GetFlag(FLAGS_timeout_s);
   LOCKSTEP_RETURN_IF_ERROR(CheckCommonFlags(options.model, options.sync_bn,
                                             options.world_size,

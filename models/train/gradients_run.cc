@@ -203,8 +203,9 @@ absl::StatusOr<Safetensors> Float32Step(Communicator& communicator,
                                         const Network& network,
                                         const GlobalBatch& batch) {
   SetComputeThreads(options.threads_per_rank);
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
-                            CreateCpuReplica(network));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Model> model,
+      CreateCpuReplica(network, {.convolution = options.convolution}));
   LOCKSTEP_RETURN_IF_ERROR(LoadTensors(weights.content.tensors, weights.name,
                                        model->parameters(), model->buffers()));
   GradientReducer reducer(communicator, model->parameters());

@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "base/data_types.h"
 #include "collectives/communicator.h"
+#include "models/cpu/algorithm.h"
 #include "models/data/load_dataset.h"
 #include "models/io/safetensors.h"
 #include "models/model.h"
@@ -38,6 +39,12 @@ auto CatchBadAlloc(const Run& run) -> decltype(run()) {
         absl::StrCat("not enough memory: ", error.what()));
   }
 }
+
+// What --convolution and --deterministic_across_machines ask for. Errors: one
+// line that names the flag, for an unknown name, Winograd that oneDNN lacks
+// here, and two flags that contradict each other.
+absl::StatusOr<ConvolutionAlgorithm> ParseConvolution(absl::string_view text,
+                                                      bool deterministic);
 
 // Checks the flags that both commands have. Errors: kInvalidArgument, beginning
 // with the flag, if there is no such model, if it has no batch norm that
@@ -105,6 +112,9 @@ struct TrainRunOptions {
   // Batch norm over the batches of all ranks. No part of a checkpoint: whether
   // to go on with it is each run's choice.
   bool sync_bn = false;
+  // kAuto: as the checkpoint of `resume` had it.
+  ConvolutionAlgorithm convolution = ConvolutionAlgorithm::kAuto;
+  bool verbose = false;  // Prints how each layer is computed.
   int threads_per_rank = 1;
   TrainerOptions trainer;
   std::string output_dir;  // Empty: write no files.
@@ -121,6 +131,8 @@ struct CheckpointInfo {
   std::string model;
   uint64_t seed = 0;
   int64_t epochs = 0;  // Finished; the next one is number `epochs`, from 0.
+  // What the run resolved its algorithm to (ResolveConvolution).
+  ConvolutionAlgorithm convolution = ConvolutionAlgorithm::kDirect;
 
   friend bool operator==(const CheckpointInfo&,
                          const CheckpointInfo&) = default;
@@ -161,11 +173,13 @@ absl::StatusOr<DatasetParts> LoadData(const TrainRunOptions& options);
 // Trains on the calling thread, printing progress on rank 0's standard output.
 // `data`: of LoadData. Resuming after epoch k, with the same options as the
 // earlier run, gives bit for bit what a run without the interruption gives.
+// Rank 0 decides how convolutions are computed, and all ranks do so.
 // With sync_bn, batch norm's messages have a group of their own, since the
 // gradients are summed at the same time. Errors: kInvalidArgument for an
-// unknown model, or sync_bn with a model that has no batch norm; the trainer's,
-// and those of reading and writing files. The caller then leaves the group, so
-// that the other ranks learn of it.
+// unknown model, or sync_bn with a model that has no batch norm; kUnimplemented
+// for convolutions that this rank lacks; the trainer's, and those of reading
+// and writing files. The caller then leaves the group, so that the other ranks
+// learn of it.
 absl::Status RunTraining(Communicator& communicator, const DatasetParts& data,
                          const TrainRunOptions& options);
 
@@ -181,7 +195,8 @@ struct GradientsOptions {
   int64_t image_width = 0;
   int world_size = 1;        // Ranks, which are threads of this process.
   int threads_per_rank = 1;  // In float32; float64 has one.
-  bool sync_bn = false;      // Batch norm over the batches of all ranks.
+  ConvolutionAlgorithm convolution = ConvolutionAlgorithm::kAuto;  // float32's.
+  bool sync_bn = false;  // Batch norm over the batches of all ranks.
   GroupOptions group = {};
 };
 

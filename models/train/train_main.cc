@@ -58,6 +58,16 @@ ABSL_FLAG(std::string, parallelism, "",
           "ddp     ranks are processes; each takes every nproc-th image (the "
           "default for nproc > 1)");
 ABSL_FLAG(std::string, device, "cpu", "cpu: there is no training on GPUs yet");
+ABSL_FLAG(std::string, convolution, "auto",
+          "auto      Winograd where it is faster, else direct; with --resume "
+          "what the checkpoint's run did\n"
+          "direct    never Winograd\n"
+          "winograd  wherever it can: kernels of 3x3 at stride 1 in networks "
+          "whose channels are multiples of 16; needs AVX-512 and oneDNN "
+          "before 3.2");
+ABSL_FLAG(bool, deterministic_across_machines, false,
+          "--convolution=direct, which every machine has");
+ABSL_FLAG(bool, verbose, false, "also print how each layer is computed");
 ABSL_FLAG(int, threads_per_rank, 1, "threads that a rank computes on");
 ABSL_FLAG(int64_t, bucket_kb, 0,
           "gradients are summed over the ranks in pieces of about this many "
@@ -109,8 +119,8 @@ prints its accuracy on the test set after each epoch.
                {"Images:", kImageFlags},
                {"How:", "epochs batch_size lr seed sync_bn"},
                {"On what:",
-                "device nproc=1 parallelism=MODE threads_per_rank bucket_kb "
-                "timeout_s"},
+                "device nproc=1 parallelism=MODE threads_per_rank convolution "
+                "deterministic_across_machines bucket_kb timeout_s verbose"},
                {"What to keep:", "output_dir=DIR resume=FILE"}},
           .ending = absl::StrCat("Networks:\n", NetworksHelp(), R"(
 Under torchrun --no-python, mpirun, srun or //collectives:launch, on one host or
@@ -193,6 +203,11 @@ absl::StatusOr<Config> ReadConfig(std::optional<RankEnvironment> launched) {
   LOCKSTEP_ASSIGN_OR_RETURN(run.trainer.sharding, ChooseParallelism(config));
   run.model = absl::GetFlag(FLAGS_model);
   run.sync_bn = absl::GetFlag(FLAGS_sync_bn);
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      run.convolution,
+      ParseConvolution(absl::GetFlag(FLAGS_convolution),
+                       absl::GetFlag(FLAGS_deterministic_across_machines)));
+  run.verbose = absl::GetFlag(FLAGS_verbose);
   run.epochs = absl::GetFlag(FLAGS_epochs);
   run.threads_per_rank = absl::GetFlag(FLAGS_threads_per_rank);
   run.trainer.batch_size = absl::GetFlag(FLAGS_batch_size);

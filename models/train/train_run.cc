@@ -9,9 +9,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
+#include <span>
 #include <string>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -25,6 +27,7 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
+#include "models/cpu/algorithm.h"
 #include "models/cpu/cpu_model.h"
 #include "models/data/dataset.h"
 #include "models/data/load_dataset.h"
@@ -72,6 +75,14 @@ Json EpochJson(const EpochSummary& summary) {
 constexpr char kModel[] = "model";
 constexpr char kSeed[] = "seed";
 constexpr char kEpochs[] = "epochs";
+constexpr char kConvolution[] = "convolution";  // Since there is a choice.
+
+absl::StatusOr<ConvolutionAlgorithm> ConvolutionNamed(absl::string_view name) {
+  for (const ConvolutionAlgorithm algorithm : kConvolutionAlgorithms) {
+    if (name == Name(algorithm)) return algorithm;
+  }
+  return absl::InvalidArgumentError("must be auto, direct or winograd");
+}
 
 absl::StatusOr<CheckpointInfo> InfoOf(const Safetensors& content,
                                       const std::string& path) {
@@ -89,7 +100,21 @@ absl::StatusOr<CheckpointInfo> InfoOf(const Safetensors& content,
                      "seed or a number of epochs"));
   }
   info.model = absl::Utf8SafeCEscape(model->second);
+  if (const auto found = metadata.find(kConvolution); found != metadata.end()) {
+    const auto convolution = ConvolutionNamed(found->second);
+    if (!convolution.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": its metadata's convolution ",
+                       convolution.status().message()));
+    }
+    info.convolution = *convolution;
+  }
   return info;
+}
+
+absl::StatusOr<CheckpointInfo> ReadInfo(const std::string& path) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Safetensors content, ReadSafetensors(path));
+  return InfoOf(content, path);
 }
 
 // The double that has the fewest digits of those that round to `value`.
@@ -99,7 +124,7 @@ double Shortest(float value) {
 }
 
 Json RunJson(const TrainRunOptions& options, const DatasetParts& data,
-             int world_size) {
+             int world_size, ConvolutionAlgorithm convolution) {
   return {
       {"model", options.model},
       {"sync_bn", options.sync_bn},
@@ -109,6 +134,7 @@ Json RunJson(const TrainRunOptions& options, const DatasetParts& data,
       {"parallelism", options.parallelism},
       {"world_size", world_size},
       {"threads_per_rank", options.threads_per_rank},
+      {"convolution", Name(convolution)},
       {"batch_size", options.trainer.batch_size},
       {"lr", Shortest(options.trainer.learning_rate)},
       {"seed", options.trainer.seed},
@@ -177,6 +203,7 @@ absl::StatusOr<EpochSummary> RunEpoch(Trainer& trainer, int64_t epoch,
 // Keeps the epoch in output_dir: the model, and in `report` (RunJson's) the
 // numbers.
 absl::Status WriteFiles(const TrainRunOptions& options,
+                        ConvolutionAlgorithm convolution,
                         const EpochSummary& summary, Model& model,
                         Json& report) {
   if (options.output_dir.empty()) return absl::OkStatus();
@@ -185,7 +212,8 @@ absl::Status WriteFiles(const TrainRunOptions& options,
       SaveCheckpoint(absl::StrCat(options.output_dir, "/", kCheckpointName),
                      {.model = options.model,
                       .seed = options.trainer.seed,
-                      .epochs = summary.epoch + 1},
+                      .epochs = summary.epoch + 1,
+                      .convolution = convolution},
                      model.parameters(), model.buffers()));
   return ReplaceFile(absl::StrCat(options.output_dir, "/", kMetricsName),
                      report.dump(/*indent=*/2) + "\n");
@@ -211,10 +239,8 @@ void Announce(const TrainRunOptions& options, const DatasetParts& data,
 
 // Checks that the checkpoint to resume from fits the flags.
 absl::Status CheckResume(const TrainRunOptions& options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Safetensors content,
-                            ReadSafetensors(options.resume));
   LOCKSTEP_ASSIGN_OR_RETURN(const CheckpointInfo info,
-                            InfoOf(content, options.resume));
+                            ReadInfo(options.resume));
   if (info.model != options.model) {
     return FlagError("model", options.model,
                      absl::StrCat(options.resume, " holds a ", info.model));
@@ -258,13 +284,52 @@ absl::StatusOr<CheckpointInfo> LoadFirstWeights(const TrainRunOptions& options,
   return CheckpointInfo();
 }
 
+// What rank 0 resolves the run's algorithm to.
+absl::StatusOr<ConvolutionAlgorithm> AgreeOnConvolution(
+    Communicator& communicator, const TrainRunOptions& options,
+    const Network& network) {
+  ConvolutionAlgorithm wanted = options.convolution;
+  if (!options.resume.empty() && wanted == ConvolutionAlgorithm::kAuto) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const CheckpointInfo info,
+                              ReadInfo(options.resume));
+    wanted = info.convolution;
+  }
+  auto choice = static_cast<int32_t>(ResolveConvolution(network, wanted));
+  LOCKSTEP_RETURN_IF_ERROR(
+      communicator.Broadcast(std::span(&choice, 1), /*root=*/0));
+  const auto agreed = static_cast<ConvolutionAlgorithm>(choice);
+  if (ResolveConvolution(network, agreed) == agreed) return agreed;
+  return absl::UnimplementedError(
+      "rank 0 convolves by Winograd, which oneDNN lacks here; "
+      "--convolution=direct suits every rank");
+}
+
+// Prints how each layer of a rank's part of the batch is computed.
+absl::Status PrintAlgorithms(CpuReplica& model, int64_t n) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> algorithms,
+                            model.Algorithms(n));
+  std::cout << absl::StrCat("activations lie in ", Name(model.layout()),
+                            "; layers of ", n, n == 1 ? " image" : " images",
+                            " with a choice:\n");
+  for (size_t i = 0; i < algorithms.size(); ++i) {
+    if (algorithms[i].empty()) continue;
+    std::cout << absl::StrFormat(
+        "  %-40s %s\n", model.network().operations()[i].name, algorithms[i]);
+  }
+  std::cout << std::flush;
+  return absl::OkStatus();
+}
+
 absl::Status Train(Communicator& communicator, const DatasetParts& data,
                    const TrainRunOptions& options) {
   SetComputeThreads(options.threads_per_rank);
   LOCKSTEP_ASSIGN_OR_RETURN(Network network, NetworkFor(options, data));
+  LOCKSTEP_ASSIGN_OR_RETURN(const ConvolutionAlgorithm convolution,
+                            AgreeOnConvolution(communicator, options, network));
   LOCKSTEP_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Model> model,
-      CreateCpuReplica(std::move(network), {.seed = options.trainer.seed}));
+      const std::unique_ptr<CpuReplica> model,
+      CreateCpuReplica(std::move(network), {.seed = options.trainer.seed,
+                                            .convolution = convolution}));
   LOCKSTEP_ASSIGN_OR_RETURN(
       const CheckpointInfo resumed,
       LoadFirstWeights(options, model->parameters(), model->buffers()));
@@ -279,16 +344,22 @@ absl::Status Train(Communicator& communicator, const DatasetParts& data,
   }
   TrainingProgress progress(communicator, options.epochs, std::cout,
                             isatty(STDOUT_FILENO) == 1);
-  Json report = RunJson(options, data, communicator.world_size());
+  Json report = RunJson(options, data, communicator.world_size(), convolution);
   if (communicator.rank() == 0) {
     Announce(options, data, communicator.world_size());
+    if (options.verbose) {
+      const int64_t world_size = communicator.world_size();
+      LOCKSTEP_RETURN_IF_ERROR(PrintAlgorithms(
+          *model, (options.trainer.batch_size + world_size - 1) / world_size));
+    }
     report["epochs"] = EarlierEpochs(options, report, resumed.epochs);
   }
   for (int64_t epoch = resumed.epochs; epoch < options.epochs; ++epoch) {
     LOCKSTEP_ASSIGN_OR_RETURN(const EpochSummary summary,
                               RunEpoch(*trainer, epoch, data, progress));
     if (communicator.rank() == 0) {
-      LOCKSTEP_RETURN_IF_ERROR(WriteFiles(options, summary, *model, report));
+      LOCKSTEP_RETURN_IF_ERROR(
+          WriteFiles(options, convolution, summary, *model, report));
     }
   }
   // No rank ends, which would look like its death, before all are done.
@@ -303,7 +374,8 @@ absl::Status SaveCheckpoint(const std::string& path, const CheckpointInfo& info,
   Safetensors content;
   content.metadata = {{kModel, info.model},
                       {kSeed, absl::StrCat(info.seed)},
-                      {kEpochs, absl::StrCat(info.epochs)}};
+                      {kEpochs, absl::StrCat(info.epochs)},
+                      {kConvolution, Name(info.convolution)}};
   content.tensors = ValueTensors(parameters);
   content.tensors.merge(BufferTensors(buffers));
   return WriteSafetensors(path, content);
@@ -317,6 +389,25 @@ absl::StatusOr<CheckpointInfo> LoadCheckpoint(const std::string& path,
   LOCKSTEP_RETURN_IF_ERROR(
       LoadTensors(content.tensors, path, parameters, buffers));
   return info;
+}
+
+absl::StatusOr<ConvolutionAlgorithm> ParseConvolution(absl::string_view text,
+                                                      bool deterministic) {
+  const auto algorithm = ConvolutionNamed(text);
+  if (!algorithm.ok()) {
+    return FlagError("convolution", text, algorithm.status().message());
+  }
+  const absl::Status available = CheckConvolutionAlgorithm(*algorithm);
+  if (!available.ok()) {
+    return FlagError("convolution", text, available.message());
+  }
+  if (!deterministic) return *algorithm;
+  if (*algorithm == ConvolutionAlgorithm::kWinograd) {
+    return FlagError("deterministic_across_machines", "true",
+                     "contradicts --convolution=winograd, which not every "
+                     "machine has");
+  }
+  return ConvolutionAlgorithm::kDirect;
 }
 
 absl::Status CheckCommonFlags(absl::string_view model, bool sync_bn, int nproc,

@@ -39,12 +39,14 @@
 #include "collectives/rendezvous/protocol.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/cpu/algorithm.h"
 #include "models/data/idx_files.h"
 #include "models/io/safetensors.h"
 
 namespace lockstep {
 namespace {
 
+using testing::ContainsRegex;
 using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
@@ -399,6 +401,56 @@ TEST_F(TrainTest, TrainsEveryKindOfNetworkOnSyntheticImages) {
   }
 }
 
+// Two ranks of a network whose channels fill blocks of 16.
+TEST_F(TrainTest, ConvolvesAsRankZeroAndTheCheckpointDecide) {
+  const bool has_winograd =
+      CheckConvolutionAlgorithm(ConvolutionAlgorithm::kWinograd).ok();
+  const Flags flags = {"--model=resnet18_d2l:width=16",
+                       "--dataset=synthetic",
+                       "--image_size=12",
+                       "--nproc=2",
+                       "--train_samples=64",
+                       "--test_samples=9"};
+  const auto train = [&](const std::string& name, Flags more) {
+    more.insert(more.begin(), flags.begin(), flags.end());
+    return Train(name, more);
+  };
+  const std::string direct = train(
+      "direct", {"--epochs=2", "--deterministic_across_machines", "--lr=0.01"});
+  EXPECT_EQ(MetricsOf(direct)["convolution"], "direct");
+  EXPECT_EQ(WeightsText(train("direct_again", {"--epochs=2", "--lr=0.01",
+                                               "--convolution=direct"})),
+            WeightsText(direct));
+  Flags wanted = flags;
+  wanted.insert(wanted.end(), {"--epochs=1", "--convolution=winograd",
+                               "--deterministic_across_machines"});
+  if (!has_winograd) {
+    ExpectError(Run(wanted), 2, "--convolution=winograd: oneDNN ");
+    return;
+  }
+  ExpectError(Run(wanted), 2, "--deterministic_across_machines=true: ");
+  const std::string winograd =
+      train("winograd", {"--epochs=2", "--convolution=winograd", "--lr=0.01"});
+  EXPECT_EQ(MetricsOf(winograd)["convolution"], "winograd");
+  EXPECT_NE(WeightsText(winograd), WeightsText(direct));
+  EXPECT_NEAR(MetricsOf(winograd)["epochs"][0]["train_loss"].get<double>(),
+              MetricsOf(direct)["epochs"][0]["train_loss"].get<double>(), 1e-3);
+  // A run that goes on convolves as its checkpoint's did.
+  const std::string half =
+      train("half", {"--epochs=1", "--convolution=winograd", "--lr=0.01"});
+  const std::string rest = train(
+      "rest",
+      {"--epochs=2", "--lr=0.01", "--resume=" + half + "/weights.safetensors"});
+  EXPECT_EQ(WeightsText(rest), WeightsText(winograd));
+  wanted = flags;
+  wanted.insert(wanted.end(), {"--epochs=1", "--convolution=winograd",
+                               "--batch_size=64", "--verbose"});
+  const SubprocessResult verbose = Run(wanted);
+  EXPECT_EQ(verbose.exit_status, 0) << verbose.err;
+  EXPECT_THAT(verbose.out, HasSubstr("activations lie in nchw16c"));
+  EXPECT_THAT(verbose.out, ContainsRegex("resnet_block1.0.conv1 +winograd"));
+}
+
 // Files of first weights: those of the network, and what does not fit it.
 TEST_F(TrainTest, BeginsWithWeightsOfAFileOrNamesTheTensor) {
   const Flags flags = {"--model=mlp:width=8", "--dataset=synthetic",
@@ -458,7 +510,8 @@ TEST_F(TrainTest, ExplainsItselfAndNamesAWrongFlagInOneLine) {
       "--model=resnet --dataset=cifar --sync_bn --train_samples=0 "
       "--train_samples=201 --train_samples=few --test_samples=-1 "
       "--test_samples=38 --seed=-1 --bucket_kb=-1 --timeout_s=0 "
-      "--threads_per_rank=0 --no_such_flag --parallelism=single stray";
+      "--threads_per_rank=0 --convolution=fft --no_such_flag "
+      "--parallelism=single stray";
   const Flags flags = absl::StrSplit(kFlags, ' ');
   for (const std::string& flag : flags) {
     const SubprocessResult result = Run({"--nproc=2", flag});

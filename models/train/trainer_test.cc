@@ -31,6 +31,7 @@
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/cpu/algorithm.h"
 #include "models/data/dataset.h"
 #include "models/data/image.h"
 #include "models/io/safetensors.h"
@@ -473,8 +474,10 @@ TEST(TrainerEvaluationTest,
   EXPECT_NE(trained[2], trained[0]);
 }
 
-const CheckpointInfo kInfo = {
-    .model = "lenet", .seed = ~uint64_t{0}, .epochs = 3};
+const CheckpointInfo kInfo = {.model = "lenet",
+                              .seed = ~uint64_t{0},
+                              .epochs = 3,
+                              .convolution = ConvolutionAlgorithm::kWinograd};
 
 class CheckpointTest : public testing::Test {
  protected:
@@ -531,6 +534,22 @@ TEST_F(CheckpointTest, RefusesFilesThatAreNoCheckpoint) {
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(StartsWith(path_), HasSubstr("no checkpoint"))));
   }
+}
+
+TEST_F(CheckpointTest, SaysHowConvolutionsWereComputedSinceThereIsAChoice) {
+  Safetensors content = ReadSafetensors(path_).value();
+  EXPECT_EQ(content.metadata["convolution"], "winograd");
+  content.metadata["convolution"] = "fft";
+  ASSERT_THAT(WriteSafetensors(path_, content), IsOk());
+  EXPECT_THAT(LoadCheckpoint(path_, loaded_.parameters(), loaded_.buffers()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(StartsWith(path_), HasSubstr("auto, direct"))));
+  content.metadata.erase("convolution");  // As older files are.
+  ASSERT_THAT(WriteSafetensors(path_, content), IsOk());
+  const auto info =
+      LoadCheckpoint(path_, loaded_.parameters(), loaded_.buffers());
+  ASSERT_THAT(info, IsOk());
+  EXPECT_EQ(info->convolution, ConvolutionAlgorithm::kDirect);
 }
 
 // Progress lines: what they say, how often, and that all ranks add to them.
