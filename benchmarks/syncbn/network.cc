@@ -130,7 +130,7 @@ int64_t TrainingBytes(const Network& network, int64_t batch) {
     outputs += output;
     largest = std::max(largest, output);
   }
-  const double floats = 3 * static_cast<double>(ParameterCount(network)) +
+  const double floats = 4 * static_cast<double>(ParameterCount(network)) +
                         static_cast<double>(batch) * (outputs + 2 * largest);
   return Bytes(kReplicas *
                (static_cast<double>(kPlanBytes) + sizeof(float) * floats));

@@ -60,8 +60,8 @@ inline constexpr int64_t kReplicas = 3;
 // The bytes of host memory that a rank on the CPU comes to use to train its
 // replicas on `batch` images. The description decides them; the test of the
 // command's memory compares them with the growth of a process. Each replica has
-//   its parameters, their gradients and what oneDNN repacks: three times the
-//     parameters;
+//   its parameters, their gradients, the weights as oneDNN takes them, from
+//     forward to backward, and scratch space: four times the parameters;
 //   plans with code that oneDNN generates: kPlanBytes;
 //   for each image the outputs of all operations, which backward reads, and two
 //     times the largest one, for the gradients of an operation's input and

@@ -118,7 +118,7 @@ TEST(TrainingBytesTest, AreThoseOfParametersAndOutputs) {
       2 * largest + 20 * 9 * 9 + 2 * 50 * 5 * 5 + 50 * 2 * 2 + 128 + 7;
   EXPECT_EQ(
       TrainingBytes(*lenet, 6),
-      3 * (kPlanBytes + 4 * (3 * parameters + 6 * (outputs + 2 * largest))));
+      3 * (kPlanBytes + 4 * (4 * parameters + 6 * (outputs + 2 * largest))));
   EXPECT_EQ(BatchNormBytes(*lenet, 6, DataType::kBFloat16),
             4 * 6 * 2 * (largest + 50 * 5 * 5));
   // The bytes do not fit 64 bits.

@@ -1,4 +1,5 @@
-// Which algorithm convolves, and the layout of activations that it needs.
+// The choice of the algorithm that convolves, and of the layout of activations
+// that it needs.
 #ifndef LOCKSTEP_MODELS_CPU_ALGORITHM_H_
 #define LOCKSTEP_MODELS_CPU_ALGORITHM_H_
 

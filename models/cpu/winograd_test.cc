@@ -57,7 +57,7 @@ const Case kCases[] = {
     {2, 16, 8, 6, 32, 0}, {3, 64, 3, 13, 16, 1},
 };
 
-// Where element (pixel, channel) of activations lies in kNchw16c.
+// Returns the place of element (pixel, channel) of activations in kNchw16c.
 int64_t InBlocks(const Shape& shape, int64_t pixel, int64_t channel) {
   const int64_t pixels = shape.h * shape.w;
   const int64_t block = pixel / pixels * (shape.c / 16) + channel / 16;
@@ -104,7 +104,7 @@ struct Problem {
   std::vector<double> weight;
 };
 
-// What it gives: y, the input's and the weights' gradients.
+// A convolution's results: y, the input's and the weights' gradients.
 template <typename T>
 struct Outcome {
   std::vector<T> y, dx, dweight;

@@ -239,7 +239,7 @@ class Network {
   const std::vector<Draw>& draws() const { return draws_; }
   // Of one sample, as the last operation leaves it: [classes, 1, 1].
   const Shape& output_shape() const;
-  // Of one sample of that value.
+  // Returns the shape of one sample of that value.
   const Shape& ShapeOf(int value) const {
     return value == 0 ? input_ : operations_[value - 1].output;
   }

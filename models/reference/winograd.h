@@ -215,13 +215,13 @@ class WinogradProducts {
   }
 
  private:
-  // Of an output: tile number (sample, row, column) covers 4x4 of its pixels.
+  // The tiles of an output, by sample, row and column: 4x4 pixels each.
   struct Tiles {
     explicit Tiles(const Shape& shape)
         : shape(shape), rows((shape.h + 3) / 4), columns((shape.w + 3) / 4) {}
 
     int64_t count() const { return shape.n * rows * columns; }
-    // Where a tile begins.
+    // A tile's first row, first column and sample.
     int64_t Row(int64_t tile) const { return tile / columns % rows * 4; }
     int64_t Column(int64_t tile) const { return tile % columns * 4; }
     int64_t Sample(int64_t tile) const { return tile / (rows * columns); }
