@@ -35,29 +35,49 @@ bool IsOneOf(const OperationKind& kind) {
   return (std::holds_alternative<Kinds>(kind) || ...);
 }
 
-// Whether backward reads the operation's inputs, or what is as large.
-bool ReadsInputs(const OperationKind& kind) {
-  return !IsOneOf<GlobalAveragePoolOp, EmbedOp, FirstPositionOp, AddOp,
-                  DropoutOp>(kind);
+// Whether backward reads the operation's first input. No backward reads a
+// second input: the gradient of a sum is the same for both terms.
+bool ReadsInput(const OperationKind& kind) {
+  return IsOneOf<ConvolutionOp, LinearOp, BatchNormOp, LayerNormOp, GeluOp,
+                 AttentionOp>(kind);
 }
 
-int64_t ParameterCount(const Network& network, const OperationKind& kind) {
+// Whether backward reads the output: it shows where ReLU was open.
+bool ReadsOutput(const OperationKind& kind) {
+  return std::visit(
+      [](const auto& op) {
+        if constexpr (requires { op.relu; }) return op.relu;
+        return false;
+      },
+      kind);
+}
+
+// The bytes that forward keeps for each output: which element of its window,
+// of up to 256, was the maximum.
+int64_t IndexBytes(const OperationKind& kind) {
+  const auto* const pool = std::get_if<PoolOp>(&kind);
+  return pool != nullptr && pool->maximum ? 1 : 0;
+}
+
+// Elements. Backward reads the weights, if it reads parameters at all.
+struct ParameterCounts {
+  int64_t weights = 0, all = 0;
+};
+
+ParameterCounts CountParameters(const Network& network,
+                                const OperationKind& kind) {
   const auto size = [&](int index) -> int64_t {
-    if (index == kNoTensor) return 0;
-    int64_t product = 1;
-    for (const int64_t extent : network.parameters()[index].shape) {
-      product *= extent;
-    }
-    return product;
+    return index == kNoTensor ? 0 : network.parameters()[index].size();
   };
   return std::visit(
-      [&](const auto& op) -> int64_t {
+      [&](const auto& op) -> ParameterCounts {
         if constexpr (requires { op.weight, op.bias; }) {
-          return size(op.weight) + size(op.bias);
+          return {.weights = size(op.weight),
+                  .all = size(op.weight) + size(op.bias)};
         } else if constexpr (requires { op.class_token; }) {
-          return size(op.class_token) + size(op.position);
+          return {.all = size(op.class_token) + size(op.position)};
         } else {
-          return 0;
+          return {};
         }
       },
       kind);
@@ -69,24 +89,33 @@ OperationWork WorkOf(const Network& network, int operation, int64_t batch,
                      DataType type) {
   const Network::Operation& op = network.operations()[operation];
   OperationWork work;
-  int64_t in = 0;          // Elements of all inputs,
+  int64_t first = 0;       // Elements of the first input,
+  int64_t in = 0;          // of all inputs,
   int64_t trained_in = 0;  // and of those that have gradients.
   for (const int value : op.inputs) {
     const Shape& shape = value == 0 ? network.input_shape()
                                     : network.operations()[value - 1].output;
+    if (in == 0) first = batch * shape.size();
     in += batch * shape.size();
     if (value != 0) trained_in += batch * shape.size();
   }
   const int64_t out = batch * op.output.size();
-  const int64_t parameters = ParameterCount(network, op.kind);
+  const ParameterCounts parameters = CountParameters(network, op.kind);
   work.forward_flops = batch * FlopsOf(network, operation);
   work.backward_flops = work.forward_flops * (trained_in > 0 ? 2 : 1);
   const int64_t element = SizeOf(type);
-  work.forward_bytes = element * (in + out + parameters);
+  // Norms read their float32 parameters in either type, and the gradients of
+  // all parameters are float32.
+  const bool norm = IsOneOf<BatchNormOp, LayerNormOp>(op.kind);
+  const int64_t parameter = norm ? 4 : element;
+  const int64_t read_weights = norm || trained_in > 0 ? parameters.weights : 0;
+  const int64_t index_bytes = IndexBytes(op.kind) * out;
+  work.forward_bytes =
+      element * (in + out) + parameter * parameters.all + index_bytes;
   work.backward_bytes =
-      element * (out + (ReadsInputs(op.kind) ? in : 0) + trained_in) +
-      // Gradients of parameters are float32 in either type.
-      (element + 4) * parameters;
+      element * (out + (ReadsInput(op.kind) ? first : 0) +
+                 (ReadsOutput(op.kind) ? out : 0) + trained_in) +
+      parameter * read_weights + 4 * parameters.all + index_bytes;
   return work;
 }
 

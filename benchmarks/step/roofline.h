@@ -17,9 +17,13 @@ struct OperationWork {
   // A multiplication and an addition count as two. Backward: as many for the
   // weights, and as many again for the input unless that is the image.
   int64_t forward_flops = 0, backward_flops = 0;
-  // What moves at least, each tensor once: forward inputs, parameters and
-  // output; backward the output's gradient, the inputs where the gradients are
-  // computed from them, parameters, and the gradients of both.
+  // The bytes that move at least, each tensor once. Forward reads the inputs
+  // and the parameters, and writes the output. Backward reads the gradient of
+  // the output, the first input if a gradient depends on it, the output if
+  // there is a ReLU, and the weights if a gradient depends on them; it writes
+  // the gradients of the inputs, except the image's, and of the parameters. A
+  // maximum's position counts as one byte. A batch norm's statistics, a few
+  // numbers for each channel, do not count.
   int64_t forward_bytes = 0, backward_bytes = 0;
 };
 // `type`: float32 or bfloat16, here and below.

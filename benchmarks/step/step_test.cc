@@ -63,14 +63,64 @@ TEST(StepFlopsTest, CountsLeNets) {
 TEST(WorkOfTest, CountsEachTensorOnce) {
   const Network network = *CreateNetwork("lenet");
   const int last = static_cast<int>(network.operations().size()) - 1;
-  const int64_t parameters = 128 * 10 + 10, in = 8 * 128, out = 8 * 10;
+  const int64_t weights = 128 * 10, parameters = weights + 10;
+  const int64_t in = 8 * 128, out = 8 * 10;
   const OperationWork work = WorkOf(network, last, 8, DataType::kFloat32);
   EXPECT_EQ(work.forward_bytes, 4 * (in + out + parameters));
-  EXPECT_EQ(work.backward_bytes, 4 * (out + 2 * in + 2 * parameters));
+  EXPECT_EQ(work.backward_bytes, 4 * (out + 2 * in + weights + parameters));
   const OperationWork half = WorkOf(network, last, 8, DataType::kBFloat16);
   EXPECT_EQ(half.forward_bytes, 2 * (in + out + parameters));
-  EXPECT_EQ(half.backward_bytes,
-            2 * (out + 2 * in + parameters) + 4 * parameters);
+  EXPECT_EQ(half.backward_bytes, 2 * (out + 2 * in + weights) + 4 * parameters);
+  // The first convolution reads its output for ReLU, and no weights, since the
+  // image has no gradient: dy, y, the image, and the parameters' gradients.
+  const OperationWork first = WorkOf(network, 0, 8, DataType::kFloat32);
+  EXPECT_EQ(first.backward_bytes,
+            4 * (2 * 8 * 26 * 26 * 20 + 8 * 28 * 28 + 20 * 9 + 20));
+}
+
+// Batch norm by hand, on 5 samples of 2 channels of 3x4: 120 numbers a tensor,
+// 2 weights and 2 biases.
+TEST(WorkOfTest, CountsBatchNormWithItsAdditionAndReLU) {
+  Network network("small", {.n = 1, .c = 2, .h = 3, .w = 4});
+  const lockstep::Value x = network.Convolution(
+      "conv", network.input(), {.out = 2, .kernel = 1, .bias = false});
+  const lockstep::Value y = network.BatchNorm("open", x, /*relu=*/true);
+  const lockstep::Value z = network.BatchNorm("plain", y, /*relu=*/false);
+  network.BatchNormAddRelu("add", z, y);
+  ASSERT_THAT(network.status(), IsOk());
+  struct {
+    int operation;
+    DataType type;
+    int64_t forward_bytes, backward_bytes;
+  } const cases[] = {
+      // x, y; dy, x, y, dx.
+      {1, DataType::kFloat32, 4 * (2 * 120 + 4), 4 * (4 * 120 + 2 + 4)},
+      // x, y; dy, x, dx: without ReLU, backward does not need y.
+      {2, DataType::kFloat32, 4 * (2 * 120 + 4), 4 * (3 * 120 + 2 + 4)},
+      // x, residual, y; dy, x, y, dx, dresidual: not the residual.
+      {3, DataType::kFloat32, 4 * (3 * 120 + 4), 4 * (5 * 120 + 2 + 4)},
+      // Parameters are float32 here too.
+      {3, DataType::kBFloat16, 2 * 3 * 120 + 4 * 4, 2 * 5 * 120 + 4 * (2 + 4)}};
+  for (const auto& [operation, type, forward, backward] : cases) {
+    const OperationWork work = WorkOf(network, operation, 5, type);
+    EXPECT_EQ(work.forward_bytes, forward) << operation;
+    EXPECT_EQ(work.backward_bytes, backward) << operation;
+  }
+}
+
+TEST(WorkOfTest, CountsWhatPoolingKeeps) {
+  Network network("small", {.n = 1, .c = 2, .h = 4, .w = 4});
+  const lockstep::Value x = network.Convolution(
+      "conv", network.input(), {.out = 2, .kernel = 1, .bias = false});
+  network.Pool("max", x, {.maximum = true, .kernel = 2, .stride = 2});
+  network.Pool("average", x, {.maximum = false, .kernel = 2, .stride = 2});
+  const int64_t in = 3 * 2 * 4 * 4, out = 3 * 2 * 2 * 2;
+  const OperationWork maximum = WorkOf(network, 1, 3, DataType::kFloat32);
+  EXPECT_EQ(maximum.forward_bytes, 4 * (in + out) + out);
+  EXPECT_EQ(maximum.backward_bytes, 4 * (in + out) + out);
+  const OperationWork average = WorkOf(network, 2, 3, DataType::kFloat32);
+  EXPECT_EQ(average.forward_bytes, 4 * (in + out));
+  EXPECT_EQ(average.backward_bytes, 4 * (in + out));
 }
 
 // LeNet's gradients, each of norm 1 but b1's, which is nothing but rounding.
