@@ -36,8 +36,8 @@ ABSL_FLAG(std::string, models,
           "lenet,resnet18_d2l,resnet34,vit_tiny_patch16_224",
           "networks, with options as --models=vit:patch=4,depth=6,lenet");
 ABSL_FLAG(int64_t, batch, 0,
-          "images; 0: 256 for lenet, lenet_bn and mlp, 32 for resnet18_d2l and "
-          "vit, else 16");
+          "images; 0: 256 for lenet, lenet_bn and mlp, both 32 and 16 for "
+          "resnet18_d2l, 32 for vit, else 16");
 ABSL_FLAG(int64_t, image_size, 0,
           "height and width; 0: 28 for those, else 112");
 ABSL_FLAG(int64_t, in_channels, 0, "of images; 0: 1 for those, else 3");

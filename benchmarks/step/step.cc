@@ -57,6 +57,15 @@ std::vector<std::string> SplitSpecs(absl::string_view models) {
   return specs;
 }
 
+// The batches of a network's steps: that of --batch, or the network's own.
+// resnet18_d2l has two, since the project has a bar for each.
+std::vector<int64_t> BatchesOf(const NetworkEntry& entry,
+                               const StepSettings& settings) {
+  if (settings.batch > 0) return {settings.batch};
+  if (entry.name == "resnet18_d2l") return {entry.benchmark_batch, 16};
+  return {entry.benchmark_batch};
+}
+
 }  // namespace
 
 bool DrawsMasks(const Network& network) {
@@ -95,10 +104,7 @@ absl::StatusOr<std::vector<StepCase>> CasesOf(const StepSettings& settings) {
     if (!entry.ok()) {
       return Named(absl::StrCat("--models: ", spec), entry.status());
     }
-    StepCase one = {.spec = spec,
-                    .batch = entry->benchmark_batch,
-                    .input = entry->benchmark_input()};
-    if (settings.batch > 0) one.batch = settings.batch;
+    StepCase one = {.spec = spec, .input = entry->benchmark_input()};
     if (settings.channels > 0) one.input.channels = settings.channels;
     if (settings.image_size > 0) {
       one.input.height = one.input.width = settings.image_size;
@@ -112,11 +118,14 @@ absl::StatusOr<std::vector<StepCase>> CasesOf(const StepSettings& settings) {
       return absl::InvalidArgumentError(
           absl::StrCat("--models: ", spec, ": no peer draws the same dropout"));
     }
-    for (const int threads : settings.threads) {
-      for (const DataType type : settings.types) {
-        one.threads = threads;
-        one.type = type;
-        cases.push_back(one);
+    for (const int64_t batch : BatchesOf(*entry, settings)) {
+      for (const int threads : settings.threads) {
+        for (const DataType type : settings.types) {
+          one.batch = batch;
+          one.threads = threads;
+          one.type = type;
+          cases.push_back(one);
+        }
       }
     }
   }

@@ -58,9 +58,10 @@ struct StepSettings {
 };
 
 // The steps that the settings ask for: network by network, and of each all
-// threads and types. Errors: kInvalidArgument, beginning with the flag: for a
-// network that does not exist or does not fit its images, for one with dropout,
-// whose masks no peer has, and for sizes out of range.
+// batches, threads and types. Only resnet18_d2l has two batches, 32 and 16,
+// unless the settings name one. Errors: kInvalidArgument, beginning with the
+// flag: for a network that does not exist or does not fit its images, for one
+// with dropout, whose masks no peer has, and for sizes out of range.
 absl::StatusOr<std::vector<StepCase>> CasesOf(const StepSettings& settings);
 
 // --threads, --types and --peers. Errors: kInvalidArgument, beginning with the

@@ -50,6 +50,24 @@ TEST(CasesOfTest, TakesOptionsWithTheirNetworkAndEachThreadsAndTypes) {
                   "resnet34, batch 16, 3x112x112, 2 threads, bfloat16"));
 }
 
+TEST(CasesOfTest, GivesResNet18BothBatchesUnlessOneIsNamed) {
+  StepSettings settings = {.models = "resnet18_d2l,resnet18"};
+  ASSERT_THAT(ParseStepLists("1", "float32", "", settings), IsOk());
+  const auto batches = [&] {
+    std::vector<std::string> names;
+    const absl::StatusOr<std::vector<StepCase>> cases = CasesOf(settings);
+    for (const StepCase& one : cases.value()) {
+      names.push_back(absl::StrCat(one.spec, " ", one.batch));
+    }
+    return names;
+  };
+  EXPECT_THAT(batches(),
+              testing::ElementsAre("resnet18_d2l 32", "resnet18_d2l 16",
+                                   "resnet18 16"));
+  settings.batch = 8;
+  EXPECT_THAT(batches(), testing::ElementsAre("resnet18_d2l 8", "resnet18 8"));
+}
+
 // LeNet by hand: products of each layer forward, twice as many backward, but
 // for the image's gradient.
 TEST(StepFlopsTest, CountsLeNets) {
