@@ -55,7 +55,7 @@ const std::vector<Part>& AllParts() {
   static const auto& parts = *new std::vector<Part>{
       {"step",
        "step/step",
-       {"--peers=eager,compile", "--threads=1", "--types=float32"}},
+       {"--peers=eager,compile", "--threads=1", "--types=float32", "--layers"}},
       {"data", "data/data", {}},
       {"scaling",
        "scaling/scaling",

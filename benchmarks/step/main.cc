@@ -17,6 +17,7 @@
 #include "base/files.h"
 #include "base/process.h"
 #include "base/status_macros.h"
+#include "base/vector_unit.h"
 #include "benchmarks/harness/command.h"
 #include "benchmarks/harness/interrupt.h"
 #include "benchmarks/harness/load.h"
@@ -52,7 +53,8 @@ ABSL_FLAG(std::string, peers, "eager,compile,system",
 ABSL_FLAG(std::string, python, "",
           "the Python that has it; default: python3, or else /usr/bin/python3");
 ABSL_FLAG(bool, layers, false,
-          "true: also where our step goes, by layer, and what bounds it");
+          "true: also where our step goes, by layer, and what bounds it; the "
+          "bars of batch norm need this");
 ABSL_FLAG(uint64_t, seed, 0, "of first weights and images");
 ABSL_FLAG(int32_t, rounds, 0,
           "rounds of each step; 0: 5 to 25, as --seconds allows");
@@ -361,7 +363,8 @@ absl::Status RunDriver(std::span<char* const> argv) {
   LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
                             ReportOutput::Create(kName, /*folder=*/""));
   StepReport report = {.settings = settings,
-                       .origin = report::OriginOf("//benchmarks:step", argv)};
+                       .origin = report::OriginOf("//benchmarks:step", argv),
+                       .vector_unit = BestVectorUnit()};
   report::GrowingReport shown;
   shown.Show(StepDocument(report, /*finished=*/false));
   // What was measured before an error stays in the report.

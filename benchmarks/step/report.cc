@@ -13,7 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/vector_unit.h"
 #include "benchmarks/harness/measure.h"
+#include "benchmarks/step/bars.h"
 #include "benchmarks/step/roofline.h"
 #include "benchmarks/step/step.h"
 #include "models/model.h"
@@ -131,7 +133,9 @@ std::vector<LayerRow> LayersOf(const Network& network, const StepCase& one,
     const auto found = std::ranges::find(rows, what, &LayerRow::what);
     const auto at = static_cast<size_t>(found - rows.begin());
     if (found == rows.end()) {
-      rows.push_back({.what = what});
+      rows.push_back({.what = what,
+                      .batch_norm = std::holds_alternative<BatchNormOp>(
+                          network.operations()[i].kind)});
       memory_seconds.push_back(0);
     }
     LayerRow& row = rows[at];
@@ -141,7 +145,8 @@ std::vector<LayerRow> LayersOf(const Network& network, const StepCase& one,
     row.forward_seconds += forward_seconds[i];
     row.backward_seconds += backward_seconds[i];
     row.flops += work.forward_flops + work.backward_flops;
-    row.bytes += work.forward_bytes + work.backward_bytes;
+    row.forward_bytes += work.forward_bytes;
+    row.backward_bytes += work.backward_bytes;
     for (const auto& [flops, bytes] :
          {std::pair(work.forward_flops, work.forward_bytes),
           std::pair(work.backward_flops, work.backward_bytes)}) {
@@ -157,75 +162,6 @@ std::vector<LayerRow> LayersOf(const Network& network, const StepCase& one,
            b.forward_seconds + b.backward_seconds;
   });
   return rows;
-}
-
-// Bars.
-namespace {
-
-struct StepBar {
-  const char* spec;
-  int64_t batch, channels, size;
-  double needed;
-};
-constexpr StepBar kBars[] = {{"lenet", 256, 1, 28, 1.5},
-                             {"resnet18_d2l", 32, 1, 28, 1.2},
-                             {"resnet34", 16, 3, 112, 1.1},
-                             {"vit_tiny_patch16_224", 16, 3, 112, 1.1}};
-
-const StepResult* FindBar(const StepReport& report, const StepBar& bar) {
-  for (const StepResult& result : report.results) {
-    const StepCase& one = result.one;
-    if (one.spec == bar.spec && one.batch == bar.batch &&
-        one.input.channels == bar.channels && one.input.height == bar.size &&
-        one.threads == 1 && one.type == DataType::kFloat32) {
-      return &result;
-    }
-  }
-  return nullptr;
-}
-
-// Ours over the least of the newest PyTorch's.
-std::optional<double> MemoryShare(const StepResult& result) {
-  std::optional<int64_t> least;
-  for (const StepRow& row : result.rows) {
-    if (row.newest && row.memory_bytes) {
-      least = std::min(least.value_or(*row.memory_bytes), *row.memory_bytes);
-    }
-  }
-  const std::optional<int64_t> ours = result.rows[0].memory_bytes;
-  if (!least || !ours || *least <= 0) return std::nullopt;
-  return static_cast<double>(*ours) / static_cast<double>(*least);
-}
-
-}  // namespace
-
-std::vector<report::Bar> BarsOf(const StepReport& report) {
-  const std::string peer =
-      report.newest.empty()
-          ? "PyTorch"
-          : report.newest.substr(0, report.newest.find_first_of(" +("));
-  std::vector<report::Bar> bars;
-  report::Bar memory = {.what = "memory of resnet34's step",
-                        .needed = 1,
-                        .at_most = true,
-                        .unit = "times that of " + peer};
-  for (const StepBar& bar : kBars) {
-    bars.push_back(
-        {.what = absl::StrFormat("step of %s, %d x %dx%dx%d", bar.spec,
-                                 bar.batch, bar.channels, bar.size, bar.size),
-         .needed = bar.needed,
-         .unit = "times as fast as " + peer});
-    const StepResult* const result = FindBar(report, bar);
-    if (result == nullptr) continue;
-    if (const StepRow* const best = BestPeer(*result)) {
-      bars.back().value = best->ratio->median;
-    }
-    if (bar.spec == std::string("resnet34")) {
-      memory.value = MemoryShare(*result);
-    }
-  }
-  bars.push_back(memory);
-  return bars;
 }
 
 // The report's forms: keys, columns and words. Every number comes from the
@@ -262,9 +198,19 @@ Value LayerData(const LayerRow& row) {
           {"forward_seconds", row.forward_seconds},
           {"backward_seconds", row.backward_seconds},
           {"flops", row.flops},
-          {"bytes", row.bytes},
+          {"bytes", row.forward_bytes + row.backward_bytes},
           {"bound_seconds", row.bound_seconds},
           {"bound", row.memory_bound ? "memory" : "arithmetic"}};
+}
+
+Value BatchNormData(const StepResult& result) {
+  const std::optional<BatchNormTimes> times = BatchNormTimesOf(result);
+  if (!times) return Value();
+  return {{"forward_seconds", times->forward_seconds},
+          {"backward_seconds", times->backward_seconds},
+          {"forward_share", times->forward_share},
+          {"backward_share", times->backward_share},
+          {"share", times->share}};
 }
 
 Value ResultData(const StepResult& result) {
@@ -285,7 +231,8 @@ Value ResultData(const StepResult& result) {
           {"copy_bytes_per_second", result.copy},
           {"gradient_tolerance", result.tolerance.gradient},
           {"subjects", std::move(rows)},
-          {"layers", std::move(layers)}};
+          {"layers", std::move(layers)},
+          {"batch_norm", BatchNormData(result)}};
 }
 
 Value DataOf(const StepReport& report) {
@@ -297,6 +244,7 @@ Value DataOf(const StepReport& report) {
                              {"seconds", report.settings.seconds},
                              {"seed", report.settings.seed}}},
           {"peer", report::TextOrNull(report.newest)},
+          {"avx512", report.vector_unit == VectorUnit::kAvx512},
           {"not_available", report.missing},
           {"results", std::move(results)}};
 }
@@ -353,16 +301,19 @@ report::Section SectionOf(const StepResult& result) {
 
 std::vector<Cell> LayerCells(const LayerRow& row, double peak) {
   const double seconds = row.forward_seconds + row.backward_seconds;
-  return {row.what,
-          absl::StrCat(row.count),
-          Milliseconds(row.forward_seconds),
-          Milliseconds(row.backward_seconds),
-          row.flops > 0 && peak > 0
-              ? Percent(static_cast<double>(row.flops) / seconds / peak)
-              : "-",
-          Significant(static_cast<double>(row.bytes) / kMebibyte, 3),
-          row.memory_bound ? "memory" : "arithmetic",
-          Percent(row.bound_seconds / seconds)};
+  return {
+      row.what,
+      absl::StrCat(row.count),
+      Milliseconds(row.forward_seconds),
+      Milliseconds(row.backward_seconds),
+      row.flops > 0 && peak > 0
+          ? Percent(static_cast<double>(row.flops) / seconds / peak)
+          : "-",
+      Significant(static_cast<double>(row.forward_bytes + row.backward_bytes) /
+                      kMebibyte,
+                  3),
+      row.memory_bound ? "memory" : "arithmetic",
+      Percent(row.bound_seconds / seconds)};
 }
 
 report::Section LayerSectionOf(const StepResult& result) {
@@ -388,6 +339,16 @@ report::Section LayerSectionOf(const StepResult& result) {
       "%s GB/s.",
       Milliseconds(seconds), Milliseconds(bound),
       Significant(result.copy.value_or(0) / 1e9, 3)));
+  if (const std::optional<BatchNormTimes> times = BatchNormTimesOf(result)) {
+    section.notes.push_back(absl::StrFormat(
+        "Batch norm, with its addition and ReLU: %s ms forward, %s of the "
+        "copy's bound; %s ms backward, %s; together %s.",
+        Milliseconds(times->forward_seconds),
+        Percent(times->forward_share, /*decimals=*/1),
+        Milliseconds(times->backward_seconds),
+        Percent(times->backward_share, /*decimals=*/1),
+        Percent(times->share, /*decimals=*/1)));
+  }
   return section;
 }
 
@@ -432,6 +393,7 @@ report::Document StepDocument(const StepReport& report, bool finished) {
   for (const std::string& missing : report.missing) {
     document.remarks.push_back(absl::StrCat("not available: ", missing));
   }
+  document.remarks.push_back(VectorUnitRemark(report.vector_unit));
   document.bars = BarsOf(report);
   document.method = {
       "Each trains in a process of its own, from the same weights on the same "
@@ -458,7 +420,8 @@ std::vector<report::Term> StepTerms() {
       {"bound",
        "the time that the layers' operations take at the peak, or their bytes "
        "(each tensor once) at a copy's bandwidth, the longer of both, over the "
-       "time that they take."}};
+       "time that they take."},
+      BarsTerm()};
 }
 
 }  // namespace lockstep::benchmarks

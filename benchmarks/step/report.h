@@ -1,5 +1,5 @@
 // The numbers of the command `step`: what was measured, the formulas behind
-// what is derived from it, the bars, and the report's forms.
+// what is derived from it, and the report's forms.
 #ifndef LOCKSTEP_BENCHMARKS_STEP_REPORT_H_
 #define LOCKSTEP_BENCHMARKS_STEP_REPORT_H_
 
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/vector_unit.h"
 #include "benchmarks/step/roofline.h"
 #include "benchmarks/step/step.h"
 #include "models/networks/network.h"
@@ -42,11 +43,13 @@ struct LayerRow {
   std::string what;  // "convolution 3x3 64 to 64, 28x28".
   int count = 0;
   double forward_seconds = 0, backward_seconds = 0;
-  int64_t flops = 0, bytes = 0;  // At least: OperationWork.
-  // The time that those take at the machine's peak and a copy's bandwidth: the
-  // longer of the two, for each pass by itself.
+  // The least that is computed and moved: OperationWork.
+  int64_t flops = 0, forward_bytes = 0, backward_bytes = 0;
+  // The time that these operations take at the machine's peak, or these bytes
+  // at a copy's bandwidth: the longer of the two, for each pass by itself.
   double bound_seconds = 0;
   bool memory_bound = false;  // Most of it is bytes.
+  bool batch_norm = false;    // With its addition and ReLU, if there are any.
 };
 
 struct StepResult {
@@ -64,6 +67,8 @@ struct StepReport {
   StepSettings settings = {};
   report::Origin origin = {};
   std::string newest = {};  // "PyTorch 2.15.0 (python3)"; empty for none.
+  // The processor's, which decides the bars of the ResNets.
+  VectorUnit vector_unit = VectorUnit::kBaseline;
   std::vector<StepResult> results = {};
   std::vector<std::string> missing = {};  // What, and why.
 };
@@ -81,10 +86,7 @@ std::vector<LayerRow> LayersOf(const Network& network, const StepCase& one,
                                std::span<const double> backward_seconds,
                                double peak, double copy);
 
-// Those of the project; without a value for what was not measured.
-std::vector<report::Bar> BarsOf(const StepReport& report);
-
-// What the columns are.
+// Explains the columns and the bars.
 std::vector<report::Term> StepTerms();
 
 // README.md lists the keys of its JSON. finished: whether everything is

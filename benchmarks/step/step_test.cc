@@ -12,26 +12,20 @@
 #include "base/run_command.h"
 #include "base/status_matchers.h"
 #include "benchmarks/harness/testing.h"
-#include "benchmarks/step/report.h"
 #include "benchmarks/step/roofline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
 #include "nlohmann/json.hpp"
-#include "report/document.h"
 #include "report/write.h"
 
 namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::DoubleEq;
-using ::testing::DoubleNear;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using ::testing::Optional;
-using ::testing::SizeIs;
 
 TEST(CasesOfTest, TakesOptionsWithTheirNetworkAndEachThreadsAndTypes) {
   StepSettings settings = {.models = "vit:patch=4,depth=2,lenet,resnet34"};
@@ -202,120 +196,6 @@ TEST(ParseNumbersTest, TakesNumbersAndReasons) {
   }
 }
 
-// ResNet-34 of the bars: ours in 1 s, and in rounds that were twice as slow for
-// all in 2 s; two modes of the newest PyTorch and one of the system's.
-StepReport ExampleReport() {
-  StepResult result = {
-      .one = {.spec = "resnet34",
-              .batch = 16,
-              .input = {.channels = 3, .height = 112, .width = 112}},
-      .flops = 80'000'000'000,
-      .peaks = {100e9, 50e9, 100e9},
-      .rows = {
-          {.subject = "ours", .seconds = {1, 2, 1}, .memory_bytes = 200 << 20},
-          {.subject = "PyTorch 2.15.0 eager nchw",
-           .newest = true,
-           .seconds = {1.5, 3, 1.6},
-           .memory_bytes = 250 << 20},
-          {.subject = "PyTorch 2.15.0 compile nhwc",
-           .newest = true,
-           .seconds = {1.25, 2.4, 1.2},
-           .memory_bytes = 500 << 20},
-          {.subject = "PyTorch 1.13.0 eager nhwc",
-           .seconds = {1.1, 2.2, 1.1}}}};
-  DeriveStep(result);
-  return {.origin = ExampleOrigin("bazel run //benchmarks:step"),
-          .newest = "PyTorch 2.15.0 (python3)",
-          .results = {std::move(result)},
-          .missing = {"lenet: compile nchw: no compiler"}};
-}
-
-TEST(DeriveStepTest, ComparesRoundByRound) {
-  const StepReport report = ExampleReport();
-  const StepResult& result = report.results[0];
-  EXPECT_EQ(result.rows[0].step.median, 1);
-  EXPECT_EQ(result.rows[0].step.max, 2);
-  EXPECT_EQ(result.rows[0].images_per_second, 16);
-  EXPECT_THAT(result.rows[0].peak_share, Optional(DoubleEq(0.8)));
-  EXPECT_FALSE(result.rows[0].ratio.has_value());
-  EXPECT_THAT(result.rows[2].ratio->median, DoubleEq(1.2));
-  EXPECT_THAT(result.rows[2].ratio->max, DoubleEq(1.25));
-  // The fastest of the newest, though the system's is faster.
-  ASSERT_NE(BestPeer(result), nullptr);
-  EXPECT_EQ(BestPeer(result)->subject, "PyTorch 2.15.0 compile nhwc");
-}
-
-TEST(BarsTest, AreHeldAgainstTheNewestPyTorch) {
-  StepReport report = ExampleReport();
-  std::vector<report::Bar> bars = BarsOf(report);
-  ASSERT_THAT(bars, SizeIs(5));
-  EXPECT_FALSE(bars[0].value.has_value());
-  EXPECT_THAT(bars[2].value, Optional(DoubleEq(1.2)));
-  EXPECT_TRUE(bars[2].Met());
-  EXPECT_THAT(bars[4].value, Optional(DoubleEq(0.8)));
-  EXPECT_TRUE(bars[4].Met());
-  report.results[0].rows[0].memory_bytes = 251 << 20;
-  report.results[0].rows[2].ratio->median = 1.09;
-  bars = BarsOf(report);
-  EXPECT_FALSE(bars[2].Met());
-  EXPECT_FALSE(bars[4].Met());
-  // Neither another type, nor other threads, nor without that PyTorch.
-  for (const auto& change : std::vector<void (*)(StepResult&)>{
-           [](StepResult& result) { result.one.type = DataType::kBFloat16; },
-           [](StepResult& result) { result.one.threads = 2; },
-           [](StepResult& result) { result.one.batch = 8; },
-           [](StepResult& result) {
-             for (StepRow& row : result.rows) row.newest = false;
-           }}) {
-    StepReport other = ExampleReport();
-    change(other.results[0]);
-    EXPECT_FALSE(BarsOf(other)[2].value.has_value());
-  }
-}
-
-TEST(LayersOfTest, AddsUpWhatIsAlikeAndFindsWhatBounds) {
-  const Network network = *CreateNetwork("vit:depth=3");
-  const StepCase one = {.spec = "vit", .batch = 2};
-  const std::vector<double> seconds(network.operations().size(), 1e-3);
-  const std::vector<LayerRow> rows =
-      LayersOf(network, one, seconds, seconds, /*peak=*/1e9, /*copy=*/1e12);
-  int count = 0;
-  int64_t flops = 0;
-  for (const LayerRow& row : rows) {
-    count += row.count;
-    flops += row.flops;
-    EXPECT_THAT(row.forward_seconds, DoubleNear(1e-3 * row.count, 1e-9));
-    // Bytes cost next to nothing here.
-    EXPECT_EQ(row.memory_bound, row.flops == 0) << row.what;
-  }
-  EXPECT_EQ(count, static_cast<int>(network.operations().size()));
-  EXPECT_EQ(flops, StepFlops(network, 2));
-  EXPECT_LT(rows.size(), network.operations().size() / 2);
-  EXPECT_EQ(rows[0].count, 6);  // Layer norms, or additions.
-}
-
-TEST(StepDocumentTest, HoldsTheNumbersAndGrows) {
-  StepReport report = ExampleReport();
-  const report::Document document = StepDocument(report);
-  const std::string text = report::TerminalText(document);
-  EXPECT_THAT(
-      text,
-      AllOf(HasSubstr("\nresnet34, batch 16, 3x112x112, 1 thread, float32\n"),
-            HasSubstr("\nours                              1000     "
-                      "1000..2000     16.0   80%    200                  -\n"),
-            HasSubstr("1.20 (1.20..1.25)\n"),
-            HasSubstr("not available: lenet: compile nchw: no compiler"),
-            HasSubstr("at least 1.1 times as fast as PyTorch")));
-  ExpectNarrow(text);
-  EXPECT_THAT(text, testing::StartsWith(report::TerminalText(
-                        StepDocument(report, /*finished=*/false))));
-  const report::Value& result = document.data["results"][0];
-  EXPECT_EQ(result["model"], "resnet34");
-  EXPECT_EQ(result["subjects"][2]["ratio"]["median"], 1.2);
-  EXPECT_TRUE(result["subjects"][3]["memory_bytes"].is_null());
-  EXPECT_EQ(document.bars[2].Outcome(), "1.20: met");
-}
-
 // The command.
 
 constexpr char kTiny[] =
@@ -337,16 +217,22 @@ std::string OwnPeer(const std::string& tamper) {
 TEST(StepCommandTest, MeasuresOursByLayerInBothTypesAndThreads) {
   const std::string path = TestPath(".json");
   const CommandOutcome outcome = RunStep(absl::StrCat(
-      kTiny, " --models=lenet,vit:depth=1 --types=float32,bfloat16 --peers= ",
+      kTiny,
+      " --models=lenet,lenet_bn,vit:depth=1 --types=float32,bfloat16 --peers= ",
       "--threads=1,2 --layers --json=", path));
   ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("where ours goes"));
   const nlohmann::json json = ReadJson(path);
-  ASSERT_EQ(json["results"].size(), 8u);
+  ASSERT_EQ(json["results"].size(), 12u);
   for (const auto& result : json["results"]) {
     ASSERT_EQ(result["subjects"].size(), 1u);
     EXPECT_GT(result["subjects"][0]["images_per_second"], 0);
     EXPECT_GT(result["layers"][0]["backward_seconds"], 0) << result;
+    if (result["model"] == "lenet_bn") {
+      EXPECT_GT(result["batch_norm"]["share"], 0) << result;
+    } else {
+      EXPECT_TRUE(result["batch_norm"].is_null()) << result;
+    }
   }
 }
 

@@ -1,0 +1,44 @@
+// The bars of the command `step`: which cases have one, the formulas behind
+// what is compared with it, and the words that explain it.
+#ifndef LOCKSTEP_BENCHMARKS_STEP_BARS_H_
+#define LOCKSTEP_BENCHMARKS_STEP_BARS_H_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/vector_unit.h"
+#include "benchmarks/step/report.h"
+#include "report/document.h"
+
+namespace lockstep::benchmarks {
+
+// All batch norms of one step, each with the addition and the ReLU that are
+// part of it.
+struct BatchNormTimes {
+  double forward_seconds = 0, backward_seconds = 0;
+  // The time in which a copy moves the bytes that must move (WorkOf), over the
+  // time taken: bytes / StepResult::copy / seconds.
+  double forward_share = 0, backward_share = 0;
+  double share = 0;  // Of both directions together.
+};
+
+// Returns no value if layers were not measured (--layers), or if the network
+// has no batch norm.
+std::optional<BatchNormTimes> BatchNormTimesOf(const StepResult& result);
+
+// Returns the project's bars, for one thread in float32: the step of each
+// network against the fastest of the newest PyTorch, batch norm against a copy,
+// and memory against PyTorch's least. A bar that was not measured has no value.
+std::vector<report::Bar> BarsOf(const StepReport& report);
+
+// Explains the bars, for --help and below the tables.
+report::Term BarsTerm();
+
+// Returns a sentence on the bar of a ResNet's step for a processor with these
+// vector instructions.
+std::string VectorUnitRemark(VectorUnit unit);
+
+}  // namespace lockstep::benchmarks
+
+#endif  // LOCKSTEP_BENCHMARKS_STEP_BARS_H_
