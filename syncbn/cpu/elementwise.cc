@@ -21,11 +21,15 @@
 namespace lockstep {
 namespace {
 
+// Values that loops go over at once: a cache line of float32.
+constexpr int64_t kWidth = 16;
+static_assert(kWidth == kChannelBlock);
+
 // An operation:
 //
 //   struct Operation {
 //     static constexpr int kInputs, kParameters, kOutputs;
-//     // T: what is computed in, or Lanes of it.
+//     // T: what is computed in, or a vector of it.
 //     template <typename T>
 //     static void Apply(const T* inputs, const T* parameters, T* outputs);
 //   };
@@ -48,18 +52,18 @@ struct ElementwiseArgs {
   std::array<const ComputeType<E>*, Operation::kParameters> parameters;
   std::array<E*, Operation::kOutputs> outputs;
 
-  // Whether to write past the caches, whole lanes at a time: outputs that are
+  // Whether to write past the caches, a cache line at a time: outputs that are
   // larger than a core's own caches, so that they would be gone before they are
   // needed, and that are none of the inputs.
   bool Streams() const {
     constexpr int64_t kLargeBytes = int64_t{4} << 20;
-    if (!std::is_same_v<E, float> || !kCanStream || plan.run % kLanes != 0 ||
+    if (!std::is_same_v<E, float> || !kCanStream || plan.run % kWidth != 0 ||
         plan.size * int64_t{sizeof(E)} < kLargeBytes) {
       return false;
     }
     for (const E* output : outputs) {
       const auto address = reinterpret_cast<uintptr_t>(output);
-      if (address % (kLanes * sizeof(float)) != 0) return false;
+      if (address % (kWidth * sizeof(float)) != 0) return false;
       for (const E* input : inputs) {
         if (input == output) return false;
       }
@@ -127,9 +131,9 @@ struct ElementwiseLoop {
       for (auto& input : inputs) input += at;
       for (auto& output : outputs) output += at;
       if (std::is_same_v<E, float> && streams) {
-        Loop<kind, true>(inputs, parameters, outputs, n);
+        Loop<Unit, kind, true>(inputs, parameters, outputs, n);
       } else {
-        Loop<kind, false>(inputs, parameters, outputs, n);
+        Loop<Unit, kind, false>(inputs, parameters, outputs, n);
       }
     } else {
       for (int64_t i = 0; i < n; i += kChunk) {
@@ -154,45 +158,53 @@ struct ElementwiseLoop {
       inputs[k] = in[k];
     }
     for (int k = 0; k < kOutputs; ++k) outputs[k] = out[k];
-    Loop<kind, false>(inputs, parameters, outputs, n);
+    Loop<Unit, kind, false>(inputs, parameters, outputs, n);
     for (int k = 0; k < kOutputs; ++k) {
       Unit::template Narrow<E>(out[k], args.outputs[k] + at, n);
     }
   }
 
-  template <RunKind kind, bool streams>
+  template <typename Unit, RunKind kind, bool streams>
   static LOCKSTEP_SYNCBN_INLINE void Loop(
       const std::array<const Compute*, kInputs>& inputs,
       const std::array<const Compute*, kParameters>& parameters,
       const std::array<Compute*, kOutputs>& outputs, int64_t n) {
-    using Values = Lanes<Compute>;
-    // The parameters of kColumn change along the run.
-    Values parameter[kParameters + 1];
+    using V = Vector<Unit, Compute>;
+    constexpr int64_t kSize = kVectorSize<Unit, Compute>;
+    constexpr int64_t kVectors = kWidth / kSize;
+    V constants[kParameters + 1][kVectors];
     for (int k = 0; k < kParameters; ++k) {
-      if constexpr (kind == RunKind::kPlane) {
-        std::array<Compute, kLanes> repeated;
-        repeated.fill(*parameters[k]);
-        parameter[k] = LanesAt(repeated.data());
-      } else if constexpr (kind == RunKind::kBlock) {
-        parameter[k] = LanesAt(parameters[k]);
+      LOCKSTEP_SYNCBN_UNROLL
+      for (int64_t v = 0; v < kVectors; ++v) {
+        const int64_t first = kind == RunKind::kBlock ? v * kSize : 0;
+        SetConstant<kind, kSize>(parameters[k] + first, constants[k][v]);
       }
     }
     int64_t j = 0;
-    for (; j + kLanes <= n; j += kLanes) {
-      Values in[kInputs];
-      Values out[kOutputs];
-      for (int k = 0; k < kInputs; ++k) in[k] = LanesAt(inputs[k] + j);
-      if constexpr (kind == RunKind::kColumn) {
-        for (int k = 0; k < kParameters; ++k) {
-          parameter[k] = LanesAt(parameters[k] + j);
+    for (; j + kWidth <= n; j += kWidth) {
+      LOCKSTEP_SYNCBN_UNROLL
+      for (int64_t v = 0; v < kVectors; ++v) {
+        const int64_t at = j + v * kSize;
+        V in[kInputs];
+        V parameter[kParameters + 1];
+        V out[kOutputs];
+        for (int k = 0; k < kInputs; ++k) {
+          in[k] = VectorAt<V>(inputs[k] + at).values;
         }
-      }
-      Operation::Apply(in, parameter, out);
-      for (int k = 0; k < kOutputs; ++k) {
-        if constexpr (streams && std::is_same_v<Compute, float>) {
-          Stream(out[k], outputs[k] + j);
-        } else {
-          LanesAt(outputs[k] + j) = out[k];
+        for (int k = 0; k < kParameters; ++k) {
+          if constexpr (kind == RunKind::kColumn) {
+            parameter[k] = VectorAt<V>(parameters[k] + at).values;
+          } else {
+            parameter[k] = constants[k][v];
+          }
+        }
+        Operation::Apply(in, parameter, out);
+        for (int k = 0; k < kOutputs; ++k) {
+          if constexpr (streams && std::is_same_v<Compute, float>) {
+            Unit::Stream(out[k], outputs[k] + at);
+          } else {
+            VectorAt<V>(outputs[k] + at).values = out[k];
+          }
         }
       }
     }
@@ -201,7 +213,20 @@ struct ElementwiseLoop {
     }
   }
 
-  // One element that fills no lanes.
+  // The parameters of a vector that do not change along the run.
+  template <RunKind kind, int64_t kSize, typename V>
+  static LOCKSTEP_SYNCBN_INLINE void SetConstant(const Compute* parameters,
+                                                 V& constant) {
+    if constexpr (kind == RunKind::kPlane) {
+      std::array<Compute, kSize> repeated;
+      repeated.fill(*parameters);
+      constant = VectorAt<V>(repeated.data()).values;
+    } else if constexpr (kind == RunKind::kBlock) {
+      constant = VectorAt<V>(parameters).values;
+    }
+  }
+
+  // Applies the operation to element j of a run.
   template <RunKind kind>
   static LOCKSTEP_SYNCBN_INLINE void ApplyTo(
       const std::array<const Compute*, kInputs>& inputs,

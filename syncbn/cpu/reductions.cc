@@ -56,6 +56,22 @@ void RunScan(Args& args, double* memory, VectorUnit unit) {
   RunOn<MergeSegmentsLoop<Reduction>>(unit, &args.plan, args.results);
 }
 
+// The W columns of a tile, in vectors of the unit.
+template <typename Unit, typename Compute, int64_t W>
+struct Columns {
+  using Values = Vector<Unit, Compute>;
+  static constexpr int64_t kSize = kVectorSize<Unit, Compute>;
+  static constexpr int64_t kCount = W / kSize;
+
+  LOCKSTEP_SYNCBN_INLINE std::array<Compute, W> ToArray() const {
+    std::array<Compute, W> array;
+    std::memcpy(array.data(), vectors, sizeof(array));
+    return array;
+  }
+
+  Values vectors[kCount] = {};
+};
+
 // Two passes over a tile.
 template <typename Compute, int64_t W>
 struct MomentsTile {
@@ -65,39 +81,30 @@ struct MomentsTile {
                                          const Compute* /*mean*/, double* mean,
                                          double* m2) {
     const int64_t rows = view->strips * view->rows;
-    Columns pivot[kGroups] = {};
+    Columns<Unit, Compute, W> pivot;
     for (int64_t i = 0; i < view->strips; ++i) {
       Sum(inputs[0] + i * view->strip_stride, *view, pivot);
     }
-    for (Columns& group : pivot) group /= static_cast<Compute>(rows);
-    Columns sum[kGroups] = {};
-    Columns squares[kGroups] = {};
+    for (auto& values : pivot.vectors) values /= static_cast<Compute>(rows);
+    Columns<Unit, Compute, W> sum;
+    Columns<Unit, Compute, W> squares;
     for (int64_t i = 0; i < view->strips; ++i) {
       SumDeviations(inputs[0] + i * view->strip_stride, *view, pivot, sum,
                     squares);
     }
-    Correct(Values(pivot).data(), Values(sum).data(), Values(squares).data(),
+    Correct(pivot.ToArray(), sum.ToArray(), squares.ToArray(),
             static_cast<double>(rows), mean, m2);
   }
 
  private:
-  using Columns = Lanes<Compute>;
-  static constexpr int64_t kGroups = W / kLanes;
+  using Array = std::array<Compute, W>;
 
-  static LOCKSTEP_SYNCBN_INLINE std::array<Compute, W> Values(
-      const Columns (&columns)[kGroups]) {
-    std::array<Compute, W> values;
-    std::memcpy(values.data(), columns, sizeof(values));
-    return values;
-  }
-
-  static LOCKSTEP_SYNCBN_INLINE void Correct(const Compute* pivot,
-                                             const Compute* sum,
-                                             const Compute* squares,
-                                             double rows, double* mean,
-                                             double* m2) {
+  static LOCKSTEP_SYNCBN_INLINE void Correct(const Array& pivot,
+                                             const Array& sum,
+                                             const Array& squares, double rows,
+                                             double* mean, double* m2) {
     LOCKSTEP_SYNCBN_SAME_OR_APART
-    for (int64_t j = 0; j < W; ++j) {
+    for (size_t j = 0; j < size_t{W}; ++j) {
       const double s = sum[j];
       const double correction = s / rows;
       mean[j] = pivot[j] + correction;
@@ -106,48 +113,63 @@ struct MomentsTile {
     }
   }
 
+  template <typename Unit>
   static LOCKSTEP_SYNCBN_INLINE void Sum(const Compute* x, const TileView& view,
-                                         Columns (&sum)[kGroups]) {
+                                         Columns<Unit, Compute, W>& sum) {
+    using C = Columns<Unit, Compute, W>;
+    using V = typename C::Values;
     const int64_t stride = view.stride;
     const int64_t ahead = view.ahead * int64_t{sizeof(Compute)};
     int64_t r = 0;
     for (; r + 4 <= view.rows; r += 4) {
       const Compute* const row = x + r * stride;
       for (int64_t i = 0; i < 4; ++i) Prefetch<W>(row + i * stride, ahead);
-      for (int64_t k = 0; k < kGroups; ++k) {
-        const Compute* const at = row + k * kLanes;
-        sum[k] += (LanesAt(at) + LanesAt(at + stride)) +
-                  (LanesAt(at + 2 * stride) + LanesAt(at + 3 * stride));
+      LOCKSTEP_SYNCBN_UNROLL
+      for (int64_t k = 0; k < C::kCount; ++k) {
+        const Compute* const at = row + k * C::kSize;
+        sum.vectors[k] +=
+            (VectorAt<V>(at).values + VectorAt<V>(at + stride).values) +
+            (VectorAt<V>(at + 2 * stride).values +
+             VectorAt<V>(at + 3 * stride).values);
       }
     }
     for (; r < view.rows; ++r) {
-      for (int64_t k = 0; k < kGroups; ++k) {
-        sum[k] += LanesAt(x + r * stride + k * kLanes);
+      LOCKSTEP_SYNCBN_UNROLL
+      for (int64_t k = 0; k < C::kCount; ++k) {
+        sum.vectors[k] += VectorAt<V>(x + r * stride + k * C::kSize).values;
       }
     }
   }
 
+  template <typename Unit>
   static LOCKSTEP_SYNCBN_INLINE void SumDeviations(
-      const Compute* x, const TileView& view, const Columns (&pivot)[kGroups],
-      Columns (&sum)[kGroups], Columns (&squares)[kGroups]) {
+      const Compute* x, const TileView& view,
+      const Columns<Unit, Compute, W>& pivot, Columns<Unit, Compute, W>& sum,
+      Columns<Unit, Compute, W>& squares) {
+    using C = Columns<Unit, Compute, W>;
+    using V = typename C::Values;
     const int64_t stride = view.stride;
     int64_t r = 0;
     for (; r + 4 <= view.rows; r += 4) {
-      for (int64_t k = 0; k < kGroups; ++k) {
-        const Compute* const at = x + r * stride + k * kLanes;
-        const Columns p = LanesAt(at) - pivot[k];
-        const Columns q = LanesAt(at + stride) - pivot[k];
-        const Columns s = LanesAt(at + 2 * stride) - pivot[k];
-        const Columns t = LanesAt(at + 3 * stride) - pivot[k];
-        sum[k] += (p + q) + (s + t);
-        squares[k] += (p * p + q * q) + (s * s + t * t);
+      LOCKSTEP_SYNCBN_UNROLL
+      for (int64_t k = 0; k < C::kCount; ++k) {
+        const Compute* const at = x + r * stride + k * C::kSize;
+        const V center = pivot.vectors[k];
+        const V p = VectorAt<V>(at).values - center;
+        const V q = VectorAt<V>(at + stride).values - center;
+        const V s = VectorAt<V>(at + 2 * stride).values - center;
+        const V t = VectorAt<V>(at + 3 * stride).values - center;
+        sum.vectors[k] += (p + q) + (s + t);
+        squares.vectors[k] += (p * p + q * q) + (s * s + t * t);
       }
     }
     for (; r < view.rows; ++r) {
-      for (int64_t k = 0; k < kGroups; ++k) {
-        const Columns p = LanesAt(x + r * stride + k * kLanes) - pivot[k];
-        sum[k] += p;
-        squares[k] += p * p;
+      LOCKSTEP_SYNCBN_UNROLL
+      for (int64_t k = 0; k < C::kCount; ++k) {
+        const V p = VectorAt<V>(x + r * stride + k * C::kSize).values -
+                    pivot.vectors[k];
+        sum.vectors[k] += p;
+        squares.vectors[k] += p * p;
       }
     }
   }
@@ -193,8 +215,8 @@ struct SumsTile {
                                          const TileView* view,
                                          const Compute* mean, double* sums,
                                          double* products) {
-    Columns sum[kGroups] = {};
-    Columns product[kGroups] = {};
+    Columns<Unit, Compute, W> sum;
+    Columns<Unit, Compute, W> product;
     for (int64_t i = 0; i < view->strips; ++i) {
       const Compute* strip[kInputs];
       for (int k = 0; k < kInputs; ++k) {
@@ -202,22 +224,23 @@ struct SumsTile {
       }
       AddStrip(strip, *view, mean, sum, product);
     }
-    for (int64_t j = 0; j < W; ++j) {
-      sums[j] = sum[j / kLanes][j % kLanes];
-      products[j] = product[j / kLanes][j % kLanes];
+    const std::array<Compute, W> of_g = sum.ToArray();
+    const std::array<Compute, W> of_gx = product.ToArray();
+    for (size_t j = 0; j < size_t{W}; ++j) {
+      sums[j] = of_g[j];
+      products[j] = of_gx[j];
     }
   }
 
  private:
-  using Columns = Lanes<Compute>;
-  static constexpr int64_t kGroups = W / kLanes;
   static constexpr int kInputs = relu ? 3 : 2;
 
-  static LOCKSTEP_SYNCBN_INLINE void AddStrip(const Compute* const* tile,
-                                              const TileView& view,
-                                              const Compute* mean,
-                                              Columns (&sum)[kGroups],
-                                              Columns (&product)[kGroups]) {
+  template <typename Unit>
+  static LOCKSTEP_SYNCBN_INLINE void AddStrip(
+      const Compute* const* tile, const TileView& view, const Compute* mean,
+      Columns<Unit, Compute, W>& sum, Columns<Unit, Compute, W>& product) {
+    using C = Columns<Unit, Compute, W>;
+    using V = typename C::Values;
     const int64_t stride = view.stride;
     const int64_t ahead = view.ahead * int64_t{sizeof(Compute)};
     int64_t r = 0;
@@ -227,35 +250,43 @@ struct SumsTile {
           Prefetch<W>(tile[i] + (r + k) * stride, ahead);
         }
       }
-      for (int64_t k = 0; k < kGroups; ++k) {
-        const int64_t at = r * stride + k * kLanes;
-        const Columns center = LanesAt(mean + k * kLanes);
-        Columns g[4];
-        Columns gx[4];
-        for (int64_t i = 0; i < 4; ++i) {
-          SetGradient(tile, at + i * stride, g[i]);
-          gx[i] = g[i] * (LanesAt(tile[0] + at + i * stride) - center);
-        }
-        sum[k] += (g[0] + g[1]) + (g[2] + g[3]);
-        product[k] += (gx[0] + gx[1]) + (gx[2] + gx[3]);
+      LOCKSTEP_SYNCBN_UNROLL
+      for (int64_t k = 0; k < C::kCount; ++k) {
+        const int64_t at = r * stride + k * C::kSize;
+        const V center = VectorAt<V>(mean + k * C::kSize).values;
+        V a, b, c, d;
+        SetGradient(tile, at, a);
+        SetGradient(tile, at + stride, b);
+        SetGradient(tile, at + 2 * stride, c);
+        SetGradient(tile, at + 3 * stride, d);
+        sum.vectors[k] += (a + b) + (c + d);
+        const Compute* const x = tile[0] + at;
+        product.vectors[k] +=
+            (a * (VectorAt<V>(x).values - center) +
+             b * (VectorAt<V>(x + stride).values - center)) +
+            (c * (VectorAt<V>(x + 2 * stride).values - center) +
+             d * (VectorAt<V>(x + 3 * stride).values - center));
       }
     }
     for (; r < view.rows; ++r) {
-      for (int64_t k = 0; k < kGroups; ++k) {
-        const int64_t at = r * stride + k * kLanes;
-        Columns g;
+      LOCKSTEP_SYNCBN_UNROLL
+      for (int64_t k = 0; k < C::kCount; ++k) {
+        const int64_t at = r * stride + k * C::kSize;
+        V g;
         SetGradient(tile, at, g);
-        sum[k] += g;
-        product[k] += g * (LanesAt(tile[0] + at) - LanesAt(mean + k * kLanes));
+        sum.vectors[k] += g;
+        product.vectors[k] += g * (VectorAt<V>(tile[0] + at).values -
+                                   VectorAt<V>(mean + k * C::kSize).values);
       }
     }
   }
 
+  template <typename V>
   static LOCKSTEP_SYNCBN_INLINE void SetGradient(const Compute* const* tile,
-                                                 int64_t at, Columns& g) {
-    g = LanesAt(tile[1] + at);
+                                                 int64_t at, V& g) {
+    g = VectorAt<V>(tile[1] + at).values;
     if constexpr (relu) {
-      const Columns y = LanesAt(tile[2] + at);
+      const V y = VectorAt<V>(tile[2] + at).values;
       ApplyReluGradient(y, g);
     }
   }

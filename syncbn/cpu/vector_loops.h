@@ -33,6 +33,13 @@
 #define LOCKSTEP_SYNCBN_SAME_OR_APART _Pragma("GCC ivdep")
 #endif
 
+// Unrolls a loop over a few vectors, so that they stay in registers.
+#if defined(__clang__)
+#define LOCKSTEP_SYNCBN_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define LOCKSTEP_SYNCBN_UNROLL _Pragma("GCC unroll 16")
+#endif
+
 namespace lockstep {
 
 // What activations of type E are computed in.
@@ -80,46 +87,38 @@ LOCKSTEP_SYNCBN_INLINE void Prefetch(const T* from, int64_t ahead) {
   }
 }
 
-// Sixteen values as one operand: as many vectors of the unit as that takes. A
-// compiler may leave a loop over so few values without vectors.
-inline constexpr int64_t kLanes = 16;
-
-template <typename T>
-struct LanesOf {
-  typedef T Type __attribute__((vector_size(kLanes * sizeof(T))));
-  typedef T InMemory __attribute__((vector_size(kLanes * sizeof(T)),
-                                    aligned(alignof(T)), may_alias));
+// A vector has as many values as a register of the unit. Loops name it, because
+// a compiler may leave a loop over a few values without vectors.
+template <typename T, int64_t bytes>
+struct VectorOf {
+  typedef T Type __attribute__((vector_size(bytes)));
 };
-template <typename T>
-using Lanes = typename LanesOf<T>::Type;
+template <typename Unit, typename T>
+using Vector = typename VectorOf<T, Unit::kVectorBytes>::Type;
+template <typename Unit, typename T>
+inline constexpr int64_t kVectorSize = Unit::kVectorBytes /
+                                       static_cast<int64_t>(sizeof(T));
 
-// The lanes in memory that begin at `values`.
-template <typename T>
-LOCKSTEP_SYNCBN_INLINE const typename LanesOf<T>::InMemory& LanesAt(
-    const T* values) {
-  return *reinterpret_cast<const typename LanesOf<T>::InMemory*>(values);
+// A vector in memory, at any address.
+template <typename V>
+struct __attribute__((packed, may_alias)) VectorInMemory {
+  V values;
+};
+template <typename V, typename T>
+LOCKSTEP_SYNCBN_INLINE const VectorInMemory<V>& VectorAt(const T* values) {
+  return *reinterpret_cast<const VectorInMemory<V>*>(values);
 }
-template <typename T>
-LOCKSTEP_SYNCBN_INLINE typename LanesOf<T>::InMemory& LanesAt(T* values) {
-  return *reinterpret_cast<typename LanesOf<T>::InMemory*>(values);
+template <typename V, typename T>
+LOCKSTEP_SYNCBN_INLINE VectorInMemory<V>& VectorAt(T* values) {
+  return *reinterpret_cast<VectorInMemory<V>*>(values);
 }
 
-// Whether Stream writes past the caches.
+// Whether units store past the caches.
 #if defined(__SSE2__)
 inline constexpr bool kCanStream = true;
 #else
 inline constexpr bool kCanStream = false;
 #endif
-
-// Stores past the caches. to: aligned to 64.
-LOCKSTEP_SYNCBN_INLINE void Stream(const Lanes<float>& from, float* to) {
-#if defined(__SSE2__)
-  const auto* const parts = reinterpret_cast<const __m128*>(&from);
-  for (int k = 0; k < 4; ++k) _mm_stream_ps(to + 4 * k, parts[k]);
-#else
-  LanesAt(to) = from;
-#endif
-}
 
 // Makes what was streamed visible before what is written next.
 LOCKSTEP_SYNCBN_INLINE void FinishStreaming() {
@@ -129,10 +128,13 @@ LOCKSTEP_SYNCBN_INLINE void FinishStreaming() {
 }
 
 // A unit runs a loop, which is a struct with a static function Run<Unit>, all
-// of whose code is inlined, and converts activations. All units give the same
-// bits: each lane is a column, whatever the width of a vector, and nothing is
-// fused where the library is compiled with -ffp-contract=off.
+// of whose code is inlined, converts activations, and stores floats past the
+// caches, at addresses that kVectorBytes divides. All units give the same bits:
+// each lane is a column, whatever the width of a vector, and nothing is fused
+// where the library is compiled with -ffp-contract=off.
 struct BaselineUnit {
+  static constexpr int64_t kVectorBytes = 16;
+
   template <typename Loop, typename... Args>
   LOCKSTEP_SYNCBN_CALL static void Run(Args... args) {
     Loop::template Run<BaselineUnit>(args...);
@@ -147,12 +149,22 @@ struct BaselineUnit {
                                             int64_t n) {
     NarrowEach(from, to, n);
   }
+  static LOCKSTEP_SYNCBN_INLINE void Stream(
+      const Vector<BaselineUnit, float>& from, float* to) {
+#if defined(__SSE2__)
+    _mm_stream_ps(to, from);
+#else
+    VectorAt<Vector<BaselineUnit, float>>(to).values = from;
+#endif
+  }
 };
 
 #if defined(__x86_64__)
 
 // F16C converts in one instruction, to the same bits as base/data_types.h.
 struct Avx2Unit {
+  static constexpr int64_t kVectorBytes = 32;
+
   template <typename Loop, typename... Args>
   LOCKSTEP_SYNCBN_CALL LOCKSTEP_SYNCBN_AVX2 static void Run(Args... args) {
     Loop::template Run<Avx2Unit>(args...);
@@ -174,6 +186,10 @@ struct Avx2Unit {
     } else {
       NarrowEach(from, to, n);
     }
+  }
+  LOCKSTEP_SYNCBN_AVX2 static void Stream(const Vector<Avx2Unit, float>& from,
+                                          float* to) {
+    _mm256_stream_ps(to, from);
   }
 
  private:
@@ -203,9 +219,15 @@ struct Avx2Unit {
 
 // Converts as Avx2Unit does.
 struct Avx512Unit : Avx2Unit {
+  static constexpr int64_t kVectorBytes = 64;
+
   template <typename Loop, typename... Args>
   LOCKSTEP_SYNCBN_CALL LOCKSTEP_SYNCBN_AVX512 static void Run(Args... args) {
     Loop::template Run<Avx512Unit>(args...);
+  }
+  LOCKSTEP_SYNCBN_AVX512 static void Stream(
+      const Vector<Avx512Unit, float>& from, float* to) {
+    _mm512_stream_ps(to, from);
   }
 };
 
@@ -258,7 +280,7 @@ void ForFlags(const Fn& fn, bool flag, Flags... flags) {
   }
 }
 
-// Makes value max(0, value), but NaN stays NaN. T: a number, or Lanes.
+// Makes value max(0, value), but NaN stays NaN. T: a number or a vector.
 template <typename T>
 LOCKSTEP_SYNCBN_INLINE void ApplyRelu(T& value) {
   value = value <= 0 ? T{} : value;
