@@ -107,7 +107,7 @@ GradientReducer::GradientReducer(Communicator& communicator,
     ++count;
     const int64_t bytes = (end - begin) * SizeOf(DataType::kFloat32);
     if (bytes >= bucket_bytes || index == 0) {
-      buckets_.push_back({all.subspan(begin, end - begin), count, count});
+      buckets_.push_back({all.subspan(begin, end - begin), count, count, {}});
       end = begin;
       count = 0;
     }
@@ -125,17 +125,27 @@ void GradientReducer::MarkReady(int index) {
 void GradientReducer::StartCompleteBuckets() {
   while (next_bucket_ < buckets_.size() &&
          buckets_[next_bucket_].missing == 0) {
+    Bucket& bucket = buckets_[next_bucket_];
     if (async_) {
-      async_->Start(
-          Collective::UniformAllReduce(buckets_[next_bucket_].gradients));
+      bucket.sum =
+          async_->Start(Collective::UniformAllReduce(bucket.gradients));
     }
     ++next_bucket_;
   }
 }
 
-absl::Status GradientReducer::Finish() {
+absl::Status GradientReducer::Finish(Summed summed) {
+  const absl::Status marks = CheckMarks();
+  bool summing = marks.ok();
+  for (const Bucket& bucket : buckets_) {
+    summing = summing && (!bucket.sum.has_value() || bucket.sum->Wait().ok());
+    if (!summing) break;
+    const int64_t begin =
+        bucket.gradients.data() - parameters_.gradients().data();
+    summed(begin, begin + std::ssize(bucket.gradients));
+  }
   absl::Status status = async_ ? async_->Wait() : absl::OkStatus();
-  if (status.ok()) status = CheckMarks();
+  status.Update(marks);
   BeginStep();
   return status;
 }
@@ -151,7 +161,10 @@ absl::Status GradientReducer::CheckMarks() const {
 }
 
 void GradientReducer::BeginStep() {
-  for (Bucket& bucket : buckets_) bucket.missing = bucket.parameters;
+  for (Bucket& bucket : buckets_) {
+    bucket.missing = bucket.parameters;
+    bucket.sum.reset();
+  }
   std::fill(marks_.begin(), marks_.end(), 0);
   next_bucket_ = 0;
 }
@@ -171,13 +184,18 @@ absl::StatusOr<StepResult> TrainStep(Model& model, GradientReducer& reducer,
                           shard, 1.0f / static_cast<float>(global_samples),
                           [&reducer](int index) { reducer.MarkReady(index); }));
   const Clock::time_point backward_end = Clock::now();
-  LOCKSTEP_RETURN_IF_ERROR(reducer.Finish());
-  const Clock::time_point summed = Clock::now();
-  SgdUpdate(model.parameters().values(), model.parameters().gradients(),
-            learning_rate);
-  result.times.compute =
-      absl::FromChrono((backward_end - start) + (Clock::now() - summed));
-  result.times.exposed_communication = absl::FromChrono(summed - backward_end);
+  Parameters& parameters = model.parameters();
+  Clock::duration update = {};
+  LOCKSTEP_RETURN_IF_ERROR(reducer.Finish([&](int64_t begin, int64_t end) {
+    const Clock::time_point summed = Clock::now();
+    SgdUpdate(parameters.values().subspan(begin, end - begin),
+              parameters.gradients().subspan(begin, end - begin),
+              learning_rate);
+    update += Clock::now() - summed;
+  }));
+  result.times.compute = absl::FromChrono(backward_end - start + update);
+  result.times.exposed_communication =
+      absl::FromChrono(Clock::now() - backward_end - update);
   return result;
 }
 

@@ -5,9 +5,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -93,10 +95,16 @@ class GradientReducer {
   // touched until Finish. index in [0, parameters.count()).
   void MarkReady(int index);
 
-  // Blocks until every bucket is summed, and begins the next step. Errors:
-  // kFailedPrecondition if some gradient was not marked exactly once; the
-  // communicator's. The gradients are then unspecified.
-  absl::Status Finish();
+  // Is told of gradients [begin, end) of Parameters::gradients once they are
+  // summed.
+  using Summed = absl::FunctionRef<void(int64_t begin, int64_t end)>;
+
+  // Blocks until every bucket is summed, and begins the next step. Calls
+  // `summed` for each bucket in the order of sending, while later ones are
+  // still on their way. Errors: kFailedPrecondition if some gradient was not
+  // marked exactly once, before any call; the communicator's, after those of
+  // the buckets that are summed. The other gradients are then unspecified.
+  absl::Status Finish(Summed summed = [](int64_t, int64_t) {});
 
   int bucket_count() const { return static_cast<int>(buckets_.size()); }
 
@@ -105,6 +113,7 @@ class GradientReducer {
     std::span<float> gradients;
     int parameters = 0;  // In this bucket.
     int missing = 0;     // Of them, not yet marked in this step.
+    std::optional<PendingCollective> sum = std::nullopt;  // Once started.
   };
 
   void StartCompleteBuckets();
@@ -136,8 +145,9 @@ struct StepResult {
 // (perhaps empty): every rank computes the gradient of
 // (1/global_samples) * sum of its losses; their sum is the gradient of the
 // global mean loss, also when the shards differ in size. Then every rank
-// applies value -= learning_rate * gradient to the same bits. Errors:
-// kInvalidArgument if global_samples < 1; the model's; the reducer's.
+// applies value -= learning_rate * gradient to the same bits, bucket by bucket
+// as they are summed. Errors: kInvalidArgument if global_samples < 1; the
+// model's; the reducer's, after which some values are of the next step.
 absl::StatusOr<StepResult> TrainStep(Model& model, GradientReducer& reducer,
                                      const Batch& shard, int64_t global_samples,
                                      float learning_rate);

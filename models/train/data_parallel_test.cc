@@ -322,6 +322,40 @@ TEST(GradientReducerTest, SumsTheFirstBucketWhileTheLastGradientIsComputed) {
   EXPECT_EQ(communicator.calls, 1);
 }
 
+// The second sum waits to be released.
+class HoldingCommunicator : public RecordingCommunicator {
+ public:
+  absl::Status Run(const Collective& collective) override {
+    if (calls == 1 && !second.WaitForNotificationWithTimeout(kDeadline)) {
+      return absl::DeadlineExceededError("was not released");
+    }
+    return RecordingCommunicator::Run(collective);
+  }
+
+  absl::Notification second;
+};
+
+TEST(GradientReducerTest, HandsOverABucketWhileTheNextIsOnItsWay) {
+  HoldingCommunicator communicator;
+  CountingModel model;
+  GradientReducer reducer(communicator, model.parameters(), 12);
+  for (const int index : {3, 2, 1, 0}) reducer.MarkReady(index);
+  std::vector<std::pair<int64_t, int64_t>> summed;
+  EXPECT_THAT(reducer.Finish([&](int64_t begin, int64_t end) {
+    summed.emplace_back(begin, end);
+    if (summed.size() == 1) communicator.second.Notify();
+  }),
+              IsOk());
+  EXPECT_THAT(summed, ElementsAre(std::pair(4, 11), std::pair(0, 4)));
+  // Nothing is handed over in a step that was not complete.
+  RecordingCommunicator other;
+  GradientReducer incomplete(other, model.parameters(), 12);
+  for (const int index : {3, 2}) incomplete.MarkReady(index);
+  EXPECT_THAT(incomplete.Finish([](int64_t, int64_t) { ADD_FAILURE(); }),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("marked ready 0")));
+}
+
 // Every call fails, as when a rank has died.
 class BrokenCommunicator : public RecordingCommunicator {
  public:
