@@ -78,7 +78,7 @@ struct PixelOrder {
   }
 };
 
-// Saved: weights, a matrix [in, out] for each place of the kernel. Scratch:
+// Saved: weights, a matrix [out, in] for each place of the kernel. Scratch:
 // their gradients, likewise; then x and y, or their gradients, in PixelOrder.
 class FewPixelsPlan : public OperationPlan {
  public:
@@ -99,10 +99,10 @@ class FewPixelsPlan : public OperationPlan {
     const int64_t k = op_.kernel;
     const int64_t place = in_ * out_;
     const onednn::Desc plain = weights({in_ * k * k, k * k, k, 1});
-    const onednn::Desc in_by_out = weights({1, out_, k * place, place});
-    weights_ = Reorder(context.engine, plain, in_by_out);
-    gradients_ = Reorder(context.engine, in_by_out, plain);
-    weights_bytes_ = AlignedBytes(in_by_out);
+    const onednn::Desc matrices = weights({in_, 1, k * place, place});
+    weights_ = Reorder(context.engine, plain, matrices);
+    gradients_ = Reorder(context.engine, matrices, plain);
+    weights_bytes_ = AlignedBytes(matrices);
     saved_bytes = weights_bytes_;
     chosen = "products of matrices";
     scratch_bytes = weights_bytes_ + x_.bytes() + y_.bytes();
@@ -126,7 +126,7 @@ class FewPixelsPlan : public OperationPlan {
                    weights);
       for (const Product& p : products_) {
         Multiply({'N', x + p.x * in_, in_},
-                 {'N', weights + p.place * in_ * out_, out_}, {p.rows, out_},
+                 {'T', weights + p.place * in_ * out_, in_}, {p.rows, out_},
                  in_, 1, space.y + p.y * out_);
       }
     }));
@@ -152,7 +152,7 @@ class FewPixelsPlan : public OperationPlan {
       const auto* const weights = static_cast<const float*>(buffers.saved);
       for (const Product& p : products_) {
         Multiply({'N', dy + p.y * out_, out_},
-                 {'T', weights + p.place * in_ * out_, out_}, {p.rows, in_},
+                 {'N', weights + p.place * in_ * out_, in_}, {p.rows, in_},
                  out_, 1, space.x + p.x * in_);
       }
     }));
@@ -198,8 +198,8 @@ class FewPixelsPlan : public OperationPlan {
       std::fill_n(gradients + place * in_ * out_, in_ * out_, 0.0f);
     }
     for (const Product& p : products_) {
-      Multiply({'T', x + p.x * in_, in_}, {'N', dy + p.y * out_, out_},
-               {in_, out_}, p.rows, p.first ? 0 : 1,
+      Multiply({'T', dy + p.y * out_, out_}, {'N', x + p.x * in_, in_},
+               {out_, in_}, p.rows, p.first ? 0 : 1,
                gradients + p.place * in_ * out_);
     }
     gradients_.Run(context_.stream, gradients,
