@@ -42,8 +42,8 @@ absl::Status CheckConvolutionAlgorithm(ConvolutionAlgorithm algorithm);
 Layout LayoutOf(const Network& network, DataType type,
                 ConvolutionAlgorithm algorithm);
 
-// What `algorithm` comes to for a network in float32 on this machine: kDirect
-// if no convolution would be Winograd's, else itself.
+// Returns kDirect if Winograd computes none of the network's convolutions in
+// float32 on this machine, else `algorithm`.
 ConvolutionAlgorithm ResolveConvolution(const Network& network,
                                         ConvolutionAlgorithm algorithm);
 

@@ -40,9 +40,9 @@ auto CatchBadAlloc(const Run& run) -> decltype(run()) {
   }
 }
 
-// What --convolution and --deterministic_across_machines ask for. Errors: one
-// line that names the flag, for an unknown name, Winograd that oneDNN lacks
-// here, and two flags that contradict each other.
+// Reads --convolution and --deterministic_across_machines. Errors: one line
+// that names the flag, for an unknown name, Winograd that oneDNN lacks here,
+// and two flags that contradict each other.
 absl::StatusOr<ConvolutionAlgorithm> ParseConvolution(absl::string_view text,
                                                       bool deterministic);
 
@@ -131,7 +131,7 @@ struct CheckpointInfo {
   std::string model;
   uint64_t seed = 0;
   int64_t epochs = 0;  // Finished; the next one is number `epochs`, from 0.
-  // What the run resolved its algorithm to (ResolveConvolution).
+  // By ResolveConvolution.
   ConvolutionAlgorithm convolution = ConvolutionAlgorithm::kDirect;
 
   friend bool operator==(const CheckpointInfo&,

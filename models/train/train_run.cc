@@ -284,7 +284,7 @@ absl::StatusOr<CheckpointInfo> LoadFirstWeights(const TrainRunOptions& options,
   return CheckpointInfo();
 }
 
-// What rank 0 resolves the run's algorithm to.
+// Returns rank 0's choice (ResolveConvolution).
 absl::StatusOr<ConvolutionAlgorithm> AgreeOnConvolution(
     Communicator& communicator, const TrainRunOptions& options,
     const Network& network) {
