@@ -111,7 +111,7 @@ struct MixedPass {
         running(Widen(tested.Running(1))),
         pass(tested.network(), parameters, running, batch, training,
              MaskOf(/*step=*/0), /*world_size=*/1, /*sum_over_ranks=*/nullptr,
-             std::is_same_v<T, float> && tested.is_winograd()) {}
+             std::is_same_v<T, float> ? tested.winograd_rule() : nullptr) {}
 
   static std::vector<T> Widen(const std::vector<float>& values) {
     return {values.begin(), values.end()};

@@ -57,7 +57,7 @@ struct ReferencePass {
               .samples = numbers},
              /*training=*/true, in.keep ? in.keep : MaskOf(in.step),
              /*world_size=*/1, /*sum_over_ranks=*/nullptr,
-             std::is_same_v<T, float> && in.tested.is_winograd()) {}
+             std::is_same_v<T, float> ? in.tested.winograd_rule() : nullptr) {}
 
   Samples Pick(const StepInput& in) const {
     const int64_t pixels = in.tested.network().input_shape().size();

@@ -174,6 +174,17 @@ std::unique_ptr<Model> TestedNetwork::CreateModel() const {
   return *CreateCpuReplica(network_, {.convolution = convolution_});
 }
 
+WinogradRule TestedNetwork::winograd_rule() const {
+  if (LayoutOf(network_, DataType::kFloat32, convolution_) !=
+      Layout::kNchw16c) {
+    return nullptr;
+  }
+  return [algorithm = convolution_](const ConvolutionOp& op, const Shape& x,
+                                    const Shape& y) {
+    return IsWinograd(algorithm, op, x, y);
+  };
+}
+
 std::vector<float> TestedNetwork::Parameters(uint32_t seed) const {
   return RandomParameters(network_, seed);
 }

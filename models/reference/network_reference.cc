@@ -136,7 +136,7 @@ struct Pass {
   KeepMask keep = nullptr;
   double more = 0;  // See BoundedSum::Finish; of parameters' gradients.
   SumOverRanks<T> sum_over_ranks = nullptr;
-  bool winograd = false;
+  WinogradRule winograd = nullptr;
   std::vector<int64_t> parameter_offsets = {}, buffer_offsets = {};
   // By value: forward, and while backward runs.
   std::vector<Plane<T>> values = {};
@@ -240,8 +240,7 @@ struct Pass {
   bool IfWinograd(const ConvolutionOp& op, const Call& call, const Shape& x,
                   F f) const {
     if constexpr (!kIsBounded<T>) {
-      if (winograd && op.kernel == 3 && op.stride == 1 && op.padding <= 1 &&
-          x.c % 16 == 0) {
+      if (winograd && winograd(op, x, OutShape(call))) {
         f(WinogradProducts<T>(op.padding, x.c, call.operation.output.c,
                               /*magnitudes=*/false));
         return true;
@@ -747,12 +746,12 @@ NetworkReference<T>::NetworkReference(const Network& network,
                                       const Batch& batch, bool training,
                                       KeepMask keep, int world_size,
                                       SumOverRanks<T> sum_over_ranks,
-                                      bool winograd)
+                                      WinogradRule winograd)
     : running(running_before.begin(), running_before.end()),
       state_(std::make_shared<State>(
           State{{network, parameters, batch, training, std::move(keep),
                  static_cast<double>(world_size), std::move(sum_over_ranks),
-                 winograd}})) {
+                 std::move(winograd)}})) {
   State& state = *state_;
   state.Place();
   const size_t count = network.operations().size();

@@ -34,6 +34,11 @@ KeepMask MasksOf(uint64_t seed, int64_t step);
 template <typename T>
 using SumOverRanks = std::function<void(std::span<T>)>;
 
+// Whether F(4x4, 3x3) (winograd.h) computes that convolution of a batch x to y,
+// to see how it rounds. It has kernels of 3x3 at stride 1.
+using WinogradRule = std::function<bool(const ConvolutionOp& op, const Shape& x,
+                                        const Shape& y)>;
+
 // An operation's use of a value: its input number `input`.
 struct Consumer {
   int operation = 0;
@@ -64,7 +69,7 @@ class NetworkReference {
                    std::span<const T> running, const Batch& batch,
                    bool training, KeepMask keep = nullptr, int world_size = 1,
                    SumOverRanks<T> sum_over_ranks = nullptr,
-                   bool winograd = false);
+                   WinogradRule winograd = nullptr);
 
   std::vector<T> outputs;  // [n, classes].
   std::vector<T> losses;   // By sample.
