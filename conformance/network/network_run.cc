@@ -205,7 +205,7 @@ Samples TestedNetwork::StepBatch(int step) const {
 const TestedNetwork& TestedResNet() {
   static const auto& tested =
       IsExhaustive()
-          ? *new TestedNetwork("resnet18_d2l", {1, 10, 10, 10}, {17, 49, 55})
+          ? *new TestedNetwork("resnet18_d2l", {1, 10, 10, 10}, {17, 89, 56})
           : *new TestedNetwork("resnet18_d2l:width=16", {1, 10, 10, 10},
                                {17, 49, 5});
   return tested;
