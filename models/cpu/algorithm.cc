@@ -5,7 +5,10 @@
 #include <variant>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/command_line.h"
 #include "base/data_types.h"
 #include "models/cpu/onednn.h"
 #include "models/networks/network.h"
@@ -65,6 +68,25 @@ absl::Status CheckConvolutionAlgorithm(ConvolutionAlgorithm algorithm) {
       "oneDNN ", DNNL_VERSION_MAJOR, ".", DNNL_VERSION_MINOR,
       " has no Winograd convolution here: versions before 3.2 have it, on "
       "processors with AVX-512"));
+}
+
+absl::StatusOr<ConvolutionAlgorithm> ConvolutionNamed(absl::string_view name) {
+  for (const ConvolutionAlgorithm algorithm : kConvolutionAlgorithms) {
+    if (name == Name(algorithm)) return algorithm;
+  }
+  return absl::InvalidArgumentError("must be auto, direct or winograd");
+}
+
+absl::StatusOr<ConvolutionAlgorithm> ParseConvolution(absl::string_view name) {
+  const auto algorithm = ConvolutionNamed(name);
+  if (!algorithm.ok()) {
+    return FlagError("convolution", name, algorithm.status().message());
+  }
+  const absl::Status available = CheckConvolutionAlgorithm(*algorithm);
+  if (!available.ok()) {
+    return FlagError("convolution", name, available.message());
+  }
+  return *algorithm;
 }
 
 Layout LayoutOf(const Network& network, DataType type,

@@ -4,6 +4,8 @@
 #define LOCKSTEP_MODELS_CPU_ALGORITHM_H_
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/data_types.h"
 #include "models/networks/network.h"
 #include "syncbn/batch_norm.h"
@@ -35,6 +37,14 @@ constexpr const char* Name(ConvolutionAlgorithm algorithm) {
 // kUnimplemented, naming what is missing, for kWinograd where oneDNN has no
 // Winograd: from version 3.2 on, and without AVX-512.
 absl::Status CheckConvolutionAlgorithm(ConvolutionAlgorithm algorithm);
+
+// The algorithm of that name. Error: kInvalidArgument, listing the names.
+absl::StatusOr<ConvolutionAlgorithm> ConvolutionNamed(absl::string_view name);
+
+// The algorithm of that name, for a flag --convolution. Errors:
+// kInvalidArgument, beginning with the flag and its value, for an unknown name
+// and for what CheckConvolutionAlgorithm refuses.
+absl::StatusOr<ConvolutionAlgorithm> ParseConvolution(absl::string_view name);
 
 // How the activations of `network` lie in memory: kNchw16c where Winograd,
 // which needs it, is there and computes one of its convolutions; else kNhwc.

@@ -77,13 +77,6 @@ constexpr char kSeed[] = "seed";
 constexpr char kEpochs[] = "epochs";
 constexpr char kConvolution[] = "convolution";  // Since there is a choice.
 
-absl::StatusOr<ConvolutionAlgorithm> ConvolutionNamed(absl::string_view name) {
-  for (const ConvolutionAlgorithm algorithm : kConvolutionAlgorithms) {
-    if (name == Name(algorithm)) return algorithm;
-  }
-  return absl::InvalidArgumentError("must be auto, direct or winograd");
-}
-
 absl::StatusOr<CheckpointInfo> InfoOf(const Safetensors& content,
                                       const std::string& path) {
   const auto& metadata = content.metadata;
@@ -393,16 +386,10 @@ absl::StatusOr<CheckpointInfo> LoadCheckpoint(const std::string& path,
 
 absl::StatusOr<ConvolutionAlgorithm> ParseConvolution(absl::string_view text,
                                                       bool deterministic) {
-  const auto algorithm = ConvolutionNamed(text);
-  if (!algorithm.ok()) {
-    return FlagError("convolution", text, algorithm.status().message());
-  }
-  const absl::Status available = CheckConvolutionAlgorithm(*algorithm);
-  if (!available.ok()) {
-    return FlagError("convolution", text, available.message());
-  }
-  if (!deterministic) return *algorithm;
-  if (*algorithm == ConvolutionAlgorithm::kWinograd) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const ConvolutionAlgorithm algorithm,
+                            ParseConvolution(text));
+  if (!deterministic) return algorithm;
+  if (algorithm == ConvolutionAlgorithm::kWinograd) {
     return FlagError("deterministic_across_machines", "true",
                      "contradicts --convolution=winograd, which not every "
                      "machine has");
