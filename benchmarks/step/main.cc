@@ -28,6 +28,7 @@
 #include "benchmarks/step/step.h"
 #include "benchmarks/step/torch_peer_py.h"
 #include "benchmarks/step/worker.h"
+#include "models/cpu/algorithm.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
 #include "report/document.h"
@@ -46,6 +47,12 @@ ABSL_FLAG(int64_t, num_classes, 10, "of images");
 ABSL_FLAG(std::string, threads, "1,2", "threads of a step");
 ABSL_FLAG(std::string, types, "float32,bfloat16",
           "of activations; PyTorch's bfloat16 is autocast");
+ABSL_FLAG(std::string, convolution, "auto",
+          "how ours convolves; each of a list is measured, and the bars and "
+          "--layers are of the first\n"
+          "auto      Winograd where it is faster, else direct\n"
+          "direct    never Winograd\n"
+          "winograd  wherever it can: train --help");
 ABSL_FLAG(std::string, peers, "eager,compile,system",
           "PyTorch of --python as it is, and by torch.compile, each with "
           "channels first (nchw) and last (nhwc); /usr/bin/python3's, as it "
@@ -87,7 +94,7 @@ is timed. Networks:
       .sections =
           {{"what is measured",
             "models batch image_size in_channels num_classes threads types "
-            "peers python= layers seed"},
+            "convolution peers python= layers seed"},
            {"how long", "rounds seconds timeout"},
            {"what becomes of it", kOutputFlags}},
       .ending = absl::StrCat("the table\n", report::TermsText(StepTerms()), R"(
@@ -109,9 +116,9 @@ absl::StatusOr<StepSettings> SettingsFromFlags() {
                            .seconds = absl::GetFlag(FLAGS_seconds),
                            .timeout = absl::GetFlag(FLAGS_timeout),
                            .seed = absl::GetFlag(FLAGS_seed)};
-  LOCKSTEP_RETURN_IF_ERROR(
-      ParseStepLists(absl::GetFlag(FLAGS_threads), absl::GetFlag(FLAGS_types),
-                     absl::GetFlag(FLAGS_peers), settings));
+  LOCKSTEP_RETURN_IF_ERROR(ParseStepLists(
+      absl::GetFlag(FLAGS_threads), absl::GetFlag(FLAGS_types),
+      absl::GetFlag(FLAGS_convolution), absl::GetFlag(FLAGS_peers), settings));
   LOCKSTEP_RETURN_IF_ERROR(CheckRange("--rounds", settings.rounds, 0, 100000));
   LOCKSTEP_RETURN_IF_ERROR(CheckSeconds("--seconds", settings.seconds));
   LOCKSTEP_RETURN_IF_ERROR(CheckSeconds("--timeout", settings.timeout));
@@ -123,11 +130,16 @@ struct Subject {
   std::string name;  // Until the program has said which PyTorch it is.
   bool newest = false;
   std::vector<std::string> pythons = {};  // None: this program.
+  ConvolutionAlgorithm convolution = ConvolutionAlgorithm::kAuto;  // Ours.
   std::string mode = "eager", layout = "nhwc";
 };
 
 std::vector<Subject> SubjectsOf(const StepSettings& settings) {
-  std::vector<Subject> subjects = {{.name = "ours"}};
+  std::vector<Subject> subjects;
+  for (const ConvolutionAlgorithm convolution : settings.convolutions) {
+    subjects.push_back(
+        {.name = OursName(convolution), .convolution = convolution});
+  }
   const std::vector<std::string> pythons =
       PythonsToTry(absl::GetFlag(FLAGS_python));
   const auto add = [&](const char* peer, bool wanted, bool newest,
@@ -171,7 +183,7 @@ class CaseRun {
           absl::StrCat(Name(result_.one), ": starting ", subject.name));
       const absl::Status status = Start(subject);
       if (status.ok()) continue;
-      if (absl::IsDataLoss(status) || processes_.empty()) return status;
+      if (absl::IsDataLoss(status) || subject.pythons.empty()) return status;
       AddMissing(subject.name, status);
     }
     LOCKSTEP_RETURN_IF_ERROR(Measure());
@@ -207,8 +219,11 @@ class CaseRun {
 
   absl::StatusOr<TorchProcess> StartProcess(const Subject& subject) {
     return subject.pythons.empty()
-               ? TorchProcess::StartProgram({OwnProgram(), "--worker"}, "ours",
-                                            Deadline())
+               ? TorchProcess::StartProgram(
+                     {OwnProgram(), "--worker",
+                      absl::StrCat("--convolution=",
+                                   Name(subject.convolution))},
+                     subject.name, Deadline())
                : TorchProcess::Start(subject.pythons, StepPeerTorch(),
                                      Deadline());
   }
@@ -244,6 +259,11 @@ class CaseRun {
     LOCKSTEP_ASSIGN_OR_RETURN(FirstStep first,
                               ReadFirstStep(network_, loss[0], folder_.path()));
     if (processes_.empty()) {
+      LOCKSTEP_ASSIGN_OR_RETURN(const std::string answer,
+                                process.Ask("chosen", Deadline()));
+      LOCKSTEP_ASSIGN_OR_RETURN(
+          chosen_, ParseChosen(answer, network_.operations().size()));
+      result_.layout = chosen_.layout;
       ours_ = std::move(first);
     } else {
       const absl::StatusOr<double> error =
@@ -285,7 +305,7 @@ class CaseRun {
         result_.rows[i].seconds.push_back(Median(*seconds));
         return absl::OkStatus();
       }
-      if (i == 0) return seconds.status();
+      if (i < result_.one.convolutions.size()) return seconds.status();
       AddMissing(result_.rows[i].subject, seconds.status());
       gone[i] = true;
       return absl::OkStatus();
@@ -333,8 +353,8 @@ class CaseRun {
     }
     result_.layer_peak = std::ranges::max(peaks);
     result_.copy = std::ranges::max(copies);
-    result_.layers = LayersOf(network_, one, forward, backward,
-                              *result_.layer_peak, *result_.copy);
+    result_.layers = LayersOf(network_, one, chosen_.operations, forward,
+                              backward, *result_.layer_peak, *result_.copy);
     return absl::OkStatus();
   }
 
@@ -342,7 +362,8 @@ class CaseRun {
   const Network network_;
   const TemporaryFolder folder_;
   StepResult result_;
-  FirstStep ours_;
+  FirstStep ours_;           // The first of ours computed it.
+  ChosenAlgorithms chosen_;  // By the first of ours.
   std::string newest_version_;
   std::vector<TorchProcess> processes_;  // Of result_.rows; ours first.
 };
@@ -387,7 +408,9 @@ absl::Status RunDriver(std::span<char* const> argv) {
 
 absl::Status Run(std::span<char* const> argv) {
   if (!absl::GetFlag(FLAGS_worker)) return RunDriver(argv);
-  ServeOurSteps();
+  LOCKSTEP_ASSIGN_OR_RETURN(const ConvolutionAlgorithm convolution,
+                            ParseConvolution(absl::GetFlag(FLAGS_convolution)));
+  ServeOurSteps(convolution);
   return absl::OkStatus();
 }
 

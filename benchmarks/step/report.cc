@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -123,6 +124,7 @@ std::string OperationText(const Network& network, int operation) {
 }  // namespace
 
 std::vector<LayerRow> LayersOf(const Network& network, const StepCase& one,
+                               std::span<const std::string> chosen,
                                std::span<const double> forward_seconds,
                                std::span<const double> backward_seconds,
                                double peak, double copy) {
@@ -130,10 +132,13 @@ std::vector<LayerRow> LayersOf(const Network& network, const StepCase& one,
   std::vector<double> memory_seconds;
   for (size_t i = 0; i < network.operations().size(); ++i) {
     const std::string what = OperationText(network, static_cast<int>(i));
-    const auto found = std::ranges::find(rows, what, &LayerRow::what);
+    const auto found = std::ranges::find_if(rows, [&](const LayerRow& row) {
+      return row.what == what && row.chosen == chosen[i];
+    });
     const auto at = static_cast<size_t>(found - rows.begin());
     if (found == rows.end()) {
       rows.push_back({.what = what,
+                      .chosen = chosen[i],
                       .batch_norm = std::holds_alternative<BatchNormOp>(
                           network.operations()[i].kind)});
       memory_seconds.push_back(0);
@@ -194,6 +199,7 @@ Value RowData(const StepRow& row) {
 
 Value LayerData(const LayerRow& row) {
   return {{"what", row.what},
+          {"chosen", row.chosen},
           {"count", row.count},
           {"forward_seconds", row.forward_seconds},
           {"backward_seconds", row.backward_seconds},
@@ -230,6 +236,7 @@ Value ResultData(const StepResult& result) {
           {"layer_peak_flops_per_second", result.layer_peak},
           {"copy_bytes_per_second", result.copy},
           {"gradient_tolerance", result.tolerance.gradient},
+          {"layout", report::TextOrNull(result.layout)},
           {"subjects", std::move(rows)},
           {"layers", std::move(layers)},
           {"batch_norm", BatchNormData(result)}};
@@ -299,11 +306,20 @@ report::Section SectionOf(const StepResult& result) {
   return section;
 }
 
+// The algorithm in a word, for a column of eight characters. Directions that
+// differ are separated by commas.
+std::string ChosenWord(const std::string& chosen) {
+  if (chosen.empty()) return "-";
+  if (absl::StrContains(chosen, ',')) return "mixed";
+  return chosen.substr(0, chosen.find(' '));
+}
+
 std::vector<Cell> LayerCells(const LayerRow& row, double peak) {
   const double seconds = row.forward_seconds + row.backward_seconds;
   return {
       row.what,
       absl::StrCat(row.count),
+      ChosenWord(row.chosen),
       Milliseconds(row.forward_seconds),
       Milliseconds(row.backward_seconds),
       row.flops > 0 && peak > 0
@@ -319,12 +335,14 @@ std::vector<Cell> LayerCells(const LayerRow& row, double peak) {
 report::Section LayerSectionOf(const StepResult& result) {
   const double peak = result.layer_peak.value_or(0);
   report::Section section = {
-      .title = absl::StrCat(Name(result.one), ": where ours goes"),
+      .title = absl::StrCat(Name(result.one), ": where ",
+                            OursName(result.one.convolutions[0]), " goes"),
       .table = {.columns = {{.title = "layers", .width = 41, .left = true},
                             {.title = "n", .width = 3},
-                            {.title = "fwd ms", .width = 8},
-                            {.title = "bwd ms", .width = 8},
-                            {.title = "peak", .width = 5},
+                            {.title = "chosen", .width = 8, .left = true},
+                            {.title = "fwd ms", .width = 7},
+                            {.title = "bwd ms", .width = 7},
+                            {.title = "peak", .width = 4},
                             {.title = "MiB", .width = 6},
                             {.title = "bound by", .width = 10, .left = true},
                             {.title = "bound", .width = 6}}}};
@@ -339,6 +357,10 @@ report::Section LayerSectionOf(const StepResult& result) {
       "%s GB/s.",
       Milliseconds(seconds), Milliseconds(bound),
       Significant(result.copy.value_or(0) / 1e9, 3)));
+  if (!result.layout.empty()) {
+    section.notes.push_back(
+        absl::StrCat("Activations lie in ", result.layout, "."));
+  }
   if (const std::optional<BatchNormTimes> times = BatchNormTimesOf(result)) {
     section.notes.push_back(absl::StrFormat(
         "Batch norm, with its addition and ReLU: %s ms forward, %s of the "
@@ -417,6 +439,11 @@ std::vector<report::Term> StepTerms() {
       {"over ours",
        "its time over ours in the same round: the median and its range; above "
        "1 ours is faster."},
+      {"chosen",
+       "the algorithm, of layers that have a choice: direct or Winograd "
+       "convolution, products of matrices, lanes of sixteen samples, or mixed: "
+       "not the same in all directions. Winograd multiplies less than the "
+       "operations that are counted, so may exceed 100%."},
       {"bound",
        "the time that the layers' operations take at the peak, or their bytes "
        "(each tensor once) at a copy's bandwidth, the longer of both, over the "

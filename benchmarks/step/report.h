@@ -38,9 +38,10 @@ struct StepRow {
   std::optional<Spread> ratio = {};  // Its seconds over ours, round by round.
 };
 
-// Operations of one kind and size, together.
+// Operations of one kind and size that are computed alike, together.
 struct LayerRow {
-  std::string what;  // "convolution 3x3 64 to 64, 28x28".
+  std::string what;         // "conv 3x3, 64, 28x28".
+  std::string chosen = {};  // The algorithm (CpuReplica::Algorithms).
   int count = 0;
   double forward_seconds = 0, backward_seconds = 0;
   // The least that is computed and moved: OperationWork.
@@ -59,8 +60,10 @@ struct StepResult {
   std::vector<double> peaks = {};  // Operations a second, by round.
   // With --layers, the most that was measured: operations and bytes a second.
   std::optional<double> layer_peak = {}, copy = {};
-  std::vector<StepRow> rows = {};     // Ours first.
-  std::vector<LayerRow> layers = {};  // By time, longest first.
+  // Ours first, once for each of `one`'s convolutions.
+  std::vector<StepRow> rows = {};
+  std::string layout = {};            // The first row's, of activations.
+  std::vector<LayerRow> layers = {};  // The first row's, longest time first.
 };
 
 struct StepReport {
@@ -80,8 +83,10 @@ void DeriveStep(StepResult& result);
 // The fastest of the newest PyTorch's, by its median; null if there is none.
 const StepRow* BestPeer(const StepResult& result);
 
-// forward_seconds, backward_seconds: by operation. peak and copy as above.
+// chosen, forward_seconds, backward_seconds: by operation. peak and copy as
+// above.
 std::vector<LayerRow> LayersOf(const Network& network, const StepCase& one,
+                               std::span<const std::string> chosen,
                                std::span<const double> forward_seconds,
                                std::span<const double> backward_seconds,
                                double peak, double copy);

@@ -3,9 +3,12 @@
 
 #include <cstdint>
 #include <iterator>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/vector_unit.h"
@@ -187,7 +190,8 @@ TEST(LayersOfTest, AddsUpWhatIsAlikeAndFindsWhatBounds) {
   const StepCase one = {.spec = "vit", .batch = 2};
   const std::vector<double> seconds(network.operations().size(), 1e-3);
   const std::vector<LayerRow> rows =
-      LayersOf(network, one, seconds, seconds, /*peak=*/1e9, /*copy=*/1e12);
+      LayersOf(network, one, std::vector<std::string>(seconds.size()), seconds,
+               seconds, /*peak=*/1e9, /*copy=*/1e12);
   int count = 0;
   int64_t flops = 0;
   for (const LayerRow& row : rows) {
@@ -201,6 +205,70 @@ TEST(LayersOfTest, AddsUpWhatIsAlikeAndFindsWhatBounds) {
   EXPECT_EQ(flops, StepFlops(network, 2));
   EXPECT_LT(rows.size(), network.operations().size() / 2);
   EXPECT_EQ(rows[0].count, 6);  // Layer norms, or additions.
+}
+
+// Layers of one kind and size that are computed in two ways are two rows, in
+// every form.
+TEST(LayersOfTest, SeparatesTheAlgorithms) {
+  const Network network = *CreateNetwork("resnet18_d2l");
+  const StepCase one = {.spec = "resnet18_d2l", .batch = 16};
+  const size_t count = network.operations().size();
+  std::vector<std::string> chosen(count);
+  int convolutions = 0;
+  for (size_t i = 0; i < count; ++i) {
+    if (!std::holds_alternative<ConvolutionOp>(network.operations()[i].kind)) {
+      continue;
+    }
+    constexpr const char* kAlgorithms[] = {"winograd", "products of matrices",
+                                           "winograd, direct", "direct"};
+    chosen[i] = kAlgorithms[convolutions++ % 4];
+  }
+  const std::vector<double> seconds(count, 1e-3);
+  StepReport report = ExampleReport();
+  report.results[0].layout = "nchw16c";
+  report.results[0].layers = LayersOf(network, one, chosen, seconds, seconds,
+                                      /*peak=*/1e13, /*copy=*/1e12);
+  std::map<std::string, int> counts;
+  std::set<std::pair<std::string, std::string>> seen;
+  for (const LayerRow& row : report.results[0].layers) {
+    EXPECT_TRUE(seen.emplace(row.what, row.chosen).second) << row.what;
+    counts[row.chosen] += row.count;
+  }
+  counts.erase("");
+  EXPECT_THAT(counts, testing::SizeIs(4));
+  EXPECT_EQ(counts["winograd"], (convolutions + 3) / 4);
+  const report::Document document = StepDocument(report);
+  const std::string text = report::TerminalText(document);
+  ExpectNarrow(text);
+  EXPECT_THAT(text, AllOf(HasSubstr(" n chosen "), HasSubstr(" winograd "),
+                          HasSubstr(" products "), HasSubstr(" mixed "),
+                          HasSubstr("Activations lie in nchw16c.")));
+  EXPECT_THAT(report::HtmlPage(document), HasSubstr("winograd"));
+  const nlohmann::json json = nlohmann::json::parse(report::JsonText(document));
+  const nlohmann::json& result = json["results"][0];
+  EXPECT_EQ(result["layout"], "nchw16c");
+  std::set<std::string> in_json;
+  for (const auto& layer : result["layers"]) {
+    in_json.insert(layer["chosen"].get<std::string>());
+  }
+  EXPECT_THAT(in_json,
+              testing::ElementsAre("", "direct", "products of matrices",
+                                   "winograd", "winograd, direct"));
+}
+
+// Layers' names fit the column of the terminal.
+TEST(LayersOfTest, NamesFitTheTerminal) {
+  for (const NetworkEntry& entry : ListedNetworks()) {
+    const Network network = *CreateNetwork(entry.name, entry.input);
+    const size_t count = network.operations().size();
+    const std::vector<double> seconds(count, 1e-3);
+    const std::vector<std::string> chosen(count);
+    for (const LayerRow& row :
+         LayersOf(network, {.spec = entry.name, .batch = 16}, chosen, seconds,
+                  seconds, /*peak=*/1e9, /*copy=*/1e9)) {
+      EXPECT_LE(row.what.size(), 41u) << row.what;
+    }
+  }
 }
 
 TEST(StepDocumentTest, HoldsTheNumbersAndGrows) {

@@ -20,17 +20,21 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/command_line.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/torch_process.h"
 #include "benchmarks/step/roofline.h"
+#include "models/cpu/algorithm.h"
 #include "models/io/safetensors.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
+#include "models/reference/winograd.h"
 #include "nlohmann/json.hpp"
 #include "report/document.h"
+#include "syncbn/batch_norm.h"
 
 namespace lockstep::benchmarks {
 
@@ -90,6 +94,12 @@ std::string Name(const StepCase& one) {
                       Name(one.type));
 }
 
+std::string OursName(ConvolutionAlgorithm convolution) {
+  return convolution == ConvolutionAlgorithm::kAuto
+             ? "ours"
+             : absl::StrCat("ours, ", Name(convolution));
+}
+
 absl::StatusOr<std::vector<StepCase>> CasesOf(const StepSettings& settings) {
   LOCKSTEP_RETURN_IF_ERROR(CheckRange("--batch", settings.batch, 0, kMaxBatch));
   LOCKSTEP_RETURN_IF_ERROR(
@@ -104,7 +114,9 @@ absl::StatusOr<std::vector<StepCase>> CasesOf(const StepSettings& settings) {
     if (!entry.ok()) {
       return Named(absl::StrCat("--models: ", spec), entry.status());
     }
-    StepCase one = {.spec = spec, .input = entry->benchmark_input()};
+    StepCase one = {.spec = spec,
+                    .input = entry->benchmark_input(),
+                    .convolutions = settings.convolutions};
     if (settings.channels > 0) one.input.channels = settings.channels;
     if (settings.image_size > 0) {
       one.input.height = one.input.width = settings.image_size;
@@ -133,6 +145,7 @@ absl::StatusOr<std::vector<StepCase>> CasesOf(const StepSettings& settings) {
 }
 
 absl::Status ParseStepLists(absl::string_view threads, absl::string_view types,
+                            absl::string_view convolutions,
                             absl::string_view peers, StepSettings& settings) {
   settings.threads.clear();
   for (const absl::string_view item : absl::StrSplit(threads, ',')) {
@@ -149,6 +162,14 @@ absl::Status ParseStepLists(absl::string_view threads, absl::string_view types,
       ParseNames<DataType>("--types", types,
                            {{"float32", DataType::kFloat32},
                             {"bfloat16", DataType::kBFloat16}}));
+  settings.convolutions.clear();
+  for (const absl::string_view item : absl::StrSplit(convolutions, ',')) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const ConvolutionAlgorithm algorithm,
+                              ParseConvolution(item));
+    if (std::ranges::count(settings.convolutions, algorithm) == 0) {
+      settings.convolutions.push_back(algorithm);
+    }
+  }
   settings.eager = settings.compile = settings.system = false;
   if (peers.empty()) return absl::OkStatus();
   LOCKSTEP_ASSIGN_OR_RETURN(
@@ -298,15 +319,23 @@ absl::Status ClearGradients(const Network& network, const std::string& folder) {
 }
 
 // Lines.
+namespace {
+
+// kFailedPrecondition with the reason, if the answer is "cannot".
+absl::Status CheckCan(absl::string_view answer) {
+  const std::pair<absl::string_view, absl::string_view> words =
+      absl::StrSplit(answer, absl::MaxSplits(' ', 1));
+  return words.first == "cannot" ? absl::FailedPreconditionError(words.second)
+                                 : absl::OkStatus();
+}
+
+}  // namespace
 
 absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view answer,
                                                  absl::string_view word,
                                                  size_t fewest) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckCan(answer));
   const std::vector<absl::string_view> words = absl::StrSplit(answer, ' ');
-  if (words[0] == "cannot") {
-    return absl::FailedPreconditionError(
-        answer.substr(std::min<size_t>(answer.size(), 7)));
-  }
   std::vector<double> numbers(words.size() - 1);
   bool right = words[0] == word && numbers.size() >= fewest;
   for (size_t i = 0; i < numbers.size(); ++i) {
@@ -315,6 +344,29 @@ absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view answer,
   }
   if (right) return numbers;
   return NotUnderstood(answer);
+}
+
+std::string ChosenText(const ChosenAlgorithms& chosen) {
+  std::string text = absl::StrCat("chosen ", chosen.layout);
+  for (const std::string& one : chosen.operations) {
+    absl::StrAppend(&text, ";", one);
+  }
+  return text;
+}
+
+absl::StatusOr<ChosenAlgorithms> ParseChosen(absl::string_view answer,
+                                             size_t operations) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckCan(answer));
+  absl::string_view text = answer;
+  if (!absl::ConsumePrefix(&text, "chosen ")) return NotUnderstood(answer);
+  std::vector<std::string> words = absl::StrSplit(text, ';');
+  if (words[0].empty() || words.size() != operations + 1) {
+    return NotUnderstood(answer);
+  }
+  ChosenAlgorithms chosen = {.layout = std::move(words[0])};
+  words.erase(words.begin());
+  chosen.operations = std::move(words);
+  return chosen;
 }
 
 void ServeStepLines(
@@ -350,6 +402,20 @@ bool HasEdge(const OperationKind& kind) {
         return false;
       },
       kind);
+}
+
+// Returns whether one of ours computes the operation by Winograd.
+bool UsesWinograd(const Network& network, const StepCase& one,
+                  const Network::Operation& operation) {
+  const auto* const op = std::get_if<ConvolutionOp>(&operation.kind);
+  if (op == nullptr) return false;
+  Shape x = network.ShapeOf(operation.inputs[0]), y = operation.output;
+  x.n = y.n = one.batch;
+  return std::ranges::any_of(
+      one.convolutions, [&](ConvolutionAlgorithm algorithm) {
+        return LayoutOf(network, one.type, algorithm) == Layout::kNchw16c &&
+               IsWinograd(algorithm, *op, x, y);
+      });
 }
 
 // By parameter: what its gradient's difference is a share of.
@@ -395,21 +461,28 @@ absl::StatusOr<FirstStep> ReadFirstStep(const Network& network, double loss,
 }
 
 StepTolerance ToleranceOf(const Network& network, const StepCase& one) {
-  int64_t longest = 1;
+  double longest = 1;
   int layers = 0, edges = 0;
   for (size_t i = 0; i < network.operations().size(); ++i) {
-    const Shape& out = network.operations()[i].output;
+    const Network::Operation& operation = network.operations()[i];
+    const Shape& out = operation.output;
     const int64_t flops = FlopsOf(network, static_cast<int>(i));
-    edges += HasEdge(network.operations()[i].kind) ? 1 : 0;
+    edges += HasEdge(operation.kind) ? 1 : 0;
     if (flops == 0) continue;
     ++layers;
-    longest =
-        std::max({longest, flops / 2 / out.size(), one.batch * out.h * out.w});
+    const int64_t products = flops / 2 / out.size();
+    const int64_t positions = one.batch * out.h * out.w;
+    longest = std::max({longest, static_cast<double>(products),
+                        static_cast<double>(positions)});
+    if (!UsesWinograd(network, one, operation)) continue;
+    // The terms are channels, or tiles of sixteen positions.
+    const double error = reference::WinogradError(
+        std::max({products / 9, out.c, positions / 16}));
+    longest = std::max(longest, error * error);
   }
   const bool single = one.type == DataType::kFloat32;
-  const double error =
-      4 * std::sqrt(2.0 * layers) *
-      (single ? 0x1p-24 * std::sqrt(static_cast<double>(longest)) : 0x1p-9);
+  const double error = 4 * std::sqrt(2.0 * layers) *
+                       (single ? 0x1p-24 * std::sqrt(longest) : 0x1p-9);
   // sqrt(2) is what two unrelated gradients of one norm differ by.
   const double flipped = std::sqrt(edges * error);
   return {.loss = error,

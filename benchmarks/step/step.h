@@ -11,8 +11,11 @@
 //   memory           a few steps                    memory BYTES
 //   time SECONDS     steps for so long, but one     timed SECONDS...
 //   layers           ours alone                     layers SECONDS...
+//   chosen           ours alone                     chosen LAYOUT;ALGORITHM...
 //
-// or with "cannot" and why. Ours ignores MODE and LAYOUT.
+// or with "cannot" and why. Ours ignores MODE and LAYOUT. Each operation
+// has an ALGORITHM, which may be empty or have spaces and commas
+// (CpuReplica::Algorithms).
 #ifndef LOCKSTEP_BENCHMARKS_STEP_STEP_H_
 #define LOCKSTEP_BENCHMARKS_STEP_STEP_H_
 
@@ -25,6 +28,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "benchmarks/step/roofline.h"
+#include "models/cpu/algorithm.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
 
@@ -36,6 +40,9 @@ struct StepCase {
   NetworkInput input = {};
   int threads = 1;
   DataType type = DataType::kFloat32;
+  // How ours convolves: it is measured once for each.
+  std::vector<ConvolutionAlgorithm> convolutions = {
+      ConvolutionAlgorithm::kAuto};
 };
 
 // "resnet34, batch 16, 3x112x112".
@@ -43,12 +50,17 @@ std::string NetworkName(const StepCase& one);
 // That, and "1 thread, float32".
 std::string Name(const StepCase& one);
 
+// "ours", "ours, direct", "ours, winograd".
+std::string OursName(ConvolutionAlgorithm convolution);
+
 struct StepSettings {
   std::string models;
   int64_t batch = 0, channels = 0, image_size = 0;  // 0: the network's own.
   int64_t classes = 10;
   std::vector<int> threads = {};
   std::vector<DataType> types = {};
+  std::vector<ConvolutionAlgorithm> convolutions = {
+      ConvolutionAlgorithm::kAuto};
   bool eager = true, compile = true, system = true;  // Peers.
   bool layers = false;
   int rounds = 0;
@@ -64,9 +76,10 @@ struct StepSettings {
 // with dropout, whose masks no peer has, and for sizes out of range.
 absl::StatusOr<std::vector<StepCase>> CasesOf(const StepSettings& settings);
 
-// --threads, --types and --peers. Errors: kInvalidArgument, beginning with the
-// flag.
+// --threads, --types, --convolution and --peers. Errors: kInvalidArgument,
+// beginning with the flag.
 absl::Status ParseStepLists(absl::string_view threads, absl::string_view types,
+                            absl::string_view convolutions,
                             absl::string_view peers, StepSettings& settings);
 
 // Whether it has dropout, whose masks are drawn by another generator elsewhere.
@@ -97,6 +110,17 @@ absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view answer,
                                                  absl::string_view word,
                                                  size_t fewest);
 
+// How our process computes a network.
+struct ChosenAlgorithms {
+  std::string layout = {};                   // Of activations.
+  std::vector<std::string> operations = {};  // CpuReplica::Algorithms.
+};
+// The answer to "chosen".
+std::string ChosenText(const ChosenAlgorithms& chosen);
+// Errors: as of ParseNumbers; kInternal unless there is one for each operation.
+absl::StatusOr<ChosenAlgorithms> ParseChosen(absl::string_view answer,
+                                             size_t operations);
+
 // A process's part: answers lines of standard input until it ends.
 // answer: of one line; its error becomes "cannot".
 void ServeStepLines(
@@ -119,8 +143,10 @@ absl::StatusOr<FirstStep> ReadFirstStep(const Network& network, double loss,
 //
 // Sums of K products err by about sqrt(K) units of rounding u, each of the
 // layers adds its own, and four deviations are allowed: e = 4 u sqrt(2 layers
-// K), with K the longest sum, over a filter or over the positions of a batch;
-// in bfloat16 sums are float32 and only results are rounded: e = 4 u sqrt(2
+// K), with K the longest sum, over a filter or over the positions of a batch. A
+// convolution that one of ours computes by Winograd errs as a sum of more
+// products would, the square of WinogradError (models/reference/winograd.h). In
+// bfloat16 sums are float32 and only results are rounded: e = 4 u sqrt(2
 // layers). Where a ReLU's or a maximum's input lies within e of its edge, it
 // may open in one and not in the other: a share e of all at each of the E
 // layers that have edges, which a norm sees as sqrt(E e). Where that is more

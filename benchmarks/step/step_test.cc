@@ -11,12 +11,17 @@
 #include "absl/strings/str_cat.h"
 #include "base/run_command.h"
 #include "base/status_matchers.h"
+#include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/testing.h"
 #include "benchmarks/step/roofline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/cpu/algorithm.h"
+#include "models/model.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
+#include "models/reference/bounded.h"
+#include "models/reference/winograd.h"
 #include "nlohmann/json.hpp"
 #include "report/write.h"
 
@@ -29,7 +34,7 @@ using ::testing::Not;
 
 TEST(CasesOfTest, TakesOptionsWithTheirNetworkAndEachThreadsAndTypes) {
   StepSettings settings = {.models = "vit:patch=4,depth=2,lenet,resnet34"};
-  ASSERT_THAT(ParseStepLists("1,2", "bfloat16", "", settings), IsOk());
+  ASSERT_THAT(ParseStepLists("1,2", "bfloat16", "auto", "", settings), IsOk());
   const absl::StatusOr<std::vector<StepCase>> cases = CasesOf(settings);
   ASSERT_THAT(cases, IsOk());
   std::vector<std::string> names;
@@ -46,7 +51,7 @@ TEST(CasesOfTest, TakesOptionsWithTheirNetworkAndEachThreadsAndTypes) {
 
 TEST(CasesOfTest, GivesResNet18BothBatchesUnlessOneIsNamed) {
   StepSettings settings = {.models = "resnet18_d2l,resnet18"};
-  ASSERT_THAT(ParseStepLists("1", "float32", "", settings), IsOk());
+  ASSERT_THAT(ParseStepLists("1", "float32", "auto", "", settings), IsOk());
   const auto batches = [&] {
     std::vector<std::string> names;
     const absl::StatusOr<std::vector<StepCase>> cases = CasesOf(settings);
@@ -60,6 +65,20 @@ TEST(CasesOfTest, GivesResNet18BothBatchesUnlessOneIsNamed) {
                                    "resnet18 16"));
   settings.batch = 8;
   EXPECT_THAT(batches(), testing::ElementsAre("resnet18_d2l 8", "resnet18 8"));
+}
+
+TEST(CasesOfTest, GivesEachCaseTheConvolutionsOnce) {
+  StepSettings settings = {.models = "lenet"};
+  ASSERT_THAT(
+      ParseStepLists("1", "float32", "direct,auto,direct", "", settings),
+      IsOk());
+  const absl::StatusOr<std::vector<StepCase>> cases = CasesOf(settings);
+  ASSERT_THAT(cases, IsOk());
+  EXPECT_THAT((*cases)[0].convolutions,
+              testing::ElementsAre(ConvolutionAlgorithm::kDirect,
+                                   ConvolutionAlgorithm::kAuto));
+  EXPECT_EQ(OursName(ConvolutionAlgorithm::kAuto), "ours");
+  EXPECT_EQ(OursName(ConvolutionAlgorithm::kDirect), "ours, direct");
 }
 
 // LeNet by hand: products of each layer forward, twice as many backward, but
@@ -185,6 +204,97 @@ TEST(CompareFirstStepsTest, AcceptsRoundingAndNamesWhatIsWrong) {
   }
 }
 
+// Numbers of mean 0, spread evenly.
+std::vector<double> RandomNumbers(int64_t count, uint64_t seed) {
+  const uint64_t key = UniformKey(seed, /*number=*/0);
+  std::vector<double> numbers;
+  for (int64_t i = 0; i < count; ++i) {
+    // Exact in float32.
+    numbers.push_back(static_cast<float>(Uniform(key, i)));
+  }
+  return numbers;
+}
+
+// A Winograd convolution of random images in T.
+template <typename T>
+std::vector<T> ConvolveByWinograd(int64_t channels) {
+  const Shape shape = {.n = 2, .c = channels, .h = 16, .w = 16};
+  const auto in_t = [](const std::vector<double>& x) {
+    return std::vector<T>(x.begin(), x.end());
+  };
+  reference::Plane<T> x(shape);
+  x.v = in_t(RandomNumbers(shape.size(), /*seed=*/1));
+  const std::vector<T> weight = in_t(RandomNumbers(8 * channels * 9, 2));
+  return reference::WinogradProducts<T>(/*padding=*/1, channels, /*out=*/8,
+                                        /*magnitudes=*/false)
+      .Forward(x, weight, {}, {.n = 2, .c = 8, .h = 16, .w = 16})
+      .v;
+}
+
+// WinogradError takes a whole unit of the whole sum for each rounding. Most are
+// smaller, so that a sum errs by about a third of that.
+TEST(ToleranceOfTest, AllowsWhatWinogradErrsBy) {
+  for (const int64_t channels : {32, 128}) {
+    const std::vector<double> exact = ConvolveByWinograd<double>(channels);
+    const std::vector<float> single = ConvolveByWinograd<float>(channels);
+    double error = 0, size = 0;
+    for (size_t i = 0; i < exact.size(); ++i) {
+      error += std::pow(single[i] - exact[i], 2);
+      size += std::pow(exact[i], 2);
+    }
+    const double units = std::sqrt(error / size) / 0x1p-24;
+    EXPECT_LT(units, reference::WinogradError(channels));
+    EXPECT_GT(units, reference::WinogradError(channels) / 6);
+  }
+  // The limit, over direct convolution.
+  EXPECT_NEAR(reference::WinogradError(1 << 30) / std::sqrt(9.0 * (1 << 30)),
+              1.593, 1e-3);
+}
+
+TEST(ToleranceOfTest, GrowsIfOneOfOursUsesWinograd) {
+  const Network network = *CreateNetwork("resnet18_d2l");
+  StepCase one = {.spec = "resnet18_d2l",
+                  .batch = 16,
+                  .convolutions = {ConvolutionAlgorithm::kDirect}};
+  const StepTolerance direct = ToleranceOf(network, one);
+  one.convolutions.push_back(ConvolutionAlgorithm::kAuto);
+  const StepTolerance both = ToleranceOf(network, one);
+  if (CheckConvolutionAlgorithm(ConvolutionAlgorithm::kWinograd).ok()) {
+    EXPECT_GT(both.gradient, direct.gradient);
+    // The longest sums are those of weight gradients over 16 images of 28x28.
+    EXPECT_NEAR(
+        both.loss / direct.loss,
+        reference::WinogradError(16 * 7 * 7) / std::sqrt(16.0 * 28 * 28), 1e-9);
+  } else {
+    EXPECT_EQ(both.gradient, direct.gradient);
+  }
+  // In bfloat16 all is direct.
+  one.type = DataType::kBFloat16;
+  const double half = ToleranceOf(network, one).gradient;
+  one.convolutions = {ConvolutionAlgorithm::kDirect};
+  EXPECT_EQ(ToleranceOf(network, one).gradient, half);
+}
+
+TEST(ParseChosenTest, ReadsWhatChosenTextWrote) {
+  const ChosenAlgorithms chosen = {
+      .layout = "nchw16c",
+      .operations = {"winograd, direct", "", "products of matrices", ""}};
+  const std::string text = ChosenText(chosen);
+  EXPECT_EQ(text, "chosen nchw16c;winograd, direct;;products of matrices;");
+  const absl::StatusOr<ChosenAlgorithms> read = ParseChosen(text, 4);
+  ASSERT_THAT(read, IsOk());
+  EXPECT_EQ(read->layout, chosen.layout);
+  EXPECT_EQ(read->operations, chosen.operations);
+  EXPECT_THAT(ParseChosen("cannot because", 4),
+              StatusIs(absl::StatusCode::kFailedPrecondition, "because"));
+  for (const std::string& answer :
+       {text + ";", std::string("chosen nhwc"), std::string("chosen ;;;;"),
+        std::string("layers 1"), std::string()}) {
+    EXPECT_THAT(ParseChosen(answer, 4),
+                StatusIs(absl::StatusCode::kInternal, HasSubstr("understood")));
+  }
+}
+
 TEST(ParseNumbersTest, TakesNumbersAndReasons) {
   EXPECT_THAT(ParseNumbers("timed 0.5 1e-3", "timed", 1),
               IsOkAndHolds(std::vector<double>{0.5, 1e-3}));
@@ -234,6 +344,46 @@ TEST(StepCommandTest, MeasuresOursByLayerInBothTypesAndThreads) {
       EXPECT_TRUE(result["batch_norm"].is_null()) << result;
     }
   }
+}
+
+// Direct convolutions come first, so the layers and the layout are theirs.
+TEST(StepCommandTest, MeasuresOursOnceForEachConvolution) {
+  const bool has_winograd =
+      CheckConvolutionAlgorithm(ConvolutionAlgorithm::kWinograd).ok();
+  const std::string path = TestPath(".json");
+  const auto run = [&](const std::string& flags) {
+    const CommandOutcome outcome = RunStep(absl::StrCat(
+        kTiny, " --models=resnet18_d2l --peers= --layers --json=", path, " ",
+        flags));
+    EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+    return ReadJson(path)["results"][0];
+  };
+  const auto has = [](const nlohmann::json& result, const char* chosen) {
+    for (const auto& layer : result["layers"]) {
+      if (layer["chosen"] == chosen) return true;
+    }
+    return false;
+  };
+  const std::string second = has_winograd ? "winograd" : "auto";
+  const nlohmann::json result = run("--convolution=direct," + second);
+  ASSERT_EQ(result["subjects"].size(), 2u);
+  EXPECT_EQ(result["subjects"][0]["subject"], "ours, direct");
+  EXPECT_EQ(result["subjects"][1]["subject"],
+            has_winograd ? "ours, winograd" : "ours");
+  EXPECT_EQ(result["subjects"][1]["seconds"].size(), 1u);
+  EXPECT_GT(result["subjects"][1]["ratio"]["median"], 0);
+  // Different algorithms, so not the same bits.
+  if (has_winograd) {
+    EXPECT_GT(result["subjects"][1]["gradient_error"], 0);
+  }
+  EXPECT_EQ(result["layout"], "nhwc");
+  EXPECT_TRUE(has(result, "direct"));
+  EXPECT_TRUE(has(result, ""));
+  EXPECT_FALSE(has(result, "winograd"));
+  if (!has_winograd) return;
+  const nlohmann::json winograd = run("--convolution=winograd");
+  EXPECT_EQ(winograd["layout"], "nchw16c");
+  EXPECT_TRUE(has(winograd, "winograd"));
 }
 
 TEST(StepCommandTest, TakesTurnsWithAPeerThatAgrees) {
@@ -310,7 +460,7 @@ TEST(StepCommandTest, AgreesWithPyTorchIfThereIsOne) {
 
 // Every wrong flag: exit status 2, one line, and the flag in it.
 TEST(StepCommandTest, NamesAFlagThatIsWrong) {
-  const std::vector<std::pair<std::string, std::string>> cases = {
+  std::vector<std::pair<std::string, std::string>> cases = {
       {"--models=alexnet", "--models: alexnet: no such model"},
       {"--models=lenet:width=3", "--models: lenet:width=3: "},
       {"--models=vit:dropout=0.1", "--models: vit:dropout=0.1: no peer"},
@@ -323,11 +473,18 @@ TEST(StepCommandTest, NamesAFlagThatIsWrong) {
       {"--threads=1,two", "--threads has 'two'"},
       {"--types=float16", "--types: 'float16'"},
       {"--peers=jax", "--peers: 'jax'"},
+      {"--convolution=auto,fft",
+       "--convolution=fft: must be auto, direct or winograd"},
+      {"--convolution=", "--convolution=: must be auto"},
       {"--rounds=-1", "--rounds"},
       {"--seconds=0", "--seconds: 0"},
       {"--timeout=nan", "--timeout: nan"},
       {"--json=/absent/folder/x.json", "--json: cannot write to /absent"},
       {"fast", "'fast'"}};
+  if (!CheckConvolutionAlgorithm(ConvolutionAlgorithm::kWinograd).ok()) {
+    cases.emplace_back("--convolution=auto,winograd",
+                       "--convolution=winograd: oneDNN ");
+  }
   for (const auto& [flags, expected] : cases) {
     ExpectUsageError(RunStep(flags), "step", flags, expected);
   }

@@ -25,6 +25,7 @@
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/step/roofline.h"
 #include "benchmarks/step/step.h"
+#include "models/cpu/algorithm.h"
 #include "models/cpu/cpu_model.h"
 #include "models/io/safetensors.h"
 #include "models/model.h"
@@ -55,17 +56,21 @@ absl::StatusOr<int64_t> Resident(const std::string& key) {
 
 // The network of a case, computing in that type.
 absl::StatusOr<std::unique_ptr<CpuReplica>> CreateStepModel(
-    const std::string& spec, const NetworkInput& input,
-    const std::string& type) {
+    const std::string& spec, const NetworkInput& input, const std::string& type,
+    ConvolutionAlgorithm convolution) {
   LOCKSTEP_ASSIGN_OR_RETURN(Network network, CreateNetwork(spec, input));
   return CreateCpuReplica(
       std::move(network),
       {.type = type == Name(DataType::kBFloat16) ? DataType::kBFloat16
-                                                 : DataType::kFloat32});
+                                                 : DataType::kFloat32,
+       .convolution = convolution});
 }
 
 class Worker {
  public:
+  explicit Worker(ConvolutionAlgorithm convolution)
+      : convolution_(convolution) {}
+
   absl::StatusOr<std::string> Answer(absl::string_view line) {
     const std::vector<std::string> words =
         absl::StrSplit(line, absl::MaxSplits(' ', 5));
@@ -77,6 +82,7 @@ class Worker {
     if (words[0] == "memory") return Memory();
     if (words[0] == "time" && words.size() == 2) return Time(words[1]);
     if (words[0] == "layers") return Layers();
+    if (words[0] == "chosen") return Chosen();
     return absl::InvalidArgumentError(absl::StrCat("no such line: ", line));
   }
 
@@ -105,7 +111,8 @@ class Worker {
     input.width = images.shape[2];
     input.channels = images.shape[3];
     LOCKSTEP_ASSIGN_OR_RETURN(
-        model_, CreateStepModel(file.metadata["spec"], input, type));
+        model_,
+        CreateStepModel(file.metadata["spec"], input, type, convolution_));
     return LoadTensors(file.tensors, path, model_->parameters(),
                        model_->buffers());
   }
@@ -204,6 +211,18 @@ class Worker {
     return answer;
   }
 
+  absl::StatusOr<std::string> Chosen() {
+    if (model_ == nullptr) {
+      return absl::FailedPreconditionError("nothing was loaded");
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        std::vector<std::string> operations,
+        model_->Algorithms(static_cast<int64_t>(labels_.size())));
+    return ChosenText({.layout = Name(model_->layout()),
+                       .operations = std::move(operations)});
+  }
+
+  const ConvolutionAlgorithm convolution_;
   int64_t before_ = 0;
   std::string folder_;
   std::vector<float> images_;
@@ -213,8 +232,8 @@ class Worker {
 
 }  // namespace
 
-void ServeOurSteps() {
-  Worker worker;
+void ServeOurSteps(ConvolutionAlgorithm convolution) {
+  Worker worker(convolution);
   ServeStepLines("ours",
                  [&](absl::string_view line) { return worker.Answer(line); });
 }

@@ -2,11 +2,13 @@
 #ifndef LOCKSTEP_BENCHMARKS_STEP_WORKER_H_
 #define LOCKSTEP_BENCHMARKS_STEP_WORKER_H_
 
+#include "models/cpu/algorithm.h"
+
 namespace lockstep::benchmarks {
 
-// Answers the lines of step.h with one Model after another, until standard
-// input ends.
-void ServeOurSteps();
+// Answers the lines of step.h with one Model after another, each of which
+// convolves so, until standard input ends.
+void ServeOurSteps(ConvolutionAlgorithm convolution);
 
 }  // namespace lockstep::benchmarks
 
