@@ -419,6 +419,9 @@ absl::StatusOr<CudnnDescriptor> BuildPlan(const CudnnDevice& device,
 }
 
 absl::Status CheckGraph(const ConvolutionGraph& g) {
+  if (g.layout == Layout::kNchw16c) {
+    return absl::UnimplementedError("no layout of cuDNN's");
+  }
   const char* const wrong =
       g.n < 1 || g.c < 1 || g.h < 1 || g.w < 1 || g.out_channels < 1
           ? "an empty tensor"

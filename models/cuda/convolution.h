@@ -111,8 +111,9 @@ class ConvolutionPlan {
  public:
   // Takes milliseconds, for engines that are compiled then more: keep the plan.
   // Does not use the card. Errors, beginning with Describe(graph):
-  // kInvalidArgument for a graph that makes no sense, kUnimplemented if cuDNN
-  // has no plan, with how many it tried and what it said last.
+  // kInvalidArgument for a graph that makes no sense, kUnimplemented for
+  // kNchw16c, and if cuDNN has no plan, with how many it tried and what it said
+  // last.
   static absl::StatusOr<ConvolutionPlan> Create(const CudnnDevice& device,
                                                 const ConvolutionGraph& graph);
 

@@ -265,6 +265,11 @@ TEST(ConvolutionPlanTest, RejectsGraphsAndCardsThatMakeNoSense) {
         ConvolutionPlan::Create(*card, graph),
         StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("g: ")));
   }
+  ConvolutionGraph blocked = right;
+  blocked.c = blocked.out_channels = 16;
+  blocked.layout = Layout::kNchw16c;
+  EXPECT_THAT(ConvolutionPlan::Create(*card, blocked),
+              StatusIs(absl::StatusCode::kUnimplemented, StartsWith("g: ")));
 }
 
 TEST(CudnnDeviceTest, DescribesItself) {
