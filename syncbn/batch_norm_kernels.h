@@ -9,6 +9,7 @@
 #include <memory>
 #include <type_traits>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/data_types.h"
@@ -135,8 +136,9 @@ struct MergeOptions {
 // Each states the activations' bytes it must move: B = size() * SizeOf(type).
 class BatchNormKernels {
  public:
-  // Of them kernels use neither `training` nor `running`: those are
-  // SyncBatchNorm's to read. `saved` is a record of mean and inverse deviation.
+  // Kernels do not use `training`, and `running` in ForwardLocal alone: these
+  // are SyncBatchNorm's to read. `saved` is a record of mean and inverse
+  // deviation.
   using NormalizeCall = BatchNorm::Forwards;
   struct BackwardCall : BatchNorm::Backwards {
     Buffer sums;  // [2, c] of the statistics type.
@@ -196,6 +198,19 @@ class BatchNormKernels {
   // statistics were constants, dx = weight * inverse deviation * g.
   // dresidual = g, if not empty. Moves 3 B, B for y and B for dresidual.
   virtual absl::Status BackwardInput(const BackwardCall& call) = 0;
+
+  // A layer's passes where no other rank has a part in them. The defaults make
+  // the calls that are named here; an override gives the same bits.
+  //
+  // ComputeMoments of x to `record`; Merge of that record alone to call.saved
+  // and call.running; Normalize, if there are samples.
+  virtual absl::Status ForwardLocal(const NormalizeCall& call,
+                                    const MergeOptions& options,
+                                    std::byte* record);
+  // BackwardReduce; gradients_ready(), unless that failed; BackwardInput, if
+  // there are samples.
+  virtual absl::Status BackwardLocal(const BackwardCall& call,
+                                     absl::FunctionRef<void()> gradients_ready);
 };
 
 // What all implementations of BatchNorm share (check_batch_norm.cc).

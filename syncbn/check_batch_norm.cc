@@ -1,6 +1,7 @@
-// What all implementations of BatchNorm share: options, whether the memory of a
-// call fits its shape and its layer, and what a batch does to the running
-// statistics.
+// The parts that all implementations of BatchNorm share: options, whether the
+// memory of a call fits its shape and its layer, and what a batch does to the
+// running statistics; and what all kernels share, the passes without other
+// ranks.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -9,6 +10,7 @@
 #include <optional>
 #include <span>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -273,6 +275,23 @@ absl::Status CheckBackwards(const BatchNormOptions& options,
   LOCKSTEP_RETURN_IF_ERROR(CheckBuffers(expected));
   LOCKSTEP_RETURN_IF_ERROR(CheckSaved(options, type, buffers.saved));
   return CheckOverlaps(buffers);
+}
+
+absl::Status BatchNormKernels::ForwardLocal(const NormalizeCall& call,
+                                            const MergeOptions& options,
+                                            std::byte* record) {
+  LOCKSTEP_RETURN_IF_ERROR(ComputeMoments(call.shape, call.x, record));
+  LOCKSTEP_RETURN_IF_ERROR(
+      Merge({RecordOf(call.shape.c, call.x.type), record,
+             /*ranks=*/1, options, call.running, call.saved.bytes()}));
+  return call.shape.n == 0 ? absl::OkStatus() : Normalize(call);
+}
+
+absl::Status BatchNormKernels::BackwardLocal(
+    const BackwardCall& call, absl::FunctionRef<void()> gradients_ready) {
+  LOCKSTEP_RETURN_IF_ERROR(BackwardReduce(call));
+  gradients_ready();
+  return call.shape.n == 0 ? absl::OkStatus() : BackwardInput(call);
 }
 
 absl::Status OneValueError() {

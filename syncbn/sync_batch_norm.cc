@@ -18,7 +18,7 @@ namespace lockstep {
 absl::StatusOr<std::unique_ptr<SyncBatchNorm>> SyncBatchNorm::Create(
     const BatchNormOptions& options, BatchNormKernels& kernels,
     Communicator& group) {
-  return Make(options, kernels, &group);
+  return Make(options, kernels, group.world_size() > 1 ? &group : nullptr);
 }
 
 absl::StatusOr<std::unique_ptr<SyncBatchNorm>> SyncBatchNorm::CreateLocal(
@@ -44,8 +44,10 @@ int64_t SyncBatchNorm::SavedBytes(DataType type) const {
 }
 
 absl::Status SyncBatchNorm::Forward(const Forwards& buffers) {
-  if (buffers.training || !options_.track_running_stats) {
+  if (IsShared(buffers.training)) {
     LOCKSTEP_RETURN_IF_ERROR(UseBatch(buffers));
+  } else if (buffers.training || !options_.track_running_stats) {
+    return ForwardLocal(buffers);
   } else {
     LOCKSTEP_RETURN_IF_ERROR(CheckForwards(options_, buffers));
     LOCKSTEP_RETURN_IF_ERROR(kernels_.UseRunning(
@@ -56,12 +58,23 @@ absl::Status SyncBatchNorm::Forward(const Forwards& buffers) {
   return kernels_.Normalize(buffers);
 }
 
+absl::Status SyncBatchNorm::ForwardLocal(const Forwards& buffers) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckForwards(options_, buffers));
+  const int64_t values = buffers.shape.values_per_channel();
+  if (values == 1 && options_.semantics.refuses_one_value) {
+    return OneValueError();
+  }
+  LOCKSTEP_RETURN_IF_ERROR(Reserve(SavedBytes(buffers.x.type)));
+  LOCKSTEP_RETURN_IF_ERROR(kernels_.ForwardLocal(
+      buffers, MergeOptionsFor(options_, buffers.running), scratch_.get()));
+  return CountBatch(options_, values, buffers.running);
+}
+
 absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers) {
-  const bool shared = IsShared(buffers.training);
   const StatisticsRecord record = RecordOf(options_.channels, buffers.x.type);
   const int64_t size = record.size_bytes();
-  const int ranks = shared ? group_->world_size() : 1;
-  const int64_t own = shared ? group_->rank() * size : 0;
+  const int ranks = group_->world_size();
+  const int64_t own = group_->rank() * size;
   const auto compute = [&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckForwards(options_, buffers));
     LOCKSTEP_RETURN_IF_ERROR(Reserve(ranks * size));
@@ -69,13 +82,9 @@ absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers) {
                                    scratch_.get() + own);
   };
   const absl::Status computed = compute();
-  if (!computed.ok()) return Refuse(shared, Operation::kAllGather, computed);
-  if (shared) {
-    const Buffer records(scratch_.get(), ranks * size, DataType::kUInt8);
-    LOCKSTEP_RETURN_IF_ERROR(
-        group_->AllGather(records.Part(own, size), records));
-  }
-  // Evaluation without running statistics has none to change.
+  if (!computed.ok()) return Refuse(Operation::kAllGather, computed);
+  const Buffer records(scratch_.get(), ranks * size, DataType::kUInt8);
+  LOCKSTEP_RETURN_IF_ERROR(group_->AllGather(records.Part(own, size), records));
   const RunningStatistics& running = buffers.running;
   LOCKSTEP_RETURN_IF_ERROR(kernels_.Merge({record, scratch_.get(), ranks,
                                            MergeOptionsFor(options_, running),
@@ -84,7 +93,7 @@ absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers) {
   // whether it is counted. Only ranks with fewer wait to learn what the others
   // have; where one value is refused, they are all of them.
   int64_t values = buffers.shape.values_per_channel();
-  if (values < 2 && ranks > 1) {
+  if (values < 2) {
     LOCKSTEP_RETURN_IF_ERROR(group_->Wait());
     LOCKSTEP_ASSIGN_OR_RETURN(values,
                               kernels_.ReadCount(buffers.saved.bytes()));
@@ -94,28 +103,31 @@ absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers) {
 
 absl::Status SyncBatchNorm::Backward(
     const Backwards& buffers, absl::FunctionRef<void()> gradients_ready) {
-  const bool shared = IsShared(buffers.training);
   BatchNormKernels::BackwardCall call = {buffers, /*sums=*/{}};
-  const auto reduce = [&]() -> absl::Status {
+  const auto prepare = [&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckBackwards(options_, buffers));
     const DataType type = StatisticsTypeOf(buffers.x.type);
     const int64_t count = 2 * options_.channels;
     LOCKSTEP_RETURN_IF_ERROR(Reserve(count * SizeOf(type)));
     call.sums = Buffer(scratch_.get(), count, type);
-    return kernels_.BackwardReduce(call);
+    return absl::OkStatus();
   };
-  const absl::Status reduced = reduce();
-  if (!reduced.ok()) return Refuse(shared, Operation::kAllReduce, reduced);
+  absl::Status status = prepare();
+  if (!IsShared(buffers.training)) {
+    return status.ok() ? kernels_.BackwardLocal(call, gradients_ready) : status;
+  }
+  if (status.ok()) status = kernels_.BackwardReduce(call);
+  if (!status.ok()) return Refuse(Operation::kAllReduce, status);
   gradients_ready();
-  if (shared) LOCKSTEP_RETURN_IF_ERROR(group_->AllReduce(call.sums));
+  LOCKSTEP_RETURN_IF_ERROR(group_->AllReduce(call.sums));
   if (buffers.shape.n == 0) return absl::OkStatus();
   return kernels_.BackwardInput(call);
 }
 
-absl::Status SyncBatchNorm::Refuse(bool shared, Operation operation,
+absl::Status SyncBatchNorm::Refuse(Operation operation,
                                    const absl::Status& cause) {
   // What becomes of the group, its next call says.
-  if (shared) group_->Run(Collective::Refused(operation, cause)).IgnoreError();
+  group_->Run(Collective::Refused(operation, cause)).IgnoreError();
   return cause;
 }
 

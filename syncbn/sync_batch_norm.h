@@ -27,8 +27,9 @@ namespace lockstep {
 // Messages in training, P ranks: forward one all-gather of every rank's count,
 // means and M2, 16 + 8c bytes (16 + 16c for float64; the arrays rounded up to
 // 16), merged in rank order;
-// backward one all-reduce of 2c sums. The same P, shapes and values give the
-// same bits, whichever backend moves the messages.
+// backward one all-reduce of 2c sums. A group of one rank sends nothing. The
+// same P, shapes and values give the same bits, whichever backend moves the
+// messages.
 //
 // Not thread safe: one thread at a time uses the layer and, during a call, its
 // group. Where another thread all-reduces gradients meanwhile, give the layer a
@@ -44,7 +45,7 @@ class SyncBatchNorm : public BatchNorm {
       const BatchNormOptions& options, BatchNormKernels& kernels,
       Communicator& group);
 
-  // Of this rank's batch alone, as over a group of one, without messages.
+  // Normalises with this rank's batch alone, without messages.
   static absl::StatusOr<std::unique_ptr<SyncBatchNorm>> CreateLocal(
       const BatchNormOptions& options, BatchNormKernels& kernels);
 
@@ -75,17 +76,18 @@ class SyncBatchNorm : public BatchNorm {
   absl::Status Reserve(int64_t bytes);
   // Whether statistics are those of all ranks, which wait for this one.
   bool IsShared(bool training) const { return training && group_ != nullptr; }
-  // Returns `cause`, an error, and if `shared` tells the other ranks in their
-  // `operation`.
-  absl::Status Refuse(bool shared, Operation operation,
-                      const absl::Status& cause);
+  // Tells the other ranks in their `operation` of `cause`, an error, and
+  // returns it.
+  absl::Status Refuse(Operation operation, const absl::Status& cause);
   // Checks the call and writes `saved` and the running statistics from the
-  // batch.
+  // batch of all ranks.
   absl::Status UseBatch(const Forwards& buffers);
+  // Checks the call and runs it with the statistics of this rank's batch.
+  absl::Status ForwardLocal(const Forwards& buffers);
 
   const BatchNormOptions options_;
   BatchNormKernels& kernels_;
-  Communicator* const group_;  // Null: this rank alone.
+  Communicator* const group_;  // Null: no other rank.
   // Records of all ranks forward, sums backward.
   std::shared_ptr<std::byte> scratch_;
   int64_t scratch_bytes_ = 0;

@@ -65,7 +65,7 @@ class NotingGroup : public FakeCommunicator {
   explicit NotingGroup(Log& log) : log_(log) {}
 
   int rank() const override { return 1; }
-  int world_size() const override { return 3; }
+  int world_size() const override { return ranks; }
   absl::Status Run(const Collective& call) override {
     const bool gather = call.operation == Operation::kAllGather;
     if (!call.refusal.ok()) {
@@ -84,6 +84,7 @@ class NotingGroup : public FakeCommunicator {
     return failure;
   }
 
+  int ranks = 3;
   absl::Status failure;
   absl::Status refusal;  // What the others were told last.
 
@@ -218,13 +219,18 @@ TEST_F(SyncBatchNormTest, SendsOneMessageEachWayInTrainingAlone) {
   expect(false, 2, {"moments", "merge 1", "normalize", "sums", "ready", "dx"});
 }
 
-TEST_F(SyncBatchNormTest, SendsNothingWithoutAGroup) {
-  local_ = true;
-  EXPECT_THAT(Forward(/*training=*/true), IsOk());
-  EXPECT_THAT(Backward(/*training=*/true), IsOk());
-  EXPECT_THAT(log_, ElementsAre("moments", "merge 1 tracked", "normalize",
-                                "sums and gradients", "ready", "dx"));
-  EXPECT_EQ(batches_, 5);
+TEST_F(SyncBatchNormTest, SendsNothingWithoutOtherRanks) {
+  group_.ranks = 1;
+  for (const bool local : {false, true}) {
+    local_ = local;
+    log_.clear();
+    batches_ = 4;
+    EXPECT_THAT(Forward(/*training=*/true), IsOk());
+    EXPECT_THAT(Backward(/*training=*/true), IsOk());
+    EXPECT_THAT(log_, ElementsAre("moments", "merge 1 tracked", "normalize",
+                                  "sums and gradients", "ready", "dx"));
+    EXPECT_EQ(batches_, 5);
+  }
 }
 
 TEST_F(SyncBatchNormTest, CountsBatchesThatHaveSamples) {

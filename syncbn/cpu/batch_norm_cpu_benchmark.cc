@@ -6,10 +6,10 @@
 // Each iteration runs both, one after the other, so that each finds the caches
 // as the other left them; the counters are the least over the iterations, since
 // whatever else the machine does only adds, in microseconds: `ours` and
-// `onednn` of the whole layer, the parts of ours, and `copy`, a copy of the
-// activations. `ratio` is ours / onednn. `forward_share` and `backward_share`
-// are the copy's time for the bytes that ours must move over our time: 1 would
-// be the speed of a copy. Exits with 1 if they do not agree.
+// `onednn` of the whole layer, `forward` and `backward` of ours, and `copy`, a
+// copy of the activations. `ratio` is ours / onednn. `forward_share` and
+// `backward_share` are the copy's time for the bytes that ours must move over
+// our time: 1 would be the speed of a copy. Exits with 1 if they do not agree.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -69,31 +69,20 @@ LayerTensors MakeLayer(const ActivationShape& shape) {
   return LayerTensors({.channels = shape.c}, shape, DataType::kFloat32, values);
 }
 
-// One step of SyncBatchNorm of one rank, without its calls of the group. own:
-// for the batch's record; sums: [2, c].
+// One step of SyncBatchNorm without other ranks. own: for the batch's record;
+// sums: [2, c].
 absl::Status RunOurs(CpuBatchNormKernels& kernels, LayerTensors& layer,
                      const LayerCall& how, const DeviceRecords& own,
                      const Buffer& sums, Times& times) {
   const BatchNorm::Forwards forward = layer.Forwards(how);
   const BatchNormKernels::BackwardCall backward = {layer.Backwards(how), sums};
   const auto start = Clock::now();
-  absl::Status status =
-      kernels.ComputeMoments(forward.shape, forward.x, own.data());
-  status.Update(kernels.Merge({own.layout(), own.data(), /*ranks=*/1,
-                               MergeOptionsFor(layer.options, forward.running),
-                               forward.running, forward.saved.bytes()}));
-  times.Note("moments", start);
-  const auto normalize = Clock::now();
-  status.Update(kernels.Normalize(forward));
-  times.Note("normalize", normalize);
+  absl::Status status = kernels.ForwardLocal(
+      forward, MergeOptionsFor(layer.options, forward.running), own.data());
   times.Note("forward", start);
-  const auto reduce = Clock::now();
-  status.Update(kernels.BackwardReduce(backward));
-  times.Note("reduce", reduce);
-  const auto input = Clock::now();
-  status.Update(kernels.BackwardInput(backward));
-  times.Note("input", input);
-  times.Note("backward", reduce);
+  const auto middle = Clock::now();
+  status.Update(kernels.BackwardLocal(backward, [] {}));
+  times.Note("backward", middle);
   times.Note("ours", start);
   return status;
 }

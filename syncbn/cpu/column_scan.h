@@ -25,11 +25,12 @@ struct ScanInputs {
 
 // A tile in memory: `strips` strips of `rows` rows, of which each starts
 // `stride` values after the one before. The tile that follows starts `ahead`
-// values further on.
+// values further on; if both are parts of planes, it has `next_rows` rows.
 struct TileView {
   int64_t stride;
   int64_t rows;
   int64_t ahead;
+  int64_t next_rows = 0;
   int64_t strips = 1;
   int64_t strip_stride = 0;
 };
@@ -92,9 +93,9 @@ class TileLoader {
 
   // Points `tile` at the tile of blocked channels whose first row is `begin`:
   // a part of a plane, or whole planes. `end` is the first row of the tile that
-  // follows, and the first one behind this one.
+  // follows, and the first one behind this one; `next_end` is the end of that.
   LOCKSTEP_SYNCBN_INLINE TileView LoadPlanes(int64_t begin, int64_t end,
-                                             Tile& tile) {
+                                             int64_t next_end, Tile& tile) {
     constexpr int64_t kWidth = kChannelBlock;
     const int64_t hw = inputs_.shape.hw;
     const int64_t stride = inputs_.shape.c * hw;  // From plane to plane.
@@ -104,11 +105,11 @@ class TileLoader {
     TileView view = {.stride = kWidth,
                      .rows = std::min(end - begin, hw),
                      .ahead = RowAt(next, end - next * hw) - at,
+                     .next_rows = std::min(next_end - end, hw),
                      .strips = std::max<int64_t>(1, (end - begin) / hw),
                      .strip_stride = stride};
     // Strips of whole groups of four rows are summed as if they were one.
-    if (std::is_same_v<E, Compute> &&
-        (view.strips == 1 || view.rows % 4 == 0)) {
+    if (std::is_same_v<E, Compute> && TilesLieInPlace(inputs_.shape)) {
       for (int k = 0; k < kInputs; ++k) tile[k] = Direct(inputs_.data[k] + at);
       return view;
     }
@@ -210,9 +211,11 @@ inline constexpr int64_t kColumnPadding = kNarrowColumns;
 //   struct Reduction {
 //     using Element = ...;
 //     static constexpr int kInputs = ...;
-//     // A loop for units: Run(inputs, view, mean, first, second) sets two
-//     // numbers for each of the W columns of a tile that lies as `view` says.
-//     // inputs: kInputs pointers; mean: of each column, or null.
+//     // A loop for units: Run(inputs, view, mean, first, second, written) sets
+//     // two numbers for each of the W columns of a tile that lies as `view`
+//     // says. inputs: kInputs pointers; mean: of each column, or null;
+//     written:
+//     // a tile that lies alike, or null.
 //     template <int64_t W>
 //     using Tile = ...;
 //     // What `count` values gave, and then `more` values.
@@ -230,6 +233,9 @@ struct ScanArgs {
   double* columns = nullptr;
   // [items, 2, period]: the result of each series' each segment.
   double* results = nullptr;
+  // An array of the inputs' shape that the tiles write, or null. It may be one
+  // of the inputs. For tiles of blocked channels that lie in place.
+  ComputeType<E>* written = nullptr;
 };
 
 template <typename Reduction>
@@ -280,7 +286,7 @@ struct ScanLoop {
     Compute plane_mean[kTileColumns];
     const Compute* mean = args.mean;
     if (IsBlocked(args.inputs.shape)) {
-      ScanPlanes(loader, plan, segment,
+      ScanPlanes(loader, args, segment,
                  mean == nullptr ? nullptr : mean + series * kChannelBlock,
                  first, second);
       return;
@@ -305,22 +311,29 @@ struct ScanLoop {
   // A segment of a block of channels.
   template <typename Loader>
   static LOCKSTEP_SYNCBN_INLINE void ScanPlanes(Loader& loader,
-                                                const ColumnPlan& plan,
+                                                const Args& args,
                                                 int64_t segment,
                                                 const Compute* mean,
                                                 double* first, double* second) {
+    const ColumnPlan& plan = args.plan;
     std::fill_n(first, kChannelBlock, 0.0);
     std::fill_n(second, kChannelBlock, 0.0);
     const int64_t last = plan.SegmentTile(segment + 1);
     const int64_t start = plan.SegmentBegin(segment);
     int64_t begin = start;
+    int64_t end = plan.TileBegin(plan.SegmentTile(segment) + 1);
     for (int64_t tile = plan.SegmentTile(segment); tile < last; ++tile) {
-      const int64_t end = plan.TileBegin(tile + 1);
+      const int64_t next_end = plan.TileBegin(tile + 2);
       typename Loader::Tile inputs;
-      const TileView view = loader.LoadPlanes(begin, end, inputs);
+      const TileView view = loader.LoadPlanes(begin, end, next_end, inputs);
+      Compute* written = args.written;
+      if constexpr (std::is_same_v<E, Compute>) {
+        if (written != nullptr) written += inputs[0] - args.inputs.data[0];
+      }
       ReduceTile<kChannelBlock, Loader>(inputs, view, mean, begin - start,
-                                        kChannelBlock, first, second);
+                                        kChannelBlock, first, second, written);
       begin = end;
+      end = next_end;
     }
   }
 
@@ -369,12 +382,12 @@ struct ScanLoop {
   static LOCKSTEP_SYNCBN_INLINE void ReduceTile(
       const typename Loader::Tile& tile, const TileView& view,
       const Compute* mean, int64_t before, int64_t width, double* first,
-      double* second) {
+      double* second, Compute* written = nullptr) {
     double tile_first[W];
     double tile_second[W];
     const Compute* const* const inputs = tile.data();
     Loader::Unit::template Run<typename Reduction::template Tile<W>>(
-        inputs, &view, mean, &tile_first[0], &tile_second[0]);
+        inputs, &view, mean, &tile_first[0], &tile_second[0], written);
     const int64_t rows = view.strips * view.rows;
     if (width == W) {
       MergeColumns<Reduction>(before, first, second, rows, tile_first,

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/vector_unit.h"
@@ -92,12 +93,35 @@ class CpuBatchNormKernels : public BatchNormKernels {
   //   b = sums[0] / count,  c = sums[1] / count * inverse deviation
   absl::Status BackwardInput(const BackwardCall& call) override;
 
-  // These two cannot fail.
+  // With blocks of channels both finish some blocks before they begin others.
+  // If a core's L2 cache holds one block of the whole batch, they read their
+  // inputs from memory once: forward moves B less than its operations do,
+  // backward 2 B less, and B for y. If the cache does not hold it, backward
+  // with ReLU keeps g in place of reading dy and y again: B less.
+  absl::Status ForwardLocal(const NormalizeCall& call,
+                            const MergeOptions& options,
+                            std::byte* record) override;
+  absl::Status BackwardLocal(
+      const BackwardCall& call,
+      absl::FunctionRef<void()> gradients_ready) override;
+
+  // Merge, ReadCount and UseRunning cannot fail.
   absl::Status Merge(const MergeCall& call) override;
   absl::StatusOr<int64_t> ReadCount(const std::byte* saved) override;
   absl::Status UseRunning(const RunningCall& call) override;
 
  private:
+  // The operations on some channels. The first range of a record starts it.
+  absl::Status ComputeMoments(const ActivationShape& shape, ConstBuffer x,
+                              std::byte* record, ChannelRange range);
+  static void Merge(const MergeCall& call, ChannelRange range);
+  absl::Status Normalize(const NormalizeCall& call, ChannelRange range);
+  // Writes g to `gradient`, if not empty. That takes ReLU, no conversion of
+  // types, and tiles that lie in place; `gradient` may be dy's memory.
+  absl::Status BackwardReduce(const BackwardCall& call, ChannelRange range,
+                              const Buffer& gradient);
+  absl::Status BackwardInput(const BackwardCall& call, ChannelRange range);
+
   const VectorUnit unit_;
   Scratch scratch_;
 };

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -226,17 +227,26 @@ INSTANTIATE_TEST_SUITE_P(Cpu, KernelsTest,
                          testing::ValuesIn(CasesOf(&kKernels, kTypes)),
                          CaseName);
 
+// RandomValues, made once: many tests need the same ones.
+const std::vector<double>& Random(int64_t count, uint32_t seed, double mean) {
+  static auto* const made =
+      new std::map<std::pair<int64_t, uint32_t>, std::vector<double>>();
+  std::vector<double>& values = (*made)[{count, seed}];
+  if (values.empty()) values = RandomValues(count, seed, mean);
+  return values;
+}
+
 // A layer's forward and backward pass, on tensors that are aligned to their
 // elements alone.
 struct Step : LayerTensors {
   // fused: with ReLU and residual.
   Step(const ActivationShape& shape, DataType type, bool fused = true,
-       const std::vector<double>& values = {})
+       const std::vector<double>& values = {}, bool affine = true)
       : LayerTensors(
-            {.channels = shape.c}, shape, type,
-            {.x = values.empty() ? RandomValues(shape.size(), 1, 0.25) : values,
-             .residual = RandomValues(shape.size(), 2),
-             .dy = RandomValues(shape.size(), 3),
+            {.channels = shape.c, .affine = affine}, shape, type,
+            {.x = values.empty() ? Random(shape.size(), 1, 0.25) : values,
+             .residual = Random(shape.size(), 2, 0),
+             .dy = Random(shape.size(), 3, 0),
              .weight = RandomValues(shape.c, 4, 1, 0.2),
              .bias = RandomValues(shape.c, 5)},
             /*offset=*/1, /*gradient_offset=*/1, /*channel_offset=*/1),
@@ -268,8 +278,8 @@ struct Step : LayerTensors {
   // Of all that is written.
   std::string Bytes() const {
     std::string bytes;
-    for (const DeviceTensor* t :
-         {&sums, &y, &dx, &dresidual, &dweight, &dbias}) {
+    for (const DeviceTensor* t : {&sums, &dy, &y, &dx, &dresidual, &dweight,
+                                  &dbias, &mean, &variance}) {
       bytes += t->Bytes();
     }
     for (const DeviceRecords* r : {&record, &saved}) {
@@ -330,6 +340,76 @@ TEST(CpuBatchNormKernelsTest, BitsDoNotDependOnThreadsOrInstructions) {
   }
 }
 
+// The passes of a rank alone, by one call each or by the operations in turn.
+enum class LocalPass { kWhole, kByOperations };
+// The gradient, if any, that backward writes over dy.
+enum class OverGradient { kNothing, kDx, kDresidual };
+
+void RunLocal(Step& step, CpuBatchNormKernels& kernels, LocalPass pass,
+              bool training, OverGradient over) {
+  const bool whole = pass == LocalPass::kWhole;
+  BatchNorm::Forwards forward = step.Forwards(step.call);
+  const MergeOptions options = MergeOptionsFor(step.options, forward.running);
+  std::byte* const record = step.record.data();
+  EXPECT_THAT(
+      whole ? kernels.ForwardLocal(forward, options, record)
+            : kernels.BatchNormKernels::ForwardLocal(forward, options, record),
+      IsOk());
+  if (!training) {
+    EXPECT_THAT(kernels.UseRunning({step.record.layout(), forward.running,
+                                    step.options.epsilon, step.saved.data()}),
+                IsOk());
+  }
+  BatchNormKernels::BackwardCall backward = {step.Backwards(step.call),
+                                             step.sums.buffer()};
+  backward.training = training;
+  if (over == OverGradient::kDx) backward.dx = step.dy.buffer();
+  if (over == OverGradient::kDresidual) backward.dresidual = step.dy.buffer();
+  int calls = 0;
+  std::string ready;
+  const auto note = [&] {
+    ++calls;
+    ready = step.dweight.Bytes() + step.dbias.Bytes();
+  };
+  EXPECT_THAT(whole ? kernels.BackwardLocal(backward, note)
+                    : kernels.BatchNormKernels::BackwardLocal(backward, note),
+              IsOk());
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(ready, step.dweight.Bytes() + step.dbias.Bytes());
+}
+
+// With threads, a range has a block of channels for each. A block of the one
+// shape with many values does not fit the cache, which keeps the gradient; one
+// shape has tiles that are copied.
+TEST(CpuBatchNormKernelsTest, LocalPassesHaveTheBitsOfTheirOperations) {
+  CpuBatchNormKernels kernels;
+  for (const auto& [n, hw] : std::vector<std::pair<int64_t, int64_t>>{
+           {0, 4}, {1, 2}, {5, 1}, {1, 49}, {40, 7}, {8, 784}}) {
+    const ActivationShape shape = {n, 80, hw, Layout::kNchw16c};
+    for (const DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
+      for (const int variant : {0, 1, 2, 3, 4}) {
+        const bool fused = variant > 0;
+        const bool affine = variant != 2;
+        const bool training = variant != 3;
+        const OverGradient over = variant == 1   ? OverGradient::kDx
+                                  : variant == 4 ? OverGradient::kDresidual
+                                                 : OverGradient::kNothing;
+        omp_set_num_threads(1);
+        Step want(shape, type, fused, {}, affine);
+        RunLocal(want, kernels, LocalPass::kByOperations, training, over);
+        for (const int threads : {1, 3}) {
+          omp_set_num_threads(threads);
+          Step step(shape, type, fused, {}, affine);
+          RunLocal(step, kernels, LocalPass::kWhole, training, over);
+          EXPECT_TRUE(step.Bytes() == want.Bytes())
+              << Describe(shape) << " " << Name(type) << " variant " << variant
+              << " on " << threads << " threads";
+        }
+      }
+    }
+  }
+}
+
 // The control: one value that differs in its last place is seen.
 TEST(CpuBatchNormKernelsTest, BitsDependOnTheValues) {
   CpuBatchNormKernels kernels;
@@ -343,8 +423,8 @@ TEST(CpuBatchNormKernelsTest, BitsDependOnTheValues) {
   EXPECT_NE(a.Bytes(), b.Bytes());
 }
 
-// Outputs of several MiB on cache lines are written past the caches; those of
-// Step are not, since they are not aligned.
+// Outputs of several MiB on cache lines are written past the caches, unless
+// channels are blocked; those of Step are not, since they are not aligned.
 TEST(CpuBatchNormKernelsTest, LargeAlignedOutputsHaveTheSameBits) {
   for (const VectorUnit unit : VectorUnits()) {
     CpuBatchNormKernels kernels(unit);

@@ -37,10 +37,12 @@ static_assert(kWidth == kChannelBlock);
 // Outputs may be inputs, but not one another.
 template <typename E, typename Operation>
 struct ElementwiseArgs {
-  // memory: [kParameters, plan.parameters()].
+  // memory: [kParameters, plan.parameters()]. offset: from the start of an
+  // array to run 0.
   explicit ElementwiseArgs(const RunPlan& plan,
-                           const ComputeType<E>* memory = nullptr)
-      : plan(plan) {
+                           const ComputeType<E>* memory = nullptr,
+                           int64_t offset = 0)
+      : plan(plan), offset(offset) {
     for (auto& parameter : parameters) {
       parameter = memory;
       memory += plan.parameters();
@@ -48,16 +50,19 @@ struct ElementwiseArgs {
   }
 
   RunPlan plan;
+  int64_t offset;
   std::array<const E*, Operation::kInputs> inputs;
   std::array<const ComputeType<E>*, Operation::kParameters> parameters;
   std::array<E*, Operation::kOutputs> outputs;
 
   // Whether to write past the caches, a cache line at a time: outputs that are
   // larger than a core's own caches, so that they would be gone before they are
-  // needed, and that are none of the inputs.
+  // needed, and that are none of the inputs. Not with blocked channels, whose
+  // next reader gains more from a large third cache.
   bool Streams() const {
     constexpr int64_t kLargeBytes = int64_t{4} << 20;
-    if (!std::is_same_v<E, float> || !kCanStream || plan.run % kWidth != 0 ||
+    if (plan.kind == RunKind::kBlock || !std::is_same_v<E, float> ||
+        !kCanStream || plan.run % kWidth != 0 ||
         plan.size * int64_t{sizeof(E)} < kLargeBytes) {
       return false;
     }
@@ -80,6 +85,9 @@ struct ElementwiseLoop {
   static constexpr int kParameters = Operation::kParameters;
   static constexpr int kOutputs = Operation::kOutputs;
   static constexpr int64_t kChunk = 512;
+  // How many elements before a value of blocked channels is due it is asked
+  // for, in its plane or at the start of the next.
+  static constexpr int64_t kAhead = 512;
   // Elements: long enough for prefetchers, short against a cache.
   static constexpr int64_t kBlock = 1 << 14;
 
@@ -91,7 +99,9 @@ struct ElementwiseLoop {
     const int64_t block = std::max<int64_t>(1, kBlock / args->plan.run);
     const bool streams = args->Streams();
     for (; end > begin; end -= std::min(block, end - begin)) {
-      RunBlock<Unit>(*args, std::max(begin, end - block), end, streams);
+      const int64_t first = std::max(begin, end - block);
+      RunBlock<Unit>(*args, first, end, std::max(begin, first - block),
+                     streams);
     }
     if (streams) FinishStreaming();
   }
@@ -99,30 +109,38 @@ struct ElementwiseLoop {
  private:
   template <typename Unit>
   static LOCKSTEP_SYNCBN_INLINE void RunBlock(const Args& args, int64_t begin,
-                                              int64_t end, bool streams) {
+                                              int64_t end, int64_t then,
+                                              bool streams) {
     const RunPlan& plan = args.plan;
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t at = i * plan.run;
+      const int64_t at = args.offset + i * plan.run;
       if (plan.kind == RunKind::kColumn) {
-        const int64_t n = std::min(plan.run, plan.size - at);
+        const int64_t n = std::min(plan.run, plan.size - i * plan.run);
         RunOne<Unit, RunKind::kColumn>(args, at, n, 0, streams);
       } else if (plan.kind == RunKind::kPlane) {
         RunOne<Unit, RunKind::kPlane>(args, at, plan.run, i % plan.channels,
                                       streams);
       } else {
-        const int64_t block = i / plan.samples;
-        const int64_t sample = i - block * plan.samples;
-        RunOne<Unit, RunKind::kBlock>(args,
-                                      sample * plan.stride + block * plan.run,
-                                      plan.run, block * kChannelBlock, streams);
+        const int64_t place = PlaneAt(args, i);
+        RunOne<Unit, RunKind::kBlock>(
+            args, place, plan.run, i / plan.samples * kChannelBlock, streams,
+            PlaneAt(args, i + 1 < end ? i + 1 : then) - place);
       }
     }
+  }
+
+  // The place of run i of blocked channels.
+  static LOCKSTEP_SYNCBN_INLINE int64_t PlaneAt(const Args& args, int64_t i) {
+    const RunPlan& plan = args.plan;
+    const int64_t block = i / plan.samples;
+    const int64_t sample = i - block * plan.samples;
+    return args.offset + sample * plan.stride + block * plan.run;
   }
 
   template <typename Unit, RunKind kind>
   static LOCKSTEP_SYNCBN_INLINE void RunOne(const Args& args, int64_t at,
                                             int64_t n, int64_t channel,
-                                            bool streams) {
+                                            bool streams, int64_t next = 0) {
     std::array<const Compute*, kParameters> parameters = args.parameters;
     for (auto& parameter : parameters) parameter += channel;
     if constexpr (std::is_same_v<E, Compute>) {
@@ -130,7 +148,15 @@ struct ElementwiseLoop {
       std::array<E*, kOutputs> outputs = args.outputs;
       for (auto& input : inputs) input += at;
       for (auto& output : outputs) output += at;
-      if (std::is_same_v<E, float> && streams) {
+      if constexpr (kind == RunKind::kBlock) {
+        const int64_t near = std::max<int64_t>(0, n - kAhead);
+        Loop<Unit, kind, false>(inputs, parameters, outputs, near, kAhead);
+        // The rest asks for the start of the next run.
+        for (auto& input : inputs) input += near;
+        for (auto& output : outputs) output += near;
+        Loop<Unit, kind, false>(inputs, parameters, outputs, n - near,
+                                next - near);
+      } else if (std::is_same_v<E, float> && streams) {
         Loop<Unit, kind, true>(inputs, parameters, outputs, n);
       } else {
         Loop<Unit, kind, false>(inputs, parameters, outputs, n);
@@ -168,7 +194,8 @@ struct ElementwiseLoop {
   static LOCKSTEP_SYNCBN_INLINE void Loop(
       const std::array<const Compute*, kInputs>& inputs,
       const std::array<const Compute*, kParameters>& parameters,
-      const std::array<Compute*, kOutputs>& outputs, int64_t n) {
+      const std::array<Compute*, kOutputs>& outputs, int64_t n,
+      int64_t ahead = 0) {
     using V = Vector<Unit, Compute>;
     constexpr int64_t kSize = kVectorSize<Unit, Compute>;
     constexpr int64_t kVectors = kWidth / kSize;
@@ -182,6 +209,12 @@ struct ElementwiseLoop {
     }
     int64_t j = 0;
     for (; j + kWidth <= n; j += kWidth) {
+      if constexpr (kind == RunKind::kBlock) {
+        for (const Compute* input : inputs)
+          Prefetch<kWidth>(input + j, ahead * int64_t{sizeof(Compute)});
+        for (const Compute* output : outputs)
+          PrefetchToWrite<kWidth>(output + j, ahead * int64_t{sizeof(Compute)});
+      }
       LOCKSTEP_SYNCBN_UNROLL
       for (int64_t v = 0; v < kVectors; ++v) {
         const int64_t at = j + v * kSize;
@@ -274,25 +307,31 @@ struct NormalizeOperation {
   }
 };
 
+// The parameters of channel `first` and those after it; null if the layer has
+// none.
+template <typename T>
+const T* ParametersFrom(const ConstBuffer& parameters, int64_t first) {
+  if (parameters.count == 0) return nullptr;
+  return static_cast<const T*>(parameters.data) + first;
+}
+
 // memory: [kNormalizeArrays, plan.parameters()]: mean, scale, bias.
 template <typename T>
 void MakeNormalizeParameters(const BatchNormKernels::NormalizeCall& call,
-                             const RunPlan& plan, T* memory) {
-  const StatisticsRecord layout = RecordOf(plan.channels, call.x.type);
-  const T* const saved_mean = layout.Mean<T>(call.saved.bytes());
-  const T* const inverse = layout.Second<T>(call.saved.bytes());
-  const T* const weight = static_cast<const T*>(call.weight.data);
-  const T* const saved_bias = static_cast<const T*>(call.bias.data);
-  const bool has_weight = call.weight.count > 0;
-  const bool has_bias = call.bias.count > 0;
+                             const RunPlan& plan, int64_t first, T* memory) {
+  const StatisticsRecord layout = RecordOf(call.shape.c, call.x.type);
+  const T* const saved_mean = layout.Mean<T>(call.saved.bytes()) + first;
+  const T* const inverse = layout.Second<T>(call.saved.bytes()) + first;
+  const T* const weight = ParametersFrom<T>(call.weight, first);
+  const T* const saved_bias = ParametersFrom<T>(call.bias, first);
   const int64_t size = plan.parameters();
   T* const mean = memory;
   T* const scale = mean + size;
   T* const bias = scale + size;
   for (int64_t j = 0; j < plan.channels; ++j) {
     mean[j] = saved_mean[j];
-    scale[j] = has_weight ? inverse[j] * weight[j] : inverse[j];
-    bias[j] = has_bias ? saved_bias[j] : T{0};
+    scale[j] = weight != nullptr ? inverse[j] * weight[j] : inverse[j];
+    bias[j] = saved_bias != nullptr ? saved_bias[j] : T{0};
   }
   for (T* array : {mean, scale, bias}) {
     RepeatChannels(plan.channels, size, array);
@@ -328,21 +367,22 @@ struct InputGradient {
 // memory: [kGradientArrays, plan.parameters()]: a, b, c, mean.
 template <typename T>
 void MakeGradientParameters(const BatchNormKernels::BackwardCall& call,
-                            const RunPlan& plan, int64_t count, T* memory) {
-  const StatisticsRecord layout = RecordOf(plan.channels, call.x.type);
-  const T* const saved_mean = layout.Mean<T>(call.saved.bytes());
-  const T* const inverse = layout.Second<T>(call.saved.bytes());
-  const T* const weight = static_cast<const T*>(call.weight.data);
-  const bool has_weight = call.weight.count > 0;
+                            const RunPlan& plan, int64_t first, int64_t count,
+                            T* memory) {
+  const StatisticsRecord layout = RecordOf(call.shape.c, call.x.type);
+  const T* const saved_mean = layout.Mean<T>(call.saved.bytes()) + first;
+  const T* const inverse = layout.Second<T>(call.saved.bytes()) + first;
+  const T* const weight = ParametersFrom<T>(call.weight, first);
   const int64_t size = plan.parameters();
   for (int64_t j = 0; j < plan.channels; ++j) {
-    memory[j] = has_weight ? inverse[j] * weight[j] : inverse[j];
+    memory[j] = weight != nullptr ? inverse[j] * weight[j] : inverse[j];
   }
   if (count > 0) {
-    const T* const sum = static_cast<const T*>(call.sums.data);
+    const T* const sum = static_cast<const T*>(call.sums.data) + first;
+    const T* const products = sum + call.shape.c;
     const double n = static_cast<double>(count);
     for (int64_t j = 0; j < plan.channels; ++j) {
-      const double product = sum[plan.channels + j];
+      const double product = products[j];
       memory[size + j] = static_cast<T>(double{sum[j]} / n);
       memory[2 * size + j] = static_cast<T>(product / n * double{inverse[j]});
       memory[3 * size + j] = saved_mean[j];
@@ -397,18 +437,24 @@ struct MaskOperation {
 }  // namespace
 
 absl::Status CpuBatchNormKernels::Normalize(const NormalizeCall& call) {
-  const RunPlan plan = MakeRunPlan(call.shape);
+  return Normalize(call, AllChannels(call.shape));
+}
+
+absl::Status CpuBatchNormKernels::Normalize(const NormalizeCall& call,
+                                            ChannelRange range) {
+  const RunPlan plan = MakeRunPlan(call.shape, range);
   LOCKSTEP_ASSIGN_OR_RETURN(
       std::byte* const memory,
       scratch_.Reserve(kNormalizeArrays * plan.parameters() *
                        SizeOf(StatisticsTypeOf(call.x.type))));
   ForActivationType(call.x.type, [&]<typename E>(E) {
     auto* const parameters = reinterpret_cast<ComputeType<E>*>(memory);
-    MakeNormalizeParameters(call, plan, parameters);
+    MakeNormalizeParameters(call, plan, range.begin, parameters);
     ForFlags(
         [&](auto relu, auto residual) {
           using Operation = NormalizeOperation<relu(), residual()>;
-          ElementwiseArgs<E, Operation> args(plan, parameters);
+          ElementwiseArgs<E, Operation> args(plan, parameters,
+                                             range.offset(call.shape));
           args.inputs[0] = static_cast<const E*>(call.x.data);
           if constexpr (residual()) {
             args.inputs[1] = static_cast<const E*>(call.residual.data);
@@ -422,7 +468,12 @@ absl::Status CpuBatchNormKernels::Normalize(const NormalizeCall& call) {
 }
 
 absl::Status CpuBatchNormKernels::BackwardInput(const BackwardCall& call) {
-  const RunPlan plan = MakeRunPlan(call.shape);
+  return BackwardInput(call, AllChannels(call.shape));
+}
+
+absl::Status CpuBatchNormKernels::BackwardInput(const BackwardCall& call,
+                                                ChannelRange range) {
+  const RunPlan plan = MakeRunPlan(call.shape, range);
   LOCKSTEP_ASSIGN_OR_RETURN(
       std::byte* const memory,
       scratch_.Reserve(kGradientArrays * plan.parameters() *
@@ -430,11 +481,12 @@ absl::Status CpuBatchNormKernels::BackwardInput(const BackwardCall& call) {
   const int64_t count = StatisticsRecord::Count(call.saved.bytes());
   ForActivationType(call.x.type, [&]<typename E>(E) {
     auto* const parameters = reinterpret_cast<ComputeType<E>*>(memory);
-    MakeGradientParameters(call, plan, count, parameters);
+    MakeGradientParameters(call, plan, range.begin, count, parameters);
     ForFlags(
         [&](auto batch, auto relu, auto residual) {
           using Operation = InputGradient<batch(), relu(), residual()>;
-          ElementwiseArgs<E, Operation> args(plan, parameters);
+          ElementwiseArgs<E, Operation> args(plan, parameters,
+                                             range.offset(call.shape));
           args.inputs[0] = static_cast<const E*>(call.dy.data);
           if constexpr (relu()) {
             args.inputs[1] = static_cast<const E*>(call.y.data);

@@ -48,7 +48,7 @@ template <typename Reduction, typename Args>
 void RunScan(Args& args, double* memory, VectorUnit unit) {
   args.results = memory;
   args.columns = memory + 2 * args.plan.items() * args.plan.period;
-  ParallelFor(args.plan.items(), args.inputs.shape.size(),
+  ParallelFor(args.plan.items(), args.plan.size(),
               [&](int64_t begin, int64_t end, int thread) {
                 RunOn<ScanLoop<Reduction>>(unit, &args, begin, end,
                                            int64_t{thread});
@@ -79,8 +79,13 @@ struct MomentsTile {
   static LOCKSTEP_SYNCBN_INLINE void Run(const Compute* const* inputs,
                                          const TileView* view,
                                          const Compute* /*mean*/, double* mean,
-                                         double* m2) {
+                                         double* m2, Compute* /*written*/) {
     const int64_t rows = view->strips * view->rows;
+    // The loops over a shorter tile do not ask for these rows.
+    for (int64_t r = view->rows; r < view->next_rows; ++r) {
+      Prefetch<W>(inputs[0] + r * view->stride,
+                  view->ahead * int64_t{sizeof(Compute)});
+    }
     Columns<Unit, Compute, W> pivot;
     for (int64_t i = 0; i < view->strips; ++i) {
       Sum(inputs[0] + i * view->strip_stride, *view, pivot);
@@ -192,12 +197,14 @@ struct MomentsReduction {
   }
 };
 
+// Starts the record with its first channels.
 template <typename T>
 void WriteRecord(const ColumnPlan& plan, const StatisticsRecord& layout,
-                 int64_t count, const double* results, std::byte* record) {
-  layout.Start(record, count);
-  T* const mean = layout.Mean<T>(record);
-  T* const m2 = layout.Second<T>(record);
+                 int64_t first_channel, int64_t count, const double* results,
+                 std::byte* record) {
+  if (first_channel == 0) layout.Start(record, count);
+  T* const mean = layout.Mean<T>(record) + first_channel;
+  T* const m2 = layout.Second<T>(record) + first_channel;
   for (int64_t i = 0; i < plan.series; ++i) {
     const double* const series = results + 2 * i * plan.segments * plan.period;
     for (int64_t j = 0; j < plan.period; ++j) {
@@ -214,7 +221,7 @@ struct SumsTile {
   static LOCKSTEP_SYNCBN_INLINE void Run(const Compute* const* inputs,
                                          const TileView* view,
                                          const Compute* mean, double* sums,
-                                         double* products) {
+                                         double* products, Compute* written) {
     Columns<Unit, Compute, W> sum;
     Columns<Unit, Compute, W> product;
     for (int64_t i = 0; i < view->strips; ++i) {
@@ -222,7 +229,14 @@ struct SumsTile {
       for (int k = 0; k < kInputs; ++k) {
         strip[k] = inputs[k] + i * view->strip_stride;
       }
-      AddStrip(strip, *view, mean, sum, product);
+      if constexpr (relu && W == kChannelBlock) {
+        if (written != nullptr) {
+          AddStrip<true>(strip, *view, mean, sum, product,
+                         written + i * view->strip_stride);
+          continue;
+        }
+      }
+      AddStrip<false>(strip, *view, mean, sum, product, written);
     }
     const std::array<Compute, W> of_g = sum.ToArray();
     const std::array<Compute, W> of_gx = product.ToArray();
@@ -235,10 +249,11 @@ struct SumsTile {
  private:
   static constexpr int kInputs = relu ? 3 : 2;
 
-  template <typename Unit>
+  template <bool writes, typename Unit>
   static LOCKSTEP_SYNCBN_INLINE void AddStrip(
       const Compute* const* tile, const TileView& view, const Compute* mean,
-      Columns<Unit, Compute, W>& sum, Columns<Unit, Compute, W>& product) {
+      Columns<Unit, Compute, W>& sum, Columns<Unit, Compute, W>& product,
+      Compute* written) {
     using C = Columns<Unit, Compute, W>;
     using V = typename C::Values;
     const int64_t stride = view.stride;
@@ -248,6 +263,11 @@ struct SumsTile {
       for (int i = 0; i < kInputs; ++i) {
         for (int64_t k = 0; k < 4; ++k) {
           Prefetch<W>(tile[i] + (r + k) * stride, ahead);
+        }
+      }
+      if constexpr (writes) {
+        for (int64_t k = 0; k < 4; ++k) {
+          PrefetchToWrite<W>(written + (r + k) * stride, ahead);
         }
       }
       LOCKSTEP_SYNCBN_UNROLL
@@ -260,6 +280,12 @@ struct SumsTile {
         SetGradient(tile, at + 2 * stride, c);
         SetGradient(tile, at + 3 * stride, d);
         sum.vectors[k] += (a + b) + (c + d);
+        if constexpr (writes) {
+          VectorAt<V>(written + at).values = a;
+          VectorAt<V>(written + at + stride).values = b;
+          VectorAt<V>(written + at + 2 * stride).values = c;
+          VectorAt<V>(written + at + 3 * stride).values = d;
+        }
         const Compute* const x = tile[0] + at;
         product.vectors[k] +=
             (a * (VectorAt<V>(x).values - center) +
@@ -275,6 +301,7 @@ struct SumsTile {
         V g;
         SetGradient(tile, at, g);
         sum.vectors[k] += g;
+        if constexpr (writes) VectorAt<V>(written + at).values = g;
         product.vectors[k] += g * (VectorAt<V>(tile[0] + at).values -
                                    VectorAt<V>(mean + k * C::kSize).values);
       }
@@ -308,12 +335,12 @@ struct SumsReduction {
   }
 };
 
+// inverse: of the range's channels.
 template <typename T>
 void WriteSums(const ColumnPlan& plan, const double* results, const T* inverse,
-               const BatchNormKernels::BackwardCall& call) {
-  const int64_t channels = plan.series * plan.period;
-  T* const sum = static_cast<T*>(call.sums.data);
-  T* const product = sum + channels;
+               const BatchNormKernels::BackwardCall& call, ChannelRange range) {
+  T* const sum = static_cast<T*>(call.sums.data) + range.begin;
+  T* const product = sum + call.shape.c;
   for (int64_t i = 0; i < plan.series; ++i) {
     const double* const series = results + 2 * i * plan.segments * plan.period;
     for (int64_t j = 0; j < plan.period; ++j) {
@@ -324,10 +351,12 @@ void WriteSums(const ColumnPlan& plan, const double* results, const T* inverse,
     }
   }
   if (call.dbias.count > 0) {
-    std::copy_n(sum, channels, static_cast<T*>(call.dbias.data));
+    std::copy_n(sum, range.size,
+                static_cast<T*>(call.dbias.data) + range.begin);
   }
   if (call.dweight.count > 0) {
-    std::copy_n(product, channels, static_cast<T*>(call.dweight.data));
+    std::copy_n(product, range.size,
+                static_cast<T*>(call.dweight.data) + range.begin);
   }
 }
 
@@ -393,12 +422,13 @@ void UpdateRunning(const Chunk& chunk, const MergeOptions& options,
 }
 
 template <typename T>
-void MergeOf(const BatchNormKernels::MergeCall& call) {
+void MergeOf(const BatchNormKernels::MergeCall& call, ChannelRange range) {
   const StatisticsRecord& record = call.record;
   T* const mean = record.Mean<T>(call.saved);
   T* const inverse = record.Second<T>(call.saved);
-  for (int64_t begin = 0; begin < record.channels; begin += kChunk) {
-    const int64_t size = std::min(kChunk, record.channels - begin);
+  const int64_t end = range.begin + range.size;
+  for (int64_t begin = range.begin; begin < end; begin += kChunk) {
+    const int64_t size = std::min(kChunk, end - begin);
     const Chunk chunk =
         MergeChunk<T>(record, call.gathered, call.ranks, begin, size);
     const double n = static_cast<double>(std::max<int64_t>(chunk.count, 1));
@@ -447,12 +477,12 @@ int64_t PixelsPerRow(int64_t channels) {
   return pixels * channels <= std::max(kLongestRow, channels) ? pixels : 1;
 }
 
-ColumnPlan MakeColumnPlan(const ActivationShape& shape) {
+ColumnPlan MakeColumnPlan(const ActivationShape& shape, ChannelRange range) {
   ColumnPlan plan;
   const bool last = IsChannelsLast(shape);
   const bool blocked = IsBlocked(shape);
   plan.period = last ? shape.c : blocked ? kChannelBlock : 1;
-  plan.series = shape.c / plan.period;
+  plan.series = range.size / plan.period;
   plan.group = blocked ? 1 : kTileColumns;
   const int64_t periods = shape.values_per_channel();
   if (last) {
@@ -473,10 +503,10 @@ ColumnPlan MakeColumnPlan(const ActivationShape& shape) {
   return plan;
 }
 
-RunPlan MakeRunPlan(const ActivationShape& shape) {
+RunPlan MakeRunPlan(const ActivationShape& shape, ChannelRange range) {
   RunPlan plan;
-  plan.channels = shape.c;
-  plan.size = shape.size();
+  plan.channels = range.size;
+  plan.size = shape.n * range.size * shape.hw;
   if (IsChannelsLast(shape)) {
     plan.kind = RunKind::kColumn;
     plan.run = shape.c * PixelsPerRow(shape.c);
@@ -495,7 +525,14 @@ RunPlan MakeRunPlan(const ActivationShape& shape) {
 absl::Status CpuBatchNormKernels::ComputeMoments(const ActivationShape& shape,
                                                  ConstBuffer x,
                                                  std::byte* record) {
-  const ColumnPlan plan = MakeColumnPlan(shape);
+  return ComputeMoments(shape, x, record, AllChannels(shape));
+}
+
+absl::Status CpuBatchNormKernels::ComputeMoments(const ActivationShape& shape,
+                                                 ConstBuffer x,
+                                                 std::byte* record,
+                                                 ChannelRange range) {
+  const ColumnPlan plan = MakeColumnPlan(shape, range);
   LOCKSTEP_ASSIGN_OR_RETURN(
       std::byte* const memory,
       scratch_.Reserve(ScanNumbers(plan) * int64_t{sizeof(double)}));
@@ -503,10 +540,10 @@ absl::Status CpuBatchNormKernels::ComputeMoments(const ActivationShape& shape,
     ScanArgs<E, 1> args;
     args.plan = plan;
     args.inputs.shape = shape;
-    args.inputs.data = {static_cast<const E*>(x.data)};
+    args.inputs.data = {static_cast<const E*>(x.data) + range.offset(shape)};
     RunScan<MomentsReduction<E>>(args, reinterpret_cast<double*>(memory),
                                  unit_);
-    WriteRecord<ComputeType<E>>(plan, RecordOf(shape.c, x.type),
+    WriteRecord<ComputeType<E>>(plan, RecordOf(shape.c, x.type), range.begin,
                                 shape.values_per_channel(), args.results,
                                 record);
   });
@@ -514,7 +551,13 @@ absl::Status CpuBatchNormKernels::ComputeMoments(const ActivationShape& shape,
 }
 
 absl::Status CpuBatchNormKernels::BackwardReduce(const BackwardCall& call) {
-  const ColumnPlan plan = MakeColumnPlan(call.shape);
+  return BackwardReduce(call, AllChannels(call.shape), /*gradient=*/{});
+}
+
+absl::Status CpuBatchNormKernels::BackwardReduce(const BackwardCall& call,
+                                                 ChannelRange range,
+                                                 const Buffer& gradient) {
+  const ColumnPlan plan = MakeColumnPlan(call.shape, range);
   const int64_t numbers = ScanNumbers(plan);
   const int64_t means = std::max(plan.columns(), call.shape.c) + kColumnPadding;
   const int64_t size = sizeof(double);
@@ -525,7 +568,7 @@ absl::Status CpuBatchNormKernels::BackwardReduce(const BackwardCall& call) {
   ForActivationType(call.x.type, [&]<typename E>(E) {
     using T = ComputeType<E>;
     const T* const mean =
-        ColumnMeans(plan, layout.Mean<T>(call.saved.bytes()),
+        ColumnMeans(plan, layout.Mean<T>(call.saved.bytes()) + range.begin,
                     reinterpret_cast<T*>(memory + numbers * size));
     ForFlags(
         [&](auto relu) {
@@ -538,28 +581,38 @@ absl::Status CpuBatchNormKernels::BackwardReduce(const BackwardCall& call) {
           if constexpr (relu()) {
             args.inputs.data[2] = static_cast<const E*>(call.y.data);
           }
+          for (auto& data : args.inputs.data) data += range.offset(call.shape);
           args.mean = mean;
+          if (gradient.count > 0) {
+            args.written =
+                static_cast<T*>(gradient.data) + range.offset(call.shape);
+          }
           RunScan<Reduction>(args, results, unit_);
         },
         call.relu);
-    WriteSums(plan, results, layout.Second<T>(call.saved.bytes()), call);
+    WriteSums(plan, results, layout.Second<T>(call.saved.bytes()) + range.begin,
+              call, range);
   });
   return absl::OkStatus();
 }
 
 absl::Status CpuBatchNormKernels::Merge(const MergeCall& call) {
+  Merge(call, {.begin = 0, .size = call.record.channels});
+  return absl::OkStatus();
+}
+
+void CpuBatchNormKernels::Merge(const MergeCall& call, ChannelRange range) {
   int64_t count = 0;
   for (int rank = 0; rank < call.ranks; ++rank) {
     count += StatisticsRecord::Count(call.gathered +
                                      rank * call.record.size_bytes());
   }
-  call.record.Start(call.saved, count);
+  if (range.begin == 0) call.record.Start(call.saved, count);
   if (call.record.type == DataType::kFloat64) {
-    MergeOf<double>(call);
+    MergeOf<double>(call, range);
   } else {
-    MergeOf<float>(call);
+    MergeOf<float>(call, range);
   }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<int64_t> CpuBatchNormKernels::ReadCount(const std::byte* saved) {

@@ -15,7 +15,7 @@
 
 #define LOCKSTEP_SYNCBN_AVX2 __attribute__((target("avx2,f16c")))
 #define LOCKSTEP_SYNCBN_AVX512 \
-  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c")))
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c,prfchw")))
 #endif
 
 // Inlined into functions for different instruction sets, and compiled there.
@@ -83,7 +83,18 @@ LOCKSTEP_SYNCBN_INLINE void Prefetch(const T* from, int64_t ahead) {
   const uintptr_t address =
       reinterpret_cast<uintptr_t>(from) + static_cast<uintptr_t>(ahead);
   for (int64_t i = 0; i < n * int64_t{sizeof(T)}; i += kLine) {
-    __builtin_prefetch(reinterpret_cast<const void*>(address + i), 0, 2);
+    __builtin_prefetch(reinterpret_cast<const void*>(address + i), 0, 3);
+  }
+}
+
+// Asks for them to be overwritten, where the unit has an instruction for that.
+template <int64_t n, typename T>
+LOCKSTEP_SYNCBN_INLINE void PrefetchToWrite(const T* from, int64_t ahead) {
+  constexpr int64_t kLine = 64;
+  const uintptr_t address =
+      reinterpret_cast<uintptr_t>(from) + static_cast<uintptr_t>(ahead);
+  for (int64_t i = 0; i < n * int64_t{sizeof(T)}; i += kLine) {
+    __builtin_prefetch(reinterpret_cast<const void*>(address + i), 1, 3);
   }
 }
 

@@ -77,6 +77,7 @@ struct ColumnPlan {
   int64_t band_rows = kTileRows;
 
   int64_t columns() const { return group * period; }
+  int64_t size() const { return series * (rows * group + rest) * period; }
   int64_t items() const { return series * segments; }
   int64_t tiles() const;  // Of the rows of a series.
   // The first row of a tile; `rows` of tile tiles().
@@ -91,8 +92,6 @@ struct ColumnPlan {
   }
 };
 
-ColumnPlan MakeColumnPlan(const ActivationShape& shape);
-
 // Whether the elements lie in memory as with channels last.
 constexpr bool IsChannelsLast(const ActivationShape& shape) {
   return shape.layout == Layout::kNhwc || shape.hw == 1;
@@ -101,6 +100,34 @@ constexpr bool IsChannelsLast(const ActivationShape& shape) {
 // Whether the elements lie in planes of blocks of channels.
 constexpr bool IsBlocked(const ActivationShape& shape) {
   return shape.layout == Layout::kNchw16c && shape.hw > 1;
+}
+
+// Whether tiles of blocked channels are whole groups of four rows side by side
+// or one strip, and so can be read, if no type is converted, where they lie.
+constexpr bool TilesLieInPlace(const ActivationShape& shape) {
+  return 2 * shape.hw > kTileRows || shape.hw % 4 == 0;
+}
+
+// Channels [begin, begin + size) of a shape: some of its blocks, if channels
+// are blocked, else all.
+struct ChannelRange {
+  int64_t begin = 0;
+  int64_t size = 0;
+
+  // The elements of the first sample before the range.
+  int64_t offset(const ActivationShape& shape) const {
+    return begin * shape.hw;
+  }
+};
+
+constexpr ChannelRange AllChannels(const ActivationShape& shape) {
+  return {.begin = 0, .size = shape.c};
+}
+
+// The series of these channels are cut as those of all channels are.
+ColumnPlan MakeColumnPlan(const ActivationShape& shape, ChannelRange range);
+inline ColumnPlan MakeColumnPlan(const ActivationShape& shape) {
+  return MakeColumnPlan(shape, AllChannels(shape));
 }
 
 // How many pixels of c channels, side by side, are whole vectors of 16 and at
@@ -132,7 +159,7 @@ struct RunPlan {
   }
 };
 
-RunPlan MakeRunPlan(const ActivationShape& shape);
+RunPlan MakeRunPlan(const ActivationShape& shape, ChannelRange range);
 
 // Repeats the first `channels` values up to `size`.
 template <typename T>

@@ -1,0 +1,99 @@
+// A layer's passes without other ranks, some blocks of channels at a time.
+#include "syncbn/cpu/cpu_batch_norm_kernels.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "base/data_types.h"
+#include "base/status_macros.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_kernels.h"
+#include "syncbn/cpu/workspace.h"
+
+namespace lockstep {
+namespace {
+
+// Activations that a core's L2 cache, of 1 or 2 MiB, holds while others pass
+// through it. A range need be no larger than takes long against a call.
+constexpr int64_t kCacheBytes = int64_t{1} << 20;
+constexpr int64_t kRangeBytes = int64_t{1} << 18;
+
+int64_t BlockBytes(const ActivationShape& shape, DataType type) {
+  return shape.values_per_channel() * kChannelBlock * SizeOf(type);
+}
+
+// The channels of which `arrays` activations are kRangeBytes for each thread,
+// but at least a block for each. Threads so go over whole blocks, and over the
+// same ones in each operation.
+int64_t ChannelsAtOnce(const ActivationShape& shape, DataType type,
+                       int arrays) {
+  if (!IsBlocked(shape)) return shape.c;
+  const int64_t bytes = std::max<int64_t>(1, arrays * BlockBytes(shape, type));
+  const int64_t blocks = std::max<int64_t>(1, kRangeBytes / bytes);
+  return blocks * MaxParallelThreads() * kChannelBlock;
+}
+
+// Whether to keep g = dy where y > 0 in place of reading dy and y twice: the
+// cache does not hold what `arrays` activations have of a block, and g can be
+// written.
+bool KeepsGradient(const BatchNormKernels::BackwardCall& call, int arrays) {
+  const DataType type = call.x.type;
+  return call.relu && IsBlocked(call.shape) && TilesLieInPlace(call.shape) &&
+         StatisticsTypeOf(type) == type &&
+         arrays * BlockBytes(call.shape, type) > kCacheBytes;
+}
+
+// The range of at most `size` channels that begins with `begin`.
+ChannelRange RangeAt(const ActivationShape& shape, int64_t begin,
+                     int64_t size) {
+  return {.begin = begin, .size = std::min(size, shape.c - begin)};
+}
+
+}  // namespace
+
+absl::Status CpuBatchNormKernels::ForwardLocal(const NormalizeCall& call,
+                                               const MergeOptions& options,
+                                               std::byte* record) {
+  const ActivationShape& shape = call.shape;
+  const MergeCall merge = {RecordOf(shape.c, call.x.type),
+                           record,
+                           /*ranks=*/1,
+                           options,
+                           call.running,
+                           call.saved.bytes()};
+  const int64_t size = ChannelsAtOnce(shape, call.x.type, /*arrays=*/1);
+  for (int64_t begin = 0; begin < shape.c; begin += size) {
+    const ChannelRange range = RangeAt(shape, begin, size);
+    LOCKSTEP_RETURN_IF_ERROR(ComputeMoments(shape, call.x, record, range));
+    Merge(merge, range);
+    if (shape.n > 0) LOCKSTEP_RETURN_IF_ERROR(Normalize(call, range));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CpuBatchNormKernels::BackwardLocal(
+    const BackwardCall& call, absl::FunctionRef<void()> gradients_ready) {
+  const ActivationShape& shape = call.shape;
+  const int arrays = call.relu ? 3 : 2;
+  Buffer gradient;
+  BackwardCall input = call;
+  if (KeepsGradient(call, arrays)) {
+    gradient = call.dresidual.count > 0 ? call.dresidual : call.dx;
+    input.relu = false;
+    input.dy = gradient;
+    input.dresidual = {};
+  }
+  const int64_t size = ChannelsAtOnce(shape, call.x.type, arrays);
+  for (int64_t begin = 0; begin < shape.c; begin += size) {
+    const ChannelRange range = RangeAt(shape, begin, size);
+    LOCKSTEP_RETURN_IF_ERROR(BackwardReduce(call, range, gradient));
+    if (range.begin + range.size == shape.c) gradients_ready();
+    if (shape.n > 0) LOCKSTEP_RETURN_IF_ERROR(BackwardInput(input, range));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep
