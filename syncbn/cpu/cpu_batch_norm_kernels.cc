@@ -17,7 +17,9 @@ namespace lockstep {
 namespace {
 
 // Activations that a core's L2 cache, of 1 or 2 MiB, holds while others pass
-// through it. A range need be no larger than takes long against a call.
+// through it. One thread does best with smaller ranges; several start together
+// for each operation on a range, and only if it has work for them
+// (ParallelFor).
 constexpr int64_t kCacheBytes = int64_t{1} << 20;
 constexpr int64_t kRangeBytes = int64_t{1} << 18;
 
@@ -25,15 +27,17 @@ int64_t BlockBytes(const ActivationShape& shape, DataType type) {
   return shape.values_per_channel() * kChannelBlock * SizeOf(type);
 }
 
-// The channels of which `arrays` activations are kRangeBytes for each thread,
-// but at least a block for each. Threads so go over whole blocks, and over the
-// same ones in each operation.
+// The channels of which `arrays` activations have so many bytes for each
+// thread, but at least a block for each. Threads so go over whole blocks, and
+// over the same ones in each operation.
 int64_t ChannelsAtOnce(const ActivationShape& shape, DataType type,
                        int arrays) {
   if (!IsBlocked(shape)) return shape.c;
   const int64_t bytes = std::max<int64_t>(1, arrays * BlockBytes(shape, type));
-  const int64_t blocks = std::max<int64_t>(1, kRangeBytes / bytes);
-  return blocks * MaxParallelThreads() * kChannelBlock;
+  const int64_t threads = MaxParallelThreads();
+  const int64_t wanted = threads > 1 ? kCacheBytes : kRangeBytes;
+  const int64_t blocks = std::max<int64_t>(1, wanted / bytes);
+  return blocks * threads * kChannelBlock;
 }
 
 // Whether to keep g = dy where y > 0 in place of reading dy and y twice: the
