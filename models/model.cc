@@ -1,5 +1,7 @@
 #include "models/model.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
@@ -26,15 +28,20 @@ int64_t ElementsOf(const std::vector<int64_t>& shape) {
 
 }  // namespace
 
-AlignedBuffer::AlignedBuffer(int64_t size)
-    : size_(size),
-      data_(static_cast<float*>(::operator new (
-          sizeof(float) * size, std::align_val_t{kAlignment}))) {
+AlignedBuffer::AlignedBuffer(int64_t size) : size_(size) {
+  const auto bytes = static_cast<int64_t>(sizeof(float)) * size;
+  const bool is_huge = bytes >= kHugePage;
+  const std::align_val_t alignment{
+      static_cast<size_t>(is_huge ? kHugePage : kAlignment)};
+  data_ = {static_cast<float*>(::operator new(bytes, alignment)),
+           Free{alignment}};
+  // A kernel that has none goes on with small ones.
+  if (is_huge) madvise(data_.get(), bytes, MADV_HUGEPAGE);
   std::fill_n(data_.get(), size_, 0.0f);
 }
 
 void AlignedBuffer::Free::operator()(float* data) const {
-  ::operator delete (data, std::align_val_t{kAlignment});
+  ::operator delete(data, alignment);
 }
 
 Parameters::Parameters(

@@ -5,6 +5,7 @@
 #include <cassert>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -20,10 +21,12 @@ namespace lockstep {
 class Communicator;
 
 // A fixed number of zero-filled host floats, 64-byte aligned. Movable; spans
-// stay valid when it moves.
+// stay valid when it moves. From kHugePage bytes on it asks the kernel for huge
+// pages, of which a processor remembers a whole network's places.
 class AlignedBuffer {
  public:
   static constexpr int64_t kAlignment = 64;  // Bytes: a cache line.
+  static constexpr int64_t kHugePage = 2 << 20;
 
   AlignedBuffer() = default;
   explicit AlignedBuffer(int64_t size);
@@ -37,6 +40,7 @@ class AlignedBuffer {
 
  private:
   struct Free {
+    std::align_val_t alignment;
     void operator()(float* data) const;
   };
 

@@ -294,6 +294,20 @@ TEST(StepMemoryTest, AStepAfterOthersHasTheBitsOfTheFirst) {
 }
 
 // bfloat16 rounds to 8 bits: gradients keep their direction.
+TEST(AlignedBufferTest, BeginsWhereAPageDoesOnceItFillsOne) {
+  constexpr int64_t kFloats = AlignedBuffer::kHugePage / 4;
+  for (const auto& [size, alignment] :
+       {std::pair(kFloats, AlignedBuffer::kHugePage),
+        {kFloats - 1, AlignedBuffer::kAlignment}}) {
+    AlignedBuffer buffer(size);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(buffer.data()) % alignment, 0);
+    EXPECT_THAT(buffer.span(), Each(0.0f));
+    buffer.data()[size - 1] = 1;
+    const AlignedBuffer moved = std::move(buffer);
+    EXPECT_EQ(moved.span().back(), 1);
+  }
+}
+
 TEST(StepTest, BFloat16IsCloseToFloat32) {
   for (const std::string spec : {kSpecs[0], kSpecs[3]}) {
     const auto exact = MakeReplica(spec, {.seed = 1});
