@@ -22,7 +22,7 @@ class Communicator;
 
 // A fixed number of zero-filled host floats, 64-byte aligned. Movable; spans
 // stay valid when it moves. From kHugePage bytes on it asks the kernel for huge
-// pages, of which a processor remembers a whole network's places.
+// pages, so that a processor looks up fewer addresses.
 class AlignedBuffer {
  public:
   static constexpr int64_t kAlignment = 64;  // Bytes: a cache line.

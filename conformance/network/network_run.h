@@ -46,8 +46,8 @@ class TestedNetwork {
   bool is_winograd() const {
     return convolution_ == ConvolutionAlgorithm::kWinograd;
   }
-  // Which convolutions the product so computes. For float32 loops that are to
-  // round as it does.
+  // The convolutions that the product computes by Winograd, for float32 loops
+  // that are to round as it does.
   WinogradRule winograd_rule() const;
   // The network's name as tests' names have it: "resnet18d2l",
   // "resnet18d2lWinograd".

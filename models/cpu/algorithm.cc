@@ -106,6 +106,7 @@ Layout LayoutOf(const Network& network, DataType type,
     if (!FitsBlocks(operation, x)) return Layout::kNhwc;
     const auto* const op = std::get_if<ConvolutionOp>(&operation.kind);
     if (op == nullptr || !FitsWinograd(*op)) continue;
+    if (x.c % kBlock != 0) continue;
     gains |= algorithm == ConvolutionAlgorithm::kWinograd ||
              std::min(x.c, operation.output.c) >= kFewestChannels;
   }

@@ -211,7 +211,7 @@ PlanOr PlanConvolution(const PlanContext& context, const PlanRequest& request) {
         .weights = {request.output.c, request.x.c, op.kernel, op.kernel},
         .stride = {op.stride, op.stride},
         .padding = {op.padding, op.padding}};
-    // Each direction for itself: not every padding has Winograd in all.
+    // Each direction for itself, should one lack Winograd for these sizes.
     std::vector<std::string> algorithms;
     const auto descriptor = [&](const auto& create) {
       if (winograd) {
@@ -219,7 +219,8 @@ PlanOr PlanConvolution(const PlanContext& context, const PlanRequest& request) {
           auto made = create(dnnl::algorithm::convolution_winograd);
           algorithms.push_back("winograd");
           return made;
-        } catch (const dnnl::error&) {
+        } catch (const dnnl::error& error) {
+          if (error.status != dnnl_unimplemented) throw;
         }
       }
       algorithms.push_back("direct");

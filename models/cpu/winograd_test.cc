@@ -122,7 +122,7 @@ Outcome<double> Exact(const Problem& problem) {
   return outcome;
 }
 
-// How far Winograd may be from it.
+// The bounds of Winograd's errors.
 Outcome<double> Bounds(const Problem& problem) {
   const Shape& x = problem.x.shape;
   const Shape& y = problem.dy.shape;
@@ -142,7 +142,7 @@ Outcome<double> Bounds(const Problem& problem) {
   return bounds;
 }
 
-// How far direct convolution may be from it: gamma of its products.
+// The bounds of direct convolution's errors: gamma of its products.
 Outcome<double> DirectBounds(Problem problem) {
   for (std::vector<double>* values :
        {&problem.x.v, &problem.dy.v, &problem.weight}) {
@@ -268,7 +268,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, WinogradTest, testing::ValuesIn(kCases));
 
 // A pixel a million times as bright as the rest rounds every output of its
 // tile, those too whose window does not see it.
-TEST(WinogradBoundTest, DirectConvolutionsIsTooTight) {
+TEST(WinogradBoundTest, OfDirectConvolutionIsTooTight) {
   if (!HasWinograd()) GTEST_SKIP() << "oneDNN has no Winograd here";
   Problem problem({2, 16, 8, 8, 16});
   std::fill_n(problem.x.v.begin(), 16, 0x1p20);
@@ -286,6 +286,67 @@ TEST(WinogradBoundTest, DirectConvolutionsIsTooTight) {
   EXPECT_LE(Excess(got.y, want.y, bounds.y), 1);
   EXPECT_LE(Excess(got.dx, want.dx, bounds.dx), 1);
   EXPECT_LE(Excess(got.dweight, want.dweight, bounds.dweight), 1);
+}
+
+// The rule that shapes alone decide: 32 channels and 64 tiles of 4x4 outputs.
+TEST(AlgorithmTest, WinogradComputesWhereItGains) {
+  struct Row {
+    int64_t n, c, h, out;
+    ConvolutionOp op;
+    bool automatic, wherever;
+  };
+  const ConvolutionOp fits = {.kernel = 3, .padding = 1};
+  const Row rows[] = {
+      {64, 32, 4, 32, fits, true, true},
+      {63, 32, 4, 32, fits, false, true},  // Too few tiles.
+      {16, 32, 7, 32, fits, true, true},   // Four tiles an image.
+      {64, 16, 8, 64, fits, false, true},  // Too few channels.
+      {64, 64, 8, 16, fits, false, true},
+      {64, 3, 8, 64, fits, false, false},  // No full block.
+      {64, 64, 8, 64, {.kernel = 3, .stride = 2, .padding = 1}, false, false},
+      {64, 64, 8, 64, {.kernel = 5, .padding = 1}, false, false},
+      {64, 64, 8, 64, {.kernel = 3, .padding = 2}, false, false},
+  };
+  for (const Row& row : rows) {
+    const Shape x = {row.n, row.c, row.h, row.h};
+    const Shape y = {row.n, row.out, row.h, row.h};
+    SCOPED_TRACE(testing::Message() << row.n << " x " << row.c << " at "
+                                    << row.h << " to " << row.out);
+    EXPECT_EQ(IsWinograd(ConvolutionAlgorithm::kAuto, row.op, x, y),
+              row.automatic);
+    EXPECT_EQ(IsWinograd(ConvolutionAlgorithm::kWinograd, row.op, x, y),
+              row.wherever);
+    EXPECT_FALSE(IsWinograd(ConvolutionAlgorithm::kDirect, row.op, x, y));
+  }
+}
+
+// A stem of three channels, a convolution of 3x3 and one of 1x1.
+Network Small(int64_t channels, int64_t last, int64_t stem = 3) {
+  Network network("small", {1, stem, 8, 8});
+  Value x = network.Convolution("a", network.input(),
+                                {.out = channels, .kernel = 3, .padding = 1});
+  x = network.Convolution("b", x, {.out = channels, .kernel = 3, .padding = 1});
+  x = network.Convolution("c", x, {.out = last});
+  network.Linear("d", network.GlobalAveragePool("pool", x), {.out = 10});
+  return network;
+}
+
+TEST(AlgorithmTest, NetworksLieInBlocksIfAllOfThemCan) {
+  if (!HasWinograd()) GTEST_SKIP() << "oneDNN has no Winograd here";
+  using enum ConvolutionAlgorithm;
+  const auto layout = [](const Network& network, ConvolutionAlgorithm algorithm,
+                         DataType type = DataType::kFloat32) {
+    return LayoutOf(network, type, algorithm);
+  };
+  EXPECT_EQ(layout(Small(32, 48), kAuto), Layout::kNchw16c);
+  EXPECT_EQ(layout(Small(32, 48), kDirect), Layout::kNhwc);
+  EXPECT_EQ(layout(Small(32, 48), kAuto, DataType::kBFloat16), Layout::kNhwc);
+  EXPECT_EQ(layout(Small(32, 24), kAuto), Layout::kNhwc);
+  EXPECT_EQ(layout(Small(32, 48, /*stem=*/5), kAuto), Layout::kNhwc);
+  EXPECT_EQ(layout(Small(16, 16), kAuto), Layout::kNhwc);  // No gain.
+  EXPECT_EQ(layout(Small(16, 16), kWinograd), Layout::kNchw16c);
+  EXPECT_EQ(ResolveConvolution(Small(16, 16), kAuto), kDirect);
+  EXPECT_EQ(ResolveConvolution(Small(32, 16), kAuto), kAuto);
 }
 
 }  // namespace

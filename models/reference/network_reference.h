@@ -62,9 +62,9 @@ class NetworkReference {
   // world_size: as BoundedReference has it. sum_over_ranks: null if every rank
   // has batch statistics of its own; otherwise batch norm takes those of all
   // ranks (SyncBatchNorm). Gradients are never summed over ranks. winograd:
-  // float32 or float64 computes convolutions of 3x3 at stride 1, of channels
-  // that are a multiple of 16, by F(4x4, 3x3) (winograd.h), to see how that
-  // rounds. Cost: some 2 GFLOP/s in float64, twice as many FLOPs for Gradient.
+  // float32 or float64 computes convolutions of 3x3 at stride 1 by F(4x4, 3x3)
+  // (winograd.h), to see how that rounds. Cost: some 2 GFLOP/s in float64,
+  // twice as many FLOPs for Gradient.
   NetworkReference(const Network& network, std::span<const T> parameters,
                    std::span<const T> running, const Batch& batch,
                    bool training, KeepMask keep = nullptr, int world_size = 1,

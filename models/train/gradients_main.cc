@@ -130,8 +130,8 @@ absl::Status ComputeAndWrite() {
   options.threads_per_rank = absl::GetFlag(FLAGS_threads_per_rank);
   options.sync_bn = absl::GetFlag(FLAGS_sync_bn);
   LOCKSTEP_ASSIGN_OR_RETURN(options.convolution,
-                            ParseConvolution(absl::GetFlag(FLAGS_convolution),
-                                             /*deterministic=*/false));
+                            ChooseConvolution(absl::GetFlag(FLAGS_convolution),
+                                              /*deterministic=*/false));
   const double timeout = absl::GetFlag(FLAGS_timeout_s);
   LOCKSTEP_RETURN_IF_ERROR(CheckCommonFlags(options.model, options.sync_bn,
                                             options.world_size,

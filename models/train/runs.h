@@ -43,8 +43,8 @@ auto CatchBadAlloc(const Run& run) -> decltype(run()) {
 // Reads --convolution and --deterministic_across_machines. Errors: one line
 // that names the flag, for an unknown name, Winograd that oneDNN lacks here,
 // and two flags that contradict each other.
-absl::StatusOr<ConvolutionAlgorithm> ParseConvolution(absl::string_view text,
-                                                      bool deterministic);
+absl::StatusOr<ConvolutionAlgorithm> ChooseConvolution(absl::string_view text,
+                                                       bool deterministic);
 
 // Checks the flags that both commands have. Errors: kInvalidArgument, beginning
 // with the flag, if there is no such model, if it has no batch norm that
@@ -173,7 +173,7 @@ absl::StatusOr<DatasetParts> LoadData(const TrainRunOptions& options);
 // Trains on the calling thread, printing progress on rank 0's standard output.
 // `data`: of LoadData. Resuming after epoch k, with the same options as the
 // earlier run, gives bit for bit what a run without the interruption gives.
-// Rank 0 decides how convolutions are computed, and all ranks do so.
+// All ranks compute convolutions alike: direct where some rank has no Winograd.
 // With sync_bn, batch norm's messages have a group of their own, since the
 // gradients are summed at the same time. Errors: kInvalidArgument for an
 // unknown model, or sync_bn with a model that has no batch norm; kUnimplemented

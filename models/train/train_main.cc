@@ -66,7 +66,8 @@ ABSL_FLAG(std::string, convolution, "auto",
           "whose channels are multiples of 16; needs AVX-512 and oneDNN "
           "before 3.2");
 ABSL_FLAG(bool, deterministic_across_machines, false,
-          "--convolution=direct, which every machine has");
+          "--convolution=direct, which every machine has; bits still depend on "
+          "its instruction set and on the number of threads");
 ABSL_FLAG(bool, verbose, false, "also print how each layer is computed");
 ABSL_FLAG(int, threads_per_rank, 1, "threads that a rank computes on");
 ABSL_FLAG(int64_t, bucket_kb, 0,
@@ -205,8 +206,8 @@ absl::StatusOr<Config> ReadConfig(std::optional<RankEnvironment> launched) {
   run.sync_bn = absl::GetFlag(FLAGS_sync_bn);
   LOCKSTEP_ASSIGN_OR_RETURN(
       run.convolution,
-      ParseConvolution(absl::GetFlag(FLAGS_convolution),
-                       absl::GetFlag(FLAGS_deterministic_across_machines)));
+      ChooseConvolution(absl::GetFlag(FLAGS_convolution),
+                        absl::GetFlag(FLAGS_deterministic_across_machines)));
   run.verbose = absl::GetFlag(FLAGS_verbose);
   run.epochs = absl::GetFlag(FLAGS_epochs);
   run.threads_per_rank = absl::GetFlag(FLAGS_threads_per_rank);

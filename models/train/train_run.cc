@@ -277,24 +277,28 @@ absl::StatusOr<CheckpointInfo> LoadFirstWeights(const TrainRunOptions& options,
   return CheckpointInfo();
 }
 
-// Returns rank 0's choice (ResolveConvolution).
+// Returns how the run's convolutions are computed, the same on every rank:
+// direct if some rank has no Winograd for the network.
 absl::StatusOr<ConvolutionAlgorithm> AgreeOnConvolution(
     Communicator& communicator, const TrainRunOptions& options,
     const Network& network) {
   ConvolutionAlgorithm wanted = options.convolution;
-  if (!options.resume.empty() && wanted == ConvolutionAlgorithm::kAuto) {
+  const bool goes_on =
+      !options.resume.empty() && wanted == ConvolutionAlgorithm::kAuto;
+  if (goes_on) {
     LOCKSTEP_ASSIGN_OR_RETURN(const CheckpointInfo info,
                               ReadInfo(options.resume));
     wanted = info.convolution;
   }
-  auto choice = static_cast<int32_t>(ResolveConvolution(network, wanted));
-  LOCKSTEP_RETURN_IF_ERROR(
-      communicator.Broadcast(std::span(&choice, 1), /*root=*/0));
-  const auto agreed = static_cast<ConvolutionAlgorithm>(choice);
-  if (ResolveConvolution(network, agreed) == agreed) return agreed;
-  return absl::UnimplementedError(
-      "rank 0 convolves by Winograd, which oneDNN lacks here; "
-      "--convolution=direct suits every rank");
+  if (wanted == ConvolutionAlgorithm::kDirect) return wanted;
+  int64_t without = ResolveConvolution(network, wanted) != wanted ? 1 : 0;
+  LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(std::span(&without, 1)));
+  if (without == 0) return wanted;
+  if (!goes_on) return ConvolutionAlgorithm::kDirect;
+  return absl::UnimplementedError(absl::StrCat(
+      options.resume,
+      " comes from a run with Winograd convolutions, which not "
+      "every rank has here; --convolution=direct goes on without"));
 }
 
 // Prints how each layer of a rank's part of the batch is computed.
@@ -384,8 +388,8 @@ absl::StatusOr<CheckpointInfo> LoadCheckpoint(const std::string& path,
   return info;
 }
 
-absl::StatusOr<ConvolutionAlgorithm> ParseConvolution(absl::string_view text,
-                                                      bool deterministic) {
+absl::StatusOr<ConvolutionAlgorithm> ChooseConvolution(absl::string_view text,
+                                                       bool deterministic) {
   LOCKSTEP_ASSIGN_OR_RETURN(const ConvolutionAlgorithm algorithm,
                             ParseConvolution(text));
   if (!deterministic) return algorithm;

@@ -213,9 +213,8 @@ inline constexpr int64_t kColumnPadding = kNarrowColumns;
 //     static constexpr int kInputs = ...;
 //     // A loop for units: Run(inputs, view, mean, first, second, written) sets
 //     // two numbers for each of the W columns of a tile that lies as `view`
-//     // says. inputs: kInputs pointers; mean: of each column, or null;
-//     written:
-//     // a tile that lies alike, or null.
+//     // says. inputs: kInputs pointers. mean: of each column, or null.
+//     // written: a tile that lies alike, or null.
 //     template <int64_t W>
 //     using Tile = ...;
 //     // What `count` values gave, and then `more` values.
