@@ -404,7 +404,7 @@ TEST(StepTest, AnEmptyBatchHasZeroGradients) {
 // Masks are keyed by sample and step: a batch in two parts has the loss and, to
 // rounding, the gradient of the whole; at another step it has others.
 TEST(MaskTest, DoesNotDependOnTheSplitOfTheBatch) {
-  const std::string spec = kSpecs[3];
+  const std::string spec = kSpecs[4];
   const auto model = MakeReplica(spec, {.seed = 1});
   const Outcome whole = TakeStep(*model, 0, kSamples);
   const Outcome head = TakeStep(*model, 0, 2);
