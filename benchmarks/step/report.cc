@@ -104,9 +104,7 @@ std::string KindText(const Network& network, const OperationKind& kind) {
 
 std::string OperationText(const Network& network, int operation) {
   const Network::Operation& op = network.operations()[operation];
-  const int value = op.inputs[0];
-  const Shape& in = value == 0 ? network.input_shape()
-                               : network.operations()[value - 1].output;
+  const Shape& in = network.ShapeOf(op.inputs[0]);
   return absl::StrCat(
       KindText(network, op.kind),
       op.inputs.size() > 1 && std::holds_alternative<BatchNormOp>(op.kind)

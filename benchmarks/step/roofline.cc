@@ -93,8 +93,7 @@ OperationWork WorkOf(const Network& network, int operation, int64_t batch,
   int64_t in = 0;          // of all inputs,
   int64_t trained_in = 0;  // and of those that have gradients.
   for (const int value : op.inputs) {
-    const Shape& shape = value == 0 ? network.input_shape()
-                                    : network.operations()[value - 1].output;
+    const Shape& shape = network.ShapeOf(value);
     if (in == 0) first = batch * shape.size();
     in += batch * shape.size();
     if (value != 0) trained_in += batch * shape.size();

@@ -18,8 +18,7 @@
 namespace lockstep {
 namespace {
 
-constexpr int64_t kBlock = 16;  // Channels of kNchw16c.
-constexpr int64_t kTile = 4;    // Rows and columns of an output's tile.
+constexpr int64_t kTile = 4;  // Rows and columns of an output's tile.
 
 // Winograd was faster from these on, with AVX-512. With fewer tiles in a batch
 // it transforms weights for too few products, with fewer channels it transforms
@@ -45,23 +44,13 @@ bool FitsBlocks(const Network::Operation& operation, const Shape& x) {
       std::holds_alternative<PoolOp>(operation.kind) ||
       std::holds_alternative<GlobalAveragePoolOp>(operation.kind) ||
       std::holds_alternative<AddOp>(operation.kind);
-  return known && operation.output.c % kBlock == 0;
-}
-
-// Whether oneDNN has Winograd here, in all directions.
-bool FindWinograd() {
-  return onednn::HasWinograd(dnnl::engine(dnnl::engine::kind::cpu, 0));
-}
-
-bool HasWinograd() {
-  bool found = false;
-  return CatchOnednn("", [&] { found = FindWinograd(); }).ok() && found;
+  return known && operation.output.c % kChannelBlock == 0;
 }
 
 }  // namespace
 
 absl::Status CheckConvolutionAlgorithm(ConvolutionAlgorithm algorithm) {
-  if (algorithm != ConvolutionAlgorithm::kWinograd || HasWinograd()) {
+  if (algorithm != ConvolutionAlgorithm::kWinograd || onednn::HasWinograd()) {
     return absl::OkStatus();
   }
   return absl::UnimplementedError(absl::StrCat(
@@ -97,7 +86,7 @@ Layout LayoutOf(const Network& network, DataType type,
   }
   // oneDNN's convolutions take images of 1 or 3 channels plane by plane.
   const Shape& input = network.input_shape();
-  if (input.c != 1 && input.c != 3 && input.c % kBlock != 0) {
+  if (input.c != 1 && input.c != 3 && input.c % kChannelBlock != 0) {
     return Layout::kNhwc;
   }
   bool gains = false;
@@ -106,11 +95,11 @@ Layout LayoutOf(const Network& network, DataType type,
     if (!FitsBlocks(operation, x)) return Layout::kNhwc;
     const auto* const op = std::get_if<ConvolutionOp>(&operation.kind);
     if (op == nullptr || !FitsWinograd(*op)) continue;
-    if (x.c % kBlock != 0) continue;
+    if (x.c % kChannelBlock != 0) continue;
     gains |= algorithm == ConvolutionAlgorithm::kWinograd ||
              std::min(x.c, operation.output.c) >= kFewestChannels;
   }
-  return gains && HasWinograd() ? Layout::kNchw16c : Layout::kNhwc;
+  return gains && onednn::HasWinograd() ? Layout::kNchw16c : Layout::kNhwc;
 }
 
 ConvolutionAlgorithm ResolveConvolution(const Network& network,
@@ -122,7 +111,7 @@ ConvolutionAlgorithm ResolveConvolution(const Network& network,
 
 bool IsWinograd(ConvolutionAlgorithm algorithm, const ConvolutionOp& op,
                 const Shape& x, const Shape& y) {
-  if (!FitsWinograd(op) || x.c % kBlock != 0) return false;
+  if (!FitsWinograd(op) || x.c % kChannelBlock != 0) return false;
   if (algorithm != ConvolutionAlgorithm::kAuto) {
     return algorithm == ConvolutionAlgorithm::kWinograd;
   }

@@ -162,7 +162,7 @@ class FewPixelsPlan : public OperationPlan {
 
  private:
   static int64_t RunOf(const PlanContext& context, const Shape& shape) {
-    return context.layout == Layout::kNchw16c ? 16 : shape.c;
+    return context.layout == Layout::kNchw16c ? kChannelBlock : shape.c;
   }
 
   struct Space {

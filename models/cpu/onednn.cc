@@ -95,17 +95,19 @@ dnnl::convolution_backward_data::primitive_desc ConvolutionData(
       convolution.stride, convolution.padding, convolution.padding);
 }
 
-bool HasWinograd(const dnnl::engine& engine) {
-  const Desc x = Activations({.n = 1, .c = 16, .h = 4, .w = 4},
+bool HasWinograd() {
+  const Desc x = Activations({.n = 1, .c = kChannelBlock, .h = 4, .w = 4},
                              DataType::kFloat32, Layout::kNchw16c);
-  const Convolution convolution = {.x = x,
-                                   .y = x,
-                                   .bias = {},
-                                   .weights = {16, 16, 3, 3},
-                                   .stride = {1, 1},
-                                   .padding = {1, 1}};
+  const Convolution convolution = {
+      .x = x,
+      .y = x,
+      .bias = {},
+      .weights = {kChannelBlock, kChannelBlock, 3, 3},
+      .stride = {1, 1},
+      .padding = {1, 1}};
   constexpr auto kWinograd = algorithm::convolution_winograd;
   try {
+    const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
     const auto forward =
         ConvolutionForward(engine, kWinograd, convolution, /*relu=*/false);
     ConvolutionWeights(forward, engine, kWinograd, convolution);
@@ -239,8 +241,8 @@ memory::data_type OnednnType(DataType type) {
 memory::desc Activations(const Shape& shape, DataType type, Layout layout) {
   const auto tag = [&] {
     if (layout == Layout::kNhwc) return memory::format_tag::nhwc;
-    return shape.c % 16 == 0 ? memory::format_tag::nChw16c
-                             : memory::format_tag::nchw;
+    return shape.c % kChannelBlock == 0 ? memory::format_tag::nChw16c
+                                        : memory::format_tag::nchw;
   };
   return {{shape.n, shape.c, shape.h, shape.w}, OnednnType(type), tag()};
 }

@@ -76,8 +76,9 @@ dnnl::convolution_backward_data::primitive_desc ConvolutionData(
     const dnnl::engine& engine, dnnl::algorithm algorithm,
     const Convolution& convolution);
 
-// Whether there is Winograd in all three, for float32 and kNchw16c.
-bool HasWinograd(const dnnl::engine& engine);
+// Whether Winograd is there, forward and for both gradients, for float32 in
+// kNchw16c.
+bool HasWinograd();
 
 // Pooling of x to y.
 struct Window {
