@@ -206,14 +206,16 @@ TEST(ResidentGrowthTest, ReportsAProcessThatDoesNotFinish) {
 // That copies happen and are timed; not how fast they are.
 
 TEST(TimeCopiesTest, TimesEveryCopyAndMissesNoByte) {
-  for (const int threads : {1, 2, 3}) {
-    for (const int64_t bytes : {1, 8, 1000, 1 << 20}) {
-      const absl::StatusOr<TimedCalls> result =
-          TimeCopies(threads, bytes, /*warmup=*/0, /*iterations=*/3);
-      ASSERT_THAT(result, IsOk());
-      EXPECT_THAT(result->seconds, SizeIs(3));
-      EXPECT_THAT(result->seconds, Each(Gt(0)));
-      EXPECT_EQ(result->wrong, 0);
+  for (const CopyStores stores : {CopyStores::kMemcpy, CopyStores::kStreamed}) {
+    for (const int threads : {1, 2, 3}) {
+      for (const int64_t bytes : {1, 8, 1000, 9 << 20}) {
+        const absl::StatusOr<TimedCalls> result =
+            TimeCopies(threads, bytes, /*warmup=*/0, /*iterations=*/3, stores);
+        ASSERT_THAT(result, IsOk());
+        EXPECT_THAT(result->seconds, SizeIs(3));
+        EXPECT_THAT(result->seconds, Each(Gt(0)));
+        EXPECT_EQ(result->wrong, 0);
+      }
     }
   }
 }

@@ -36,6 +36,10 @@
 #include "base/status_macros.h"
 #include "benchmarks/harness/interrupt.h"
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 namespace lockstep::benchmarks {
 namespace {
 
@@ -227,27 +231,50 @@ absl::StatusOr<int64_t> ResidentGrowth(
 }
 
 absl::StatusOr<AlignedMemory> AllocateAligned(int64_t bytes) {
+  constexpr int64_t kHugePage = int64_t{2} << 20;
+  const bool is_huge = bytes >= 2 * kHugePage;
+  const int64_t alignment = is_huge ? kHugePage : kMemoryAlignment;
+  const int64_t size = (bytes + alignment - 1) / alignment * alignment;
   AlignedMemory memory(static_cast<std::byte*>(std::aligned_alloc(
-      kMemoryAlignment, static_cast<size_t>(RoundUpToAlignment(bytes)))));
-  if (memory != nullptr) return memory;
-  return absl::ResourceExhaustedError(
-      absl::StrCat("no memory for ", bytes, " bytes"));
+      static_cast<size_t>(alignment), static_cast<size_t>(size))));
+  if (memory == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for ", bytes, " bytes"));
+  }
+  // A kernel that refuses gives small pages.
+  if (is_huge) madvise(memory.get(), static_cast<size_t>(size), MADV_HUGEPAGE);
+  return memory;
 }
 
-// memcpy, by threads that start together.
+// Copies, by threads that start together.
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// from, to: aligned to kMemoryAlignment.
+void CopyStreamed(const std::byte* from, std::byte* to, int64_t bytes) {
+  int64_t i = 0;
+#ifdef __SSE2__
+  constexpr int64_t kVector = sizeof(__m128i);
+  for (; i + kVector <= bytes; i += kVector) {
+    _mm_stream_si128(
+        reinterpret_cast<__m128i*>(to + i),
+        _mm_load_si128(reinterpret_cast<const __m128i*>(from + i)));
+  }
+  _mm_sfence();
+#endif
+  std::memcpy(to + i, from + i, static_cast<size_t>(bytes - i));
+}
+
 TimedCalls RunCopier(Copier& copier, std::barrier<>& start, int warmup,
-                     int iterations) {
+                     int iterations, CopyStores stores) {
   TimedCalls result;
   copier.Prepare();
-  for (int i = 0; i < warmup; ++i) copier.Copy();
+  for (int i = 0; i < warmup; ++i) copier.Copy(stores);
   for (int i = 0; i < iterations; ++i) {
     start.arrive_and_wait();
     const Clock::time_point begin = Clock::now();
-    copier.Copy();
+    copier.Copy(stores);
     result.seconds.push_back(
         std::chrono::duration<double>(Clock::now() - begin).count());
   }
@@ -270,9 +297,13 @@ void Copier::Prepare() {
   std::memset(target(), 0xa5, static_cast<size_t>(half_));
 }
 
-void Copier::Copy() {
+void Copier::Copy(CopyStores stores) {
   asm volatile("" ::: "memory");
-  std::memcpy(target(), source(), static_cast<size_t>(half_));
+  if (stores == CopyStores::kStreamed) {
+    CopyStreamed(source(), target(), half_);
+  } else {
+    std::memcpy(target(), source(), static_cast<size_t>(half_));
+  }
   asm volatile("" ::: "memory");
 }
 
@@ -286,7 +317,7 @@ int64_t Copier::CountWrong() const {
 }
 
 absl::StatusOr<TimedCalls> TimeCopies(int threads, int64_t bytes, int warmup,
-                                      int iterations) {
+                                      int iterations, CopyStores stores) {
   std::vector<Copier> copiers;
   for (int i = 0; i < threads; ++i) {
     LOCKSTEP_ASSIGN_OR_RETURN(Copier copier, Copier::Create(std::max<int64_t>(
@@ -298,7 +329,7 @@ absl::StatusOr<TimedCalls> TimeCopies(int threads, int64_t bytes, int warmup,
   std::vector<std::thread> running;
   for (size_t i = 0; i < copiers.size(); ++i) {
     running.emplace_back([&, i] {
-      results[i] = RunCopier(copiers[i], start, warmup, iterations);
+      results[i] = RunCopier(copiers[i], start, warmup, iterations, stores);
     });
   }
   for (std::thread& thread : running) thread.join();

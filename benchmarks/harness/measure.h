@@ -124,8 +124,13 @@ constexpr int64_t RoundUpToAlignment(int64_t bytes) {
   return (bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
 }
 
-// Error: kResourceExhausted without memory.
+// In huge pages where the kernel gives them and they save any. Error:
+// kResourceExhausted without memory.
 absl::StatusOr<AlignedMemory> AllocateAligned(int64_t bytes);
+
+// How a copy writes: by memcpy, or past the caches, which spares reading what
+// is overwritten; that is memcpy too where the processor cannot.
+enum class CopyStores { kMemcpy, kStreamed };
 
 // One thread's part of the memory: two halves, one of which is copied to the
 // other.
@@ -137,7 +142,7 @@ class Copier {
   // Touches all of the memory; then the halves differ in every byte.
   void Prepare();
   // Is done when it returns, whatever the compiler thinks of clocks around it.
-  void Copy();
+  void Copy(CopyStores stores);
   // Bytes that differ: 0 after a copy.
   int64_t CountWrong() const;
 
@@ -157,7 +162,8 @@ class Copier {
 // the number of bytes that were not copied. bytes: at least 2 a thread. Error:
 // kResourceExhausted without memory.
 absl::StatusOr<TimedCalls> TimeCopies(int threads, int64_t bytes, int warmup,
-                                      int iterations);
+                                      int iterations,
+                                      CopyStores stores = CopyStores::kMemcpy);
 
 }  // namespace lockstep::benchmarks
 

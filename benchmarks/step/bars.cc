@@ -35,6 +35,7 @@ std::optional<BatchNormTimes> BatchNormTimesOf(const StepResult& result) {
   times.forward_share = forward_bytes / copy / times.forward_seconds;
   times.backward_share = backward_bytes / copy / times.backward_seconds;
   times.share = (forward_bytes + backward_bytes) / copy / seconds;
+  if (result.far_copy) times.far_share = times.share * copy / *result.far_copy;
   return times;
 }
 

@@ -20,7 +20,10 @@ struct BatchNormTimes {
   // The time in which a copy moves the bytes that must move (WorkOf), over the
   // time taken: bytes / StepResult::copy / seconds.
   double forward_share = 0, backward_share = 0;
-  double share = 0;  // Of both directions together.
+  double share = 0;  // Of both directions together,
+  // and with the copy through the step's memory, StepResult::far_copy. 0: not
+  // measured.
+  double far_share = 0;
 };
 
 // Returns no value if layers were not measured (--layers), or if the network

@@ -331,7 +331,10 @@ class CaseRun {
     const StepCase& one = result_.one;
     std::vector<std::vector<double>> samples(2 * count);
     // The most that the machine does: others on it only take from that.
-    std::vector<double> peaks = result_.peaks, copies;
+    std::vector<double> peaks = result_.peaks, copies, far_copies;
+    const int64_t near_bytes = kNearCopyBytes * one.threads;
+    const int64_t far_bytes =
+        std::max(near_bytes, result_.rows[0].memory_bytes.value_or(0));
     for (int round = 0; round < kRounds; ++round) {
       LOCKSTEP_ASSIGN_OR_RETURN(
           const std::vector<double> times,
@@ -343,8 +346,12 @@ class CaseRun {
           MeasurePeak(one.type, one.threads, kPeakSeconds);
       if (!peak.ok()) return absl::OkStatus();  // Nothing to hold them against.
       peaks.push_back(*peak);
-      LOCKSTEP_ASSIGN_OR_RETURN(const double copy, MeasureCopy(one.threads));
+      LOCKSTEP_ASSIGN_OR_RETURN(const double copy,
+                                MeasureCopy(one.threads, near_bytes));
       copies.push_back(copy);
+      LOCKSTEP_ASSIGN_OR_RETURN(const double far_copy,
+                                MeasureCopy(one.threads, far_bytes));
+      far_copies.push_back(far_copy);
     }
     std::vector<double> forward, backward;
     for (size_t i = 0; i < count; ++i) {
@@ -353,6 +360,7 @@ class CaseRun {
     }
     result_.layer_peak = std::ranges::max(peaks);
     result_.copy = std::ranges::max(copies);
+    result_.far_copy = std::ranges::max(far_copies);
     result_.layers = LayersOf(network_, one, chosen_.operations, forward,
                               backward, *result_.layer_peak, *result_.copy);
     return absl::OkStatus();

@@ -214,7 +214,8 @@ Value BatchNormData(const StepResult& result) {
           {"backward_seconds", times->backward_seconds},
           {"forward_share", times->forward_share},
           {"backward_share", times->backward_share},
-          {"share", times->share}};
+          {"share", times->share},
+          {"far_share", times->far_share}};
 }
 
 Value ResultData(const StepResult& result) {
@@ -233,6 +234,7 @@ Value ResultData(const StepResult& result) {
           {"peak_flops_per_second", result.peaks},
           {"layer_peak_flops_per_second", result.layer_peak},
           {"copy_bytes_per_second", result.copy},
+          {"far_copy_bytes_per_second", result.far_copy},
           {"gradient_tolerance", result.tolerance.gradient},
           {"layout", report::TextOrNull(result.layout)},
           {"subjects", std::move(rows)},
@@ -352,9 +354,11 @@ report::Section LayerSectionOf(const StepResult& result) {
   }
   section.notes.push_back(absl::StrFormat(
       "All layers: %s ms, of which what bounds them takes %s ms. A copy moves "
-      "%s GB/s.",
+      "%s GB/s in caches, and %s GB/s through as much memory as the step "
+      "takes.",
       Milliseconds(seconds), Milliseconds(bound),
-      Significant(result.copy.value_or(0) / 1e9, 3)));
+      Significant(result.copy.value_or(0) / 1e9, 3),
+      Significant(result.far_copy.value_or(0) / 1e9, 3)));
   if (!result.layout.empty()) {
     section.notes.push_back(
         absl::StrCat("Activations lie in ", result.layout, "."));
@@ -362,12 +366,14 @@ report::Section LayerSectionOf(const StepResult& result) {
   if (const std::optional<BatchNormTimes> times = BatchNormTimesOf(result)) {
     section.notes.push_back(absl::StrFormat(
         "Batch norm, with its addition and ReLU: %s ms forward, %s of the "
-        "copy's bound; %s ms backward, %s; together %s.",
+        "copy's bound; %s ms backward, %s; together %s, and %s of the copy "
+        "through the step's memory.",
         Milliseconds(times->forward_seconds),
         Percent(times->forward_share, /*decimals=*/1),
         Milliseconds(times->backward_seconds),
         Percent(times->backward_share, /*decimals=*/1),
-        Percent(times->share, /*decimals=*/1)));
+        Percent(times->share, /*decimals=*/1),
+        Percent(times->far_share, /*decimals=*/1)));
   }
   return section;
 }

@@ -58,8 +58,9 @@ struct StepResult {
   int64_t flops = 0;  // StepFlops.
   StepTolerance tolerance = {};
   std::vector<double> peaks = {};  // Operations a second, by round.
-  // With --layers, the most that was measured: operations and bytes a second.
-  std::optional<double> layer_peak = {}, copy = {};
+  // With --layers, the most that was measured: operations and bytes a second;
+  // far_copy is that of a copy through as much memory as our step takes.
+  std::optional<double> layer_peak = {}, copy = {}, far_copy = {};
   // Ours first, once for each of `one`'s convolutions.
   std::vector<StepRow> rows = {};
   std::string layout = {};            // The first row's, of activations.

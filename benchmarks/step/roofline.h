@@ -43,8 +43,13 @@ std::string PeakInstructions(DataType type);
 // kUnimplemented if there are none.
 absl::StatusOr<double> MeasurePeak(DataType type, int threads, double seconds);
 
-// Bytes a second, read and written, of `threads` threads that copy 16 MiB each.
-absl::StatusOr<double> MeasureCopy(int threads);
+// The memory of a copy that caches hold: 16 MiB to 16 MiB.
+inline constexpr int64_t kNearCopyBytes = int64_t{32} << 20;
+
+// Bytes a second, read and written, of `threads` threads that together copy one
+// half of `bytes` to the other, with memcpy or with stores past the caches,
+// whichever is faster. Error: kResourceExhausted without memory.
+absl::StatusOr<double> MeasureCopy(int threads, int64_t bytes);
 
 }  // namespace lockstep::benchmarks
 
