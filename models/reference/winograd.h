@@ -340,7 +340,9 @@ inline double WinogradBound(int64_t terms) { return Gamma(terms + 28); }
 // column of A'. An output has variance 9 terms: the share grows by S / 12,
 // which is 4.78. Gradients of weights sum points of variance b_i b_j * a_i a_j
 // with the squares of G as factors: terms * (S / 3)^2 on average over 9
-// outputs, of variance 16 terms, so S / 12 as well.
+// outputs, of variance 16 terms, so S / 12 as well. That holds for tiles inside
+// an image; in those at its border, zeros among the inputs leave an output up
+// to a quarter more, as a share of it.
 //
 // In the limit of many terms that is 1.59 times the error of direct convolution
 // forward, of 9 products for each term, and 1.20 times for weights, of 16.

@@ -433,8 +433,6 @@ TEST_F(TrainTest, ConvolvesAsRankZeroAndTheCheckpointDecide) {
       train("winograd", {"--epochs=2", "--convolution=winograd", "--lr=0.01"});
   EXPECT_EQ(MetricsOf(winograd)["convolution"], "winograd");
   EXPECT_NE(WeightsText(winograd), WeightsText(direct));
-  EXPECT_NEAR(MetricsOf(winograd)["epochs"][0]["train_loss"].get<double>(),
-              MetricsOf(direct)["epochs"][0]["train_loss"].get<double>(), 1e-3);
   // A run that goes on convolves as its checkpoint's did.
   const std::string half =
       train("half", {"--epochs=1", "--convolution=winograd", "--lr=0.01"});
