@@ -142,7 +142,7 @@ class Copier {
   // Touches all of the memory; then the halves differ in every byte.
   void Prepare();
   // Is done when it returns, whatever the compiler thinks of clocks around it.
-  void Copy(CopyStores stores);
+  void Copy(CopyStores stores = CopyStores::kMemcpy);
   // Bytes that differ: 0 after a copy.
   int64_t CountWrong() const;
 
