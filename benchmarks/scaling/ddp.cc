@@ -1,4 +1,4 @@
-// PyTorch's DistributedDataParallel as a backend: its ranks are processes of a
+// PyTorch's DistributedDataParallel as a peer: its ranks are processes of a
 // Python, each with one thread, that train the same network.
 #include <algorithm>
 #include <cstdint>
@@ -78,12 +78,12 @@ absl::StatusOr<std::string> CheckDdp(const RankSetting& setting,
                                      const Network& network) {
   if (DrawsMasks(network)) {
     return FlagError(
-        "backend", "ddp",
+        "peers", "torch",
         "--model has dropout, whose masks PyTorch draws otherwise");
   }
   const absl::StatusOr<TorchProcess> process = StartPython(setting);
   if (process.ok()) return process->name();
-  return FlagError("backend", "ddp", process.status().message());
+  return FlagError("peers", "torch", process.status().message());
 }
 
 absl::StatusOr<RoundSample> RunDdpOnce(const RankSetting& setting,

@@ -40,11 +40,13 @@ ABSL_FLAG(std::string, mode, "strong,weak",
           "weak: on each rank");
 ABSL_FLAG(std::string, backend, "processes",
           "what ranks are: processes, threads, mpi (by mpirun); apart: "
-          "processes that exchange nothing, the most that the machine allows; "
-          "ddp: of PyTorch's DistributedDataParallel. Several, as "
-          "processes,threads, are measured in turn");
+          "processes that exchange nothing, the most that the machine allows. "
+          "Several, as processes,threads, are measured in turn");
+ABSL_FLAG(std::string, peers, "",
+          "torch: also PyTorch's DistributedDataParallel over Gloo, in the "
+          "same rounds");
 ABSL_FLAG(std::string, python, "",
-          "the Python with PyTorch, of ddp; default: python3, or else "
+          "the Python that has it; default: python3, or else "
           "/usr/bin/python3");
 ABSL_FLAG(std::string, model, "lenet",
           "network, perhaps with options (vit:patch=4,depth=6); they are "
@@ -88,8 +90,8 @@ writes a report.
 )",
           .sections =
               {{"",
-                "world_sizes=1,2,4 mode batch_size backend python=FILE model "
-                "type lr rounds steps warmup_steps seconds"},
+                "world_sizes=1,2,4 mode batch_size backend peers= python=FILE "
+                "model type lr rounds steps warmup_steps seconds"},
                {"Data:", kDataFlags},
                {"Images:", kImageFlags},
                {"", kOutputFlags}},
@@ -112,6 +114,10 @@ Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
                       kDataAlias}};
 }
 
+bool Has(const ScalingSettings& settings, RankKind backend) {
+  return std::ranges::count(settings.backends, backend) > 0;
+}
+
 absl::StatusOr<ScalingSettings> SettingsFromFlags(int cores) {
   ScalingSettings settings = {.world_sizes = DefaultWorldSizes(cores)};
   if (!absl::GetFlag(FLAGS_world_sizes).empty()) {
@@ -123,6 +129,11 @@ absl::StatusOr<ScalingSettings> SettingsFromFlags(int cores) {
                             ParseModes(absl::GetFlag(FLAGS_mode)));
   LOCKSTEP_ASSIGN_OR_RETURN(settings.backends,
                             ParseBackends(absl::GetFlag(FLAGS_backend)));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<RankKind> peers,
+                            ParsePeers(absl::GetFlag(FLAGS_peers)));
+  for (const RankKind peer : peers) {
+    if (!Has(settings, peer)) settings.backends.push_back(peer);
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(settings.types,
                             ParseTypes(absl::GetFlag(FLAGS_type)));
   settings.model = absl::GetFlag(FLAGS_model);
@@ -139,10 +150,6 @@ absl::StatusOr<ScalingSettings> SettingsFromFlags(int cores) {
   settings.seconds = absl::GetFlag(FLAGS_seconds);
   LOCKSTEP_RETURN_IF_ERROR(Validate(settings));
   return settings;
-}
-
-bool Has(const ScalingSettings& settings, RankKind backend) {
-  return std::ranges::count(settings.backends, backend) > 0;
 }
 
 // Finds out now what would otherwise fail in every rank, or at the end, and
@@ -237,7 +244,7 @@ absl::Status RunDriver(std::span<char* const> argv) {
   std::string pytorch;
   if (Has(settings, RankKind::kDdp)) {
     if (launched != nullptr) {
-      return FlagError("backend", "ddp", "starts its ranks itself");
+      return FlagError("peers", "torch", "starts its ranks itself");
     }
     LOCKSTEP_ASSIGN_OR_RETURN(pytorch, CheckDdp(ranks, network));
   }

@@ -81,11 +81,12 @@ struct RunSpec {
 std::vector<int> DefaultWorldSizes(int cores);
 
 // The lists that the flags of the same name hold ("1,2,4"; "strong,weak"),
-// without repetition, the first two ascending. Errors: kInvalidArgument, naming
-// the flag.
+// without repetition, the first two ascending; that of --peers may be empty.
+// Errors: kInvalidArgument, naming the flag.
 absl::StatusOr<std::vector<int>> ParseWorldSizes(absl::string_view text);
 absl::StatusOr<std::vector<ScalingMode>> ParseModes(absl::string_view text);
 absl::StatusOr<std::vector<RankKind>> ParseBackends(absl::string_view text);
+absl::StatusOr<std::vector<RankKind>> ParsePeers(absl::string_view text);
 absl::StatusOr<std::vector<DataType>> ParseTypes(absl::string_view text);
 
 // kInvalidArgument, naming the flag, if there is no such model, a number is out
@@ -333,7 +334,7 @@ absl::StatusOr<RoundSample> RunOnce(const RankSetting& setting,
                                     const RunSpec& spec);
 
 // Whether PyTorch can train the network; its name and version. Error:
-// kInvalidArgument, naming --backend.
+// kInvalidArgument, naming --peers.
 absl::StatusOr<std::string> CheckDdp(const RankSetting& setting,
                                      const Network& network);
 

@@ -94,6 +94,11 @@ absl::StatusOr<std::vector<RankKind>> ParseBackends(absl::string_view text) {
                                {"ddp", RankKind::kDdp}});
 }
 
+absl::StatusOr<std::vector<RankKind>> ParsePeers(absl::string_view text) {
+  if (text.empty()) return std::vector<RankKind>();
+  return ParseNames<RankKind>("--peers", text, {{"torch", RankKind::kDdp}});
+}
+
 absl::StatusOr<std::vector<DataType>> ParseTypes(absl::string_view text) {
   return ParseNames<DataType>(
       "--type", text,

@@ -44,6 +44,7 @@ using ::testing::DoubleEq;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
@@ -304,6 +305,12 @@ TEST(ParseModesTest, AcceptsEachAndBothByName) {
        {RankKind::kProcesses, RankKind::kThreads, RankKind::kMpi}) {
     EXPECT_THAT(ParseBackends(Name(kind)), IsOkAndHolds(ElementsAre(kind)));
   }
+}
+
+TEST(ParsePeersTest, AcceptsNoneAndPyTorch) {
+  EXPECT_THAT(ParsePeers(""), IsOkAndHolds(IsEmpty()));
+  EXPECT_THAT(ParsePeers("torch"), IsOkAndHolds(ElementsAre(RankKind::kDdp)));
+  EXPECT_THAT(ParsePeers("ddp"), StatusIs(kInvalid, HasSubstr("--peers: '")));
 }
 
 TEST(ValidateTest, RejectsFewerImagesThanRanksInStrongScalingOnly) {
@@ -648,7 +655,8 @@ std::string MakeDdp(const std::string& answer) {
 TEST(ScalingTest, MeasuresPyTorchAndTheBoundSideBySide) {
   const std::string path = TestPath(".json");
   const std::string flags = absl::StrCat(
-      "--data_dir=", MakeDataFolder(), " --mode=weak --backend=apart,ddp",
+      "--data_dir=", MakeDataFolder(),
+      " --mode=weak --backend=apart --peers=torch",
       " --output_dir=", TestPath(""), " --json=", path, kSmall, " --python=");
   const CommandOutcome outcome =
       RunScaling(flags + MakeDdp("stepped 1 0.5 9 1 1 2"));
@@ -678,10 +686,11 @@ TEST(ScalingTest, MeasuresPyTorchAndTheBoundSideBySide) {
 // with the same parameters.
 TEST(ScalingTest, TrainsByDistributedDataParallelIfThereIsPyTorch) {
   const CommandOutcome outcome = RunScaling(absl::StrCat(
-      "--data_dir=", MakeDataFolder(), " --model=lenet_bn --backend=ddp",
+      "--data_dir=", MakeDataFolder(),
+      " --model=lenet_bn --backend=ddp --peers=torch",
       " --mode=weak --output_dir=", TestPath(""), kSmall, " --nproc=2"));
   if (outcome.exit_status == 2) {
-    EXPECT_THAT(outcome.output, StartsWith("scaling: --backend=ddp: "));
+    EXPECT_THAT(outcome.output, StartsWith("scaling: --peers=torch: "));
     return;
   }
   EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
@@ -743,8 +752,10 @@ TEST(ScalingTest, NamesAFlagThatIsWrong) {
       {"--backend=processes,cuda", "--backend: 'cuda'"},
       {"--backend=tcp", "--backend=tcp needs ranks on several hosts"},
       {"--type=float16", "--type: 'float16'"},
-      {"--backend=ddp --python=/bin/false", "--backend=ddp: /bin/false: "},
-      {"--backend=ddp --model=vit:dropout=0.1", "--backend=ddp: --model has"},
+      {"--peers=jax", "--peers: 'jax'"},
+      {"--peers=torch --python=/bin/false", "--peers=torch: /bin/false: "},
+      {"--backend=ddp --python=/bin/false", "--peers=torch: /bin/false: "},
+      {"--peers=torch --model=vit:dropout=0.1", "--peers=torch: --model has"},
       {"--lr=0", "--lr=0: must be a positive number"},
       {"--model=alexnet", "--model=alexnet: "},
       {"--model=resnet18_d2l:depth=3", "--model=resnet18_d2l:depth=3: "},
