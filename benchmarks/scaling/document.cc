@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "base/data_types.h"
 #include "benchmarks/harness/ranks.h"
+#include "benchmarks/scaling/bars.h"
 #include "benchmarks/scaling/report.h"
 #include "models/networks/networks.h"
 
@@ -130,38 +131,6 @@ Value DataOf(const ScalingReport& report) {
 std::string LeadOf(const ScalingReport& report, const ModeReport& mode) {
   const std::string name = NameOf(report.settings, mode.variant);
   return name.empty() ? "" : name + ": ";
-}
-
-// The goals that the project set itself, where they were measured.
-std::vector<report::Bar> BarsOf(const ScalingReport& report) {
-  constexpr double kNeeded = 0.97;
-  const auto efficiency = [&](RankKind ranks) -> std::optional<double> {
-    for (const ModeReport& mode : report.modes) {
-      if (mode.mode != ScalingMode::kWeak || mode.variant.ranks != ranks ||
-          mode.variant.type != DataType::kFloat32 ||
-          mode.baseline().world_size() != 1) {
-        continue;
-      }
-      for (const ConfigurationReport& at : mode.configurations) {
-        if (at.world_size() == 2) return at.efficiency;
-      }
-    }
-    return std::nullopt;
-  };
-  const std::optional<double> ours = efficiency(RankKind::kProcesses);
-  if (report.settings.model != "resnet18_d2l" || !ours) return {};
-  std::vector<report::Bar> bars = {
-      {.what = "weak scaling of resnet18_d2l to 2 processes",
-       .needed = kNeeded,
-       .unit = "of ideal",
-       .value = ours}};
-  if (const auto ddp = efficiency(RankKind::kDdp); ddp) {
-    bars.push_back({.what = "that, next to DistributedDataParallel's",
-                    .needed = *ddp,
-                    .unit = "of ideal",
-                    .value = ours});
-  }
-  return bars;
 }
 
 // In at most seven characters up to ten million.
@@ -433,7 +402,8 @@ std::vector<report::Term> Terms() {
            "what none of these explains."},
           {"imbal",
            "how much longer the slowest rank of a step computes than the "
-           "mean."}};
+           "mean."},
+          BarsTerm()};
 }
 
 }  // namespace
@@ -476,6 +446,8 @@ report::Document ScalingDocument(const ScalingReport& report) {
     document.facts.push_back({"ddp", report.pytorch});
   }
   if (!report.ended.empty()) document.remarks.push_back(report.ended);
+  std::ranges::move(ControlRemarks(report),
+                    std::back_inserter(document.remarks));
   const size_t variants = VariantsOf(settings).size();
   for (size_t i = 0; i + variants <= report.modes.size(); i += variants) {
     document.sections.push_back(

@@ -406,7 +406,17 @@ the smallest world size p; that x p / ranks. p50, p99: step times, each as its s
 compute, comm (exposed communication), data (data wait), rest: shares of a step: forward, backward
 and update; waiting for summed gradients, or a slower rank, after backward; gathering the batch;
 what none of these explains. imbal: how much longer the slowest rank of a step computes than the
-mean.
+mean. bars: for 2 processes in float32. Efficiency in weak scaling of lenet at 256 and resnet18_d2l
+at 32 images a rank: at least 97%, and that of --peers=torch. In strong scaling of lenet at 256
+images: at least 95%. The control is the same processes without communication, measured with
+--backend=processes,apart. Where it stays below a goal, the goal is 97% of it.
+
+bar                                     goal                                       measured
+weak scaling of lenet, 2 ranks          at least 97 percent of ideal               80.0: NOT met
+weak scaling of lenet over DDP's        at least 1 times DistributedDataParallel's not measured
+strong scaling of lenet, 2 ranks        at least 95 percent of ideal               80.0: NOT met
+weak scaling of resnet18_d2l, 2 ranks   at least 97 percent of ideal               not measured
+weak scaling of resnet18_d2l over DDP's at least 1 times DistributedDataParallel's not measured
 )";
 
 TEST(ScalingDocumentTest, LooksLikeThis) {
@@ -506,17 +516,9 @@ TEST(ScalingDocumentTest, ShowsBackendsSideBySide) {
   ExpectNarrow(report::TerminalText(document));
 }
 
-// Weak scaling of ResNet-18 to two processes, here 80% of ideal, is held
-// against 97% and against DistributedDataParallel's, of whose steps no parts
-// are known.
-TEST(ScalingDocumentTest, HasTheBarsOfWhatTheyAreFor) {
+// The steps of DistributedDataParallel's ranks are not taken apart.
+TEST(ScalingDocumentTest, ShowsNoPartsOfDistributedDataParallel) {
   ScalingReport report = ExampleReport();
-  EXPECT_THAT(ScalingDocument(report).bars, SizeIs(0));
-  report.settings.model = "resnet18_d2l";
-  ASSERT_THAT(ScalingDocument(report).bars, SizeIs(1));
-  EXPECT_EQ(ScalingDocument(report).bars[0].Text(),
-            "weak scaling of resnet18_d2l to 2 processes, at least 0.97 of "
-            "ideal: 0.80: NOT met");
   report.settings.backends = {RankKind::kProcesses, RankKind::kDdp};
   report.modes.erase(report.modes.begin());
   ModeReport ddp = report.modes[0];
@@ -529,9 +531,6 @@ TEST(ScalingDocumentTest, HasTheBarsOfWhatTheyAreFor) {
   EXPECT_THAT(ddp.limits, EndsWith("70% of ideal."));
   report.modes.push_back(ddp);
   const report::Document document = ScalingDocument(report);
-  ASSERT_THAT(document.bars, SizeIs(2));
-  EXPECT_EQ(document.bars[1].needed, 0.7);
-  EXPECT_TRUE(document.bars[1].Met());
   const report::Section& section = document.sections[0];
   EXPECT_EQ(section.table.rows[1][7].text, "95.0%");
   EXPECT_EQ(section.table.rows[5][7].text, "-");
