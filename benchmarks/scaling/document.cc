@@ -49,6 +49,12 @@ Value RoundData(const RoundSample& round) {
           {"loss", round.loss}};
 }
 
+// Null for PyTorch, which does not say what it chooses.
+Value ConvolutionData(const ConfigurationReport& at) {
+  const std::string& name = at.measured.rounds[0].convolution;
+  return name.empty() ? Value() : Value(name);
+}
+
 Value ConfigurationData(const ScalingReport& report,
                         const ConfigurationReport& at) {
   Value rounds = Value::Array();
@@ -58,6 +64,7 @@ Value ConfigurationData(const ScalingReport& report,
   return {{"world_size", at.world_size()},
           {"global_batch", at.global_batch()},
           {"oversubscribed", at.oversubscribed},
+          {"convolution", ConvolutionData(at)},
           {"images_per_second", Value{{"median", at.images_per_second},
                                       {"min", at.slowest_round},
                                       {"max", at.fastest_round},

@@ -19,6 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/measure.h"
+#include "models/cpu/algorithm.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {
@@ -105,6 +106,9 @@ absl::StatusOr<RoundSample> CombineRanks(const RunSpec& spec,
       1.0 / (static_cast<double>(results.size()) * spec.steps);
   double slowest_rank = 0;
   for (const RankResult& result : results) {
+    if (sample.convolution != Name(ConvolutionAlgorithm::kWinograd)) {
+      sample.convolution = result.convolution;
+    }
     double seconds = 0;
     for (int i = 0; i < spec.steps; ++i) {
       const RankStep& step = result.steps[i];

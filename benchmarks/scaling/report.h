@@ -163,11 +163,12 @@ struct RankResult {
   int world_size = 0;                // The ranks it heard from.
   bool same_parameters = false;      // As rank 0's, bit for bit, at the end.
   double loss = 0;                   // Mean over the last global batch.
+  std::string convolution = {};      // As of RoundSample.
   std::vector<RankStep> steps = {};  // In order.
 
   static auto Members(auto& self) {
     return std::tie(self.rank, self.world_size, self.same_parameters, self.loss,
-                    self.steps);
+                    self.convolution, self.steps);
   }
   friend bool operator==(const RankResult&, const RankResult&) = default;
 };
@@ -185,6 +186,9 @@ struct RoundSample {
   double kept_waiting = 0;
   std::vector<double> step_seconds = {};  // Of each step, on its slowest rank.
   double loss = 0;
+  // "winograd" if a rank computes a convolution so, else "direct"; empty if it
+  // is not known.
+  std::string convolution = {};
 };
 
 // Refuses, with kDataLoss, a run that did not do what was asked: another world

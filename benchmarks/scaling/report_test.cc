@@ -267,6 +267,7 @@ MeasuredConfiguration ThreeRounds(Configuration configuration, StepParts ms) {
     round.imbalance = configuration.world_size == 1 ? 0 : 0.0125;
     round.kept_waiting = configuration.world_size > kCores ? 0.5 : 0.01;
     round.loss = 2.25;
+    round.convolution = "winograd";
     measured.rounds.push_back(round);
   }
   return measured;
@@ -337,6 +338,7 @@ TEST(ScalingDocumentTest, SaysWhatWasRunAndEveryNumberExactly) {
       EXPECT_EQ(object["world_size"], at.world_size());
       EXPECT_EQ(object["global_batch"], at.global_batch());
       EXPECT_EQ(object["oversubscribed"], at.oversubscribed);
+      EXPECT_EQ(object["convolution"], "winograd");
       EXPECT_EQ(object["images_per_second"]["median"], at.images_per_second);
       EXPECT_EQ(object["images_per_second"]["min"], at.slowest_round);
       EXPECT_EQ(object["images_per_second"]["max"], at.fastest_round);

@@ -31,6 +31,7 @@
 #include "benchmarks/scaling/report.h"
 #include "collectives/communicator.h"
 #include "collectives/host/host_group.h"
+#include "models/cpu/algorithm.h"
 #include "models/cpu/cpu_model.h"
 #include "models/data/dataset.h"
 #include "models/data/load_dataset.h"
@@ -276,6 +277,17 @@ absl::StatusOr<double> GlobalLoss(Communicator& communicator,
   return sums[0] / sums[1];
 }
 
+// Returns the algorithm by which the model convolves batches of n: Winograd's
+// if one of its convolutions is, else the direct one.
+absl::StatusOr<std::string> ConvolutionOf(CpuReplica& model, int64_t n) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> algorithms,
+                            model.Algorithms(n));
+  const std::string winograd = Name(ConvolutionAlgorithm::kWinograd);
+  return std::ranges::count(algorithms, winograd) > 0
+             ? winograd
+             : Name(ConvolutionAlgorithm::kDirect);
+}
+
 }  // namespace
 
 absl::StatusOr<RankResult> RunRank(Communicator& communicator,
@@ -302,7 +314,7 @@ absl::StatusOr<RankResult> RunRank(Communicator& communicator,
                             InputOf(train, data.transform));
   LOCKSTEP_ASSIGN_OR_RETURN(Network network, CreateNetwork(spec.model, input));
   LOCKSTEP_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Model> model,
+      const std::unique_ptr<CpuReplica> model,
       CreateCpuReplica(std::move(network),
                        {.seed = kSeed, .type = spec.configuration.type}));
   const TrainerOptions options = {
@@ -323,6 +335,10 @@ absl::StatusOr<RankResult> RunRank(Communicator& communicator,
       result.same_parameters,
       HasParametersOfRankZero(communicator, model->parameters()));
   LOCKSTEP_ASSIGN_OR_RETURN(result.loss, GlobalLoss(communicator, shard));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      result.convolution,
+      ConvolutionOf(*model, (spec.configuration.global_batch + world_size - 1) /
+                                world_size));
   return result;
 }
 

@@ -31,6 +31,7 @@
 #include "collectives/rendezvous/protocol.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/cpu/algorithm.h"
 #include "models/data/dataset.h"
 #include "models/data/idx_files.h"
 #include "models/train/data_flags.h"
@@ -91,6 +92,21 @@ TEST(CombineRanksTest, TakesTheSlowestRankAndTheMeanParts) {
   EXPECT_EQ(sample->loss, 0.5);
 }
 
+TEST(CombineRanksTest, NamesWinogradIfOneRankHasIt) {
+  std::vector<RankResult> results = GoodResults();
+  const auto convolution = [&](const char* first, const char* second) {
+    results[0].convolution = first;
+    results[1].convolution = second;
+    const auto sample = CombineRanks(TwoRanksTwoSteps(), results);
+    EXPECT_THAT(sample, IsOk());
+    return sample.ok() ? sample->convolution : "failed";
+  };
+  EXPECT_EQ(convolution("direct", "direct"), "direct");
+  EXPECT_EQ(convolution("winograd", "direct"), "winograd");
+  EXPECT_EQ(convolution("direct", "winograd"), "winograd");
+  EXPECT_EQ(convolution("", ""), "");
+}
+
 TEST(CombineRanksTest, CountsNoWaitingForARankThatSpinsForItsPeers) {
   std::vector<RankResult> results = GoodResults();
   for (RankResult& result : results) {
@@ -133,6 +149,7 @@ TEST(CombineRanksTest, RefusesWhatIsNotTheRunThatWasAskedFor) {
 TEST(CodecTest, CarriesResultsAndSpecsExactly) {
   RankResult result = GoodResults()[1];
   result.loss = 0.1 + 0.2;
+  result.convolution = "winograd";
   result.steps[0].seconds = 1.0 / 3;
   EXPECT_THAT(Decode<RankResult>(Encode(result)), IsOkAndHolds(result));
   const RunSpec spec = {.configuration = {.world_size = 3,
@@ -256,6 +273,28 @@ TEST(RunRankTest, LeavesRanksApartAlone) {
     EXPECT_TRUE(result->same_parameters);
     EXPECT_EQ(result->steps.size(), 4u);
   }
+}
+
+// A ResNet of 32 channels gains by Winograd, in float32 and where oneDNN has
+// it; LeNet's convolutions, of 5x5, do not.
+TEST(RunRankTest, SaysHowItConvolved) {
+  const MemoryDataset data = MakeImages(40);
+  const auto convolution = [&](const std::string& model, DataType type) {
+    RunSpec spec = MakeSpec(2);
+    spec.model = model;
+    spec.configuration.type = type;
+    spec.steps = 1;
+    const auto results = RunAll(data, spec);
+    EXPECT_THAT(results[1], IsOk());
+    return results[1].ok() ? results[1]->convolution : "failed";
+  };
+  const std::string resnet = "resnet18_d2l:width=32";
+  EXPECT_EQ(convolution("lenet", DataType::kFloat32), "direct");
+  EXPECT_EQ(convolution(resnet, DataType::kBFloat16), "direct");
+  EXPECT_EQ(convolution(resnet, DataType::kFloat32),
+            CheckConvolutionAlgorithm(ConvolutionAlgorithm::kWinograd).ok()
+                ? "winograd"
+                : "direct");
 }
 
 TEST(RunRankTest, RejectsADataSetSmallerThanAStep) {
@@ -570,6 +609,7 @@ void ExpectWholeReport(const CommandOutcome& outcome, const std::string& folder,
       EXPECT_EQ(configurations[i]["world_size"], i + 1);
       EXPECT_EQ(configurations[i]["step_seconds"]["steps"], 3);
       EXPECT_GT(configurations[i]["images_per_second"]["median"], 0);
+      EXPECT_EQ(configurations[i]["convolution"], "direct");
       EXPECT_GT(configurations[i]["parts_seconds"]["compute"], 0);
     }
   }
@@ -671,6 +711,7 @@ TEST(ScalingTest, MeasuresPyTorchAndTheBoundSideBySide) {
   const auto& ddp = json["modes"][1]["configurations"];
   EXPECT_EQ(ddp[0]["images_per_second"]["median"], 12);
   EXPECT_EQ(ddp[1]["images_per_second"]["median"], 24);
+  EXPECT_TRUE(ddp[1]["convolution"].is_null());
   const std::pair<const char*, const char*> cases[] = {
       {"stepped 0 0.5 9 1 1 2", "rank 0 ended with other parameters"},
       {"stepped 1 0.5 9 1", "rank 0 timed 1 steps, not 3"},
