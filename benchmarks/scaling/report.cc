@@ -352,16 +352,39 @@ int64_t ImagesPerRank(const ConfigurationReport& report) {
 std::string DescribeCompute(ScalingMode mode, const ConfigurationReport& base,
                             const ConfigurationReport& at) {
   const double ratio = at.parts.compute / base.parts.compute;
+  const double beyond = at.lost.compute * at.step_seconds();
+  const std::string difference = absl::StrCat(Milliseconds(std::abs(beyond)),
+                                              beyond > 0 ? " more" : " less");
   if (mode == ScalingMode::kWeak) {
     return absl::StrFormat(
-        "a rank's %d images take %.2f times as long as at %s",
-        ImagesPerRank(at), ratio, Ranks(base.world_size()));
+        "a rank's %d images take %.2f times as long as at %s: %s a step",
+        ImagesPerRank(at), ratio, Ranks(base.world_size()), difference);
   }
   return absl::StrFormat(
-      "a rank's %d images take %s of the time of %d at %s, not %s",
+      "a rank's %d images take %s of the time of %d at %s, not %s: %s a step",
       ImagesPerRank(at), Percent(ratio), ImagesPerRank(base),
       Ranks(base.world_size()),
-      Percent(static_cast<double>(base.world_size()) / at.world_size()));
+      Percent(static_cast<double>(base.world_size()) / at.world_size()),
+      difference);
+}
+
+// The mean rank waits for the slowest rank of a step, whose gradients it needs.
+// The exposed communication contains that wait, less what the mean rank's own
+// backward hides of it.
+double WaitingSeconds(const ConfigurationReport& at) {
+  return std::min(at.imbalance * at.parts.compute,
+                  at.parts.exposed_communication);
+}
+
+std::string DescribeCommunication(const ConfigurationReport& at) {
+  std::string text =
+      absl::StrCat(Milliseconds(at.parts.exposed_communication), " a step");
+  const double waiting = WaitingSeconds(at);
+  if (waiting >= kWorthSaying * at.step_seconds()) {
+    absl::StrAppend(&text, ", of which up to ", Milliseconds(waiting),
+                    " is waiting for the slowest rank");
+  }
+  return text;
 }
 
 struct Loss {
@@ -376,7 +399,7 @@ std::vector<Loss> Losses(ScalingMode mode, const ConfigurationReport& base,
   std::vector<Loss> losses = {
       {at.lost.compute, "compute", DescribeCompute(mode, base, at)},
       {at.lost.exposed_communication, "exposed communication",
-       absl::StrCat(Milliseconds(at.parts.exposed_communication), " a step")},
+       DescribeCommunication(at)},
       {at.lost.data_wait, "data wait",
        absl::StrCat(Milliseconds(at.parts.data_wait), " a step")},
       {at.lost.rest, "the rest of the step",
@@ -410,19 +433,6 @@ std::string DescribeEfficiency(const ModeReport& report,
     absl::StrAppend(&text, "; less a gain of ", absl::StrJoin(gives, "; "));
   }
   return text + ".";
-}
-
-// The others wait for the slowest rank when they need its gradients, so what it
-// computes longer than the mean is exposed communication to the mean rank,
-// unless the overlap with its own backward hides some of it.
-std::string DescribeImbalance(const ConfigurationReport& at) {
-  const double waited =
-      std::min(at.imbalance * at.parts.compute, at.parts.exposed_communication);
-  return absl::StrFormat(
-      "The slowest rank of a step computes %s longer than the mean; waiting "
-      "for it is up to %s of the %s of exposed communication.",
-      Percent(at.imbalance), Milliseconds(waited),
-      Milliseconds(at.parts.exposed_communication));
 }
 
 // The configuration to talk about.
@@ -467,7 +477,9 @@ std::string DescribeLimits(const ModeReport& report, int cores) {
         Ranks(report.baseline().world_size()), ")."));
   }
   if (subject.imbalance >= kMuchImbalance) {
-    sentences.push_back(DescribeImbalance(subject));
+    sentences.push_back(absl::StrCat("The slowest rank of a step computes ",
+                                     Percent(subject.imbalance),
+                                     " longer than the mean."));
   }
   const double spread = WorstSpread(report);
   if (spread >= kMuchSpread) {

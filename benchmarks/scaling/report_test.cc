@@ -160,7 +160,7 @@ TEST(DescribeLimitsTest, NamesWhatStrongScalingLosesWorstFirst) {
       "At 2 ranks, strong scaling reaches 1.60 times the images/s of 1 rank: "
       "80% of ideal. The 20% of a step that is lost: 12% exposed communication "
       "(3.00 ms a step); 8% compute (a rank's 128 images take 55% of the time "
-      "of 256 at 1 rank, not 50%).");
+      "of 256 at 1 rank, not 50%: 2.00 ms more a step).");
 }
 
 TEST(DescribeLimitsTest, NamesWhatWeakScalingLosesAndGains) {
@@ -172,7 +172,9 @@ TEST(DescribeLimitsTest, NamesWhatWeakScalingLosesAndGains) {
              4),
       "At 4 ranks, weak scaling reaches 3.20 times the images/s of 1 rank: 80% "
       "of ideal. The 20% of a step that is lost: 26% compute (a rank's 256 "
-      "images take 1.36 times as long as at 1 rank); less a gain of 2% data "
+      "images take 1.36 times as long as at 1 rank: 13.00 ms more a step); "
+      "less "
+      "a gain of 2% data "
       "wait (1.00 ms a step); 4% the rest of the step (0.00 ms a step).");
 }
 
@@ -212,7 +214,17 @@ TEST(DescribeLimitsTest, SaysWhatTheNumbersComeTo) {
        {one, Measured({2, 64}, {.compute = 20, .exposed_communication = 1},
                       /*imbalance=*/0.5)},
        2,
-       HasSubstr("up to 1.00 ms of the 1.00 ms")}};
+       HasSubstr("(1.00 ms a step, of which up to 1.00 ms is waiting for the "
+                 "slowest rank)")},
+      {ScalingMode::kStrong,
+       {one, Measured({2, 64}, {.compute = 16, .exposed_communication = 4})},
+       2,
+       EndsWith("100% of ideal. Nothing limits it here.")},
+      {ScalingMode::kWeak,
+       {one, Measured({2, 128}, {.compute = 38, .exposed_communication = 4})},
+       2,
+       HasSubstr("less a gain of 5% compute (a rank's 64 images take 0.95 "
+                 "times as long as at 1 rank: 2.00 ms less a step).")}};
   for (const Case& c : cases) {
     EXPECT_THAT(Limits(c.mode, c.measured, c.cores), c.limits);
   }
@@ -226,9 +238,10 @@ TEST(DescribeLimitsTest, ReportsImbalanceAndRoundsThatDiffer) {
   two.rounds[1].images_per_second *= 0.75;
   EXPECT_THAT(Limits(ScalingMode::kStrong,
                      {Measured({1, 64}, {.compute = 40}), two}, 2),
-              EndsWith("The slowest rank of a step computes 7% longer than the "
-                       "mean; waiting for it is up to 1.40 ms of the 2.00 ms "
-                       "of exposed communication. Rounds of one configuration "
+              EndsWith("exposed communication (2.00 ms a step, of which up to "
+                       "1.40 ms is waiting for the slowest rank). The slowest "
+                       "rank of a step computes 7% longer than the mean. "
+                       "Rounds of one configuration "
                        "differ by up to 25%: the machine was not quiet, so "
                        "read small differences with care."));
 }
@@ -389,8 +402,9 @@ ranks images/s       from..to speed-up efficiency p50 ms p99 ms compute  comm da
 * more ranks than cores (2): they take turns
 An epoch of 64,000 images takes 10.0 s at 1 rank, 6.25 s at 2 ranks, 10.0 s at 4 ranks
 At 2 ranks, strong scaling reaches 1.60 times the images/s of 1 rank: 80% of ideal. The 20% of a
-step that is lost: 12% compute (a rank's 128 images take 58% of the time of 256 at 1 rank, not 50%);
-8% exposed communication (2.00 ms a step).
+step that is lost: 12% compute (a rank's 128 images take 58% of the time of 256 at 1 rank, not 50%:
+3.00 ms more a step); 8% exposed communication (2.00 ms a step, of which up to 0.28 ms is waiting
+for the slowest rank).
 
 Weak scaling: a step is 256 images on each rank
 ranks images/s       from..to speed-up efficiency p50 ms p99 ms compute  comm data rest imbal
@@ -400,8 +414,9 @@ ranks images/s       from..to speed-up efficiency p50 ms p99 ms compute  comm da
 * more ranks than cores (2): they take turns
 An epoch of 64,000 images takes 10.0 s at 1 rank, 6.25 s at 2 ranks, 6.25 s at 4 ranks
 At 2 ranks, weak scaling reaches 1.60 times the images/s of 1 rank: 80% of ideal. The 20% of a step
-that is lost: 12% compute (a rank's 256 images take 1.16 times as long as at 1 rank); 8% exposed
-communication (4.00 ms a step).
+that is lost: 12% compute (a rank's 256 images take 1.16 times as long as at 1 rank: 6.00 ms more a
+step); 8% exposed communication (4.00 ms a step, of which up to 0.55 ms is waiting for the slowest
+rank).
 
 from..to: images/s of the slowest and the fastest round. speed-up, efficiency: images/s over that of
 the smallest world size p; that x p / ranks. p50, p99: step times, each as its slowest rank saw it.
