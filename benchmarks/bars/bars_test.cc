@@ -66,6 +66,29 @@ TEST(BarsCommandTest, GathersTheBarsOfEveryBenchmark) {
   EXPECT_EQ(RunBars(flags + " --require_bars").exit_status, 1);
 }
 
+// Each of the two runs measures a bar of its own, and lists the other run's.
+TEST(BarsCommandTest, ListsABarOnceThatOneOfTwoRunsMeasured) {
+  MakeBenchmark("scaling/scaling", R"(
+case $1 in
+  *=lenet) lenet=2 resnet=null ;;
+  *) lenet=null resnet=3 ;;
+esac
+cat > $json <<END
+{"bars": [{"what": "lenet", "at_least": 1, "value": $lenet},
+          {"what": "resnet", "at_least": 4, "value": $resnet},
+          {"what": "both", "at_least": 1, "value": 5},
+          {"what": "none", "at_least": 1, "value": null}]}
+END
+)");
+  const CommandOutcome outcome = RunBars("--benchmarks=scaling");
+  ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("\nlenet  at least 1 2.00: met\n"
+                                        "resnet at least 4 3.00: NOT met\n"
+                                        "both   at least 1 5.00: met\n"
+                                        "none   at least 1 not measured\n"
+                                        "both   at least 1 5.00: met\n"));
+}
+
 TEST(BarsCommandTest, GoesOnAfterABenchmarkThatFails) {
   MakeBenchmark("step/step", "echo 'step: it broke' >&2; exit 1");
   MakeBenchmark("sampler/sampler",
