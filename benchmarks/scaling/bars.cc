@@ -19,7 +19,7 @@ namespace {
 constexpr int kRanks = 2;
 constexpr double kWeakPercent = 97;
 constexpr double kStrongPercent = 95;
-constexpr double kControlPercent = 97;  // Share of a control below the goal.
+constexpr double kControlPercent = 97;  // Percent of a control below its goal.
 
 // A case with a bar, for images of 1x28x28.
 struct BarCase {
@@ -38,8 +38,8 @@ std::string CaseText(const BarCase& bar) {
   return absl::StrCat(Name(bar.mode), " scaling of ", bar.model);
 }
 
-// The report of kRanks ranks of that backend; null if the run has none, or if
-// it did not measure one rank.
+// Returns the report of kRanks ranks of that backend, or null if the run
+// measured another case or did not measure one rank.
 const ConfigurationReport* FindCase(const ScalingReport& report,
                                     const BarCase& bar, RankKind ranks) {
   const ScalingSettings& settings = report.settings;
@@ -68,7 +68,7 @@ std::optional<double> PercentOfIdeal(const ScalingReport& report,
   return 100 * at->efficiency;
 }
 
-// What the control reaches, in percent of ideal, if that is below the goal.
+// The control's efficiency in percent of ideal, if that is below the goal.
 std::optional<double> LowControl(const ScalingReport& report,
                                  const BarCase& bar) {
   const std::optional<double> control =
