@@ -4,10 +4,13 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,8 +19,10 @@
 #include "benchmarks/all_reduce/turn.h"
 #include "collectives/collective.h"
 #include "collectives/launch/rank_environment.h"
+#include "gloo/algorithm.h"
 #include "gloo/allgather.h"
 #include "gloo/allreduce.h"
+#include "gloo/allreduce_halving_doubling.h"
 #include "gloo/alltoall.h"
 #include "gloo/barrier.h"
 #include "gloo/broadcast.h"
@@ -51,6 +56,24 @@ ReduceFunction FunctionOf(ReduceOp op) {
   }
 }
 
+template <typename T>
+const gloo::ReductionFunction<T>* OlderFunctionOf(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kProduct:
+      return gloo::ReductionFunction<T>::product;
+    case ReduceOp::kMin:
+      return gloo::ReductionFunction<T>::min;
+    case ReduceOp::kMax:
+      return gloo::ReductionFunction<T>::max;
+    default:
+      return gloo::ReductionFunction<T>::sum;
+  }
+}
+
+// Of PeerAlgorithms; the first, Gloo's choice, is its ring.
+constexpr int kBcube = 1;
+constexpr int kHalvingDoubling = 2;
+
 // Gloo takes the place where ranks meet by reference, and later versions as one
 // that is shared.
 template <typename Context>
@@ -73,6 +96,11 @@ class GlooGroup : public PeerCommunicator {
             std::make_shared<gloo::rendezvous::Context>(rank, world_size)) {
     context_->setTimeout(kTimeout);
     Connect(*context_, store);
+  }
+
+  absl::Status Choose(int algorithm) override {
+    algorithm_ = algorithm;
+    return absl::OkStatus();
   }
 
   int rank() const override { return context_->rank; }
@@ -156,7 +184,11 @@ class GlooGroup : public PeerCommunicator {
     const ConstBuffer& input = call.input;
     const Buffer& output = call.output;
     const auto count = static_cast<size_t>(input.count);
+    if (algorithm_ == kHalvingDoubling) return HalveAndDouble<T>(call);
     gloo::AllreduceOptions options(context_);
+    if (algorithm_ == kBcube) {
+      options.setAlgorithm(gloo::AllreduceOptions::Algorithm::BCUBE);
+    }
     // In place is having no input.
     if (input.data != output.data) {
       options.setInput(static_cast<T*>(const_cast<void*>(input.data)), count);
@@ -167,7 +199,31 @@ class GlooGroup : public PeerCommunicator {
     return absl::OkStatus();
   }
 
+  // An algorithm of Gloo's older interface, made for one place and one number
+  // of elements: a place of its own, so the time of a call has two copies more.
+  template <typename T>
+  absl::Status HalveAndDouble(const Collective& call) {
+    const size_t bytes = static_cast<size_t>(call.input.size_bytes());
+    const auto key = std::tuple(call.input.type, call.op, call.input.count);
+    if (key != made_for_) {
+      halving_doubling_.reset();
+      place_.resize(bytes);
+      halving_doubling_ = std::make_unique<gloo::AllreduceHalvingDoubling<T>>(
+          context_, std::vector<T*>{reinterpret_cast<T*>(place_.data())},
+          static_cast<int>(call.input.count), OlderFunctionOf<T>(call.op));
+      made_for_ = key;
+    }
+    std::memcpy(place_.data(), call.input.data, bytes);
+    halving_doubling_->run();
+    std::memcpy(call.output.data, place_.data(), bytes);
+    return absl::OkStatus();
+  }
+
   std::shared_ptr<gloo::rendezvous::Context> context_;
+  int algorithm_ = 0;  // Of PeerAlgorithms.
+  std::vector<std::byte> place_;
+  std::unique_ptr<gloo::Algorithm> halving_doubling_;
+  std::tuple<DataType, ReduceOp, int64_t> made_for_ = {};
 };
 
 absl::Status Run(const std::string& listener, const std::string& store) {
@@ -180,7 +236,7 @@ absl::Status Run(const std::string& listener, const std::string& store) {
   // Gloo reports errors by exceptions; they end here.
   try {
     GlooGroup group((*environment)->rank, (*environment)->world_size, store);
-    return ServeGroup(listener, group);
+    return ServePeer(listener, group);
   } catch (const std::exception& error) {
     return absl::InternalError(error.what());
   }

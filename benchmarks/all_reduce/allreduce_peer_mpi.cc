@@ -6,6 +6,7 @@
 #include <climits>
 #include <cstddef>
 #include <optional>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -54,11 +55,43 @@ absl::Status MpiStatus(int code, const char* what) {
   return absl::InternalError(absl::StrCat(what, ": MPI error ", code));
 }
 
+// A communicator with the all-reduce of that number among Open MPI's own (its
+// module "tuned"); MPI_COMM_NULL if that cannot be had. Open MPI reads the
+// number when it makes a communicator, if coll_tuned_use_dynamic_rules was set
+// in the environment.
+MPI_Comm CreateComm(int algorithm) {
+  constexpr char kNumber[] = "coll_tuned_allreduce_algorithm";
+  int index = 0, count = 0;
+  MPI_T_cvar_handle handle = MPI_T_CVAR_HANDLE_NULL;
+  if (MPI_T_cvar_get_index(kNumber, &index) != MPI_SUCCESS ||
+      MPI_T_cvar_handle_alloc(index, nullptr, &handle, &count) != MPI_SUCCESS) {
+    return MPI_COMM_NULL;
+  }
+  MPI_Comm comm = MPI_COMM_NULL;
+  if (MPI_T_cvar_write(handle, &algorithm) == MPI_SUCCESS) {
+    MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+  }
+  MPI_T_cvar_handle_free(&handle);
+  return comm;
+}
+
 class MpiGroup : public PeerCommunicator {
  public:
   MpiGroup() {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &world_size_);
+    const size_t algorithms = PeerAlgorithms(TeamKind::kOpenMpi).size();
+    for (size_t i = 1; i < algorithms; ++i) {
+      comms_.push_back(CreateComm(static_cast<int>(i)));
+    }
+  }
+
+  absl::Status Choose(int algorithm) override {
+    comm_ = comms_[static_cast<size_t>(algorithm)];
+    if (comm_ != MPI_COMM_NULL) return absl::OkStatus();
+    return absl::UnimplementedError(absl::StrCat(
+        "no choice of ",
+        PeerAlgorithms(TeamKind::kOpenMpi)[static_cast<size_t>(algorithm)]));
   }
 
   int rank() const override { return rank_; }
@@ -93,9 +126,9 @@ class MpiGroup : public PeerCommunicator {
     }
     const void* const from =
         input.data == output.data ? MPI_IN_PLACE : input.data;
-    return MpiStatus(MPI_Allreduce(from, output.data, count, *type, *operation,
-                                   MPI_COMM_WORLD),
-                     "MPI_Allreduce");
+    return MpiStatus(
+        MPI_Allreduce(from, output.data, count, *type, *operation, comm_),
+        "MPI_Allreduce");
   }
 
   // Bytes: MPI does not have all types.
@@ -129,6 +162,9 @@ class MpiGroup : public PeerCommunicator {
 
   int rank_ = 0;
   int world_size_ = 1;
+  // By PeerAlgorithms; and the one that was chosen.
+  std::vector<MPI_Comm> comms_ = {MPI_COMM_WORLD};
+  MPI_Comm comm_ = MPI_COMM_WORLD;
 };
 
 }  // namespace
@@ -137,11 +173,14 @@ class MpiGroup : public PeerCommunicator {
 int main(int argc, char** argv) {
   using namespace lockstep::benchmarks;
   MPI_Init(nullptr, nullptr);
+  int provided = 0;
+  MPI_T_init_thread(MPI_THREAD_SINGLE, &provided);
   const int status = RankMain(argc, argv, 2, [argv] {
     MpiGroup group;
-    return ServeGroup(argv[1], group);
+    return ServePeer(argv[1], group);
   });
   if (status != 0) MPI_Abort(MPI_COMM_WORLD, status);
+  MPI_T_finalize();
   MPI_Finalize();
   return 0;
 }

@@ -102,8 +102,10 @@ Value RowData(const AllReduceSettings& settings, const AllReduceSize& size,
   data.Add("collective", CollectiveName(size.operation));
   data.Add("subject", Name(row.subject));
   data.Add("backend", peer ? Value() : Value(Name(kind)));
-  data.Add("algorithm",
-           peer ? Value() : Value(Name(row.subject.team.algorithm)));
+  const char* const peer_algorithm =
+      PeerAlgorithms(kind)[static_cast<size_t>(row.subject.peer_algorithm)];
+  data.Add("algorithm", peer ? TextOrNull(peer_algorithm)
+                             : Value(Name(row.subject.team.algorithm)));
   data.Add("buffers", Name(row.subject.buffers));
   for (const auto& [key, seconds] :
        {std::pair("p50", row.p50), std::pair("p95", row.p95),
@@ -118,8 +120,8 @@ Value RowData(const AllReduceSettings& settings, const AllReduceSize& size,
                                : Value());
   data.Add("samples", row.seconds.size());
   data.Add("rounds", size.rounds);
-  data.Add("copy_bw",
-           size.copy_bw > 0 ? Value(size.copy_bw * kGigabytes) : Value());
+  data.Add("update_bw",
+           size.update_bw > 0 ? Value(size.update_bw * kGigabytes) : Value());
   data.Add("bound", Scaled(size.bound_seconds, kMicroseconds));
   data.Add("bound_fraction", row.bound_fraction);
   Value ratios = Value::Object();
@@ -281,10 +283,8 @@ std::vector<Cell> RowCells(const AllReduceSettings& settings,
   if (gpu) {
     cells.emplace_back(ChoiceText(row.choice));
   } else {
-    cells.emplace_back(!row.bound_fraction ? "-"
-                       : *row.bound_fraction > 1
-                           ? ">100%"
-                           : report::Percent(*row.bound_fraction));
+    cells.emplace_back(row.bound_fraction ? report::Percent(*row.bound_fraction)
+                                          : "-");
   }
   for (const Team& peer : PeersOf(settings)) {
     std::string ratio = "-";
@@ -296,24 +296,37 @@ std::vector<Cell> RowCells(const AllReduceSettings& settings,
   return cells;
 }
 
+// All of ours, and of each peer the fastest.
+std::vector<const AllReduceRow*> ShownRows(const AllReduceSize& size) {
+  std::vector<const AllReduceRow*> rows;
+  for (const AllReduceRow& row : size.rows) {
+    if (!IsPeer(row.subject.team.kind)) rows.push_back(&row);
+  }
+  for (const AllReduceRow* const peer : BestPeers(size.rows)) {
+    rows.push_back(peer);
+  }
+  return rows;
+}
+
 report::Table TableOf(const AllReduceReport& report, Operation operation) {
   report::Table table = {.columns = ColumnsOf(report.settings)};
   for (const AllReduceSize& size : report.sizes) {
     if (size.operation != operation) continue;
     std::string first = Bytes(size.bytes);
-    for (const AllReduceRow& row : size.rows) {
-      table.rows.push_back(RowCells(report.settings, first, row));
+    for (const AllReduceRow* const row : ShownRows(size)) {
+      table.rows.push_back(RowCells(report.settings, first, *row));
       first.clear();
     }
     if (!size.bound_seconds.has_value()) continue;
     table.rows.push_back(
-        {"", absl::StrCat("bound: copy ", Bandwidth(size.copy_bw), " GB/s"),
+        {"", absl::StrCat("bound: update ", Bandwidth(size.update_bw), " GB/s"),
          Microseconds(*size.bound_seconds), ""});
   }
   return table;
 }
 
-// Of the times or the bandwidths of every subject, by size.
+// Of the times or the bandwidths of every subject, by size; of a peer those of
+// its fastest algorithm.
 Chart ChartOf(const AllReduceReport& report, Operation operation,
               std::string title, std::string y_title, std::string unit,
               double (*value)(const AllReduceRow& row)) {
@@ -324,7 +337,9 @@ Chart ChartOf(const AllReduceReport& report, Operation operation,
                  .decimals = 2,
                  .unit = std::move(unit)};
   for (const Subject& subject : SubjectsOf(report.settings)) {
-    if (subject.team.kind == TeamKind::kCopy) continue;
+    if (subject.team.kind == TeamKind::kUpdate || subject.peer_algorithm > 0) {
+      continue;
+    }
     chart.series.push_back({.name = Name(subject),
                             .kind = Series::Kind::kLine,
                             .color = kColors[chart.series.size() % 8]});
@@ -335,8 +350,10 @@ Chart ChartOf(const AllReduceReport& report, Operation operation,
     chart.positions.push_back(static_cast<double>(size.bytes));
     for (Series& series : chart.series) {
       std::optional<double> point;
-      for (const AllReduceRow& row : size.rows) {
-        if (Name(row.subject) == series.name) point = value(row);
+      for (const AllReduceRow* const row : ShownRows(size)) {
+        Subject subject = row->subject;
+        subject.peer_algorithm = 0;
+        if (Name(subject) == series.name) point = value(*row);
       }
       series.values.push_back(point);
     }
@@ -381,16 +398,10 @@ void AddBars(const AllReduceReport& report, const Subject& subject,
                     .value = ratio});
   }
   if (bound && subject.buffers == BufferKind::kGroup) {
-    const bool faster = *bound > 1;
-    bars.push_back(
-        {.what = absl::StrCat(
-             what,
-             faster ? ", faster than the bound, worst at " : ", worst at ",
-             Bytes(farthest)),
-         .needed = 90,
-         .unit = "percent of the bound",
-         .value = 100 * *bound,
-         .judged = !faster});
+    bars.push_back({.what = absl::StrCat(what, ", worst at ", Bytes(farthest)),
+                    .needed = 90,
+                    .unit = "percent of the bound",
+                    .value = 100 * *bound});
   }
 }
 
@@ -508,8 +519,7 @@ std::vector<report::Term> TermsOf(const AllReduceSettings& settings) {
     terms.push_back(
         {"bound",
          "what reading and writing every message once takes at the bandwidth "
-         "of a copy; its share of p50. Above 100% a call was faster than the "
-         "bound: caches held data that the copy moved through memory."});
+         "of an update in place of what was just written; its share of p50."});
   }
   if (settings.peers.empty()) return terms;
   terms.push_back(
@@ -603,6 +613,7 @@ report::Document AllReduceDocument(const AllReduceReport& report,
   const AllReduceSettings& settings = report.settings;
   report::Document document = {
       .name = "lockstep.allreduce",
+      .schema_version = 2,
       .title = "Lockstep all-reduce report",
       .about = About(settings),
       .origin = report.origin,

@@ -288,7 +288,7 @@ absl::Status RunWorker(const std::string& listener) {
                             ParseAlgorithms(absl::GetFlag(FLAGS_algorithm)));
   const std::string kind = absl::GetFlag(FLAGS_worker_kind);
   for (const TeamKind each : {TeamKind::kProcesses, TeamKind::kTcp,
-                              TeamKind::kThreads, TeamKind::kCopy}) {
+                              TeamKind::kThreads, TeamKind::kUpdate}) {
     if (kind != Name(each)) continue;
     return RunAllReduceRank(listener, {each, algorithms[0]},
                             absl::GetFlag(FLAGS_world_size));

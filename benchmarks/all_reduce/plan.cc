@@ -60,7 +60,7 @@ constexpr std::pair<const char*, Operation> kCollectives[] = {
     {"all_to_all", Operation::kAllToAll}};
 
 bool RunsOnCommunicator(TeamKind kind) {
-  return !IsPeer(kind) && kind != TeamKind::kCopy;
+  return !IsPeer(kind) && kind != TeamKind::kUpdate;
 }
 
 }  // namespace
@@ -68,7 +68,7 @@ bool RunsOnCommunicator(TeamKind kind) {
 const char* Name(TeamKind kind) {
   constexpr const char* kNames[] = {"threads", "processes", "tcp",
                                     "mpi",     "nccl",      "Open MPI",
-                                    "Gloo",    "NCCL",      "copy"};
+                                    "Gloo",    "NCCL",      "update"};
   return kNames[static_cast<size_t>(kind)];
 }
 
@@ -94,8 +94,27 @@ std::string Name(const Team& team) {
 }
 
 std::string Name(const Subject& subject) {
-  if (!RunsOnCommunicator(subject.team.kind)) return Name(subject.team);
-  return absl::StrCat(Name(subject.team), " ", Name(subject.buffers));
+  const std::string team = Name(subject.team);
+  if (RunsOnCommunicator(subject.team.kind)) {
+    return absl::StrCat(team, " ", Name(subject.buffers));
+  }
+  if (subject.peer_algorithm == 0) return team;
+  return absl::StrCat(
+      team, " ",
+      PeerAlgorithms(
+          subject.team.kind)[static_cast<size_t>(subject.peer_algorithm)]);
+}
+
+std::span<const char* const> PeerAlgorithms(TeamKind kind) {
+  // As coll_tuned_allreduce_algorithm numbers them.
+  static constexpr const char* kOpenMpi[] = {
+      "",     "linear",         "nonoverlapping", "recursive doubling",
+      "ring", "segmented ring", "Rabenseifner"};
+  static constexpr const char* kGloo[] = {"", "bcube", "halving-doubling"};
+  static constexpr const char* kNone[] = {""};
+  if (kind == TeamKind::kOpenMpi) return kOpenMpi;
+  if (kind == TeamKind::kGloo) return kGloo;
+  return kNone;
 }
 
 const char* CollectiveName(Operation operation) {
@@ -283,7 +302,7 @@ std::vector<Team> TeamsOf(const AllReduceSettings& settings) {
   // The memory of one host bounds only ranks that share it.
   const bool share_memory =
       std::ranges::count(settings.backends, TeamKind::kTcp) == 0;
-  if (!OnGpu(settings) && share_memory) teams.push_back({TeamKind::kCopy});
+  if (!OnGpu(settings) && share_memory) teams.push_back({TeamKind::kUpdate});
   return teams;
 }
 
@@ -291,7 +310,11 @@ std::vector<Subject> SubjectsOf(const AllReduceSettings& settings) {
   std::vector<Subject> subjects;
   for (const Team& team : TeamsOf(settings)) {
     if (!RunsOnCommunicator(team.kind)) {
-      subjects.push_back({team});
+      const size_t algorithms = PeerAlgorithms(team.kind).size();
+      for (size_t i = 0; i < algorithms; ++i) {
+        subjects.push_back(
+            {.team = team, .peer_algorithm = static_cast<int32_t>(i)});
+      }
       continue;
     }
     const bool alike = OnGpu(team.kind) && team.algorithm != Algorithm::kDirect;
@@ -326,6 +349,7 @@ int64_t MemoryNeeded(const AllReduceSettings& settings, int64_t bytes) {
   int64_t needed = 0;
   for (const Subject& subject : SubjectsOf(settings)) {
     const TeamKind kind = subject.team.kind;
+    if (subject.peer_algorithm > 0) continue;  // In the same memory.
     const bool apart =
         std::ranges::any_of(settings.collectives, [&](Operation operation) {
           return !InPlace(settings, operation, kind);
@@ -334,7 +358,7 @@ int64_t MemoryNeeded(const AllReduceSettings& settings, int64_t bytes) {
     // On a GPU one call more has buffers; elsewhere peers reduce through memory
     // of their own, as much as a message.
     needed += OnGpu(kind) ? message : IsPeer(kind) ? bytes : 0;
-    needed += kind == TeamKind::kCopy ? message : message * iterations;
+    needed += message * iterations;
   }
   return needed * settings.world_size;
 }

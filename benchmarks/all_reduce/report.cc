@@ -24,6 +24,7 @@ TurnRequest RequestOf(const AllReduceSettings& settings, Operation operation,
           .type = settings.type,
           .op = settings.op,
           .buffers = subject.buffers,
+          .peer_algorithm = subject.peer_algorithm,
           .in_place = InPlace(settings, operation, subject.team.kind),
           .count = bytes / SizeOf(settings.type)};
 }
@@ -54,6 +55,22 @@ absl::Status AddTurn(const AllReduceSettings& settings, Operation operation,
   return absl::OkStatus();
 }
 
+// Of each size, and of a peer's algorithm that is far behind another.
+constexpr int kFewestRounds = 3;
+
+// Whether the fastest call of a peer's algorithm took much longer than half of
+// the calls of another of its algorithms.
+bool IsFarBehind(const std::vector<AllReduceRow>& rows,
+                 const AllReduceRow& row) {
+  constexpr double kFar = 1.5;
+  if (!IsPeer(row.subject.team.kind)) return false;
+  const double fastest = std::ranges::min(row.seconds);
+  return std::ranges::any_of(rows, [&](const AllReduceRow& other) {
+    return other.subject.team == row.subject.team && !other.seconds.empty() &&
+           fastest > kFar * Median(other.seconds);
+  });
+}
+
 // How many sizes of how many collectives there are.
 size_t Measurements(const AllReduceSettings& settings) {
   size_t all = 0;
@@ -73,6 +90,9 @@ absl::StatusOr<AllReduceSize> MeasureSize(const AllReduceSettings& settings,
                                           std::vector<MissingPeer>& missing) {
   AllReduceSize measured = {.operation = operation, .bytes = bytes};
   for (const Subject& subject : subjects) {
+    if (subject.peer_algorithm > 0 && operation != Operation::kAllReduce) {
+      continue;
+    }
     measured.rows.push_back({.subject = subject});
   }
   const auto is_gone = [&](const AllReduceRow& row) {
@@ -80,11 +100,15 @@ absl::StatusOr<AllReduceSize> MeasureSize(const AllReduceSettings& settings,
   };
   const RoundLimits limits = {
       .rounds = settings.rounds,
+      .fewest = kFewestRounds,
       .seconds =
           settings.seconds / static_cast<double>(Measurements(settings))};
   const auto take = [&](int round, size_t next) -> absl::Status {
     AllReduceRow& row = measured.rows[next];
     if (is_gone(row)) return absl::OkStatus();
+    if (round >= kFewestRounds && IsFarBehind(measured.rows, row)) {
+      return absl::OkStatus();
+    }
     const absl::Status status =
         AddTurn(settings, operation, bytes, round, take_turn, row);
     if (status.ok()) return status;
@@ -92,11 +116,15 @@ absl::StatusOr<AllReduceSize> MeasureSize(const AllReduceSettings& settings,
     if (!IsPeer(team.kind)) return Named(Name(row.subject), status);
     LOCKSTEP_RETURN_IF_ERROR(CheckInterrupted());  // No fault of the peer.
     missing.push_back({team, std::string(status.message())});
-    std::erase(subjects, row.subject);
+    std::erase_if(subjects, [&](const Subject& subject) {
+      return absl::IsUnimplemented(status) ? subject == row.subject
+                                           : subject.team == team;
+    });
     return absl::OkStatus();
   };
   LOCKSTEP_ASSIGN_OR_RETURN(
-      measured.rounds, MeasureRounds(limits, subjects.size(), clock, take));
+      measured.rounds,
+      MeasureRounds(limits, measured.rows.size(), clock, take));
   std::erase_if(measured.rows, is_gone);
   return measured;
 }
@@ -116,14 +144,14 @@ void DeriveRow(double bus_factor, int64_t bytes, AllReduceRow& row) {
   if (!row.host_seconds.empty()) row.host = Median(row.host_seconds);
 }
 
-// The copies went over as much memory as the buffers of the ranks have: P
-// messages in place, else 2 P.
-double CopyBandwidth(const AllReduceSettings& settings,
-                     const AllReduceSize& size, const AllReduceRow& copy) {
-  const bool in_place = InPlace(settings, size.operation, TeamKind::kCopy);
+// The updates went over as much memory as the buffers of the ranks have, P
+// messages in place, else 2 P, and read and wrote all of it.
+double UpdateBandwidth(const AllReduceSettings& settings,
+                       const AllReduceSize& size, const AllReduceRow& update) {
+  const bool in_place = InPlace(settings, size.operation, TeamKind::kUpdate);
   const double moved = static_cast<double>(size.bytes) * settings.world_size *
-                       (in_place ? 1 : 2);
-  return moved / Median(copy.seconds);
+                       (in_place ? 2 : 4);
+  return moved / std::ranges::min(update.seconds);
 }
 
 // Of report.h's table.
@@ -144,14 +172,32 @@ int BoundMessages(const AllReduceSettings& settings, Operation operation) {
 void AddRatios(std::vector<AllReduceRow>& rows) {
   for (AllReduceRow& row : rows) {
     if (IsPeer(row.subject.team.kind)) continue;
-    for (const AllReduceRow& peer : rows) {
-      const Team& team = peer.subject.team;
-      if (IsPeer(team.kind)) row.ratios.push_back({team, peer.p50 / row.p50});
+    for (const AllReduceRow* const peer : BestPeers(rows)) {
+      row.ratios.push_back({peer->subject.team, peer->p50 / row.p50});
     }
   }
 }
 
 }  // namespace
+
+std::vector<const AllReduceRow*> BestPeers(
+    const std::vector<AllReduceRow>& rows) {
+  std::vector<const AllReduceRow*> best;
+  for (const AllReduceRow& row : rows) {
+    const Team& team = row.subject.team;
+    if (!IsPeer(team.kind)) continue;
+    const auto same =
+        std::ranges::find_if(best, [&](const AllReduceRow* const other) {
+          return other->subject.team == team;
+        });
+    if (same == best.end()) {
+      best.push_back(&row);
+    } else if (row.p50 < (*same)->p50) {
+      *same = &row;
+    }
+  }
+  return best;
+}
 
 void AddChoices(const std::vector<NcclProbe>& probes, AllReduceSize& size) {
   for (AllReduceRow& row : size.rows) {
@@ -186,16 +232,17 @@ AllReduceSize DeriveSize(const AllReduceSettings& settings,
   size.count =
       size.bytes / SizeOf(settings.type) / (whole ? 1 : settings.world_size);
   std::erase_if(size.rows, [&](const AllReduceRow& row) {
-    if (row.subject.team.kind != TeamKind::kCopy) return false;
-    size.copy_bw = CopyBandwidth(settings, size, row);
-    size.copy_wrong = row.wrong;
+    if (row.subject.team.kind != TeamKind::kUpdate) return false;
+    size.update_bw = UpdateBandwidth(settings, size, row);
+    size.update_wrong = row.wrong;
     return true;
   });
   const double bus_factor = BusFactor(size.operation, settings.world_size);
   for (AllReduceRow& row : size.rows) DeriveRow(bus_factor, size.bytes, row);
-  if (settings.world_size > 1 && size.bytes >= kBoundFrom && size.copy_bw > 0) {
+  if (settings.world_size > 1 && size.bytes >= kBoundFrom &&
+      size.update_bw > 0) {
     size.bound_seconds = BoundMessages(settings, size.operation) *
-                         static_cast<double>(size.bytes) / size.copy_bw;
+                         static_cast<double>(size.bytes) / size.update_bw;
     for (AllReduceRow& row : size.rows) {
       row.bound_fraction = *size.bound_seconds / row.p50;
     }
@@ -207,7 +254,7 @@ AllReduceSize DeriveSize(const AllReduceSettings& settings,
 int64_t CountWrong(const AllReduceReport& report) {
   int64_t wrong = 0;
   for (const AllReduceSize& size : report.sizes) {
-    wrong += size.copy_wrong;
+    wrong += size.update_wrong;
     for (const AllReduceRow& row : size.rows) wrong += row.wrong;
   }
   return wrong;

@@ -26,8 +26,9 @@
 namespace lockstep::benchmarks {
 
 // Is a rank of `team` (kProcesses: the one that the launcher says; kThreads:
-// all of them) or the copier (kCopy), and takes turns until the driver that
-// listens at `listener` says that it is over. Errors: of the group, of a turn.
+// all of them) or the one that updates (kUpdate), and takes turns until the
+// driver that listens at `listener` says that it is over. Errors: of the group,
+// of a turn.
 absl::Status RunAllReduceRank(const std::string& listener, const Team& team,
                               int world_size);
 
@@ -116,7 +117,8 @@ class AllReduceTeams {
   std::vector<NcclProbe> probes_;
 };
 
-// How much faster than a peer: the peer's p50 over this subject's.
+// How much faster than a peer: the p50 of the peer's fastest algorithm over
+// this subject's.
 struct PeerRatio {
   Team peer = {TeamKind::kOpenMpi};
   double ratio = 0;
@@ -141,6 +143,10 @@ struct AllReduceRow {
   std::vector<PeerRatio> ratios = {};  // Of a backend's, in order of peers.
 };
 
+// Of each peer's algorithms the one with the least p50, in order of peers.
+std::vector<const AllReduceRow*> BestPeers(
+    const std::vector<AllReduceRow>& rows);
+
 // What makes a bandwidth comparable with that of a link however many ranks
 // there are (nccl-tests, PERFORMANCE.md): 2 (P-1)/P for all-reduce, 1 for
 // broadcast, (P-1)/P for the others.
@@ -150,13 +156,14 @@ struct AllReduceSize {
   Operation operation = Operation::kAllReduce;
   int64_t bytes = 0;
   int rounds = 0;
-  std::vector<AllReduceRow> rows = {};  // The copy among them until DeriveSize.
+  std::vector<AllReduceRow> rows = {};  // Updates among them until DeriveSize.
   // By DeriveSize.
   int64_t count = 0;  // As nccl-tests': elements of a part where there are.
-  // Bytes read plus bytes written per second by all cores together, copying
-  // within memory of the size that the ranks' buffers have. 0 on a GPU.
-  double copy_bw = 0;
-  int64_t copy_wrong = 0;  // Elements that a copy got wrong.
+  // Bytes read plus bytes written per second by all cores together that update
+  // in place as much memory as the ranks' buffers have, which they have just
+  // written (Updater), in the fastest of all calls. 0 on a GPU.
+  double update_bw = 0;
+  int64_t update_wrong = 0;  // Values that an update got wrong.
   // However it is done, memory must be read and written, in messages of S:
   //   all_reduce, all_to_all  2 P     (every rank reads one and writes one)
   //   reduce_scatter          P + 1   (reads one, writes its part)
@@ -164,8 +171,7 @@ struct AllReduceSize {
   //                                    stays)
   //   broadcast               P       (one reads, the others write)
   // which takes so long at that bandwidth. Not for one rank, nor for messages
-  // below kBoundFrom: there it is waiting for one another that takes time, and
-  // copies fit in the cores' own caches.
+  // below kBoundFrom, whose updates are as short as a look at the clock.
   std::optional<double> bound_seconds = {};
 };
 
@@ -174,8 +180,10 @@ using TakeTurnFunction = std::function<absl::StatusOr<AllReduceTurn>(
 
 // Measures messages of `bytes`, one of SizesOf, in rounds (harness/measure.h):
 // settings.rounds, or at least 3 within the size's part of settings.seconds. A
-// peer whose turn fails, or whose library lacks it, is taken out of `subjects`
-// and added to `missing`. Error: that of any other's turn, beginning with its
+// peer whose turn fails, or an algorithm that its library lacks, is taken out
+// of `subjects` and added to `missing`. After three rounds an algorithm has no
+// more turns if its fastest call took 1.5 times as long as the median of
+// another of the same peer. Error: that of any other's turn, beginning with its
 // name.
 absl::StatusOr<AllReduceSize> MeasureSize(const AllReduceSettings& settings,
                                           Operation operation, int64_t bytes,
@@ -184,7 +192,7 @@ absl::StatusOr<AllReduceSize> MeasureSize(const AllReduceSettings& settings,
                                           std::vector<Subject>& subjects,
                                           std::vector<MissingPeer>& missing);
 
-inline constexpr int64_t kBoundFrom = 64 << 10;
+inline constexpr int64_t kBoundFrom = 4 << 10;
 
 struct AllReduceReport {
   AllReduceSettings settings;
@@ -199,7 +207,7 @@ struct AllReduceReport {
 // Fills in what NCCL chose for calls like these.
 void AddChoices(const std::vector<NcclProbe>& probes, AllReduceSize& size);
 
-// measured: at least one sample of each subject, and the copy among them.
+// measured: at least one sample of each subject, and updates among them.
 AllReduceSize DeriveSize(const AllReduceSettings& settings,
                          AllReduceSize measured);
 

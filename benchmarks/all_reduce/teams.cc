@@ -33,18 +33,17 @@
 namespace lockstep::benchmarks {
 namespace {
 
-// Copies as many bytes as the buffers of `world_size` ranks have.
-absl::Status RunCopier(const std::string& listener, int world_size) {
-  const int threads = std::min(world_size, UsableCores());
+// Updates as many bytes as the buffers of `world_size` ranks have.
+absl::Status RunUpdater(const std::string& listener, int world_size) {
+  Updater updater(std::min(world_size, UsableCores()));
   return ServeTurns<TurnRequest>(
       listener, {0, 1},
       [&](const TurnRequest& request) -> absl::StatusOr<AllReduceTurn> {
         const int64_t bytes = request.count * SizeOf(request.type) *
                               world_size * (request.in_place ? 1 : 2);
         AllReduceTurn turn;
-        LOCKSTEP_ASSIGN_OR_RETURN(
-            turn.calls,
-            TimeCopies(threads, bytes, request.warmup, request.iterations));
+        LOCKSTEP_ASSIGN_OR_RETURN(turn.calls,
+                                  updater.Time(bytes, request.iterations));
         return turn;
       });
 }
@@ -84,7 +83,7 @@ absl::Status CheckProgram(const TeamSetting& setting, TeamKind kind) {
 absl::Status RunAllReduceRank(const std::string& listener, const Team& team,
                               int world_size) {
   const bool threads = team.kind == TeamKind::kThreads;
-  if (team.kind == TeamKind::kCopy) return RunCopier(listener, world_size);
+  if (team.kind == TeamKind::kUpdate) return RunUpdater(listener, world_size);
   if (!threads && team.kind != TeamKind::kProcesses &&
       team.kind != TeamKind::kTcp) {
     return absl::InvalidArgumentError(
@@ -102,13 +101,18 @@ TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
   if (IsMpi(team.kind)) {
     command = MpirunCommand(world_size, setting.cores, setting.mpi_folder);
   }
+  if (team.kind == TeamKind::kOpenMpi) {
+    // For the peer's choice of an algorithm.
+    command.environment.emplace_back("OMPI_MCA_coll_tuned_use_dynamic_rules",
+                                     "1");
+  }
   const bool own_ranks = IsMpi(team.kind) || team.kind == TeamKind::kThreads ||
-                         team.kind == TeamKind::kCopy;
+                         team.kind == TeamKind::kUpdate;
   command.nproc = own_ranks ? 1 : world_size;
   // As mpirun does. Not Gloo's, which would share the core with its own thread.
   command.bind_cores =
       team.kind == TeamKind::kProcesses && world_size <= setting.cores;
-  command.world_size = team.kind == TeamKind::kCopy ? 1 : world_size;
+  command.world_size = team.kind == TeamKind::kUpdate ? 1 : world_size;
   command.argv.push_back(ProgramOf(setting, team.kind));
   // A log that the user asked for would be written in timed calls.
   if (OnGpu(team.kind)) command.environment.emplace_back("NCCL_DEBUG", "WARN");

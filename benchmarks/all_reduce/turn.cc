@@ -228,6 +228,22 @@ absl::Status ServeGroup(const std::string& listener, Communicator& group) {
   return ServeTaker(listener, taker);
 }
 
+absl::Status ServePeer(const std::string& listener, PeerCommunicator& group) {
+  TurnTaker taker(group);
+  return ServeTurns<TurnRequest>(
+      listener, {group.rank(), group.world_size()},
+      [&](const TurnRequest& request) -> absl::StatusOr<AllReduceTurn> {
+        if (const absl::Status status = group.Choose(request.peer_algorithm);
+            !status.ok()) {
+          if (!absl::IsUnimplemented(status)) return status;
+          AllReduceTurn without;
+          without.missing = std::string(status.message());
+          return without;
+        }
+        return taker.Take(request);
+      });
+}
+
 int RankMain(int argc, char** argv, int wanted,
              absl::FunctionRef<absl::Status()> run) {
   if (argc != wanted) {

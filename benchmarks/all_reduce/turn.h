@@ -35,7 +35,7 @@ enum class TeamKind : int32_t {
   kOpenMpi,    // Peers: MPI_Allreduce and its siblings,
   kGloo,       // gloo::allreduce over TCP,
   kPlainNccl,  // ncclAllReduce, called directly.
-  kCopy,       // No collective: copies, for the bandwidth of memory.
+  kUpdate,     // No collective: updates in place, for the memory's bandwidth.
 };
 
 const char* Name(TeamKind kind);
@@ -62,16 +62,22 @@ struct Team {
 // "processes auto", "Open MPI", "NCCL", "NCCL_ALGO=Ring".
 std::string Name(const Team& team);
 
-// One line of the table for each size: a team, and the memory that it uses.
+// What is measured at each size: a team, the memory that it uses, and of a peer
+// the algorithm.
 struct Subject {
   Team team;
   BufferKind buffers = BufferKind::kOrdinary;
+  int32_t peer_algorithm = 0;  // Of PeerAlgorithms.
 
   friend bool operator==(const Subject&, const Subject&) = default;
 };
 
-// "processes auto group", "Open MPI".
+// "processes auto group", "Open MPI", "Open MPI ring".
 std::string Name(const Subject& subject);
+
+// The all-reduces that a peer can be asked for, by name; the first is empty:
+// what it chooses itself.
+std::span<const char* const> PeerAlgorithms(TeamKind kind);
 
 struct MissingPeer {
   Team peer = {TeamKind::kOpenMpi};
@@ -145,10 +151,10 @@ std::vector<int64_t> SizesOf(const AllReduceSettings& settings,
 bool InPlace(const AllReduceSettings& settings, Operation operation,
              TeamKind kind);
 
-// One for each backend and algorithm, then the peers, then the copy, which is
-// of host memory; and what is measured: every team of a backend with every kind
-// of buffer, the others once. On GPUs kDirect alone tells kinds apart, and
-// other algorithms have the first.
+// One for each backend and algorithm, then the peers, then the updates,
+// which are of host memory; and what is measured: every team of a backend with
+// every kind of buffer, a peer with every algorithm, the updates once. On GPUs
+// kDirect alone tells kinds apart, and other algorithms have the first.
 std::vector<Team> TeamsOf(const AllReduceSettings& settings);
 std::vector<Subject> SubjectsOf(const AllReduceSettings& settings);
 
@@ -178,6 +184,10 @@ int64_t MemoryNeeded(const AllReduceSettings& settings, int64_t bytes);
 // library's own.
 class PeerCommunicator : public Communicator {
  public:
+  // How later all-reduces go: an index of PeerAlgorithms. Collective. Error:
+  // kUnimplemented, on every rank, if the library has no such algorithm.
+  virtual absl::Status Choose(int /*algorithm*/) { return absl::OkStatus(); }
+
   absl::StatusOr<GroupBuffer> Allocate(int64_t, CallSite) override {
     return absl::UnimplementedError("a peer's ranks use ordinary memory");
   }
@@ -194,6 +204,7 @@ struct TurnRequest {
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   BufferKind buffers = BufferKind::kOrdinary;
+  int32_t peer_algorithm = 0;
   int32_t in_place = 1;
   // One call, which is neither filled, timed nor checked: for what the library
   // says of it.
@@ -289,6 +300,7 @@ class TurnTaker {
 // connection. Errors: of the connection, of a turn.
 absl::Status ServeTaker(const std::string& listener, TurnTaker& taker);
 absl::Status ServeGroup(const std::string& listener, Communicator& group);
+absl::Status ServePeer(const std::string& listener, PeerCommunicator& group);
 
 // The exit status of a program that is a rank, whose argv has `wanted` words,
 // after `run`: 0; 1, and its error on stderr; 2, and a line, for another argc.

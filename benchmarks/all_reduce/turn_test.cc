@@ -92,7 +92,7 @@ TEST(MessageSizesTest, MultipliesUpToTheMaximumAndNamesTheFlag) {
   EXPECT_THAT(MessageSizes(8, 64, 1, 4), error("--factor: 1"));
 }
 
-// On GPUs NCCL is there twice, a copy is not, and direct alone tells buffers
+// On GPUs NCCL is there twice, updates are not, and direct alone tells buffers
 // apart.
 TEST(SubjectsTest, AreEveryBackendWithEveryAlgorithmAndMemoryThenThePeers) {
   const std::pair<AllReduceSettings, std::vector<std::string>> cases[] = {
@@ -101,7 +101,8 @@ TEST(SubjectsTest, AreEveryBackendWithEveryAlgorithmAndMemoryThenThePeers) {
         .peers = {TeamKind::kGloo}},
        {"threads auto ordinary", "threads auto group", "threads ring ordinary",
         "threads ring group", "processes auto ordinary", "processes auto group",
-        "processes ring ordinary", "processes ring group", "Gloo", "copy"}},
+        "processes ring ordinary", "processes ring group", "Gloo", "Gloo bcube",
+        "Gloo halving-doubling", "update"}},
       {{.backends = {TeamKind::kNccl},
         .algorithms = {Algorithm::kAuto, Algorithm::kDirect},
         .peers = {TeamKind::kPlainNccl}},
@@ -173,7 +174,7 @@ TEST(IterationsTest, ShrinkWithTheMessageAsTheWarmUpDoes) {
 TEST(MemoryNeededTest, CountsEveryTeamsBuffers) {
   constexpr int64_t kMessage = 1 << 20;
   AllReduceSettings settings;
-  // Ordinary, group, copy; of two ranks.
+  // Ordinary, group, updates; of two ranks.
   EXPECT_EQ(MemoryNeeded(settings, kMessage), 3 * 2 * kMessage);
   settings.peers = {TeamKind::kOpenMpi};
   EXPECT_EQ(MemoryNeeded(settings, kMessage), 5 * 2 * kMessage);
@@ -214,6 +215,7 @@ TEST(CommandOfTest, StartsTheRanksOfEveryKind) {
   const std::string nccl = "/bin/allreduce_rank_nccl name ";
   // Where ranks share cores.
   const std::string yields = " OMPI_MCA_mpi_yield_when_idle=1";
+  const std::string dynamic = " OMPI_MCA_coll_tuned_use_dynamic_rules=1";
   const std::pair<Team, std::string> cases[] = {
       {{TeamKind::kProcesses, Algorithm::kRing},
        "/bin/allreduce --worker=name --worker_kind=processes --algorithm=ring "
@@ -221,10 +223,10 @@ TEST(CommandOfTest, StartsTheRanksOfEveryKind) {
       {{TeamKind::kThreads},
        "/bin/allreduce --worker=name --worker_kind=threads --algorithm=auto "
        "--world_size=3; 1 3"},
-      {{TeamKind::kCopy},
-       "/bin/allreduce --worker=name --worker_kind=copy --algorithm=auto "
+      {{TeamKind::kUpdate},
+       "/bin/allreduce --worker=name --worker_kind=update --algorithm=auto "
        "--world_size=3; 1 1"},
-      {{TeamKind::kOpenMpi}, mpi + "peer_mpi name; 1 3" + yields},
+      {{TeamKind::kOpenMpi}, mpi + "peer_mpi name; 1 3" + yields + dynamic},
       {{TeamKind::kMpi}, mpi + "rank_mpi name auto; 1 3" + yields},
       {{TeamKind::kGloo}, "/bin/allreduce_peer_gloo name /store; 3 3"},
       {{TeamKind::kNccl, Algorithm::kRing},
@@ -243,7 +245,7 @@ TEST(CommandOfTest, StartsTheRanksOfEveryKind) {
               absl::StrCat("mpirun --oversubscribe -np 2 "
                            "/bin/allreduce_peer_mpi name; 1 2 "
                            "OMPI_MCA_btl_vader_backing_directory=",
-                           folder, " TMPDIR=", temporary));
+                           folder, " TMPDIR=", temporary, dynamic));
   }
 }
 
@@ -320,6 +322,9 @@ class MeasureSizeTest : public testing::Test {
  protected:
   absl::StatusOr<AllReduceSize> Measure(const AllReduceSettings& settings) {
     subjects_ = SubjectsOf(settings);
+    std::erase_if(subjects_, [&](const Subject& subject) {
+      return subject.peer_algorithm >= peer_algorithms_;
+    });
     return MeasureSize(
         settings, Operation::kAllReduce, 1 << 20,
         [this](const Team& team,
@@ -330,7 +335,7 @@ class MeasureSizeTest : public testing::Test {
           now_ += 1;
           AllReduceTurn turn;
           if (team.kind == lacking_) turn.missing = "it has none";
-          turn.calls = {{0.5}, 1};
+          turn.calls = {{request.peer_algorithm == slow_ ? 0.8 : 0.5}, 1};
           return turn;
         },
         [this] { return now_; }, subjects_, missing_);
@@ -338,6 +343,8 @@ class MeasureSizeTest : public testing::Test {
 
   TeamKind failing_ = TeamKind::kThreads;  // Which nobody here is.
   TeamKind lacking_ = TeamKind::kThreads;
+  int peer_algorithms_ = 1;  // How many take part.
+  int slow_ = -1;            // Which of them is not the fastest.
   double now_ = 100;
   std::vector<std::string> turns_;
   std::vector<TurnRequest> requests_;
@@ -350,9 +357,9 @@ TEST_F(MeasureSizeTest, GivesEachATurnInEveryRound) {
   settings.iterations = 10;
   const absl::StatusOr<AllReduceSize> measured = Measure(settings);
   ASSERT_THAT(measured, IsOk());
-  EXPECT_THAT(turns_, ElementsAre("processes", "Open MPI", "copy",  //
-                                  "Open MPI", "processes", "copy",  //
-                                  "Open MPI", "copy", "processes"));
+  EXPECT_THAT(turns_, ElementsAre("processes", "Open MPI", "update",  //
+                                  "Open MPI", "processes", "update",  //
+                                  "Open MPI", "update", "processes"));
   EXPECT_EQ(measured->rounds, 3);
   ASSERT_THAT(measured->rows, SizeIs(3));
   for (const AllReduceRow& subject : measured->rows) {
@@ -392,6 +399,29 @@ TEST_F(MeasureSizeTest, GoesOnWithoutAPeerThatFailsOrLacksIt) {
     EXPECT_EQ(missing_.back().peer.kind, TeamKind::kOpenMpi);
     EXPECT_EQ(missing_.back().why,
               which == &failing_ ? "it broke" : "it has none");
+  }
+}
+
+// A peer that is gone has no other algorithm.
+TEST_F(MeasureSizeTest, TakesAllAlgorithmsOfAPeerThatFails) {
+  peer_algorithms_ = 3;
+  failing_ = TeamKind::kOpenMpi;
+  ASSERT_THAT(Measure(Settings()), IsOk());
+  EXPECT_THAT(subjects_, SizeIs(2));
+  EXPECT_THAT(missing_, SizeIs(1));
+}
+
+TEST_F(MeasureSizeTest, HasThreeTurnsForAnAlgorithmThatIsFarBehind) {
+  peer_algorithms_ = 3;
+  slow_ = 1;
+  AllReduceSettings settings = Settings();
+  settings.rounds = 5;
+  const absl::StatusOr<AllReduceSize> measured = Measure(settings);
+  ASSERT_THAT(measured, IsOk());
+  ASSERT_THAT(measured->rows, SizeIs(5));
+  for (const AllReduceRow& row : measured->rows) {
+    const bool slow = row.subject.peer_algorithm == 1;
+    EXPECT_THAT(row.seconds, SizeIs(slow ? 3 : 5)) << Name(row.subject);
   }
 }
 

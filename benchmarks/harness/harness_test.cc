@@ -230,6 +230,23 @@ TEST(TimeCopiesTest, CountsWhatWasNotCopiedAndReportsMemoryThatIsNotThere) {
                        testing::HasSubstr("no memory for")));
 }
 
+TEST(UpdaterTest, UpdatesEveryValueOfEveryCallOnce) {
+  for (const int threads : {1, 2, 3}) {
+    Updater updater(threads);
+    for (const int64_t bytes : {1000, 9 << 20, 12}) {
+      const absl::StatusOr<TimedCalls> result =
+          updater.Time(bytes, /*calls=*/3);
+      ASSERT_THAT(result, IsOk());
+      EXPECT_THAT(result->seconds, SizeIs(3));
+      EXPECT_THAT(result->seconds, Each(Gt(0)));
+      EXPECT_EQ(result->wrong, 0);
+    }
+  }
+  EXPECT_THAT(Updater(1).Time(int64_t{1} << 62, 1),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       testing::HasSubstr("no memory for")));
+}
+
 // Values as bytes.
 
 struct Part {

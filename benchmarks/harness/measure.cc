@@ -34,10 +34,11 @@
 #include "absl/strings/string_view.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "base/vector_unit.h"
 #include "benchmarks/harness/interrupt.h"
 
-#ifdef __SSE2__
-#include <emmintrin.h>
+#ifdef __x86_64__
+#include <immintrin.h>
 #endif
 
 namespace lockstep::benchmarks {
@@ -254,7 +255,7 @@ using Clock = std::chrono::steady_clock;
 // from, to: aligned to kMemoryAlignment.
 void CopyStreamed(const std::byte* from, std::byte* to, int64_t bytes) {
   int64_t i = 0;
-#ifdef __SSE2__
+#ifdef __x86_64__
   constexpr int64_t kVector = sizeof(__m128i);
   for (; i + kVector <= bytes; i += kVector) {
     _mm_stream_si128(
@@ -330,6 +331,96 @@ absl::StatusOr<TimedCalls> TimeCopies(int threads, int64_t bytes, int warmup,
   for (size_t i = 0; i < copiers.size(); ++i) {
     running.emplace_back([&, i] {
       results[i] = RunCopier(copiers[i], start, warmup, iterations, stores);
+    });
+  }
+  for (std::thread& thread : running) thread.join();
+  return SlowestOf(results);
+}
+
+// Updates in place, by threads that start together.
+namespace {
+
+// Intrinsics, because a compiler may leave loops without vectors.
+#ifdef __x86_64__
+__attribute__((target("avx512f"))) void AddOneAvx512(float* values,
+                                                     int64_t count) {
+  const __m512 one = _mm512_set1_ps(1);
+  for (int64_t i = 0; i + 16 <= count; i += 16) {
+    _mm512_storeu_ps(values + i,
+                     _mm512_add_ps(_mm512_loadu_ps(values + i), one));
+  }
+}
+
+__attribute__((target("avx2"))) void AddOneAvx2(float* values, int64_t count) {
+  const __m256 one = _mm256_set1_ps(1);
+  for (int64_t i = 0; i + 8 <= count; i += 8) {
+    _mm256_storeu_ps(values + i,
+                     _mm256_add_ps(_mm256_loadu_ps(values + i), one));
+  }
+}
+#endif
+
+void AddOne(float* values, int64_t count) {
+  int64_t done = 0;
+#ifdef __x86_64__
+  switch (BestVectorUnit()) {
+    case VectorUnit::kAvx512:
+      AddOneAvx512(values, count);
+      done = count / 16 * 16;
+      break;
+    case VectorUnit::kAvx2:
+      AddOneAvx2(values, count);
+      done = count / 8 * 8;
+      break;
+    case VectorUnit::kBaseline:
+      break;
+  }
+#endif
+  for (; done < count; ++done) values[done] += 1;
+}
+
+// memory: [calls, stride]; each call's first `count` are updated.
+TimedCalls RunUpdater(float* memory, int64_t stride, int64_t count, int calls,
+                      std::barrier<>& start) {
+  TimedCalls result;
+  std::fill_n(memory, stride * calls, 1.0f);
+  start.arrive_and_wait();
+  Clock::time_point begin = Clock::now();
+  for (int i = 0; i < calls; ++i) {
+    AddOne(memory + i * stride, count);
+    const Clock::time_point end = Clock::now();
+    result.seconds.push_back(
+        std::chrono::duration<double>(end - begin).count());
+    begin = end;
+  }
+  for (int i = 0; i < calls; ++i) {
+    const float* const call = memory + i * stride;
+    result.wrong += count - std::count(call, call + count, 2.0f);
+  }
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<TimedCalls> Updater::Time(int64_t bytes, int calls) {
+  constexpr int64_t kFloat = sizeof(float);
+  const auto threads = static_cast<int64_t>(memory_.size());
+  const int64_t part = bytes / threads / kFloat;
+  const int64_t stride = RoundUpToAlignment(part * kFloat) / kFloat;
+  if (const int64_t size = stride * calls * kFloat; size > size_) {
+    for (AlignedMemory& memory : memory_) {
+      memory.reset();
+      LOCKSTEP_ASSIGN_OR_RETURN(memory, AllocateAligned(size));
+    }
+    size_ = size;
+  }
+  std::barrier<> start(threads);
+  std::vector<TimedCalls> results(memory_.size());
+  std::vector<std::thread> running;
+  for (size_t i = 0; i < memory_.size(); ++i) {
+    running.emplace_back([&, i] {
+      results[i] = RunUpdater(reinterpret_cast<float*>(memory_[i].get()),
+                              stride, part, calls, start);
     });
   }
   for (std::thread& thread : running) thread.join();

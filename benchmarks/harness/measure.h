@@ -165,6 +165,28 @@ absl::StatusOr<TimedCalls> TimeCopies(int threads, int64_t bytes, int warmup,
                                       int iterations,
                                       CopyStores stores = CopyStores::kMemcpy);
 
+// Threads that update memory in place.
+class Updater {
+ public:
+  explicit Updater(int threads) : memory_(static_cast<size_t>(threads)) {}
+
+  // Each of `calls` calls adds 1 to every float32 of `bytes` bytes, of which
+  // each thread owns a part. So a call reads `bytes` and writes as many, which
+  // is the fastest way to do both: a line that is written has just been read.
+  // Every call has memory of its own, which its threads have written before the
+  // first call, call by call, so it lies where the data of a rank would that
+  // had just written it; it is kept for the next time, as a rank keeps its own.
+  // A call takes as long as in its slowest thread. result.wrong: float32 that
+  // were not updated. bytes: at least 4 a thread. Error: kResourceExhausted
+  // without memory.
+  absl::StatusOr<TimedCalls> Time(int64_t bytes, int calls);
+
+ private:
+  // By thread.
+  std::vector<AlignedMemory> memory_;
+  int64_t size_ = 0;
+};
+
 }  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_HARNESS_MEASURE_H_
