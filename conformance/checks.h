@@ -157,8 +157,9 @@ struct StepGradients {
 // One rank's gradient is not `want`. In this order: it is the step before's
 // too, not cleared; it is a sum of the parts with other weights than 1 (a rank
 // left out, counted twice, alone; the mean of means; divided by another count
-// of samples), as least squares find them; a tensor is zero; its values are
-// another place's; it is off by no more than bfloat16 rounds the parts.
+// of samples), as least squares find them; a tensor is zero, or the sum of what
+// lay there before the step; its values are another place's; it is off by no
+// more than bfloat16 rounds the parts.
 std::string CauseOfGradient(const StepGradients& step, int rank);
 
 // Rank `rank` has other bits than rank 0: where they differ, one or both hold

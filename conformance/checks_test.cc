@@ -315,6 +315,23 @@ TEST_F(GradientCausesTest, NamesPartsWithOtherWeights) {
   }
 }
 
+TEST_F(GradientCausesTest, NamesATensorThatIsTheSumOfTheStepBefore) {
+  std::mt19937 random(2);
+  std::vector<float> before(kSize);
+  for (float& value : before) value = Draw(random);
+  std::vector<float> got = Weighted({1, 1, 1});
+  for (size_t i = 0; i < 36; ++i) got[i] = before[i] + before[i] + before[i];
+  ranks_.assign(3, got);
+  StepGradients step = Step();
+  EXPECT_EQ(CauseOfGradient(step, 0), "");  // The first step.
+  step.before = before;
+  EXPECT_EQ(CauseOfGradient(step, 0),
+            "; all of W is 3 times the sum of the step before: reduced before "
+            "it was computed?");
+  before[35] += 1e-5f;
+  EXPECT_EQ(CauseOfGradient(step, 0), "");
+}
+
 TEST_F(GradientCausesTest, LeavesOutRanksWithoutSamples) {
   samples_ = {6, 6, 0};
   parts_[2] = Bounded(kSize);

@@ -74,8 +74,8 @@ class GradientCauses {
   std::string First() const {
     for (const auto cause :
          {&GradientCauses::NotCleared, &GradientCauses::OtherWeights,
-          &GradientCauses::ZeroTensor, &GradientCauses::Moved,
-          &GradientCauses::Coarse}) {
+          &GradientCauses::ZeroTensor, &GradientCauses::Early,
+          &GradientCauses::Moved, &GradientCauses::Coarse}) {
       const std::string text = (this->*cause)();
       if (!text.empty()) return "; " + text;
     }
@@ -213,6 +213,29 @@ class GradientCauses {
                          [](float v) { return v == 0; })
                  ? absl::StrCat("all of ", spec.name, " is zero: left out?")
                  : "";
+    }
+    return "";
+  }
+
+  // The first tensor that is wrong is the sum of what lay in its place on each
+  // rank: the sums of the step before.
+  std::string Early() const {
+    if (step_.before.empty()) return "";
+    const auto ranks = static_cast<double>(step_.ranks.size());
+    for (const ParameterSpec& spec : step_.specs) {
+      bool is_right = true, is_early = true;
+      for (int64_t at = spec.offset; at < spec.offset + spec.size; ++at) {
+        const auto i = static_cast<size_t>(at);
+        const double early = ranks * step_.before[i];
+        is_right = is_right && IsRight(i);
+        is_early = is_early && std::abs(got_[i] - early) <=
+                                   ranks * kUnitRoundoff * std::abs(early);
+      }
+      if (is_right) continue;
+      return is_early ? absl::StrCat("all of ", spec.name, " is ", ranks,
+                                     " times the sum of the step before: "
+                                     "reduced before it was computed?")
+                      : "";
     }
     return "";
   }

@@ -245,6 +245,25 @@ void LeaveOutB3(Parameters& parameters) {
   }
 }
 
+// From the second step on, the first bucket is summed before W3's gradient, its
+// last, is computed: each rank adds what lies in that place since the step
+// before, and the sum takes the place of the gradient that comes too late.
+Mutation ReduceBucketEarly() {
+  return Stepping(
+      [first = true](const StepCall& call) mutable -> absl::StatusOr<Metrics> {
+        if (std::exchange(first, false)) return call.Make();
+        Parameters& parameters = call.model.parameters();
+        int last = 0;
+        while (parameters.specs()[last].name != "W3") ++last;
+        const std::span<float> gradient = parameters.gradient(last);
+        const std::vector<float> early(gradient.begin(), gradient.end());
+        LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
+        std::ranges::copy(early, gradient.begin());
+        call.ReadyAll();
+        return metrics;
+      });
+}
+
 absl::StatusOr<Metrics> ShiftLabelsOfRank1(const StepCall& call) {
   if (call.on.rank != 1) return call.Make();
   std::vector<int32_t> labels(call.batch.labels.begin(),
@@ -298,6 +317,10 @@ std::vector<TrainingMutant> StepMutants() {
       {{"ParameterLeftOut", "one parameter gets no gradient", "Gradients",
         "all of b3 is zero: left out?"},
        Changing(LeaveOutB3)},
+      {{"BucketBeforeLastGradient",
+        "a bucket is reduced before its last gradient is computed", "Gradients",
+        "all of W3 is 3 times the sum of the step before"},
+       ReduceBucketEarly()},
       {{"LabelsShifted", "rank 1 reads each label one too high",
         "Samples, Gradients", "samples have another label"},
        Stepping(ShiftLabelsOfRank1)},

@@ -265,10 +265,20 @@ std::optional<Bytes> OutputOf(const CollectiveCase& call, AdditionOrder order,
     const int from =
         taken.ranks.empty() ? place : taken.ranks[static_cast<size_t>(place)];
     Bytes input = InputOf(call, world_size, from);
+    const int64_t element = SizeOf(call.type);
+    const int64_t last_part =
+        element *
+        LastPartOf(static_cast<int64_t>(input.size()) / element, world_size);
     if (from == taken.twice) {
       const ReduceOp op =
           call.op == ReduceOp::kAverage ? ReduceOp::kSum : call.op;
-      input = Reference(call.type, op, FoldOrder::kChain, {input, input});
+      const Bytes twice =
+          Reference(call.type, op, FoldOrder::kChain, {input, input});
+      const int64_t begin = taken.last_part ? last_part : 0;
+      std::copy(twice.begin() + begin, twice.end(), input.begin() + begin);
+    }
+    if (from == taken.unwritten) {
+      std::fill(input.begin() + last_part, input.end(), std::byte{0});
     }
     inputs.push_back(std::move(input));
   }

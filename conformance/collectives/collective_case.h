@@ -68,7 +68,17 @@ struct Taken {
   std::vector<int>
       ranks;       // In place of each rank's, this one's; empty: its own.
   int twice = -1;  // This rank's is reduced with itself first; -1: none.
+  // The last part of this rank's is zero, as memory that was not yet written;
+  // -1: none's.
+  int unwritten = -1;
+  bool last_part = false;  // `twice` holds for the last part alone.
 };
+
+// Where the last of P parts of an input begins: that of the last rank, as ranks
+// divide a reduction.
+constexpr int64_t LastPartOf(int64_t count, int world_size) {
+  return count - count / world_size;
+}
 
 // The output of one rank. None where a rank gets no output: whatever it has
 // there must stay as it is. `taken` is for what a group might get wrong.

@@ -28,7 +28,8 @@ class Causes {
   std::string First() const {
     for (const auto cause :
          {&Causes::NotWritten, &Causes::Swapped, &Causes::OtherRoot,
-          &Causes::Unscaled, &Causes::Twice, &Causes::OtherOrder}) {
+          &Causes::Unscaled, &Causes::Twice, &Causes::WrongPart,
+          &Causes::OtherOrder}) {
       const std::string text = (this->*cause)();
       if (!text.empty()) return absl::StrCat(", as if ", text);
     }
@@ -90,6 +91,21 @@ class Causes {
     for (int rank = 0; rank < output_.world_size; ++rank) {
       if (IsOf(call_, {.ranks = {}, .twice = rank})) {
         return absl::StrCat("rank ", rank, "'s input were taken twice");
+      }
+    }
+    return "";
+  }
+
+  std::string WrongPart() const {
+    if (!Reduces(call_.operation)) return "";
+    for (int rank = 0; rank < output_.world_size; ++rank) {
+      if (IsOf(call_, {.ranks = {}, .twice = rank, .last_part = true})) {
+        return absl::StrCat("the last part of rank ", rank,
+                            "'s input were taken twice");
+      }
+      if (IsOf(call_, {.ranks = {}, .unwritten = rank})) {
+        return absl::StrCat("the last part of rank ", rank,
+                            "'s input had been read before it was written");
       }
     }
     return "";

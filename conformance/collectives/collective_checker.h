@@ -36,8 +36,9 @@ struct WrongOutput {
 // ", as if ..." for the first cause that gives every bit of the output, else
 // "". Those that are tried: nothing written, or not the last element; the first
 // and the last element in each other's place; another root; the sum for an
-// average; a rank's input taken twice; the order of another call, or of the
-// ranks (of up to four in any order, else forwards or backwards from any rank).
+// average; a rank's input, or the last part of it, taken twice; that part read
+// before it was written; the order of another call, or of the ranks (of up to
+// four in any order, else forwards or backwards from any rank).
 // Cost: that of a few dozen references.
 std::string CauseOfOutput(const WrongOutput& output);
 

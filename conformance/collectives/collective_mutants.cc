@@ -81,10 +81,16 @@ absl::Status TakeNextForRoot(Communicator& real, const Collective& call) {
   return real.Run(changed);
 }
 
-absl::Status TakeRankZeroTwice(Communicator& real, const Collective& call) {
-  if (!Reduces(call.operation) || real.rank() != 0 || call.input.count == 0) {
-    return real.Run(call);
-  }
+// Runs the call with another input on rank 0.
+absl::Status RunWithInput(Communicator& real, const Collective& call,
+                          const std::byte* input) {
+  Collective wrong = call;
+  wrong.input = {input, call.input.count, call.input.type};
+  return real.Run(wrong);
+}
+
+// Rank 0's input reduced with itself.
+std::vector<std::byte> Twice(const Collective& call) {
   const size_t count = static_cast<size_t>(call.input.count);
   // An average cannot overflow, so it may not hold twice an integer; a sum
   // wraps.
@@ -96,9 +102,41 @@ absl::Status TakeRankZeroTwice(Communicator& real, const Collective& call) {
   once.Accumulate(sums.data(), call.input.data, twice.data(), call.input.count);
   std::vector<std::byte> input(count * 8);
   once.Finish(twice.data(), input.data(), call.input.count);
-  Collective wrong = call;
-  wrong.input = {input.data(), call.input.count, call.input.type};
-  return real.Run(wrong);
+  return input;
+}
+
+bool ReducesInputOfRankZero(const Communicator& real, const Collective& call) {
+  return Reduces(call.operation) && real.rank() == 0 && call.input.count > 0;
+}
+
+absl::Status TakeRankZeroTwice(Communicator& real, const Collective& call) {
+  if (!ReducesInputOfRankZero(real, call)) return real.Run(call);
+  return RunWithInput(real, call, Twice(call).data());
+}
+
+// The input's bytes, and where its last part begins.
+std::pair<std::vector<std::byte>, int64_t> InputAndLastPart(
+    const Communicator& real, const Collective& call) {
+  return {{call.input.bytes(), call.input.bytes() + call.input.size_bytes()},
+          SizeOf(call.input.type) *
+              LastPartOf(call.input.count, real.world_size())};
+}
+
+absl::Status TakePartTwice(Communicator& real, const Collective& call) {
+  if (!ReducesInputOfRankZero(real, call)) return real.Run(call);
+  auto [input, begin] = InputAndLastPart(real, call);
+  const std::vector<std::byte> twice = Twice(call);
+  std::copy(twice.begin() + begin, twice.begin() + std::ssize(input),
+            input.begin() + begin);
+  return RunWithInput(real, call, input.data());
+}
+
+// The group's memory is zero until its rank writes it.
+absl::Status TakePartUnwritten(Communicator& real, const Collective& call) {
+  if (!ReducesInputOfRankZero(real, call)) return real.Run(call);
+  auto [input, begin] = InputAndLastPart(real, call);
+  std::fill(input.begin() + begin, input.end(), std::byte{0});
+  return RunWithInput(real, call, input.data());
 }
 
 absl::Status KeepOutputOfLastRank(Communicator& real, const Collective& call) {
@@ -186,6 +224,11 @@ bool RootCounts(const CollectiveCase& call) {
 
 bool TwiceCounts(const CollectiveCase& call) {
   return Reduces(call.operation) && !IsExtreme(call) && call.count > 3;
+}
+
+// The last rank's part of a ReduceScatter is all of its output.
+bool PartTwiceCounts(const CollectiveCase& call) {
+  return TwiceCounts(call) && call.operation != Operation::kReduceScatter;
 }
 
 bool OrderCounts(const CollectiveCase& call) {
@@ -344,6 +387,14 @@ MutantSuite CollectiveMutants(const CollectiveRanks& ranks) {
       Planted({"DoubleCount", "rank 0's input is reduced twice", "Output",
                "as if rank 0's input were taken twice"},
               TwiceCounts, TakeRankZeroTwice),
+      Planted({"PieceSummedTwice", "a piece of rank 0's input is reduced twice",
+               "Output", "as if the last part of rank 0's input were taken"},
+              PartTwiceCounts, TakePartTwice),
+      Planted({"StalePiece",
+               "a piece of rank 0's input is read before rank 0 writes it",
+               "Output",
+               "as if the last part of rank 0's input had been read before"},
+              TwiceCounts, TakePartUnwritten),
       Planted({"StaleBuffer", "the last rank keeps what it had", "Output",
                "as if nothing had been written"},
               LastRankGetsOutput, KeepOutputOfLastRank),

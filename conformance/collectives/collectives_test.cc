@@ -116,6 +116,20 @@ INSTANTIATE_TEST_SUITE_P(Mutants, CollectiveMutantTest,
                          testing::ValuesIn(CollectiveMutants().mutants),
                          [](const auto& info) { return info.param.name; });
 
+// Processes that reduce straight from each other's memory.
+CollectiveRanks CollectivesInGroupMemory() {
+  return {.run =
+              [](int world_size, const RankFunction& fn) {
+                return RunRanksCollect(Backend::kProcesses, world_size, fn);
+              },
+          .memory = Memory::kGroup};
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    GroupMemory, CollectiveMutantTest,
+    testing::ValuesIn(CollectiveMutants(CollectivesInGroupMemory()).mutants),
+    [](const auto& info) { return info.param.name; });
+
 // The `mpi` backend, whose ranks mpirun starts.
 class CollectivesMpiTest
     : public testing::TestWithParam<std::tuple<int, Algorithm>> {};
