@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -326,6 +327,9 @@ absl::StatusOr<RankResult> RunRank(Communicator& communicator,
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                             Trainer::Create(apart ? *alone[0] : communicator,
                                             *model, train, options));
+  if (communicator.rank() == 0 && !trainer->warning().empty()) {
+    std::fprintf(stderr, "scaling: warning: %s\n", trainer->warning().c_str());
+  }
 
   RankResult result = {.rank = communicator.rank()};
   LOCKSTEP_ASSIGN_OR_RETURN(const Metrics shard,

@@ -215,7 +215,7 @@ absl::Status ReduceGradients(Communicator& communicator, const FaultPlan& plan,
                          {"c", {kBucketElements}},
                          {"d", {kBucketElements}}});
   const float* const before = parameters.gradients().data();
-  LOCKSTEP_RETURN_IF_ERROR(PlaceGradientsInGroup(group, parameters));
+  LOCKSTEP_RETURN_IF_ERROR(PlaceGradientsInGroup(group, parameters).status());
   if (parameters.gradients().data() == before) {
     return absl::InternalError("the gradients are not in the group's memory");
   }

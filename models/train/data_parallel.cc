@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -38,18 +39,24 @@ absl::Status BroadcastParameters(Communicator& communicator,
   return communicator.Broadcast(parameters.values(), /*root=*/0);
 }
 
-absl::Status PlaceGradientsInGroup(Communicator& communicator,
-                                   Parameters& parameters) {
-  if (communicator.world_size() == 1) return absl::OkStatus();
+absl::StatusOr<std::string> PlaceGradientsInGroup(Communicator& communicator,
+                                                  Parameters& parameters) {
+  if (communicator.world_size() == 1) return "";
   const auto bytes =
       static_cast<int64_t>(std::as_bytes(parameters.gradients()).size());
   absl::StatusOr<GroupBuffer> memory = communicator.Allocate(bytes);
   // The group goes on, and no rank has got any.
-  if (absl::IsResourceExhausted(memory.status())) return absl::OkStatus();
+  if (absl::IsResourceExhausted(memory.status())) {
+    return absl::StrCat("the group has no memory for ", bytes,
+                        " bytes of gradients on each rank (",
+                        memory.status().message(),
+                        "): they stay in ordinary memory, where all-reduce is "
+                        "slower");
+  }
   LOCKSTEP_RETURN_IF_ERROR(memory.status());
   const auto owner = std::make_shared<GroupBuffer>(*std::move(memory));
   parameters.PlaceGradients(owner->as<float>(), owner);
-  return absl::OkStatus();
+  return "";
 }
 
 absl::Status BroadcastBuffers(Communicator& communicator, Buffers& buffers) {

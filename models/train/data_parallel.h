@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -38,10 +39,13 @@ absl::Status BroadcastParameters(Communicator& communicator,
 // buckets of 256 KiB then take a third of the time. Where the group has no
 // memory for them they stay where they are, on every rank; so they do with one
 // rank. Their values do not move along. Before a GradientReducer takes them.
-// The memory may outlive the group. Errors: the communicator's, but for
-// kResourceExhausted.
-absl::Status PlaceGradientsInGroup(Communicator& communicator,
-                                   Parameters& parameters);
+// The memory may outlive the group.
+//
+// Returns a warning for the user if the group refused the memory: how many
+// bytes, why, and what it costs; else "". It is the same on every rank. Errors:
+// the communicator's, but for kResourceExhausted.
+absl::StatusOr<std::string> PlaceGradientsInGroup(Communicator& communicator,
+                                                  Parameters& parameters);
 
 // Gives every rank rank 0's buffers, as PyTorch's DistributedDataParallel does:
 // where ranks normalise with statistics of their own batches, rank 0's running

@@ -170,7 +170,8 @@ absl::Status PrepareRun(const TrainRunOptions& options);
 // are weights, once more reading them.
 absl::StatusOr<DatasetParts> LoadData(const TrainRunOptions& options);
 
-// Trains on the calling thread, printing progress on rank 0's standard output.
+// Trains on the calling thread, printing progress on rank 0's standard output,
+// and on its standard error at most one warning (Trainer::warning).
 // `data`: of LoadData. Resuming after epoch k, with the same options as the
 // earlier run, gives bit for bit what a run without the interruption gives.
 // All ranks compute convolutions alike: direct where some rank has no Winograd.

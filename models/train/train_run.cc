@@ -333,6 +333,9 @@ absl::Status Train(Communicator& communicator, const DatasetParts& data,
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::unique_ptr<Trainer> trainer,
       Trainer::Create(communicator, *model, *data.train, options.trainer));
+  if (communicator.rank() == 0 && !trainer->warning().empty()) {
+    std::cerr << absl::StrCat("train: warning: ", trainer->warning(), "\n");
+  }
   // Declared after the trainer, which has the reducer.
   std::unique_ptr<Communicator> batch_norm_group;
   if (options.sync_bn) {

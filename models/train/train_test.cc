@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
@@ -334,6 +335,36 @@ TEST_F(TrainTest, SaysWhatIsBeyondTheFileSizeLimit) {
   EXPECT_EQ(two.exit_status, 1);
   EXPECT_THAT(two.err, HasSubstr("shared by the ranks: File too large"));
   EXPECT_THAT(two.err, testing::Not(HasSubstr("SIGXFSZ")));
+}
+
+// The memory that the ranks' gradients take together is beyond a limit that the
+// group's own memory and the checkpoint are within.
+TEST_F(TrainTest, WarnsOnceThatTheGroupHasNoMemoryForGradients) {
+  constexpr int64_t kLimit = 18 << 20;
+  const Flags flags = {"--model=mlp:width=4096,depth=1", "--nproc=2",
+                       "--epochs=2"};
+  const std::string shared = Train("shared", flags);  // Without a warning.
+  const auto bytes = static_cast<int64_t>(WeightsText(shared).size());
+  ASSERT_LT(bytes, kLimit);
+  ASSERT_GT(2 * bytes, kLimit);
+
+  const std::string dir = Folder("ordinary");
+  const std::string command =
+      absl::StrCat("ulimit -f ", kLimit / 512, " && exec ", kProgram,
+                   " --batch_size=64", " --lr=0.5 --data_dir=", data(),
+                   " --output_dir=", dir, " ", absl::StrJoin(flags, " "));
+  const SubprocessResult result =
+      RunSubprocess({"/bin/sh", "-c", command}, kDeadline);
+  EXPECT_EQ(result.exit_status, 0) << result.err;
+  const int64_t gradients = (784 * 4096 + 4096 + 4096 * 10 + 10) * 4;
+  EXPECT_THAT(result.err,
+              StartsWith(absl::StrCat(
+                  "train: warning: the group has no memory for ", gradients,
+                  " bytes of gradients on each rank (rank 0: ftruncate of ")));
+  EXPECT_THAT(result.err, EndsWith("): they stay in ordinary memory, where "
+                                   "all-reduce is slower\n"));
+  EXPECT_EQ(result.err.find('\n'), result.err.size() - 1) << result.err;
+  EXPECT_TRUE(WeightsText(dir) == WeightsText(shared));
 }
 
 TEST_F(TrainTest, RefusesACheckpointThatDoesNotFit) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <numeric>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -90,20 +91,21 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
       const GlobalBatches batches,
       GlobalBatches::Create(train.size(), options.batch_size,
                             strided ? communicator.world_size() : 1));
-  LOCKSTEP_RETURN_IF_ERROR(
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::string warning,
       PlaceGradientsInGroup(communicator, model.parameters()));
   LOCKSTEP_RETURN_IF_ERROR(
       BroadcastParameters(communicator, model.parameters()));
   LOCKSTEP_RETURN_IF_ERROR(BroadcastBuffers(communicator, model.buffers()));
-  return std::unique_ptr<Trainer>(new Trainer(communicator, model, train,
-                                              options, std::move(sampler),
-                                              batches, transform));
+  return std::unique_ptr<Trainer>(
+      new Trainer(communicator, model, train, options, std::move(sampler),
+                  batches, transform, std::move(warning)));
 }
 
 Trainer::Trainer(Communicator& communicator, Model& model, const Dataset& train,
                  const TrainerOptions& options,
                  std::unique_ptr<Sampler> sampler, const GlobalBatches& batches,
-                 const Transform& transform)
+                 const Transform& transform, std::string warning)
     : communicator_(communicator),
       model_(model),
       train_(train),
@@ -111,7 +113,8 @@ Trainer::Trainer(Communicator& communicator, Model& model, const Dataset& train,
       sampler_(std::move(sampler)),
       batches_(batches),
       reducer_(communicator, model.parameters(), options.bucket_bytes),
-      source_(train, transform, options.loader.workers) {}
+      source_(train, transform, options.loader.workers),
+      warning_(std::move(warning)) {}
 
 absl::StatusOr<Metrics> Trainer::TrainEpoch(
     int64_t epoch, const std::function<bool(const StepReport&)>& on_step) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -102,6 +103,10 @@ class Trainer {
   // they did not; those of reading data; the model's; the communicator's.
   absl::StatusOr<Metrics> Evaluate(const Dataset& dataset);
 
+  // What the user should know about how this trainer runs, in one line, the
+  // same on every rank; "": nothing.
+  const std::string& warning() const { return warning_; }
+
   // Small enough that 10,000 test images are 80 batches, an equal share each
   // for 2, 4, 5 and 8 ranks, and that a small network's activations stay in the
   // cache; large enough that per-call costs vanish.
@@ -110,7 +115,8 @@ class Trainer {
  private:
   Trainer(Communicator& communicator, Model& model, const Dataset& train,
           const TrainerOptions& options, std::unique_ptr<Sampler> sampler,
-          const GlobalBatches& batches, const Transform& transform);
+          const GlobalBatches& batches, const Transform& transform,
+          std::string warning);
 
   // What this rank visits in the epoch, checked.
   absl::StatusOr<std::vector<int64_t>> DrawIndices(int64_t epoch);
@@ -126,6 +132,7 @@ class Trainer {
   const GlobalBatches batches_;  // As this rank's sampler counts positions.
   GradientReducer reducer_;
   ImageSource source_;
+  const std::string warning_;
 };
 
 }  // namespace lockstep
