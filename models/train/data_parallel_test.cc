@@ -284,6 +284,36 @@ TEST(GradientReducerTest,
   }
 }
 
+// Every set of gradients that are final when a step ends too early.
+TEST(GradientReducerTest, SumsNoBucketBeforeItsLastGradient) {
+  const std::pair<int64_t, std::vector<std::vector<int>>> kBuckets[] = {
+      {1, {{3}, {2}, {1}, {0}}},
+      {12, {{3, 2}, {1, 0}}},
+      {kAllBytes, {{3, 2, 1, 0}}}};
+  for (const auto& [bytes, buckets] : kBuckets) {
+    for (unsigned set = 0; set < 16; ++set) {
+      const auto is_final = [set](int index) {
+        return (set >> index & 1) != 0;
+      };
+      RecordingCommunicator communicator;
+      CountingModel model;
+      GradientReducer reducer(communicator, model.parameters(), bytes);
+      for (const int index : {0, 2, 1, 3}) {
+        if (is_final(index)) reducer.MarkReady(index);
+      }
+      const absl::Status status = reducer.Finish();  // All sums have ended.
+      EXPECT_EQ(status.ok(), set == 15) << status;
+      size_t complete = 0;
+      while (complete < buckets.size() &&
+             std::ranges::all_of(buckets[complete], is_final)) {
+        ++complete;
+      }
+      EXPECT_THAT(communicator.sums, SizeIs(complete))
+          << "buckets of " << bytes << " bytes, set " << set;
+    }
+  }
+}
+
 TEST(GradientReducerTest, CutsBucketsAtTheirSize) {
   RecordingCommunicator communicator;
   CountingModel model;
