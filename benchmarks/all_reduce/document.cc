@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -91,6 +93,7 @@ Value RowData(const AllReduceSettings& settings, const AllReduceSize& size,
   const bool peer = IsPeer(kind);
   const bool broadcast = size.operation == Operation::kBroadcast;
   Value data = {{"size", size.bytes},
+                {"world_size", settings.world_size},
                 {"count", size.count},
                 {"type", NcclName(settings.type)},
                 {"redop", Reduces(size.operation) ? Name(settings.op) : "none"},
@@ -158,26 +161,70 @@ bool SharesGpu(const AllReduceReport& report) {
   return std::ranges::any_of(report.nccl, &NcclProbe::shared_gpu);
 }
 
+// The reports' own notes, once each.
+std::vector<std::string> NotesOf(std::span<const AllReduceReport> reports) {
+  std::vector<std::string> notes;
+  for (const AllReduceReport& report : reports) {
+    for (const std::string& note : report.notes) {
+      if (std::ranges::count(notes, note) == 0) notes.push_back(note);
+    }
+  }
+  return notes;
+}
+
 // Why a peer is missing, once each, by peer.
 std::vector<std::pair<Team, std::string>> Reasons(
-    const AllReduceReport& report) {
+    std::span<const AllReduceReport> reports) {
   std::vector<std::pair<Team, std::string>> reasons;
-  for (const MissingPeer& missing : report.missing) {
-    const auto found = std::ranges::find(reasons, missing.peer,
-                                         &std::pair<Team, std::string>::first);
-    if (found == reasons.end()) {
-      reasons.emplace_back(missing.peer, missing.why);
-    } else if (!absl::StrContains(found->second, missing.why)) {
-      absl::StrAppend(&found->second, "; ", missing.why);
+  for (const AllReduceReport& report : reports) {
+    for (const MissingPeer& missing : report.missing) {
+      const auto found = std::ranges::find(
+          reasons, missing.peer, &std::pair<Team, std::string>::first);
+      if (found == reasons.end()) {
+        reasons.emplace_back(missing.peer, missing.why);
+      } else if (!absl::StrContains(found->second, missing.why)) {
+        absl::StrAppend(&found->second, "; ", missing.why);
+      }
     }
   }
   return reasons;
 }
 
-Value DataOf(const AllReduceReport& report) {
-  const AllReduceSettings& settings = report.settings;
+// The values of a setting in all reports, once each, in order.
+template <typename Of>
+auto EachOf(std::span<const AllReduceReport> reports, const Of& of) {
+  std::vector<std::decay_t<decltype(of(reports[0].settings))>> values;
+  for (const AllReduceReport& report : reports) {
+    auto value = of(report.settings);
+    if (std::ranges::count(values, value) == 0) values.push_back(value);
+  }
+  return values;
+}
+
+std::vector<int> WorldSizes(std::span<const AllReduceReport> reports) {
+  return EachOf(reports, [](const auto& each) { return each.world_size; });
+}
+
+std::vector<std::string> Types(std::span<const AllReduceReport> reports) {
+  return EachOf(reports,
+                [](const auto& each) { return std::string(Name(each.type)); });
+}
+
+const char* PlaceText(bool in_place) {
+  return in_place ? "in place" : "out of place";
+}
+
+std::vector<std::string> Places(std::span<const AllReduceReport> reports) {
+  return EachOf(reports, [](const auto& each) {
+    return std::string(PlaceText(each.in_place));
+  });
+}
+
+Value DataOf(std::span<const AllReduceReport> reports) {
+  const AllReduceReport& first = reports[0];
+  const AllReduceSettings& settings = first.settings;
   Value missing = Value::Object();
-  for (const auto& [peer, why] : Reasons(report)) {
+  for (const auto& [peer, why] : Reasons(reports)) {
     missing.Add(PeerKey(peer), why);
   }
   Value collectives = Value::Array();
@@ -185,24 +232,26 @@ Value DataOf(const AllReduceReport& report) {
     collectives.Add(CollectiveName(operation));
   }
   Value results = Value::Array();
-  for (const AllReduceSize& size : report.sizes) {
-    for (const AllReduceRow& row : size.rows) {
-      results.Add(RowData(settings, size, row));
+  for (const AllReduceReport& report : reports) {
+    for (const AllReduceSize& size : report.sizes) {
+      for (const AllReduceRow& row : size.rows) {
+        results.Add(RowData(report.settings, size, row));
+      }
     }
   }
-  return {{"gpu", TextOrNull(report.nccl.empty() ? "" : report.nccl[0].gpu)},
-          {"shared_gpu", SharesGpu(report)},
-          {"nccl", NcclData(report)},
+  return {{"gpu", TextOrNull(first.nccl.empty() ? "" : first.nccl[0].gpu)},
+          {"shared_gpu", SharesGpu(first)},
+          {"nccl", NcclData(first)},
           {"settings", Value{{"collectives", std::move(collectives)},
-                             {"world_size", settings.world_size},
-                             {"dtype", Name(settings.type)},
+                             {"world_sizes", WorldSizes(reports)},
+                             {"dtypes", Types(reports)},
                              {"op", Name(settings.op)},
-                             {"in_place", settings.in_place},
+                             {"places", Places(reports)},
                              {"iterations", settings.iterations},
                              {"warmup", settings.warmup},
                              {"rounds", settings.rounds},
                              {"seconds", settings.seconds}}},
-          {"notes", report.notes},
+          {"notes", NotesOf(reports)},
           {"not_available", std::move(missing)},
           {"results", std::move(results)}};
 }
@@ -550,8 +599,9 @@ std::string FactsText(const NcclFacts& facts) {
 
 // What is known before the first turn. Teams with the same settings share a
 // line.
-std::vector<std::string> NotesOn(const AllReduceReport& report) {
-  std::vector<std::string> notes = report.notes;
+std::vector<std::string> NotesOn(std::span<const AllReduceReport> reports) {
+  const AllReduceReport& report = reports[0];
+  std::vector<std::string> notes = NotesOf(reports);
   if (!report.origin.hosts.empty()) {
     notes.push_back("Hosts: " + HostsText(report.origin.hosts));
   }
@@ -596,51 +646,76 @@ report::Section SectionOf(const AllReduceReport& report, Operation operation,
 }
 
 // "all-reduce, 2 ranks, float32 sum, in place"
-std::string About(const AllReduceSettings& settings) {
+std::string About(std::span<const AllReduceReport> reports) {
+  const AllReduceSettings& settings = reports[0].settings;
   std::string text;
   for (const Operation operation : settings.collectives) {
-    absl::StrAppend(&text, text.empty() ? "" : ", ", Words(operation));
+    absl::StrAppend(&text, Words(operation), ", ");
   }
-  return absl::StrCat(text, ", ", Counted(settings.world_size, "rank"), ", ",
-                      Name(settings.type), " ", Name(settings.op),
-                      settings.in_place ? ", in place" : ", out of place");
+  const std::vector<int> sizes = WorldSizes(reports);
+  return absl::StrCat(
+      text,
+      sizes.size() == 1 ? Counted(sizes[0], "rank")
+                        : absl::StrCat(absl::StrJoin(sizes, " and "), " ranks"),
+      ", ", absl::StrJoin(Types(reports), " and "), " ", Name(settings.op),
+      ", ", absl::StrJoin(Places(reports), " and "));
+}
+
+// The tables of one report, as far as they have begun. A collective's begins
+// when the one before it is done.
+void AddSections(const AllReduceReport& report, bool only, bool first,
+                 bool finished, report::Document& document) {
+  const AllReduceSettings& settings = report.settings;
+  for (const Operation operation : settings.collectives) {
+    const bool measured = std::ranges::count(report.sizes, operation,
+                                             &AllReduceSize::operation) > 0;
+    const bool begun = measured || (only && finished) ||
+                       (first && operation == settings.collectives[0]);
+    if (!begun) return;
+    report::Section section = SectionOf(report, operation, finished);
+    if (!only) {
+      section.title =
+          absl::StrCat(section.title, section.title.empty() ? "" : ", ",
+                       Counted(settings.world_size, "rank"), ", ",
+                       Name(settings.type), ", ", PlaceText(settings.in_place));
+    }
+    document.sections.push_back(std::move(section));
+  }
 }
 
 }  // namespace
 
-report::Document AllReduceDocument(const AllReduceReport& report,
+report::Document AllReduceDocument(std::span<const AllReduceReport> reports,
                                    bool finished) {
-  const AllReduceSettings& settings = report.settings;
   report::Document document = {
       .name = "lockstep.allreduce",
       .schema_version = 2,
       .title = "Lockstep all-reduce report",
-      .about = About(settings),
-      .origin = report.origin,
-      .notes = NotesOn(report),
+      .about = About(reports),
+      .origin = reports[0].origin,
+      .notes = NotesOn(reports),
       .method = {
           "A turn fills the buffers, warms up, fills them again, meets at a "
           "barrier and times calls one after the other, each on buffers of its "
           "own; then every element of every one is compared with the exact "
           "result. A round gives each line one turn."}};
-  // A collective's table begins when the one before it is done.
-  for (const Operation operation : settings.collectives) {
-    const bool begun = operation == settings.collectives[0] || finished ||
-                       std::ranges::count(report.sizes, operation,
-                                          &AllReduceSize::operation) > 0;
-    if (!begun) break;
-    document.sections.push_back(SectionOf(report, operation, finished));
+  for (const AllReduceReport& report : reports) {
+    AddSections(report, reports.size() == 1, &report == &reports[0], finished,
+                document);
   }
   if (!finished) return document;
-  document.data = DataOf(report);
-  document.terms = TermsOf(settings);
-  for (const auto& [peer, why] : Reasons(report)) {
+  document.data = DataOf(reports);
+  document.terms = TermsOf(reports[0].settings);
+  for (const auto& [peer, why] : Reasons(reports)) {
     document.remarks.push_back(
         absl::StrCat(Name(peer), ": not available: ", why));
   }
-  document.remarks.insert(document.remarks.end(), report.remarks.begin(),
-                          report.remarks.end());
-  document.bars = BarsOf(report);
+  for (const AllReduceReport& report : reports) {
+    document.remarks.insert(document.remarks.end(), report.remarks.begin(),
+                            report.remarks.end());
+    const std::vector<report::Bar> bars = BarsOf(report);
+    document.bars.insert(document.bars.end(), bars.begin(), bars.end());
+  }
   return document;
 }
 

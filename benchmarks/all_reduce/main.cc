@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
@@ -33,8 +34,8 @@
 #include "report/document.h"
 #include "report/write.h"
 
-ABSL_FLAG(int32_t, world_size, 2,
-          "number of ranks; those of a launcher are as many as it started");
+ABSL_FLAG(std::string, world_size, "2",
+          "numbers of ranks; those of a launcher are as many as it started");
 ABSL_FLAG(
     std::string, backend, "processes",
     "what they are: threads, processes (on several hosts named tcp), mpi (by "
@@ -46,14 +47,17 @@ ABSL_FLAG(std::string, algorithm, "auto",
 ABSL_FLAG(std::string, buffers, "ordinary,group",
           "where messages lie: in ordinary memory, or in memory that the group "
           "allocates (Communicator::Allocate)");
-ABSL_FLAG(std::string, peers, "",
-          "mpi (Open MPI), gloo (over TCP); of nccl: nccl, its own calls as it "
-          "chooses and with NCCL_ALGO=Ring\n"
-          "lists of these are measured next to one another");
+ABSL_FLAG(
+    std::string, peers, "",
+    "mpi (Open MPI), gloo (over TCP); of nccl: nccl, its own calls as it "
+    "chooses and with NCCL_ALGO=Ring; on the CPU a peer has the fastest of "
+    "its algorithms at each size\n"
+    "lists of these are measured next to one another; lists of "
+    "--world_size, --dtype and --in_place one after the other");
 ABSL_FLAG(std::string, dtype, "float32",
           "float64, float32, float16, bfloat16, int32, int64, uint8");
 ABSL_FLAG(std::string, op, "sum", "sum, prod, min, max, avg");
-ABSL_FLAG(bool, in_place, true,
+ABSL_FLAG(std::string, in_place, "true",
           "false: input and output are apart, as an all-to-all's always are; a "
           "broadcast's never");
 ABSL_FLAG(std::string, min_bytes, "8",
@@ -144,11 +148,9 @@ absl::Status SetSizes(AllReduceSettings& settings) {
       MemoryNeeded(settings, largest), memory);
 }
 
-absl::StatusOr<AllReduceSettings> SettingsFromFlags(
-    const LaunchedRun* launched) {
-  AllReduceSettings settings = {
-      .world_size = launched == nullptr ? absl::GetFlag(FLAGS_world_size)
-                                        : launched->world_size()};
+// What all tables have in common.
+absl::StatusOr<AllReduceSettings> CommonSettings(const LaunchedRun* launched) {
+  AllReduceSettings settings;
   LOCKSTEP_ASSIGN_OR_RETURN(settings.backends,
                             ParseBackends(absl::GetFlag(FLAGS_backend)));
   LOCKSTEP_RETURN_IF_ERROR(ResolveTcp(launched, settings.backends));
@@ -160,18 +162,45 @@ absl::StatusOr<AllReduceSettings> SettingsFromFlags(
                             ParseBuffers(absl::GetFlag(FLAGS_buffers)));
   LOCKSTEP_ASSIGN_OR_RETURN(settings.peers,
                             ParsePeers(absl::GetFlag(FLAGS_peers)));
-  LOCKSTEP_ASSIGN_OR_RETURN(settings.type,
-                            ParseType(absl::GetFlag(FLAGS_dtype)));
   LOCKSTEP_ASSIGN_OR_RETURN(settings.op,
                             ParseOperation(absl::GetFlag(FLAGS_op)));
-  settings.in_place = absl::GetFlag(FLAGS_in_place);
   settings.seconds = absl::GetFlag(FLAGS_seconds);
   settings.rounds = absl::GetFlag(FLAGS_rounds);
   settings.iterations = absl::GetFlag(FLAGS_iterations);
   settings.warmup = absl::GetFlag(FLAGS_warmup);
-  LOCKSTEP_RETURN_IF_ERROR(Validate(settings));
-  LOCKSTEP_RETURN_IF_ERROR(SetSizes(settings));
   return settings;
+}
+
+// Of each table, in order.
+absl::StatusOr<std::vector<AllReduceSettings>> SettingsFromFlags(
+    const LaunchedRun* launched) {
+  LOCKSTEP_ASSIGN_OR_RETURN(AllReduceSettings settings,
+                            CommonSettings(launched));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<int> world_sizes,
+                            ParseWorldSizes(absl::GetFlag(FLAGS_world_size)));
+  if (launched != nullptr) world_sizes = {launched->world_size()};
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<DataType> types,
+                            ParseTypes(absl::GetFlag(FLAGS_dtype)));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<bool> places,
+                            ParsePlaces(absl::GetFlag(FLAGS_in_place)));
+  std::vector<AllReduceSettings> all;
+  for (const int world_size : world_sizes) {
+    for (const DataType type : types) {
+      for (const bool in_place : places) {
+        settings.world_size = world_size;
+        settings.type = type;
+        settings.in_place = in_place;
+        LOCKSTEP_RETURN_IF_ERROR(Validate(settings));
+        LOCKSTEP_RETURN_IF_ERROR(SetSizes(settings));
+        all.push_back(settings);
+      }
+    }
+  }
+  if (all.size() > 1 && OnGpu(settings)) {
+    return absl::InvalidArgumentError(
+        "--backend=nccl takes one --world_size, --dtype and --in_place");
+  }
+  return all;
 }
 
 // What is done for a team's sake, and what a reader should hold against the
@@ -212,9 +241,9 @@ absl::StatusOr<std::unique_ptr<AllReduceTeams>> StartTeams(
   return teams;
 }
 
-// What was measured before an error stays in the report.
+// What was measured before an error stays in the report. show: after each size.
 absl::Status MeasureSizes(AllReduceTeams& teams, AllReduceReport& report,
-                          report::GrowingReport& shown) {
+                          absl::FunctionRef<void()> show) {
   const AllReduceSettings& settings = report.settings;
   const auto take_turn = [&](const Team& team, const TurnRequest& request) {
     return teams.TakeTurn(team, request);
@@ -227,7 +256,7 @@ absl::Status MeasureSizes(AllReduceTeams& teams, AllReduceReport& report,
     });
     for (const int64_t bytes : SizesOf(settings, operation)) {
       if (subjects.empty()) break;
-      shown.Show(AllReduceDocument(report, /*finished=*/false));
+      show();
       absl::StatusOr<AllReduceSize> measured =
           MeasureSize(settings, operation, bytes, take_turn, SteadySeconds,
                       subjects, report.missing);
@@ -246,37 +275,58 @@ absl::Status MeasureSizes(AllReduceTeams& teams, AllReduceReport& report,
   return absl::OkStatus();
 }
 
+// Measures one table.
+absl::Status Measure(AllReduceReport& report, absl::FunctionRef<void()> show) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<AllReduceTeams> teams,
+                            StartTeams(report));
+  report.nccl = teams->probes();
+  absl::Status status = MeasureSizes(*teams, report, show);
+  if (!status.ok()) {
+    report.remarks.push_back(absl::StrCat("ended: ", status.message()));
+  }
+  status.Update(teams->Stop());
+  return status;
+}
+
 absl::Status RunDriver(std::span<char* const> argv) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<LaunchedRun> launched,
                             LaunchedRun::Join());
   if (launched != nullptr && !launched->is_driver()) return launched->Serve();
   const InterruptGuard guard;
-  LOCKSTEP_ASSIGN_OR_RETURN(const AllReduceSettings settings,
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<AllReduceSettings> settings,
                             SettingsFromFlags(launched.get()));
   LOCKSTEP_ASSIGN_OR_RETURN(ReportOutput output,
                             ReportOutput::Create(kName, /*folder=*/""));
   if (launched != nullptr) output.load = LoadMeter(launched->processes());
-  AllReduceReport report;
-  report.settings = settings;
-  report.origin = report::OriginOf("//benchmarks:allreduce", argv);
-  DescribeHosts(launched.get(), report.origin);
-  report.notes =
-      NotesOn(settings, launched == nullptr ? report.origin.machine.cores
-                                            : launched->cores());
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<AllReduceTeams> teams,
-                            StartTeams(report));
-  report.nccl = teams->probes();
-  report::GrowingReport shown;
-  absl::Status status = MeasureSizes(*teams, report, shown);
-  if (!status.ok()) {
-    report.remarks.push_back(absl::StrCat("ended: ", status.message()));
+  report::Origin origin = report::OriginOf("//benchmarks:allreduce", argv);
+  DescribeHosts(launched.get(), origin);
+  std::vector<AllReduceReport> reports;
+  for (const AllReduceSettings& each : settings) {
+    AllReduceReport& report = reports.emplace_back();
+    report.settings = each;
+    report.origin = origin;
+    report.notes = NotesOn(
+        each, launched == nullptr ? origin.machine.cores : launched->cores());
   }
-  report::Document document = AllReduceDocument(report);
+  report::GrowingReport shown;
+  absl::Status status;
+  for (AllReduceReport& report : reports) {
+    status = Measure(report, [&] {
+      shown.Show(AllReduceDocument(reports, /*finished=*/false));
+    });
+    if (status.ok()) continue;
+    const bool started = !report.remarks.empty();
+    if (!started && &report == &reports[0]) return status;
+    if (!started) {
+      report.remarks.push_back(absl::StrCat("ended: ", status.message()));
+    }
+    break;
+  }
+  report::Document document = AllReduceDocument(reports);
   AddLoad(output.load.OthersShare(), document);
   shown.Show(document);
-  status.Update(teams->Stop());
   status.Update(output.Write(document));
-  if (const int64_t wrong = CountWrong(report); wrong > 0) {
+  if (const int64_t wrong = CountWrong(reports); wrong > 0) {
     return absl::DataLossError(
         absl::StrCat(wrong, " elements are not the exact result"));
   }
@@ -286,12 +336,13 @@ absl::Status RunDriver(std::span<char* const> argv) {
 absl::Status RunWorker(const std::string& listener) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Algorithm> algorithms,
                             ParseAlgorithms(absl::GetFlag(FLAGS_algorithm)));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int> world_sizes,
+                            ParseWorldSizes(absl::GetFlag(FLAGS_world_size)));
   const std::string kind = absl::GetFlag(FLAGS_worker_kind);
   for (const TeamKind each : {TeamKind::kProcesses, TeamKind::kTcp,
                               TeamKind::kThreads, TeamKind::kUpdate}) {
     if (kind != Name(each)) continue;
-    return RunAllReduceRank(listener, {each, algorithms[0]},
-                            absl::GetFlag(FLAGS_world_size));
+    return RunAllReduceRank(listener, {each, algorithms[0]}, world_sizes[0]);
   }
   return absl::InvalidArgumentError("--worker_kind: it is internal");
 }

@@ -14,6 +14,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/command_line.h"
@@ -157,8 +158,26 @@ absl::StatusOr<std::vector<BufferKind>> ParseBuffers(absl::string_view text) {
       {{"ordinary", BufferKind::kOrdinary}, {"group", BufferKind::kGroup}});
 }
 
-absl::StatusOr<DataType> ParseType(absl::string_view text) {
-  return ParseName("--dtype", text, WithNames(kAllDataTypes));
+absl::StatusOr<std::vector<DataType>> ParseTypes(absl::string_view text) {
+  return ParseNames("--dtype", text, WithNames(kAllDataTypes));
+}
+
+absl::StatusOr<std::vector<bool>> ParsePlaces(absl::string_view text) {
+  return ParseNames<bool>("--in_place", text,
+                          {{"true", true}, {"false", false}});
+}
+
+absl::StatusOr<std::vector<int>> ParseWorldSizes(absl::string_view text) {
+  std::vector<int> sizes;
+  for (const absl::string_view item : absl::StrSplit(text, ',')) {
+    int size = 0;
+    if (!absl::SimpleAtoi(item, &size)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--world_size: '", item, "' is not a number of ranks"));
+    }
+    if (std::ranges::count(sizes, size) == 0) sizes.push_back(size);
+  }
+  return sizes;
 }
 
 absl::StatusOr<ReduceOp> ParseOperation(absl::string_view text) {

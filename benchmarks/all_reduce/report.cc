@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -251,11 +252,13 @@ AllReduceSize DeriveSize(const AllReduceSettings& settings,
   return size;
 }
 
-int64_t CountWrong(const AllReduceReport& report) {
+int64_t CountWrong(std::span<const AllReduceReport> reports) {
   int64_t wrong = 0;
-  for (const AllReduceSize& size : report.sizes) {
-    wrong += size.update_wrong;
-    for (const AllReduceRow& row : size.rows) wrong += row.wrong;
+  for (const AllReduceReport& report : reports) {
+    for (const AllReduceSize& size : report.sizes) {
+      wrong += size.update_wrong;
+      for (const AllReduceRow& row : size.rows) wrong += row.wrong;
+    }
   }
   return wrong;
 }

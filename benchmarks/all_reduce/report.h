@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -212,13 +213,14 @@ AllReduceSize DeriveSize(const AllReduceSettings& settings,
                          AllReduceSize measured);
 
 // Wrong elements of all rows.
-int64_t CountWrong(const AllReduceReport& report);
+int64_t CountWrong(std::span<const AllReduceReport> reports);
 
+// One document of reports that differ in world size, type and place, in order.
 // README.md lists the keys of its JSON. Those of a result that
 // nccl-tests has too have its names, units and values: times in microseconds,
 // bandwidths in GB/s, types "float", "half", ... `finished`: whether all sizes
 // are measured; what stands below the table is left out before.
-report::Document AllReduceDocument(const AllReduceReport& report,
+report::Document AllReduceDocument(std::span<const AllReduceReport> reports,
                                    bool finished = true);
 
 }  // namespace lockstep::benchmarks

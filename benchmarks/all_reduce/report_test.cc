@@ -49,6 +49,11 @@ using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
+report::Document DocumentOf(const AllReduceReport& report,
+                            bool finished = true) {
+  return AllReduceDocument({&report, 1}, finished);
+}
+
 // Samples of 0.5, 1, 1 and 2 times `seconds`.
 AllReduceRow Measured(const Subject& subject, double seconds) {
   return {subject, {seconds, 2 * seconds, seconds, seconds / 2}, 0};
@@ -136,9 +141,9 @@ TEST(DeriveSizeTest, GivesNoBoundForSmallMessagesOrOneRank) {
 
 TEST(CountWrongTest, AddsEveryRow) {
   AllReduceReport report = ExampleReport();
-  EXPECT_EQ(CountWrong(report), 3);
+  EXPECT_EQ(CountWrong({&report, 1}), 3);
   report.sizes[1].rows[0].wrong = 4;
-  EXPECT_EQ(CountWrong(report), 7);
+  EXPECT_EQ(CountWrong({&report, 1}), 7);
 }
 
 // The report's forms.
@@ -152,7 +157,7 @@ void ExpectAbout(const Value& value, double want) {
 
 // The golden text has the numbers too, rounded.
 TEST(AllReduceDocumentTest, HasTheKeysAndUnitsOfNcclTestsFirst) {
-  const report::Document document = AllReduceDocument(ExampleReport());
+  const report::Document document = DocumentOf(ExampleReport());
   EXPECT_EQ(document.name, "lockstep.allreduce");
   EXPECT_EQ(document.schema_version, 2);
   const Value& data = document.data;
@@ -165,13 +170,13 @@ TEST(AllReduceDocumentTest, HasTheKeysAndUnitsOfNcclTestsFirst) {
   EXPECT_EQ(data["notes"][0], "Something to know.");
   EXPECT_EQ(data["not_available"]["gloo"], "it was not built");
   ASSERT_EQ(data["results"].size(), 4u);
-  EXPECT_THAT(
-      data["results"][0].keys(),
-      ElementsAre("size", "count", "type", "redop", "root", "time", "alg_bw",
-                  "bus_bw", "nwrong", "in_place", "collective", "subject",
-                  "backend", "algorithm", "buffers", "p50", "p95", "p99",
-                  "mean", "min", "max", "host_us", "nccl", "samples", "rounds",
-                  "update_bw", "bound", "bound_fraction", "ratios"));
+  EXPECT_THAT(data["results"][0].keys(),
+              ElementsAre("size", "world_size", "count", "type", "redop",
+                          "root", "time", "alg_bw", "bus_bw", "nwrong",
+                          "in_place", "collective", "subject", "backend",
+                          "algorithm", "buffers", "p50", "p95", "p99", "mean",
+                          "min", "max", "host_us", "nccl", "samples", "rounds",
+                          "update_bw", "bound", "bound_fraction", "ratios"));
   const Value& ours = data["results"][2];
   for (const auto& [key, value] :
        {std::pair<const char*, Value>("size", 64 << 20),
@@ -213,7 +218,7 @@ TEST(AllReduceDocumentTest, HasTheKeysAndUnitsOfNcclTestsFirst) {
   EXPECT_EQ(peer["ratios"].size(), 0u);
   AllReduceReport apart = ExampleReport();
   apart.settings.in_place = false;
-  const Value result = AllReduceDocument(apart).data["results"][0];
+  const Value result = DocumentOf(apart).data["results"][0];
   EXPECT_FALSE(result["out_of_place"].is_null());
   EXPECT_TRUE(result["in_place"].is_null());
 }
@@ -247,12 +252,12 @@ bar                                     goal                                    
 
 TEST(AllReduceDocumentTest, LooksLikeThisAndGrowsUpToIt) {
   AllReduceReport report = ExampleReport();
-  EXPECT_EQ(report::TerminalText(AllReduceDocument(report)), kGolden);
+  EXPECT_EQ(report::TerminalText(DocumentOf(report)), kGolden);
   // It grows as sizes are measured.
   while (!report.sizes.empty()) {
     report.sizes.pop_back();
     EXPECT_THAT(kGolden, StartsWith(report::TerminalText(
-                             AllReduceDocument(report, /*finished=*/false))));
+                             DocumentOf(report, /*finished=*/false))));
   }
 }
 
@@ -271,7 +276,7 @@ TEST(AllReduceDocumentTest, FitsItsColumnsWithLargeNumbers) {
       row.ratios = {{{TeamKind::kOpenMpi}, 9999}, {{TeamKind::kGloo}, 9999}};
     }
   }
-  ExpectNarrow(report::TerminalText(AllReduceDocument(report)));
+  ExpectNarrow(report::TerminalText(DocumentOf(report)));
 }
 
 // Our ring and window variant, next to NCCL's own calls, which share a GPU.
@@ -349,7 +354,7 @@ broadcast
 
 TEST(AllReduceDocumentTest, SaysOnGpusWhatNcclDid) {
   AllReduceReport report = GpuReport();
-  const report::Document document = AllReduceDocument(report);
+  const report::Document document = DocumentOf(report);
   const std::string text = report::TerminalText(document);
   EXPECT_THAT(text, StartsWith(kGpuGolden));
   EXPECT_THAT(text, HasSubstr("\nNCCL_ALGO=Ring: not available: it is gone\n"));
@@ -378,7 +383,7 @@ TEST(AllReduceDocumentTest, SaysOnGpusWhatNcclDid) {
   while (!report.sizes.empty()) {
     report.sizes.pop_back();
     EXPECT_THAT(text, StartsWith(report::TerminalText(
-                          AllReduceDocument(report, /*finished=*/false))));
+                          DocumentOf(report, /*finished=*/false))));
   }
 }
 
@@ -386,7 +391,7 @@ TEST(AllReduceDocumentTest, HasBarsForGpusThatAreNotShared) {
   AllReduceReport report = GpuReport();
   const auto texts = [&] {
     std::vector<std::string> all;
-    for (const report::Bar& bar : AllReduceDocument(report).bars) {
+    for (const report::Bar& bar : DocumentOf(report).bars) {
       all.push_back(bar.Text());
     }
     return all;
@@ -412,6 +417,40 @@ TEST(AllReduceDocumentTest, HasBarsForGpusThatAreNotShared) {
                                    HasSubstr("NOT met")));
 }
 
+// Tables of other types and numbers of ranks follow one another.
+TEST(AllReduceDocumentTest, HasATableForEachOfSeveralReports) {
+  std::vector<AllReduceReport> reports(2, ExampleReport());
+  reports[1].settings.world_size = 4;
+  reports[1].settings.type = DataType::kBFloat16;
+  reports[1].notes = {"Something to know.", "Something else."};
+  reports[1].missing = {{{TeamKind::kOpenMpi}, "it has no bfloat16"}};
+  const report::Document document = AllReduceDocument(reports);
+  const std::string text = report::TerminalText(document);
+  EXPECT_THAT(
+      text,
+      AllOf(StartsWith("all-reduce, 2 and 4 ranks, float32 and bfloat16 sum, "
+                       "in place\n"),
+            HasSubstr("\nSomething to know.\nSomething else.\n"),
+            HasSubstr("\n2 ranks, float32, in place\n"),
+            HasSubstr("\n4 ranks, bfloat16, in place\n"),
+            HasSubstr("\nOpen MPI: not available: it has no bfloat16\n"),
+            HasSubstr("\nGloo: not available: it was not built\n")));
+  EXPECT_EQ(document.data["settings"]["world_sizes"][1], 4);
+  EXPECT_EQ(document.data["settings"]["dtypes"][1], "bfloat16");
+  const Value& results = document.data["results"];
+  ASSERT_EQ(results.size(), 8u);
+  EXPECT_EQ(results[0]["world_size"], 2);
+  EXPECT_EQ(results[7]["world_size"], 4);
+  EXPECT_EQ(results[7]["type"], "bfloat16");
+  EXPECT_THAT(document.bars, SizeIs(2));  // Of float32.
+  EXPECT_EQ(CountWrong(reports), 6);
+  while (!reports[1].sizes.empty()) {
+    reports[1].sizes.pop_back();
+    EXPECT_THAT(text, StartsWith(report::TerminalText(
+                          AllReduceDocument(reports, /*finished=*/false))));
+  }
+}
+
 // Of a peer's algorithms the fastest counts, and the table shows no other.
 TEST(AllReduceDocumentTest, ShowsThePeersFastestAlgorithm) {
   AllReduceReport report = ExampleReport();
@@ -423,7 +462,7 @@ TEST(AllReduceDocumentTest, ShowsThePeersFastestAlgorithm) {
     for (AllReduceRow& row : size.rows) row.ratios.clear();
     size = DeriveSize(report.settings, size);
   }
-  const report::Document document = AllReduceDocument(report);
+  const report::Document document = DocumentOf(report);
   EXPECT_THAT(report::TerminalText(document),
               AllOf(HasSubstr("Open MPI ring                3.072"),
                     HasSubstr("Open MPI Rabenseifner "),
@@ -441,7 +480,7 @@ TEST(AllReduceDocumentTest, ShowsThePeersFastestAlgorithm) {
 TEST(AllReduceDocumentTest, HasBarsForTheWorstSizeNextToTheBestPeer) {
   AllReduceReport report = ExampleReport();
   const std::string what = "2 processes auto group, worst at ";
-  const auto first = [&] { return AllReduceDocument(report).bars[0].Text(); };
+  const auto first = [&] { return DocumentOf(report).bars[0].Text(); };
   AllReduceRow& ours = report.sizes[1].rows[0];
   ours.ratios.push_back({{TeamKind::kGloo}, 1.19});
   EXPECT_EQ(first(), what +
@@ -451,11 +490,11 @@ TEST(AllReduceDocumentTest, HasBarsForTheWorstSizeNextToTheBestPeer) {
   EXPECT_EQ(first(), what +
                          "4 KiB, at least 1.2 times as fast as the best "
                          "peer: 8.00: met");
-  EXPECT_THAT(AllReduceDocument(report).bars, SizeIs(1));
+  EXPECT_THAT(DocumentOf(report).bars, SizeIs(1));
   report.sizes[1].bytes = 64 << 20;
   report.settings.buffers = {BufferKind::kOrdinary};
   ours.subject.buffers = BufferKind::kOrdinary;
-  EXPECT_THAT(AllReduceDocument(report).bars, SizeIs(1));
+  EXPECT_THAT(DocumentOf(report).bars, SizeIs(1));
 }
 
 // The golden text has the bars.
@@ -466,7 +505,7 @@ TEST(AllReduceDocumentTest, HasNoBarsForOtherCalls) {
     op.settings.op = ReduceOp::kMax;
     apart.settings.in_place = false;
     for (const AllReduceReport& other : {type, op, apart}) {
-      EXPECT_THAT(AllReduceDocument(other).bars, IsEmpty());
+      EXPECT_THAT(DocumentOf(other).bars, IsEmpty());
     }
   }
 }
@@ -503,7 +542,7 @@ TEST(AllReduceCommandTest, MeasuresEveryBackendAndChecksTheAnswers) {
             HasSubstr("processes auto group "), HasSubstr("bound: update "),
             HasSubstr(absl::StrCat("Wrote ", path))));
   const nlohmann::json json = ReadJson(path);
-  EXPECT_EQ(json["settings"]["world_size"], 3);
+  EXPECT_EQ(json["settings"]["world_sizes"][0], 3);
   ASSERT_EQ(json["results"].size(), 8u);
   for (const auto& result : json["results"]) {
     EXPECT_EQ(result["nwrong"], 0);
@@ -542,6 +581,17 @@ TEST(AllReduceCommandTest, TakesEveryTypeOperationAndNumberOfRanks) {
     EXPECT_THAT(outcome.output,
                 HasSubstr(absl::StrCat("all-reduce, ", world_size, " rank")));
   }
+}
+
+TEST(AllReduceCommandTest, MeasuresListsOneAfterTheOther) {
+  const std::string path = TestPath(".json");
+  const CommandOutcome outcome = RunAllReduce(
+      absl::StrCat("--backend=threads --buffers=group --world_size=2,3 "
+                   "--dtype=float32,bfloat16 --in_place=true,false --json=",
+                   path, kSmall));
+  ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, HasSubstr("\n3 ranks, bfloat16, out of place\n"));
+  EXPECT_EQ(ReadJson(path)["results"].size(), 2u * 2 * 2 * 2);
 }
 
 // As nccl-tests is called.
@@ -718,7 +768,11 @@ TEST(AllReduceCommandTest, NamesAFlagThatIsWrong) {
       {"--world_size=0", "--world_size: 0"},
       {"--nproc=0", "--world_size: 0"},
       {"--world_size=65", "--world_size: 65"},
-      {"--world_size=two", "--world_size=two"},
+      {"--world_size=two", "--world_size: 'two' is not a number of ranks"},
+      {"--world_size=2,", "--world_size: '' is not a number of ranks"},
+      {"--in_place=maybe", "--in_place: 'maybe' is not one of true, false"},
+      {"--backend=nccl --dtype=float32,float16",
+       "--backend=nccl takes one --world_size, --dtype and --in_place"},
       {"--backend=cuda",
        "--backend: 'cuda' is not one of threads, processes, tcp, mpi, nccl"},
       {"--backend=nccl,mpi", "--backend=nccl cannot be combined with mpi"},

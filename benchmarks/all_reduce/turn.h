@@ -115,8 +115,13 @@ absl::StatusOr<std::vector<Operation>> ParseCollectives(absl::string_view text);
 absl::StatusOr<std::vector<Algorithm>> ParseAlgorithms(absl::string_view text);
 absl::StatusOr<std::vector<BufferKind>> ParseBuffers(absl::string_view text);
 
-// One data type, one operation. Errors: as above.
-absl::StatusOr<DataType> ParseType(absl::string_view text);
+absl::StatusOr<std::vector<DataType>> ParseTypes(absl::string_view text);
+// true, false.
+absl::StatusOr<std::vector<bool>> ParsePlaces(absl::string_view text);
+// Numbers of ranks, which Validate checks.
+absl::StatusOr<std::vector<int>> ParseWorldSizes(absl::string_view text);
+
+// One operation. Errors: as above.
 absl::StatusOr<ReduceOp> ParseOperation(absl::string_view text);
 
 // Bytes as "4096", "4K", "4KiB" or "4KB" (all the same), M, G. Errors:
