@@ -171,9 +171,12 @@ std::string Bar::Goal() const {
 
 std::string Bar::Outcome() const {
   if (!value.has_value()) return "not measured";
-  return absl::StrCat(Significant(*value, 3), !judged ? ": not judged"
-                                              : Met() ? ": met"
-                                                      : ": NOT met");
+  const std::string shown = decimals
+                                ? absl::StrFormat("%.*f", *decimals, *value)
+                                : Significant(*value, 3);
+  return absl::StrCat(shown, !judged ? ": not judged"
+                             : Met() ? ": met"
+                                     : ": NOT met");
 }
 
 std::string Bar::Text() const {

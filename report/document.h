@@ -213,6 +213,9 @@ struct Bar {
   std::string unit = {};
   std::optional<double> value = {};  // None if it was not measured.
   bool judged = true;  // False if the value says nothing about the goal.
+  // The decimals of the value as it is shown, which may be negative; if none,
+  // it has three digits.
+  std::optional<int> decimals = {};
 
   bool Met() const {
     return value && (at_most ? *value <= needed : *value >= needed);

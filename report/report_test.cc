@@ -177,6 +177,9 @@ TEST(BarTest, IsMetOnItsSide) {
   EXPECT_TRUE(most.Met());
   EXPECT_EQ(most.Goal(), "at most 1.5");
   EXPECT_EQ(most.Outcome(), "1.50: met");
+  const Bar percent = {
+      .needed = 2, .at_most = true, .value = -0.349, .decimals = 1};
+  EXPECT_EQ(percent.Outcome(), "-0.3: met");
   EXPECT_FALSE(Bar().Met());
   EXPECT_EQ(Bar().Outcome(), "not measured");
 }

@@ -281,6 +281,7 @@ Json BarsJson(const std::vector<Bar>& bars) {
          {"unit", bar.unit},
          {"value", bar.value ? Json(*bar.value) : Json()},
          {"met", bar.value && bar.judged ? Json(bar.Met()) : Json()}});
+    if (bar.decimals) json.back()["decimals"] = *bar.decimals;
   }
   return json;
 }

@@ -309,13 +309,16 @@ TEST(BarTest, AValueThatIsNotJudgedIsNeitherMetNorMissed) {
 }
 
 TEST(JsonTextTest, SaysOfBarsWhatWasNotMeasuredAndWhyThereAreNone) {
-  const Document document = {.bars = {{.what = "a thing", .at_most = true}},
-                             .no_bars = "no other"};
+  Document document = {.bars = {{.what = "a thing", .at_most = true}},
+                       .no_bars = "no other"};
   const nlohmann::ordered_json json = Parse(JsonText(document));
   EXPECT_EQ(json["bars"][0]["at_most"], 0);
   EXPECT_TRUE(json["bars"][0]["value"].is_null());
   EXPECT_TRUE(json["bars"][0]["met"].is_null());
   EXPECT_EQ(json["no_bar"], "no other");
+  EXPECT_FALSE(json["bars"][0].contains("decimals"));
+  document.bars[0].decimals = 1;
+  EXPECT_EQ(Parse(JsonText(document))["bars"][0]["decimals"], 1);
 }
 
 TEST(JsonTextTest, KeepsEveryValueAsItIs) {
