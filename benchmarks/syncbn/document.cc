@@ -119,6 +119,7 @@ Value NetworkData(const SyncBnReport& report) {
           {"rounds", network->rounds},
           {"local", SpreadData(network->local)},
           {"sync", SpreadData(network->sync)},
+          {"ratio", SpreadData(network->ratio)},
           {"share", network->Share()},
           {"split", SplitData(network->split)},
           {"timers", network->timers},
@@ -383,10 +384,12 @@ report::Section NetworkSection(const SyncBnSettings& settings,
                 .rows = {row("own local BN", network.local),
                          row("SyncBN", network.sync)}},
       .conclusion = absl::StrFormat(
-          "SyncBN's share of the step: %.1f%%. Its %d messages, %d bytes "
-          "of each rank: communication %.1f%%, waiting for the last rank "
-          "%.1f%% of the step.",
-          100 * network.Share(), network.messages, network.message_bytes,
+          "SyncBN over local BN, the median of %s: %+.1f%% (p25..p75 "
+          "%+.1f%%..%+.1f%%). Its %d messages, %d bytes of each rank: "
+          "communication %.1f%%, waiting for the last rank %.1f%% of the step.",
+          Counted(network.rounds, "round"), network.PercentOverLocal(),
+          100 * (network.ratio.p25 - 1), 100 * (network.ratio.p75 - 1),
+          network.messages, network.message_bytes,
           100 * network.split.communication / sum,
           100 * network.split.wait / sum),
       .charts = {NetworkChart(network)}};
@@ -455,7 +458,8 @@ void AddGpuBars(const SyncBnReport& report, report::Document& document) {
   if (!report.layers.empty()) document.no_bars = why_not;
 }
 
-// Adds the bars, which are for resnet18_d2l's shapes, forward and backward.
+// Adds the bars, which are for resnet18_d2l's shapes, forward and backward, and
+// for its step.
 void AddBars(const SyncBnReport& report, report::Document& document) {
   const std::string why_not = WhyNoBar(report);
   for (const LayerReport& layer : report.layers) {
@@ -470,7 +474,18 @@ void AddBars(const SyncBnReport& report, report::Document& document) {
                                          : "times our own local BN",
                              .value = both.Beyond()});
   }
-  if (!report.layers.empty()) document.no_bars = why_not;
+  if (StepHasBar(report.settings) && why_not.empty()) {
+    document.bars.push_back(
+        {.what = "step of resnet18_d2l",
+         .needed = kMostPercentOverLocal,
+         .at_most = true,
+         .unit = "percent over our own local BN",
+         .value = report.network
+                      ? std::optional(report.network->PercentOverLocal())
+                      : std::nullopt,
+         .decimals = 1});
+  }
+  document.no_bars = why_not;
 }
 
 std::vector<std::string> MethodOnGpus() {
@@ -505,7 +520,8 @@ std::vector<std::string> Method() {
       "one, and for the network, whose call is a step, a turn is that one, and "
       "only in the first round one before it does not count. The ranks meet "
       "before every call and every copy; PyTorch's processes only begin a turn "
-      "together.",
+      "together. Each round's step with SyncBN is divided by that with local "
+      "BN; the median of these ratios is compared with the bar.",
       "Before a turn of a layer its outputs are overwritten; after its last "
       "call every element of y, dx, dweight and dbias is compared with a "
       "float64 computation: on the rank's own batch for the local ones, on all "

@@ -114,8 +114,9 @@ Networks with batch norm, for --network:
                    {"what becomes of it", kOutputFlags}},
       .ending =
           absl::StrCat("the table\n", report::TermsText(SyncBnTerms()), R"(
-Exit status: 0 if all went well and nothing that was checked is wrong, whatever
-the bar; 2 for a wrong flag, 1 for anything else.
+Exit status: 0 if all went well and nothing that was checked is wrong; 2 for a
+wrong flag, 1 for anything else, and with --require_bars for a bar that is not
+met.
 )"),
       .words = OutputWords(kName, kFolder),
       .aliases = {{"nproc", "world_size"}}};

@@ -550,6 +550,22 @@ TEST(SyncBnCommandTest, TrainsTheNetwork) {
   EXPECT_EQ(json["network"]["messages"], 34);
   EXPECT_EQ(json["network"]["wrong"], 0);
   EXPECT_GT(json["network"]["sync"]["median"], 0);
+  EXPECT_GT(json["network"]["ratio"]["median"], 0);
+  // The bar is for 16 images.
+  EXPECT_FALSE(json.contains("bars"));
+}
+
+TEST(SyncBnCommandTest, HoldsTheNetworksStepAgainstItsBar) {
+  const nlohmann::json json =
+      Report("--shapes= --network=resnet18_d2l --rounds=1 --peers=");
+  if (json["machine"]["cores"] < 2) {
+    EXPECT_THAT(json["no_bar"].dump(), HasSubstr("a core each"));
+    return;
+  }
+  ASSERT_EQ(json["bars"].size(), 1u);
+  const double ratio = json["network"]["ratio"]["median"];
+  EXPECT_DOUBLE_EQ(json["bars"][0]["value"], 100 * (ratio - 1));
+  EXPECT_EQ(json["bars"][0]["at_most"], 2);
 }
 
 // The number of messages is the number of batch norms in the processes of the

@@ -252,6 +252,9 @@ struct NetworkReport {
   int rounds = 0;
   CallSpread local;
   CallSpread sync;
+  // The rounds' ratios, not seconds: in each the median step with SyncBN over
+  // the median step with local batch norm.
+  CallSpread ratio;
   CallSplit split;  // `kernels` are 0: they are part of `other`.
   double timers = 0;
   int64_t messages = 0;       // Of SyncBN in a step.
@@ -259,11 +262,16 @@ struct NetworkReport {
   int64_t wrong = 0;
 
   double Share() const { return 1 - local.median / sync.median; }
+  // How much longer a step takes with SyncBN, of the median round.
+  double PercentOverLocal() const { return 100 * (ratio.median - 1); }
 };
 
-// The bar that the project set itself: SyncBN beyond its message, forward and
+// The bars that the project set itself. SyncBN beyond its message, forward and
 // backward, is at most so many times the faster local batch norm.
 inline constexpr double kMostBeyond = 1.15;
+// A step of the network takes at most so many percent longer with SyncBN than
+// with our own local batch norm.
+inline constexpr double kMostPercentOverLocal = 2;
 inline constexpr int kBarWorldSize = 2;
 
 // The bars on GPUs: the bytes that our own local batch norm must move, forward
@@ -297,6 +305,10 @@ NetworkReport DeriveNetwork(const SyncBnSettings& settings,
 // Adds to report.peer, .gpu, .shared_gpu and .missing what the turns say of
 // peers, of GPUs, and of what is missing; nothing twice.
 void AddNotes(const MeasuredTurns& measured, SyncBnReport& report);
+
+// Returns whether the step that the settings ask for has a bar: on the CPU that
+// of resnet18_d2l on kNetworkBatch images of 1x28x28.
+bool StepHasBar(const SyncBnSettings& settings);
 
 // Why the report says nothing of the bars: on the CPU they are for float32 and
 // kBarWorldSize ranks, each with a core of its own ("it is for float32"), on

@@ -4,19 +4,28 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
+#include "absl/status/status.h"
 #include "base/data_types.h"
+#include "base/status_matchers.h"
+#include "benchmarks/harness/command.h"
 #include "benchmarks/harness/testing.h"
 #include "benchmarks/syncbn/turn.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "report/document.h"
 #include "report/write.h"
+
+ABSL_DECLARE_FLAG(bool, require_bars);
 
 namespace lockstep::benchmarks {
 namespace {
@@ -102,8 +111,8 @@ MeasuredTurns ExampleTurns(double seconds, bool torch) {
   return turns;
 }
 
-// A layer of ResNet-18 that misses the bar, one of the detection set without
-// PyTorch and local BN, and the network.
+// A layer of ResNet-18, one of the detection set without PyTorch and local BN,
+// and the network, whose step misses its bar.
 SyncBnReport ExampleSyncBnReport() {
   SyncBnReport report;
   SyncBnSettings& settings = report.settings;
@@ -187,6 +196,38 @@ TEST(DeriveLayerTest, CountsTheBytesOfMessages) {
   }
 }
 
+// The machine is twice as slow in every second round, in which SyncBN takes 1%
+// longer than local BN; in the other rounds it takes 3% longer, in the last
+// 10%.
+TEST(DeriveNetworkTest, ComparesStepsOfTheSameRound) {
+  MeasuredTurns turns = NetworkTurns();
+  turns.rounds = 5;
+  turns.subjects[0].forward = {Call(1), Call(2), Call(1), Call(2), Call(1)};
+  turns.subjects[1].forward = {Call(1.03), Call(2.02), Call(1.03), Call(2.02),
+                               Call(1.1)};
+  const NetworkReport network = DeriveNetwork(SyncBnSettings(), turns);
+  EXPECT_NEAR(network.PercentOverLocal(), 3, 1e-9);
+  EXPECT_NEAR(network.ratio.min, 1.01, 1e-9);
+  EXPECT_NEAR(network.ratio.max, 1.1, 1e-9);
+  EXPECT_EQ(network.ratio.samples, 5);
+  // The medians of all steps are another ratio.
+  EXPECT_NEAR(network.sync.median / network.local.median, 1.1, 1e-9);
+}
+
+// Three steps in each of two rounds: the median steps take 4 and 2 with local
+// BN, 5 and 3 with SyncBN.
+TEST(DeriveNetworkTest, TakesTheMedianStepOfATurn) {
+  MeasuredTurns turns = NetworkTurns();
+  turns.rounds = 2;
+  turns.subjects[0].forward = {Call(4), Call(9), Call(1),
+                               Call(2), Call(2), Call(7)};
+  turns.subjects[1].forward = {Call(5), Call(1), Call(6),
+                               Call(3), Call(8), Call(1)};
+  const NetworkReport network = DeriveNetwork(SyncBnSettings(), turns);
+  EXPECT_DOUBLE_EQ(network.ratio.min, 1.25);
+  EXPECT_DOUBLE_EQ(network.ratio.max, 1.5);
+}
+
 TEST(AddNotesTest, NamesThePeerAndWhatIsMissingOnce) {
   SyncBnReport report = ExampleSyncBnReport();
   EXPECT_EQ(report.peer, "PyTorch 2.1 (python3); it is an example");
@@ -209,12 +250,61 @@ TEST(SyncBnBarsTest, AreOfResNet18sShapesAtTwoRanks) {
         {2e-3, "times oneDNN's local BN", 2.75 / 2}}) {
     report.layers[0].passes[2].local->median = local;
     const report::Document document = SyncBnDocument(report);
-    ASSERT_THAT(document.bars, SizeIs(1));
+    ASSERT_THAT(document.bars, SizeIs(2));
     const report::Bar& bar = document.bars[0];
     EXPECT_EQ(bar.what, "beyond of 28x28x64");
     EXPECT_EQ(bar.unit, against);
     EXPECT_THAT(bar.value, Optional(DoubleEq(beyond)));
     EXPECT_EQ(bar.Met(), beyond == 1);
+  }
+}
+
+std::string LastBar(const SyncBnReport& report) {
+  return SyncBnDocument(report).bars.back().Text();
+}
+
+TEST(SyncBnBarsTest, HoldAStepAgainstLocalBatchNorm) {
+  const std::string goal =
+      "step of resnet18_d2l, at most 2 percent over our own local BN: ";
+  SyncBnReport report = ExampleSyncBnReport();
+  for (const auto& [ratio, outcome] : {std::pair(1.0193, "1.9: met"),
+                                       {0.9969, "-0.3: met"},
+                                       {1.0213, "2.1: NOT met"}}) {
+    report.network->ratio.median = ratio;
+    EXPECT_EQ(LastBar(report), goal + outcome);
+  }
+  // The step that the settings ask for failed, or was interrupted.
+  report.network.reset();
+  EXPECT_EQ(LastBar(report), goal + "not measured");
+}
+
+// The step's bar is stated without layers too.
+TEST(SyncBnBarsTest, ARunThatRequiresThemFailsForAStepThatIsTooLong) {
+  SyncBnReport report = ExampleSyncBnReport();
+  report.layers.clear();
+  const absl::FlagSaver saver;
+  absl::SetFlag(&FLAGS_require_bars, true);
+  const ReportOutput output = {};
+  EXPECT_THAT(output.Write(SyncBnDocument(report)),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "step of resnet18_d2l, at most 2 percent over our own "
+                       "local BN: 25.0: NOT met"));
+  report.network->ratio.median = 1.01;
+  EXPECT_THAT(output.Write(SyncBnDocument(report)), IsOk());
+}
+
+TEST(SyncBnBarsTest, AreOfTheStepOfResNet18Alone) {
+  using Change = void (*)(SyncBnSettings&);
+  for (const Change change : std::initializer_list<Change>{
+           [](SyncBnSettings& s) { s.network.spec = "resnet18"; },
+           [](SyncBnSettings& s) { s.network.spec = ""; },
+           [](SyncBnSettings& s) { s.network.input.width = 32; },
+           [](SyncBnSettings& s) { s.network.input.channels = 3; },
+           [](SyncBnSettings& s) { s.per_rank_batch = kNetworkBatch + 1; }}) {
+    SyncBnReport report = ExampleSyncBnReport();
+    change(report.settings);
+    EXPECT_FALSE(StepHasBar(report.settings));
+    EXPECT_THAT(SyncBnDocument(report).bars, SizeIs(1));
   }
 }
 
@@ -228,8 +318,12 @@ TEST(SyncBnBarsTest, SaysWhyThereIsNone) {
        [](SyncBnReport& r) { r.settings.type = DataType::kBFloat16; }},
       {"it is for ranks with a core each, and 2 ranks share 1",
        [](SyncBnReport& r) { r.origin.machine.cores = 1; }},
-      {"it is for resnet18_d2l's shapes",
-       [](SyncBnReport& r) { r.layers.erase(r.layers.begin()); }}};
+      {"it is for resnet18_d2l's shapes, and for its step on 16 images of "
+       "1x28x28",
+       [](SyncBnReport& r) {
+         r.layers.erase(r.layers.begin());
+         r.settings.network.spec = "resnet34";
+       }}};
   for (const auto& [why, change] : cases) {
     SyncBnReport report = ExampleSyncBnReport();
     change(report);
@@ -304,12 +398,13 @@ TEST(SyncBnDocumentTest, SaysWhereItIsFromAndHasEveryNumber) {
   EXPECT_THAT(
       data["network"].keys(),
       ElementsAre("model", "image", "classes", "batch_norms_alone",
-                  "per_rank_batch", "rounds", "local", "sync", "share", "split",
-                  "timers", "messages", "message_bytes", "wrong"));
+                  "per_rank_batch", "rounds", "local", "sync", "ratio", "share",
+                  "split", "timers", "messages", "message_bytes", "wrong"));
   EXPECT_EQ(data["network"]["model"], "resnet18_d2l");
   EXPECT_EQ(data["network"]["image"][0], 1);
   EXPECT_EQ(data["network"]["image"][2], 28);
   EXPECT_EQ(data["network"]["classes"], 10);
+  EXPECT_EQ(data["network"]["ratio"]["median"], report.network->ratio.median);
   EXPECT_EQ(data["network"]["share"], report.network->Share());
   EXPECT_NEAR(report.network->timers, 0.3, 1e-12);
   EXPECT_EQ(document.no_bars, "");
@@ -371,8 +466,8 @@ resnet18_d2l: a step on 16 images of 28x28 on each of 2 ranks; forward, backward
 batch norm   ms a step     p25..p75
 own local BN     800.0 400.0..800.0
 SyncBN            1000  500.0..1000
-SyncBN's share of the step: 20.0%. Its 34 messages, 62736 bytes of each rank: communication 20.0%,
-waiting for the last rank 16.0% of the step.
+SyncBN over local BN, the median of 4 rounds: +25.0% (p25..p75 +25.0%..+25.0%). Its 34 messages,
+62736 bytes of each rank: communication 20.0%, waiting for the last rank 16.0% of the step.
 
 local, own: oneDNN's batch norm (on GPUs cuDNN's) and SyncBN's kernels, each over the rank's own
 batch. local, own, SyncBN: milliseconds of a call, as long as on its slowest rank, the median.
@@ -385,8 +480,9 @@ the time that a kernel's bytes take at the bandwidth of a copy within as much me
 PyTorch 2.1 (python3); it is an example
 not measured: local BN: no such type
 
-bar                goal                                measured
-beyond of 28x28x64 at most 1.15 times our own local BN 1.00: met
+bar                  goal                                    measured
+beyond of 28x28x64   at most 1.15 times our own local BN     1.00: met
+step of resnet18_d2l at most 2 percent over our own local BN 25.0: NOT met
 )";
 
 TEST(SyncBnDocumentTest, LooksLikeThisAndGrowsUpToIt) {
@@ -424,15 +520,13 @@ TEST(SyncBnDocumentTest, SaysWhatIsToBeKnown) {
   report.layers[0].passes[2].sync.median *= 2;
   EXPECT_THAT(
       Text(report),
-      HasSubstr("\nbeyond of 28x28x64 at most 1.15 times our own local BN "
-                "2.18: NOT met\n"));
+      HasSubstr("\nbeyond of 28x28x64   at most 1.15 times our own local BN   "
+                "  2.18: NOT met\n"));
   report.settings.world_size = 8;
   EXPECT_THAT(Text(report), HasSubstr("8 ranks on 2 cores take turns"));
   EXPECT_THAT(Text(report),
               AllOf(Not(HasSubstr("GPU:")), Not(HasSubstr("beyond of 28")),
                     HasSubstr("\nno bar: it is for 2 ranks.\n")));
-  report.layers.clear();
-  EXPECT_THAT(Text(report), Not(HasSubstr("bar")));
 }
 
 // Our own local batch norm takes 2.75 ms, and its 8 tensors 2 ms at the
