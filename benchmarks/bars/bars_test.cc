@@ -89,6 +89,21 @@ END
                                         "both   at least 1 5.00: met\n"));
 }
 
+// A step of ResNet-18 is part of what syncbn is asked for, and its percents
+// have one decimal.
+TEST(BarsCommandTest, AsksForAStepWithSyncBatchNorm) {
+  MakeBenchmark("syncbn/syncbn",
+                "echo '{\"bars\": [{\"what\": \"step\", \"at_most\": 2, "
+                "\"unit\": \"percent\", \"value\": 2.14, \"met\": false, "
+                "\"decimals\": 1}]}' > $json");
+  const CommandOutcome outcome = RunBars("--benchmarks=syncbn --require_bars");
+  EXPECT_EQ(outcome.exit_status, 1);
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr(" --shapes=resnet18_d2l --network=resnet18_d2l "),
+                    HasSubstr("\nSyncBN: step at most 2 percent "
+                              "2.1: NOT met\n")));
+}
+
 TEST(BarsCommandTest, GoesOnAfterABenchmarkThatFails) {
   MakeBenchmark("step/step", "echo 'step: it broke' >&2; exit 1");
   MakeBenchmark("sampler/sampler",

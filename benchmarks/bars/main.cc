@@ -86,7 +86,11 @@ const std::vector<Part>& AllParts() {
         "--max_bytes=256M", "--rounds=3"},
        false},
       {"sampler", "sampler/sampler", {}, true, "sampler: "},
-      {"syncbn", "syncbn/syncbn", {"--shapes=resnet18_d2l"}, true, "SyncBN: "}};
+      {"syncbn",
+       "syncbn/syncbn",
+       {"--shapes=resnet18_d2l", "--network=resnet18_d2l", "--seconds=120"},
+       true,
+       "SyncBN: "}};
   return parts;
 }
 
@@ -146,6 +150,9 @@ absl::StatusOr<std::vector<report::Bar>> ReadBars(const std::string& path) {
                     .needed = bar.value(at_most ? "at_most" : "at_least", 0.0),
                     .at_most = at_most,
                     .unit = bar.value("unit", "")});
+    if (bar.contains("decimals")) {
+      bars.back().decimals = bar.value("decimals", 0);
+    }
     if (const auto value = bar.find("value");
         value != bar.end() && value->is_number()) {
       bars.back().value = value->get<double>();
