@@ -70,7 +70,7 @@ const gloo::ReductionFunction<T>* OlderFunctionOf(ReduceOp op) {
   }
 }
 
-// Of PeerAlgorithms; the first, Gloo's choice, is its ring.
+// Indices of PeerAlgorithms. The first, Gloo's choice, is its ring.
 constexpr int kBcube = 1;
 constexpr int kHalvingDoubling = 2;
 

@@ -374,8 +374,8 @@ report::Table TableOf(const AllReduceReport& report, Operation operation) {
   return table;
 }
 
-// Of the times or the bandwidths of every subject, by size; of a peer those of
-// its fastest algorithm.
+// Draws the times or the bandwidths of every subject, by size, and those of a
+// peer's fastest algorithm.
 Chart ChartOf(const AllReduceReport& report, Operation operation,
               std::string title, std::string y_title, std::string unit,
               double (*value)(const AllReduceRow& row)) {

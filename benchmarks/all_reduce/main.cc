@@ -148,7 +148,7 @@ absl::Status SetSizes(AllReduceSettings& settings) {
       MemoryNeeded(settings, largest), memory);
 }
 
-// What all tables have in common.
+// Reads the settings that all tables share.
 absl::StatusOr<AllReduceSettings> CommonSettings(const LaunchedRun* launched) {
   AllReduceSettings settings;
   LOCKSTEP_ASSIGN_OR_RETURN(settings.backends,
@@ -171,7 +171,7 @@ absl::StatusOr<AllReduceSettings> CommonSettings(const LaunchedRun* launched) {
   return settings;
 }
 
-// Of each table, in order.
+// Reads the settings of each table, in order.
 absl::StatusOr<std::vector<AllReduceSettings>> SettingsFromFlags(
     const LaunchedRun* launched) {
   LOCKSTEP_ASSIGN_OR_RETURN(AllReduceSettings settings,
@@ -241,7 +241,7 @@ absl::StatusOr<std::unique_ptr<AllReduceTeams>> StartTeams(
   return teams;
 }
 
-// What was measured before an error stays in the report. show: after each size.
+// Keeps what was measured before an error. Calls `show` before each size.
 absl::Status MeasureSizes(AllReduceTeams& teams, AllReduceReport& report,
                           absl::FunctionRef<void()> show) {
   const AllReduceSettings& settings = report.settings;

@@ -56,7 +56,8 @@ absl::Status AddTurn(const AllReduceSettings& settings, Operation operation,
   return absl::OkStatus();
 }
 
-// Of each size, and of a peer's algorithm that is far behind another.
+// Each size has so many at least, and so has a peer's algorithm that is far
+// behind another.
 constexpr int kFewestRounds = 3;
 
 // Whether the fastest call of a peer's algorithm took much longer than half of

@@ -144,7 +144,7 @@ struct AllReduceRow {
   std::vector<PeerRatio> ratios = {};  // Of a backend's, in order of peers.
 };
 
-// Of each peer's algorithms the one with the least p50, in order of peers.
+// Returns, for each peer, its algorithm with the least p50.
 std::vector<const AllReduceRow*> BestPeers(
     const std::vector<AllReduceRow>& rows);
 

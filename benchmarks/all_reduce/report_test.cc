@@ -451,7 +451,7 @@ TEST(AllReduceDocumentTest, HasATableForEachOfSeveralReports) {
   }
 }
 
-// Of a peer's algorithms the fastest counts, and the table shows no other.
+// The fastest of a peer's algorithms counts, and the table shows no other.
 TEST(AllReduceDocumentTest, ShowsThePeersFastestAlgorithm) {
   AllReduceReport report = ExampleReport();
   for (AllReduceSize& size : report.sizes) {

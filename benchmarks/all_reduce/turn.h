@@ -62,8 +62,8 @@ struct Team {
 // "processes auto", "Open MPI", "NCCL", "NCCL_ALGO=Ring".
 std::string Name(const Team& team);
 
-// What is measured at each size: a team, the memory that it uses, and of a peer
-// the algorithm.
+// A team, the memory that it uses, and a peer's algorithm: each is measured at
+// every size.
 struct Subject {
   Team team;
   BufferKind buffers = BufferKind::kOrdinary;

@@ -74,8 +74,8 @@ struct Taken {
   bool last_part = false;  // `twice` holds for the last part alone.
 };
 
-// Where the last of P parts of an input begins: that of the last rank, as ranks
-// divide a reduction.
+// Returns where the last of P parts of an input begins: that of the last rank,
+// as ranks divide a reduction.
 constexpr int64_t LastPartOf(int64_t count, int world_size) {
   return count - count / world_size;
 }

@@ -44,7 +44,7 @@ void StrikeInside(int) {
   SendSignal(getpid(), inside_strike.signal);
 }
 
-// What the victim itself reads or writes in the call.
+// Returns what the victim itself reads or writes in the call.
 std::span<float> VictimsPart(const CallPlan& call,
                              const CallBuffers<float>& buffers, int victim,
                              int world_size) {

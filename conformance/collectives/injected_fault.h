@@ -69,8 +69,8 @@ void Strike(const FaultPlan& plan, SharedTime& struck);
 absl::Status CheckReport(Communicator& communicator, const FaultPlan& plan,
                          const SharedTime& struck, const absl::Status& status);
 
-// What a rank must report. files: those of the calls on which ranks disagree,
-// as a regular expression.
+// Matches what a rank must report. files: those of the calls on which ranks
+// disagree, as a regular expression.
 testing::Matcher<const absl::Status&> IsCause(
     const FaultPlan& plan,
     const std::string& files = "(fault_injection_test.cc|injected_fault.h)");

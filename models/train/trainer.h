@@ -103,8 +103,8 @@ class Trainer {
   // they did not; those of reading data; the model's; the communicator's.
   absl::StatusOr<Metrics> Evaluate(const Dataset& dataset);
 
-  // What the user should know about how this trainer runs, in one line, the
-  // same on every rank; "": nothing.
+  // A line that the user should read about how this trainer runs, the same on
+  // every rank. Empty if there is nothing to say.
   const std::string& warning() const { return warning_; }
 
   // Small enough that 10,000 test images are 80 batches, an equal share each
