@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/reduction.h"
@@ -347,17 +348,37 @@ int CountReachable(const GroupMember& member) {
   return reachable;
 }
 
-absl::Status RunDirect(const Collective& call, GroupMember& member,
-                       const GroupMemory& memory) {
+namespace {
+
+// Runs it, but for the meeting. Returns whether there is one.
+absl::StatusOr<bool> RunUpToMeeting(const Collective& call, GroupMember& member,
+                                    const GroupMemory& memory) {
   DirectCall direct(call, member, memory);
   if (!direct.needs_meeting()) {
     direct.Run();
-    return absl::OkStatus();
+    return false;
   }
   LOCKSTEP_RETURN_IF_ERROR(member.BeginInMemory());
   direct.Run();
   member.EndInMemory();
-  return member.Complete();
+  return true;
+}
+
+}  // namespace
+
+absl::Status RunDirect(const Collective& call, GroupMember& member,
+                       const GroupMemory& memory) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool meets,
+                            RunUpToMeeting(call, member, memory));
+  return meets ? member.Complete() : absl::OkStatus();
+}
+
+absl::StatusOr<bool> PostDirect(const Collective& call, GroupMember& member,
+                                const GroupMemory& memory) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool meets,
+                            RunUpToMeeting(call, member, memory));
+  if (meets) member.PostComplete();
+  return meets;
 }
 
 }  // namespace lockstep
