@@ -231,19 +231,29 @@ absl::StatusOr<int64_t> ResidentGrowth(
   return growth.bytes;
 }
 
-absl::StatusOr<AlignedMemory> AllocateAligned(int64_t bytes) {
-  constexpr int64_t kHugePage = int64_t{2} << 20;
-  const bool is_huge = bytes >= 2 * kHugePage;
-  const int64_t alignment = is_huge ? kHugePage : kMemoryAlignment;
+namespace {
+
+absl::StatusOr<AlignedMemory> Allocate(int64_t bytes, int64_t alignment) {
   const int64_t size = (bytes + alignment - 1) / alignment * alignment;
   AlignedMemory memory(static_cast<std::byte*>(std::aligned_alloc(
       static_cast<size_t>(alignment), static_cast<size_t>(size))));
-  if (memory == nullptr) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for ", bytes, " bytes"));
-  }
+  if (memory != nullptr) return memory;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no memory for ", bytes, " bytes"));
+}
+
+}  // namespace
+
+absl::StatusOr<AlignedMemory> AllocateAligned(int64_t bytes) {
+  return Allocate(bytes, kMemoryAlignment);
+}
+
+absl::StatusOr<AlignedMemory> AllocateHuge(int64_t bytes) {
+  constexpr int64_t kHugePage = int64_t{2} << 20;
+  if (bytes < 2 * kHugePage) return AllocateAligned(bytes);
+  LOCKSTEP_ASSIGN_OR_RETURN(AlignedMemory memory, Allocate(bytes, kHugePage));
   // A kernel that refuses gives small pages.
-  if (is_huge) madvise(memory.get(), static_cast<size_t>(size), MADV_HUGEPAGE);
+  madvise(memory.get(), static_cast<size_t>(bytes), MADV_HUGEPAGE);
   return memory;
 }
 
@@ -289,7 +299,7 @@ absl::StatusOr<Copier> Copier::Create(int64_t half) {
   Copier copier;
   copier.half_ = half;
   copier.apart_ = RoundUpToAlignment(half);
-  LOCKSTEP_ASSIGN_OR_RETURN(copier.memory_, AllocateAligned(2 * copier.apart_));
+  LOCKSTEP_ASSIGN_OR_RETURN(copier.memory_, AllocateHuge(2 * copier.apart_));
   return copier;
 }
 
@@ -410,7 +420,7 @@ absl::StatusOr<TimedCalls> Updater::Time(int64_t bytes, int calls) {
   if (const int64_t size = stride * calls * kFloat; size > size_) {
     for (AlignedMemory& memory : memory_) {
       memory.reset();
-      LOCKSTEP_ASSIGN_OR_RETURN(memory, AllocateAligned(size));
+      LOCKSTEP_ASSIGN_OR_RETURN(memory, AllocateHuge(size));
     }
     size_ = size;
   }

@@ -124,9 +124,10 @@ constexpr int64_t RoundUpToAlignment(int64_t bytes) {
   return (bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
 }
 
-// In huge pages where the kernel gives them and they save any. Error:
-// kResourceExhausted without memory.
+// Error, of both: kResourceExhausted without memory.
 absl::StatusOr<AlignedMemory> AllocateAligned(int64_t bytes);
+// For bounds: in huge pages, where the kernel gives them and they save any.
+absl::StatusOr<AlignedMemory> AllocateHuge(int64_t bytes);
 
 // How a copy writes: by memcpy, or past the caches, which spares reading what
 // is overwritten; that is memcpy too where the processor cannot.
