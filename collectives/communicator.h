@@ -136,17 +136,21 @@ class Communicator {
   virtual absl::Status Wait() { return absl::OkStatus(); }
 
   // Calls that a rank advances itself, between other work, so that it needs no
-  // thread that waits. Begin tells the other ranks of `call`, an AllReduce, and
-  // returns. Advance does what can be done now, and returns whether the call
-  // has ended on this rank; with `wait` it returns when that holds. Until then
-  // the rank makes no other call, and the buffers are the group's. Errors:
-  // those of Run, from either. Only where steps_calls(), the same on every
-  // rank.
+  // thread that waits. Begin tells the other ranks of `call` and returns.
+  // Advance does what can be done now, and returns whether the call has ended
+  // on this rank; with `wait` it returns when that holds. Until then the rank
+  // makes no other call, and the buffers are the group's. Ranks may Run the
+  // same call. Errors: those of Run, from either; without `wait` those that
+  // take looking for, such as a rank that died, come some milliseconds later.
+  //
+  // Only for calls that Steps() takes: all-reduces of buffers that the other
+  // ranks reach (threads: any; `processes`: of Allocate, or small). Where
+  // another rank's buffer cannot be reached, the call ends with `wait` alone.
   //
   // Whatever is reduced is reduced inside Advance, and other ranks wait for
   // this one's part: look at a call often. A rank that destroys its buffers has
   // to see the end, or an error, first.
-  virtual bool steps_calls() const { return false; }
+  virtual bool Steps(const Collective& /*call*/) const { return false; }
   virtual absl::Status Begin(const Collective& call) {
     return absl::UnimplementedError(
         absl::StrCat(Name(call.operation), " cannot be begun here"));
@@ -279,7 +283,7 @@ class ForwardingCommunicator : public Communicator {
   }
 
  protected:
-  Communicator& inner() { return inner_; }
+  Communicator& inner() const { return inner_; }
 
  private:
   Communicator& inner_;

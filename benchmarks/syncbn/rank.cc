@@ -120,6 +120,8 @@ absl::StatusOr<std::unique_ptr<SyncBnNetwork>> SyncBnNetwork::Create(
   for (Replica& replica : network->replicas_) {
     LOCKSTEP_ASSIGN_OR_RETURN(replica.model,
                               CreateCpuReplica(description, {.seed = seed}));
+    LOCKSTEP_RETURN_IF_ERROR(
+        PlaceGradientsInGroup(group, replica.model->parameters()).status());
     replica.reducer =
         std::make_unique<GradientReducer>(group, replica.model->parameters());
   }

@@ -238,12 +238,19 @@ absl::Status GroupMember::AwaitEntered() {
   return CheckAgreement();
 }
 
-// false, or why the group has failed.
+// false, or why the group has failed. The timeout is for those that wait.
 absl::StatusOr<bool> GroupMember::CheckGroup() {
-  if (region_->header().failed_rank.load(std::memory_order_acquire) == 0) {
-    return false;
+  if (region_->header().failed_rank.load(std::memory_order_acquire) != 0) {
+    return Fail(FirstCause());
   }
-  return Fail(FirstCause());
+  const Clock::time_point now = Clock::now();
+  if (now < next_check_) return false;
+  next_check_ = now + kLookEvery;
+  own_.awake_nanos.store(Nanos(now), std::memory_order_relaxed);
+  absl::Status trouble = LookForFailure(/*peers=*/0);
+  if (trouble.ok()) trouble = LookForTrouble(absl::ZeroDuration());
+  if (trouble.ok()) return false;
+  return Fail(trouble);
 }
 
 // Either this rank sees that the group has failed, or who fails sees that it is

@@ -192,6 +192,7 @@ class GroupMember {
   uint64_t sequence_ = 0;  // Of the call that is running, or the last one.
   Call call_;
   uint64_t completions_ = 0;
+  Clock::time_point next_check_ = {};  // Of what takes looking for.
   bool with_partner_ = false;
   std::vector<uint64_t> partner_calls_;  // Begun, by partner.
   absl::Status failure_;

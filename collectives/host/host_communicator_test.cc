@@ -123,8 +123,7 @@ class SteppingCommunicator : public ForwardingCommunicator {
   using ForwardingCommunicator::ForwardingCommunicator;
 
   absl::Status Run(const Collective& call) override {
-    const bool steps =
-        call.operation == Operation::kAllReduce && (calls_++ + rank()) % 3 != 2;
+    const bool steps = inner().Steps(call) && (calls_++ + rank()) % 3 != 2;
     if (!steps) return inner().Run(call);
     LOCKSTEP_RETURN_IF_ERROR(inner().Begin(call));
     for (int look = 0; look < calls_ % 5; ++look) {
@@ -150,10 +149,12 @@ TEST_P(HostCommunicatorTest, CallsThatAreSteppedGiveWhatRunGives) {
     }
   }
   const auto statuses = Run([&](Communicator& group) -> absl::Status {
-    if (!group.steps_calls()) {
-      const bool refuses =
-          absl::IsUnimplemented(group.Begin(Collective::AllReduce(Buffer())));
-      return refuses ? absl::OkStatus() : absl::InternalError("it began");
+    float number = 1;
+    const Collective small = Collective::AllReduce(std::span(&number, 1));
+    if (!group.Steps(small)) {
+      return absl::IsUnimplemented(group.Begin(small))
+                 ? absl::OkStatus()
+                 : absl::InternalError("it began");
     }
     SteppingCommunicator stepping(group);
     LOCKSTEP_RETURN_IF_ERROR(RunAndCheck(
@@ -196,6 +197,23 @@ TEST(SteppedCallTest, WaitsForNobodyUntilItIsAskedTo) {
         return data[0] == 2 ? absl::OkStatus() : absl::InternalError("no sum");
       });
   EXPECT_THAT(statuses, Each(IsOk()));
+}
+
+// Rank 1 leaves, and rank 0 only looks.
+TEST(SteppedCallTest, FindsThatARankHasGone) {
+  const auto statuses = RunRanks(
+      Backend::kProcesses, 2, [&](Communicator& group) -> absl::Status {
+        if (group.rank() == 1) return absl::OkStatus();
+        std::vector<float> data(100);
+        LOCKSTEP_RETURN_IF_ERROR(
+            group.Begin(Collective::AllReduce(std::span(data))));
+        absl::StatusOr<bool> ended = false;
+        while (ended.ok() && !*ended) ended = group.Advance(/*wait=*/false);
+        return ended.status();
+      });
+  EXPECT_THAT(statuses[0],
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1")));
+  EXPECT_THAT(statuses[1], IsOk());
 }
 
 // Whoever only looks gets the error as well; and whoever begins after it.

@@ -125,7 +125,15 @@ class HostCommunicator : public Communicator {
                                         : RunWithAll(call);
   }
 
-  bool steps_calls() const override { return !by_messages(); }
+  bool Steps(const Collective& call) const override {
+    const auto reaches = [this](const ConstBuffer& buffer) {
+      return memory_.PlaceOf(buffer.data, buffer.size_bytes()).kind !=
+             Place::kUnreachable;
+    };
+    return !by_messages() && call.operation == Operation::kAllReduce &&
+           (call.input.size_bytes() <= kStagedBytes ||
+            (reaches(call.input) && reaches(call.output)));
+  }
 
   absl::Status Begin(const Collective& call) override {
     const absl::Status valid = Validate(call, rank(), world_size());

@@ -121,7 +121,7 @@ GradientReducer::GradientReducer(Communicator& communicator,
     }
   }
   if (communicator.world_size() == 1) return;
-  if (communicator.steps_calls()) {
+  if (communicator.Steps(Collective::UniformAllReduce(all))) {
     stepping_ = &communicator;
   } else {
     async_ = std::make_unique<AsyncCommunicator>(communicator);

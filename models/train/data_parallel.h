@@ -77,14 +77,15 @@ absl::StatusOr<Metrics> AllReduceMetrics(Communicator& communicator,
 // `bucket_bytes`. A bucket is sent as soon as its gradients and those of every
 // earlier bucket are final, so that its all-reduce goes on while backward
 // computes the ones before it: on the caller's thread, a little at each mark,
-// where the group steps calls (Communicator::Begin), so that ranks need no more
-// cores than they compute on; else on a thread. The order and the bounds of the
-// buckets are fixed, whatever order the gradients come in, and every element is
-// added in the same order (UniformAllReduce), so the sums have the same bits on
-// every run and with buckets of any size; over NCCL, with buckets of the same
-// size. With one rank there is nothing to send, and no thread. Borrows its
-// arguments; uses the communicator only between the first MarkReady of a step
-// and the return of Finish. Not thread safe.
+// where the group steps calls on their memory (Communicator::Begin; after
+// PlaceGradientsInGroup), so that ranks need no more cores than they compute
+// on; else on a thread. The order and the bounds of the buckets are fixed,
+// whatever order the gradients come in, and every element is added in the same
+// order (UniformAllReduce), so the sums have the same bits on every run and
+// with buckets of any size; over NCCL, with buckets of the same size. With one
+// rank there is nothing to send, and no thread. Borrows its arguments; uses the
+// communicator only between the first MarkReady of a step and the return of
+// Finish. Not thread safe.
 class GradientReducer {
  public:
   // A sixteenth of the gradients, so that the first sums begin early, but from
@@ -155,7 +156,8 @@ class GradientReducer {
 
 // Where one step's time went on this rank.
 struct StepTimes {
-  // Forward, backward, update; with SyncBatchNorm also its messages.
+  // Forward, backward, update; with SyncBatchNorm also its messages, and of a
+  // reducer without a thread what it sums in backward.
   absl::Duration compute;
   absl::Duration exposed_communication;  // Waiting for sums after backward.
   absl::Duration data_wait;              // Gathering the batch.
