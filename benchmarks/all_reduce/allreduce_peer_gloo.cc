@@ -2,6 +2,7 @@
 // interface, for the command `allreduce`: allreduce_peer_gloo LISTENER STORE,
 // where STORE is an empty folder in which the ranks meet.
 #include <chrono>
+#include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -203,6 +204,9 @@ class GlooGroup : public PeerCommunicator {
   // of elements: a place of its own, so the time of a call has two copies more.
   template <typename T>
   absl::Status HalveAndDouble(const Collective& call) {
+    if (call.input.count > INT_MAX) {
+      return absl::UnimplementedError("it takes counts below 2^31 only");
+    }
     const size_t bytes = static_cast<size_t>(call.input.size_bytes());
     const auto key = std::tuple(call.input.type, call.op, call.input.count);
     if (key != made_for_) {

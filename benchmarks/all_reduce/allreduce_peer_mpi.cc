@@ -55,23 +55,31 @@ absl::Status MpiStatus(int code, const char* what) {
   return absl::InternalError(absl::StrCat(what, ": MPI error ", code));
 }
 
-// A communicator with the all-reduce of that number among Open MPI's own (its
-// module "tuned"); MPI_COMM_NULL if that cannot be had. Open MPI reads the
-// number when it makes a communicator, if coll_tuned_use_dynamic_rules was set
-// in the environment.
-MPI_Comm CreateComm(int algorithm) {
-  constexpr char kNumber[] = "coll_tuned_allreduce_algorithm";
+// Sets a variable of Open MPI's module "tuned", which reads it when it makes a
+// communicator if coll_tuned_use_dynamic_rules was set in the environment.
+bool SetVariable(const char* name, int value) {
   int index = 0, count = 0;
   MPI_T_cvar_handle handle = MPI_T_CVAR_HANDLE_NULL;
-  if (MPI_T_cvar_get_index(kNumber, &index) != MPI_SUCCESS ||
+  if (MPI_T_cvar_get_index(name, &index) != MPI_SUCCESS ||
       MPI_T_cvar_handle_alloc(index, nullptr, &handle, &count) != MPI_SUCCESS) {
-    return MPI_COMM_NULL;
+    return false;
   }
+  const bool set = MPI_T_cvar_write(handle, &value) == MPI_SUCCESS;
+  MPI_T_cvar_handle_free(&handle);
+  return set;
+}
+
+// A communicator with the all-reduce of that number; MPI_COMM_NULL if it cannot
+// be had. Without segments the segmented ring would be the ring.
+MPI_Comm CreateComm(int algorithm) {
+  constexpr int kSegmentedRing = 5;
+  constexpr int kSegmentBytes = 1 << 20;
   MPI_Comm comm = MPI_COMM_NULL;
-  if (MPI_T_cvar_write(handle, &algorithm) == MPI_SUCCESS) {
+  if (SetVariable("coll_tuned_allreduce_algorithm_segmentsize",
+                  algorithm == kSegmentedRing ? kSegmentBytes : 0) &&
+      SetVariable("coll_tuned_allreduce_algorithm", algorithm)) {
     MPI_Comm_dup(MPI_COMM_WORLD, &comm);
   }
-  MPI_T_cvar_handle_free(&handle);
   return comm;
 }
 
@@ -89,9 +97,7 @@ class MpiGroup : public PeerCommunicator {
   absl::Status Choose(int algorithm) override {
     comm_ = comms_[static_cast<size_t>(algorithm)];
     if (comm_ != MPI_COMM_NULL) return absl::OkStatus();
-    return absl::UnimplementedError(absl::StrCat(
-        "no choice of ",
-        PeerAlgorithms(TeamKind::kOpenMpi)[static_cast<size_t>(algorithm)]));
+    return absl::UnimplementedError("it cannot be asked for");
   }
 
   int rank() const override { return rank_; }

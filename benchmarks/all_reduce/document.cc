@@ -122,7 +122,7 @@ Value RowData(const AllReduceSettings& settings, const AllReduceSize& size,
                                        {"channels", row.choice.channels}}
                                : Value());
   data.Add("samples", row.seconds.size());
-  data.Add("rounds", size.rounds);
+  data.Add("rounds", row.rounds);
   data.Add("update_bw",
            size.update_bw > 0 ? Value(size.update_bw * kGigabytes) : Value());
   data.Add("bound", Scaled(size.bound_seconds, kMicroseconds));
@@ -450,7 +450,8 @@ void AddBars(const AllReduceReport& report, const Subject& subject,
     bars.push_back({.what = absl::StrCat(what, ", worst at ", Bytes(farthest)),
                     .needed = 90,
                     .unit = "percent of the bound",
-                    .value = 100 * *bound});
+                    .value = 100 * *bound,
+                    .judged = *bound <= 1});
   }
 }
 

@@ -66,7 +66,8 @@ ABSL_FLAG(std::string, max_bytes, "",
           "the largest; default: up to 1G, or what the memory has room for");
 ABSL_FLAG(int32_t, factor, 2, "each size is that many times the one before");
 ABSL_FLAG(double, seconds, 20,
-          "for all sizes; large ones take longer: each has at least 3 rounds, "
+          "for all sizes of a table; large ones take longer: each has at least "
+          "3 rounds, "
           "in which each line has its turn");
 ABSL_FLAG(int32_t, rounds, 0, "rounds of each size; 0: as --seconds allows");
 ABSL_FLAG(int32_t, iterations, 0,

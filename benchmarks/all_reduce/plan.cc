@@ -375,8 +375,9 @@ int64_t MemoryNeeded(const AllReduceSettings& settings, int64_t bytes) {
         });
     const int64_t message = bytes * (apart ? 2 : 1);
     // On a GPU one call more has buffers; elsewhere peers reduce through memory
-    // of their own, as much as a message.
-    needed += OnGpu(kind) ? message : IsPeer(kind) ? bytes : 0;
+    // of their own, as much as a message, and Gloo as much as two.
+    const int64_t own = kind == TeamKind::kGloo ? 2 * bytes : bytes;
+    needed += OnGpu(kind) ? message : IsPeer(kind) ? own : 0;
     needed += message * iterations;
   }
   return needed * settings.world_size;

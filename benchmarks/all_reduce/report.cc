@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "benchmarks/all_reduce/turn.h"
@@ -48,6 +49,7 @@ absl::Status AddTurn(const AllReduceSettings& settings, Operation operation,
                             take_turn(subject.team, request));
   if (!turn.missing.empty()) return absl::UnimplementedError(turn.missing);
   measured.wrong += turn.calls.wrong;
+  ++measured.rounds;
   measured.seconds.insert(measured.seconds.end(), turn.calls.seconds.begin(),
                           turn.calls.seconds.end());
   if (OnGpu(subject.team.kind)) {
@@ -117,7 +119,11 @@ absl::StatusOr<AllReduceSize> MeasureSize(const AllReduceSettings& settings,
     const Team& team = row.subject.team;
     if (!IsPeer(team.kind)) return Named(Name(row.subject), status);
     LOCKSTEP_RETURN_IF_ERROR(CheckInterrupted());  // No fault of the peer.
-    missing.push_back({team, std::string(status.message())});
+    const char* const algorithm = PeerAlgorithms(
+        team.kind)[static_cast<size_t>(row.subject.peer_algorithm)];
+    missing.push_back(
+        {team, absl::StrCat(algorithm, *algorithm == '\0' ? "" : ": ",
+                            status.message())});
     std::erase_if(subjects, [&](const Subject& subject) {
       return absl::IsUnimplemented(status) ? subject == row.subject
                                            : subject.team == team;

@@ -131,6 +131,7 @@ struct AllReduceRow {
   Subject subject;
   std::vector<double> seconds = {};  // Of every timed call; at least one.
   int64_t wrong = 0;
+  int rounds = 0;  // In which it had a turn.
   // On a GPU, of every turn, for which `seconds` has the mean of its calls.
   std::vector<double> host_seconds = {};
   NcclChoice choice = {};

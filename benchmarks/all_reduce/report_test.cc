@@ -56,7 +56,7 @@ report::Document DocumentOf(const AllReduceReport& report,
 
 // Samples of 0.5, 1, 1 and 2 times `seconds`.
 AllReduceRow Measured(const Subject& subject, double seconds) {
-  return {subject, {seconds, 2 * seconds, seconds, seconds / 2}, 0};
+  return {subject, {seconds, 2 * seconds, seconds, seconds / 2}, 0, 4};
 }
 
 // Two sizes, our processes in group memory, Open MPI and a missing Gloo, with

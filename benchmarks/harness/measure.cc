@@ -415,7 +415,7 @@ TimedCalls RunUpdater(float* memory, int64_t stride, int64_t count, int calls,
 absl::StatusOr<TimedCalls> Updater::Time(int64_t bytes, int calls) {
   constexpr int64_t kFloat = sizeof(float);
   const auto threads = static_cast<int64_t>(memory_.size());
-  const int64_t part = bytes / threads / kFloat;
+  const int64_t part = std::max<int64_t>(1, bytes / threads / kFloat);
   const int64_t stride = RoundUpToAlignment(part * kFloat) / kFloat;
   if (const int64_t size = stride * calls * kFloat; size > size_) {
     for (AlignedMemory& memory : memory_) {

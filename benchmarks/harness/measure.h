@@ -178,8 +178,8 @@ class Updater {
   // first call, call by call, so it lies where the data of a rank would that
   // had just written it; it is kept for the next time, as a rank keeps its own.
   // A call takes as long as in its slowest thread. result.wrong: float32 that
-  // were not updated. bytes: at least 4 a thread. Error: kResourceExhausted
-  // without memory.
+  // were not updated. bytes: at least 1; a thread updates at least 4. Error:
+  // kResourceExhausted without memory.
   absl::StatusOr<TimedCalls> Time(int64_t bytes, int calls);
 
  private:
