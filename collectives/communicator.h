@@ -135,31 +135,6 @@ class Communicator {
   // end before they return, and this does nothing.
   virtual absl::Status Wait() { return absl::OkStatus(); }
 
-  // Calls that a rank advances itself, between other work, so that it needs no
-  // thread that waits. Begin tells the other ranks of `call` and returns.
-  // Advance does what can be done now, and returns whether the call has ended
-  // on this rank; with `wait` it returns when that holds. Until then the rank
-  // makes no other call, and the buffers are the group's. Ranks may Run the
-  // same call. Errors: those of Run, from either; without `wait` those that
-  // take looking for, such as a rank that died, come some milliseconds later.
-  //
-  // Only for calls that Steps() takes: all-reduces of buffers that the other
-  // ranks reach (threads: any; `processes`: of Allocate, or small). Where
-  // another rank's buffer cannot be reached, the call ends with `wait` alone.
-  //
-  // Whatever is reduced is reduced inside Advance, and other ranks wait for
-  // this one's part: look at a call often. A rank that destroys its buffers has
-  // to see the end, or an error, first.
-  virtual bool Steps(const Collective& /*call*/) const { return false; }
-  virtual absl::Status Begin(const Collective& call) {
-    return absl::UnimplementedError(
-        absl::StrCat(Name(call.operation), " cannot be begun here"));
-  }
-  virtual absl::StatusOr<bool> Advance(bool wait) {
-    return absl::UnimplementedError(
-        absl::StrCat("no call was begun", wait ? " to wait for" : ""));
-  }
-
   // output = input reduced element by element over all ranks. In place: the
   // same memory, or the second form.
   // Cost: 2 (P-1)/P * size bytes sent per rank (Patarasuk & Yuan 2009).
@@ -283,7 +258,7 @@ class ForwardingCommunicator : public Communicator {
   }
 
  protected:
-  Communicator& inner() const { return inner_; }
+  Communicator& inner() { return inner_; }
 
  private:
   Communicator& inner_;

@@ -469,9 +469,8 @@ std::string DescribeLimits(const ModeReport& report, int cores) {
                                      ", which alone keeps it from scaling."));
   } else if (subject.kept_waiting >= kMuchWaiting) {
     sentences.push_back(absl::StrCat(
-        "The cores were busy otherwise (with other programs, or of ranks over "
-        "MPI with their communication threads): ranks with something to do did "
-        "not "
+        "The cores were busy otherwise (with the ranks' own communication "
+        "threads, or with other programs): ranks with something to do did not "
         "run ",
         Percent(subject.kept_waiting), " of the time (",
         Percent(report.baseline().kept_waiting), " at ",

@@ -182,8 +182,7 @@ struct RoundSample {
                          // compute / the ranks' mean - 1.
   // Mean over ranks: the share of the time in which a rank had work to do (all
   // but exposed communication) that its computing thread did not spend on a
-  // core, because a thread that communicates (of MPI), other ranks or other
-  // programs did.
+  // core, because its communication thread, other ranks or other programs did.
   double kept_waiting = 0;
   std::vector<double> step_seconds = {};  // Of each step, on its slowest rank.
   double loss = 0;

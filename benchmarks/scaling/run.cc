@@ -363,8 +363,8 @@ TeamCommand CommandOf(const RankSetting& setting, const RunSpec& spec,
   TeamCommand command;
   if (ranks == RankKind::kMpi) {
     command = MpirunCommand(world_size, setting.cores, setting.mpi_folder);
-    // No other backend's ranks are bound either. A rank of MPI has a thread
-    // that communicates, which would share a core with the one that computes.
+    // No other backend's ranks are bound either: on a core of its own a rank
+    // shares it with its communication thread.
     command.argv.insert(command.argv.end(), {"--bind-to", "none"});
   }
   const bool one = ranks == RankKind::kThreads || ranks == RankKind::kMpi;

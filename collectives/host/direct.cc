@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/reduction.h"
@@ -348,37 +347,17 @@ int CountReachable(const GroupMember& member) {
   return reachable;
 }
 
-namespace {
-
-// Runs it, but for the meeting. Returns whether there is one.
-absl::StatusOr<bool> RunUpToMeeting(const Collective& call, GroupMember& member,
-                                    const GroupMemory& memory) {
+absl::Status RunDirect(const Collective& call, GroupMember& member,
+                       const GroupMemory& memory) {
   DirectCall direct(call, member, memory);
   if (!direct.needs_meeting()) {
     direct.Run();
-    return false;
+    return absl::OkStatus();
   }
   LOCKSTEP_RETURN_IF_ERROR(member.BeginInMemory());
   direct.Run();
   member.EndInMemory();
-  return true;
-}
-
-}  // namespace
-
-absl::Status RunDirect(const Collective& call, GroupMember& member,
-                       const GroupMemory& memory) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const bool meets,
-                            RunUpToMeeting(call, member, memory));
-  return meets ? member.Complete() : absl::OkStatus();
-}
-
-absl::StatusOr<bool> PostDirect(const Collective& call, GroupMember& member,
-                                const GroupMemory& memory) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const bool meets,
-                            RunUpToMeeting(call, member, memory));
-  if (meets) member.PostComplete();
-  return meets;
+  return member.Complete();
 }
 
 }  // namespace lockstep

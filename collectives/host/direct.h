@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "collectives/algorithms/transport.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
@@ -115,11 +114,6 @@ int CountReachable(const GroupMember& member);
 // where inputs are staged, reads P n.
 absl::Status RunDirect(const Collective& call, GroupMember& member,
                        const GroupMemory& memory);
-
-// The same up to the meeting, for which it only posts. Returns whether there is
-// one.
-absl::StatusOr<bool> PostDirect(const Collective& call, GroupMember& member,
-                                const GroupMemory& memory);
 
 }  // namespace lockstep
 

@@ -182,24 +182,6 @@ absl::Status GroupMember::Enter(const Call& call, const Place& input,
                                 const Place& output,
                                 std::span<const std::byte> here) {
   LOCKSTEP_RETURN_IF_ERROR(Begin(call));
-  WriteSlot(call, input, output, here);
-  const bool staged = input.kind == Place::kStaged;
-  LOCKSTEP_RETURN_IF_ERROR(
-      Meet(region_->header().begun, sequence_, [this, staged](int peer) {
-        if (staged) PrefetchLines(Staged(peer).data());
-        return HasReached(peer);
-      }));
-  return CheckAgreement();
-}
-
-absl::Status GroupMember::CheckAgreement() {
-  absl::Status agreement = Disagreement();
-  return agreement.ok() ? agreement : Fail(agreement);
-}
-
-void GroupMember::WriteSlot(const Call& call, const Place& input,
-                            const Place& output,
-                            std::span<const std::byte> here) {
   ++sequence_;
   CallSlot& slot = Slot(rank_);
   slot.call = call;
@@ -211,46 +193,14 @@ void GroupMember::WriteSlot(const Call& call, const Place& input,
     slot.output = output;
   }
   slot.sequence.store(sequence_, std::memory_order_release);
-}
-
-absl::Status GroupMember::Post(const Call& call, const Place& input,
-                               const Place& output,
-                               std::span<const std::byte> here) {
-  LOCKSTEP_RETURN_IF_ERROR(Begin(call));
-  WriteSlot(call, input, output, here);
-  Come(region_->header().begun, sequence_);
-  return absl::OkStatus();
-}
-
-bool GroupMember::AllBegan() const {
-  return HaveCome(region_->header().begun, sequence_,
-                  [this](int peer) { return HasReached(peer); });
-}
-
-absl::StatusOr<bool> GroupMember::HasEntered() {
-  if (!AllBegan()) return CheckGroup();
-  LOCKSTEP_RETURN_IF_ERROR(CheckAgreement());
-  return true;
-}
-
-absl::Status GroupMember::AwaitEntered() {
-  LOCKSTEP_RETURN_IF_ERROR(WaitFor(Others(), [this] { return AllBegan(); }));
-  return CheckAgreement();
-}
-
-// false, or why the group has failed. The timeout is for those that wait.
-absl::StatusOr<bool> GroupMember::CheckGroup() {
-  if (region_->header().failed_rank.load(std::memory_order_acquire) != 0) {
-    return Fail(FirstCause());
-  }
-  const Clock::time_point now = Clock::now();
-  if (now < next_check_) return false;
-  next_check_ = now + kLookEvery;
-  own_.awake_nanos.store(Nanos(now), std::memory_order_relaxed);
-  absl::Status trouble = LookForFailure(/*peers=*/0);
-  if (trouble.ok()) trouble = LookForTrouble(absl::ZeroDuration());
-  if (trouble.ok()) return false;
-  return Fail(trouble);
+  const bool staged = input.kind == Place::kStaged;
+  LOCKSTEP_RETURN_IF_ERROR(
+      Meet(region_->header().begun, sequence_, [this, staged](int peer) {
+        if (staged) PrefetchLines(Staged(peer).data());
+        return HasReached(peer);
+      }));
+  absl::Status agreement = Disagreement();
+  return agreement.ok() ? agreement : Fail(agreement);
 }
 
 // Either this rank sees that the group has failed, or who fails sees that it is
@@ -290,37 +240,23 @@ absl::Status GroupMember::Complete() {
   });
 }
 
-void GroupMember::PostComplete() {
-  ++completions_;
-  own_.completed.store(completions_, std::memory_order_release);
-  Come(region_->header().completed, completions_);
-}
-
-bool GroupMember::AllCompleted() const {
-  return HaveCome(region_->header().completed, completions_, [this](int peer) {
-    return region_->control(peer).completed.load(std::memory_order_seq_cst) >=
-           completions_;
-  });
-}
-
-absl::StatusOr<bool> GroupMember::HasCompleted() {
-  if (AllCompleted()) return true;
-  return CheckGroup();
-}
-
-absl::Status GroupMember::AwaitCompleted() {
-  return WaitFor(Others(), [this] { return AllCompleted(); });
-}
-
 // Few ranks read each other's own words, which is soonest. Of many, the last to
 // come wakes the others, so that each sleeps and wakes once.
 absl::Status GroupMember::Meet(std::atomic<uint64_t>& counter, uint64_t meeting,
                                absl::FunctionRef<bool(int peer)> has_come) {
+  const bool few = world_size() <= kFewRanks;
+  const uint64_t all = meeting * static_cast<uint64_t>(world_size());
   const auto all_have_come = [&] {
-    return HaveCome(counter, meeting, has_come);
+    if (!few) return counter.load(std::memory_order_seq_cst) >= all;
+    for (int peer = 0; peer < world_size(); ++peer) {
+      if (!has_come(peer)) return false;
+    }
+    return true;
   };
-  if (world_size() > kFewRanks) {
-    Come(counter, meeting);
+  if (!few) {
+    if (counter.fetch_add(1, std::memory_order_seq_cst) + 1 == all) {
+      for (int peer = 0; peer < world_size(); ++peer) Notify(peer);
+    }
     return WaitFor(Others(), all_have_come);
   }
   // Who sleeps until this rank comes waits for the missing ones too, and they
@@ -335,30 +271,6 @@ absl::Status GroupMember::Meet(std::atomic<uint64_t>& counter, uint64_t meeting,
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (int peer = 0; peer < world_size(); ++peer) Notify(peer);
   return all_here ? absl::OkStatus() : Await(Others(), all_have_come);
-}
-
-void GroupMember::Come(std::atomic<uint64_t>& counter, uint64_t meeting) {
-  if (world_size() > kFewRanks) {
-    const uint64_t all = meeting * static_cast<uint64_t>(world_size());
-    const uint64_t before = counter.fetch_add(1, std::memory_order_seq_cst);
-    if (before + 1 < all) return;
-  } else {
-    std::atomic_thread_fence(std::memory_order_seq_cst);
-  }
-  for (int peer = 0; peer < world_size(); ++peer) Notify(peer);
-}
-
-bool GroupMember::HaveCome(const std::atomic<uint64_t>& counter,
-                           uint64_t meeting,
-                           absl::FunctionRef<bool(int peer)> has_come) const {
-  if (world_size() > kFewRanks) {
-    return counter.load(std::memory_order_seq_cst) >=
-           meeting * static_cast<uint64_t>(world_size());
-  }
-  for (int peer = 0; peer < world_size(); ++peer) {
-    if (!has_come(peer)) return false;
-  }
-  return true;
 }
 
 std::span<std::byte> GroupMember::StagedForNext() const {

@@ -13,7 +13,6 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/files.h"
@@ -61,7 +60,7 @@ class GroupMember {
 
   int rank() const { return rank_; }
   int world_size() const { return region_->shape().world_size; }
-  SharedRegion& region() const { return *region_; }
+  SharedRegion& region() { return *region_; }
 
   // Begins the next call: returns once every rank has begun it too and all
   // agree on it. The others may read this rank's buffers at `input` and
@@ -75,15 +74,6 @@ class GroupMember {
   absl::Status Enter(const Call& call, const Place& input = {},
                      const Place& output = {},
                      std::span<const std::byte> here = {});
-
-  // The same without waiting. Post begins the next call; HasEntered tells
-  // whether every rank has begun it, and may be asked again while that is
-  // false; AwaitEntered waits for it. Either compares the calls, as Enter does,
-  // once all are there. Errors: Enter's.
-  absl::Status Post(const Call& call, const Place& input, const Place& output,
-                    std::span<const std::byte> here);
-  absl::StatusOr<bool> HasEntered();
-  absl::Status AwaitEntered();
 
   bool has_failed() const { return !failure_.ok(); }
 
@@ -113,12 +103,6 @@ class GroupMember {
   // Ends the running call: returns once every rank has come to its end. Calls
   // after which no rank reads another's memory do without.
   absl::Status Complete();
-
-  // The same without waiting: PostComplete, then HasCompleted or
-  // AwaitCompleted.
-  void PostComplete();
-  absl::StatusOr<bool> HasCompleted();
-  absl::Status AwaitCompleted();
 
   // Begins and ends a call of this rank and `call.peer` alone. In between, the
   // group fails with kInvalidArgument if the peer is in a call of all ranks,
@@ -152,18 +136,8 @@ class GroupMember {
   absl::Status Begin(const Call& call);
   CallSlot& Slot(int peer) const;
   uint64_t Others() const;
-  void WriteSlot(const Call& call, const Place& input, const Place& output,
-                 std::span<const std::byte> here);
   absl::Status Meet(std::atomic<uint64_t>& counter, uint64_t meeting,
                     absl::FunctionRef<bool(int peer)> has_come);
-  // Its parts: this rank comes; whether all have come.
-  void Come(std::atomic<uint64_t>& counter, uint64_t meeting);
-  bool HaveCome(const std::atomic<uint64_t>& counter, uint64_t meeting,
-                absl::FunctionRef<bool(int peer)> has_come) const;
-  bool AllBegan() const;
-  bool AllCompleted() const;
-  absl::Status CheckAgreement();
-  absl::StatusOr<bool> CheckGroup();
   absl::Status Disagreement() const;
   absl::Status DisagreementWithPartner() const;
   bool HasReached(int peer) const;  // The call that is running.
@@ -192,7 +166,6 @@ class GroupMember {
   uint64_t sequence_ = 0;  // Of the call that is running, or the last one.
   Call call_;
   uint64_t completions_ = 0;
-  Clock::time_point next_check_ = {};  // Of what takes looking for.
   bool with_partner_ = false;
   std::vector<uint64_t> partner_calls_;  // Begun, by partner.
   absl::Status failure_;

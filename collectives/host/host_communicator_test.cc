@@ -16,7 +16,6 @@
 #include <new>
 #include <span>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -114,127 +113,6 @@ TEST_P(HostCommunicatorTest, LargeMessagesInOrdinaryAndInGroupMemory) {
                        });
   });
   EXPECT_THAT(statuses, Each(IsOk()));
-}
-
-// Has most all-reduces begun and looked at a few times, as a rank does that
-// computes meanwhile; each rank runs others of them.
-class SteppingCommunicator : public ForwardingCommunicator {
- public:
-  using ForwardingCommunicator::ForwardingCommunicator;
-
-  absl::Status Run(const Collective& call) override {
-    const bool steps = inner().Steps(call) && (calls_++ + rank()) % 3 != 2;
-    if (!steps) return inner().Run(call);
-    LOCKSTEP_RETURN_IF_ERROR(inner().Begin(call));
-    for (int look = 0; look < calls_ % 5; ++look) {
-      LOCKSTEP_ASSIGN_OR_RETURN(const bool ended,
-                                inner().Advance(/*wait=*/false));
-      if (ended) return absl::OkStatus();
-    }
-    return inner().Advance(/*wait=*/true).status();
-  }
-
- private:
-  int calls_ = 0;
-};
-
-TEST_P(HostCommunicatorTest, CallsThatAreSteppedGiveWhatRunGives) {
-  std::vector<CheckedCall> calls;
-  for (const int64_t count : {0, 1, 9, 5000, 32768, 65537}) {
-    for (const bool in_place : {false, true}) {
-      for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
-        calls.push_back({Operation::kAllReduce, DataType::kFloat32, op, count,
-                         /*root=*/0, in_place});
-      }
-    }
-  }
-  const auto statuses = Run([&](Communicator& group) -> absl::Status {
-    float number = 1;
-    const Collective small = Collective::AllReduce(std::span(&number, 1));
-    if (!group.Steps(small)) {
-      return absl::IsUnimplemented(group.Begin(small))
-                 ? absl::OkStatus()
-                 : absl::InternalError("it began");
-    }
-    SteppingCommunicator stepping(group);
-    LOCKSTEP_RETURN_IF_ERROR(RunAndCheck(
-        stepping, calls, AdditionOrder::kBySize, [](const Bytes& content) {
-          return std::make_unique<GuardedMemory>(content, /*offset=*/0);
-        }));
-    constexpr size_t kHalf = 512 << 10;
-    LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer memory,
-                              group.Allocate(2 * kHalf));
-    size_t next = 0;
-    return RunAndCheck(stepping, calls, AdditionOrder::kBySize,
-                       [&](const Bytes& content) {
-                         next = kHalf - next;
-                         return std::make_unique<GroupMemory>(
-                             memory.bytes().subspan(next, kHalf), content);
-                       });
-  });
-  EXPECT_THAT(statuses, Each(IsOk()));
-}
-
-// Rank 1 comes once rank 0 has begun a call and looked at it.
-TEST(SteppedCallTest, WaitsForNobodyUntilItIsAskedTo) {
-  std::atomic<bool> looked = false;
-  const auto statuses =
-      RunRanks(Backend::kThreads, 2, [&](Communicator& group) -> absl::Status {
-        std::vector<float> data(1 << 16, 1.0f);
-        if (group.rank() == 1) {
-          while (!looked) std::this_thread::yield();
-          return group.AllReduce(std::span(data));
-        }
-        LOCKSTEP_RETURN_IF_ERROR(
-            group.Begin(Collective::AllReduce(std::span(data))));
-        for (int i = 0; i < 3; ++i) {
-          LOCKSTEP_ASSIGN_OR_RETURN(const bool ended,
-                                    group.Advance(/*wait=*/false));
-          if (ended) return absl::InternalError("it ended with rank 0 alone");
-        }
-        looked = true;
-        LOCKSTEP_RETURN_IF_ERROR(group.Advance(/*wait=*/true).status());
-        return data[0] == 2 ? absl::OkStatus() : absl::InternalError("no sum");
-      });
-  EXPECT_THAT(statuses, Each(IsOk()));
-}
-
-// Rank 1 leaves, and rank 0 only looks.
-TEST(SteppedCallTest, FindsThatARankHasGone) {
-  const auto statuses = RunRanks(
-      Backend::kProcesses, 2, [&](Communicator& group) -> absl::Status {
-        if (group.rank() == 1) return absl::OkStatus();
-        std::vector<float> data(100);
-        LOCKSTEP_RETURN_IF_ERROR(
-            group.Begin(Collective::AllReduce(std::span(data))));
-        absl::StatusOr<bool> ended = false;
-        while (ended.ok() && !*ended) ended = group.Advance(/*wait=*/false);
-        return ended.status();
-      });
-  EXPECT_THAT(statuses[0],
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1")));
-  EXPECT_THAT(statuses[1], IsOk());
-}
-
-// Whoever only looks gets the error as well; and whoever begins after it.
-TEST(SteppedCallTest, EndsWithTheErrorOfTheGroup) {
-  const auto statuses = RunRanks(
-      Backend::kProcesses, 2, [&](Communicator& group) -> absl::Status {
-        std::vector<float> data(100 + group.rank());
-        absl::Status status =
-            group.Begin(Collective::AllReduce(std::span(data)));
-        while (status.ok()) {
-          const absl::StatusOr<bool> ended = group.Advance(/*wait=*/false);
-          if (ended.ok() && *ended) return absl::OkStatus();
-          status = ended.status();
-        }
-        const absl::Status later =
-            group.Begin(Collective::AllReduce(std::span(data)));
-        return absl::IsFailedPrecondition(later) ? status : later;
-      });
-  EXPECT_THAT(statuses,
-              Each(AllOf(StatusIs(absl::StatusCode::kInvalidArgument,
-                                  HasSubstr("ranks disagree on call")))));
 }
 
 // All-reduces of ordinary memory, in pieces that are staged in memory which

@@ -125,57 +125,6 @@ class HostCommunicator : public Communicator {
                                         : RunWithAll(call);
   }
 
-  bool Steps(const Collective& call) const override {
-    const auto reaches = [this](const ConstBuffer& buffer) {
-      return memory_.PlaceOf(buffer.data, buffer.size_bytes()).kind !=
-             Place::kUnreachable;
-    };
-    return !by_messages() && call.operation == Operation::kAllReduce &&
-           (call.input.size_bytes() <= kStagedBytes ||
-            (reaches(call.input) && reaches(call.output)));
-  }
-
-  absl::Status Begin(const Collective& call) override {
-    const absl::Status valid = Validate(call, rank(), world_size());
-    if (!valid.ok()) {
-      return member_.Refuse(CallOf(call, world_size()), valid.message());
-    }
-    Places places;
-    if (!member_.has_failed()) places = PlacesOf(call, member_, memory_);
-    begun_stages_ =
-        !member_.has_failed() && staged_.Takes(call) && !places.reachable();
-    if (begun_stages_) staged_.StageFirst(call);
-    begun_ = call;
-    phase_ = Phase::kEntering;
-    return member_.Post(CallOf(call, world_size()), places.input, places.output,
-                        places.here);
-  }
-
-  absl::StatusOr<bool> Advance(bool wait) override {
-    if (phase_ == Phase::kEntering) {
-      if (wait) {
-        LOCKSTEP_RETURN_IF_ERROR(member_.AwaitEntered());
-      } else {
-        LOCKSTEP_ASSIGN_OR_RETURN(const bool entered, member_.HasEntered());
-        if (!entered) return false;
-      }
-      const int reachable = CountReachable(member_);
-      if (reachable < world_size()) {
-        // Pieces go back and forth, and each waits for the others.
-        if (!wait) return false;
-        LOCKSTEP_RETURN_IF_ERROR(RunEntered(begun_, reachable, begun_stages_));
-        return true;
-      }
-      LOCKSTEP_ASSIGN_OR_RETURN(const bool meets,
-                                PostDirect(begun_, member_, memory_));
-      if (!meets) return true;
-      phase_ = Phase::kCompleting;
-    }
-    if (!wait) return member_.HasCompleted();
-    LOCKSTEP_RETURN_IF_ERROR(member_.AwaitCompleted());
-    return true;
-  }
-
   absl::StatusOr<GroupBuffer> Allocate(int64_t bytes, CallSite site) override {
     LOCKSTEP_RETURN_IF_ERROR(Enter(Operation::kAllocate, bytes, site));
     if (bytes == 0) return GroupBuffer();
@@ -213,37 +162,29 @@ class HostCommunicator : public Communicator {
     return status.ok() ? status : member_.Fail(status);
   }
 
-  bool by_messages() const {
-    const Algorithm algorithm = member_.region().shape().algorithm;
-    return algorithm == Algorithm::kRing || algorithm == Algorithm::kTree;
-  }
-
   absl::Status RunWithAll(const Collective& call) {
+    const Algorithm algorithm = member_.region().shape().algorithm;
+    const bool by_messages =
+        algorithm == Algorithm::kRing || algorithm == Algorithm::kTree;
     Places places;
-    if (!by_messages() && !member_.has_failed()) {
+    if (!by_messages && !member_.has_failed()) {
       places = PlacesOf(call, member_, memory_);
     }
-    const bool stages = !by_messages() && !member_.has_failed() &&
+    const bool stages = !by_messages && !member_.has_failed() &&
                         staged_.Takes(call) && !places.reachable();
     if (stages) staged_.StageFirst(call);
     LOCKSTEP_RETURN_IF_ERROR(member_.Enter(
         CallOf(call, world_size()), places.input, places.output, places.here));
     if (call.operation == Operation::kBarrier) return absl::OkStatus();
-    return RunEntered(call, CountReachable(member_), stages);
-  }
-
-  // Runs a call that all ranks have entered. reachable: CountReachable. stages:
-  // this rank has called StageFirst.
-  absl::Status RunEntered(const Collective& call, int reachable, bool stages) {
-    if (!by_messages()) {
+    if (!by_messages) {
+      const int reachable = CountReachable(member_);
       if (reachable == world_size()) return RunDirect(call, member_, memory_);
       if (staged_.Takes(call)) {
         return staged_.Run(call, /*all_staged=*/reachable == 0, stages);
       }
     }
-    const Algorithm algorithm = member_.region().shape().algorithm;
-    return Finish(RunOverTransport(
-        transport_, call, by_messages() ? algorithm : Algorithm::kAuto));
+    return Finish(RunOverTransport(transport_, call,
+                                   by_messages ? algorithm : Algorithm::kAuto));
   }
 
   absl::Status RunWithPartner(const Collective& call) {
@@ -376,12 +317,6 @@ class HostCommunicator : public Communicator {
   SharedTransport transport_;
   StagedReduction staged_;
   GroupMemory memory_;
-
-  // Of the call that was begun, if it has not ended.
-  enum class Phase { kEntering, kCompleting };
-  Collective begun_;
-  bool begun_stages_ = false;
-  Phase phase_ = Phase::kEntering;
 };
 
 absl::Status DidNotCome(size_t rank) {

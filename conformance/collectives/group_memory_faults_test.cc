@@ -166,24 +166,10 @@ class StrikingGroup : public ForwardingCommunicator {
   StrikingGroup(Communicator& inner, const FaultPlan& plan, SharedTime& struck)
       : ForwardingCommunicator(inner), plan_(plan), struck_(struck) {}
 
-  // Over TCP a thread of the reducer runs its calls; processes step them.
   absl::Status Run(const Collective& call) override {
-    return inner().Run(Struck(call));
-  }
-  bool Steps(const Collective& call) const override {
-    return inner().Steps(call);
-  }
-  absl::Status Begin(const Collective& call) override {
-    return inner().Begin(Struck(call));
-  }
-  absl::StatusOr<bool> Advance(bool wait) override {
-    return inner().Advance(wait);
-  }
-
- private:
-  // The call, or another one in place of call `plan.call`.
-  Collective Struck(const Collective& call) {
-    if (rank() != plan_.victim || calls_++ != plan_.call) return call;
+    if (rank() != plan_.victim || calls_++ != plan_.call) {
+      return inner().Run(call);
+    }
     if (plan_.fault != Fault::kDisagrees) {
       Strike(plan_, struck_);
       // Another thread may take the signal, which reaches this one later.
@@ -192,12 +178,13 @@ class StrikingGroup : public ForwardingCommunicator {
     struck_.Set();
     Collective other = call;
     other.op = ReduceOp::kMax;
-    return other;
+    return inner().Run(other);
   }
 
+ private:
   const FaultPlan& plan_;
   SharedTime& struck_;
-  int calls_ = 0;  // Only the reducer makes calls.
+  int calls_ = 0;  // Only the reducer's thread makes calls.
 };
 
 // One step of a reducer. `handed_over`: how many buckets were.

@@ -9,7 +9,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -120,91 +119,42 @@ GradientReducer::GradientReducer(Communicator& communicator,
       count = 0;
     }
   }
-  if (communicator.world_size() == 1) return;
-  if (communicator.Steps(Collective::UniformAllReduce(all))) {
-    stepping_ = &communicator;
-  } else {
+  if (communicator.world_size() > 1) {
     async_ = std::make_unique<AsyncCommunicator>(communicator);
   }
 }
 
-GradientReducer::~GradientReducer() {
-  if (begun_) stepping_->Advance(/*wait=*/true).IgnoreError();
-}
-
 void GradientReducer::MarkReady(int index) {
   if (++marks_[index] > 1) return;  // Reported by Finish.
-  const bool complete = --buckets_[bucket_of_[index]].missing == 0;
-  if (stepping_ != nullptr) {
-    Step();
-  } else if (complete) {
-    StartCompleteBuckets();
-  }
+  if (--buckets_[bucket_of_[index]].missing == 0) StartCompleteBuckets();
 }
 
 void GradientReducer::StartCompleteBuckets() {
-  for (; IsComplete(next_bucket_); ++next_bucket_) {
+  while (next_bucket_ < buckets_.size() &&
+         buckets_[next_bucket_].missing == 0) {
     Bucket& bucket = buckets_[next_bucket_];
     if (async_) {
       bucket.sum =
           async_->Start(Collective::UniformAllReduce(bucket.gradients));
     }
+    ++next_bucket_;
   }
-}
-
-void GradientReducer::Step() {
-  while (step_error_.ok()) {
-    if (!begun_) {
-      if (!IsComplete(summed_)) return;
-      step_error_ = stepping_->Begin(
-          Collective::UniformAllReduce(buckets_[summed_].gradients));
-      begun_ = step_error_.ok();
-    }
-    if (!begun_) return;
-    const absl::StatusOr<bool> ended = stepping_->Advance(/*wait=*/false);
-    if (ended.ok() && !*ended) return;
-    begun_ = false;
-    step_error_ = ended.status();
-    if (ended.ok()) ++summed_;
-  }
-}
-
-absl::Status GradientReducer::FinishStepping(size_t bucket) {
-  Step();
-  while (step_error_.ok() && summed_ <= bucket) {
-    step_error_ = stepping_->Advance(/*wait=*/true).status();
-    begun_ = false;
-    if (step_error_.ok()) ++summed_;
-    Step();
-  }
-  return summed_ > bucket ? absl::OkStatus() : step_error_;
 }
 
 absl::Status GradientReducer::Finish(Summed summed) {
   const absl::Status marks = CheckMarks();
-  for (size_t i = 0; i < buckets_.size() && marks.ok(); ++i) {
-    const Bucket& bucket = buckets_[i];
-    const absl::Status sum = stepping_ != nullptr ? FinishStepping(i)
-                             : bucket.sum         ? bucket.sum->Wait()
-                                                  : absl::OkStatus();
-    if (!sum.ok()) break;
+  bool summing = marks.ok();
+  for (const Bucket& bucket : buckets_) {
+    summing = summing && (!bucket.sum.has_value() || bucket.sum->Wait().ok());
+    if (!summing) break;
     const int64_t begin =
         bucket.gradients.data() - parameters_.gradients().data();
     summed(begin, begin + std::ssize(bucket.gradients));
   }
-  absl::Status status = async_ ? async_->Wait() : FinishComplete();
+  absl::Status status = async_ ? async_->Wait() : absl::OkStatus();
   status.Update(marks);
   BeginStep();
   return status;
-}
-
-// What is complete is summed on every rank, so that ranks which made the same
-// mistake in their marks have begun the same calls.
-absl::Status GradientReducer::FinishComplete() {
-  while (stepping_ != nullptr && IsComplete(summed_) && step_error_.ok()) {
-    FinishStepping(summed_).IgnoreError();
-  }
-  return std::exchange(step_error_, absl::OkStatus());
 }
 
 absl::Status GradientReducer::CheckMarks() const {
@@ -224,7 +174,6 @@ void GradientReducer::BeginStep() {
   }
   std::fill(marks_.begin(), marks_.end(), 0);
   next_bucket_ = 0;
-  summed_ = 0;
 }
 
 absl::StatusOr<StepResult> TrainStep(Model& model, GradientReducer& reducer,

@@ -75,11 +75,8 @@ absl::StatusOr<Metrics> AllReduceMetrics(Communicator& communicator,
 // Sums one replica's gradients over all ranks, in buckets: runs of neighbouring
 // parameters, the last parameters first, each closed once it holds
 // `bucket_bytes`. A bucket is sent as soon as its gradients and those of every
-// earlier bucket are final, so that its all-reduce goes on while backward
-// computes the ones before it: on the caller's thread, a little at each mark,
-// where the group steps calls on their memory (Communicator::Begin; after
-// PlaceGradientsInGroup), so that ranks need no more cores than they compute
-// on; else on a thread. The order and the bounds of the buckets are fixed,
+// earlier bucket are final, so that its all-reduce runs while backward computes
+// the ones before it. The order and the bounds of the buckets are fixed,
 // whatever order the gradients come in, and every element is added in the same
 // order (UniformAllReduce), so the sums have the same bits on every run and
 // with buckets of any size; over NCCL, with buckets of the same size. With one
@@ -97,10 +94,6 @@ class GradientReducer {
   // 0: the default.
   GradientReducer(Communicator& communicator, Parameters& parameters,
                   int64_t bucket_bytes = 0);
-  // Waits for the sums that it has begun.
-  ~GradientReducer();
-  GradientReducer(const GradientReducer&) = delete;
-  GradientReducer& operator=(const GradientReducer&) = delete;
 
   // Marks parameter `index`'s gradient as final for this step: it is not to be
   // touched until Finish. index in [0, parameters.count()).
@@ -127,15 +120,7 @@ class GradientReducer {
     std::optional<PendingCollective> sum = std::nullopt;  // Once started.
   };
 
-  bool IsComplete(size_t bucket) const {
-    return bucket < buckets_.size() && buckets_[bucket].missing == 0;
-  }
   void StartCompleteBuckets();
-  // Sums complete buckets as far as that goes without waiting for other ranks.
-  void Step();
-  // Sums `bucket`, which is complete, and waits for that.
-  absl::Status FinishStepping(size_t bucket);
-  absl::Status FinishComplete();
   absl::Status CheckMarks() const;
   void BeginStep();
 
@@ -144,20 +129,12 @@ class GradientReducer {
   std::vector<int> bucket_of_;                // By parameter.
   std::vector<int> marks_;                    // By parameter, in this step.
   size_t next_bucket_ = 0;                    // The first that was not started.
-  std::unique_ptr<AsyncCommunicator> async_;  // Null if the caller sums.
-
-  // Of a caller that sums: the group, null otherwise; how many buckets are
-  // summed; whether the next one was begun; its first error.
-  Communicator* stepping_ = nullptr;
-  size_t summed_ = 0;
-  bool begun_ = false;
-  absl::Status step_error_;
+  std::unique_ptr<AsyncCommunicator> async_;  // Null with one rank.
 };
 
 // Where one step's time went on this rank.
 struct StepTimes {
-  // Forward, backward, update; with SyncBatchNorm also its messages, and of a
-  // reducer without a thread what it sums in backward.
+  // Forward, backward, update; with SyncBatchNorm also its messages.
   absl::Duration compute;
   absl::Duration exposed_communication;  // Waiting for sums after backward.
   absl::Duration data_wait;              // Gathering the batch.
