@@ -107,7 +107,7 @@ std::string Name(const Subject& subject) {
 }
 
 std::span<const char* const> PeerAlgorithms(TeamKind kind) {
-  // Their numbers are those of coll_tuned_allreduce_algorithm.
+  // Open MPI numbers them so in coll_tuned_allreduce_algorithm.
   static constexpr const char* kOpenMpi[] = {
       "",     "linear",         "nonoverlapping", "recursive doubling",
       "ring", "segmented ring", "Rabenseifner"};
