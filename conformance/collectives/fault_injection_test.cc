@@ -136,8 +136,9 @@ INSTANTIATE_TEST_SUITE_P(
 
 // The controls: what the checks above must reject.
 
-// Returns what rank 0 gets where no fault is injected, but the last rank leaves,
-// after a barrier if `late`: then the fault seems to have struck long ago.
+// Returns what rank 0 gets where no fault is injected, but the last rank
+// leaves, after a barrier if `late`: then the fault seems to have struck long
+// ago.
 absl::Status WhereTheLastRankLeaves(FaultPlan& plan, int world_size,
                                     bool late) {
   plan = PlanOf(0);
