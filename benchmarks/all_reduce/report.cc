@@ -34,8 +34,8 @@ TurnRequest RequestOf(const AllReduceSettings& settings, Operation operation,
 // The order of turns.
 namespace {
 
-// Of a turn of a peer's algorithm that it would not choose: some take a hundred
-// times as long as others, where ranks share cores.
+// Limits the calls in a turn of an algorithm that the peer would not choose.
+// Some take a hundred times as long as others, where ranks share cores.
 constexpr int32_t kMostPeerIterations = 50;
 
 // Adds one turn to what was measured. Error also: kUnimplemented for what the
