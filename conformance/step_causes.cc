@@ -217,8 +217,8 @@ class GradientCauses {
     return "";
   }
 
-  // The first tensor that is wrong is the sum of what lay in its place on each
-  // rank: the sums of the step before.
+  // Returns the cause if the ranks summed a tensor too early: the first wrong
+  // tensor is then the sum of the gradients that the step before left there.
   std::string Early() const {
     if (step_.before.empty()) return "";
     const auto ranks = static_cast<double>(step_.ranks.size());

@@ -105,10 +105,9 @@ Value RowData(const AllReduceSettings& settings, const AllReduceSize& size,
   data.Add("collective", CollectiveName(size.operation));
   data.Add("subject", Name(row.subject));
   data.Add("backend", peer ? Value() : Value(Name(kind)));
-  const char* const peer_algorithm =
-      PeerAlgorithms(kind)[static_cast<size_t>(row.subject.peer_algorithm)];
-  data.Add("algorithm", peer ? TextOrNull(peer_algorithm)
-                             : Value(Name(row.subject.team.algorithm)));
+  data.Add("algorithm",
+           peer ? TextOrNull(std::string(PeerAlgorithm(row.subject)))
+                : Value(Name(row.subject.team.algorithm)));
   data.Add("buffers", Name(row.subject.buffers));
   for (const auto& [key, seconds] :
        {std::pair("p50", row.p50), std::pair("p95", row.p95),

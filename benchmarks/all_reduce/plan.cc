@@ -100,10 +100,12 @@ std::string Name(const Subject& subject) {
     return absl::StrCat(team, " ", Name(subject.buffers));
   }
   if (subject.peer_algorithm == 0) return team;
-  return absl::StrCat(
-      team, " ",
-      PeerAlgorithms(
-          subject.team.kind)[static_cast<size_t>(subject.peer_algorithm)]);
+  return absl::StrCat(team, " ", PeerAlgorithm(subject));
+}
+
+absl::string_view PeerAlgorithm(const Subject& subject) {
+  return PeerAlgorithms(
+      subject.team.kind)[static_cast<size_t>(subject.peer_algorithm)];
 }
 
 std::span<const char* const> PeerAlgorithms(TeamKind kind) {

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "benchmarks/all_reduce/turn.h"
@@ -126,10 +127,9 @@ absl::StatusOr<AllReduceSize> MeasureSize(const AllReduceSettings& settings,
     const Team& team = row.subject.team;
     if (!IsPeer(team.kind)) return Named(Name(row.subject), status);
     LOCKSTEP_RETURN_IF_ERROR(CheckInterrupted());  // No fault of the peer.
-    const char* const algorithm = PeerAlgorithms(
-        team.kind)[static_cast<size_t>(row.subject.peer_algorithm)];
+    const absl::string_view algorithm = PeerAlgorithm(row.subject);
     missing.push_back(
-        {team, absl::StrCat(algorithm, *algorithm == '\0' ? "" : ": ",
+        {team, absl::StrCat(algorithm, algorithm.empty() ? "" : ": ",
                             status.message())});
     std::erase_if(subjects, [&](const Subject& subject) {
       return absl::IsUnimplemented(status) ? subject == row.subject
@@ -137,9 +137,8 @@ absl::StatusOr<AllReduceSize> MeasureSize(const AllReduceSettings& settings,
     });
     return absl::OkStatus();
   };
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      measured.rounds,
-      MeasureRounds(limits, measured.rows.size(), clock, take));
+  LOCKSTEP_RETURN_IF_ERROR(
+      MeasureRounds(limits, measured.rows.size(), clock, take).status());
   std::erase_if(measured.rows, is_gone);
   return measured;
 }

@@ -157,7 +157,6 @@ double BusFactor(Operation operation, int world_size);
 struct AllReduceSize {
   Operation operation = Operation::kAllReduce;
   int64_t bytes = 0;
-  int rounds = 0;
   std::vector<AllReduceRow> rows = {};  // Updates among them until DeriveSize.
   // By DeriveSize.
   int64_t count = 0;  // As nccl-tests': elements of a part where there are.

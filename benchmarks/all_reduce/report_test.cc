@@ -78,7 +78,6 @@ AllReduceReport ExampleReport() {
     const double seconds = 1e-9 * static_cast<double>(bytes);
     AllReduceSize measured = {
         .bytes = bytes,
-        .rounds = 4,
         .rows = {Measured(ours, seconds / 8), Measured(mpi, seconds),
                  Measured(update, 8 * seconds / 40)}};
     if (bytes == 4 << 10) measured.rows[1].wrong = 3;
@@ -110,7 +109,6 @@ TEST(DeriveSizeTest, KnowsEveryCollective) {
         DeriveSize({.world_size = 4, .in_place = c.in_place},
                    {.operation = c.operation,
                     .bytes = kBytes,
-                    .rounds = 1,
                     .rows = {{{{TeamKind::kProcesses}}, {1.0}, 0},
                              {{{TeamKind::kUpdate}}, {1.0}, 0}}});
     SCOPED_TRACE(CollectiveName(c.operation));
@@ -127,7 +125,6 @@ TEST(DeriveSizeTest, KnowsEveryCollective) {
 TEST(DeriveSizeTest, GivesNoBoundForSmallMessagesOrOneRank) {
   AllReduceSettings settings;
   AllReduceSize measured = {.bytes = kBoundFrom - 4,
-                            .rounds = 1,
                             .rows = {{{{TeamKind::kThreads}}, {1.0}, 0},
                                      {{{TeamKind::kUpdate}}, {1.0}, 0}}};
   EXPECT_FALSE(DeriveSize(settings, measured).bound_seconds.has_value());
@@ -308,8 +305,7 @@ AllReduceReport GpuReport() {
        {},
        {"AllReduce_RSxLDMC_AGxSTMC", kUnknown, "16"}});
   for (const Operation operation : settings.collectives) {
-    AllReduceSize measured = {
-        .operation = operation, .bytes = 1 << 20, .rounds = 3};
+    AllReduceSize measured = {.operation = operation, .bytes = 1 << 20};
     for (const Subject& subject : SubjectsOf(settings)) {
       if (subject.team.algorithm == Algorithm::kRing &&
           IsPeer(subject.team.kind)) {

@@ -167,6 +167,7 @@ absl::StatusOr<AllReduceTurn> TurnTaker::Time(const TurnRequest& request,
 
 absl::StatusOr<AllReduceTurn> TurnTaker::TakeWhatThereIs(
     const TurnRequest& request) {
+  LOCKSTEP_RETURN_IF_ERROR(Prepare(request));
   const int buffers = request.iterations + extra_buffers();
   const TurnCalls calls(request, group_.rank(), group_.world_size(), buffers);
   LOCKSTEP_ASSIGN_OR_RETURN(std::byte* const memory,
@@ -228,20 +229,26 @@ absl::Status ServeGroup(const std::string& listener, Communicator& group) {
   return ServeTaker(listener, taker);
 }
 
+namespace {
+
+class PeerTaker : public TurnTaker {
+ public:
+  explicit PeerTaker(PeerCommunicator& peer) : TurnTaker(peer), peer_(peer) {}
+
+ protected:
+  absl::Status Prepare(const TurnRequest& request) override {
+    return peer_.Choose(request.peer_algorithm);
+  }
+
+ private:
+  PeerCommunicator& peer_;
+};
+
+}  // namespace
+
 absl::Status ServePeer(const std::string& listener, PeerCommunicator& group) {
-  TurnTaker taker(group);
-  return ServeTurns<TurnRequest>(
-      listener, {group.rank(), group.world_size()},
-      [&](const TurnRequest& request) -> absl::StatusOr<AllReduceTurn> {
-        if (const absl::Status status = group.Choose(request.peer_algorithm);
-            !status.ok()) {
-          if (!absl::IsUnimplemented(status)) return status;
-          AllReduceTurn without;
-          without.missing = std::string(status.message());
-          return without;
-        }
-        return taker.Take(request);
-      });
+  PeerTaker taker(group);
+  return ServeTaker(listener, taker);
 }
 
 int RankMain(int argc, char** argv, int wanted,

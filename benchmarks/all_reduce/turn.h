@@ -78,6 +78,7 @@ std::string Name(const Subject& subject);
 // The all-reduces that a peer can be asked for, by name; the first is empty:
 // what it chooses itself.
 std::span<const char* const> PeerAlgorithms(TeamKind kind);
+absl::string_view PeerAlgorithm(const Subject& subject);
 
 struct MissingPeer {
   Team peer = {TeamKind::kOpenMpi};
@@ -263,6 +264,10 @@ class TurnTaker {
 
  protected:
   using CallFunction = absl::FunctionRef<absl::Status(int i)>;
+
+  // Called first in every turn. Errors: as of Take; kUnimplemented if the
+  // library lacks what the request asks for.
+  virtual absl::Status Prepare(const TurnRequest&) { return absl::OkStatus(); }
 
   // What follows is a host's; a GPU has its own.
 

@@ -89,8 +89,7 @@ END
                                         "both   at least 1 5.00: met\n"));
 }
 
-// A step of ResNet-18 is part of what syncbn is asked for, and its percents
-// have one decimal.
+// bars asks syncbn for a step of ResNet-18. Its percents have one decimal.
 TEST(BarsCommandTest, AsksForAStepWithSyncBatchNorm) {
   MakeBenchmark("syncbn/syncbn",
                 "echo '{\"bars\": [{\"what\": \"step\", \"at_most\": 2, "

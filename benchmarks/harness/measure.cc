@@ -26,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
@@ -262,6 +263,21 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Runs `time` for each of `threads` threads, which meet at the barrier. A call
+// takes as long as in its slowest thread.
+absl::StatusOr<TimedCalls> TimeTogether(
+    size_t threads,
+    absl::FunctionRef<TimedCalls(size_t thread, std::barrier<>& start)> time) {
+  std::barrier<> start(static_cast<ptrdiff_t>(threads));
+  std::vector<TimedCalls> results(threads);
+  std::vector<std::thread> running;
+  for (size_t i = 0; i < threads; ++i) {
+    running.emplace_back([&, i] { results[i] = time(i, start); });
+  }
+  for (std::thread& thread : running) thread.join();
+  return SlowestOf(results);
+}
+
 // from, to: aligned to kMemoryAlignment.
 void CopyStreamed(const std::byte* from, std::byte* to, int64_t bytes) {
   int64_t i = 0;
@@ -335,58 +351,48 @@ absl::StatusOr<TimedCalls> TimeCopies(int threads, int64_t bytes, int warmup,
                                                  bytes / threads / 2, 1)));
     copiers.push_back(std::move(copier));
   }
-  std::barrier<> start(threads);
-  std::vector<TimedCalls> results(copiers.size());
-  std::vector<std::thread> running;
-  for (size_t i = 0; i < copiers.size(); ++i) {
-    running.emplace_back([&, i] {
-      results[i] = RunCopier(copiers[i], start, warmup, iterations, stores);
-    });
-  }
-  for (std::thread& thread : running) thread.join();
-  return SlowestOf(results);
+  return TimeTogether(copiers.size(), [&](size_t i, std::barrier<>& start) {
+    return RunCopier(copiers[i], start, warmup, iterations, stores);
+  });
 }
 
 // Updates in place, by threads that start together.
 namespace {
 
-// Intrinsics, because a compiler may leave loops without vectors.
+// Add 1 to whole vectors and return how many values that were. Intrinsics,
+// because a compiler may leave loops without vectors.
 #ifdef __x86_64__
-__attribute__((target("avx512f"))) void AddOneAvx512(float* values,
-                                                     int64_t count) {
+__attribute__((target("avx512f"))) int64_t AddOneAvx512(float* values,
+                                                        int64_t count) {
   const __m512 one = _mm512_set1_ps(1);
-  for (int64_t i = 0; i + 16 <= count; i += 16) {
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) {
     _mm512_storeu_ps(values + i,
                      _mm512_add_ps(_mm512_loadu_ps(values + i), one));
   }
+  return i;
 }
 
-__attribute__((target("avx2"))) void AddOneAvx2(float* values, int64_t count) {
+__attribute__((target("avx2"))) int64_t AddOneAvx2(float* values,
+                                                   int64_t count) {
   const __m256 one = _mm256_set1_ps(1);
-  for (int64_t i = 0; i + 8 <= count; i += 8) {
+  int64_t i = 0;
+  for (; i + 8 <= count; i += 8) {
     _mm256_storeu_ps(values + i,
                      _mm256_add_ps(_mm256_loadu_ps(values + i), one));
   }
+  return i;
 }
 #endif
 
 void AddOne(float* values, int64_t count) {
-  int64_t done = 0;
+  int64_t i = 0;
 #ifdef __x86_64__
-  switch (BestVectorUnit()) {
-    case VectorUnit::kAvx512:
-      AddOneAvx512(values, count);
-      done = count / 16 * 16;
-      break;
-    case VectorUnit::kAvx2:
-      AddOneAvx2(values, count);
-      done = count / 8 * 8;
-      break;
-    case VectorUnit::kBaseline:
-      break;
-  }
+  const VectorUnit unit = BestVectorUnit();
+  if (unit == VectorUnit::kAvx512) i = AddOneAvx512(values, count);
+  if (unit == VectorUnit::kAvx2) i = AddOneAvx2(values, count);
 #endif
-  for (; done < count; ++done) values[done] += 1;
+  for (; i < count; ++i) values[i] += 1;
 }
 
 // memory: [calls, stride]; each call's first `count` are updated.
@@ -424,17 +430,10 @@ absl::StatusOr<TimedCalls> Updater::Time(int64_t bytes, int calls) {
     }
     size_ = size;
   }
-  std::barrier<> start(threads);
-  std::vector<TimedCalls> results(memory_.size());
-  std::vector<std::thread> running;
-  for (size_t i = 0; i < memory_.size(); ++i) {
-    running.emplace_back([&, i] {
-      results[i] = RunUpdater(reinterpret_cast<float*>(memory_[i].get()),
-                              stride, part, calls, start);
-    });
-  }
-  for (std::thread& thread : running) thread.join();
-  return SlowestOf(results);
+  return TimeTogether(memory_.size(), [&](size_t i, std::barrier<>& start) {
+    return RunUpdater(reinterpret_cast<float*>(memory_[i].get()), stride, part,
+                      calls, start);
+  });
 }
 
 }  // namespace lockstep::benchmarks

@@ -246,7 +246,7 @@ absl::StatusOr<RankTurn> SyncBnRank::TimeCopies(const SyncBnRequest& request) {
   copier.Prepare();
   LOCKSTEP_ASSIGN_OR_RETURN(RankTurn turn,
                             TimeCalls(request, group_, timing_, [&] {
-                              copier.Copy(CopyStores::kMemcpy);
+                              copier.Copy();
                               return absl::OkStatus();
                             }));
   turn.wrong = copier.CountWrong();

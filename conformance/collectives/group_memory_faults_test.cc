@@ -27,9 +27,9 @@ namespace lockstep::conformance {
 namespace {
 
 // A rank that ends or stops in the middle of reading and writing its peers'
-// memory: between the two meetings of a direct call. One page of the victim's
-// own buffer, in the middle of what it reads or writes, is not accessible to
-// it, and the handler of the signal that this raises strikes there.
+// memory: between the two meetings of a direct call. The victim may not touch
+// one page in the middle of its own buffer. It gets a signal there, whose
+// handler strikes.
 
 constexpr int64_t kInsideCount = 60000;  // A multiple of 2 to 5 segments.
 
