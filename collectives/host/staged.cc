@@ -29,21 +29,10 @@ bool StagedReduction::Takes(const Collective& call) const {
   return call.operation == Operation::kAllReduce && world_size_ > 1;
 }
 
-// Between two ranks, of which each has a core, a message that outgrows the
-// caches goes in small pieces, which are in the caches still when they are
-// read; others have fewer meetings.
-int64_t StagedReduction::PartBytes(const Collective& call) const {
-  const bool small_pieces =
-      all_reduce_all_ && part_bytes_ >= 4 * kCacheLineBytes &&
-      call.input.size_bytes() > 4 * world_size_ * part_bytes_;
-  return small_pieces ? part_bytes_ / 4 / kCacheLineBytes * kCacheLineBytes
-                      : part_bytes_;
-}
-
 Segment StagedReduction::PartOf(const Collective& call, int index,
                                 int64_t piece) const {
   return PieceOf(SegmentOf(call.input.count, world_size_, index),
-                 PartBytes(call) / SizeOf(call.input.type), piece);
+                 part_bytes_ / SizeOf(call.input.type), piece);
 }
 
 // How far apart parts of a piece are staged: the first is the longest.
@@ -126,7 +115,7 @@ absl::Status StagedReduction::Run(const Collective& call, bool all_staged,
   if (!all_staged) LOCKSTEP_RETURN_IF_ERROR(member_.Complete());
   const int64_t pieces =
       PieceCount(SegmentOf(call.input.count, world_size_, 0).count,
-                 PartBytes(call) / SizeOf(call.input.type));
+                 part_bytes_ / SizeOf(call.input.type));
   for (int64_t piece = 0; piece < pieces; ++piece) {
     if (piece > 0) CopyOut(call, piece - 1);
     Reduce(call, piece);

@@ -40,8 +40,6 @@ class StagedReduction {
   absl::Status Run(const Collective& call, bool all_staged, bool staged);
 
  private:
-  // Bytes of a segment in one piece.
-  int64_t PartBytes(const Collective& call) const;
   // Segment `index` of the message, as far as it is in the piece.
   Segment PartOf(const Collective& call, int index, int64_t piece) const;
   int64_t Stride(const Collective& call, int64_t piece) const;
@@ -59,7 +57,7 @@ class StagedReduction {
   const int rank_;
   const int world_size_;
   const bool all_reduce_all_;
-  const int64_t part_bytes_;
+  const int64_t part_bytes_;  // Of a segment, in one piece.
   bool touched_ = false;
   // Where pieces are staged, by piece modulo 3, in every rank's memory alike;
   // and the next.
