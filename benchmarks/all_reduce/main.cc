@@ -217,8 +217,8 @@ std::vector<std::string> NotesOn(const AllReduceSettings& settings, int cores) {
   for (const TeamKind peer : settings.peers) {
     if (peer != TeamKind::kOpenMpi) continue;
     notes.push_back(
-        "Open MPI runs with mpirun --oversubscribe and "
-        "OMPI_MCA_mpi_yield_when_idle=1.");
+        "Open MPI runs with mpirun --oversubscribe --bind-to "
+        "core:overload-allowed and OMPI_MCA_mpi_yield_when_idle=1.");
   }
   return notes;
 }

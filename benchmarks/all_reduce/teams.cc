@@ -110,8 +110,7 @@ TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
                          team.kind == TeamKind::kUpdate;
   command.nproc = own_ranks ? 1 : world_size;
   // As mpirun does. Not Gloo's, which would share the core with its own thread.
-  command.bind_cores =
-      team.kind == TeamKind::kProcesses && world_size <= setting.cores;
+  command.bind_cores = team.kind == TeamKind::kProcesses;
   command.world_size = team.kind == TeamKind::kUpdate ? 1 : world_size;
   command.argv.push_back(ProgramOf(setting, team.kind));
   // A log that the user asked for would be written in timed calls.

@@ -211,7 +211,9 @@ std::string CommandText(const Team& team, int ranks,
 }
 
 TEST(CommandOfTest, StartsTheRanksOfEveryKind) {
-  const std::string mpi = "mpirun --oversubscribe -np 3 /bin/allreduce_";
+  const std::string mpi =
+      "mpirun --oversubscribe -np 3 --bind-to core:overload-allowed "
+      "/bin/allreduce_";
   const std::string nccl = "/bin/allreduce_rank_nccl name ";
   // Where ranks share cores.
   const std::string yields = " OMPI_MCA_mpi_yield_when_idle=1";

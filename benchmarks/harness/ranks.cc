@@ -113,6 +113,9 @@ TeamCommand MpirunCommand(int world_size, int cores,
     command.environment.emplace_back("HOME", "/");
   }
   if (world_size > cores) {
+    // Else the scheduler leaves some cores with more ranks than others.
+    command.argv.insert(command.argv.end(),
+                        {"--bind-to", "core:overload-allowed"});
     command.environment.emplace_back("OMPI_MCA_mpi_yield_when_idle", "1");
   }
   return command;
