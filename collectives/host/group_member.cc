@@ -64,8 +64,9 @@ void Pause() {
 #endif
 }
 
-// What a rank stages is on its way while this one still waits for the line that
-// says so: the two come one after the other else.
+// What a rank has staged comes while this one looks at the other ranks and at
+// what they call. Asked for earlier, a line would be taken from the rank that
+// still writes it.
 void PrefetchLines(const std::byte* staged) {
   for (int line = 0; line < 4; ++line) {
     __builtin_prefetch(staged + line * 64);
@@ -196,8 +197,9 @@ absl::Status GroupMember::Enter(const Call& call, const Place& input,
   const bool staged = input.kind == Place::kStaged;
   LOCKSTEP_RETURN_IF_ERROR(
       Meet(region_->header().begun, sequence_, [this, staged](int peer) {
-        if (staged) PrefetchLines(Staged(peer).data());
-        return HasReached(peer);
+        const bool reached = HasReached(peer);
+        if (staged && reached) PrefetchLines(Staged(peer).data());
+        return reached;
       }));
   absl::Status agreement = Disagreement();
   return agreement.ok() ? agreement : Fail(agreement);
