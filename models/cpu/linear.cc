@@ -15,6 +15,7 @@
 #include "base/status_macros.h"
 #include "models/cpu/onednn.h"
 #include "models/cpu/plan.h"
+#include "models/cpu/weights.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "oneapi/dnnl/dnnl.hpp"
@@ -44,8 +45,8 @@ struct Descriptors {
 };
 
 // The order of conversions and primitives in a step of such a layer. Scratch:
-// converted weights, then oneDNN's scratchpad. Saved: the converted weights,
-// where forward and data take them in one format.
+// converted weights or their gradients, then oneDNN's scratchpad. Saved: the
+// weights that the data primitive reads, unless it reads the plain ones.
 class AffinePlan : public OperationPlan {
  public:
   // plain: how the weights lie in Parameters, float32. Throws dnnl::error.
@@ -61,7 +62,6 @@ class AffinePlan : public OperationPlan {
                           {DNNL_ARG_BIAS, forward.bias_desc()},
                           {DNNL_ARG_DST, forward.dst_desc()},
                           {DNNL_ARG_SCRATCHPAD, forward.scratchpad_desc()}});
-    forward_weights_ = Reorder(context.engine, plain, forward.weights_desc());
     Reserve(forward.weights_desc(), forward.scratchpad_desc());
     weights_ = Primitive(context.engine, W(weights),
                          {{DNNL_ARG_SRC, weights.src_desc()},
@@ -72,28 +72,29 @@ class AffinePlan : public OperationPlan {
     gradients_ = Reorder(context.engine, weights.diff_weights_desc(), plain);
     Reserve(weights.diff_weights_desc(), weights.scratchpad_desc());
     if (affine_.relu) PlanRelu(y_size);
+    std::optional<Desc> data_weights;
     if (data.has_value()) {
+      data_weights = data->weights_desc();
       data_ = Primitive(context.engine, D(*data),
                         {{DNNL_ARG_DIFF_SRC, data->diff_src_desc()},
                          {DNNL_ARG_WEIGHTS, data->weights_desc()},
                          {DNNL_ARG_DIFF_DST, data->diff_dst_desc()},
                          {DNNL_ARG_SCRATCHPAD, data->scratchpad_desc()}});
-      data_weights_ = Reorder(context.engine, plain, data->weights_desc());
-      Reserve(data->weights_desc(), data->scratchpad_desc());
-      if (!data_weights_.is_identity() &&
-          data->weights_desc() == forward.weights_desc()) {
-        saved_bytes = AlignedBytes(data->weights_desc());
-      }
+      Reserve(Desc(), data->scratchpad_desc());
     }
+    conversion_ = WeightConversion(context.engine, plain,
+                                   forward.weights_desc(), data_weights);
+    saved_bytes = conversion_.data_bytes();
     scratch_bytes = weights_bytes_ + scratchpad_bytes_;
   }
 
   absl::Status Forward(const Forwards& buffers) override {
     return CatchOnednn(affine_.layer, [&] {
       void* const scratchpad = Offset(buffers.scratch, weights_bytes_);
-      const void* const weights = forward_weights_.RunIfNeeded(
+      const void* const weights = conversion_.Run(
           context_.stream, Value(affine_.weight),
-          saved_bytes > 0 ? buffers.saved : buffers.scratch);
+          conversion_.is_shared() ? buffers.saved : buffers.scratch,
+          buffers.training ? buffers.saved : nullptr);
       forward_.Run(context_.stream, {{DNNL_ARG_SRC, buffers.x},
                                      {DNNL_ARG_WEIGHTS, weights},
                                      {DNNL_ARG_BIAS, Value(affine_.bias)},
@@ -120,10 +121,7 @@ class AffinePlan : public OperationPlan {
     if (buffers.dx == nullptr) return absl::OkStatus();
     return CatchOnednn(affine_.layer, [&] {
       const void* const weights =
-          saved_bytes > 0
-              ? buffers.saved
-              : data_weights_.RunIfNeeded(
-                    context_.stream, Value(affine_.weight), buffers.scratch);
+          saved_bytes > 0 ? buffers.saved : Value(affine_.weight);
       data_.Run(context_.stream, {{DNNL_ARG_DIFF_SRC, buffers.dx},
                                   {DNNL_ARG_WEIGHTS, weights},
                                   {DNNL_ARG_DIFF_DST, buffers.dy},
@@ -152,7 +150,7 @@ class AffinePlan : public OperationPlan {
     scratchpad_bytes_ = std::max(scratchpad_bytes_, AlignedBytes(scratchpad));
   }
 
-  const void* Value(int index) const {
+  const float* Value(int index) const {
     if (index == kNoTensor) return nullptr;
     return std::as_const(*context_.parameters).value(index).data();
   }
@@ -178,7 +176,8 @@ class AffinePlan : public OperationPlan {
   int64_t weights_bytes_ = 0;
   int64_t scratchpad_bytes_ = 0;
   Primitive forward_, weights_, data_, relu_;
-  Reorder forward_weights_, data_weights_, gradients_;
+  WeightConversion conversion_;
+  Reorder gradients_;
 };
 
 // The plan of such a layer, by MakePlan.

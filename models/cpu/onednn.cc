@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -93,6 +94,41 @@ dnnl::convolution_backward_data::primitive_desc ConvolutionData(
       engine, forward, algorithm, convolution.x,
       AnyFormat(convolution.weights, TypeOf(convolution.x)), convolution.y,
       convolution.stride, convolution.padding, convolution.padding);
+}
+
+std::optional<Blocking> BlockingOf(const Desc& desc) {
+#if DNNL_VERSION_MAJOR >= 3
+  if (desc.get_format_kind() != memory::format_kind::blocked ||
+      desc.get_submemory_offset() != 0) {
+    return std::nullopt;
+  }
+  const Blocking blocking = {.type = desc.get_data_type(),
+                             .dims = desc.get_dims(),
+                             .padded = desc.get_padded_dims(),
+                             .strides = desc.get_strides(),
+                             .inner_sizes = desc.get_inner_blks(),
+                             .inner_dims = desc.get_inner_idxs()};
+#else
+  if (desc.data.format_kind != dnnl_blocked || desc.data.offset0 != 0) {
+    return std::nullopt;
+  }
+  const auto& inner = desc.data.format_desc.blocking;
+  const auto copy = [](const dnnl_dim_t* from, int count) {
+    return Dims(from, from + count);
+  };
+  const Blocking blocking = {
+      .type = desc.data_type(),
+      .dims = desc.dims(),
+      .padded = copy(desc.data.padded_dims, desc.data.ndims),
+      .strides = copy(inner.strides, desc.data.ndims),
+      .inner_sizes = copy(inner.inner_blks, inner.inner_nblks),
+      .inner_dims = copy(inner.inner_idxs, inner.inner_nblks)};
+#endif
+  // Sums that compensate for quantisation follow the values.
+  auto bytes = static_cast<int64_t>(memory::data_type_size(blocking.type));
+  for (const int64_t size : blocking.padded) bytes *= size;
+  if (bytes != static_cast<int64_t>(desc.get_size())) return std::nullopt;
+  return blocking;
 }
 
 bool HasWinograd() {

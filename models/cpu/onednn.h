@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -75,6 +76,20 @@ dnnl::convolution_backward_data::primitive_desc ConvolutionData(
     const dnnl::convolution_forward::primitive_desc& forward,
     const dnnl::engine& engine, dnnl::algorithm algorithm,
     const Convolution& convolution);
+
+// A format of blocks. The value at index x[d] of each dimension d lies in the
+// outer block x[d] / (d's inner blocks); in it, inner blocks are without gaps,
+// the first the outermost.
+struct Blocking {
+  dnnl::memory::data_type type;
+  Dims dims;
+  Dims padded;   // dims, rounded up to whole blocks.
+  Dims strides;  // Of outer blocks, in values.
+  Dims inner_sizes;
+  Dims inner_dims;  // The dimension of each inner block.
+};
+// No value if the format is not one of blocks or holds other values besides.
+std::optional<Blocking> BlockingOf(const Desc& desc);
 
 // Whether Winograd is there, forward and for both gradients, for float32 in
 // kNchw16c.

@@ -1,0 +1,107 @@
+// The weights of a layer, converted for oneDNN: from the plain ones of
+// Parameters to the formats that the forward and the data primitive want.
+#ifndef LOCKSTEP_MODELS_CPU_WEIGHTS_H_
+#define LOCKSTEP_MODELS_CPU_WEIGHTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "models/cpu/onednn.h"
+#include "oneapi/dnnl/dnnl.hpp"
+
+namespace lockstep {
+
+// A pass of our own that reads plain weights once and writes them in two
+// formats of blocks. A tile is [o, i, place of the kernel] of a block of
+// outputs and inputs: a thread copies it to a buffer, which stays in the cache,
+// and each format gathers its values there. Stateless.
+class TwoFormatPass {
+ public:
+  // plain: float32 [o, i, h, w]. No value unless plain is row-major without
+  // gaps and both formats have blocks of o and i alone, of at most kTileValues
+  // values, and are of float32 or bfloat16.
+  static std::optional<TwoFormatPass> Create(const onednn::Desc& plain,
+                                             const onednn::Desc& first,
+                                             const onednn::Desc& second);
+
+  // Overwrites `first` and `second`, padding included, by the threads of
+  // ParallelFor. bfloat16 is rounded to nearest, ties to even.
+  void Run(const float* plain, void* first, void* second) const;
+
+  // The size of a thread's buffer, on its stack: 128 KiB. A tile of 64 x 32
+  // channels fits with all places of a 3x3 kernel. A pass that copies a tile in
+  // parts takes twice as long.
+  static constexpr int64_t kTileValues = 32768;
+
+ private:
+  // A format, a sequence of blocks of [block_o, block_i] values for each place
+  // of the kernel.
+  struct Format {
+    int64_t block_o = 1, block_i = 1;
+    int64_t blocks_o = 0, blocks_i = 0;  // Padding included.
+    // The distance from a block to the next in values; place: of the kernel.
+    int64_t stride_o = 0, stride_i = 0, stride_place = 0;
+    bool is_bfloat16 = false;
+    // Where a tile has each value of a block, relative to the block's first.
+    std::vector<int32_t> in_tile;
+  };
+
+  TwoFormatPass() = default;
+  static std::optional<Format> MakeFormat(const onednn::Blocking& plain,
+                                          const onednn::Desc& desc);
+  bool PlanTiles();
+  static void FillTable(const onednn::Desc& desc, int64_t stride_o,
+                        int64_t stride_i, Format& format);
+  void CopyTile(const float* plain, int64_t o, int64_t i, int64_t place,
+                uint32_t* tile) const;
+  void WriteTile(const uint32_t* tile, const Format& format, int64_t o,
+                 int64_t i, int64_t place, void* to) const;
+
+  int64_t outputs_ = 0, inputs_ = 0, places_ = 0;
+  int64_t tile_o_ = 1, tile_i_ = 1, tile_places_ = 1;
+  bool is_bfloat16_ = false;  // Both formats are of this type.
+  Format first_, second_;
+};
+
+// The conversion of a layer's weights, once a step where converts_once(). Not
+// thread safe. Throws dnnl::error.
+class WeightConversion {
+ public:
+  WeightConversion() = default;
+  // plain: float32 [o, i, h, w]. data: without a value if no input gradient is
+  // wanted.
+  WeightConversion(const dnnl::engine& engine, const onednn::Desc& plain,
+                   const onednn::Desc& forward,
+                   const std::optional<onednn::Desc>& data);
+
+  // Returns whether the plain weights are read once: one format is wanted or
+  // serves both primitives, a primitive takes the plain one, or TwoFormatPass
+  // writes both. If false, oneDNN converts to each format by itself.
+  bool converts_once() const { return !writes_two_ || pass_.has_value(); }
+
+  // The bytes of the weights that the data primitive reads; 0 if it reads the
+  // plain weights or is not wanted.
+  int64_t data_bytes() const { return data_bytes_; }
+  // Returns whether the data primitive reads what Run writes to `forward`.
+  bool is_shared() const { return is_shared_; }
+
+  // Writes to `forward` and `data`, which do not overlap, and returns the
+  // weights for the forward primitive: `plain` if it takes them as they are,
+  // else `forward`. Writes no data weights if `data` is null, is_shared() or
+  // data_bytes() is 0.
+  const void* Run(dnnl::stream& stream, const float* plain, void* forward,
+                  void* data);
+
+ private:
+  bool is_shared_ = false;
+  bool writes_two_ = false;  // Two formats, in training.
+  int64_t data_bytes_ = 0;
+  Reorder forward_, data_;
+  std::optional<TwoFormatPass> pass_;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_MODELS_CPU_WEIGHTS_H_
