@@ -87,7 +87,9 @@ int64_t PieceBytes(const RegionShape& shape) {
   return shape.world_size * std::max<int64_t>(part, 64);
 }
 
-int64_t PiecesBytes(const RegionShape& shape) { return 4 * PieceBytes(shape); }
+int64_t PiecesBytes(const RegionShape& shape) {
+  return kStagedPieces * PieceBytes(shape);
+}
 
 void SharedMemory::Unmap::operator()(std::byte* base) const {
   munmap(base, size);

@@ -86,10 +86,14 @@ struct RegionShape {
   Algorithm algorithm = Algorithm::kAuto;
 };
 
-// What a rank stages, at most, of a piece of a message that is reduced in
-// pieces (staged.h), a multiple of 64; and of all pieces in turn, of which at
-// least four have room. With GroupOptions::slot_bytes as it is, 256 KiB and 1
-// MiB, half of a second-level cache.
+// How many pieces of messages a rank has room to stage (staged.h). Three would
+// do, but a line is written faster when another core has read it a while ago.
+// More would be out of the caches when their turn comes.
+inline constexpr int kStagedPieces = 4;
+
+// The bytes of a piece, at most, a multiple of 64; and of all of them. With
+// GroupOptions::slot_bytes as it is, 256 KiB and 1 MiB, half of a second-level
+// cache.
 int64_t PieceBytes(const RegionShape& shape);
 int64_t PiecesBytes(const RegionShape& shape);
 

@@ -43,29 +43,20 @@ int64_t StagedReduction::Stride(const Collective& call, int64_t piece) const {
 
 std::byte* StagedReduction::Staged(const Collective& call, int from, int index,
                                    int64_t piece) const {
-  return member_.region().pieces(from).data() + places_[piece % 3] +
-         index * Stride(call, piece);
+  const int64_t slot = (staged_pieces_ + piece) % kStagedPieces;
+  return member_.region().pieces(from).data() +
+         slot * world_size_ * part_bytes_ + index * Stride(call, piece);
 }
 
-// Pieces are staged one behind the other, as far as there is memory: so also
-// short messages come back to a line only after a while. Where a line is
-// written soon after another core has read it, that was seen to take twice as
-// long.
-//
-// What is overwritten was read before the last meeting, since the memory of the
-// two pieces before this one is another.
+// What is overwritten was read before the last meeting, since the two pieces
+// before this one lie elsewhere.
 void StagedReduction::Stage(const Collective& call, int64_t piece) {
-  const int64_t bytes = world_size_ * Stride(call, piece);
-  const auto room = static_cast<int64_t>(member_.region().pieces(rank_).size());
   if (!touched_) {
     for (int peer = 0; peer < world_size_; ++peer) {
       TouchPages(member_.region().pieces(peer));
     }
     touched_ = true;
   }
-  if (next_place_ + bytes > room) next_place_ = 0;
-  places_[piece % 3] = next_place_;
-  next_place_ += bytes;
   for (int i = 0; i < world_size_; ++i) {
     if (i == rank_ && !all_reduce_all_) continue;
     const Segment part = PartOf(call, i, piece);
@@ -126,6 +117,7 @@ absl::Status StagedReduction::Run(const Collective& call, bool all_staged,
     }
   }
   CopyOut(call, pieces - 1);
+  staged_pieces_ += pieces;
   return absl::OkStatus();
 }
 

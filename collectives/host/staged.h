@@ -59,10 +59,7 @@ class StagedReduction {
   const bool all_reduce_all_;
   const int64_t part_bytes_;  // Of a segment, in one piece.
   bool touched_ = false;
-  // Where pieces are staged, by piece modulo 3, in every rank's memory alike;
-  // and the next.
-  int64_t places_[3] = {};
-  int64_t next_place_ = 0;
+  int64_t staged_pieces_ = 0;  // In the calls before this one.
 };
 
 }  // namespace lockstep
