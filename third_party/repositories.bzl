@@ -2,6 +2,7 @@
 
 load("//third_party:chart_js.bzl", "chart_js")
 load("//third_party:gloo.bzl", "gloo")
+load("//third_party:oneccl.bzl", "oneccl")
 load("//third_party:openmpi.bzl", "openmpi")
 load("//third_party:openssl.bzl", "openssl")
 load("//tools/cuda:configure.bzl", "cuda_configure")
@@ -35,6 +36,7 @@ def lockstep_repositories(root = "."):
         (chart_js, "chart_js"),
         (cuda_configure, "local_cuda"),
         (gloo, "gloo"),
+        (oneccl, "oneccl"),
         (openmpi, "openmpi"),
         (openssl, "openssl"),
     ]:

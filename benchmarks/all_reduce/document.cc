@@ -59,6 +59,8 @@ const char* PeerKey(const Team& peer) {
       return "mpi";
     case TeamKind::kGloo:
       return "gloo";
+    case TeamKind::kOneCcl:
+      return "oneccl";
     default:
       return peer.algorithm == Algorithm::kRing ? "nccl_ring" : "nccl";
   }
@@ -577,9 +579,9 @@ std::vector<report::Term> TermsOf(const AllReduceSettings& settings) {
                          "the p50 of NCCL's own call, as it chooses and with "
                          "NCCL_ALGO=Ring, over this one's: above 1 is faster "
                          "than the peer."}
-          : report::Term{"/mpi, /gloo",
-                         "the p50 of Open MPI, of Gloo, over this one's: above "
-                         "1 is faster than the peer."});
+          : report::Term{"/mpi, /gloo, /oneccl",
+                         "the p50 of Open MPI, of Gloo, of oneCCL, over this "
+                         "one's: above 1 is faster than the peer."});
   return terms;
 }
 

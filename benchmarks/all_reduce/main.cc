@@ -49,7 +49,8 @@ ABSL_FLAG(std::string, buffers, "ordinary,group",
           "allocates (Communicator::Allocate)");
 ABSL_FLAG(
     std::string, peers, "",
-    "mpi (Open MPI), gloo (over TCP); of nccl: nccl, its own calls as it "
+    "mpi (Open MPI), gloo (over TCP), oneccl (Intel's); of nccl: nccl, its own "
+    "calls as it "
     "chooses and with NCCL_ALGO=Ring; on the CPU a peer has the fastest of "
     "its algorithms at each size\n"
     "lists of these are measured next to one another; lists of "
@@ -97,8 +98,8 @@ Usage AllReduceUsage() {
       .introduction = R"(allreduce [FLAGS]
 
 Times an all-reduce, or other collectives, for a range of message sizes, checks
-every answer, and prints a table; with --peers also Open MPI's, Gloo's or NCCL's
-own, in turns with ours.
+every answer, and prints a table; with --peers also Open MPI's, Gloo's,
+oneCCL's or NCCL's own, in turns with ours.
 )",
       .sections = {{"what is measured",
                     "world_size backend collective algorithm buffers peers= "

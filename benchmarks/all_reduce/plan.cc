@@ -60,6 +60,12 @@ constexpr std::pair<const char*, Operation> kCollectives[] = {
     {"broadcast", Operation::kBroadcast},
     {"all_to_all", Operation::kAllToAll}};
 
+constexpr std::pair<const char*, TeamKind> kPeers[] = {
+    {"gloo", TeamKind::kGloo},
+    {"mpi", TeamKind::kOpenMpi},
+    {"nccl", TeamKind::kPlainNccl},
+    {"oneccl", TeamKind::kOneCcl}};
+
 bool RunsOnCommunicator(TeamKind kind) {
   return !IsPeer(kind) && kind != TeamKind::kUpdate;
 }
@@ -67,15 +73,15 @@ bool RunsOnCommunicator(TeamKind kind) {
 }  // namespace
 
 const char* Name(TeamKind kind) {
-  constexpr const char* kNames[] = {"threads", "processes", "tcp",
-                                    "mpi",     "nccl",      "Open MPI",
-                                    "Gloo",    "NCCL",      "update"};
+  constexpr const char* kNames[] = {"threads", "processes", "tcp",  "mpi",
+                                    "nccl",    "Open MPI",  "Gloo", "oneCCL",
+                                    "NCCL",    "update"};
   return kNames[static_cast<size_t>(kind)];
 }
 
 bool IsPeer(TeamKind kind) {
   return kind == TeamKind::kOpenMpi || kind == TeamKind::kGloo ||
-         kind == TeamKind::kPlainNccl;
+         kind == TeamKind::kOneCcl || kind == TeamKind::kPlainNccl;
 }
 
 bool OnGpu(TeamKind kind) {
@@ -114,11 +120,18 @@ std::span<const char* const> PeerAlgorithms(TeamKind kind) {
       "",     "linear",         "nonoverlapping", "recursive doubling",
       "ring", "segmented ring", "Rabenseifner"};
   static constexpr const char* kGloo[] = {"", "bcube", "halving-doubling"};
+  // As CCL_ALLREDUCE has them. The others that ranks without a GPU have
+  // (direct, rabenseifner, double_tree, 2d) were the fastest at no size.
+  static constexpr const char* kOneCcl[] = {"", "nreduce", "recursive_doubling",
+                                            "ring"};
   static constexpr const char* kNone[] = {""};
   if (kind == TeamKind::kOpenMpi) return kOpenMpi;
   if (kind == TeamKind::kGloo) return kGloo;
+  if (kind == TeamKind::kOneCcl) return kOneCcl;
   return kNone;
 }
+
+bool StartsPerAlgorithm(TeamKind kind) { return kind == TeamKind::kOneCcl; }
 
 const char* CollectiveName(Operation operation) {
   for (const auto& [name, each] : kCollectives) {
@@ -139,9 +152,7 @@ absl::StatusOr<std::vector<TeamKind>> ParseBackends(absl::string_view text) {
 absl::StatusOr<std::vector<TeamKind>> ParsePeers(absl::string_view text) {
   if (text.empty()) return std::vector<TeamKind>();
   return ParseNames<TeamKind>("--peers", text,
-                              {{"gloo", TeamKind::kGloo},
-                               {"mpi", TeamKind::kOpenMpi},
-                               {"nccl", TeamKind::kPlainNccl}});
+                              {std::begin(kPeers), std::end(kPeers)});
 }
 
 absl::StatusOr<std::vector<Operation>> ParseCollectives(
@@ -245,10 +256,11 @@ absl::Status CheckMemoryKinds(const AllReduceSettings& settings) {
                        ": its buffers are in GPU memory"));
     }
   }
-  for (const TeamKind peer : settings.peers) {
+  for (const auto& [name, peer] : kPeers) {
+    if (std::ranges::count(settings.peers, peer) == 0) continue;
     if (OnGpu(peer) == gpu) continue;
     return absl::InvalidArgumentError(
-        gpu ? absl::StrCat("--peers=", peer == TeamKind::kGloo ? "gloo" : "mpi",
+        gpu ? absl::StrCat("--peers=", name,
                            " needs ranks on the CPU, not --backend=nccl")
             : "--peers=nccl needs --backend=nccl");
   }
@@ -370,7 +382,8 @@ int64_t MemoryNeeded(const AllReduceSettings& settings, int64_t bytes) {
   int64_t needed = 0;
   for (const Subject& subject : SubjectsOf(settings)) {
     const TeamKind kind = subject.team.kind;
-    if (subject.peer_algorithm > 0) continue;  // In the same memory.
+    // In the same memory.
+    if (subject.peer_algorithm > 0 && !StartsPerAlgorithm(kind)) continue;
     const bool apart =
         std::ranges::any_of(settings.collectives, [&](Operation operation) {
           return !InPlace(settings, operation, kind);

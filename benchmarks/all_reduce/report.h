@@ -36,7 +36,8 @@ absl::Status RunAllReduceRank(const std::string& listener, const Team& team,
 // Where and how teams are started.
 struct TeamSetting {
   std::string folder;  // Of this program, and of those beside it.
-  std::string store;   // An empty folder, where Gloo's ranks meet.
+  std::string store;   // An empty folder, where Gloo's or oneCCL's ranks
+                       // meet.
   // Where Open MPI keeps all its files, the memory that its ranks share among
   // them; empty: where it does by default. AllReduceTeams::Start sets it.
   std::string mpi_folder = {};
@@ -46,9 +47,11 @@ struct TeamSetting {
 
 // The command that starts a team of `world_size` ranks, which connect to
 // `listener`. allreduce itself is the rank of processes, threads and copies;
-// ranks that need a library are programs of their own.
+// ranks that need a library are programs of their own. peer_algorithm: of ranks
+// that read their algorithm when they start.
 TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
-                      int world_size, const std::string& listener);
+                      int world_size, const std::string& listener,
+                      int32_t peer_algorithm = 0);
 
 // One call for that subject.
 TurnRequest RequestOf(const AllReduceSettings& settings, Operation operation,
@@ -109,12 +112,23 @@ class AllReduceTeams {
   absl::Status Stop();
 
  private:
+  struct RunningTeam {
+    bool Runs(const TurnRequest& request) const {
+      return !StartsPerAlgorithm(team.kind) ||
+             peer_algorithm == request.peer_algorithm;
+    }
+
+    Team team;
+    int32_t peer_algorithm = 0;  // As of CommandOf.
+    std::unique_ptr<RankTeam> ranks;
+  };
+
   explicit AllReduceTeams(absl::Duration timeout) : timeout_(timeout) {}
 
   const absl::Duration timeout_;
   // Of a run with MPI; goes after the teams.
   absl::StatusOr<TemporaryFolder> mpi_folder_ = absl::UnknownError("");
-  std::vector<std::pair<Team, std::unique_ptr<RankTeam>>> teams_;
+  std::vector<RunningTeam> teams_;
   std::vector<NcclProbe> probes_;
 };
 

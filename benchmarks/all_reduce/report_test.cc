@@ -238,8 +238,8 @@ Something to know.
 p50, p95, p99: of a call, as long as on its slowest rank; microseconds. algbw: size / p50. busbw:
 algbw x 2(P-1)/P; GB/s. wrong: elements of all timed calls, on all ranks, that are not the exact
 result. bound: what reading and writing every message once takes at the bandwidth of an update in
-place of what was just written; its share of p50. /mpi, /gloo: the p50 of Open MPI, of Gloo, over
-this one's: above 1 is faster than the peer.
+place of what was just written; its share of p50. /mpi, /gloo, /oneccl: the p50 of Open MPI, of
+Gloo, of oneCCL, over this one's: above 1 is faster than the peer.
 Gloo: not available: it was not built
 
 bar                                     goal                                        measured
@@ -471,6 +471,22 @@ TEST(AllReduceDocumentTest, ShowsThePeersFastestAlgorithm) {
   EXPECT_EQ(results[2]["subject"], "Open MPI ring");
 }
 
+// A peer that some sizes lack has no ratio there.
+TEST(AllReduceDocumentTest, HasARatioForEveryPeer) {
+  AllReduceReport report = ExampleReport();
+  report.settings.peers.push_back(TeamKind::kOneCcl);
+  report.missing.push_back({{TeamKind::kOneCcl}, "it was not built"});
+  report.sizes[0].rows[0].ratios.push_back({{TeamKind::kOneCcl}, 1.5});
+  const report::Document document = DocumentOf(report);
+  EXPECT_EQ(document.data["results"][0]["ratios"]["oneccl"], 1.5);
+  EXPECT_EQ(document.data["not_available"]["oneccl"], "it was not built");
+  EXPECT_THAT(
+      report::TerminalText(document),
+      AllOf(HasSubstr(" /mpi /gloo /oneccl\n"), HasSubstr("     -    1.50\n"),
+            HasSubstr("\noneCCL: not available: it was not built\n")));
+  EXPECT_EQ(document.bars[0].value, 1.5);
+}
+
 // Of two peers the better one counts, and of all sizes the worst, up to 256
 // MiB; ordinary memory need not be at the bound.
 TEST(AllReduceDocumentTest, HasBarsForTheWorstSizeNextToTheBestPeer) {
@@ -654,7 +670,8 @@ TEST(AllReduceCommandTest, MeasuresEveryCollectiveOfEveryBackendAndPeer) {
   const std::string path = TestPath(".json");
   const CommandOutcome outcome = RunAllReduce(absl::StrCat(
       "--collective=reduce_scatter,all_gather,broadcast,all_to_all "
-      "--backend=threads,processes,mpi --buffers=group --peers=mpi,gloo "
+      "--backend=threads,processes,mpi --buffers=group "
+      "--peers=mpi,oneccl,gloo "
       "--world_size=3 -n 3 -w 1 --json=",
       path, kSmall));
   ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
@@ -684,15 +701,16 @@ TEST(AllReduceCommandTest, NeedsAGpuForNccl) {
 // A peer whose library is missing is named; the others are measured.
 TEST(AllReduceCommandTest, ComparesWithThePeersThatThereAre) {
   const std::string path = TestPath(".json");
-  const CommandOutcome outcome = RunAllReduce(
-      absl::StrCat("--peers=mpi,gloo --timeout=60 --json=", path, kSmall));
+  const CommandOutcome outcome = RunAllReduce(absl::StrCat(
+      "--peers=mpi,gloo,oneccl --timeout=60 --json=", path, kSmall));
   ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
   const nlohmann::json json = ReadJson(path);
   for (const auto& [key, program, name] :
        {std::tuple("mpi", "benchmarks/all_reduce/allreduce_peer_mpi",
                    "Open MPI"),
-        std::tuple("gloo", "benchmarks/all_reduce/allreduce_peer_gloo",
-                   "Gloo")}) {
+        std::tuple("gloo", "benchmarks/all_reduce/allreduce_peer_gloo", "Gloo"),
+        std::tuple("oneccl", "benchmarks/all_reduce/allreduce_peer_oneccl",
+                   "oneCCL")}) {
     if (access(program, X_OK) != 0) {
       EXPECT_THAT(outcome.output,
                   HasSubstr(absl::StrCat(name, ": not available: ")));

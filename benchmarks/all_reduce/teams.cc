@@ -60,6 +60,8 @@ std::string ProgramOf(const TeamSetting& setting, TeamKind kind) {
       return setting.folder + "/allreduce_peer_mpi";
     case TeamKind::kGloo:
       return setting.folder + "/allreduce_peer_gloo";
+    case TeamKind::kOneCcl:
+      return setting.folder + "/allreduce_peer_oneccl";
     case TeamKind::kNccl:
     case TeamKind::kPlainNccl:
       return setting.folder + "/allreduce_rank_nccl";
@@ -68,14 +70,51 @@ std::string ProgramOf(const TeamSetting& setting, TeamKind kind) {
   }
 }
 
+const char* HowToGet(TeamKind kind) {
+  if (OnGpu(kind)) return "there is no CUDA with NCCL (tools/cuda/README.md)";
+  if (kind == TeamKind::kOneCcl) {
+    return "install the Python packages oneccl and oneccl-devel, set CCL_ROOT "
+           "to their environment, and build again";
+  }
+  return "its library is not installed (tools/setup.sh)";
+}
+
 // Why a team cannot be started, if that can be seen beforehand.
 absl::Status CheckProgram(const TeamSetting& setting, TeamKind kind) {
   const std::string program = ProgramOf(setting, kind);
   if (access(program.c_str(), X_OK) == 0) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat(
-      program.substr(setting.folder.size() + 1), " was not built: ",
-      OnGpu(kind) ? "there is no CUDA with NCCL (tools/cuda/README.md)"
-                  : "its library is not installed (tools/setup.sh)"));
+  return absl::NotFoundError(
+      absl::StrCat(program.substr(setting.folder.size() + 1),
+                   " was not built: ", HowToGet(kind)));
+}
+
+// How ranks of oneCCL on one host find each other without its launcher, and
+// what was fastest. With as many cores as ranks, the caller's thread does the
+// work. Where ranks share cores, that thread would spin in the way of the
+// others, so a thread of oneCCL's does the work, and yields.
+std::vector<std::pair<std::string, std::string>> OneCclEnvironment(
+    bool share_cores, int32_t peer_algorithm) {
+  std::vector<std::pair<std::string, std::string>> environment = {
+      {"CCL_PROCESS_LAUNCHER", "none"},
+      {"CCL_LOG_LEVEL", "error"},
+      {"CCL_KVS_IFACE", "lo"},
+      {"CCL_ATL_TRANSPORT", "ofi"},
+      {"CCL_ATL_SHM", "1"},
+      {"FI_PROVIDER", "tcp"},
+      {"FI_TCP_IFACE", "lo"}};
+  if (share_cores) {
+    environment.insert(environment.end(), {{"CCL_WORKER_OFFLOAD", "1"},
+                                           {"CCL_YIELD", "sched_yield"},
+                                           {"CCL_SPIN_COUNT", "1"}});
+  } else {
+    environment.emplace_back("CCL_WORKER_OFFLOAD", "0");
+  }
+  if (peer_algorithm > 0) {
+    const Subject subject = {.team = {TeamKind::kOneCcl},
+                             .peer_algorithm = peer_algorithm};
+    environment.emplace_back("CCL_ALLREDUCE", PeerAlgorithm(subject));
+  }
+  return environment;
 }
 
 }  // namespace
@@ -96,7 +135,8 @@ absl::Status RunAllReduceRank(const std::string& listener, const Team& team,
 }
 
 TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
-                      int world_size, const std::string& listener) {
+                      int world_size, const std::string& listener,
+                      int32_t peer_algorithm) {
   TeamCommand command;
   if (IsMpi(team.kind)) {
     command = MpirunCommand(world_size, setting.cores, setting.mpi_folder);
@@ -109,8 +149,14 @@ TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
   const bool own_ranks = IsMpi(team.kind) || team.kind == TeamKind::kThreads ||
                          team.kind == TeamKind::kUpdate;
   command.nproc = own_ranks ? 1 : world_size;
-  // As mpirun does. Not Gloo's, which would share the core with its own thread.
-  command.bind_cores = team.kind == TeamKind::kProcesses;
+  const bool share_cores = world_size > setting.cores;
+  if (team.kind == TeamKind::kOneCcl) {
+    command.environment = OneCclEnvironment(share_cores, peer_algorithm);
+  }
+  // As mpirun does. Not ranks with a thread of the library's own, as Gloo's,
+  // which would share the core with that thread.
+  command.bind_cores = team.kind == TeamKind::kProcesses ||
+                       (team.kind == TeamKind::kOneCcl && !share_cores);
   command.world_size = team.kind == TeamKind::kUpdate ? 1 : world_size;
   command.argv.push_back(ProgramOf(setting, team.kind));
   // A log that the user asked for would be written in timed calls.
@@ -127,6 +173,11 @@ TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
       break;
     case TeamKind::kGloo:
       command.argv.insert(command.argv.end(), {listener, setting.store});
+      break;
+    case TeamKind::kOneCcl:
+      command.argv.insert(
+          command.argv.end(),
+          {listener, absl::StrCat(setting.store, "/oneccl_", peer_algorithm)});
       break;
     case TeamKind::kNccl:
     case TeamKind::kPlainNccl:
@@ -261,6 +312,18 @@ absl::StatusOr<std::unique_ptr<AllReduceTeams>> AllReduceTeams::Start(
     all->mpi_folder_ = CreateMpiFolder(settings.world_size);
     if (all->mpi_folder_.ok()) setting.mpi_folder = all->mpi_folder_->path();
   }
+  const auto start_ranks = [&](const Team& team,
+                               int32_t algorithm) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<RankTeam> ranks,
+                              RankTeam::Start([&](const std::string& listener) {
+                                return CommandOf(setting, team,
+                                                 settings.world_size, listener,
+                                                 algorithm);
+                              }));
+    LOCKSTEP_RETURN_IF_ERROR(ranks->AwaitRanks(setting.timeout));
+    all->teams_.emplace_back(team, algorithm, std::move(ranks));
+    return absl::OkStatus();
+  };
   const auto start = [&](const Team& team) -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckProgram(setting, team.kind));
     if (IsMpi(team.kind)) {
@@ -271,13 +334,11 @@ absl::StatusOr<std::unique_ptr<AllReduceTeams>> AllReduceTeams::Start(
                                 Probe(settings, setting, team));
       all->probes_.push_back(std::move(probe));
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<RankTeam> ranks,
-                              RankTeam::Start([&](const std::string& listener) {
-                                return CommandOf(setting, team,
-                                                 settings.world_size, listener);
-                              }));
-    LOCKSTEP_RETURN_IF_ERROR(ranks->AwaitRanks(setting.timeout));
-    all->teams_.emplace_back(team, std::move(ranks));
+    const size_t groups =
+        StartsPerAlgorithm(team.kind) ? PeerAlgorithms(team.kind).size() : 1;
+    for (size_t i = 0; i < groups; ++i) {
+      LOCKSTEP_RETURN_IF_ERROR(start_ranks(team, static_cast<int32_t>(i)));
+    }
     return absl::OkStatus();
   };
   for (const Team& team : teams) {
@@ -288,34 +349,36 @@ absl::StatusOr<std::unique_ptr<AllReduceTeams>> AllReduceTeams::Start(
     if (!IsPeer(team.kind) || absl::IsFailedPrecondition(status)) {
       return Named(Name(team), status);
     }
+    // Some of its algorithms may have started.
+    std::erase_if(all->teams_,
+                  [&](const RunningTeam& each) { return each.team == team; });
     missing.push_back({team, std::string(status.message())});
   }
   return all;
 }
 
 bool AllReduceTeams::Has(const Team& team) const {
-  return std::ranges::any_of(
-      teams_, [&](const auto& each) { return each.first == team; });
+  return std::ranges::count(teams_, team, &RunningTeam::team) > 0;
 }
 
 absl::StatusOr<AllReduceTurn> AllReduceTeams::TakeTurn(
     const Team& team, const TurnRequest& request) {
-  const auto found =
-      std::find_if(teams_.begin(), teams_.end(),
-                   [&](const auto& each) { return each.first == team; });
+  const auto found = std::ranges::find_if(teams_, [&](const RunningTeam& each) {
+    return each.team == team && each.Runs(request);
+  });
   if (found == teams_.end()) return absl::NotFoundError("no such team");
   const absl::StatusOr<std::vector<AllReduceTurn>> ranks =
-      found->second->Ask<AllReduceTurn>(request, timeout_);
+      found->ranks->Ask<AllReduceTurn>(request, timeout_);
   if (ranks.ok()) return CombineTurns(*ranks);
   // It may still be busy, and would take time from whom is measured next.
-  found->second->Stop(absl::ZeroDuration()).IgnoreError();
+  found->ranks->Stop(absl::ZeroDuration()).IgnoreError();
   teams_.erase(found);
   return ranks.status();
 }
 
 absl::Status AllReduceTeams::Stop() {
   absl::Status first;
-  for (const auto& [team, ranks] : teams_) {
+  for (const auto& [team, algorithm, ranks] : teams_) {
     const absl::Status status = ranks->Stop(timeout_);
     if (!IsPeer(team.kind) && !status.ok())
       first.Update(Named(Name(team), status));

@@ -34,6 +34,7 @@ enum class TeamKind : int32_t {
   kNccl,       // In GPU memory.
   kOpenMpi,    // Peers: MPI_Allreduce and its siblings,
   kGloo,       // gloo::allreduce over TCP,
+  kOneCcl,     // ccl::allreduce over shared memory,
   kPlainNccl,  // ncclAllReduce, called directly.
   kUpdate,     // No collective: updates in place, for the memory's bandwidth.
 };
@@ -78,6 +79,9 @@ std::string Name(const Subject& subject);
 // The all-reduces that a peer can be asked for, by name; the first is empty:
 // what it chooses itself.
 std::span<const char* const> PeerAlgorithms(TeamKind kind);
+// Whether the ranks read the algorithm when they start, so that each algorithm
+// has ranks of its own.
+bool StartsPerAlgorithm(TeamKind kind);
 absl::string_view PeerAlgorithm(const Subject& subject);
 
 struct MissingPeer {
@@ -108,8 +112,9 @@ struct AllReduceSettings {
 const char* CollectiveName(Operation operation);
 
 // Reads a comma-separated list of backends (threads, processes, tcp, mpi,
-// nccl), peers (mpi, gloo, nccl; may be empty), collectives, algorithms, or
-// kinds of buffers. Errors: kInvalidArgument, beginning with the flag.
+// nccl), peers (mpi, gloo, oneccl, nccl; may be empty), collectives,
+// algorithms, or kinds of buffers. Errors: kInvalidArgument, beginning with the
+// flag.
 absl::StatusOr<std::vector<TeamKind>> ParseBackends(absl::string_view text);
 absl::StatusOr<std::vector<TeamKind>> ParsePeers(absl::string_view text);
 absl::StatusOr<std::vector<Operation>> ParseCollectives(absl::string_view text);

@@ -98,11 +98,12 @@ TEST(SubjectsTest, AreEveryBackendWithEveryAlgorithmAndMemoryThenThePeers) {
   const std::pair<AllReduceSettings, std::vector<std::string>> cases[] = {
       {{.backends = {TeamKind::kThreads, TeamKind::kProcesses},
         .algorithms = {Algorithm::kAuto, Algorithm::kRing},
-        .peers = {TeamKind::kGloo}},
+        .peers = {TeamKind::kGloo, TeamKind::kOneCcl}},
        {"threads auto ordinary", "threads auto group", "threads ring ordinary",
         "threads ring group", "processes auto ordinary", "processes auto group",
         "processes ring ordinary", "processes ring group", "Gloo", "Gloo bcube",
-        "Gloo halving-doubling", "update"}},
+        "Gloo halving-doubling", "oneCCL", "oneCCL nreduce",
+        "oneCCL recursive_doubling", "oneCCL ring", "update"}},
       {{.backends = {TeamKind::kNccl},
         .algorithms = {Algorithm::kAuto, Algorithm::kDirect},
         .peers = {TeamKind::kPlainNccl}},
@@ -117,7 +118,7 @@ TEST(SubjectsTest, AreEveryBackendWithEveryAlgorithmAndMemoryThenThePeers) {
     }
     EXPECT_EQ(names, want);
   }
-  EXPECT_THAT(TeamsOf(cases[0].first), SizeIs(6));
+  EXPECT_THAT(TeamsOf(cases[0].first), SizeIs(7));
   EXPECT_TRUE(OnGpu(cases[1].first));
 }
 
@@ -140,6 +141,7 @@ TEST(InPlaceTest, IsWhatTheCollectiveAllows) {
          {std::tuple(Operation::kAllReduce, TeamKind::kOpenMpi, asked),
           {Operation::kAllGather, TeamKind::kNccl, asked},
           {Operation::kReduceScatter, TeamKind::kGloo, asked},
+          {Operation::kReduceScatter, TeamKind::kOneCcl, asked},
           {Operation::kReduceScatter, TeamKind::kOpenMpi, false},
           {Operation::kBroadcast, TeamKind::kThreads, true},
           {Operation::kAllToAll, TeamKind::kThreads, false}}) {
@@ -180,6 +182,9 @@ TEST(MemoryNeededTest, CountsEveryTeamsBuffers) {
   EXPECT_EQ(MemoryNeeded(settings, kMessage), 5 * 2 * kMessage);
   settings.in_place = false;
   EXPECT_EQ(MemoryNeeded(settings, kMessage), 9 * 2 * kMessage);
+  // Ranks of its own for each of four algorithms.
+  settings.peers = {TeamKind::kOneCcl};
+  EXPECT_EQ(MemoryNeeded(settings, kMessage), (6 + 4 * 3) * 2 * kMessage);
   // Twenty calls and one more.
   AllReduceSettings gpu = {.backends = {TeamKind::kNccl}};
   EXPECT_EQ(MemoryNeeded(gpu, kMessage), 21 * 2 * kMessage);
@@ -192,13 +197,14 @@ TEST(MemoryNeededTest, CountsEveryTeamsBuffers) {
 // The command, the processes that are launched, the ranks that connect, and
 // what is set for them, but for MPI's TMPDIR where it is this test's.
 std::string CommandText(const Team& team, int ranks,
-                        const std::string& mpi_folder = "") {
+                        const std::string& mpi_folder = "",
+                        int32_t peer_algorithm = 0) {
   const TeamSetting setting = {.folder = "/bin",
                                .store = "/store",
                                .mpi_folder = mpi_folder,
                                .cores = 2,
                                .timeout = {}};
-  TeamCommand command = CommandOf(setting, team, ranks, "name");
+  TeamCommand command = CommandOf(setting, team, ranks, "name", peer_algorithm);
   std::erase(command.argv, "--allow-run-as-root");  // If we are root.
   std::string text = absl::StrCat(absl::StrJoin(command.argv, " "), "; ",
                                   command.nproc, " ", command.world_size);
@@ -218,6 +224,10 @@ TEST(CommandOfTest, StartsTheRanksOfEveryKind) {
   // Where ranks share cores.
   const std::string yields = " OMPI_MCA_mpi_yield_when_idle=1";
   const std::string dynamic = " OMPI_MCA_coll_tuned_use_dynamic_rules=1";
+  const std::string one_ccl = "/bin/allreduce_peer_oneccl name /store/oneccl_";
+  const std::string one_ccl_environment =
+      " CCL_PROCESS_LAUNCHER=none CCL_LOG_LEVEL=error CCL_KVS_IFACE=lo "
+      "CCL_ATL_TRANSPORT=ofi CCL_ATL_SHM=1 FI_PROVIDER=tcp FI_TCP_IFACE=lo";
   const std::pair<Team, std::string> cases[] = {
       {{TeamKind::kProcesses, Algorithm::kRing},
        "/bin/allreduce --worker=name --worker_kind=processes --algorithm=ring "
@@ -231,6 +241,9 @@ TEST(CommandOfTest, StartsTheRanksOfEveryKind) {
       {{TeamKind::kOpenMpi}, mpi + "peer_mpi name; 1 3" + yields + dynamic},
       {{TeamKind::kMpi}, mpi + "rank_mpi name auto; 1 3" + yields},
       {{TeamKind::kGloo}, "/bin/allreduce_peer_gloo name /store; 3 3"},
+      {{TeamKind::kOneCcl},
+       one_ccl + "0; 3 3" + one_ccl_environment +
+           " CCL_WORKER_OFFLOAD=1 CCL_YIELD=sched_yield CCL_SPIN_COUNT=1"},
       {{TeamKind::kNccl, Algorithm::kRing},
        nccl + "nccl ring; 3 3 NCCL_DEBUG=WARN"},
       {{TeamKind::kPlainNccl, Algorithm::kRing},
@@ -238,6 +251,13 @@ TEST(CommandOfTest, StartsTheRanksOfEveryKind) {
       {{TeamKind::kPlainNccl}, nccl + "NCCL auto; 3 3 NCCL_DEBUG=WARN"}};
   for (const auto& [team, text] : cases) {
     EXPECT_EQ(CommandText(team, 3), text);
+  }
+  // With a core for each rank.
+  for (const auto& [algorithm, setting] :
+       {std::pair(0, ""), {1, " CCL_ALLREDUCE=nreduce"}}) {
+    EXPECT_EQ(CommandText({TeamKind::kOneCcl}, 2, "", algorithm),
+              absl::StrCat(one_ccl, algorithm, "; 2 2", one_ccl_environment,
+                           " CCL_WORKER_OFFLOAD=0", setting));
   }
   const std::string long_name = "/memory/" + std::string(100, 'x');
   for (const auto& [folder, temporary] :
