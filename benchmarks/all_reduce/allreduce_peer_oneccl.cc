@@ -3,7 +3,6 @@
 // number of ranks in the environment, and oneCCL's settings (teams.cc). In the
 // file rank 0 leaves the address at which the ranks meet.
 #include <cstddef>
-#include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <oneapi/ccl.hpp>

@@ -50,9 +50,8 @@ ABSL_FLAG(std::string, buffers, "ordinary,group",
 ABSL_FLAG(
     std::string, peers, "",
     "mpi (Open MPI), gloo (over TCP), oneccl (Intel's); of nccl: nccl, its own "
-    "calls as it "
-    "chooses and with NCCL_ALGO=Ring; on the CPU a peer has the fastest of "
-    "its algorithms at each size\n"
+    "calls as it chooses and with NCCL_ALGO=Ring; on the CPU a peer has the "
+    "fastest of its algorithms at each size\n"
     "lists of these are measured next to one another; lists of "
     "--world_size, --dtype and --in_place one after the other");
 ABSL_FLAG(std::string, dtype, "float32",

@@ -120,7 +120,7 @@ std::span<const char* const> PeerAlgorithms(TeamKind kind) {
       "",     "linear",         "nonoverlapping", "recursive doubling",
       "ring", "segmented ring", "Rabenseifner"};
   static constexpr const char* kGloo[] = {"", "bcube", "halving-doubling"};
-  // As CCL_ALLREDUCE has them. The others that ranks without a GPU have
+  // CCL_ALLREDUCE takes these names. Its others for ranks without a GPU
   // (direct, rabenseifner, double_tree, 2d) were the fastest at no size.
   static constexpr const char* kOneCcl[] = {"", "nreduce", "recursive_doubling",
                                             "ring"};

@@ -88,10 +88,10 @@ absl::Status CheckProgram(const TeamSetting& setting, TeamKind kind) {
                    " was not built: ", HowToGet(kind)));
 }
 
-// How ranks of oneCCL on one host find each other without its launcher, and
-// what was fastest. With as many cores as ranks, the caller's thread does the
-// work. Where ranks share cores, that thread would spin in the way of the
-// others, so a thread of oneCCL's does the work, and yields.
+// Returns the variables with which oneCCL's ranks on one host find each other
+// without a launcher, and those that were fastest. With a core for each rank,
+// the caller's thread does the work. Where ranks share cores, that thread would
+// keep others from running, so a worker thread does the work, and yields.
 std::vector<std::pair<std::string, std::string>> OneCclEnvironment(
     bool share_cores, int32_t peer_algorithm) {
   std::vector<std::pair<std::string, std::string>> environment = {
@@ -153,8 +153,8 @@ TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
   if (team.kind == TeamKind::kOneCcl) {
     command.environment = OneCclEnvironment(share_cores, peer_algorithm);
   }
-  // As mpirun does. Not ranks with a thread of the library's own, as Gloo's,
-  // which would share the core with that thread.
+  // mpirun binds its ranks too. Ranks whose library has a thread of its own, as
+  // Gloo has, are not bound: they would share the core with that thread.
   command.bind_cores = team.kind == TeamKind::kProcesses ||
                        (team.kind == TeamKind::kOneCcl && !share_cores);
   command.world_size = team.kind == TeamKind::kUpdate ? 1 : world_size;
