@@ -1,5 +1,6 @@
 #include "collectives/host/direct.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -10,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/data_types.h"
@@ -275,31 +277,49 @@ absl::Status SharedTransport::Wait(int send_peer, int receive_peer) {
 }
 
 int64_t GroupMemory::Stride(int64_t bytes) {
-  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const int64_t page = bytes < kHugePageBytes ? kPageBytes : kHugePageBytes;
+  return (bytes + page - 1) / page * page;
 }
 
 GroupBuffer GroupMemory::Add(std::shared_ptr<SharedMemory> memory,
                              int64_t bytes) {
   const int64_t stride = Stride(bytes);
   const int64_t begin = rank_ * stride;
-  allocations_.push_back({memory, stride});
+  allocations_.push_back(
+      {memory, stride, std::vector<bool>(stride / kHugePageBytes)});
   std::byte* part = memory->data() + begin;
   std::shared_ptr<void> owner(
       part, [memory, begin, stride](void*) { memory->Discard(begin, stride); });
   return GroupBuffer(std::move(owner), {part, static_cast<size_t>(bytes)});
 }
 
-Place GroupMemory::PlaceOf(const void* data, int64_t size) const {
+void GroupMemory::UseHugePagesOf(Allocation& allocation, int64_t offset,
+                                 int64_t size) {
+  std::vector<bool>& done = allocation.huge_pages;
+  const auto pages = static_cast<int64_t>(done.size());
+  int64_t begin = offset / kHugePageBytes;
+  int64_t end =
+      std::min((offset + size + kHugePageBytes - 1) / kHugePageBytes, pages);
+  while (begin < end && done[begin]) ++begin;
+  if (begin >= end) return;
+  std::fill(done.begin() + begin, done.begin() + end, true);
+  std::byte* const part = allocation.memory->data() + rank_ * allocation.stride;
+  UseHugePages({part + begin * kHugePageBytes,
+                static_cast<size_t>((end - begin) * kHugePageBytes)});
+}
+
+Place GroupMemory::PlaceOf(const void* data, int64_t size) {
   if (size == 0) return {Place::kNothing, 0, 0};
   if (address_space_) {
     return {Place::kAddressSpace, 0, reinterpret_cast<uintptr_t>(data)};
   }
   const std::byte* bytes = static_cast<const std::byte*>(data);
   for (size_t i = 0; i < allocations_.size(); ++i) {
-    const Allocation& allocation = allocations_[i];
+    Allocation& allocation = allocations_[i];
     const std::byte* part =
         allocation.memory->data() + rank_ * allocation.stride;
     if (Within(bytes, size, part, allocation.stride)) {
+      UseHugePagesOf(allocation, bytes - part, size);
       return {Place::kAllocation, static_cast<int32_t>(i),
               static_cast<uint64_t>(bytes - part)};
     }
@@ -316,7 +336,7 @@ std::byte* GroupMemory::Resolve(int peer, const Place& place) const {
 }
 
 Places PlacesOf(const Collective& call, GroupMember& member,
-                const GroupMemory& memory) {
+                GroupMemory& memory) {
   const Place nothing = {Place::kNothing, 0, 0};
   const ConstBuffer& input = call.input;
   const bool gives = GivesInput(call, member.rank()) && input.count > 0;

@@ -57,7 +57,8 @@ class GroupMemory {
   GroupMemory(int rank, bool address_space)
       : rank_(rank), address_space_(address_space) {}
 
-  // The bytes that an allocation of `bytes` for each rank takes: whole pages.
+  // The bytes that an allocation of `bytes` for each rank takes: whole pages,
+  // huge ones from one on.
   static int64_t Stride(int64_t bytes);
 
   // Takes the next allocation: parts of Stride(bytes) bytes, in rank order.
@@ -66,8 +67,9 @@ class GroupMemory {
   // there.
   GroupBuffer Add(std::shared_ptr<SharedMemory> memory, int64_t bytes);
 
-  // Where this rank has the memory; kUnreachable if it is none of these.
-  Place PlaceOf(const void* data, int64_t size) const;
+  // Where this rank has the memory; kUnreachable if it is none of these. What
+  // is asked for the first time is put into huge pages.
+  Place PlaceOf(const void* data, int64_t size);
 
   // A place of `peer`, kAddressSpace or kAllocation, in this rank's addresses.
   std::byte* Resolve(int peer, const Place& place) const;
@@ -76,7 +78,11 @@ class GroupMemory {
   struct Allocation {
     std::shared_ptr<SharedMemory> memory;
     int64_t stride;
+    // Which of this rank's part were put into huge pages, or tried.
+    std::vector<bool> huge_pages;
   };
+
+  void UseHugePagesOf(Allocation& allocation, int64_t offset, int64_t size);
 
   int rank_;
   bool address_space_;
@@ -97,7 +103,7 @@ struct Places {
   }
 };
 Places PlacesOf(const Collective& call, GroupMember& member,
-                const GroupMemory& memory);
+                GroupMemory& memory);
 
 // How many ranks' places the others can reach in the running call, which can
 // run directly if all can be. The same on every rank.

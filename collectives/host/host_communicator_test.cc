@@ -10,7 +10,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <new>
@@ -231,7 +233,7 @@ bool IsZero(std::span<const std::byte> bytes) {
 
 TEST_P(HostCommunicatorTest, AllocatesZeroedMemoryOfAnySize) {
   const auto statuses = Run([](Communicator& communicator) {
-    for (const int64_t size : {0, 1, 63, 4096, 4097, 1000000}) {
+    for (const int64_t size : {0, 1, 63, 4096, 4097, 1000000, 5 << 20}) {
       // Twice, so that the second could be what the first left.
       for (int round = 0; round < 2; ++round) {
         LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer buffer,
@@ -250,6 +252,68 @@ TEST_P(HostCommunicatorTest, AllocatesZeroedMemoryOfAnySize) {
     }
     return absl::OkStatus();
   });
+  EXPECT_THAT(statuses, Each(IsOk()));
+}
+
+// The bytes of shared huge pages in the mapping that holds `address`.
+int64_t SharedHugeBytes(const void* address) {
+  const auto place = reinterpret_cast<uintptr_t>(address);
+  std::ifstream maps("/proc/self/smaps");
+  bool inside = false;
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t begin = 0, end = 0;
+    int64_t kib = 0;
+    if (std::sscanf(line.c_str(), "%zx-%zx ", &begin, &end) == 2) {
+      inside = begin <= place && place < end;
+    } else if (inside &&
+               std::sscanf(line.c_str(), "ShmemPmdMapped: %zd", &kib) == 1) {
+      return kib << 10;
+    }
+  }
+  return -1;
+}
+
+constexpr int64_t kHugePage = 2 << 20;
+
+// Whether the kernel makes huge pages of shared memory when it is asked.
+bool MakesSharedHugePages() {
+  void* const range = mmap(nullptr, 2 * kHugePage, PROT_READ | PROT_WRITE,
+                           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (range == MAP_FAILED) return false;
+  auto* const begin = static_cast<std::byte*>(range);
+  std::byte* const page =
+      begin + (-reinterpret_cast<uintptr_t>(range) & (kHugePage - 1));
+  *page = std::byte{1};
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE, of Linux 6.1.
+  const bool made = madvise(page, kHugePage, kCollapse) == 0;
+  munmap(range, 2 * kHugePage);
+  return made;
+}
+
+TEST(HostMemoryTest, IsPutIntoHugePagesByTheFirstCall) {
+  const bool possible = MakesSharedHugePages();
+  const auto statuses = RunRanks(
+      Backend::kProcesses, 2,
+      [possible](Communicator& communicator) -> absl::Status {
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            const GroupBuffer buffer,
+            communicator.Allocate(2 * kHugePage + kHugePage / 2));
+        const std::span<float> values = buffer.as<float>();
+        for (size_t i = 0; i < values.size(); ++i) {
+          values[i] = static_cast<float>(i % 1000 + communicator.rank());
+        }
+        const int64_t before = SharedHugeBytes(values.data());
+        LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(values));
+        for (size_t i = 0; i < values.size(); ++i) {
+          if (values[i] == static_cast<float>(2 * (i % 1000) + 1)) continue;
+          return absl::DataLossError(absl::StrCat("element ", i));
+        }
+        const int64_t after = SharedHugeBytes(values.data());
+        if (possible && (before != 0 || after < 3 * kHugePage)) {
+          return absl::InternalError(absl::StrCat(before, " and ", after));
+        }
+        return communicator.Barrier();
+      });
   EXPECT_THAT(statuses, Each(IsOk()));
 }
 

@@ -230,8 +230,9 @@ class HostCommunicator : public Communicator {
                               ExchangeOffers(Told(memory), site));
     LOCKSTEP_RETURN_IF_ERROR(FirstError(offers, AllRanks()));
     auto owner = std::make_shared<SharedMemory>(*std::move(memory));
-    std::byte* data = owner->data();
-    return GroupBuffer(std::move(owner), {data, static_cast<size_t>(bytes)});
+    const std::span<std::byte> data(owner->data(), static_cast<size_t>(bytes));
+    ExpectHugePages(data);
+    return GroupBuffer(std::move(owner), data);
   }
 
   // Rank 0 makes the memory and the others open it.

@@ -58,11 +58,30 @@ int64_t SlotsBegin(const RegionShape& shape) {
 
 int64_t PiecesBegin(const RegionShape& shape) {
   const int64_t pairs = int64_t{shape.world_size} * shape.world_size;
-  return SlotsBegin(shape) + pairs * kSlotsPerMailbox * shape.slot_bytes;
+  const int64_t end =
+      SlotsBegin(shape) + pairs * kSlotsPerMailbox * shape.slot_bytes;
+  return (end + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
 }
 
 int64_t RegionBytes(const RegionShape& shape) {
   return PiecesBegin(shape) + shape.world_size * PiecesBytes(shape);
+}
+
+// Reserves `size` bytes of addresses that begin at a huge page. Null if there
+// are not as many, or `size` is smaller than a huge page.
+void* FindAddress(int64_t size) {
+  if (size < kHugePageBytes) return nullptr;
+  const int64_t reserved = size + kHugePageBytes;
+  void* const range = mmap(nullptr, reserved, PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (range == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<std::byte*>(range);
+  const auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(range));
+  const int64_t before = -address & (kHugePageBytes - 1);
+  const int64_t used = (size + kPageBytes - 1) / kPageBytes * kPageBytes;
+  if (before > 0) munmap(begin, before);
+  munmap(begin + before + used, reserved - before - used);
+  return begin + before;
 }
 
 absl::Status CheckShape(const RegionShape& shape) {
@@ -96,11 +115,16 @@ void SharedMemory::Unmap::operator()(std::byte* base) const {
 }
 
 absl::StatusOr<SharedMemory> SharedMemory::Map(OwnedFd file, int64_t size) {
-  const int flags =
-      MAP_NORESERVE | (file.open() ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS);
-  void* base =
-      mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, file.get(), 0);
-  if (base == MAP_FAILED) return OutOfMemory("mmap", size);
+  void* const place = FindAddress(size);
+  const int flags = MAP_NORESERVE |
+                    (file.open() ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS) |
+                    (place == nullptr ? 0 : MAP_FIXED);
+  void* base = mmap(place, size, PROT_READ | PROT_WRITE, flags, file.get(), 0);
+  if (base == MAP_FAILED) {
+    absl::Status error = OutOfMemory("mmap", size);
+    if (place != nullptr) munmap(place, size);
+    return error;
+  }
   return SharedMemory(base, size, std::move(file));
 }
 
@@ -148,6 +172,28 @@ void TouchPages(std::span<std::byte> memory) {
   const uintptr_t page = begin / kPageBytes * kPageBytes;
   madvise(reinterpret_cast<void*>(page), begin + memory.size() - page,
           MADV_POPULATE_WRITE);
+#endif
+}
+
+void ExpectHugePages(std::span<std::byte> memory) {
+  madvise(memory.data(), memory.size(), MADV_HUGEPAGE);
+}
+
+void UseHugePages(std::span<std::byte> memory) {
+#if defined(MADV_POPULATE_WRITE)
+#ifndef MADV_COLLAPSE  // Of Linux 6.1.
+#define MADV_COLLAPSE 25
+#endif
+  const auto address = reinterpret_cast<uintptr_t>(memory.data());
+  std::byte* const begin = memory.data() + (-address & (kHugePageBytes - 1));
+  std::byte* const end = memory.data() + memory.size();
+  std::byte* page = begin;
+  // What has no page at all is not taken.
+  for (; end - page >= kHugePageBytes; page += kHugePageBytes) {
+    madvise(page, kPageBytes, MADV_POPULATE_WRITE);
+  }
+  // One call for all, since each waits for every core.
+  if (page > begin) madvise(begin, page - begin, MADV_COLLAPSE);
 #endif
 }
 
@@ -229,9 +275,13 @@ std::span<std::byte> SharedRegion::slot(int from, int to,
 }
 
 std::span<std::byte> SharedRegion::pieces(int rank) const {
-  const int64_t bytes = PiecesBytes(shape());
-  return {memory_.data() + PiecesBegin(shape()) + rank * bytes,
-          static_cast<size_t>(bytes)};
+  const auto bytes = static_cast<size_t>(PiecesBytes(shape()));
+  return all_pieces().subspan(static_cast<size_t>(rank) * bytes, bytes);
+}
+
+std::span<std::byte> SharedRegion::all_pieces() const {
+  const int64_t bytes = shape().world_size * PiecesBytes(shape());
+  return {memory_.data() + PiecesBegin(shape()), static_cast<size_t>(bytes)};
 }
 
 }  // namespace lockstep

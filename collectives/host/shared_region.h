@@ -19,8 +19,10 @@
 namespace lockstep {
 
 inline constexpr int64_t kPageBytes = 4096;
+inline constexpr int64_t kHugePageBytes = 2 << 20;
 
-// Owns one mapping, zero at first, aligned to a page. Only address space is
+// Owns one mapping, zero at first, aligned to a page, or to a huge page where
+// it is as large. Only address space is
 // reserved: pages come when touched, and go with the last mapping. Errors of
 // all factories: kResourceExhausted without memory, or beyond the process's
 // file size limit.
@@ -65,6 +67,17 @@ class SharedMemory {
 // Has the system map these pages now, where it can, so that no call waits for
 // it page by page.
 void TouchPages(std::span<std::byte> memory);
+
+// Has the system take huge pages for what is first touched in `memory`, which
+// begins at a page, where it can.
+void ExpectHugePages(std::span<std::byte> memory);
+
+// Has the system put the whole huge pages that lie in `memory` into huge pages,
+// where it can (Linux 6.1), for every process that maps it. Else each process
+// looks up 512 times as many pages, which takes as long as to reduce what is in
+// them where neither is in the caches. What they hold stays, and other threads
+// and processes may use it meanwhile. Cost: that of a copy.
+void UseHugePages(std::span<std::byte> memory);
 
 // Two lines, since processors fetch cache lines in pairs.
 inline constexpr size_t kCacheLinePair = 128;
@@ -238,6 +251,8 @@ class SharedRegion {
   // Where `rank` stages pieces of reductions (staged.h): PiecesBytes(shape()),
   // aligned to 64.
   std::span<std::byte> pieces(int rank) const;
+  // Those of all ranks, aligned to a huge page.
+  std::span<std::byte> all_pieces() const;
 
   // Where `rank` puts a region for the others, where ranks are threads, which
   // have this object in common. They read it after a call that comes after it.

@@ -52,9 +52,8 @@ std::byte* StagedReduction::Staged(const Collective& call, int from, int index,
 // before this one lie elsewhere.
 void StagedReduction::Stage(const Collective& call, int64_t piece) {
   if (!touched_) {
-    for (int peer = 0; peer < world_size_; ++peer) {
-      TouchPages(member_.region().pieces(peer));
-    }
+    UseHugePages(member_.region().all_pieces());
+    TouchPages(member_.region().all_pieces());
     touched_ = true;
   }
   for (int i = 0; i < world_size_; ++i) {
