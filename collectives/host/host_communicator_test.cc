@@ -277,15 +277,18 @@ constexpr int64_t kHugePage = 2 << 20;
 
 // Whether the kernel makes huge pages of shared memory when it is asked.
 bool MakesSharedHugePages() {
-  void* const range = mmap(nullptr, 2 * kHugePage, PROT_READ | PROT_WRITE,
-                           MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const range = mmap(nullptr, 2 * kHugePage, PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (range == MAP_FAILED) return false;
   auto* const begin = static_cast<std::byte*>(range);
-  std::byte* const page =
+  void* const page =
       begin + (-reinterpret_cast<uintptr_t>(range) & (kHugePage - 1));
-  *page = std::byte{1};
   constexpr int kCollapse = 25;  // MADV_COLLAPSE, of Linux 6.1.
-  const bool made = madvise(page, kHugePage, kCollapse) == 0;
+  const bool made =
+      mmap(page, kHugePage, PROT_READ | PROT_WRITE,
+           MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page &&
+      std::memset(page, 1, kHugePage) == page &&
+      madvise(page, kHugePage, kCollapse) == 0;
   munmap(range, 2 * kHugePage);
   return made;
 }
