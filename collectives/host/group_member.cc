@@ -73,6 +73,16 @@ void PrefetchLines(const std::byte* staged) {
   }
 }
 
+// __builtin_prefetch would read the line, where the compiler may not assume
+// that the processor has this instruction. Processors without it ignore it.
+void PrefetchToWrite(const std::byte* line) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*line));
+#else
+  __builtin_prefetch(line, /*rw=*/1);
+#endif
+}
+
 uint64_t Bit(int rank) { return uint64_t{1} << rank; }
 
 int64_t Nanos(std::chrono::steady_clock::time_point time) {
@@ -281,6 +291,11 @@ std::span<std::byte> GroupMember::StagedForNext() const {
 
 std::span<const std::byte> GroupMember::Staged(int peer) const {
   return region_->staged(peer, sequence_);
+}
+
+void GroupMember::ExpectToStage(int64_t bytes) const {
+  const std::byte* const staged = StagedForNext().data();
+  for (int64_t i = 0; i < bytes; i += 64) PrefetchToWrite(staged + i);
 }
 
 absl::Status GroupMember::EnterWithPartner(const Call& call) {

@@ -82,6 +82,10 @@ class GroupMember {
   // Not to be written once the group has failed: others may still read.
   std::span<std::byte> StagedForNext() const;
   std::span<const std::byte> Staged(int peer) const;
+  // Begins to fetch the lines that the next call's first `bytes` will be staged
+  // in. Others have read them since they were written, so the rank would wait
+  // for each when it writes them.
+  void ExpectToStage(int64_t bytes) const;
 
   // What a rank gave to Enter as `here`.
   const std::byte* Here(int peer) const { return Slot(peer).here(); }
