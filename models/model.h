@@ -233,6 +233,9 @@ class Model {
                                                   float gradient_scale,
                                                   GradientReady ready) = 0;
 
+  // Whether ForwardBackward calls `ready` only once nothing is left to compute.
+  virtual bool announces_gradients_at_end() const { return false; }
+
   // Forward only, with the buffers as they are. Errors: kInvalidArgument as
   // above.
   virtual absl::StatusOr<Metrics> Evaluate(const Batch& batch) = 0;

@@ -113,6 +113,8 @@ class LaneReplica : public CpuReplica {
 
   int ConvertSyncBatchNorm(Communicator&) override { return 0; }
 
+  bool announces_gradients_at_end() const override { return true; }
+
   absl::StatusOr<Metrics> ForwardBackward(const Batch& batch,
                                           float gradient_scale,
                                           GradientReady ready) override {

@@ -100,7 +100,8 @@ int64_t GradientReducer::DefaultBucketBytes(const Parameters& parameters) {
 }
 
 GradientReducer::GradientReducer(Communicator& communicator,
-                                 Parameters& parameters, int64_t bucket_bytes)
+                                 Parameters& parameters, int64_t bucket_bytes,
+                                 bool overlaps)
     : parameters_(parameters),
       bucket_of_(parameters.count()),
       marks_(parameters.count()) {
@@ -119,8 +120,11 @@ GradientReducer::GradientReducer(Communicator& communicator,
       count = 0;
     }
   }
-  if (communicator.world_size() > 1) {
+  if (communicator.world_size() == 1) return;
+  if (overlaps) {
     async_ = std::make_unique<AsyncCommunicator>(communicator);
+  } else {
+    direct_ = &communicator;
   }
 }
 
@@ -141,17 +145,24 @@ void GradientReducer::StartCompleteBuckets() {
   }
 }
 
+absl::Status GradientReducer::Sum(Bucket& bucket) {
+  if (direct_ != nullptr) {
+    return direct_->Run(Collective::UniformAllReduce(bucket.gradients));
+  }
+  return bucket.sum.has_value() ? bucket.sum->Wait() : absl::OkStatus();
+}
+
 absl::Status GradientReducer::Finish(Summed summed) {
   const absl::Status marks = CheckMarks();
-  bool summing = marks.ok();
-  for (const Bucket& bucket : buckets_) {
-    summing = summing && (!bucket.sum.has_value() || bucket.sum->Wait().ok());
-    if (!summing) break;
+  absl::Status status;
+  for (Bucket& bucket : buckets_) {
+    if (marks.ok()) status.Update(Sum(bucket));
+    if (!marks.ok() || !status.ok()) break;
     const int64_t begin =
         bucket.gradients.data() - parameters_.gradients().data();
     summed(begin, begin + std::ssize(bucket.gradients));
   }
-  absl::Status status = async_ ? async_->Wait() : absl::OkStatus();
+  if (async_) status.Update(async_->Wait());
   status.Update(marks);
   BeginStep();
   return status;

@@ -83,6 +83,10 @@ absl::StatusOr<Metrics> AllReduceMetrics(Communicator& communicator,
 // rank there is nothing to send, and no thread. Borrows its arguments; uses the
 // communicator only between the first MarkReady of a step and the return of
 // Finish. Not thread safe.
+//
+// Where all gradients are final only once nothing is left to compute, there is
+// nothing to overlap with: Finish then sums them on the caller's thread, and no
+// rank waits for another thread to get its core.
 class GradientReducer {
  public:
   // A sixteenth of the gradients, so that the first sums begin early, but from
@@ -91,9 +95,9 @@ class GradientReducer {
   static int64_t DefaultBucketBytes(const Parameters& parameters);
 
   // bucket_bytes: at least 1, which gives each parameter a bucket of its own;
-  // 0: the default.
+  // 0: the default. overlaps: whether sums run while backward computes.
   GradientReducer(Communicator& communicator, Parameters& parameters,
-                  int64_t bucket_bytes = 0);
+                  int64_t bucket_bytes = 0, bool overlaps = true);
 
   // Marks parameter `index`'s gradient as final for this step: it is not to be
   // touched until Finish. index in [0, parameters.count()).
@@ -121,15 +125,18 @@ class GradientReducer {
   };
 
   void StartCompleteBuckets();
+  absl::Status Sum(Bucket& bucket);
   absl::Status CheckMarks() const;
   void BeginStep();
 
   Parameters& parameters_;
-  std::vector<Bucket> buckets_;               // In the order of sending.
-  std::vector<int> bucket_of_;                // By parameter.
-  std::vector<int> marks_;                    // By parameter, in this step.
-  size_t next_bucket_ = 0;                    // The first that was not started.
-  std::unique_ptr<AsyncCommunicator> async_;  // Null with one rank.
+  std::vector<Bucket> buckets_;  // In the order of sending.
+  std::vector<int> bucket_of_;   // By parameter.
+  std::vector<int> marks_;       // By parameter, in this step.
+  size_t next_bucket_ = 0;       // The first that was not started.
+  // Which of the two sums buckets; both are null with one rank.
+  Communicator* direct_ = nullptr;
+  std::unique_ptr<AsyncCommunicator> async_;
 };
 
 // Where one step's time went on this rank.

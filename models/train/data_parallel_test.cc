@@ -10,8 +10,10 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -185,13 +187,16 @@ TEST_P(WorldSizeTest, SumsEveryGradientForEveryBucketSizeAndOrder) {
   const std::vector<std::vector<int>> orders = AllOrders();
   OnRanks(GetParam(), [&](Communicator& communicator) -> absl::Status {
     for (int64_t bytes = 1; bytes <= kAllBytes + 4; bytes += 3) {
-      CountingModel model;
-      GradientReducer reducer(communicator, model.parameters(), bytes);
-      for (size_t step = 0; step < orders.size(); ++step) {
-        const size_t order = (step + 7 * communicator.rank()) % orders.size();
-        LOCKSTEP_RETURN_IF_ERROR(
-            ReduceAndCheck(communicator, reducer, model.parameters(),
-                           orders[order], static_cast<int>(step)));
+      for (const bool overlaps : {true, false}) {
+        CountingModel model;
+        GradientReducer reducer(communicator, model.parameters(), bytes,
+                                overlaps);
+        for (size_t step = 0; step < orders.size(); ++step) {
+          const size_t order = (step + 7 * communicator.rank()) % orders.size();
+          LOCKSTEP_RETURN_IF_ERROR(
+              ReduceAndCheck(communicator, reducer, model.parameters(),
+                             orders[order], static_cast<int>(step)));
+        }
       }
     }
     return absl::OkStatus();
@@ -394,6 +399,39 @@ TEST(GradientReducerTest, HandsOverABucketWhileTheNextIsOnItsWay) {
                        HasSubstr("marked ready 0")));
 }
 
+// Without anything to overlap with, sums run in Finish and on its thread.
+TEST(GradientReducerTest, SumsOnTheCallersThreadWhereNothingOverlaps) {
+  class ThreadCommunicator : public RecordingCommunicator {
+   public:
+    absl::Status Run(const Collective& collective) override {
+      threads.insert(std::this_thread::get_id());
+      return RecordingCommunicator::Run(collective);
+    }
+    std::set<std::thread::id> threads;
+  };
+  for (const bool overlaps : {true, false}) {
+    ThreadCommunicator communicator;
+    CountingModel model;
+    GradientReducer reducer(communicator, model.parameters(), 12, overlaps);
+    for (const int index : {3, 2, 1, 0}) reducer.MarkReady(index);
+    if (!overlaps) {
+      EXPECT_EQ(communicator.calls, 0);
+    }
+    std::vector<std::pair<int64_t, int64_t>> summed;
+    EXPECT_THAT(reducer.Finish([&](int64_t begin, int64_t end) {
+      summed.emplace_back(begin, end);
+      if (!overlaps) {
+        EXPECT_EQ(communicator.calls, std::ssize(summed));
+      }
+    }),
+                IsOk());
+    EXPECT_THAT(summed, ElementsAre(std::pair(4, 11), std::pair(0, 4)));
+    EXPECT_EQ(communicator.threads.contains(std::this_thread::get_id()),
+              !overlaps);
+    EXPECT_EQ(communicator.threads.size(), 1);
+  }
+}
+
 // Every call fails, as when a rank has died.
 class BrokenCommunicator : public RecordingCommunicator {
  public:
@@ -405,9 +443,11 @@ class BrokenCommunicator : public RecordingCommunicator {
 TEST(CommunicatorsErrorTest, IsReported) {
   BrokenCommunicator communicator;
   CountingModel model;
-  GradientReducer reducer(communicator, model.parameters());
   const auto dead = StatusIs(absl::StatusCode::kUnavailable, "rank 1 died");
-  EXPECT_THAT(TrainStep(model, reducer, {}, 1, 0.1f), dead);
+  for (const bool overlaps : {true, false}) {
+    GradientReducer reducer(communicator, model.parameters(), 0, overlaps);
+    EXPECT_THAT(TrainStep(model, reducer, {}, 1, 0.1f), dead);
+  }
   EXPECT_THAT(AllReduceMeter(communicator, AverageMeter()), dead);
 }
 

@@ -112,7 +112,8 @@ Trainer::Trainer(Communicator& communicator, Model& model, const Dataset& train,
       options_(options),
       sampler_(std::move(sampler)),
       batches_(batches),
-      reducer_(communicator, model.parameters(), options.bucket_bytes),
+      reducer_(communicator, model.parameters(), options.bucket_bytes,
+               /*overlaps=*/!model.announces_gradients_at_end()),
       source_(train, transform, options.loader.workers),
       warning_(std::move(warning)) {}
 
