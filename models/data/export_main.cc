@@ -62,7 +62,12 @@ ABSL_FLAG(bool, skip_bad_images, false,
 ABSL_FLAG(int, num_classes, 0,
           "image_list, synthetic: the number of classes; 0: what the list's "
           "labels say, 10");
-ABSL_FLAG(uint64_t, seed, 0, "synthetic: what its images are drawn from");
+ABSL_FLAG(double, test_fraction, 0,
+          "test with this share of the images to train on, drawn by --seed; 0: "
+          "the data set's own parts");
+ABSL_FLAG(
+    uint64_t, seed, 0,
+    "what synthetic's images, and the share to test with, are drawn from");
 
 namespace lockstep {
 namespace {
@@ -82,7 +87,7 @@ are numbered as in the data set.
 )",
       .sections = {{"What to write:",
                     "dataset=NAME data_dir=DIR limit=N image_size in_channels "
-                    "skip_bad_images num_classes seed"},
+                    "skip_bad_images num_classes test_fraction=F seed"},
                    {"How:", "output_dir=DIR format encoding quality"}},
       .ending =
           R"(A line says how many images are written, images/s and the seconds left: on a
@@ -180,6 +185,7 @@ absl::StatusOr<DatasetParts> Load(const ExportOptions& wanted,
     progress.Show("checking", done, total, absl::Now());
   };
   options.num_classes = absl::GetFlag(FLAGS_num_classes);
+  options.test_fraction = absl::GetFlag(FLAGS_test_fraction);
   options.shape.channels = options.channels;
   if (wanted.height != 0) {
     options.shape.height = wanted.height;

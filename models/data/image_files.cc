@@ -157,6 +157,14 @@ absl::Status SystemError(const std::error_code& error,
   return absl::ErrnoToStatus(error.value(), path);
 }
 
+// Whether something has that path. Error: what keeps one from seeing it.
+absl::StatusOr<bool> Exists(const std::string& path) {
+  std::error_code error;
+  const bool exists = std::filesystem::exists(path, error);
+  if (error) return SystemError(error, path);
+  return exists;
+}
+
 // The names of the folders in `dir`, sorted.
 absl::StatusOr<std::vector<std::string>> FolderNames(const std::string& dir) {
   std::error_code error;
@@ -230,6 +238,18 @@ absl::StatusOr<std::vector<ImageFile>> FolderFiles(
   return files;
 }
 
+absl::StatusOr<std::string> TestFolder(const std::string& dir) {
+  for (const char* const name : {"/test", "/val"}) {
+    std::string folder = absl::StrCat(dir, name);
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool exists, Exists(folder));
+    if (exists) return folder;
+  }
+  return absl::NotFoundError(absl::StrCat(
+      dir,
+      ": has neither a folder test nor val; --test_fraction=0.1 takes a "
+      "tenth of the images for testing"));
+}
+
 // Lists.
 
 absl::StatusOr<std::vector<ImageFile>> ReadImageList(const std::string& dir,
@@ -243,8 +263,8 @@ absl::StatusOr<std::vector<ImageFile>> ReadImageList(const std::string& dir,
   for (size_t i = 0; i < files.size(); ++i) {
     std::string& path = files[i].path;
     if (path[0] != '/') path = absl::StrCat(dir, "/", path);
-    std::error_code error;
-    if (!std::filesystem::exists(path, error)) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool exists, Exists(path));
+    if (!exists) {
       return absl::NotFoundError(
           absl::StrCat(list, ": line ", i + 1, ": there is no ", path));
     }
@@ -287,30 +307,30 @@ absl::StatusOr<std::vector<ImageFile>> ParseImageList(absl::string_view text,
 
 absl::StatusOr<DatasetParts> LoadImageFolder(const std::string& dir,
                                              const DatasetOptions& options) {
-  const std::string train_dir = absl::StrCat(dir, "/train");
-  std::string test_dir = absl::StrCat(dir, "/test");
-  std::error_code error;
-  if (!std::filesystem::exists(test_dir, error)) {
-    test_dir = absl::StrCat(dir, "/val");
-    if (!std::filesystem::exists(test_dir, error)) {
-      return absl::NotFoundError(
-          absl::StrCat(dir, ": has neither a folder test nor val"));
-    }
+  const bool splits = options.test_fraction > 0;
+  std::string train_dir = absl::StrCat(dir, "/train");
+  std::string test_dir;
+  if (splits) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool has_train, Exists(train_dir));
+    if (!has_train) train_dir = dir;
+  } else {
+    LOCKSTEP_ASSIGN_OR_RETURN(test_dir, TestFolder(dir));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> classes,
                             FolderNames(train_dir));
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<ImageFile> train,
                             FolderFiles(train_dir, classes, classes));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> test_classes,
-                            FolderNames(test_dir));
-  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<ImageFile> test,
-                            FolderFiles(test_dir, test_classes, classes));
   const int num_classes = static_cast<int>(classes.size());
   DatasetParts parts;
   LOCKSTEP_ASSIGN_OR_RETURN(
       parts.train, MakePart(train_dir, std::move(train), num_classes, classes,
                             "--train_samples", options.train_samples, options,
                             parts.skipped));
+  if (splits) return parts;
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> test_classes,
+                            FolderNames(test_dir));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<ImageFile> test,
+                            FolderFiles(test_dir, test_classes, classes));
   LOCKSTEP_ASSIGN_OR_RETURN(
       parts.test,
       MakePart(test_dir, std::move(test), num_classes, classes,
@@ -328,13 +348,14 @@ absl::StatusOr<DatasetParts> LoadImageList(const std::string& dir,
       classes = std::max(classes, file.label + 1);
     }
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<ImageFile> test,
-                            ReadImageList(dir, "val_list.txt", classes));
   DatasetParts parts;
   LOCKSTEP_ASSIGN_OR_RETURN(
       parts.train, MakePart(absl::StrCat(dir, "/train_list.txt"),
                             std::move(train), classes, {}, "--train_samples",
                             options.train_samples, options, parts.skipped));
+  if (options.test_fraction > 0) return parts;
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<ImageFile> test,
+                            ReadImageList(dir, "val_list.txt", classes));
   LOCKSTEP_ASSIGN_OR_RETURN(
       parts.test,
       MakePart(absl::StrCat(dir, "/val_list.txt"), std::move(test), classes, {},

@@ -18,6 +18,7 @@
 #include "base/status_macros.h"
 #include "models/data/dataset.h"
 #include "models/data/image.h"
+#include "models/data/split.h"
 
 namespace lockstep {
 namespace {
@@ -66,6 +67,10 @@ absl::StatusOr<DatasetParts> LoadCifar10(const std::string& dir,
       LoadCifar10Files(
           dir, {"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
                 "data_batch_4.bin", "data_batch_5.bin"}));
+  if (options.test_fraction > 0) {
+    return DatasetParts{
+        std::make_unique<MemoryDataset>(std::move(train)), nullptr, {}};
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(MemoryDataset test,
                             LoadCifar10Files(dir, {"test_batch.bin"}));
   return FirstOf(std::move(train), std::move(test), options);
@@ -169,6 +174,54 @@ absl::StatusOr<DatasetParts> MakeSynthetic(const DatasetOptions& options) {
                       {}};
 }
 
+absl::Status CheckTestFraction(double fraction, bool synthetic) {
+  if (!(fraction > 0 && fraction < 1)) {
+    return FlagError("test_fraction", fraction,
+                     "must be above 0 and below 1, or 0");
+  }
+  if (!synthetic) return absl::OkStatus();
+  return FlagError("test_fraction", fraction,
+                   "synthetic has as many images to test with as "
+                   "--test_samples says");
+}
+
+// `count` of the indices, spread evenly over them.
+std::vector<int64_t> SpreadOver(const std::vector<int64_t>& indices,
+                                int64_t count) {
+  std::vector<int64_t> chosen;
+  const auto size = static_cast<int64_t>(indices.size());
+  for (int64_t i = 0; i < count; ++i) {
+    chosen.push_back(indices[i * size / count]);
+  }
+  return chosen;
+}
+
+// Cuts parts.train in two.
+absl::StatusOr<DatasetParts> Split(DatasetParts parts,
+                                   const DatasetOptions& options) {
+  const std::shared_ptr<const Dataset> whole = std::move(parts.train);
+  if (whole->size() < 2) {
+    return FlagError("test_fraction", options.test_fraction,
+                     "one image cannot be split");
+  }
+  const SplitIndices split =
+      DrawSplit(whole->size(), options.test_fraction, options.seed);
+  const auto part = [&](absl::string_view flag,
+                        const std::optional<int64_t>& samples,
+                        const std::vector<int64_t>& indices)
+      -> absl::StatusOr<std::unique_ptr<const Dataset>> {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const int64_t count,
+        SampleCount(flag, samples, static_cast<int64_t>(indices.size())));
+    return std::make_unique<SubsetDataset>(whole, SpreadOver(indices, count));
+  };
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      parts.train, part("--train_samples", options.train_samples, split.train));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      parts.test, part("--test_samples", options.test_samples, split.test));
+  return parts;
+}
+
 }  // namespace
 
 absl::StatusOr<int64_t> SampleCount(absl::string_view flag,
@@ -230,22 +283,33 @@ absl::StatusOr<DatasetParts> LoadDataset(const std::string& name,
                                              {"synthetic", Kind::kSynthetic}}));
   LOCKSTEP_RETURN_IF_ERROR(
       CheckRange("--num_classes", options.num_classes, 0, kMaxClasses));
+  const bool splits = options.test_fraction != 0;
+  DatasetOptions whole = options;  // What is loaded.
+  if (splits) {
+    LOCKSTEP_RETURN_IF_ERROR(
+        CheckTestFraction(options.test_fraction, kind == Kind::kSynthetic));
+    whole.train_samples = std::nullopt;
+    whole.test_samples = std::nullopt;
+  }
   const auto load = [&]() -> absl::StatusOr<DatasetParts> {
-    if (kind == Kind::kIdx) return LoadIdx(dir, options);
+    if (kind == Kind::kIdx) return LoadIdx(dir, whole);
     if (kind == Kind::kSynthetic) return MakeSynthetic(options);
     if (dir.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat("--data_dir: ", name, " needs the folder of its files"));
     }
-    if (kind == Kind::kCifar10) return LoadCifar10(dir, options);
+    if (kind == Kind::kCifar10) return LoadCifar10(dir, whole);
     if (options.channels != 1 && options.channels != 3) {
       return absl::InvalidArgumentError(absl::StrCat(
           "--in_channels: ", options.channels, " is neither 1 nor 3"));
     }
-    return kind == Kind::kFolder ? LoadImageFolder(dir, options)
-                                 : LoadImageList(dir, options);
+    return kind == Kind::kFolder ? LoadImageFolder(dir, whole)
+                                 : LoadImageList(dir, whole);
   };
   LOCKSTEP_ASSIGN_OR_RETURN(DatasetParts parts, load());
+  if (splits) {
+    LOCKSTEP_ASSIGN_OR_RETURN(parts, Split(std::move(parts), options));
+  }
   const int classes = parts.train->num_classes();
   if (options.num_classes != 0 && options.num_classes != classes) {
     return absl::InvalidArgumentError(absl::StrCat(

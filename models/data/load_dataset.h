@@ -34,6 +34,12 @@ struct DatasetOptions {
   std::optional<int64_t> train_samples = std::nullopt;
   std::optional<int64_t> test_samples = std::nullopt;
 
+  // Not 0: this share of the images to train on is drawn for testing instead,
+  // from `seed`, and the part that the format has for testing is not read. An
+  // image folder may then have its classes in the folder itself, without
+  // train/. Not for synthetic. Above 0 and below 1.
+  double test_fraction = 0;
+
   // Image folders and lists: every image is converted to these, 1 or 3.
   int64_t channels = 3;
 
@@ -54,9 +60,8 @@ struct DatasetOptions {
   // or as many as they have.
   int num_classes = 0;
 
-  // Synthetic.
-  ImageShape shape = {224, 224, 3};
-  uint64_t seed = 0;
+  ImageShape shape = {224, 224, 3};  // Synthetic.
+  uint64_t seed = 0;                 // Synthetic, and of test_fraction.
 };
 
 struct DatasetParts {
@@ -77,12 +82,13 @@ struct DatasetParts {
 // absolute, and may have blanks.
 //
 // Errors, one line: kInvalidArgument or kOutOfRange, beginning with the flag
-// (--dataset, --data_dir, --train_samples, --test_samples, --num_classes,
-// --in_channels, --image_size), for what the options say; kNotFound for a
-// missing folder or file; kInvalidArgument or kDataLoss for a file or folder
-// that is not as it should be (an empty class folder, a class that train/
-// lacks, a label that is no number or out of range, a file of a wrong size),
-// beginning with its path, or, in lists, with the list's path and the line.
+// (--dataset, --data_dir, --train_samples, --test_samples, --test_fraction,
+// --num_classes, --in_channels, --image_size), for what the options say;
+// kNotFound for a missing folder or file; kInvalidArgument or kDataLoss for a
+// file or folder that is not as it should be (an empty class folder, a class
+// that train/ lacks, a label that is no number or out of range, a file of a
+// wrong size), beginning with its path, or, in lists, with the list's path and
+// the line.
 absl::StatusOr<DatasetParts> LoadDataset(const std::string& name,
                                          const std::string& dir,
                                          const DatasetOptions& options = {});
@@ -117,7 +123,8 @@ absl::Status AppendCifar10(absl::string_view bytes, const std::string& name,
 // Appends such a record. image: [32, 32, 3]; label: in [0, kCifarClasses).
 void AppendCifar10Record(const Image& image, int label, std::string& bytes);
 
-// What LoadDataset does for image_folder and image_list.
+// What LoadDataset does for image_folder and image_list, but for the splitting:
+// with options.test_fraction there is no part for testing.
 absl::StatusOr<DatasetParts> LoadImageFolder(const std::string& dir,
                                              const DatasetOptions& options);
 absl::StatusOr<DatasetParts> LoadImageList(const std::string& dir,

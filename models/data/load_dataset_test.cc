@@ -2,11 +2,16 @@
 // are not.
 #include "models/data/load_dataset.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -256,6 +261,55 @@ TEST(SyntheticTest, DependsOnTheSeedAndTheIndexAlone) {
   EXPECT_GE(right, 95);
 }
 
+// The class folders of MakeFolder's train/, without a folder for testing.
+std::string MakeClasses() {
+  const std::string dir = MakeTestDir();
+  std::filesystem::rename(MakeFolder() + "/train", dir + "/classes");
+  return dir + "/classes";
+}
+
+// Each image once, whichever part it is in; the same parts again, of which
+// another seed draws others.
+TEST(TestFractionTest, DrawsThePartToTestWith) {
+  const std::string classes = MakeClasses();
+  for (const auto& [name, dir] :
+       {std::pair<const char*, std::string>{"image_folder", classes},
+        {"image_folder", MakeFolder()},
+        {"image_list", MakeList()},
+        {"cifar10", MakeCifar()}}) {
+    const auto whole = LoadDataset(name, dir == classes ? MakeFolder() : dir);
+    ASSERT_THAT(whole, IsOk());
+    const auto data = LoadDataset(name, dir, {.test_fraction = 0.3});
+    ASSERT_THAT(data, IsOk()) << name;
+    EXPECT_EQ(data->test->size(), std::llround(0.3 * whole->train->size()));
+    std::vector<int> values = Values(*data->train);
+    EXPECT_TRUE(std::ranges::is_sorted(values));
+    std::ranges::copy(Values(*data->test), std::back_inserter(values));
+    EXPECT_THAT(values,
+                testing::UnorderedElementsAreArray(Values(*whole->train)));
+    const auto again = LoadDataset(name, dir, {.test_fraction = 0.3});
+    EXPECT_EQ(Values(*again->test), Values(*data->test));
+  }
+  std::set<std::vector<int>> tests;
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    const auto data = LoadDataset("image_folder", classes,
+                                  {.test_fraction = 0.5, .seed = seed});
+    tests.insert(Values(*data->test));
+  }
+  EXPECT_GT(tests.size(), 3);
+}
+
+TEST(TestFractionTest, GivesAsManySamplesOfEachPartAsAsked) {
+  const auto data = LoadDataset(
+      "image_folder", MakeClasses(),
+      {.train_samples = 2, .test_samples = 1, .test_fraction = 0.5});
+  ASSERT_THAT(data, IsOk());
+  EXPECT_EQ(data->train->size(), 2);
+  EXPECT_EQ(data->test->size(), 1);
+  EXPECT_EQ(data->train->num_classes(), 3);
+  EXPECT_EQ(data->test->class_name(0), "B");
+}
+
 std::string ErrorOf(const absl::StatusOr<DatasetParts>& data) {
   return std::string(data.status().message());
 }
@@ -349,7 +403,27 @@ TEST(LoadDatasetTest, NamesTheFlagTheFileOrTheLineAndTheFault) {
        "--test_samples=0: ",
        "in [1, ",
        {.test_samples = 0}},
-      {"synthetic", nothing, "--num_classes: ", "-3", {.num_classes = -3}}};
+      {"synthetic", nothing, "--num_classes: ", "-3", {.num_classes = -3}},
+      {"cifar10",
+       nothing,
+       "--test_fraction=1: ",
+       "above 0 and below 1",
+       {.test_fraction = 1}},
+      {"cifar10",
+       nothing,
+       "--test_fraction=-0.1: ",
+       "above 0 and below 1",
+       {.test_fraction = -0.1}},
+      {"synthetic",
+       nothing,
+       "--test_fraction=0.5: ",
+       "--test_samples",
+       {.test_fraction = 0.5}},
+      {"image_folder",
+       nothing,
+       "--test_samples=4: ",
+       "in [1, 3]",
+       {.test_samples = 4, .test_fraction = 0.5}}};
   for (const auto& [name, change, start, message, options] : cases) {
     const std::string dir = absl::StartsWith(name, "image_l") ? MakeList()
                             : name[0] == 'c'                  ? MakeCifar()

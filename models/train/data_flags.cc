@@ -21,6 +21,10 @@ ABSL_FLAG(
     std::optional<int64_t>, train_samples, std::nullopt,
     "train on N images alone; by default on all, which takes resnet18_d2l "
     "minutes an epoch");
+ABSL_FLAG(double, test_fraction, 0,
+          "test with this share of the images to train on, drawn by --seed, in "
+          "place of the part that the data set has for testing; image_folder "
+          "then needs no train/ and test/. 0: the data set's own parts");
 ABSL_FLAG(int, num_classes, 0,
           "classes of image_list and synthetic; 0: what the list says, or 10");
 ABSL_FLAG(std::string, image_size, "",
@@ -91,6 +95,7 @@ absl::StatusOr<DataFlags> ReadDataFlags(uint64_t seed) {
   LOCKSTEP_RETURN_IF_ERROR(ReadTransform(flags.dataset, flags.transform));
   DatasetOptions& options = flags.options;
   options.train_samples = absl::GetFlag(FLAGS_train_samples);
+  options.test_fraction = absl::GetFlag(FLAGS_test_fraction);
   options.num_classes = absl::GetFlag(FLAGS_num_classes);
   options.skip_bad_images = absl::GetFlag(FLAGS_skip_bad_images);
   options.seed = seed;

@@ -26,7 +26,8 @@ struct DataFlags {
 
 // Their names, for sections of a usage.
 inline constexpr char kDataFlags[] =
-    "dataset data_dir=DIR train_samples=N num_classes=N skip_bad_images";
+    "dataset data_dir=DIR train_samples=N test_fraction=F num_classes=N "
+    "skip_bad_images";
 inline constexpr char kImageFlags[] =
     "image_size=SIZE in_channels=N augment mean=M std=S workers=N loader_mb=N";
 
@@ -34,8 +35,8 @@ inline constexpr char kImageFlags[] =
 inline constexpr std::pair<const char*, const char*> kDataAlias = {
     "channels", "in_channels"};
 
-// seed: of the synthetic data set. Errors: kInvalidArgument, beginning with the
-// flag; nothing is read.
+// seed: of the synthetic data set and of --test_fraction. Errors:
+// kInvalidArgument, beginning with the flag; nothing is read.
 absl::StatusOr<DataFlags> ReadDataFlags(uint64_t seed);
 
 }  // namespace lockstep
