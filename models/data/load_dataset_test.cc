@@ -261,39 +261,38 @@ TEST(SyntheticTest, DependsOnTheSeedAndTheIndexAlone) {
   EXPECT_GE(right, 95);
 }
 
-// The class folders of MakeFolder's train/, without a folder for testing.
-std::string MakeClasses() {
-  const std::string dir = MakeTestDir();
-  std::filesystem::rename(MakeFolder() + "/train", dir + "/classes");
-  return dir + "/classes";
+// Each image once, whichever part it is in, and the same parts again.
+void ExpectSplit(const char* name, const std::string& dir,
+                 const std::vector<int>& whole) {
+  const auto data = LoadDataset(name, dir, {.test_fraction = 0.3});
+  ASSERT_THAT(data, IsOk());
+  const auto size = static_cast<double>(whole.size());
+  EXPECT_EQ(data->test->size(), std::llround(0.3 * size));
+  std::vector<int> values = Values(*data->train);
+  EXPECT_TRUE(std::ranges::is_sorted(values));
+  std::ranges::copy(Values(*data->test), std::back_inserter(values));
+  EXPECT_THAT(values, testing::UnorderedElementsAreArray(whole));
+  const auto again = LoadDataset(name, dir, {.test_fraction = 0.3});
+  ASSERT_THAT(again, IsOk());
+  EXPECT_EQ(Values(*again->test), Values(*data->test));
 }
 
-// Each image once, whichever part it is in; the same parts again, of which
-// another seed draws others.
 TEST(TestFractionTest, DrawsThePartToTestWith) {
-  const std::string classes = MakeClasses();
-  for (const auto& [name, dir] :
-       {std::pair<const char*, std::string>{"image_folder", classes},
-        {"image_folder", MakeFolder()},
-        {"image_list", MakeList()},
-        {"cifar10", MakeCifar()}}) {
-    const auto whole = LoadDataset(name, dir == classes ? MakeFolder() : dir);
-    ASSERT_THAT(whole, IsOk());
-    const auto data = LoadDataset(name, dir, {.test_fraction = 0.3});
-    ASSERT_THAT(data, IsOk()) << name;
-    EXPECT_EQ(data->test->size(), std::llround(0.3 * whole->train->size()));
-    std::vector<int> values = Values(*data->train);
-    EXPECT_TRUE(std::ranges::is_sorted(values));
-    std::ranges::copy(Values(*data->test), std::back_inserter(values));
-    EXPECT_THAT(values,
-                testing::UnorderedElementsAreArray(Values(*whole->train)));
-    const auto again = LoadDataset(name, dir, {.test_fraction = 0.3});
-    EXPECT_EQ(Values(*again->test), Values(*data->test));
-  }
+  std::string dir = MakeList();
+  ExpectSplit("image_list", dir, {10, 11});
+  dir = MakeCifar();
+  const auto cifar = LoadDataset("cifar10", dir);
+  ASSERT_THAT(cifar, IsOk());
+  ExpectSplit("cifar10", dir, Values(*cifar->train));
+  dir = MakeFolder();
+  ExpectSplit("image_folder", dir, {10, 11, 12, 20, 21, 30});
+  // Classes in the folder itself.
+  ExpectSplit("image_folder", dir + "/train", {10, 11, 12, 20, 21, 30});
   std::set<std::vector<int>> tests;
   for (uint64_t seed = 0; seed < 8; ++seed) {
-    const auto data = LoadDataset("image_folder", classes,
+    const auto data = LoadDataset("image_folder", dir + "/train",
                                   {.test_fraction = 0.5, .seed = seed});
+    ASSERT_THAT(data, IsOk());
     tests.insert(Values(*data->test));
   }
   EXPECT_GT(tests.size(), 3);
@@ -301,7 +300,7 @@ TEST(TestFractionTest, DrawsThePartToTestWith) {
 
 TEST(TestFractionTest, GivesAsManySamplesOfEachPartAsAsked) {
   const auto data = LoadDataset(
-      "image_folder", MakeClasses(),
+      "image_folder", MakeFolder() + "/train",
       {.train_samples = 2, .test_samples = 1, .test_fraction = 0.5});
   ASSERT_THAT(data, IsOk());
   EXPECT_EQ(data->train->size(), 2);

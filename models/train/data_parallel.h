@@ -134,7 +134,7 @@ class GradientReducer {
   std::vector<int> bucket_of_;   // By parameter.
   std::vector<int> marks_;       // By parameter, in this step.
   size_t next_bucket_ = 0;       // The first that was not started.
-  // Which of the two sums buckets; both are null with one rank.
+  // One of the two sums the buckets. Both are null with one rank.
   Communicator* direct_ = nullptr;
   std::unique_ptr<AsyncCommunicator> async_;
 };
