@@ -294,10 +294,9 @@ bool MakesSharedHugePages() {
 }
 
 TEST(HostMemoryTest, IsPutIntoHugePagesByTheFirstCall) {
-  const bool possible = MakesSharedHugePages();
+  if (!MakesSharedHugePages()) GTEST_SKIP() << "the kernel makes none";
   const auto statuses = RunRanks(
-      Backend::kProcesses, 2,
-      [possible](Communicator& communicator) -> absl::Status {
+      Backend::kProcesses, 2, [](Communicator& communicator) -> absl::Status {
         LOCKSTEP_ASSIGN_OR_RETURN(
             const GroupBuffer buffer,
             communicator.Allocate(2 * kHugePage + kHugePage / 2));
@@ -305,15 +304,14 @@ TEST(HostMemoryTest, IsPutIntoHugePagesByTheFirstCall) {
         for (size_t i = 0; i < values.size(); ++i) {
           values[i] = static_cast<float>(i % 1000 + communicator.rank());
         }
-        const int64_t before = SharedHugeBytes(values.data());
         LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(values));
         for (size_t i = 0; i < values.size(); ++i) {
           if (values[i] == static_cast<float>(2 * (i % 1000) + 1)) continue;
           return absl::DataLossError(absl::StrCat("element ", i));
         }
-        const int64_t after = SharedHugeBytes(values.data());
-        if (possible && (before != 0 || after < 3 * kHugePage)) {
-          return absl::InternalError(absl::StrCat(before, " and ", after));
+        const int64_t huge = SharedHugeBytes(values.data());
+        if (huge < 3 * kHugePage) {
+          return absl::InternalError(absl::StrCat(huge, " bytes"));
         }
         return communicator.Barrier();
       });

@@ -37,6 +37,10 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free,
 constexpr uint64_t kMagic = 0x4c6f636b73746570;  // "Lockstep".
 constexpr int64_t kMaxSlotBytes = 16 << 20;
 
+// Of Linux 5.14 and 6.1, which the C library's headers may not know.
+constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE.
+constexpr int kCollapse = 25;       // MADV_COLLAPSE.
+
 int64_t ControlsBegin() {
   return (sizeof(RegionHeader) + kCacheLinePair - 1) / kCacheLinePair *
          kCacheLinePair;
@@ -167,12 +171,10 @@ void SharedMemory::Discard(int64_t offset, int64_t size) {
 }
 
 void TouchPages(std::span<std::byte> memory) {
-#ifdef MADV_POPULATE_WRITE  // Of Linux 5.14.
   const auto begin = reinterpret_cast<uintptr_t>(memory.data());
   const uintptr_t page = begin / kPageBytes * kPageBytes;
   madvise(reinterpret_cast<void*>(page), begin + memory.size() - page,
-          MADV_POPULATE_WRITE);
-#endif
+          kPopulateWrite);
 }
 
 void ExpectHugePages(std::span<std::byte> memory) {
@@ -180,21 +182,16 @@ void ExpectHugePages(std::span<std::byte> memory) {
 }
 
 void UseHugePages(std::span<std::byte> memory) {
-#if defined(MADV_POPULATE_WRITE)
-#ifndef MADV_COLLAPSE  // Of Linux 6.1.
-#define MADV_COLLAPSE 25
-#endif
   const auto address = reinterpret_cast<uintptr_t>(memory.data());
   std::byte* const begin = memory.data() + (-address & (kHugePageBytes - 1));
   std::byte* const end = memory.data() + memory.size();
   std::byte* page = begin;
   // What has no page at all is not taken.
   for (; end - page >= kHugePageBytes; page += kHugePageBytes) {
-    madvise(page, kPageBytes, MADV_POPULATE_WRITE);
+    madvise(page, kPageBytes, kPopulateWrite);
   }
   // One call for all, since each waits for every core.
-  if (page > begin) madvise(begin, page - begin, MADV_COLLAPSE);
-#endif
+  if (page > begin) madvise(begin, page - begin, kCollapse);
 }
 
 void AtomicCall::Store(const Call& call) {

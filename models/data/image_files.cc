@@ -263,11 +263,14 @@ absl::StatusOr<std::vector<ImageFile>> ReadImageList(const std::string& dir,
   for (size_t i = 0; i < files.size(); ++i) {
     std::string& path = files[i].path;
     if (path[0] != '/') path = absl::StrCat(dir, "/", path);
-    LOCKSTEP_ASSIGN_OR_RETURN(const bool exists, Exists(path));
-    if (!exists) {
-      return absl::NotFoundError(
-          absl::StrCat(list, ": line ", i + 1, ": there is no ", path));
+    const absl::StatusOr<bool> exists = Exists(path);
+    if (exists.ok() && *exists) continue;
+    const std::string line = absl::StrCat(list, ": line ", i + 1, ": ");
+    if (!exists.ok()) {
+      return absl::Status(exists.status().code(),
+                          absl::StrCat(line, exists.status().message()));
     }
+    return absl::NotFoundError(absl::StrCat(line, "there is no ", path));
   }
   return files;
 }
@@ -312,6 +315,10 @@ absl::StatusOr<DatasetParts> LoadImageFolder(const std::string& dir,
   std::string test_dir;
   if (splits) {
     LOCKSTEP_ASSIGN_OR_RETURN(const bool has_train, Exists(train_dir));
+    if (!has_train && TestFolder(dir).ok()) {
+      return absl::NotFoundError(absl::StrCat(
+          dir, ": has a folder test or val, but none named train"));
+    }
     if (!has_train) train_dir = dir;
   } else {
     LOCKSTEP_ASSIGN_OR_RETURN(test_dir, TestFolder(dir));

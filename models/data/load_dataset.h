@@ -35,7 +35,7 @@ struct DatasetOptions {
   std::optional<int64_t> test_samples = std::nullopt;
 
   // Not 0: this share of the images to train on is drawn for testing instead,
-  // from `seed`, and the part that the format has for testing is not read. An
+  // from `seed`, and the part that the format has for testing is not used. An
   // image folder may then have its classes in the folder itself, without
   // train/. Not for synthetic. Above 0 and below 1.
   double test_fraction = 0;
