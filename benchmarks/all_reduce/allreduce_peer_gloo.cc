@@ -8,7 +8,6 @@
 #include <cstring>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
+#include "base/status_macros.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "collectives/collective.h"
 #include "collectives/launch/rank_environment.h"
@@ -231,15 +231,11 @@ class GlooGroup : public PeerCommunicator {
 };
 
 absl::Status Run(const std::string& listener, const std::string& store) {
-  absl::StatusOr<std::optional<RankEnvironment>> environment =
-      ReadRankEnvironment();
-  if (!environment.ok()) return environment.status();
-  if (!environment->has_value()) {
-    return absl::FailedPreconditionError("a rank needs a launcher");
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const RankEnvironment own,
+                            RequireRankEnvironment());
   // Gloo reports errors by exceptions; they end here.
   try {
-    GlooGroup group((*environment)->rank, (*environment)->world_size, store);
+    GlooGroup group(own.rank, own.world_size, store);
     return ServePeer(listener, group);
   } catch (const std::exception& error) {
     return absl::InternalError(error.what());

@@ -171,13 +171,8 @@ void SetLocalRank(const RankEnvironment& environment) {
 }
 
 absl::Status Run(const std::string& listener, const std::string& path) {
-  absl::StatusOr<std::optional<RankEnvironment>> environment =
-      ReadRankEnvironment();
-  if (!environment.ok()) return environment.status();
-  if (!environment->has_value()) {
-    return absl::FailedPreconditionError("a rank needs a launcher");
-  }
-  const RankEnvironment& own = **environment;
+  LOCKSTEP_ASSIGN_OR_RETURN(const RankEnvironment own,
+                            RequireRankEnvironment());
   SetLocalRank(own);
   // oneCCL reports errors by exceptions; they end here.
   try {

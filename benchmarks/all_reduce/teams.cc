@@ -370,7 +370,7 @@ absl::StatusOr<AllReduceTurn> AllReduceTeams::TakeTurn(
   const absl::StatusOr<std::vector<AllReduceTurn>> ranks =
       found->ranks->Ask<AllReduceTurn>(request, timeout_);
   if (ranks.ok()) return CombineTurns(*ranks);
-  // It may still be busy, and would take time from whom is measured next.
+  // The team may still be busy, and would take time from the next one.
   found->ranks->Stop(absl::ZeroDuration()).IgnoreError();
   teams_.erase(found);
   return ranks.status();

@@ -70,13 +70,10 @@ absl::Status RunAsRanks(
                               CreateGroup("mpi", world_size, options));
     return body(*ranks[0]);
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<RankEnvironment> environment,
-                            ReadRankEnvironment());
-  if (!environment.has_value()) {
-    return absl::FailedPreconditionError("a rank needs a launcher");
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const RankEnvironment environment,
+                            RequireRankEnvironment());
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> group,
-                            JoinLaunchedGroup(*environment, options));
+                            JoinLaunchedGroup(environment, options));
   return body(*group);
 }
 
@@ -113,7 +110,7 @@ TeamCommand MpirunCommand(int world_size, int cores,
     command.environment.emplace_back("HOME", "/");
   }
   if (world_size > cores) {
-    // Else the scheduler leaves some cores with more ranks than others.
+    // The scheduler would leave some cores with more ranks than others.
     command.argv.insert(command.argv.end(),
                         {"--bind-to", "core:overload-allowed"});
     command.environment.emplace_back("OMPI_MCA_mpi_yield_when_idle", "1");

@@ -260,7 +260,8 @@ TEST(SyncBnRankTest, GivesUpPyTorchThatHangs) {
 TEST(SyncBnRankTest, NeedsALauncherForProcesses) {
   EXPECT_THAT(RunSyncBnRank("00", RankKind::kProcesses, 2, {}),
               StatusIs(absl::StatusCode::kFailedPrecondition,
-                       "a rank needs a launcher"));
+                       "no launcher started this process: start it with "
+                       "//collectives:launch, torchrun, mpirun or srun"));
 }
 
 // Programs in the place of Python, and PyTorch itself, where there is one.

@@ -278,7 +278,7 @@ absl::Status SharedTransport::Wait(int send_peer, int receive_peer) {
 
 int64_t GroupMemory::Stride(int64_t bytes) {
   const int64_t page = bytes < kHugePageBytes ? kPageBytes : kHugePageBytes;
-  return (bytes + page - 1) / page * page;
+  return RoundUp(bytes, page);
 }
 
 GroupBuffer GroupMemory::Add(std::shared_ptr<SharedMemory> memory,
@@ -298,8 +298,8 @@ void GroupMemory::UseHugePagesOf(Allocation& allocation, int64_t offset,
   std::vector<bool>& done = allocation.huge_pages;
   const auto pages = static_cast<int64_t>(done.size());
   int64_t begin = offset / kHugePageBytes;
-  int64_t end =
-      std::min((offset + size + kHugePageBytes - 1) / kHugePageBytes, pages);
+  const int64_t end =
+      std::min(RoundUp(offset + size, kHugePageBytes) / kHugePageBytes, pages);
   while (begin < end && done[begin]) ++begin;
   if (begin >= end) return;
   std::fill(done.begin() + begin, done.begin() + end, true);

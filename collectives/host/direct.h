@@ -67,8 +67,8 @@ class GroupMemory {
   // there.
   GroupBuffer Add(std::shared_ptr<SharedMemory> memory, int64_t bytes);
 
-  // Where this rank has the memory; kUnreachable if it is none of these. What
-  // is asked for the first time is put into huge pages.
+  // Returns where this rank has the memory; kUnreachable if no allocation holds
+  // it. The first call for some memory puts it into huge pages.
   Place PlaceOf(const void* data, int64_t size);
 
   // A place of `peer`, kAddressSpace or kAllocation, in this rank's addresses.
@@ -78,7 +78,7 @@ class GroupMemory {
   struct Allocation {
     std::shared_ptr<SharedMemory> memory;
     int64_t stride;
-    // Which of this rank's part were put into huge pages, or tried.
+    // By huge page of this rank's part: whether the kernel was asked for it.
     std::vector<bool> huge_pages;
   };
 

@@ -64,8 +64,8 @@ void Pause() {
 #endif
 }
 
-// What a rank has staged comes while this one looks at the other ranks and at
-// what they call. Asked for earlier, a line would be taken from the rank that
+// Fetches what a rank has staged, while this one looks at the other ranks and
+// at what they call. An earlier fetch would take a line from the rank that
 // still writes it.
 void PrefetchLines(const std::byte* staged) {
   for (int line = 0; line < 4; ++line) {

@@ -37,13 +37,12 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free,
 constexpr uint64_t kMagic = 0x4c6f636b73746570;  // "Lockstep".
 constexpr int64_t kMaxSlotBytes = 16 << 20;
 
-// Of Linux 5.14 and 6.1, which the C library's headers may not know.
-constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE.
-constexpr int kCollapse = 25;       // MADV_COLLAPSE.
+// The C library's headers may not know these.
+constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, Linux 5.14.
+constexpr int kCollapse = 25;       // MADV_COLLAPSE, Linux 6.1.
 
 int64_t ControlsBegin() {
-  return (sizeof(RegionHeader) + kCacheLinePair - 1) / kCacheLinePair *
-         kCacheLinePair;
+  return RoundUp(sizeof(RegionHeader), kCacheLinePair);
 }
 
 int64_t MailboxesBegin(const RegionShape& shape) {
@@ -53,7 +52,7 @@ int64_t MailboxesBegin(const RegionShape& shape) {
 int64_t StagedBegin(const RegionShape& shape) {
   const int64_t pairs = int64_t{shape.world_size} * shape.world_size;
   const int64_t end = MailboxesBegin(shape) + pairs * int64_t{sizeof(Mailbox)};
-  return (end + kPageBytes - 1) / kPageBytes * kPageBytes;
+  return RoundUp(end, kPageBytes);
 }
 
 int64_t SlotsBegin(const RegionShape& shape) {
@@ -64,7 +63,7 @@ int64_t PiecesBegin(const RegionShape& shape) {
   const int64_t pairs = int64_t{shape.world_size} * shape.world_size;
   const int64_t end =
       SlotsBegin(shape) + pairs * kSlotsPerMailbox * shape.slot_bytes;
-  return (end + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+  return RoundUp(end, kHugePageBytes);
 }
 
 int64_t RegionBytes(const RegionShape& shape) {
@@ -82,7 +81,7 @@ void* FindAddress(int64_t size) {
   auto* const begin = static_cast<std::byte*>(range);
   const auto address = static_cast<int64_t>(reinterpret_cast<uintptr_t>(range));
   const int64_t before = -address & (kHugePageBytes - 1);
-  const int64_t used = (size + kPageBytes - 1) / kPageBytes * kPageBytes;
+  const int64_t used = RoundUp(size, kPageBytes);
   if (before > 0) munmap(begin, before);
   munmap(begin + before + used, reserved - before - used);
   return begin + before;
@@ -186,7 +185,7 @@ void UseHugePages(std::span<std::byte> memory) {
   std::byte* const begin = memory.data() + (-address & (kHugePageBytes - 1));
   std::byte* const end = memory.data() + memory.size();
   std::byte* page = begin;
-  // What has no page at all is not taken.
+  // The kernel does not collapse a range that has no page at all.
   for (; end - page >= kHugePageBytes; page += kHugePageBytes) {
     madvise(page, kPageBytes, kPopulateWrite);
   }

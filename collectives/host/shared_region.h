@@ -21,11 +21,14 @@ namespace lockstep {
 inline constexpr int64_t kPageBytes = 4096;
 inline constexpr int64_t kHugePageBytes = 2 << 20;
 
+constexpr int64_t RoundUp(int64_t bytes, int64_t unit) {
+  return (bytes + unit - 1) / unit * unit;
+}
+
 // Owns one mapping, zero at first, aligned to a page, or to a huge page where
-// it is as large. Only address space is
-// reserved: pages come when touched, and go with the last mapping. Errors of
-// all factories: kResourceExhausted without memory, or beyond the process's
-// file size limit.
+// it is as large. Only address space is reserved: pages come when touched, and
+// go with the last mapping. Errors of all factories: kResourceExhausted without
+// memory, or beyond the process's file size limit.
 class SharedMemory {
  public:
   // For ranks that are threads: nobody else can open it.
@@ -251,7 +254,7 @@ class SharedRegion {
   // Where `rank` stages pieces of reductions (staged.h): PiecesBytes(shape()),
   // aligned to 64.
   std::span<std::byte> pieces(int rank) const;
-  // Those of all ranks, aligned to a huge page.
+  // The pieces of all ranks, aligned to a huge page.
   std::span<std::byte> all_pieces() const;
 
   // Where `rank` puts a region for the others, where ranks are threads, which

@@ -38,7 +38,7 @@ Segment StagedReduction::PartOf(const Collective& call, int index,
 // How far apart parts of a piece are staged: the first is the longest.
 int64_t StagedReduction::Stride(const Collective& call, int64_t piece) const {
   const int64_t bytes = PartOf(call, 0, piece).count * SizeOf(call.input.type);
-  return (bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
+  return RoundUp(bytes, kCacheLineBytes);
 }
 
 std::byte* StagedReduction::Staged(const Collective& call, int from, int index,
@@ -48,8 +48,8 @@ std::byte* StagedReduction::Staged(const Collective& call, int from, int index,
          slot * world_size_ * part_bytes_ + index * Stride(call, piece);
 }
 
-// What is overwritten was read before the last meeting, since the two pieces
-// before this one lie elsewhere.
+// The two pieces before this one lie elsewhere, so all ranks had read the piece
+// that is overwritten before the last meeting.
 void StagedReduction::Stage(const Collective& call, int64_t piece) {
   if (!touched_) {
     UseHugePages(member_.region().all_pieces());

@@ -44,7 +44,8 @@ class TwoFormatPass {
     // The distance from a block to the next in values; place: of the kernel.
     int64_t stride_o = 0, stride_i = 0, stride_place = 0;
     bool is_bfloat16 = false;
-    // Where a tile has each value of a block, relative to the block's first.
+    // The place in a tile of each value of a block, relative to the block's
+    // first.
     std::vector<int32_t> in_tile;
   };
 

@@ -123,7 +123,7 @@ absl::StatusOr<std::unique_ptr<const Dataset>> MakePart(
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t count,
                             SampleCount(flag, samples, size));
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t from = i * size / count;
+    const int64_t from = SpreadIndex(i, count, size);
     if (from != i) files[i] = std::move(files[from]);
   }
   files.resize(count);

@@ -191,7 +191,7 @@ std::vector<int64_t> SpreadOver(const std::vector<int64_t>& indices,
   std::vector<int64_t> chosen;
   const auto size = static_cast<int64_t>(indices.size());
   for (int64_t i = 0; i < count; ++i) {
-    chosen.push_back(indices[i * size / count]);
+    chosen.push_back(indices[SpreadIndex(i, count, size)]);
   }
   return chosen;
 }

@@ -123,12 +123,18 @@ absl::Status AppendCifar10(absl::string_view bytes, const std::string& name,
 // Appends such a record. image: [32, 32, 3]; label: in [0, kCifarClasses).
 void AppendCifar10Record(const Image& image, int label, std::string& bytes);
 
-// What LoadDataset does for image_folder and image_list, but for the splitting:
-// with options.test_fraction there is no part for testing.
+// Load an image folder and an image list for LoadDataset, which splits what
+// they return: with options.test_fraction they load no part for testing.
 absl::StatusOr<DatasetParts> LoadImageFolder(const std::string& dir,
                                              const DatasetOptions& options);
 absl::StatusOr<DatasetParts> LoadImageList(const std::string& dir,
                                            const DatasetOptions& options);
+
+// The index of sample `i` of `count` samples that are spread evenly over [0,
+// size).
+constexpr int64_t SpreadIndex(int64_t i, int64_t count, int64_t size) {
+  return i * size / count;
+}
 
 // The number of samples that the option says, or all. Errors: kOutOfRange,
 // beginning with the flag, unless it is in [1, size].
