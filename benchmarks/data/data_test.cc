@@ -24,12 +24,15 @@ CommandOutcome RunData(const std::string& flags) {
       /*deadline_seconds=*/60);
 }
 
-// A peer that takes two seconds for everything, and has this mean.
-std::string PeerWithMean(const std::string& mean) {
+// A peer that takes two seconds for everything, and says of the pixels that
+// they differ by so many levels.
+std::string PeerThatDiffersBy(int levels) {
   return MakePython(absl::StrCat(
-      "echo lockstep: ready 9.9 torchvision 8.8; while read line; do "
-      "echo lockstep: loaded 2 ",
-      mean, "; done"));
+      "echo lockstep: ready 9.9 torchvision 8.8; while read way rest; do "
+      "case $way in compare*) echo lockstep: differ ",
+      levels,
+      " 0.25;; list) echo lockstep: listed 2 300;; "
+      "*) echo lockstep: loaded 2;; esac; done"));
 }
 
 TEST(DataCommandTest, MeasuresOursAlone) {
@@ -53,29 +56,45 @@ TEST(DataCommandTest, MeasuresOursAlone) {
   }
 }
 
-// A peer of another mean is rejected with both; one of that mean is measured.
 TEST(DataCommandTest, MeasuresAPeerOnlyIfItsImagesAreTheSame) {
   const std::string flags = "--image_sizes=32 --python=";
-  const CommandOutcome other = RunData(flags + PeerWithMean("0.9"));
+  const CommandOutcome other = RunData(flags + PeerThatDiffersBy(2));
   EXPECT_EQ(other.exit_status, 1);
-  EXPECT_THAT(other.output, AllOf(HasSubstr("the mean of the resized images"),
-                                  HasSubstr("torchvision's is 0.9")));
-  const std::vector<std::string> words =
-      absl::StrSplit(other.output.substr(other.output.find("images is ")),
-                     absl::ByAnyChar(" ,"));
-  ASSERT_GT(words.size(), 2u);
+  EXPECT_THAT(other.output,
+              HasSubstr("a value of the resized images is 2 levels from "
+                        "torchvision's; 25% of the values differ"));
   const std::string path = TestPath(".json");
   const CommandOutcome same =
-      RunData(absl::StrCat(flags, PeerWithMean(words[2]), " --json=", path));
+      RunData(absl::StrCat(flags, PeerThatDiffersBy(1), " --json=", path));
   ASSERT_EQ(same.exit_status, 0) << same.output;
   EXPECT_THAT(same.output,
               AllOf(HasSubstr("PyTorch 9.9"), HasSubstr("torchvision, Pillow"),
                     HasSubstr("at least 1.5 times as fast")));
   const nlohmann::json result = ReadJson(path)["results"][0];
+  EXPECT_EQ(result["differences"][1]["levels"], 1);
   const auto& seconds = result["subjects"][0]["seconds"];
   EXPECT_DOUBLE_EQ(
       result["ratio"].get<double>(),
       2 / ((seconds[0].get<double>() + seconds[1].get<double>()) / 2));
+}
+
+TEST(DataCommandTest, ListsFiles) {
+  const std::string path = TestPath(".json");
+  const CommandOutcome outcome = RunData(absl::StrCat(
+      "--listing=2500 --python=", PeerThatDiffersBy(0), " --json=", path));
+  ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
+  const size_t table = outcome.output.find("\nListing\n");
+  ExpectNarrow(
+      outcome.output.substr(table, outcome.output.find("Wrote") - table));
+  const nlohmann::json json = ReadJson(path);
+  EXPECT_EQ(json["files"], 2500);
+  ASSERT_EQ(json["results"].size(), 3u);
+  for (int ours = 0; ours < 2; ++ours) {
+    EXPECT_EQ(json["results"][ours]["seconds"].size(), 2u);
+    EXPECT_GT(json["results"][ours]["seconds"][0], 0);
+    EXPECT_GT(json["results"][ours]["bytes_a_file"], 10);
+  }
+  EXPECT_EQ(json["results"][2]["bytes_a_file"], 300);
 }
 
 TEST(DataCommandTest, NamesAFlagThatIsWrong) {
@@ -83,6 +102,7 @@ TEST(DataCommandTest, NamesAFlagThatIsWrong) {
        {std::pair("--image_sizes=32,0", "--image_sizes: '0' is not between"),
         {"--image_sizes=", "--image_sizes: '' is not between"},
         {"--peers=jax", "--peers: 'jax' is not torch"},
+        {"--listing=-1", "--listing: -1 is not between 0 and 100000000"},
         {"--rounds=0", "--rounds: 0 is not between 1 and 1000"},
         {"--timeout=-1", "--timeout: -1 is not above 0"},
         {"--json=/absent/x", "--json: cannot write to"}}) {

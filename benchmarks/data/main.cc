@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
@@ -27,6 +28,7 @@
 #include "base/counter_random.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "benchmarks/data/listing.h"
 #include "benchmarks/data/torch_peer_py.h"
 #include "benchmarks/harness/command.h"
 #include "benchmarks/harness/interrupt.h"
@@ -44,6 +46,9 @@
 ABSL_FLAG(std::string, image_sizes, "224,112",
           "pixels of the results' sides, measured one after the other");
 ABSL_FLAG(int32_t, images, 64, "JPEGs of 500 x 375, which are made up");
+ABSL_FLAG(int64_t, listing, 0,
+          "measure in place of all that how long so many image files take to "
+          "list, and the memory that takes: 1280000 are as many as ImageNet's");
 ABSL_FLAG(int32_t, rounds, 7, "how often all are loaded each way");
 ABSL_FLAG(std::string, peers, "torch",
           "torch, or empty: torchvision need not be installed");
@@ -66,10 +71,11 @@ Usage DataUsage() {
 Times how long one thread takes from JPEG files to batches: decoding,
 RandomResizedCrop, flip and Normalize, next to torchvision's, by tensors and by
 Pillow, in turns; says where our time goes, and whether it is 1.5 times as fast
-as the faster of torchvision's. Compares plain resized images first.
+as the faster of torchvision's. Compares plain resized images first. --listing
+times how long a folder of many images takes to list, next to torchvision.
 )",
       .sections = {{"what is measured",
-                    "image_sizes images peers python= rounds timeout"},
+                    "image_sizes images listing peers python= rounds timeout"},
                    {"what becomes of it", kOutputFlags}},
       .ending =
           R"(Exit status: 0 if all went well and the images agree, 2 for a wrong flag, 1 for
@@ -117,7 +123,7 @@ Image MadeUpPicture(uint64_t number) {
   return picture;
 }
 
-// image_folder's files, of which train/ has the pictures 0.jpg, 1.jpg, ...
+// image_folder's files, of which train/ has the pictures 00000.jpg and so on.
 absl::Status WritePictures(const TemporaryFolder& folder, int images) {
   for (const char* part : {"train", "test"}) {
     const std::string dir = absl::StrCat(folder.path(), "/", part, "/a");
@@ -129,7 +135,7 @@ absl::Status WritePictures(const TemporaryFolder& folder, int images) {
           const std::string jpeg,
           EncodeJpeg(MadeUpPicture(static_cast<uint64_t>(i)), 90));
       LOCKSTEP_RETURN_IF_ERROR(
-          ReplaceFile(absl::StrCat(dir, "/", i, ".jpg"), jpeg));
+          ReplaceFile(absl::StrFormat("%s/%05d.jpg", dir, i), jpeg));
     }
   }
   return absl::OkStatus();
@@ -140,7 +146,6 @@ struct OurTimes {
   double total = 0;   // By Transform::Load.
   double decode = 0;  // Of the files' regions alone.
   double resize = 0;  // Of those alone, without the pass to float32.
-  double mean = 0;    // Of all values.
 };
 
 absl::StatusOr<OurTimes> LoadOurs(const Dataset& dataset,
@@ -153,9 +158,6 @@ absl::StatusOr<OurTimes> LoadOurs(const Dataset& dataset,
     LOCKSTEP_RETURN_IF_ERROR(
         transform.Load(dataset, {1, epoch, index}, scratch, out).status());
     times.total += SteadySeconds() - start;
-    double sum = 0;
-    for (const float value : out) sum += value;
-    times.mean += sum / static_cast<double>(out.size() * dataset.size());
   }
   for (int64_t index = 0; index < dataset.size(); ++index) {
     double resize = 0;
@@ -186,14 +188,12 @@ absl::StatusOr<OurTimes> LoadOurs(const Dataset& dataset,
   return times;
 }
 
-struct PeerTimes {
-  double seconds = 0;
-  double mean = 0;
-};
-
-absl::StatusOr<PeerTimes> LoadTheirs(TorchProcess& peer, const char* way,
-                                     int64_t image_size,
-                                     const std::string& folder) {
+// What the peer answers if it is asked to load all images in this way: `word`,
+// and so many numbers.
+absl::StatusOr<std::vector<double>> AskPeer(TorchProcess& peer, const char* way,
+                                            int64_t image_size,
+                                            const std::string& folder,
+                                            const char* word, size_t numbers) {
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::string answer,
       peer.Ask(
@@ -201,33 +201,64 @@ absl::StatusOr<PeerTimes> LoadTheirs(TorchProcess& peer, const char* way,
                        " ", folder, "/train/a"),
           absl::Now() + absl::Seconds(absl::GetFlag(FLAGS_timeout))));
   const std::vector<std::string> words = absl::StrSplit(answer, ' ');
-  PeerTimes times;
-  if (words.size() != 3 || words[0] != "loaded" ||
-      !absl::SimpleAtod(words[1], &times.seconds) ||
-      !absl::SimpleAtod(words[2], &times.mean)) {
-    return NotUnderstood(answer);
+  std::vector<double> values(numbers);
+  bool understood = words.size() == numbers + 1 && words[0] == word;
+  for (size_t i = 0; understood && i < numbers; ++i) {
+    understood = absl::SimpleAtod(words[i + 1], &values[i]);
   }
-  return times;
+  if (!understood) return NotUnderstood(answer);
+  return values;
 }
 
-// That both decode and resize to the same images: of each, the mean is within
-// half a level, as it is where no value is off by more than one and as many are
-// above as below.
-absl::Status CompareImages(TorchProcess& peer, const Dataset& dataset,
-                           const TransformOptions& options,
-                           const std::string& folder) {
+// Of our images and another's, without anything random.
+struct Difference {
+  std::string other = {};
+  double levels = 0;  // The largest of a value in [0, 255].
+  double share = 0;   // Of the values that differ.
+};
+
+// All images of the data set, resized, as bytes.
+absl::StatusOr<std::string> ResizedPixels(const Dataset& dataset,
+                                          const TransformOptions& options) {
   TransformOptions plain = WithoutAugmentation(options);
   plain.mean = plain.std = {};
   LOCKSTEP_ASSIGN_OR_RETURN(const Transform transform,
                             Transform::Create(plain, dataset));
-  LOCKSTEP_ASSIGN_OR_RETURN(const OurTimes ours,
-                            LoadOurs(dataset, transform, /*epoch=*/0));
-  LOCKSTEP_ASSIGN_OR_RETURN(const PeerTimes theirs,
-                            LoadTheirs(peer, "plain", options.width, folder));
-  if (std::abs(ours.mean - theirs.mean) <= 0.5 / 255) return absl::OkStatus();
-  return absl::InternalError(absl::StrCat("the mean of the resized images is ",
-                                          ours.mean, ", torchvision's is ",
-                                          theirs.mean));
+  TransformScratch scratch;
+  std::vector<float> image(transform.shape().size());
+  std::string pixels;
+  for (int64_t index = 0; index < dataset.size(); ++index) {
+    LOCKSTEP_RETURN_IF_ERROR(
+        transform.Load(dataset, {1, 0, index}, scratch, image).status());
+    for (const float value : image) {
+      pixels += static_cast<char>(std::lround(255 * value));
+    }
+  }
+  return pixels;
+}
+
+// Has the peer compare its pixels with ours, which it reads from a file. Error:
+// one differs by more than a level.
+absl::StatusOr<std::vector<Difference>> CompareImages(
+    TorchProcess& peer, const Dataset& dataset, const TransformOptions& options,
+    const std::string& folder) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string pixels,
+                            ResizedPixels(dataset, options));
+  LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(folder + "/train/a/pixels", pixels));
+  std::vector<Difference> differences;
+  for (const auto& [way, other] : {std::pair("compare_tensor", "torchvision's"),
+                                   {"compare_pil", "Pillow's"}}) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const std::vector<double> values,
+        AskPeer(peer, way, options.width, folder, "differ", 2));
+    if (values[0] > 1) {
+      return absl::InternalError(absl::StrCat(
+          "a value of the resized images is ", values[0], " levels from ",
+          other, "; ", report::Percent(values[1]), " of the values differ"));
+    }
+    differences.push_back({other, values[0], values[1]});
+  }
+  return differences;
 }
 
 // Seconds that all images took, by round.
@@ -243,6 +274,7 @@ struct SizeResult {
        resize = {"lockstep, resizing alone"};
   // Empty without a peer.
   std::vector<Line> peers = {};  // Two ways of the whole, and decoding alone.
+  std::vector<Difference> differences = {};
 };
 
 struct DataReport {
@@ -271,7 +303,8 @@ absl::StatusOr<SizeResult> MeasureSize(const Dataset& dataset,
                             Transform::Create(options, dataset));
   SizeResult result = {.image_size = image_size};
   if (peer != nullptr) {
-    LOCKSTEP_RETURN_IF_ERROR(CompareImages(*peer, dataset, options, folder));
+    LOCKSTEP_ASSIGN_OR_RETURN(result.differences,
+                              CompareImages(*peer, dataset, options, folder));
     result.peers = {{"torchvision, tensor"},
                     {"torchvision, Pillow"},
                     {"torchvision, decoding alone"}};
@@ -288,9 +321,9 @@ absl::StatusOr<SizeResult> MeasureSize(const Dataset& dataset,
     result.resize.seconds.push_back(times.resize);
     for (size_t i = 0; i < result.peers.size(); ++i) {
       LOCKSTEP_ASSIGN_OR_RETURN(
-          const PeerTimes theirs,
-          LoadTheirs(*peer, kWays[i], image_size, folder));
-      result.peers[i].seconds.push_back(theirs.seconds);
+          const std::vector<double> seconds,
+          AskPeer(*peer, kWays[i], image_size, folder, "loaded", 1));
+      result.peers[i].seconds.push_back(seconds[0]);
     }
   }
   ShowProgress("");
@@ -324,7 +357,26 @@ report::Section SectionOf(const SizeResult& result, int64_t images) {
       absl::StrCat("Of our time: decoding ", report::Percent(decode),
                    ", resizing ", report::Percent(resize), ", the rest ",
                    report::Percent(std::max(0.0, 1 - decode - resize)), ".");
+  for (const Difference& difference : result.differences) {
+    absl::StrAppend(
+        &section.conclusion, " Resized images are ", difference.other,
+        difference.levels == 0
+            ? ", to the bit."
+            : absl::StrCat(" within one level; ",
+                           report::Significant(100 * difference.share, 2),
+                           "% of the values differ."));
+  }
   return section;
+}
+
+report::Value DifferencesOf(const SizeResult& result) {
+  report::Value differences = report::Value::Array();
+  for (const Difference& difference : result.differences) {
+    differences.Add(report::Value{{"other", difference.other},
+                                  {"levels", difference.levels},
+                                  {"share", difference.share}});
+  }
+  return differences;
 }
 
 report::Value DataOf(const DataReport& report) {
@@ -339,6 +391,7 @@ report::Value DataOf(const DataReport& report) {
     }
     results.Add(report::Value{{"image_size", result.image_size},
                               {"ratio", RatioOf(result)},
+                              {"differences", DifferencesOf(result)},
                               {"subjects", std::move(subjects)}});
   }
   return {{"peer", report::TextOrNull(report.peer)},
@@ -347,19 +400,26 @@ report::Value DataOf(const DataReport& report) {
           {"results", std::move(results)}};
 }
 
-report::Document DataDocument(const DataReport& report,
-                              const report::Origin& origin) {
+std::string NameOf(const TorchProcess& peer) {
+  return absl::StrCat(peer.name(), ", ", peer.remark());
+}
+
+// Says which peer was measured, or why there is none.
+void AddPeer(const TorchProcess* peer, const std::string& missing,
+             report::Document& document) {
+  if (peer != nullptr) document.notes = {NameOf(*peer)};
+  if (!missing.empty()) {
+    document.remarks = {"torchvision: not available: " + missing};
+  }
+}
+
+report::Document DataDocument(const DataReport& report) {
   report::Document document = {
       .name = "lockstep.data",
       .title = "From JPEG files to augmented images",
       .about = absl::StrCat(report.images,
                             " JPEGs of 500 x 375: decoded, cropped at random, "
-                            "resized, flipped, normalised, on one thread"),
-      .origin = origin};
-  if (!report.peer.empty()) document.notes = {report.peer};
-  if (!report.missing.empty()) {
-    document.remarks = {"torchvision: not available: " + report.missing};
-  }
+                            "resized, flipped, normalised, on one thread")};
   for (const SizeResult& result : report.sizes) {
     document.sections.push_back(SectionOf(result, report.images));
     document.bars.push_back(
@@ -390,6 +450,8 @@ absl::Status CheckFlags() {
   LOCKSTEP_RETURN_IF_ERROR(
       CheckRange("--images", absl::GetFlag(FLAGS_images), 1, 100'000));
   LOCKSTEP_RETURN_IF_ERROR(
+      CheckRange("--listing", absl::GetFlag(FLAGS_listing), 0, 100'000'000));
+  LOCKSTEP_RETURN_IF_ERROR(
       CheckRange("--rounds", absl::GetFlag(FLAGS_rounds), 1, 1000));
   LOCKSTEP_RETURN_IF_ERROR(
       CheckSeconds("--timeout", absl::GetFlag(FLAGS_timeout)));
@@ -399,41 +461,24 @@ absl::Status CheckFlags() {
       absl::StrCat("--peers: '", peers, "' is not torch, and not empty"));
 }
 
-absl::Status Run(std::span<char* const> argv) {
-  const InterruptGuard guard;
-  LOCKSTEP_RETURN_IF_ERROR(CheckFlags());
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, ImageSizes());
-  LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
-                            ReportOutput::Create(kName, /*folder=*/""));
-  LOCKSTEP_ASSIGN_OR_RETURN(const TemporaryFolder folder,
-                            TemporaryFolder::Create("lockstep-data"));
-  LOCKSTEP_RETURN_IF_ERROR(WritePictures(folder, absl::GetFlag(FLAGS_images)));
-  LOCKSTEP_ASSIGN_OR_RETURN(const DatasetParts parts,
-                            LoadDataset("image_folder", folder.path()));
-  DataReport report = {.images = parts.train->size()};
-  std::optional<TorchProcess> peer;
-  if (!absl::GetFlag(FLAGS_peers).empty()) {
-    absl::StatusOr<TorchProcess> started = TorchProcess::Start(
-        PythonsToTry(absl::GetFlag(FLAGS_python)), DataPeerTorch(),
-        absl::Now() + absl::Seconds(absl::GetFlag(FLAGS_timeout)));
-    if (started.ok()) {
-      peer.emplace(*std::move(started));
-      report.peer = absl::StrCat(peer->name(), ", ", peer->remark());
-    } else {
-      report.missing = std::string(started.status().message());
-    }
-  }
-  // The report keeps what was measured before an error.
-  absl::Status status;
-  for (const int64_t size : sizes) {
-    absl::StatusOr<SizeResult> result =
-        MeasureSize(*parts.train, size, peer ? &*peer : nullptr, folder.path());
-    status = result.status();
-    if (!status.ok()) break;
-    report.sizes.push_back(*std::move(result));
-  }
-  report::Document document =
-      DataDocument(report, report::OriginOf("//benchmarks:data", argv));
+absl::Duration Timeout() { return absl::Seconds(absl::GetFlag(FLAGS_timeout)); }
+
+// The peer that the flags ask for; null without one, and then `missing` says
+// why.
+std::unique_ptr<TorchProcess> StartPeer(std::string& missing) {
+  if (absl::GetFlag(FLAGS_peers).empty()) return nullptr;
+  absl::StatusOr<TorchProcess> started =
+      TorchProcess::Start(PythonsToTry(absl::GetFlag(FLAGS_python)),
+                          DataPeerTorch(), absl::Now() + Timeout());
+  if (started.ok()) return std::make_unique<TorchProcess>(*std::move(started));
+  missing = std::string(started.status().message());
+  return nullptr;
+}
+
+// What was measured before an error is kept.
+absl::Status Finish(absl::Status status, std::span<char* const> argv,
+                    const ReportOutput& output, report::Document document) {
+  document.origin = report::OriginOf("//benchmarks:data", argv);
   AddLoad(output.load.OthersShare(), document);
   if (!status.ok()) {
     document.remarks.push_back(absl::StrCat("the rest: ", status.message()));
@@ -441,6 +486,55 @@ absl::Status Run(std::span<char* const> argv) {
   Print(report::TerminalText(document));
   status.Update(output.Write(document));
   return status;
+}
+
+absl::Status RunListing(std::span<char* const> argv,
+                        const ReportOutput& output) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      ListedFiles files,
+      ListedFiles::Make({.files = absl::GetFlag(FLAGS_listing),
+                         .rounds = absl::GetFlag(FLAGS_rounds),
+                         .timeout = Timeout()}));
+  LOCKSTEP_RETURN_IF_ERROR(files.MeasureMemory());
+  std::string missing;
+  const std::unique_ptr<TorchProcess> peer = StartPeer(missing);
+  const absl::Status status = files.MeasureTimes(peer.get());
+  report::Document document = files.Document();
+  AddPeer(peer.get(), missing, document);
+  return Finish(status, argv, output, std::move(document));
+}
+
+absl::Status RunLoading(std::span<char* const> argv, const ReportOutput& output,
+                        const std::vector<int64_t>& sizes) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const TemporaryFolder folder,
+                            TemporaryFolder::Create("lockstep-data"));
+  LOCKSTEP_RETURN_IF_ERROR(WritePictures(folder, absl::GetFlag(FLAGS_images)));
+  LOCKSTEP_ASSIGN_OR_RETURN(const DatasetParts parts,
+                            LoadDataset("image_folder", folder.path()));
+  DataReport report = {.images = parts.train->size()};
+  const std::unique_ptr<TorchProcess> peer = StartPeer(report.missing);
+  if (peer) report.peer = NameOf(*peer);
+  absl::Status status;
+  for (const int64_t size : sizes) {
+    absl::StatusOr<SizeResult> result =
+        MeasureSize(*parts.train, size, peer.get(), folder.path());
+    status = result.status();
+    if (!status.ok()) break;
+    report.sizes.push_back(*std::move(result));
+  }
+  report::Document document = DataDocument(report);
+  AddPeer(peer.get(), report.missing, document);
+  return Finish(status, argv, output, std::move(document));
+}
+
+absl::Status Run(std::span<char* const> argv) {
+  const InterruptGuard guard;
+  LOCKSTEP_RETURN_IF_ERROR(CheckFlags());
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> sizes, ImageSizes());
+  LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
+                            ReportOutput::Create(kName, /*folder=*/""));
+  return absl::GetFlag(FLAGS_listing) > 0 ? RunListing(argv, output)
+                                          : RunLoading(argv, output, sizes);
 }
 
 }  // namespace

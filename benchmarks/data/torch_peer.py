@@ -1,20 +1,45 @@
 """torchvision's loading of JPEGs, for the command `data` to time.
 
-Each line of standard input is a way to load, an image size, and a folder with
-the files 0.jpg, 1.jpg and so on, as many as a last number says. The ways:
-`tensor` (torchvision.io.decode_jpeg and transforms of tensors), `pil` (Pillow
-and transforms of its images), both RandomResizedCrop, RandomHorizontalFlip and
-Normalize; `decode`, decode_jpeg alone; `plain`, resized and scaled only. The
-answer is the seconds that it took, the files' reading included, and the mean of
-all values, which `plain` alone is asked for.
+Each line of standard input is a way to load, an image size, how many files, and
+the folder that has them: 00000.jpg, 00001.jpg and so on. The ways `tensor`
+(torchvision.io.decode_jpeg and transforms of tensors) and `pil` (Pillow and
+transforms of its images) do RandomResizedCrop, RandomHorizontalFlip and
+Normalize; `decode` does decode_jpeg alone. The answer is the seconds that it
+took, reading the files included.
+
+`compare_tensor` and `compare_pil` resize each image, likewise, and compare it with
+the file `pixels` in the folder, uint8 [count, size, size, 3]. The answer is the largest difference of a
+value and the share of the values that differ.
+
+`list` makes an ImageFolder of the folder. The answer is the seconds, and the
+growth of resident memory in bytes a file.
 """
 import io
+import os
 import sys
 import time
 
 
 def answer(*words):
     print("lockstep:", *words, flush=True)
+
+
+def read(folder, number):
+    with open(f"{folder}/{number:05}.jpg", "rb") as file:
+        return file.read()
+
+
+def resident_bytes():
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def list_folder(torchvision, folder):
+    before = resident_bytes()
+    start = time.perf_counter()
+    data = torchvision.datasets.ImageFolder(folder)
+    seconds = time.perf_counter() - start
+    answer("listed", seconds, (resident_bytes() - before) / len(data))
 
 
 def main():
@@ -37,23 +62,32 @@ def main():
 
     for line in sys.stdin:
         way, size, count, folder = line.rstrip("\n").split(" ", 3)
+        if way == "list":
+            list_folder(torchvision, folder)
+            continue
         size = int(size)
         augment = [v2.RandomResizedCrop(size, antialias=True), v2.RandomHorizontalFlip()]
         tensor = v2.Compose(augment + [to_float, normalize])
         pil = v2.Compose(augment + [v2.ToImage(), to_float, normalize])
-        plain = v2.Compose([v2.Resize([size, size], antialias=True), to_float])
+        if way.startswith("compare"):
+            with open(f"{folder}/pixels", "rb") as file:
+                ours = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
+            resize = v2.Resize([size, size], antialias=True)
+            resized = {
+                "compare_tensor": lambda data: resize(decoded(data)),
+                "compare_pil": lambda data: v2.functional.pil_to_tensor(
+                    resize(Image.open(io.BytesIO(data)).convert("RGB")))}[way]
+            theirs = torch.stack([resized(read(folder, i)) for i in range(int(count))])
+            levels = (theirs.permute(0, 2, 3, 1).reshape(-1).int() - ours.int()).abs()
+            answer("differ", int(levels.max()), float((levels > 0).double().mean()))
+            continue
         load = {"tensor": lambda data: tensor(decoded(data)),
                 "pil": lambda data: pil(Image.open(io.BytesIO(data)).convert("RGB")),
-                "decode": decoded,
-                "plain": lambda data: plain(decoded(data))}[way]
-        total = 0.0
+                "decode": decoded}[way]
         start = time.perf_counter()
         for i in range(int(count)):
-            with open(f"{folder}/{i}.jpg", "rb") as file:
-                values = load(file.read())
-            if way == "plain":
-                total += float(values.mean(dtype=torch.float64))
-        answer("loaded", time.perf_counter() - start, total / int(count))
+            load(read(folder, i))
+        answer("loaded", time.perf_counter() - start)
 
 
 main()

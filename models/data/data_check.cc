@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/data/image.h"
+#include "models/data/image_index.h"
 #include "models/data/load_dataset.h"
 #include "models/io/fuzz_inputs.h"
 
@@ -111,6 +112,14 @@ std::string CifarRecord(char label) {
   return record;
 }
 
+std::string WrittenList(const ImageIndex& files) {
+  std::string text;
+  for (int64_t i = 0; i < files.size(); ++i) {
+    absl::StrAppend(&text, files.path(i), " ", files.label(i), "\n");
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string CheckJpeg(const std::string& bytes, bool& accepted) {
@@ -125,16 +134,16 @@ std::string CheckImageList(const std::string& text, bool& accepted) {
   const auto files = ParseImageList(text, kName, /*num_classes=*/0);
   accepted = files.ok();
   if (!accepted) return CheckRefusal(files.status());
-  std::string written;
-  for (const auto& [path, label] : *files) {
+  for (int64_t i = 0; i < files->size(); ++i) {
+    const auto [path, label] = (*files)[i];
     if (path.empty() || label < 0 || label >= kMaxClasses) {
       return "a line without a path or a label";
     }
-    absl::StrAppend(&written, path, " ", label, "\n");
   }
+  const std::string written = WrittenList(*files);
   const auto again = ParseImageList(written, kName, /*num_classes=*/0);
   if (!again.ok()) return "a written list that is refused";
-  return *again == *files ? "" : "another list after writing";
+  return WrittenList(*again) == written ? "" : "another list after writing";
 }
 
 std::string CheckCifar10(const std::string& bytes, bool& accepted) {

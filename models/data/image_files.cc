@@ -23,6 +23,7 @@
 #include "base/files.h"
 #include "base/process.h"
 #include "base/status_macros.h"
+#include "models/data/image_index.h"
 #include "models/data/load_dataset.h"
 
 namespace lockstep {
@@ -33,7 +34,7 @@ constexpr int64_t kMostBytes = int64_t{1} << 30;
 
 class FileDataset final : public Dataset {
  public:
-  FileDataset(std::vector<ImageFile> files, int num_classes, int64_t channels,
+  FileDataset(ImageIndex files, int num_classes, int64_t channels,
               std::vector<std::string> class_names)
       : files_(std::move(files)),
         num_classes_(num_classes),
@@ -42,7 +43,7 @@ class FileDataset final : public Dataset {
 
   int64_t size() const override { return static_cast<int64_t>(files_.size()); }
   int num_classes() const override { return num_classes_; }
-  int label(int64_t index) const override { return files_[index].label; }
+  int label(int64_t index) const override { return files_.label(index); }
   std::optional<ImageShape> shape() const override { return std::nullopt; }
   std::string class_name(int label) const override {
     return class_names_.empty() ? Dataset::class_name(label)
@@ -50,7 +51,7 @@ class FileDataset final : public Dataset {
   }
 
   absl::StatusOr<Image> Read(int64_t index) const override {
-    const std::string& path = files_[index].path;
+    const std::string path = files_.path(index);
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string bytes,
                               ReadForeignFile(path, kMostBytes));
     LOCKSTEP_ASSIGN_OR_RETURN(Image image, DecodeImage(bytes, path));
@@ -59,7 +60,7 @@ class FileDataset final : public Dataset {
 
   absl::Status ReadRegion(int64_t index, ChooseRegion choose,
                           TakeRows take) const override {
-    const std::string& path = files_[index].path;
+    const std::string path = files_.path(index);
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string bytes,
                               ReadForeignFile(path, kMostBytes));
     return DecodeImageRegion(
@@ -77,10 +78,10 @@ class FileDataset final : public Dataset {
         });
   }
 
-  const std::vector<ImageFile>& files() const { return files_; }
+  const ImageIndex& files() const { return files_; }
 
  private:
-  std::vector<ImageFile> files_;
+  ImageIndex files_;
   int num_classes_;
   int64_t channels_;
   std::vector<std::string> class_names_;
@@ -112,29 +113,32 @@ bool IsBadImage(const absl::Status& status) {
   return absl::IsDataLoss(status) || absl::IsInvalidArgument(status);
 }
 
+ImageIndex SpreadOver(const ImageIndex& files, int64_t count) {
+  std::vector<int64_t> indices;
+  for (int64_t i = 0; i < count; ++i) {
+    indices.push_back(SpreadIndex(i, count, files.size()));
+  }
+  return files.Choose(indices);
+}
+
 // The data set of the files, or of as many as the option says, less those that
 // are to be skipped. `name`: what they come from.
 absl::StatusOr<std::unique_ptr<const Dataset>> MakePart(
-    const std::string& name, std::vector<ImageFile> files, int num_classes,
+    const std::string& name, ImageIndex files, int num_classes,
     const std::vector<std::string>& class_names, absl::string_view flag,
     const std::optional<int64_t>& samples, const DatasetOptions& options,
     std::vector<std::string>& skipped) {
-  const auto size = static_cast<int64_t>(files.size());
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t count,
-                            SampleCount(flag, samples, size));
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t from = SpreadIndex(i, count, size);
-    if (from != i) files[i] = std::move(files[from]);
-  }
-  files.resize(count);
+                            SampleCount(flag, samples, files.size()));
+  if (count < files.size()) files = SpreadOver(files, count);
   auto data = std::make_unique<FileDataset>(std::move(files), num_classes,
                                             options.channels, class_names);
   if (!options.skip_bad_images) return data;
   const std::vector<absl::Status> statuses = ReadAll(*data, options);
-  std::vector<ImageFile> good;
+  std::vector<int64_t> good;
   for (int64_t i = 0; i < count; ++i) {
     if (statuses[i].ok()) {
-      good.push_back(data->files()[i]);
+      good.push_back(i);
     } else if (IsBadImage(statuses[i])) {
       skipped.emplace_back(statuses[i].message());
     } else {
@@ -146,85 +150,32 @@ absl::StatusOr<std::unique_ptr<const Dataset>> MakePart(
         absl::StrCat(name, ": all of the ", count,
                      " images are bad; the first: ", statuses[0].message()));
   }
-  return std::make_unique<FileDataset>(std::move(good), num_classes,
+  return std::make_unique<FileDataset>(data->files().Choose(good), num_classes,
                                        options.channels, class_names);
 }
 
 // Image folders.
 
-absl::Status SystemError(const std::error_code& error,
-                         const std::string& path) {
-  return absl::ErrnoToStatus(error.value(), path);
-}
-
 // Whether something has that path. Error: what keeps one from seeing it.
 absl::StatusOr<bool> Exists(const std::string& path) {
   std::error_code error;
   const bool exists = std::filesystem::exists(path, error);
-  if (error) return SystemError(error, path);
+  if (error) return absl::ErrnoToStatus(error.value(), path);
   return exists;
 }
 
-// The names of the folders in `dir`, sorted.
-absl::StatusOr<std::vector<std::string>> FolderNames(const std::string& dir) {
-  std::error_code error;
-  std::filesystem::directory_iterator entry(dir, error);
-  std::vector<std::string> names;
-  for (; !error && entry != std::filesystem::directory_iterator();
-       entry.increment(error)) {
-    std::error_code ignored;  // A link that leads nowhere is no folder.
-    if (entry->is_directory(ignored)) {
-      names.push_back(entry->path().filename().string());
-    }
-  }
-  if (error) return SystemError(error, dir);
-  if (names.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(dir, ": has no folder, where each class should be one"));
-  }
-  std::sort(names.begin(), names.end());
-  return names;
+// The names of the folders of classes.
+absl::StatusOr<std::vector<std::string>> ClassNames(const std::string& dir) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<std::string> names, FolderNames(dir));
+  if (!names.empty()) return names;
+  return absl::InvalidArgumentError(
+      absl::StrCat(dir, ": has no folder, where each class should be one"));
 }
 
-bool IsImageName(const std::filesystem::path& path) {
-  const std::string extension =
-      absl::AsciiStrToLower(path.extension().string());
-  return extension == ".jpg" || extension == ".jpeg" || extension == ".png";
-}
-
-// Adds the images at any depth below `dir`, in torchvision's order: folders by
-// name, the files of each by name.
-absl::Status AddClass(const std::string& dir, int label,
-                      std::vector<ImageFile>& files) {
-  std::error_code error;
-  std::filesystem::recursive_directory_iterator entry(
-      dir, std::filesystem::directory_options::follow_directory_symlink, error);
-  std::vector<std::pair<std::string, std::string>> found;  // Folder, name.
-  for (; !error && entry != std::filesystem::recursive_directory_iterator();
-       entry.increment(error)) {
-    // A link that leads nowhere is an image that cannot be read.
-    std::error_code ignored;
-    if (IsImageName(entry->path()) && !entry->is_directory(ignored)) {
-      found.emplace_back(entry->path().parent_path().string(),
-                         entry->path().filename().string());
-    }
-  }
-  if (error) return SystemError(error, dir);
-  if (found.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(dir, ": has no .jpg, .jpeg or .png file"));
-  }
-  std::sort(found.begin(), found.end());
-  for (const auto& [folder, name] : found) {
-    files.push_back({absl::StrCat(folder, "/", name), label});
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<ImageFile>> FolderFiles(
+absl::StatusOr<ImageIndex> FolderFiles(
     const std::string& dir, const std::vector<std::string>& names,
     const std::vector<std::string>& classes) {
-  std::vector<ImageFile> files;
+  ImageIndex files;
   for (const std::string& name : names) {
     const std::string path = absl::StrCat(dir, "/", name);
     const auto at = std::lower_bound(classes.begin(), classes.end(), name);
@@ -233,7 +184,7 @@ absl::StatusOr<std::vector<ImageFile>> FolderFiles(
           absl::StrCat(path, ": is no class that train has"));
     }
     LOCKSTEP_RETURN_IF_ERROR(
-        AddClass(path, static_cast<int>(at - classes.begin()), files));
+        AddImagesBelow(path, static_cast<int>(at - classes.begin()), files));
   }
   return files;
 }
@@ -252,17 +203,16 @@ absl::StatusOr<std::string> TestFolder(const std::string& dir) {
 
 // Lists.
 
-absl::StatusOr<std::vector<ImageFile>> ReadImageList(const std::string& dir,
-                                                     const std::string& name,
-                                                     int num_classes) {
+absl::StatusOr<ImageIndex> ReadImageList(const std::string& dir,
+                                         const std::string& name,
+                                         int num_classes) {
   const std::string list = absl::StrCat(dir, "/", name);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string text,
                             ReadForeignFile(list, kMostBytes));
-  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<ImageFile> files,
-                            ParseImageList(text, list, num_classes));
-  for (size_t i = 0; i < files.size(); ++i) {
-    std::string& path = files[i].path;
-    if (path[0] != '/') path = absl::StrCat(dir, "/", path);
+  LOCKSTEP_ASSIGN_OR_RETURN(ImageIndex files,
+                            ParseImageList(text, list, num_classes, dir));
+  for (int64_t i = 0; i < files.size(); ++i) {
+    const std::string path = files.path(i);
     const absl::StatusOr<bool> exists = Exists(path);
     if (exists.ok() && *exists) continue;
     const std::string line = absl::StrCat(list, ": line ", i + 1, ": ");
@@ -277,10 +227,11 @@ absl::StatusOr<std::vector<ImageFile>> ReadImageList(const std::string& dir,
 
 }  // namespace
 
-absl::StatusOr<std::vector<ImageFile>> ParseImageList(absl::string_view text,
-                                                      const std::string& name,
-                                                      int num_classes) {
-  std::vector<ImageFile> files;
+absl::StatusOr<ImageIndex> ParseImageList(absl::string_view text,
+                                          const std::string& name,
+                                          int num_classes,
+                                          const std::string& dir) {
+  ImageIndex files;
   const int most = num_classes > 0 ? num_classes : kMaxClasses;
   for (absl::string_view line :
        absl::StrSplit(absl::StripSuffix(text, "\n"), '\n')) {
@@ -303,7 +254,8 @@ absl::StatusOr<std::vector<ImageFile>> ParseImageList(absl::string_view text,
     const absl::string_view path =
         absl::StripAsciiWhitespace(line.substr(0, blank));
     if (absl::StrContains(path, '\0')) return fault("has a zero byte");
-    files.push_back({std::string(path), label});
+    const bool joins = !dir.empty() && !absl::StartsWith(path, "/");
+    files.Add(joins ? absl::StrCat(dir, "/", path) : path, label);
   }
   return files;
 }
@@ -324,8 +276,8 @@ absl::StatusOr<DatasetParts> LoadImageFolder(const std::string& dir,
     LOCKSTEP_ASSIGN_OR_RETURN(test_dir, TestFolder(dir));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> classes,
-                            FolderNames(train_dir));
-  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<ImageFile> train,
+                            ClassNames(train_dir));
+  LOCKSTEP_ASSIGN_OR_RETURN(ImageIndex train,
                             FolderFiles(train_dir, classes, classes));
   const int num_classes = static_cast<int>(classes.size());
   DatasetParts parts;
@@ -335,8 +287,8 @@ absl::StatusOr<DatasetParts> LoadImageFolder(const std::string& dir,
                             parts.skipped));
   if (splits) return parts;
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> test_classes,
-                            FolderNames(test_dir));
-  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<ImageFile> test,
+                            ClassNames(test_dir));
+  LOCKSTEP_ASSIGN_OR_RETURN(ImageIndex test,
                             FolderFiles(test_dir, test_classes, classes));
   LOCKSTEP_ASSIGN_OR_RETURN(
       parts.test,
@@ -348,11 +300,11 @@ absl::StatusOr<DatasetParts> LoadImageFolder(const std::string& dir,
 absl::StatusOr<DatasetParts> LoadImageList(const std::string& dir,
                                            const DatasetOptions& options) {
   int classes = options.num_classes;
-  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<ImageFile> train,
+  LOCKSTEP_ASSIGN_OR_RETURN(ImageIndex train,
                             ReadImageList(dir, "train_list.txt", classes));
   if (classes == 0) {
-    for (const ImageFile& file : train) {
-      classes = std::max(classes, file.label + 1);
+    for (int64_t i = 0; i < train.size(); ++i) {
+      classes = std::max(classes, train.label(i) + 1);
     }
   }
   DatasetParts parts;
@@ -361,7 +313,7 @@ absl::StatusOr<DatasetParts> LoadImageList(const std::string& dir,
                             std::move(train), classes, {}, "--train_samples",
                             options.train_samples, options, parts.skipped));
   if (options.test_fraction > 0) return parts;
-  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<ImageFile> test,
+  LOCKSTEP_ASSIGN_OR_RETURN(ImageIndex test,
                             ReadImageList(dir, "val_list.txt", classes));
   LOCKSTEP_ASSIGN_OR_RETURN(
       parts.test,

@@ -14,6 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "models/data/dataset.h"
 #include "models/data/image.h"
+#include "models/data/image_index.h"
 
 namespace lockstep {
 
@@ -95,19 +96,15 @@ absl::StatusOr<DatasetParts> LoadDataset(const std::string& name,
 
 // The readers of whole files, given their bytes. Errors begin with `name`.
 
-struct ImageFile {
-  std::string path;
-  int label = 0;
-  bool operator==(const ImageFile&) const = default;
-};
-
 // The lines of an image list: a path, blanks, a label in [0, num_classes), or
 // below kMaxClasses if num_classes is 0. The path is what stands before the
-// last blank and the blanks around it. At least one line.
+// last blank and the blanks around it, in `dir`, if there is one, unless it is
+// absolute. At least one line.
 inline constexpr int kMaxClasses = 1'000'000;
-absl::StatusOr<std::vector<ImageFile>> ParseImageList(absl::string_view text,
-                                                      const std::string& name,
-                                                      int num_classes);
+absl::StatusOr<ImageIndex> ParseImageList(absl::string_view text,
+                                          const std::string& name,
+                                          int num_classes,
+                                          const std::string& dir = "");
 
 // Appends a file of CIFAR-10: records of a label and the red, green and blue
 // planes of 32 x 32 pixels; at least one. images: [n, 32, 32, 3]; labels: [n];

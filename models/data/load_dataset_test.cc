@@ -125,6 +125,38 @@ TEST(ImageFolderTest, HasTorchvisionsClassesAndOrder) {
   EXPECT_EQ(data->train->Read(3)->channels, 3);  // The grey one.
 }
 
+// The folders are in, in-1 and in/folder.png: a slash sorts behind a hyphen.
+TEST(ImageFolderTest, FollowsLinksAndSortsFoldersByPath) {
+  const std::string dir = MakeFolder();
+  const std::string elsewhere = dir + "/elsewhere";
+  Write(elsewhere + "/2.PNG", Pixel(63));
+  Write(elsewhere + "/in/1.png", Pixel(61));
+  Write(elsewhere + "/in-1/1.jpeg", Pixel(62));
+  Write(elsewhere + "/in/notes.txt", "");
+  std::filesystem::create_directory_symlink(elsewhere, dir + "/train/linked");
+  std::filesystem::create_symlink(elsewhere + "/2.PNG",
+                                  dir + "/train/linked/3.png");
+  Write(dir + "/other/1.png", Pixel(64));
+  std::filesystem::create_directory_symlink(dir + "/other",
+                                            elsewhere + "/in/folder.png");
+  const auto data = LoadDataset("image_folder", dir);
+  ASSERT_THAT(data, IsOk());
+  EXPECT_EQ(data->train->class_name(3), "linked");
+  std::vector<int> values = Values(*data->train);
+  values.erase(values.begin(), values.begin() + 6);
+  EXPECT_THAT(values, ElementsAre(63, 63, 61, 62, 64));
+}
+
+TEST(ImageFolderTest, NamesALinkToAFolderAboveIt) {
+  const std::string dir = MakeFolder();
+  std::filesystem::create_directory_symlink(dir + "/train",
+                                            dir + "/train/B/again");
+  EXPECT_THAT(
+      LoadDataset("image_folder", dir),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               StartsWith(dir + "/train/B/again/B: is a link to a folder")));
+}
+
 TEST(ImageFolderTest, GivesSamplesSpreadOverThePartAndTheChannelsAskedFor) {
   const std::string dir = MakeFolder();
   Write(dir + "/test/B/1.png", Pixel(50));  // Taken before val.

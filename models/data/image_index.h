@@ -1,0 +1,76 @@
+// The paths of image files, of which a data set may have millions.
+#ifndef LOCKSTEP_MODELS_DATA_IMAGE_INDEX_H_
+#define LOCKSTEP_MODELS_DATA_IMAGE_INDEX_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace lockstep {
+
+struct ImageFile {
+  std::string path;
+  int label = 0;
+  bool operator==(const ImageFile&) const = default;
+};
+
+// Paths and labels in order. Takes 16 bytes and the name for each file, and up
+// to twice as much while it grows; the path of a folder is kept once.
+class ImageIndex {
+ public:
+  // Adds a file. path: what stands before its last slash is its folder.
+  void Add(absl::string_view path, int label);
+  // Adds the file `name` of a folder: "" for a name alone, else it ends with a
+  // slash.
+  void Add(absl::string_view folder, absl::string_view name, int label);
+
+  int64_t size() const { return static_cast<int64_t>(files_.size()); }
+  // Index: in [0, size()).
+  std::string path(int64_t index) const;
+  int label(int64_t index) const { return files_[index].label; }
+  ImageFile operator[](int64_t index) const {
+    return {path(index), label(index)};
+  }
+
+  // The files at these indices, in their order.
+  ImageIndex Choose(const std::vector<int64_t>& indices) const;
+
+ private:
+  struct File {
+    uint64_t name_begin;  // In names_; it ends where the next file's begins.
+    uint32_t folder;      // In folders_.
+    int32_t label;
+  };
+
+  absl::string_view name(int64_t index) const;
+  uint32_t FolderNumber(absl::string_view folder);
+
+  std::vector<File> files_;
+  std::string names_;
+  std::vector<std::string> folders_;
+  std::unordered_map<std::string, uint32_t> folder_numbers_;
+};
+
+// The names of the folders in `dir`, and of links to folders, sorted. Errors:
+// the file system's, with `dir`.
+absl::StatusOr<std::vector<std::string>> FolderNames(const std::string& dir);
+
+// Adds the files named .jpg, .jpeg or .png at any depth below `dir`, in
+// torchvision's order: folders by path, the files of each by name, both by
+// their bytes. Links are followed; one that leads nowhere is a file. Cost: a
+// look at each folder and each link, not at other files.
+//
+// Errors: the file system's, with the folder; kInvalidArgument, with the path,
+// if a link leads to a folder above it, or there is no such file.
+absl::Status AddImagesBelow(const std::string& dir, int label,
+                            ImageIndex& index);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_MODELS_DATA_IMAGE_INDEX_H_
