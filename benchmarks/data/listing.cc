@@ -106,8 +106,7 @@ absl::StatusOr<ListedFiles> ListedFiles::Make(const ListingOptions& options) {
   std::string list;
   for (int64_t number = 0; number < classes; ++number) {
     LOCKSTEP_RETURN_IF_ERROR(CheckInterrupted());
-    ShowProgress(
-        absl::StrCat("making class ", number + 1, " of ", classes));
+    ShowProgress(absl::StrCat("making class ", number + 1, " of ", classes));
     LOCKSTEP_RETURN_IF_ERROR(listed.MakeClass(number, classes, list));
   }
   ShowProgress("");
@@ -140,8 +139,8 @@ absl::Status ListedFiles::MeasureMemory() {
 
 absl::Status ListedFiles::MeasureTimes(TorchProcess* peer) {
   for (int round = 0; round < options_.rounds; ++round) {
-    ShowProgress(absl::StrCat("listing, round ", round + 1, " of ",
-                              options_.rounds));
+    ShowProgress(
+        absl::StrCat("listing, round ", round + 1, " of ", options_.rounds));
     LOCKSTEP_RETURN_IF_ERROR(CheckInterrupted());
     const std::string& dir = folder_.path();
     LOCKSTEP_RETURN_IF_ERROR(TimeOurs("image_folder", dir, of_folder_));

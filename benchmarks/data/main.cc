@@ -188,8 +188,8 @@ absl::StatusOr<OurTimes> LoadOurs(const Dataset& dataset,
   return times;
 }
 
-// What the peer answers if it is asked to load all images in this way: `word`,
-// and so many numbers.
+// Asks the peer to load all images in this way. It answers with `word` and so
+// many numbers, which this returns.
 absl::StatusOr<std::vector<double>> AskPeer(TorchProcess& peer, const char* way,
                                             int64_t image_size,
                                             const std::string& folder,
@@ -210,7 +210,7 @@ absl::StatusOr<std::vector<double>> AskPeer(TorchProcess& peer, const char* way,
   return values;
 }
 
-// Of our images and another's, without anything random.
+// Our images next to another's, without anything random.
 struct Difference {
   std::string other = {};
   double levels = 0;  // The largest of a value in [0, 255].
@@ -475,7 +475,8 @@ std::unique_ptr<TorchProcess> StartPeer(std::string& missing) {
   return nullptr;
 }
 
-// What was measured before an error is kept.
+// Shows the report and writes it, after an error too: it then has what was
+// measured before.
 absl::Status Finish(absl::Status status, std::span<char* const> argv,
                     const ReportOutput& output, report::Document document) {
   document.origin = report::OriginOf("//benchmarks:data", argv);

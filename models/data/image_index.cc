@@ -41,7 +41,7 @@ bool IsFolder(DIR* parent, const dirent& entry) {
          S_ISDIR(info.st_mode);
 }
 
-// What a folder holds, sorted by name.
+// The folders and images in one folder, each sorted by name.
 struct FolderContent {
   std::pair<dev_t, ino_t> identity = {};
   std::vector<std::string> folders = {};
