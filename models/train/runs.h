@@ -64,14 +64,24 @@ struct EpochSummary {
     return static_cast<double>(train.samples) /
            absl::ToDoubleSeconds(train_time);
   }
+
+  // The share of train_time that this rank waited for data.
+  double data_share() const {
+    return absl::FDivDuration(times.data_wait, train_time);
+  }
 };
 
 // Prints, on rank 0, a line about ten times an epoch but at most once a second,
 //
 //   epoch  1/10  step  120/235  loss 2.3012  accuracy 0.112  12345 images/s
 //
-// with what happened since the line before it, on all ranks together, and a
-// line after each epoch. Not thread safe.
+// with what happened since the line before it, on all ranks together. After
+// each epoch it prints a line for the whole epoch:
+//
+//   epoch  1/10  loss 2.3012  accuracy 0.112  test accuracy 0.1000  ...
+//
+// which ends in images/s, the seconds of training, and the share of them that
+// rank 0 waited for data. Not thread safe.
 class TrainingProgress {
  public:
   // Borrows both. rewrite: `out` is a terminal, on which each line takes the

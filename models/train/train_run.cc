@@ -212,6 +212,17 @@ absl::Status WriteFiles(const TrainRunOptions& options,
                      report.dump(/*indent=*/2) + "\n");
 }
 
+// Returns the line that tells of the images that skip_bad_images left out; ""
+// if there is none.
+std::string LeftOut(const std::vector<std::string>& skipped) {
+  if (skipped.empty()) return "";
+  if (skipped.size() == 1) {
+    return absl::StrCat("1 bad image is left out: ", skipped[0], "\n");
+  }
+  return absl::StrCat(skipped.size(), " bad images are left out, such as ",
+                      skipped[0], "\n");
+}
+
 void Announce(const TrainRunOptions& options, const DatasetParts& data,
               int world_size) {
   std::cout << absl::StrCat("training ", options.model, " on ", options.dataset,
@@ -222,12 +233,7 @@ void Announce(const TrainRunOptions& options, const DatasetParts& data,
                             ", global batch ", options.trainer.batch_size,
                             ", learning rate ", options.trainer.learning_rate,
                             ", seed ", options.trainer.seed, "\n")
-            << (data.skipped.empty()
-                    ? ""
-                    : absl::StrCat(data.skipped.size(),
-                                   " bad images are left out, such as ",
-                                   data.skipped[0], "\n"))
-            << std::flush;
+            << LeftOut(data.skipped) << std::flush;
 }
 
 // Checks that the checkpoint to resume from fits the flags.
@@ -468,12 +474,13 @@ void TrainingProgress::OnEpoch(const EpochSummary& summary) {
   if (communicator_.rank() != 0) return;
   out_ << (rewrite_ ? "\x1b[2K" : "")
        << absl::StrFormat(
-              "%s  train loss %.4f  train accuracy %.3f  test accuracy %.4f  "
-              "%.0f images/s  %.1f s\n",
+              "%s  loss %.4f  accuracy %.3f  test accuracy %.4f  "
+              "%.0f images/s  %.1f s  data %.1f%%\n",
               Counter("epoch", summary.epoch + 1, epochs_),
               summary.train.mean_loss(), summary.train.accuracy(),
               summary.test.accuracy(), summary.images_per_second(),
-              absl::ToDoubleSeconds(summary.train_time))
+              absl::ToDoubleSeconds(summary.train_time),
+              100 * summary.data_share())
        << std::flush;
 }
 
