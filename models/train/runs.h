@@ -184,12 +184,14 @@ absl::StatusOr<DatasetParts> LoadData(const TrainRunOptions& options);
 // and on its standard error at most one warning (Trainer::warning).
 // `data`: of LoadData. Resuming after epoch k, with the same options as the
 // earlier run, gives bit for bit what a run without the interruption gives.
-// All ranks compute convolutions alike: direct where some rank has no Winograd.
+// The ranks first compare the numbers of their images, and the labels. All
+// ranks compute convolutions alike: direct where some rank has no Winograd.
 // With sync_bn, batch norm's messages have a group of their own, since the
 // gradients are summed at the same time. Errors: kInvalidArgument for an
-// unknown model, or sync_bn with a model that has no batch norm; kUnimplemented
-// for convolutions that this rank lacks; the trainer's, and those of reading
-// and writing files. The caller then leaves the group, so that the other ranks
+// unknown model, for sync_bn with a model that has no batch norm, and, naming a
+// rank, for data that is not the same on every rank; kUnimplemented for
+// convolutions that this rank lacks; the trainer's, and those of reading and
+// writing files. The caller then leaves the group, so that the other ranks
 // learn of it.
 absl::Status RunTraining(Communicator& communicator, const DatasetParts& data,
                          const TrainRunOptions& options);
