@@ -64,14 +64,24 @@ struct EpochSummary {
     return static_cast<double>(train.samples) /
            absl::ToDoubleSeconds(train_time);
   }
+
+  // The share of train_time that this rank waited for data.
+  double data_share() const {
+    return absl::FDivDuration(times.data_wait, train_time);
+  }
 };
 
 // Prints, on rank 0, a line about ten times an epoch but at most once a second,
 //
 //   epoch  1/10  step  120/235  loss 2.3012  accuracy 0.112  12345 images/s
 //
-// with what happened since the line before it, on all ranks together, and a
-// line after each epoch. Not thread safe.
+// with what happened since the line before it, on all ranks together. After
+// each epoch it prints a line for the whole epoch:
+//
+//   epoch  1/10  loss 2.3012  accuracy 0.112  test accuracy 0.1000  ...
+//
+// which ends in images/s, the seconds of training, and the share of them that
+// rank 0 waited for data. Not thread safe.
 class TrainingProgress {
  public:
   // Borrows both. rewrite: `out` is a terminal, on which each line takes the
@@ -174,12 +184,14 @@ absl::StatusOr<DatasetParts> LoadData(const TrainRunOptions& options);
 // and on its standard error at most one warning (Trainer::warning).
 // `data`: of LoadData. Resuming after epoch k, with the same options as the
 // earlier run, gives bit for bit what a run without the interruption gives.
-// All ranks compute convolutions alike: direct where some rank has no Winograd.
+// The ranks first compare the numbers of their images, and the labels. All
+// ranks compute convolutions alike: direct where some rank has no Winograd.
 // With sync_bn, batch norm's messages have a group of their own, since the
 // gradients are summed at the same time. Errors: kInvalidArgument for an
-// unknown model, or sync_bn with a model that has no batch norm; kUnimplemented
-// for convolutions that this rank lacks; the trainer's, and those of reading
-// and writing files. The caller then leaves the group, so that the other ranks
+// unknown model, for sync_bn with a model that has no batch norm, and, naming a
+// rank, for data that is not the same on every rank; kUnimplemented for
+// convolutions that this rank lacks; the trainer's, and those of reading and
+// writing files. The caller then leaves the group, so that the other ranks
 // learn of it.
 absl::Status RunTraining(Communicator& communicator, const DatasetParts& data,
                          const TrainRunOptions& options);

@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -24,6 +25,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/command_line.h"
+#include "base/counter_random.h"
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
@@ -212,6 +214,17 @@ absl::Status WriteFiles(const TrainRunOptions& options,
                      report.dump(/*indent=*/2) + "\n");
 }
 
+// Returns the line that tells of the images that skip_bad_images left out; ""
+// if there is none.
+std::string LeftOut(const std::vector<std::string>& skipped) {
+  if (skipped.empty()) return "";
+  if (skipped.size() == 1) {
+    return absl::StrCat("1 bad image is left out: ", skipped[0], "\n");
+  }
+  return absl::StrCat(skipped.size(), " bad images are left out, such as ",
+                      skipped[0], "\n");
+}
+
 void Announce(const TrainRunOptions& options, const DatasetParts& data,
               int world_size) {
   std::cout << absl::StrCat("training ", options.model, " on ", options.dataset,
@@ -222,12 +235,7 @@ void Announce(const TrainRunOptions& options, const DatasetParts& data,
                             ", global batch ", options.trainer.batch_size,
                             ", learning rate ", options.trainer.learning_rate,
                             ", seed ", options.trainer.seed, "\n")
-            << (data.skipped.empty()
-                    ? ""
-                    : absl::StrCat(data.skipped.size(),
-                                   " bad images are left out, such as ",
-                                   data.skipped[0], "\n"))
-            << std::flush;
+            << LeftOut(data.skipped) << std::flush;
 }
 
 // Checks that the checkpoint to resume from fits the flags.
@@ -277,6 +285,63 @@ absl::StatusOr<CheckpointInfo> LoadFirstWeights(const TrainRunOptions& options,
   return CheckpointInfo();
 }
 
+// A rank's data set in few numbers, for ranks to compare. Images of the same
+// labels whose pixels differ have the same digest.
+struct DataDigest {
+  int64_t train = 0;  // The number of images.
+  int64_t test = 0;
+  int64_t labels = 0;  // A hash of all labels in order.
+
+  bool operator==(const DataDigest&) const = default;
+};
+
+DataDigest DigestOf(const DatasetParts& data) {
+  uint64_t hash = 0;
+  for (const Dataset* const part : {data.train.get(), data.test.get()}) {
+    for (int64_t i = 0; i < part->size(); ++i) {
+      hash = MixBits(hash + static_cast<uint64_t>(part->label(i)) + 1);
+    }
+  }
+  return {data.train->size(), data.test->size(), static_cast<int64_t>(hash)};
+}
+
+// Says in what rank `rank` differs from rank 0.
+std::string DescribeDifference(int rank, const DataDigest& digest,
+                               const DataDigest& first) {
+  if (digest.train != first.train) {
+    return absl::StrCat("rank ", rank, " has ", digest.train,
+                        " images to train on, rank 0 has ", first.train);
+  }
+  if (digest.test != first.test) {
+    return absl::StrCat("rank ", rank, " has ", digest.test,
+                        " images to test with, rank 0 has ", first.test);
+  }
+  return absl::StrCat("rank ", rank, " has other labels than rank 0");
+}
+
+// Checks that every rank has loaded the same images, as far as DataDigest tells
+// them apart. Error: kInvalidArgument, the same on every rank, naming the first
+// rank that differs from rank 0. Cost: an AllGather of three numbers.
+absl::Status CheckSameData(Communicator& communicator,
+                           const DatasetParts& data) {
+  const DataDigest own = DigestOf(data);
+  const std::array<int64_t, 3> numbers = {own.train, own.test, own.labels};
+  std::vector<int64_t> all(numbers.size() * communicator.world_size());
+  LOCKSTEP_RETURN_IF_ERROR(communicator.AllGather(
+      std::span<const int64_t>(numbers), std::span(all)));
+  const auto digest = [&](int rank) -> DataDigest {
+    const size_t at = rank * numbers.size();
+    return {all[at], all[at + 1], all[at + 2]};
+  };
+  for (int rank = 1; rank < communicator.world_size(); ++rank) {
+    if (digest(rank) == digest(0)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(DescribeDifference(rank, digest(rank), digest(0)),
+                     ": every rank must see the same files"));
+  }
+  return absl::OkStatus();
+}
+
 // Returns how the run's convolutions are computed, the same on every rank:
 // direct if some rank has no Winograd for the network.
 absl::StatusOr<ConvolutionAlgorithm> AgreeOnConvolution(
@@ -320,6 +385,7 @@ absl::Status PrintAlgorithms(CpuReplica& model, int64_t n) {
 absl::Status Train(Communicator& communicator, const DatasetParts& data,
                    const TrainRunOptions& options) {
   SetComputeThreads(options.threads_per_rank);
+  LOCKSTEP_RETURN_IF_ERROR(CheckSameData(communicator, data));
   LOCKSTEP_ASSIGN_OR_RETURN(Network network, NetworkFor(options, data));
   LOCKSTEP_ASSIGN_OR_RETURN(const ConvolutionAlgorithm convolution,
                             AgreeOnConvolution(communicator, options, network));
@@ -468,12 +534,13 @@ void TrainingProgress::OnEpoch(const EpochSummary& summary) {
   if (communicator_.rank() != 0) return;
   out_ << (rewrite_ ? "\x1b[2K" : "")
        << absl::StrFormat(
-              "%s  train loss %.4f  train accuracy %.3f  test accuracy %.4f  "
-              "%.0f images/s  %.1f s\n",
+              "%s  loss %.4f  accuracy %.3f  test accuracy %.4f  "
+              "%.0f images/s  %.1f s  data %.1f%%\n",
               Counter("epoch", summary.epoch + 1, epochs_),
               summary.train.mean_loss(), summary.train.accuracy(),
               summary.test.accuracy(), summary.images_per_second(),
-              absl::ToDoubleSeconds(summary.train_time))
+              absl::ToDoubleSeconds(summary.train_time),
+              100 * summary.data_share())
        << std::flush;
 }
 

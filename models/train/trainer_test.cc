@@ -577,6 +577,7 @@ std::vector<std::string> PrintEpoch(int64_t steps, absl::Duration wall,
     summary.train = {6.0, 3, 4};
     summary.test = {1.0, 7, 8};
     summary.train_time = absl::Milliseconds(500);
+    summary.times.data_wait = absl::Milliseconds(rank == 0 ? 62 : 400);
     progress.OnEpoch(summary);
     return absl::OkStatus();
   });
@@ -584,8 +585,8 @@ std::vector<std::string> PrintEpoch(int64_t steps, absl::Duration wall,
 }
 
 constexpr char kSummary[] =
-    "epoch  2/10  train loss 1.5000  train accuracy 0.750  test accuracy "
-    "0.8750  8 images/s  0.5 s\n";
+    "epoch  2/10  loss 1.5000  accuracy 0.750  test accuracy 0.8750  "
+    "8 images/s  0.5 s  data 12.4%\n";
 
 TEST(ProgressTest, WeighsRanksBySamplesAndPrintsOnRankZeroOnly) {
   const std::vector<std::string> printed = PrintEpoch(2, absl::Seconds(2));
@@ -608,6 +609,25 @@ TEST(ProgressTest, PrintsTenTimesAnEpochAndAtMostOnceASecond) {
   // 23 steps of 20 ms a tenth: the first, and then every third.
   EXPECT_EQ(Lines(PrintEpoch(235, absl::Milliseconds(20))[0]), 4 + 1);
   EXPECT_EQ(Lines(PrintEpoch(235, absl::Milliseconds(1))[0]), 1 + 1);
+}
+
+TEST(ProgressTest, PrintsAnEpochInAHundredColumns) {
+  std::ostringstream out;
+  OnRanks(1, [&](Communicator& communicator) {
+    TrainingProgress progress(communicator, /*epochs=*/100, out, false);
+    EpochSummary summary;
+    summary.epoch = 99;
+    summary.train = {2.25 * (1 << 20), 1 << 20, 1 << 20};
+    summary.test = {1.0, 1, 1};
+    summary.train_time = absl::Milliseconds(99'900);
+    summary.times.data_wait = absl::Milliseconds(99'800);
+    progress.OnEpoch(summary);
+    return absl::OkStatus();
+  });
+  EXPECT_EQ(out.str(),
+            "epoch 100/100  loss 2.2500  accuracy 1.000  test accuracy 1.0000  "
+            "10496 images/s  99.9 s  data 99.9%\n");
+  EXPECT_LE(out.str().size(), 101);  // With the line end.
 }
 
 TEST(ProgressTest, RewritesTheLineOnATerminal) {
