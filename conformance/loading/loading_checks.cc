@@ -62,13 +62,16 @@ absl::StatusOr<TransformOptions> LoadingTransform(bool mixtures) {
   return options;
 }
 
-absl::Status CheckComplete(const LoadedSamples& run, int64_t loads) {
-  constexpr int64_t kAll = kLoadingEpochs * kLoadingSamples;
-  if (loads == kAll && static_cast<int64_t>(run.size()) == kAll) {
+absl::Status CheckComplete(const LoadingCase& c, const LoadedSamples& run,
+                           int64_t loads) {
+  const int64_t all =
+      kLoadingEpochs * (kLoadingSamples - c.first_batch * c.batch_size);
+  if (all > 0 && loads == all && static_cast<int64_t>(run.size()) == all) {
     return absl::OkStatus();
   }
   return absl::InternalError(absl::StrCat(loads, " loads of ", run.size(),
-                                          " samples, must be ", kAll));
+                                          " samples, must be ", all,
+                                          ", at least 1"));
 }
 
 // Writes down what it would train on.
@@ -125,6 +128,12 @@ std::vector<Cause> Causes() {
        [](const auto&, const auto& key, const auto& sample) {
          return std::vector<SampleKey>{{key.seed, key.epoch, sample.place}};
        }},
+      {"by the count since the run was resumed",
+       [](const auto& c, const auto& key, const auto& sample) {
+         const int64_t index =
+             CountedFromTheStart(c, key.epoch, sample.rank, key.index);
+         return std::vector<SampleKey>{{key.seed, key.epoch, index}};
+       }},
       {"one after the other",
        [](const auto&, const auto& key, const auto&) {
          std::vector<SampleKey> keys;
@@ -171,7 +180,10 @@ std::string CauseOf(const LoadingCase& c, const LoadedSamples& run) {
 
 std::string LoadingCase::name() const {
   return absl::StrCat(world_size, " ranks, ", workers, " workers, batches of ",
-                      batch_size, contiguous ? ", contiguous" : ", strided");
+                      batch_size, contiguous ? ", contiguous" : ", strided",
+                      first_batch == 0
+                          ? ""
+                          : absl::StrCat(", from batch ", first_batch, " on"));
 }
 
 std::vector<std::vector<int64_t>> PartsOf(const LoadingCase& c, int64_t epoch,
@@ -186,7 +198,8 @@ std::vector<std::vector<int64_t>> PartsOf(const LoadingCase& c, int64_t epoch,
     }
   }
   std::vector<std::vector<int64_t>> parts;
-  for (int64_t begin = 0; begin < kLoadingSamples; begin += c.batch_size) {
+  for (int64_t begin = c.first_batch * c.batch_size; begin < kLoadingSamples;
+       begin += c.batch_size) {
     const int64_t count = std::min(c.batch_size, kLoadingSamples - begin);
     parts.emplace_back();
     for (int64_t i = 0; i < count; ++i) {
@@ -196,6 +209,21 @@ std::vector<std::vector<int64_t>> PartsOf(const LoadingCase& c, int64_t epoch,
     }
   }
   return parts;
+}
+
+int64_t CountedFromTheStart(const LoadingCase& c, int64_t epoch, int rank,
+                            int64_t index) {
+  const auto flat = [&](const LoadingCase& from) {
+    std::vector<int64_t> all;
+    for (const std::vector<int64_t>& part : PartsOf(from, epoch, rank)) {
+      all.insert(all.end(), part.begin(), part.end());
+    }
+    return all;
+  };
+  LoadingCase whole = c;
+  whole.first_batch = 0;
+  const std::vector<int64_t> loaded = flat(c);
+  return flat(whole)[std::ranges::find(loaded, index) - loaded.begin()];
 }
 
 absl::StatusOr<LoadedSamples> LoadByLoaders(const LoadingCase& c,
@@ -229,7 +257,7 @@ absl::StatusOr<LoadedSamples> LoadByLoaders(const LoadingCase& c,
       }
     }
   }
-  LOCKSTEP_RETURN_IF_ERROR(CheckComplete(run, loads));
+  LOCKSTEP_RETURN_IF_ERROR(CheckComplete(c, run, loads));
   return run;
 }
 
@@ -274,7 +302,7 @@ absl::StatusOr<LoadedSamples> LoadByTrainer(const LoadingCase& c) {
       }
     }
   }
-  LOCKSTEP_RETURN_IF_ERROR(CheckComplete(run, loads));
+  LOCKSTEP_RETURN_IF_ERROR(CheckComplete(c, run, loads));
   return run;
 }
 

@@ -29,6 +29,9 @@ struct LoadingCase {
   bool shuffled = false;  // By seed and epoch; else in the data set's order.
   bool mixtures = true;   // Besides every other augmentation.
   uint64_t seed = 1;
+  // The batches of every epoch before this one are not loaded, as in a run that
+  // is resumed there.
+  int64_t first_batch = 0;
 
   std::string name() const;
 };
@@ -44,24 +47,32 @@ struct LoadedSample {
   std::vector<float> pixels;
 };
 
-// By epoch and index; with kLoadingEpochs * kLoadingSamples entries.
+// By epoch and index; with an entry for each sample of each epoch that is not
+// in a batch before first_batch.
 using LoadedSamples = std::map<std::pair<int64_t, int64_t>, LoadedSample>;
 
 // Wraps the source of one rank.
 using SourceMutation = std::function<std::unique_ptr<SampleSource>(
     SampleSource& real, const LoadingCase& c, int rank)>;
 
-// The rank's parts of the batches of one epoch.
+// The rank's parts of the batches of one epoch, from first_batch on.
 std::vector<std::vector<int64_t>> PartsOf(const LoadingCase& c, int64_t epoch,
                                           int rank);
 
+// If the rank loads `index` as its n-th sample of the epoch, counted from
+// first_batch, returns its n-th sample counted from batch 0. Both are the same
+// if first_batch is 0.
+int64_t CountedFromTheStart(const LoadingCase& c, int64_t epoch, int rank,
+                            int64_t index);
+
 // Loads by a Loader for each rank, through the mutation unless it is null.
-// Errors: the loader's; kInternal if a sample is not loaded once.
+// Errors: the loader's; kInternal if a sample is not loaded once, or if no
+// sample is loaded.
 absl::StatusOr<LoadedSamples> LoadByLoaders(
     const LoadingCase& c, const SourceMutation& mutate = nullptr);
 
 // Loads by training with a Trainer on ranks that are threads, which shuffles.
-// Only without mixtures.
+// Only without mixtures, and from batch 0 on.
 absl::StatusOr<LoadedSamples> LoadByTrainer(const LoadingCase& c);
 
 inline constexpr const char* kLoadingChecks[] = {
@@ -71,11 +82,12 @@ inline constexpr const char* kLoadingChecks[] = {
 inline constexpr uint64_t kThreadStride = 100;
 inline constexpr uint64_t kWorldSizeStride = 10'000;
 
-// Has every sample, in each epoch, the pixels and the label of `one`, a run on
-// one rank without workers, in the data set's order? Error: kDataLoss: the
-// check's name, the first sample that differs, and the cause, if one gives the
-// pixels of all samples: draws that depend on the rank, the number of ranks,
-// the thread, the place in the batch, or what was drawn before.
+// Has every sample of `run`, in each epoch, the pixels and the label of `one`,
+// a whole run on one rank without workers, in the data set's order? Error:
+// kDataLoss: the check's name, the first sample that differs, and the cause, if
+// one gives the pixels of all samples: draws that depend on the rank, the
+// number of ranks, the thread, the place in the batch, the count since the run
+// was resumed, or what was drawn before.
 absl::Status CheckRunsAgree(const LoadingCase& c, const LoadedSamples& one,
                             const LoadedSamples& run);
 // Are other pixels drawn for a sample in another epoch, for another sample of

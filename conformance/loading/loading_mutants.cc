@@ -86,9 +86,25 @@ class MutantSource : public SampleSource {
   int64_t loaded_before_ = 0;
 };
 
-// The case in which every mutant must show.
+// The case in which every mutant must show, unless only a resumed run shows it.
 constexpr LoadingCase kCase = {
     .world_size = 2, .workers = 2, .batch_size = 6, .shuffled = true};
+
+// The same, resumed in the middle of each epoch.
+constexpr LoadingCase kResumedCase = [] {
+  LoadingCase c = kCase;
+  c.first_batch = 2;
+  return c;
+}();
+
+// Returns the verdict on kCase or, if that is OK, on kResumedCase. If a
+// diagnosis has "from batch 2 on", only the resumed run shows the mutant.
+absl::Status CheckBothRunsAgree(const LoadedSamples& one,
+                                const LoadedSamples& run,
+                                const LoadedSamples& resumed) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckRunsAgree(kCase, one, run));
+  return CheckRunsAgree(kResumedCase, one, resumed);
+}
 
 absl::StatusOr<Caught> PlantInLoaders(const OtherKey& other_key,
                                       const Spoil& spoil) {
@@ -100,10 +116,12 @@ absl::StatusOr<Caught> PlantInLoaders(const OtherKey& other_key,
   LOCKSTEP_ASSIGN_OR_RETURN(const LoadedSamples one, LoadByLoaders({}, mutate));
   LOCKSTEP_ASSIGN_OR_RETURN(const LoadedSamples run,
                             LoadByLoaders(kCase, mutate));
+  LOCKSTEP_ASSIGN_OR_RETURN(const LoadedSamples resumed,
+                            LoadByLoaders(kResumedCase, mutate));
   LOCKSTEP_ASSIGN_OR_RETURN(const LoadedSamples other,
                             LoadByLoaders(other_seed, mutate));
   const std::pair<std::string, absl::Status> verdicts[] = {
-      {"RunsAgree", CheckRunsAgree(kCase, one, run)},
+      {"RunsAgree", CheckBothRunsAgree(one, run, resumed)},
       {"EpochsDiffer", CheckEpochsDiffer(one)},
       {"SamplesDiffer", CheckSamplesDiffer(one)},
       {"SeedsDiffer", CheckSeedsDiffer(one, other)}};
@@ -154,6 +172,15 @@ MutantSuite LoadingMutants() {
                [](SampleKey key, const At& at) {
                  key.epoch = at.loaded_before / kLoadingSamples;
                  key.index = at.loaded_before % kLoadingSamples;
+                 return key;
+               }),
+       Drawing("KeyedByCountSinceResumed",
+               "a resumed epoch begins again with the first draws", "RunsAgree",
+               "from batch 2 on), has other pixels than on one rank; as if "
+               "drawn by the count since the run was resumed",
+               [](SampleKey key, const At& at) {
+                 key.index =
+                     CountedFromTheStart(at.c, key.epoch, at.rank, key.index);
                  return key;
                }),
        Drawing(

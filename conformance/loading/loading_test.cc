@@ -1,6 +1,8 @@
 // The pixels of a sample do not depend on ranks, workers or order: loaders and
-// trainers at every number of both give one loader's; mutants are rejected.
+// trainers at every number of both give one loader's, also loaders that are
+// resumed in the middle of an epoch; mutants are rejected.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -22,7 +24,7 @@ using testing::HasSubstr;
 
 std::vector<LoadingCase> Grid(int world_size, bool mixtures) {
   std::vector<LoadingCase> cases;
-  for (const int workers : {0, 1, 3}) {
+  for (const int workers : {0, 1, 8}) {
     for (const int64_t batch_size : {1, 5, 8, 100}) {
       for (const bool contiguous : {false, true}) {
         cases.push_back({.world_size = world_size,
@@ -33,6 +35,20 @@ std::vector<LoadingCase> Grid(int world_size, bool mixtures) {
                          .mixtures = mixtures});
       }
     }
+  }
+  return cases;
+}
+
+// Each case and, if it has two batches or more, the same case resumed half way
+// through each epoch.
+std::vector<LoadingCase> WithResumed(std::vector<LoadingCase> cases) {
+  const size_t whole = cases.size();
+  for (size_t i = 0; i < whole; ++i) {
+    LoadingCase resumed = cases[i];
+    const int64_t batches =
+        (kLoadingSamples + resumed.batch_size - 1) / resumed.batch_size;
+    resumed.first_batch = batches / 2;
+    if (resumed.first_batch > 0) cases.push_back(resumed);
   }
   return cases;
 }
@@ -48,7 +64,8 @@ TEST_P(LoadingTest, LoadersGiveEverySampleThePixelsOfOneRank) {
   EXPECT_THAT(CheckEpochsDiffer(*one), IsOk());
   EXPECT_THAT(CheckSamplesDiffer(*one), IsOk());
   EXPECT_THAT(CheckSeedsDiffer(*one, *other), IsOk());
-  for (const LoadingCase& c : Grid(GetParam(), /*mixtures=*/true)) {
+  for (const LoadingCase& c :
+       WithResumed(Grid(GetParam(), /*mixtures=*/true))) {
     const absl::StatusOr<LoadedSamples> run = LoadByLoaders(c);
     ASSERT_THAT(run, IsOk()) << c.name();
     ASSERT_THAT(CheckRunsAgree(c, *one, *run), IsOk());
