@@ -210,7 +210,7 @@ absl::StatusOr<std::vector<double>> AskPeer(TorchProcess& peer, const char* way,
   return values;
 }
 
-// Our images next to another's, without anything random.
+// How far another's resized images are from ours.
 struct Difference {
   std::string other = {};
   double levels = 0;  // The largest of a value in [0, 255].

@@ -145,7 +145,6 @@ absl::StatusOr<Transform> Transform::Create(const TransformOptions& options,
     shape.width = known->width;
   }
   if (shape.channels == 0) shape.channels = known ? known->channels : 3;
-  constexpr int64_t kMostSide = 1 << 14;
   for (const auto& [what, value, least] :
        {std::tuple("image_size's height", shape.height, 1),
         {"image_size's width", shape.width, 1},

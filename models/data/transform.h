@@ -36,6 +36,9 @@ struct ResizedCrop {
   double max_ratio = 4.0 / 3;
 };
 
+// The most pixels on a side of a result.
+inline constexpr int64_t kMostSide = 1 << 14;
+
 // In the order in which they are applied. The default changes nothing but the
 // type: value / 255.
 struct TransformOptions {

@@ -30,6 +30,13 @@ ABSL_FLAG(int, num_classes, 0,
 ABSL_FLAG(std::string, image_size, "",
           "images are resized to this: 224, or 192x256, height first. 0 leaves "
           "them as they are, the default where all have one size; else 224");
+ABSL_FLAG(
+    int64_t, resize, 0,
+    "resize the shorter side to this many pixels and cut --image_size out "
+    "of the middle, as evaluations of ImageNet do with 256; 0: resize "
+    "straight to --image_size. resized_crop takes its own part instead");
+ABSL_FLAG(std::string, interpolation, "bilinear",
+          "how images are resized: bilinear or bicubic, both antialiased");
 ABSL_FLAG(int64_t, in_channels, 0,
           "1 or 3: what images are converted to; 0: as the data set has them, "
           "3 for image files. synthetic: 1 to 64");
@@ -67,6 +74,19 @@ absl::Status ReadTransform(const std::string& dataset,
   if (size.empty()) size = files ? "224" : "0";
   LOCKSTEP_RETURN_IF_ERROR(
       OfFlag("image_size", size, ParseImageSize(size, transform)));
+  transform.shorter_side = absl::GetFlag(FLAGS_resize);
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckRange("--resize", transform.shorter_side, 0, kMostSide));
+  if (transform.shorter_side > 0 && transform.height == 0) {
+    return FlagError("resize", transform.shorter_side,
+                     "needs an --image_size to cut out");
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      transform.interpolation,
+      ParseName<Interpolation>("--interpolation",
+                               absl::GetFlag(FLAGS_interpolation),
+                               {{"bilinear", Interpolation::kBilinear},
+                                {"bicubic", Interpolation::kBicubic}}));
   transform.channels = absl::GetFlag(FLAGS_in_channels);
   // The synthetic data set makes images of as many channels as it is asked for.
   if (dataset != "synthetic" && transform.channels != 0 &&

@@ -29,7 +29,8 @@ inline constexpr char kDataFlags[] =
     "dataset data_dir=DIR train_samples=N test_fraction=F num_classes=N "
     "skip_bad_images";
 inline constexpr char kImageFlags[] =
-    "image_size=SIZE in_channels=N augment mean=M std=S workers=N loader_mb=N";
+    "image_size=SIZE resize=N interpolation=I in_channels=N augment mean=M "
+    "std=S workers=N loader_mb=N";
 
 // Another name of one of them, for a usage's aliases.
 inline constexpr std::pair<const char*, const char*> kDataAlias = {

@@ -240,6 +240,17 @@ TEST_F(TrainDataTest, EveryFormatOfTheSameImagesTrainsTheSameModel) {
   }
 }
 
+TEST_F(TrainDataTest, ResizesAsTheFlagsSay) {
+  const std::string folder = MakeFolder("folder", /*jpeg=*/false);
+  std::set<std::string> weights;
+  for (const std::string flags :
+       {"", "--resize=48", "--interpolation=bicubic"}) {
+    weights.insert(
+        WeightsText(Train("resized", Command("image_folder", folder, flags))));
+  }
+  EXPECT_EQ(weights.size(), 3u);
+}
+
 TEST_F(TrainDataTest, TheNumberOfWorkersDoesNotChangeABit) {
   const std::string folder = MakeFolder("folder", /*jpeg=*/true);
   for (const std::string nproc : {"1", "2"}) {

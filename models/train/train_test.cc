@@ -539,7 +539,8 @@ TEST_F(TrainTest, ExplainsItselfAndNamesAWrongFlagInOneLine) {
       "--model=resnet --dataset=cifar --sync_bn --train_samples=0 "
       "--train_samples=201 --train_samples=few --test_samples=-1 "
       "--test_samples=38 --seed=-1 --bucket_kb=-1 --timeout_s=0 "
-      "--threads_per_rank=0 --convolution=fft --no_such_flag "
+      "--threads_per_rank=0 --convolution=fft --resize=-1 --resize=30 "
+      "--interpolation=nearest --no_such_flag "
       "--parallelism=single stray";
   const Flags flags = absl::StrSplit(kFlags, ' ');
   for (const std::string& flag : flags) {
