@@ -1,7 +1,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -25,7 +24,6 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/command_line.h"
-#include "base/counter_random.h"
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
@@ -39,6 +37,7 @@
 #include "models/networks/networks.h"
 #include "models/train/data_parallel.h"
 #include "models/train/runs.h"
+#include "models/train/same_data.h"
 #include "models/train/trainer.h"
 
 namespace lockstep {
@@ -283,63 +282,6 @@ absl::StatusOr<CheckpointInfo> LoadFirstWeights(const TrainRunOptions& options,
   LOCKSTEP_RETURN_IF_ERROR(
       LoadTensors(content.tensors, options.weights, parameters, buffers));
   return CheckpointInfo();
-}
-
-// A rank's data set in few numbers, for ranks to compare. Images of the same
-// labels whose pixels differ have the same digest.
-struct DataDigest {
-  int64_t train = 0;  // The number of images.
-  int64_t test = 0;
-  int64_t labels = 0;  // A hash of all labels in order.
-
-  bool operator==(const DataDigest&) const = default;
-};
-
-DataDigest DigestOf(const DatasetParts& data) {
-  uint64_t hash = 0;
-  for (const Dataset* const part : {data.train.get(), data.test.get()}) {
-    for (int64_t i = 0; i < part->size(); ++i) {
-      hash = MixBits(hash + static_cast<uint64_t>(part->label(i)) + 1);
-    }
-  }
-  return {data.train->size(), data.test->size(), static_cast<int64_t>(hash)};
-}
-
-// Says in what rank `rank` differs from rank 0.
-std::string DescribeDifference(int rank, const DataDigest& digest,
-                               const DataDigest& first) {
-  if (digest.train != first.train) {
-    return absl::StrCat("rank ", rank, " has ", digest.train,
-                        " images to train on, rank 0 has ", first.train);
-  }
-  if (digest.test != first.test) {
-    return absl::StrCat("rank ", rank, " has ", digest.test,
-                        " images to test with, rank 0 has ", first.test);
-  }
-  return absl::StrCat("rank ", rank, " has other labels than rank 0");
-}
-
-// Checks that every rank has loaded the same images, as far as DataDigest tells
-// them apart. Error: kInvalidArgument, the same on every rank, naming the first
-// rank that differs from rank 0. Cost: an AllGather of three numbers.
-absl::Status CheckSameData(Communicator& communicator,
-                           const DatasetParts& data) {
-  const DataDigest own = DigestOf(data);
-  const std::array<int64_t, 3> numbers = {own.train, own.test, own.labels};
-  std::vector<int64_t> all(numbers.size() * communicator.world_size());
-  LOCKSTEP_RETURN_IF_ERROR(communicator.AllGather(
-      std::span<const int64_t>(numbers), std::span(all)));
-  const auto digest = [&](int rank) -> DataDigest {
-    const size_t at = rank * numbers.size();
-    return {all[at], all[at + 1], all[at + 2]};
-  };
-  for (int rank = 1; rank < communicator.world_size(); ++rank) {
-    if (digest(rank) == digest(0)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(DescribeDifference(rank, digest(rank), digest(0)),
-                     ": every rank must see the same files"));
-  }
-  return absl::OkStatus();
 }
 
 // Returns how the run's convolutions are computed, the same on every rank:
