@@ -452,7 +452,9 @@ report::Document ScalingDocument(const ScalingReport& report) {
   if (!report.pytorch.empty()) {
     document.facts.push_back({"ddp", report.pytorch});
   }
-  if (!report.ended.empty()) document.remarks.push_back(report.ended);
+  for (const std::string& remark : {settings.skipped, report.ended}) {
+    if (!remark.empty()) document.remarks.push_back(remark);
+  }
   std::ranges::move(ControlRemarks(report),
                     std::back_inserter(document.remarks));
   const size_t variants = VariantsOf(settings).size();

@@ -160,6 +160,7 @@ absl::StatusOr<Network> CheckData(const DataFlags& data,
                             LoadDataset(data.dataset, data.dir, data.options));
   settings.dataset = data.dataset;
   settings.train_samples = parts.train->size();
+  settings.skipped = SkippedText(parts.skipped);
   LOCKSTEP_ASSIGN_OR_RETURN(settings.input,
                             InputOf(*parts.train, data.transform));
   absl::StatusOr<Network> network =

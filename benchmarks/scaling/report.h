@@ -41,6 +41,7 @@ struct ScalingSettings {
   std::string model = "lenet";                              // CreateNetwork's.
   std::string dataset = "fashion_mnist";                    // LoadDataset's.
   int64_t train_samples = 0;    // Of an epoch; 0: not known.
+  std::string skipped = {};     // SkippedText of the images that are left out.
   NetworkInput input = {};      // What the model takes.
   int64_t batch_size = 256;     // Global in strong scaling, a rank's in weak.
   double learning_rate = 0.01;  // Of a step of batch_size images.

@@ -455,6 +455,15 @@ TEST(ScalingDocumentTest, FitsItsColumnsWithLargeNumbers) {
   ExpectNarrow(report::TerminalText(ScalingDocument(report)));
 }
 
+TEST(ScalingDocumentTest, SaysWhichImagesAreLeftOut) {
+  ScalingReport report = ExampleReport();
+  const auto remarks = ScalingDocument(report).remarks;
+  EXPECT_THAT(remarks, Not(Contains(HasSubstr("left out"))));
+  report.settings.skipped = "1 bad image is left out: a.jpg: damaged JPEG";
+  EXPECT_THAT(ScalingDocument(report).remarks,
+              Contains(report.settings.skipped));
+}
+
 TEST(ScalingDocumentTest, SaysWhatItIsRelativeToWithoutOneRank) {
   ScalingReport report = ExampleReport();
   EXPECT_THAT(report::TerminalText(ScalingDocument(report)),

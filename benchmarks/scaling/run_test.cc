@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -34,6 +35,7 @@
 #include "models/cpu/algorithm.h"
 #include "models/data/dataset.h"
 #include "models/data/idx_files.h"
+#include "models/data/image.h"
 #include "models/train/data_flags.h"
 #include "nlohmann/json.hpp"
 
@@ -46,6 +48,7 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
@@ -682,6 +685,51 @@ TEST(ScalingTest, MeasuresBackendsAndTypesSideBySide) {
   }
   EXPECT_NE(alone[0], alone[1]);
   EXPECT_NE(losses[0], losses[1]);
+}
+
+// An image folder of a class for each of `classes`, with four images of 28 x 28
+// to train on and one to test with.
+std::string MakeImageFolder(const std::vector<std::string>& classes) {
+  const std::string folder = TestPath("-images");
+  const std::string png =
+      *EncodePng({28, 28, 1, std::vector<uint8_t>(28 * 28, 100)});
+  for (const std::string& name : classes) {
+    for (const std::string& image :
+         {"train/" + name + "/0", "train/" + name + "/1",
+          "train/" + name + "/2", "train/" + name + "/3",
+          "test/" + name + "/0"}) {
+      const std::string path = absl::StrCat(folder, "/", image, ".png");
+      std::filesystem::create_directories(
+          std::filesystem::path(path).parent_path());
+      EXPECT_THAT(ReplaceFile(path, png), IsOk());
+    }
+  }
+  return folder;
+}
+
+TEST(ScalingTest, SaysHowManyBadImagesAreLeftOut) {
+  const std::string data = MakeImageFolder({"a", "b"});
+  const std::string flags = absl::StrCat(
+      "--dataset=image_folder --skip_bad_images --image_size=28 --in_channels=1"
+      " --steps=1 --rounds=1 --warmup_steps=1 --nproc=1 --mode=weak"
+      " --batch_size=2 --output_dir=",
+      TestPath(""), " --data_dir=", data);
+  EXPECT_THAT(RunScaling(flags).output, Not(HasSubstr("left out")));
+  for (const auto& [image, text] :
+       {std::pair("train/a/1", "1 bad image is left out:"),
+        {"test/b/0", "2 bad images are left out, such as"}}) {
+    const std::string path = absl::StrCat(data, "/", image, ".png");
+    ASSERT_THAT(ReplaceFile(path, "This is no image.\n"), IsOk());
+    const CommandOutcome outcome = RunScaling(flags);
+    EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+    EXPECT_THAT(outcome.output, HasSubstr(text));
+    EXPECT_THAT(ReadFile(TestPath("") + "/scaling.md"),
+                IsOkAndHolds(AllOf(HasSubstr(text),
+                                   HasSubstr("/train/a/1.png: neither"))));
+    EXPECT_EQ(
+        ReadJson(TestPath("") + "/scaling.json")["settings"]["train_samples"],
+        7);
+  }
 }
 
 // A Python whose ranks answer that.

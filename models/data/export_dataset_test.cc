@@ -310,7 +310,8 @@ TEST(ExportTest, LeavesNothingBehindAnError) {
   const CommandOutcome skips =
       RunCommand(kExport + flags + " --skip_bad_images", 60);
   EXPECT_EQ(skips.exit_status, 0) << skips.output;
-  EXPECT_THAT(skips.output, HasSubstr("skipped 1 bad images"));
+  EXPECT_THAT(skips.output, HasSubstr(absl::StrCat("1 bad image is left out: ",
+                                                   dir, "/train/b/2.png: ")));
   ExpectUsageError(RunCommand(kExport + flags, 60), "export", flags,
                    "--output_dir: ");
 }

@@ -234,8 +234,7 @@ absl::Status Export(std::span<char* const>) {
                             WriteAndRename(parts, options, output, progress));
   progress.Clear();
   if (!parts.skipped.empty()) {
-    absl::PrintF("skipped %d bad images; the first: %s\n", parts.skipped.size(),
-                 parts.skipped[0]);
+    absl::PrintF("%s\n", SkippedText(parts.skipped));
   }
   if (!summary.note.empty()) absl::PrintF("Note: %s\n", summary.note);
   absl::PrintF("Wrote %d images for training and %d for testing to %s\n",

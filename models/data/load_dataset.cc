@@ -270,6 +270,15 @@ void AppendCifar10Record(const Image& image, int label, std::string& bytes) {
   }
 }
 
+std::string SkippedText(const std::vector<std::string>& skipped) {
+  if (skipped.empty()) return "";
+  if (skipped.size() == 1) {
+    return absl::StrCat("1 bad image is left out: ", skipped[0]);
+  }
+  return absl::StrCat(skipped.size(), " bad images are left out, such as ",
+                      skipped[0]);
+}
+
 absl::StatusOr<DatasetParts> LoadDataset(const std::string& name,
                                          const std::string& dir,
                                          const DatasetOptions& options) {

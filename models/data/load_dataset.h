@@ -72,6 +72,11 @@ struct DatasetParts {
   std::vector<std::string> skipped;
 };
 
+// Returns the sentence with which commands tell of DatasetParts::skipped: how
+// many images there are, and the error of the first, which names its file. ""
+// if there is none. No line end.
+std::string SkippedText(const std::vector<std::string>& skipped);
+
 // Loads the data set `name`, one of those in kDatasetHelp, from the folder
 // `dir`, which synthetic does not need and fashion_mnist replaces by
 // kFashionMnistDir if it is empty.

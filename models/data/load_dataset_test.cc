@@ -190,6 +190,12 @@ TEST(ImageFolderTest, LeavesOutBadImagesWhenAskedToAndOthersNever) {
     EXPECT_THAT(Labels(*kept->train), ElementsAre(0, 0, 1, 1, 2));
     EXPECT_THAT(kept->skipped,
                 ElementsAre(StartsWith(bad), HasSubstr("/b/0.jpg: neither")));
+    EXPECT_EQ(
+        SkippedText(kept->skipped),
+        absl::StrCat("2 bad images are left out, such as ", kept->skipped[0]));
+    EXPECT_EQ(SkippedText({kept->skipped[1]}),
+              absl::StrCat("1 bad image is left out: ", kept->skipped[1]));
+    EXPECT_EQ(SkippedText({}), "");
     EXPECT_GE(done, 7);
   }
   // What cannot be read may be read by another rank: no reason to skip it.

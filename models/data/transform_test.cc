@@ -1,4 +1,4 @@
-// Pixels against torchvision's (testdata/torchvision_goldens.py wrote them),
+// Pixels against torchvision's and Pillow's (testdata/torchvision_goldens.py),
 // what is drawn and from which key, and options as text.
 #include "models/data/transform.h"
 
@@ -156,26 +156,113 @@ Bytes ReadHex(std::istringstream& line) {
   return {bytes.begin(), bytes.end()};
 }
 
+// A whole image of noise, resized.
+struct ResizeGolden {
+  Interpolation mode = Interpolation::kBilinear;
+  ImageShape from;
+  int64_t height = 0, width = 0;
+  Bytes want = {};
+};
+
+ResizeGolden ReadResize(std::istringstream& line) {
+  std::string mode;
+  ResizeGolden golden;
+  line >> mode >> golden.from.channels >> golden.from.height >>
+      golden.from.width >> golden.height >> golden.width;
+  golden.mode = ModeOf(mode);
+  golden.want = ReadHex(line);
+  return golden;
+}
+
+Bytes ResizedAs(const ResizeGolden& golden, Interpolation mode,
+                bool use_vectors = true) {
+  return Resized(Noise(golden.from.size()), golden.from, golden.height,
+                 golden.width, mode, use_vectors);
+}
+
+Interpolation OtherThan(Interpolation mode) {
+  return mode == Interpolation::kBicubic ? Interpolation::kBilinear
+                                         : Interpolation::kBicubic;
+}
+
 TEST(TorchvisionTest, ResizesToTheSameBytes) {
   int told_apart = 0;
   for (std::istringstream& line : Goldens("resize")) {
-    std::string mode;
-    ImageShape from;
-    int64_t height = 0, width = 0;
-    line >> mode >> from.channels >> from.height >> from.width >> height >>
-        width;
     SCOPED_TRACE(line.str().substr(0, 40));
-    const Bytes want = ReadHex(line), bytes = Noise(from.size());
+    const ResizeGolden golden = ReadResize(line);
     for (const bool use_vectors : {false, true}) {
-      EXPECT_EQ(Resized(bytes, from, height, width, ModeOf(mode), use_vectors),
-                want);
+      EXPECT_EQ(ResizedAs(golden, golden.mode, use_vectors), golden.want);
     }
-    const Interpolation other =
-        mode == "bicubic" ? Interpolation::kBilinear : Interpolation::kBicubic;
-    told_apart +=
-        LargestDifference(Resized(bytes, from, height, width, other), want) > 1;
+    const Bytes other = ResizedAs(golden, OtherThan(golden.mode));
+    told_apart += LargestDifference(other, golden.want) > 1;
   }
   EXPECT_GE(told_apart, 24);  // Of 28; one pixel has nothing to tell them by.
+}
+
+// Whether Pillow 13 resizes down before across. Pillow up to 12 and torchvision
+// always resize across first.
+bool PillowGoesDownFirst(const ResizeGolden& golden) {
+  const int64_t rows_less = golden.from.height - golden.height;
+  const int64_t columns_less = golden.from.width - golden.width;
+  return rows_less > 0 && rows_less > 2 * columns_less;
+}
+
+// Our two passes, in Pillow's order.
+Bytes ResizedInPillowsOrder(const ResizeGolden& golden) {
+  if (!PillowGoesDownFirst(golden)) return ResizedAs(golden, golden.mode);
+  ImageShape between = golden.from;
+  between.height = golden.height;
+  const Bytes down = Resized(Noise(golden.from.size()), golden.from,
+                             between.height, between.width, golden.mode);
+  return Resized(down, between, golden.height, golden.width, golden.mode);
+}
+
+// The most levels between Pillow's values and ours. Pillow rounds weights to 22
+// bits, ATen to 16. A bicubic pass has negative weights, and so can enlarge the
+// first pass's difference.
+int PillowLevels(Interpolation mode) {
+  return mode == Interpolation::kBicubic ? 2 : 1;
+}
+
+// Whether no value is further from Pillow's than PillowLevels.
+bool IsNearPillow(const Bytes& got, const ResizeGolden& golden) {
+  return LargestDifference(got, golden.want) <= PillowLevels(golden.mode);
+}
+
+TEST(PillowTest, ResizesAlmostToTheSameBytes) {
+  int told_apart = 0, differ_in_order = 0;
+  for (std::istringstream& line : Goldens("pillow")) {
+    SCOPED_TRACE(line.str().substr(0, 40));
+    const ResizeGolden golden = ReadResize(line);
+    EXPECT_TRUE(IsNearPillow(ResizedInPillowsOrder(golden), golden));
+    const bool is_near = IsNearPillow(ResizedAs(golden, golden.mode), golden);
+    differ_in_order += !is_near;
+    if (golden.mode == Interpolation::kBilinear ||
+        !PillowGoesDownFirst(golden)) {
+      EXPECT_TRUE(is_near);
+    }
+    told_apart +=
+        !IsNearPillow(ResizedAs(golden, OtherThan(golden.mode)), golden);
+  }
+  EXPECT_EQ(differ_in_order, 1);  // 40 x 50 to 39 x 51, bicubic.
+  EXPECT_GE(told_apart, 24);      // Of 28, as above.
+}
+
+// The control of the test above.
+TEST(PillowTest, AnyValueALevelFurtherAwayIsRejected) {
+  for (std::istringstream& line : Goldens("pillow")) {
+    SCOPED_TRACE(line.str().substr(0, 40));
+    const ResizeGolden golden = ReadResize(line);
+    const int most = PillowLevels(golden.mode);
+    for (const size_t i : {size_t{0}, golden.want.size() - 1}) {
+      for (const int levels : {most, most + 1}) {
+        Bytes changed = golden.want;
+        const int sign = changed[i] < 128 ? 1 : -1;
+        changed[i] = static_cast<uint8_t>(changed[i] + sign * levels);
+        EXPECT_EQ(IsNearPillow(changed, golden), levels == most);
+      }
+    }
+  }
 }
 
 TEST(TorchvisionTest, ResizesTheShorterSideAndCutsTheMiddle) {

@@ -213,28 +213,17 @@ absl::Status WriteFiles(const TrainRunOptions& options,
                      report.dump(/*indent=*/2) + "\n");
 }
 
-// Returns the line that tells of the images that skip_bad_images left out; ""
-// if there is none.
-std::string LeftOut(const std::vector<std::string>& skipped) {
-  if (skipped.empty()) return "";
-  if (skipped.size() == 1) {
-    return absl::StrCat("1 bad image is left out: ", skipped[0], "\n");
-  }
-  return absl::StrCat(skipped.size(), " bad images are left out, such as ",
-                      skipped[0], "\n");
-}
-
 void Announce(const TrainRunOptions& options, const DatasetParts& data,
               int world_size) {
-  std::cout << absl::StrCat("training ", options.model, " on ", options.dataset,
-                            ": ", data.train->size(), " images, ", world_size,
-                            world_size == 1 ? " rank" : " ranks", " (",
-                            options.parallelism, ")",
-                            options.sync_bn ? ", SyncBN" : "",
-                            ", global batch ", options.trainer.batch_size,
-                            ", learning rate ", options.trainer.learning_rate,
-                            ", seed ", options.trainer.seed, "\n")
-            << LeftOut(data.skipped) << std::flush;
+  std::cout << absl::StrCat(
+      "training ", options.model, " on ", options.dataset, ": ",
+      data.train->size(), " images, ", world_size,
+      world_size == 1 ? " rank" : " ranks", " (", options.parallelism, ")",
+      options.sync_bn ? ", SyncBN" : "", ", global batch ",
+      options.trainer.batch_size, ", learning rate ",
+      options.trainer.learning_rate, ", seed ", options.trainer.seed, "\n");
+  if (!data.skipped.empty()) std::cout << SkippedText(data.skipped) << "\n";
+  std::cout << std::flush;
 }
 
 // Checks that the checkpoint to resume from fits the flags.

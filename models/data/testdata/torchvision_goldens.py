@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes torchvision_golden.txt from the newest torchvision.
+"""Writes torchvision_golden.txt from the newest torchvision and Pillow.
 
   torchvision_goldens.py > torchvision_golden.txt
 
@@ -8,6 +8,7 @@ Lines of a name, numbers, and bytes in hexadecimal, which are an image of
 uppermost byte of the finaliser of SplitMix64 of i + 1.
 """
 import torch
+from PIL import Image
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
@@ -34,6 +35,11 @@ def show(pixels):
     return bytes(pixels.permute(1, 2, 0).flatten().tolist()).hex()
 
 
+def pillow_resize(pixels, height, width, mode):
+    pixels = pixels.permute(1, 2, 0).squeeze(2).numpy()
+    return Image.fromarray(pixels).resize((width, height), Image.Resampling[mode.upper()]).tobytes().hex()
+
+
 def main():
     for mode, interpolation in MODES.items():
         for c, h, w, to_h, to_w in SIZES:
@@ -49,6 +55,9 @@ def main():
                 print("color", name, factor, c, 9, 11, show(adjust(image(c, 9, 11), factor)))
     values = F.normalize(image(3, 4, 5).to(torch.float32) / 255, MEAN, STD)
     print("normalize", 4, 5, " ".join(float(v).hex() for v in values.permute(1, 2, 0).flatten().tolist()))
+    for mode in MODES:
+        for c, h, w, to_h, to_w in SIZES:
+            print("pillow", mode, c, h, w, to_h, to_w, pillow_resize(image(c, h, w), to_h, to_w, mode))
 
 
 main()
