@@ -105,4 +105,12 @@ absl::StatusOr<DeviceMemory> AllocateDeviceMemory(int64_t bytes) {
   return DeviceMemory(memory);
 }
 
+absl::StatusOr<PinnedMemory> AllocatePinnedMemory(int64_t bytes) {
+  std::byte* memory = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+      cudaMallocHost(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1))),
+      absl::StrCat("cudaMallocHost of ", bytes, " bytes")));
+  return PinnedMemory(memory);
+}
+
 }  // namespace lockstep

@@ -1,5 +1,5 @@
 // The CUDA runtime: its errors as absl::Status, devices, and owners of streams,
-// events and device memory.
+// events, device memory and pinned host memory.
 #ifndef LOCKSTEP_BASE_CUDA_STATUS_H_
 #define LOCKSTEP_BASE_CUDA_STATUS_H_
 
@@ -42,6 +42,7 @@ using Stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>,
 using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>,
                               CudaDeleter<&cudaEventDestroy>>;
 using DeviceMemory = std::unique_ptr<std::byte, CudaDeleter<&cudaFree>>;
+using PinnedMemory = std::unique_ptr<std::byte, CudaDeleter<&cudaFreeHost>>;
 
 // The device of a rank among those of its host: they are dealt out in turn.
 // Errors: kNotFound where there is no GPU.
@@ -59,6 +60,9 @@ absl::StatusOr<Event> MakeEvent();
 absl::StatusOr<Event> MakeTimedEvent();
 // Aligned to 256. Not set to anything.
 absl::StatusOr<DeviceMemory> AllocateDeviceMemory(int64_t bytes);
+// Host memory that every device copies to and from, without a copy between.
+// Aligned to 256. Not set to anything.
+absl::StatusOr<PinnedMemory> AllocatePinnedMemory(int64_t bytes);
 
 }  // namespace lockstep
 

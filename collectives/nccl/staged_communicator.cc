@@ -101,14 +101,9 @@ absl::StatusOr<std::shared_ptr<std::byte>> StagedCommunicator::AllocatePinned(
     int64_t bytes) const {
   if (bytes < 0) return absl::InvalidArgumentError("that is negative");
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_), "cudaSetDevice"));
-  void* memory = nullptr;
-  const auto size = std::max<size_t>(static_cast<size_t>(bytes), 1);
-  LOCKSTEP_RETURN_IF_ERROR(
-      CudaStatus(cudaMallocHost(&memory, size), "cudaMallocHost"));
-  std::memset(memory, 0, size);
-  return std::shared_ptr<std::byte>(
-      static_cast<std::byte*>(memory),
-      [](std::byte* pinned) { cudaFreeHost(pinned); });
+  LOCKSTEP_ASSIGN_OR_RETURN(PinnedMemory memory, AllocatePinnedMemory(bytes));
+  std::memset(memory.get(), 0, static_cast<size_t>(bytes));
+  return std::shared_ptr<std::byte>(std::move(memory));
 }
 
 absl::StatusOr<GroupBuffer> StagedCommunicator::Allocate(int64_t bytes,

@@ -53,8 +53,8 @@ class ImageSource final : public SampleSource {
 };
 
 // Memory of at least `bytes` bytes, at least one, aligned to 64, or null if
-// there is none; it is released when the pointer's last copy is gone. Where a
-// GPU copies from it, it should be pinned.
+// there is none; it is released when the pointer's last copy is gone. For
+// batches that a GPU copies, models/data/cuda has PinnedBatches.
 using AllocateBatches = std::function<std::shared_ptr<std::byte>(int64_t)>;
 
 struct LoaderOptions {

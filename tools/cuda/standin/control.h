@@ -87,6 +87,9 @@ struct NcclFaults {
 // Not while another thread uses NCCL.
 void SetNcclFaults(const NcclFaults& faults);
 
+// Bytes of pinned memory that were allocated and not freed.
+int64_t LivePinnedBytes();
+
 // Communicators that were neither aborted nor destroyed.
 int LiveNcclCommunicators();
 

@@ -265,6 +265,15 @@ bool IsDeviceRange(const void* pointer, size_t bytes) {
   return FindDevicePiece(pointer, bytes).has_value();
 }
 
+int64_t LivePinnedBytes() {
+  const std::lock_guard lock(memory_mutex);
+  int64_t bytes = 0;
+  for (const auto& [address, piece] : PinnedMemory()) {
+    bytes += static_cast<int64_t>(piece.bytes);
+  }
+  return bytes;
+}
+
 cudaError_t AllocateForWindows(void** pointer, size_t bytes) {
   return AllocateNoted(pointer, bytes, WindowMemory());
 }

@@ -18,6 +18,7 @@ namespace {
 using standin::Counts;
 using standin::CountsOfThisThread;
 using standin::DroppedWaits;
+using standin::LivePinnedBytes;
 using standin::Order;
 using standin::ResetCounts;
 using standin::SetDeviceCount;
@@ -93,6 +94,7 @@ TEST(MemoryTest, PinnedMemoryIsNotDeviceMemory) {
   float* pinned = nullptr;
   Ok(cudaMalloc(&device, sizeof(float)));
   Ok(cudaMallocHost(&pinned, sizeof(float)));
+  EXPECT_EQ(LivePinnedBytes(), sizeof(float));
   EXPECT_TRUE(std::isnan(*pinned));
   *pinned = 3;
   Ok(cudaMemcpy(device, pinned, sizeof(float), cudaMemcpyHostToDevice));
@@ -101,6 +103,7 @@ TEST(MemoryTest, PinnedMemoryIsNotDeviceMemory) {
   EXPECT_EQ(cudaFree(pinned), cudaErrorInvalidValue);
   EXPECT_EQ(cudaFreeHost(device), cudaErrorInvalidValue);
   Ok(cudaFreeHost(pinned));
+  EXPECT_EQ(LivePinnedBytes(), 0);
   EXPECT_EQ(cudaFreeHost(pinned), cudaErrorInvalidValue);
   Ok(cudaFreeHost(nullptr));
   Ok(cudaFree(device));
