@@ -102,7 +102,7 @@ TEST(DataCommandTest, NamesAFlagThatIsWrong) {
        {std::pair("--image_sizes=32,0", "--image_sizes: '0' is not between"),
         {"--image_sizes=", "--image_sizes: '' is not between"},
         {"--peers=jax", "--peers: 'jax' is not torch"},
-        {"--listing=-1", "--listing: -1 is not between 0 and 100000000"},
+        {"--listing=-1", "--listing: -1 is not between 0 and 20000000"},
         {"--rounds=0", "--rounds: 0 is not between 1 and 1000"},
         {"--timeout=-1", "--timeout: -1 is not above 0"},
         {"--json=/absent/x", "--json: cannot write to"}}) {

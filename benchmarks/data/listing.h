@@ -27,7 +27,7 @@ struct ListingOptions {
 struct ListingLine {
   std::string subject = {};
   std::vector<double> seconds = {};  // By round.
-  double bytes_a_file = 0;           // Of memory, at its most.
+  double bytes_a_file = 0;  // Ours: of the peak; the peer's: in the end.
 };
 
 // An image folder and lists of the same files: hard links to one image a class,

@@ -223,7 +223,8 @@ int64_t CountedFromTheStart(const LoadingCase& c, int64_t epoch, int rank,
   LoadingCase whole = c;
   whole.first_batch = 0;
   const std::vector<int64_t> loaded = flat(c);
-  return flat(whole)[std::ranges::find(loaded, index) - loaded.begin()];
+  const auto at = std::ranges::find(loaded, index);
+  return at == loaded.end() ? index : flat(whole)[at - loaded.begin()];
 }
 
 absl::StatusOr<LoadedSamples> LoadByLoaders(const LoadingCase& c,

@@ -97,6 +97,8 @@ absl::StatusOr<MemoryDataset> LoadPart(const std::string& dir,
 
 }  // namespace
 
+std::string Dataset::file(int64_t) const { return ""; }
+
 std::string Dataset::class_name(int label) const { return absl::StrCat(label); }
 
 absl::Status Dataset::ReadRegion(int64_t index, ChooseRegion choose,

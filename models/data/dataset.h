@@ -27,6 +27,9 @@ class Dataset {
   // In [0, num_classes()). Cost: a look-up; reads no file.
   virtual int label(int64_t index) const = 0;
 
+  // The path of the image's file; "" where it has no file of its own.
+  virtual std::string file(int64_t index) const;
+
   // The decoded image; the same one at every call. Cost: that of decoding it
   // where it lies in a file. Errors begin with the file's name.
   virtual absl::StatusOr<Image> Read(int64_t index) const = 0;

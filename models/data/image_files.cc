@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -50,19 +51,52 @@ class FileDataset final : public Dataset {
                                 : class_names_[label];
   }
 
-  absl::StatusOr<Image> Read(int64_t index) const override {
+  std::string file(int64_t index) const override { return files_.path(index); }
+
+  absl::StatusOr<std::string> ReadBytes(int64_t index) const {
     const std::string path = files_.path(index);
-    LOCKSTEP_ASSIGN_OR_RETURN(const std::string bytes,
-                              ReadForeignFile(path, kMostBytes));
-    LOCKSTEP_ASSIGN_OR_RETURN(Image image, DecodeImage(bytes, path));
-    return WithChannels(std::move(image), channels_);
+    return NamingFile(path, [&] { return ReadForeignFile(path, kMostBytes); });
+  }
+
+  // bytes: of ReadBytes.
+  absl::StatusOr<Image> Decode(int64_t index, const std::string& bytes) const {
+    const std::string path = files_.path(index);
+    return NamingFile(path, [&]() -> absl::StatusOr<Image> {
+      LOCKSTEP_ASSIGN_OR_RETURN(Image image, DecodeImage(bytes, path));
+      return WithChannels(std::move(image), channels_);
+    });
+  }
+
+  absl::StatusOr<Image> Read(int64_t index) const override {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string bytes, ReadBytes(index));
+    return Decode(index, bytes);
   }
 
   absl::Status ReadRegion(int64_t index, ChooseRegion choose,
                           TakeRows take) const override {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string bytes, ReadBytes(index));
     const std::string path = files_.path(index);
-    LOCKSTEP_ASSIGN_OR_RETURN(const std::string bytes,
-                              ReadForeignFile(path, kMostBytes));
+    return NamingFile(path,
+                      [&] { return DecodeRegion(bytes, path, choose, take); });
+  }
+
+  const ImageIndex& files() const { return files_; }
+
+ private:
+  // What `read` returns, or that there was no memory for the file.
+  template <typename Read>
+  static auto NamingFile(const std::string& path, const Read& read)
+      -> decltype(read()) {
+    try {
+      return read();
+    } catch (const std::bad_alloc&) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat(path, ": no memory to load it"));
+    }
+  }
+
+  absl::Status DecodeRegion(const std::string& bytes, const std::string& path,
+                            ChooseRegion choose, TakeRows take) const {
     return DecodeImageRegion(
         bytes, path,
         [&](ImageShape shape) {
@@ -78,23 +112,34 @@ class FileDataset final : public Dataset {
         });
   }
 
-  const ImageIndex& files() const { return files_; }
-
- private:
   ImageIndex files_;
   int num_classes_;
   int64_t channels_;
   std::vector<std::string> class_names_;
 };
 
-// What Read says of every image, in order.
-std::vector<absl::Status> ReadAll(const FileDataset& data,
-                                  const DatasetOptions& options) {
-  std::vector<absl::Status> statuses(data.size());
+// Of an image: what is wrong with it, and whether that is its bytes, which
+// every rank sees alike, or reading them.
+struct Verdict {
+  absl::Status status = absl::OkStatus();
+  bool is_bad_image = false;
+};
+
+Verdict Judge(const FileDataset& data, int64_t index) {
+  const absl::StatusOr<std::string> bytes = data.ReadBytes(index);
+  if (!bytes.ok()) return {bytes.status(), false};
+  const absl::Status status = data.Decode(index, *bytes).status();
+  return {status, absl::IsDataLoss(status) || absl::IsInvalidArgument(status)};
+}
+
+// Of every image, in order.
+std::vector<Verdict> JudgeAll(const FileDataset& data,
+                              const DatasetOptions& options) {
+  std::vector<Verdict> verdicts(data.size());
   std::atomic<int64_t> next = 0;
   const auto work = [&](bool reports) {
     for (int64_t i = next++; i < data.size(); i = next++) {
-      statuses[i] = data.Read(i).status();
+      verdicts[i] = Judge(data, i);
       if (reports && options.progress) options.progress(i, data.size());
     }
   };
@@ -104,13 +149,7 @@ std::vector<absl::Status> ReadAll(const FileDataset& data,
   work(true);
   for (std::thread& helper : helpers) helper.join();
   if (options.progress) options.progress(data.size(), data.size());
-  return statuses;
-}
-
-// What is wrong with the bytes, which every rank sees alike; not with reading
-// them.
-bool IsBadImage(const absl::Status& status) {
-  return absl::IsDataLoss(status) || absl::IsInvalidArgument(status);
+  return verdicts;
 }
 
 ImageIndex SpreadOver(const ImageIndex& files, int64_t count) {
@@ -134,21 +173,22 @@ absl::StatusOr<std::unique_ptr<const Dataset>> MakePart(
   auto data = std::make_unique<FileDataset>(std::move(files), num_classes,
                                             options.channels, class_names);
   if (!options.skip_bad_images) return data;
-  const std::vector<absl::Status> statuses = ReadAll(*data, options);
+  const std::vector<Verdict> verdicts = JudgeAll(*data, options);
   std::vector<int64_t> good;
   for (int64_t i = 0; i < count; ++i) {
-    if (statuses[i].ok()) {
+    const absl::Status& status = verdicts[i].status;
+    if (status.ok()) {
       good.push_back(i);
-    } else if (IsBadImage(statuses[i])) {
-      skipped.emplace_back(statuses[i].message());
+    } else if (verdicts[i].is_bad_image) {
+      skipped.emplace_back(status.message());
     } else {
-      return statuses[i];
+      return status;
     }
   }
   if (good.empty()) {
-    return absl::DataLossError(
-        absl::StrCat(name, ": all of the ", count,
-                     " images are bad; the first: ", statuses[0].message()));
+    return absl::DataLossError(absl::StrCat(
+        name, ": all of the ", count,
+        " images are bad; the first: ", verdicts[0].status.message()));
   }
   return std::make_unique<FileDataset>(data->files().Choose(good), num_classes,
                                        options.channels, class_names);

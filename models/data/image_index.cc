@@ -33,12 +33,17 @@ bool IsImageName(absl::string_view name) {
          absl::EndsWithIgnoreCase(name, ".png");
 }
 
-bool IsFolder(DIR* parent, const dirent& entry) {
+// A link that leads nowhere is no folder. Error: what keeps one from seeing
+// where a link leads, with no path.
+absl::StatusOr<bool> IsFolder(DIR* parent, const dirent& entry) {
   if (entry.d_type == DT_DIR) return true;
   if (entry.d_type != DT_LNK && entry.d_type != DT_UNKNOWN) return false;
   struct stat info = {};
-  return fstatat(dirfd(parent), entry.d_name, &info, /*flags=*/0) == 0 &&
-         S_ISDIR(info.st_mode);
+  if (fstatat(dirfd(parent), entry.d_name, &info, /*flags=*/0) == 0) {
+    return S_ISDIR(info.st_mode);
+  }
+  if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) return false;
+  return absl::ErrnoToStatus(errno, "");
 }
 
 // The folders and images in one folder, each sorted by name.
@@ -59,7 +64,13 @@ absl::StatusOr<FolderContent> ReadFolder(const std::string& path) {
   while (const dirent* const entry = readdir(folder.get())) {
     const absl::string_view name = entry->d_name;
     if (name == "." || name == "..") continue;
-    if (IsFolder(folder.get(), *entry)) {
+    const absl::StatusOr<bool> is_folder = IsFolder(folder.get(), *entry);
+    if (!is_folder.ok()) {
+      return absl::Status(
+          is_folder.status().code(),
+          absl::StrCat(path, "/", name, is_folder.status().message()));
+    }
+    if (*is_folder) {
       content.folders.emplace_back(name);
     } else if (IsImageName(name)) {
       content.images.emplace_back(name);
@@ -75,6 +86,17 @@ absl::StatusOr<FolderContent> ReadFolder(const std::string& path) {
 // The folders below one that have images, found one inside the other.
 class FolderWalk {
  public:
+  // dir: the folder that will be visited first.
+  explicit FolderWalk(const std::string& dir) {
+    struct stat info = {};
+    for (std::string path = dir + "/.."; stat(path.c_str(), &info) == 0;
+         path += "/..") {
+      const std::pair<dev_t, ino_t> identity = {info.st_dev, info.st_ino};
+      if (!above_.empty() && above_.back() == identity) break;  // The root.
+      above_.push_back(identity);
+    }
+  }
+
   absl::Status Visit(const std::string& path) {
     LOCKSTEP_ASSIGN_OR_RETURN(FolderContent content, ReadFolder(path));
     if (std::ranges::find(above_, content.identity) != above_.end()) {
@@ -153,7 +175,7 @@ absl::StatusOr<std::vector<std::string>> FolderNames(const std::string& dir) {
 
 absl::Status AddImagesBelow(const std::string& dir, int label,
                             ImageIndex& index) {
-  FolderWalk walk;
+  FolderWalk walk(dir);
   LOCKSTEP_RETURN_IF_ERROR(walk.Visit(dir));
   if (walk.found().empty()) {
     return absl::InvalidArgumentError(

@@ -21,7 +21,7 @@ struct ImageFile {
 };
 
 // Paths and labels in order. Takes 16 bytes and the name for each file, and up
-// to twice as much while it grows; the path of a folder is kept once.
+// to twice as much while it grows; besides two copies of each folder's path.
 class ImageIndex {
  public:
   // Adds a file. path: what stands before its last slash is its folder.
@@ -64,7 +64,8 @@ absl::StatusOr<std::vector<std::string>> FolderNames(const std::string& dir);
 // Adds the files named .jpg, .jpeg or .png at any depth below `dir`, in
 // torchvision's order: folders by path, the files of each by name, both by
 // their bytes. Links are followed; one that leads nowhere is a file. Cost: a
-// look at each folder and each link, not at other files.
+// look at each folder and each link, and, where the file system does not say
+// what is a folder, at each file.
 //
 // Errors: the file system's, with the folder; kInvalidArgument, with the path,
 // if a link leads to a folder above it, or there is no such file.

@@ -29,6 +29,9 @@ class SubsetDataset final : public Dataset {
   int label(int64_t index) const override {
     return whole_->label(indices_[index]);
   }
+  std::string file(int64_t index) const override {
+    return whole_->file(indices_[index]);
+  }
   absl::StatusOr<Image> Read(int64_t index) const override {
     return whole_->Read(indices_[index]);
   }

@@ -1,5 +1,6 @@
 #include "models/train/data_flags.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -7,6 +8,7 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/command_line.h"
 #include "base/status_macros.h"
@@ -80,6 +82,12 @@ absl::Status ReadTransform(const std::string& dataset,
   if (transform.shorter_side > 0 && transform.height == 0) {
     return FlagError("resize", transform.shorter_side,
                      "needs an --image_size to cut out");
+  }
+  const int64_t longest = std::max(transform.height, transform.width);
+  if (transform.shorter_side > 0 && transform.shorter_side < longest) {
+    return FlagError("resize", transform.shorter_side,
+                     absl::StrCat("must be at least the ", longest,
+                                  " pixels of --image_size"));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(
       transform.interpolation,

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/counter_random.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
@@ -18,21 +19,36 @@
 namespace lockstep {
 namespace {
 
-// A rank's data set in few numbers, for ranks to compare. Images of the same
-// labels whose pixels differ have the same digest.
+// A rank's data set in few numbers, for ranks to compare.
 struct DataDigest {
   int64_t train = 0;  // The number of images.
   int64_t test = 0;
-  int64_t labels = 0;  // A hash of all labels in order.
+  int64_t images = 0;  // A hash of all labels and file names in order.
 
   bool operator==(const DataDigest&) const = default;
 };
+
+// A file's name and its folder's: ranks may have the data set in other places.
+absl::string_view NameOf(absl::string_view path) {
+  const size_t name = path.rfind('/');
+  if (name == path.npos || name == 0) return path;
+  const size_t folder = path.rfind('/', name - 1);
+  return folder == path.npos ? path : path.substr(folder + 1);
+}
+
+uint64_t HashOf(uint64_t hash, absl::string_view text) {
+  for (const char c : text) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;  // FNV-1a.
+  }
+  return hash;
+}
 
 DataDigest DigestOf(const DatasetParts& data) {
   uint64_t hash = 0;
   for (const Dataset* const part : {data.train.get(), data.test.get()}) {
     for (int64_t i = 0; i < part->size(); ++i) {
       hash = MixBits(hash + static_cast<uint64_t>(part->label(i)) + 1);
+      hash = HashOf(hash, NameOf(part->file(i)));
     }
   }
   return {data.train->size(), data.test->size(), static_cast<int64_t>(hash)};
@@ -49,7 +65,7 @@ std::string DescribeDifference(int rank, const DataDigest& digest,
     return absl::StrCat("rank ", rank, " has ", digest.test,
                         " images to test with, rank 0 has ", first.test);
   }
-  return absl::StrCat("rank ", rank, " has other labels than rank 0");
+  return absl::StrCat("rank ", rank, " has other files or labels than rank 0");
 }
 
 }  // namespace
@@ -57,7 +73,7 @@ std::string DescribeDifference(int rank, const DataDigest& digest,
 absl::Status CheckSameData(Communicator& communicator,
                            const DatasetParts& data) {
   const DataDigest own = DigestOf(data);
-  const std::array<int64_t, 3> numbers = {own.train, own.test, own.labels};
+  const std::array<int64_t, 3> numbers = {own.train, own.test, own.images};
   std::vector<int64_t> all(numbers.size() * communicator.world_size());
   LOCKSTEP_RETURN_IF_ERROR(communicator.AllGather(
       std::span<const int64_t>(numbers), std::span(all)));

@@ -9,7 +9,8 @@
 namespace lockstep {
 
 // Checks that every rank has loaded the same images: as many of each part, with
-// the same labels in the same order. Pixels are not compared. Every rank must
+// the same labels and files, by name and folder, in the same order. Pixels are
+// not compared. Every rank must
 // call it. Error: kInvalidArgument, the same on every rank, naming the first
 // rank that differs from rank 0; the communicator's. Cost: a look at each
 // label, and an AllGather of three numbers.

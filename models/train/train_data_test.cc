@@ -240,7 +240,7 @@ TEST_F(TrainDataTest, EveryFormatOfTheSameImagesTrainsTheSameModel) {
   }
 }
 
-TEST_F(TrainDataTest, ResizesAsTheFlagsSay) {
+TEST_F(TrainDataTest, FlagsOfResizingChangeTheRun) {
   const std::string folder = MakeFolder("folder", /*jpeg=*/false);
   std::set<std::string> weights;
   for (const std::string flags :
@@ -406,7 +406,17 @@ TEST_F(TrainDataTest, RanksThatSeeDifferentFilesDoNotTrain) {
   const ExportOptions options = {.format = ExportFormat::kImageList};
   refused("image_list", Export("list", made_, options),
           Export("sorted", *sorted, options),
-          "rank 2 has other labels than rank 0");
+          "rank 2 has other files or labels than rank 0");
+  // As many of each class, but rank 2 leaves out another image of one.
+  const std::string first = MakeFolder("first", /*jpeg=*/true);
+  const std::string last = MakeFolder("last", /*jpeg=*/true);
+  const std::string image = FirstImage(first + "/train/1");
+  WriteText(image, BadImage("truncated"));
+  const std::string added = "/train/1/~.jpg";  // Behind the others.
+  std::filesystem::copy_file(FirstImage(last + "/train/1"), first + added);
+  WriteText(last + added, BadImage("truncated"));
+  refused("image_folder", first, last,
+          "rank 2 has other files or labels than rank 0");
 }
 
 }  // namespace
