@@ -27,11 +27,10 @@ TEST(ImageIndexTest, ReturnsThePathsThatItWasGiven) {
   index.Add("3.png", 3);
   index.Add("/4.png", 4);
   index.Add("b/c/", "5.png", 5);
-  EXPECT_THAT(
-      FilesOf(index),
-      ElementsAre(ImageFile{"a/1.png", 0}, ImageFile{"b/1.png", 1},
-                  ImageFile{"a/2.png", 2}, ImageFile{"3.png", 3},
-                  ImageFile{"/4.png", 4}, ImageFile{"b/c/5.png", 5}));
+  EXPECT_THAT(FilesOf(index),
+              ElementsAre(ImageFile{"a/1.png", 0}, ImageFile{"b/1.png", 1},
+                          ImageFile{"a/2.png", 2}, ImageFile{"3.png", 3},
+                          ImageFile{"/4.png", 4}, ImageFile{"b/c/5.png", 5}));
 }
 
 TEST(ImageIndexTest, ChoosesFilesInTheOrderAskedFor) {
