@@ -83,7 +83,8 @@ class FileDataset final : public Dataset {
   const ImageIndex& files() const { return files_; }
 
  private:
-  // What `read` returns, or that there was no memory for the file.
+  // Returns what `read` returns. If memory runs out there, the error names the
+  // file.
   template <typename Read>
   static auto NamingFile(const std::string& path, const Read& read)
       -> decltype(read()) {
@@ -118,8 +119,8 @@ class FileDataset final : public Dataset {
   std::vector<std::string> class_names_;
 };
 
-// Of an image: what is wrong with it, and whether that is its bytes, which
-// every rank sees alike, or reading them.
+// The fault of an image. Every rank finds bad bytes bad, but another rank may
+// read what this one cannot.
 struct Verdict {
   absl::Status status = absl::OkStatus();
   bool is_bad_image = false;
@@ -132,7 +133,7 @@ Verdict Judge(const FileDataset& data, int64_t index) {
   return {status, absl::IsDataLoss(status) || absl::IsInvalidArgument(status)};
 }
 
-// Of every image, in order.
+// Judges every image. Returns the verdicts in the images' order.
 std::vector<Verdict> JudgeAll(const FileDataset& data,
                               const DatasetOptions& options) {
   std::vector<Verdict> verdicts(data.size());

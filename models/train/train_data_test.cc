@@ -407,7 +407,7 @@ TEST_F(TrainDataTest, RanksThatSeeDifferentFilesDoNotTrain) {
   refused("image_list", Export("list", made_, options),
           Export("sorted", *sorted, options),
           "rank 2 has other files or labels than rank 0");
-  // As many of each class, but rank 2 leaves out another image of one.
+  // Rank 2 has as many images of each class, but leaves out another one.
   const std::string first = MakeFolder("first", /*jpeg=*/true);
   const std::string last = MakeFolder("last", /*jpeg=*/true);
   const std::string image = FirstImage(first + "/train/1");
