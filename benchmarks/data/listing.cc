@@ -14,14 +14,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "benchmarks/data/peer.h"
 #include "benchmarks/harness/interrupt.h"
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/torch_process.h"
@@ -37,15 +36,10 @@ constexpr int64_t kMostClasses = 1000;
 constexpr double kMostSeconds = 3;
 constexpr double kMostBytesAFile = 200;
 
-absl::StatusOr<DatasetParts> List(const char* dataset,
-                                  const std::string& folder) {
-  return LoadDataset(dataset, folder);
-}
-
 absl::Status TimeOurs(const char* dataset, const std::string& folder,
                       ListingLine& line) {
   const double start = SteadySeconds();
-  const absl::StatusOr<DatasetParts> parts = List(dataset, folder);
+  const absl::StatusOr<DatasetParts> parts = LoadDataset(dataset, folder);
   line.seconds.push_back(SteadySeconds() - start);
   return parts.status();
 }
@@ -53,19 +47,12 @@ absl::Status TimeOurs(const char* dataset, const std::string& folder,
 absl::Status TimeTheirs(TorchProcess& peer, const std::string& folder,
                         absl::Duration timeout, ListingLine& line) {
   LOCKSTEP_ASSIGN_OR_RETURN(
-      const std::string answer,
-      peer.Ask(absl::StrCat("list 0 0 ", folder, "/train"),
-               absl::Now() + timeout));
-  const std::vector<std::string> words = absl::StrSplit(answer, ' ');
-  double seconds = 0, bytes = 0;
-  if (words.size() != 3 || words[0] != "listed" ||
-      !absl::SimpleAtod(words[1], &seconds) ||
-      !absl::SimpleAtod(words[2], &bytes)) {
-    return NotUnderstood(answer);
-  }
-  line.seconds.push_back(seconds);
+      const std::vector<double> values,
+      AskForNumbers(peer, absl::StrCat("list 0 0 ", folder, "/train"),
+                    absl::Now() + timeout, "listed", 2));
+  line.seconds.push_back(values[0]);
   // Later rounds find memory that the first has released.
-  line.bytes_a_file = std::max(line.bytes_a_file, bytes);
+  line.bytes_a_file = std::max(line.bytes_a_file, values[1]);
   return absl::OkStatus();
 }
 
@@ -129,7 +116,7 @@ absl::Status ListedFiles::MeasureMemory() {
         const int64_t bytes,
         ResidentGrowth([] { return absl::OkStatus(); },
                        [&, dataset = dataset] {
-                         return List(dataset, folder_.path()).status();
+                         return LoadDataset(dataset, folder_.path()).status();
                        }));
     line->bytes_a_file =
         static_cast<double>(bytes) / static_cast<double>(options_.files);

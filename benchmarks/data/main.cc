@@ -29,6 +29,7 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "benchmarks/data/listing.h"
+#include "benchmarks/data/peer.h"
 #include "benchmarks/data/torch_peer_py.h"
 #include "benchmarks/harness/command.h"
 #include "benchmarks/harness/interrupt.h"
@@ -189,26 +190,18 @@ absl::StatusOr<OurTimes> LoadOurs(const Dataset& dataset,
   return times;
 }
 
+absl::Duration Timeout() { return absl::Seconds(absl::GetFlag(FLAGS_timeout)); }
+
 // Asks the peer to load all images in this way. It answers with `word` and so
 // many numbers, which this returns.
 absl::StatusOr<std::vector<double>> AskPeer(TorchProcess& peer, const char* way,
                                             int64_t image_size,
                                             const std::string& folder,
                                             const char* word, size_t numbers) {
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const std::string answer,
-      peer.Ask(
-          absl::StrCat(way, " ", image_size, " ", absl::GetFlag(FLAGS_images),
-                       " ", folder, "/train/a"),
-          absl::Now() + absl::Seconds(absl::GetFlag(FLAGS_timeout))));
-  const std::vector<std::string> words = absl::StrSplit(answer, ' ');
-  std::vector<double> values(numbers);
-  bool understood = words.size() == numbers + 1 && words[0] == word;
-  for (size_t i = 0; understood && i < numbers; ++i) {
-    understood = absl::SimpleAtod(words[i + 1], &values[i]);
-  }
-  if (!understood) return NotUnderstood(answer);
-  return values;
+  const std::string question =
+      absl::StrCat(way, " ", image_size, " ", absl::GetFlag(FLAGS_images), " ",
+                   folder, "/train/a");
+  return AskForNumbers(peer, question, absl::Now() + Timeout(), word, numbers);
 }
 
 // How far another's resized images are from ours.
@@ -461,8 +454,6 @@ absl::Status CheckFlags() {
   return absl::InvalidArgumentError(
       absl::StrCat("--peers: '", peers, "' is not torch, and not empty"));
 }
-
-absl::Duration Timeout() { return absl::Seconds(absl::GetFlag(FLAGS_timeout)); }
 
 // The peer that the flags ask for; null without one, and then `missing` says
 // why.

@@ -7,9 +7,9 @@ transforms of its images) do RandomResizedCrop, RandomHorizontalFlip and
 Normalize; `decode` does decode_jpeg alone. The answer is the seconds that it
 took, reading the files included.
 
-`compare_tensor` and `compare_pil` resize each image, likewise, and compare it with
-the file `pixels` in the folder, uint8 [count, size, size, 3]. The answer is the largest difference of a
-value and the share of the values that differ.
+`compare_tensor` and `compare_pil` resize each image, likewise, and compare it
+with the file `pixels` in the folder, uint8 [count, size, size, 3]. The answer
+is the largest difference of a value and the share of the values that differ.
 
 `list` makes an ImageFolder of the folder. The answer is the seconds, and the
 growth of resident memory in bytes a file.

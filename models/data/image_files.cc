@@ -53,14 +53,12 @@ class FileDataset final : public Dataset {
 
   std::string file(int64_t index) const override { return files_.path(index); }
 
-  absl::StatusOr<std::string> ReadBytes(int64_t index) const {
-    const std::string path = files_.path(index);
+  // The two steps of Read. path: of file(); bytes: of ReadBytes.
+  static absl::StatusOr<std::string> ReadBytes(const std::string& path) {
     return NamingFile(path, [&] { return ReadForeignFile(path, kMostBytes); });
   }
-
-  // bytes: of ReadBytes.
-  absl::StatusOr<Image> Decode(int64_t index, const std::string& bytes) const {
-    const std::string path = files_.path(index);
+  absl::StatusOr<Image> Decode(const std::string& path,
+                               const std::string& bytes) const {
     return NamingFile(path, [&]() -> absl::StatusOr<Image> {
       LOCKSTEP_ASSIGN_OR_RETURN(Image image, DecodeImage(bytes, path));
       return WithChannels(std::move(image), channels_);
@@ -68,14 +66,15 @@ class FileDataset final : public Dataset {
   }
 
   absl::StatusOr<Image> Read(int64_t index) const override {
-    LOCKSTEP_ASSIGN_OR_RETURN(const std::string bytes, ReadBytes(index));
-    return Decode(index, bytes);
+    const std::string path = file(index);
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string bytes, ReadBytes(path));
+    return Decode(path, bytes);
   }
 
   absl::Status ReadRegion(int64_t index, ChooseRegion choose,
                           TakeRows take) const override {
-    LOCKSTEP_ASSIGN_OR_RETURN(const std::string bytes, ReadBytes(index));
-    const std::string path = files_.path(index);
+    const std::string path = file(index);
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string bytes, ReadBytes(path));
     return NamingFile(path,
                       [&] { return DecodeRegion(bytes, path, choose, take); });
   }
@@ -127,9 +126,10 @@ struct Verdict {
 };
 
 Verdict Judge(const FileDataset& data, int64_t index) {
-  const absl::StatusOr<std::string> bytes = data.ReadBytes(index);
+  const std::string path = data.file(index);
+  const absl::StatusOr<std::string> bytes = FileDataset::ReadBytes(path);
   if (!bytes.ok()) return {bytes.status(), false};
-  const absl::Status status = data.Decode(index, *bytes).status();
+  const absl::Status status = data.Decode(path, *bytes).status();
   return {status, absl::IsDataLoss(status) || absl::IsInvalidArgument(status)};
 }
 
@@ -153,14 +153,6 @@ std::vector<Verdict> JudgeAll(const FileDataset& data,
   return verdicts;
 }
 
-ImageIndex SpreadOver(const ImageIndex& files, int64_t count) {
-  std::vector<int64_t> indices;
-  for (int64_t i = 0; i < count; ++i) {
-    indices.push_back(SpreadIndex(i, count, files.size()));
-  }
-  return files.Choose(indices);
-}
-
 // The data set of the files, or of as many as the option says, less those that
 // are to be skipped. `name`: what they come from.
 absl::StatusOr<std::unique_ptr<const Dataset>> MakePart(
@@ -170,7 +162,9 @@ absl::StatusOr<std::unique_ptr<const Dataset>> MakePart(
     std::vector<std::string>& skipped) {
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t count,
                             SampleCount(flag, samples, files.size()));
-  if (count < files.size()) files = SpreadOver(files, count);
+  if (count < files.size()) {
+    files = files.Choose(SpreadIndices(count, files.size()));
+  }
   auto data = std::make_unique<FileDataset>(std::move(files), num_classes,
                                             options.channels, class_names);
   if (!options.skip_bad_images) return data;

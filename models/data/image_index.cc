@@ -33,9 +33,10 @@ bool IsImageName(absl::string_view name) {
          absl::EndsWithIgnoreCase(name, ".png");
 }
 
-// A link that leads nowhere is no folder. Error: what keeps one from seeing
-// where a link leads, with no path.
-absl::StatusOr<bool> IsFolder(DIR* parent, const dirent& entry) {
+// A link that leads nowhere is no folder. path: of `parent`. Error: what keeps
+// one from seeing where a link leads.
+absl::StatusOr<bool> IsFolder(const std::string& path, DIR* parent,
+                              const dirent& entry) {
   if (entry.d_type == DT_DIR) return true;
   if (entry.d_type != DT_LNK && entry.d_type != DT_UNKNOWN) return false;
   struct stat info = {};
@@ -43,7 +44,7 @@ absl::StatusOr<bool> IsFolder(DIR* parent, const dirent& entry) {
     return S_ISDIR(info.st_mode);
   }
   if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) return false;
-  return absl::ErrnoToStatus(errno, "");
+  return absl::ErrnoToStatus(errno, absl::StrCat(path, "/", entry.d_name));
 }
 
 // The folders and images in one folder, each sorted by name.
@@ -64,13 +65,9 @@ absl::StatusOr<FolderContent> ReadFolder(const std::string& path) {
   while (const dirent* const entry = readdir(folder.get())) {
     const absl::string_view name = entry->d_name;
     if (name == "." || name == "..") continue;
-    const absl::StatusOr<bool> is_folder = IsFolder(folder.get(), *entry);
-    if (!is_folder.ok()) {
-      return absl::Status(
-          is_folder.status().code(),
-          absl::StrCat(path, "/", name, is_folder.status().message()));
-    }
-    if (*is_folder) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool is_folder,
+                              IsFolder(path, folder.get(), *entry));
+    if (is_folder) {
       content.folders.emplace_back(name);
     } else if (IsImageName(name)) {
       content.images.emplace_back(name);

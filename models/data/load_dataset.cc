@@ -185,17 +185,6 @@ absl::Status CheckTestFraction(double fraction, bool synthetic) {
                    "--test_samples says");
 }
 
-// `count` of the indices, spread evenly over them.
-std::vector<int64_t> SpreadOver(const std::vector<int64_t>& indices,
-                                int64_t count) {
-  std::vector<int64_t> chosen;
-  const auto size = static_cast<int64_t>(indices.size());
-  for (int64_t i = 0; i < count; ++i) {
-    chosen.push_back(indices[SpreadIndex(i, count, size)]);
-  }
-  return chosen;
-}
-
 // Cuts parts.train in two.
 absl::StatusOr<DatasetParts> Split(DatasetParts parts,
                                    const DatasetOptions& options) {
@@ -213,7 +202,10 @@ absl::StatusOr<DatasetParts> Split(DatasetParts parts,
     LOCKSTEP_ASSIGN_OR_RETURN(
         const int64_t count,
         SampleCount(flag, samples, static_cast<int64_t>(indices.size())));
-    return std::make_unique<SubsetDataset>(whole, SpreadOver(indices, count));
+    std::vector<int64_t> chosen =
+        SpreadIndices(count, static_cast<int64_t>(indices.size()));
+    for (int64_t& index : chosen) index = indices[index];
+    return std::make_unique<SubsetDataset>(whole, std::move(chosen));
   };
   LOCKSTEP_ASSIGN_OR_RETURN(
       parts.train, part("--train_samples", options.train_samples, split.train));
@@ -223,6 +215,13 @@ absl::StatusOr<DatasetParts> Split(DatasetParts parts,
 }
 
 }  // namespace
+
+std::vector<int64_t> SpreadIndices(int64_t count, int64_t size) {
+  std::vector<int64_t> indices;
+  indices.reserve(count);
+  for (int64_t i = 0; i < count; ++i) indices.push_back(i * size / count);
+  return indices;
+}
 
 absl::StatusOr<int64_t> SampleCount(absl::string_view flag,
                                     const std::optional<int64_t>& samples,

@@ -132,11 +132,8 @@ absl::StatusOr<DatasetParts> LoadImageFolder(const std::string& dir,
 absl::StatusOr<DatasetParts> LoadImageList(const std::string& dir,
                                            const DatasetOptions& options);
 
-// The index of sample `i` of `count` samples that are spread evenly over [0,
-// size).
-constexpr int64_t SpreadIndex(int64_t i, int64_t count, int64_t size) {
-  return i * size / count;
-}
+// `count` indices that are spread evenly over [0, size), ascending.
+std::vector<int64_t> SpreadIndices(int64_t count, int64_t size);
 
 // The number of samples that the option says, or all. Errors: kOutOfRange,
 // beginning with the flag, unless it is in [1, size].
