@@ -147,6 +147,9 @@ class GroupMember {
   bool HasReached(int peer) const;  // The call that is running.
   uint64_t Lacking() const;         // The ranks that have not.
   bool HasLeft(int peer) const;
+  // Looks at `ready` for up to spin_time_, and at least once. Returns whether
+  // it holds.
+  bool Spin(absl::FunctionRef<bool()> ready) const;
   // WaitFor, after it has spun.
   absl::Status Await(uint64_t peers, absl::FunctionRef<bool()> ready);
   absl::Status Sleep(uint64_t peers, absl::FunctionRef<bool()> ready);
@@ -164,7 +167,7 @@ class GroupMember {
   const int rank_;
   const absl::Duration timeout_;
   const std::unique_ptr<PeerWatch> watch_;
-  const int spins_;
+  const Clock::duration spin_time_;
   const int yields_;
   RankControl& own_;
   uint64_t sequence_ = 0;  // Of the call that is running, or the last one.
