@@ -1,9 +1,9 @@
-// Draws `charts`, the charts of a report, each on the canvas with its number.
+// Draws `charts`, the charts of a report, each on the canvas of its number.
 'use strict';
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue('--' + name).trim();
 
-// Marks the range around each value, since a single number hides the spread.
+// Marks the range around each value, since one number hides it.
 const whiskers = {
   id: 'whiskers',
   afterDatasetsDraw(chart) {
@@ -49,7 +49,7 @@ const barLabels = {
   },
 };
 
-// Returns a value as the chart shows it.
+// A value as the chart shows it.
 function shown(chart, value) {
   if (chart.percent) return (100 * value).toFixed(chart.decimals) + '%';
   const digits = {minimumFractionDigits: chart.decimals, maximumFractionDigits: chart.decimals};
@@ -65,9 +65,8 @@ function axis(title, more) {
   };
 }
 
-// Returns linear or doubly logarithmic axes, since only these show the ideal as
-// a straight line. The axes are logarithmic if the positions are too far apart
-// for linear ones.
+// A straight ideal needs linear or doubly logarithmic axes; the latter where
+// positions are too far apart for the former.
 function positionAxes(chart) {
   const {positions, places} = chart;
   const first = positions[0], last = positions[positions.length - 1];
@@ -85,7 +84,7 @@ function positionAxes(chart) {
 
 function axesOf(chart) {
   const stacked = chart.series.some((series) => series.stack !== '');
-  // Leaves space for the labels above the bars.
+  // Room for the labels above the bars.
   const grace = chart.series.some((series) => series.labels.length > 0) ? '15%' : 0;
   const axes = chart.positions.length > 0 ? positionAxes(chart) : {
     x: axis(chart.x_title, {grid: {display: false}, stacked}),
