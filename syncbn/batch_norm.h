@@ -153,7 +153,7 @@ struct RunningStatistics {
 //
 // per channel, then + residual if there is one, then ReLU if asked for. In
 // training, mean and variance are the batch's. In evaluation they are the
-// running statistics, or the ones of this rank's own batch if none are tracked.
+// running statistics, or those of this rank's own batch if none are tracked.
 //
 // The caller owns all memory: host memory, or device memory of the
 // implementation's device. Activations have one type (IsActivationType) and are

@@ -81,7 +81,7 @@ class CudnnBatchNorm : public BatchNorm {
   };
 
   absl::Status FillMemory();
-  // Describes the activations; mode: of the channels' descriptor.
+  // Describes the activations. mode: the mode of the channels' descriptor.
   absl::Status Describe(const ActivationShape& shape, DataType type,
                         cudnnBatchNormMode_t mode);
   // Makes the workspace and the reserve large enough for both passes over the

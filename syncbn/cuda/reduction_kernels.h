@@ -4,9 +4,9 @@
 // Blocks reduce parts of a channel, or of some channels, to partial results in
 // scratch memory. A last kernel merges the partial results of each channel.
 // Threads merge tiles of values in the order of their addresses, blocks merge
-// their threads in a tree, and the last kernel merges the blocks in a tree. The
-// order is always the same and there are no atomics, so a partition always gives
-// the same bits.
+// their threads in a tree, and the last kernel merges the blocks in the same
+// way. The order is always the same and there are no atomics, so a partition
+// always gives the same bits.
 //
 // A thread first takes single loads, until its state has started and the number
 // of remaining loads is a multiple of a tile. Then it takes tiles.
@@ -58,12 +58,12 @@ __device__ inline void MergeRowsOfBlock(State* states, int row, int height,
   }
 }
 
-// Every item of a tile is valid: known when it is compiled.
+// Marks every item of a tile as valid, which is known at compile time.
 struct AllValid {
   __device__ constexpr bool operator[](int) const { return true; }
 };
 
-// Those whose bit is set.
+// Marks the items whose bit is set as valid.
 struct ValidBits {
   __device__ bool operator[](int i) const { return (bits >> i & 1) != 0; }
   uint32_t bits;
@@ -123,8 +123,8 @@ __device__ inline void AddElement(
   AddItems<true, Reduction>(state, item, AllValid(), 1);
 }
 
-// Adds the channel's elements that are in no vector, fewer than two vectors of
-// them, one to a thread.
+// Adds the channel's elements that are in no vector, one for each thread. There
+// are fewer than two vectors of them.
 template <typename Reduction>
 __device__ inline void AddEnds(const PlanesPartition& cut,
                                const Reduction& reduction, int64_t channel,
@@ -136,7 +136,8 @@ __device__ inline void AddEnds(const PlanesPartition& cut,
   AddElement(reduction, channel, place, state);
 }
 
-// Channels first. Block (channel, split). kWhole: PlanesPartition's.
+// The kernel for channels first. Each block handles (channel, split). kWhole:
+// as in PlanesPartition.
 template <int kSize, bool kWhole, typename Reduction>
 __global__ void __launch_bounds__(kMaxThreads, 4)
     PlanesKernel(PlanesPartition cut, Reduction reduction,
@@ -193,7 +194,7 @@ __device__ inline void AddRows(
   Reduction::AddCount(state, kRows);
 }
 
-// Channels last. Block (tile of columns, split).
+// The kernel for channels last. Each block handles (tile of columns, split).
 template <int kSize, typename Reduction>
 __global__ void __launch_bounds__(kMaxThreads, kSize > 4 ? 3 : 4)
     RowsKernel(RowsPartition cut, Reduction reduction,
@@ -242,7 +243,7 @@ __global__ void __launch_bounds__(kMaxThreads, kSize > 4 ? 3 : 4)
   }
 }
 
-// Adds the elements of a channel that no block had.
+// Adds the elements of a channel that no block handled.
 template <typename Reduction>
 __device__ inline void AddLeftovers(
     const PartialsPartition& cut, const Reduction& reduction, int64_t channel,
@@ -262,8 +263,8 @@ __device__ inline void AddLeftovers(
   }
 }
 
-// Merges the partial results of a channel and stores the result. Block
-// (channel).
+// Merges the partial results of a channel and stores the result. Each block
+// handles one channel.
 template <typename Reduction>
 __global__ void __launch_bounds__(kMaxThreads)
     PartialsKernel(PartialsPartition cut, Reduction reduction,

@@ -111,7 +111,7 @@ struct LayerTensors {
     double variance = 1;
   };
 
-  // x, residual and y lie `offset` elements past a boundary, the gradients of
+  // x, residual and y lie `offset` elements after a boundary, the gradients of
   // activations `gradient_offset`, and arrays of channels `channel_offset`.
   LayerTensors(const BatchNormOptions& options, const ActivationShape& shape,
                DataType type, const Values& values, int64_t offset = 0,

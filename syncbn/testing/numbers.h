@@ -1,5 +1,5 @@
-// Elements of every type of activations as float64, and statistics records in
-// host memory: what tests set and read; and batch norm's operations on them.
+// Gives tests access to elements of every activation type as float64, and to
+// statistics records in host memory. Computes batch norm's operations on them.
 #ifndef LOCKSTEP_SYNCBN_TESTING_NUMBERS_H_
 #define LOCKSTEP_SYNCBN_TESTING_NUMBERS_H_
 
