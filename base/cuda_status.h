@@ -35,8 +35,8 @@ struct CudaDeleter {
   void operator()(auto* handle) const { kDestroy(handle); }
 };
 
-// Owners of CUDA handles. Destroying a stream or an event does not wait; freeing
-// memory waits for the work of its device.
+// Owners of CUDA handles. Destroying a stream or an event does not wait;
+// freeing memory waits for the work of its device.
 using Stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>,
                                CudaDeleter<&cudaStreamDestroy>>;
 using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>,
@@ -44,8 +44,8 @@ using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>,
 using DeviceMemory = std::unique_ptr<std::byte, CudaDeleter<&cudaFree>>;
 using PinnedMemory = std::unique_ptr<std::byte, CudaDeleter<&cudaFreeHost>>;
 
-// Returns the device of a rank. The ranks of a host get its devices round-robin.
-// Errors: kNotFound if the host has no GPU.
+// Returns the device of a rank. The ranks of a host get its devices
+// round-robin. Errors: kNotFound if the host has no GPU.
 absl::StatusOr<int> DeviceOfRank(int local_rank);
 
 // The following functions all use the current device. Errors: the CudaStatus of

@@ -17,8 +17,8 @@
 namespace lockstep {
 
 struct ProcessStat {
-  char state = 0;  // As in proc(5): 'R', 'S', 'Z', ...
-  pid_t parent = 0;  // 0 if the process has no parent.
+  char state = 0;            // As in proc(5): 'R', 'S', 'Z', ...
+  pid_t parent = 0;          // 0 if the process has no parent.
   uint64_t start_ticks = 0;  // Clock ticks (10 ms) after the host's start.
   // The CPU time, in clock ticks, of all threads of the process and of the
   // children that it has waited for.

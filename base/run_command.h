@@ -8,7 +8,7 @@
 namespace lockstep {
 
 struct CommandOutcome {
-  // As of SubprocessResult: -1 if the deadline passed first.
+  // The same as in SubprocessResult: -1 if the deadline passed first.
   int exit_status = -1;
   std::string output;  // Standard output and standard error, merged.
 };

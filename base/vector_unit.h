@@ -9,7 +9,7 @@ namespace lockstep {
 enum class VectorUnit {
   kBaseline,  // Available on all processors of the architecture.
   kAvx2,      // With F16C.
-  kAvx512,  // As of Skylake servers; with F16C.
+  kAvx512,    // As of Skylake servers; with F16C.
 };
 
 // Returns the largest set that this processor supports.

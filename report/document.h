@@ -21,7 +21,7 @@ namespace lockstep {
 
 struct Machine {
   std::string cpu = {};      // The model's name, or "unknown CPU".
-  int cores = 1;  // The cores that this process may use.
+  int cores = 1;             // The cores that this process may use.
   int64_t memory_bytes = 0;  // The machine's memory; 0 if unknown.
   std::string system = {};   // "Linux 6.1.0".
 };
@@ -50,9 +50,9 @@ struct Host {
 // Returns "node1 (ranks 0, 1 on 2 cores), node2 (rank 2 on 1 core)".
 std::string HostsText(const std::vector<Host>& hosts);
 
-// Where the numbers come from.
+// The origin of the numbers.
 struct Origin {
-  Machine machine = {};  // The machine of rank 0.
+  Machine machine = {};          // The machine of rank 0.
   std::vector<Host> hosts = {};  // Empty unless the run used several.
   // The share of the machine's core time that other programs used during the
   // run. Unknown for commands that do not measure time.
@@ -168,7 +168,7 @@ struct Series {
   std::string name = {};
   Kind kind = Kind::kBars;
   std::string color = "accent";  // Named in report_page.css.
-  std::string stack = {};  // Bars of one stack are piled up.
+  std::string stack = {};        // Bars of one stack are piled up.
   std::vector<std::optional<double>> values = {};
   // If not empty: the range around each value, and a label above each bar.
   std::vector<std::pair<double, double>> ranges = {};
@@ -184,7 +184,7 @@ struct Chart {
   // apart, both axes are logarithmic.
   std::vector<double> positions = {};
   bool percent = false;   // Values are shares of 1.
-  int decimals = 0;  // The decimals of values that are shown.
+  int decimals = 0;       // The decimals of values that are shown.
   std::string unit = {};  // The text after each value: " ms".
   std::vector<Series> series = {};
 };
@@ -197,14 +197,14 @@ struct Term {
 
 struct Section {
   std::string title = {};
-  std::string about = {};  // What was measured, in one line.
+  std::string about = {};         // What was measured, in one line.
   std::vector<Term> points = {};  // Findings, each with its name.
   // The lines that a program printed. They are not wrapped.
   std::vector<std::string> output = {};
   Table table = {};
   std::vector<std::string> notes = {};  // Shown under the table.
-  std::string conclusion = {};  // The result, in sentences.
-  std::vector<Chart> charts = {};  // Shown in pages only.
+  std::string conclusion = {};          // The result, in sentences.
+  std::vector<Chart> charts = {};       // Shown in pages only.
 };
 
 // A goal that the project set itself.
@@ -245,7 +245,7 @@ struct Document {
   // Notes that a reader needs before the numbers.
   std::vector<std::string> notes = {};
   std::vector<Section> sections = {};
-  std::vector<Term> terms = {};  // How to read the sections.
+  std::vector<Term> terms = {};           // How to read the sections.
   std::vector<std::string> remarks = {};  // What is missing, and why.
   std::vector<Bar> bars = {};
   std::string no_bars = {};  // The reason why there are none, if any.

@@ -242,14 +242,14 @@ TEST(OneLineTest, HasNoControlsAndNothingButUtf8) {
       "\x1b",              // C0: an escape sequence.
       "\x7f",              // DEL.
       "\xc2\x9b",          // C1: the same escape sequence in one character.
-      "\x9b",  // The byte alone, which is not UTF-8.
+      "\x9b",              // The byte alone, which is not UTF-8.
       "\xff",              //
-      "\xc0\xaf",  // An overlong '/': two invalid bytes.
+      "\xc0\xaf",          // An overlong '/': two invalid bytes.
       "\xed\xa0\x80",      // A surrogate.
       "\xf4\x90\x80\x80",  // Past the last code point.
       "\xe2\x80\xae",      // Right to left from here.
       "\xe2\x80\xa8",      // A line separator.
-      "\xe2\x80\x8b",  // An invisible space.
+      "\xe2\x80\x8b",      // An invisible space.
       "\xe2\x82",          // Cut off.
   };
   for (const std::string bad : kBad) {

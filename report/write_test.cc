@@ -501,7 +501,7 @@ TEST(MarkdownPageTest, ShowsTextAsItIs) {
 TEST(ChartJsTest, IsWhole) {
   ASSERT_GT(ChartJs().size(), 100000u);
   EXPECT_THAT(std::string(ChartJs().substr(0, 200)), HasSubstr("Chart.js v"));
-  // These strings would end the element or begin an HTML comment inside it.
+  // Either string would end the element or begin an HTML comment inside it.
   EXPECT_FALSE(absl::StrContains(absl::AsciiStrToLower(ChartJs()), "</script"));
   EXPECT_FALSE(absl::StrContains(ChartJs(), "<!--"));
 }

@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-// What happens to an epoch order whose length world_size does not divide.
+// The treatment of an epoch order whose length world_size does not divide.
 enum class Tail {
   kPad,   // The order is repeated from its start: PyTorch's default.
   kDrop,  // The end of the order is cut: PyTorch's drop_last.
@@ -38,7 +38,7 @@ struct DistributedSamplerOptions {
   int world_size = 1;   // At least 1.
   int rank = 0;         // In [0, world_size).
   bool shuffle = true;  // If false, the order is 0, 1, 2, ...
-  int64_t seed = 0;  // The same on every rank. Cast 2^63 and above.
+  int64_t seed = 0;     // The same on every rank. Cast 2^63 and above.
   Tail tail = Tail::kPad;
   Permutation permutation = Permutation::kTorch;
   RepeatedDraw repeated_draw = RepeatedDraw::kRefuse;
@@ -90,12 +90,12 @@ struct PaddleSamplerOptions {
   int world_size = 1;        // At least 1.
   int rank = 0;              // In [0, world_size).
   int64_t batch_size = 1;    // At least 1.
-  bool shuffle = false;  // By the epoch only: there is no seed.
+  bool shuffle = false;      // By the epoch only: there is no seed.
   RepeatedDraw repeated_draw = RepeatedDraw::kAdvance;
 };
 
-// Draws the same indices as Paddle, bit for bit. The indices of a rank's batches
-// follow one another; a BatchSampler of the same batch size cuts them.
+// Draws the same indices as Paddle, bit for bit. The indices of a rank's
+// batches follow one another; a BatchSampler of the same batch size cuts them.
 //
 // An epoch is 0, 1, 2, ..., continued from 0 again until world_size divides its
 // length. This order, padding included, is shuffled as numpy's

@@ -325,7 +325,7 @@ struct PaddleRecord {
   std::string epoch;  // "-" if it is not set.
   int iteration = 0;
   std::vector<int64_t> items;  // The items of a list.
-  int64_t num_batches = 0;  // This and the next two: of a hash.
+  int64_t num_batches = 0;     // This and the next two: of a hash.
   int64_t count = 0;
   uint64_t hash = 0;
 };

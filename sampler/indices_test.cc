@@ -47,8 +47,8 @@ TEST(IndicesTest, TakesTheNumberOfRanksByAnyOfItsNames) {
   }
 }
 
-// The expected orders are torch.randperm(10) from seed 0 and numpy's shuffle for
-// epoch 0.
+// The expected orders are torch.randperm(10) from seed 0 and numpy's shuffle
+// for epoch 0.
 TEST(IndicesTest, Shuffles) {
   const std::string one = "--dataset_size=10 --batch_size=10 --shuffle ";
   EXPECT_EQ(OutputOf(one), "4 1 7 5 3 9 0 8 6 2\n");

@@ -23,10 +23,10 @@
 namespace lockstep {
 namespace {
 
-// Each check returns a standard score, which for random permutations is close to
-// a normal deviate. A check fails beyond kLimit. P(|z| > kLimit) = 10^-6 for a
-// normal z, so a check would fail for one in a million random keys. The tests'
-// keys are fixed, so a test passes always or never.
+// Each check returns a standard score, which for random permutations is close
+// to a normal deviate. A check fails beyond kLimit. P(|z| > kLimit) = 10^-6 for
+// a normal z, so a check would fail for one in a million random keys. The
+// tests' keys are fixed, so a test passes always or never.
 constexpr double kLimit = 4.892;
 
 // A NaN neither passes nor fails.
@@ -364,8 +364,8 @@ TEST(KeyedPermutationOrdersTest, FixedPointsAreAsManyAsByChance) {
   EXPECT_TRUE(Fails(FixedPointScore(WithRounds(4), 101)));
 }
 
-// As theory predicts, six rounds are detected at every size, and eight at the
-// smallest.
+// The theory predicts that six rounds are detected at every size, and eight at
+// the smallest.
 TEST(KeyedPermutationOrdersTest, DistancesSurviveNoMoreThanByChance) {
   const std::pair<int64_t, int> cases[] = {
       {8, 4000}, {16, 2000}, {32, 1000}, {64, 400}};

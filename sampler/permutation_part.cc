@@ -140,10 +140,10 @@ class Mailboxes {
   }
 
   std::unique_ptr<Message[]> pages_;
-  std::vector<uint32_t> next_page_;  // Indexed by every page that was taken.
-  std::vector<uint32_t> free_;  // Free pages.
+  std::vector<uint32_t> next_page_;   // Indexed by every page that was taken.
+  std::vector<uint32_t> free_;        // Free pages.
   std::vector<uint32_t> first_page_;  // The first page of each box.
-  std::vector<uint32_t> end_;  // Where each box's next message goes.
+  std::vector<uint32_t> end_;         // Where each box's next message goes.
 };
 
 // Returns how many of the part's positions come before the wrap.
@@ -298,12 +298,12 @@ class MessageShuffle {
   SwapPlaces places_;
   WantedPositions wanted_;
   Mailboxes mail_;
-  std::vector<int32_t> values_;  // The values of the current segment.
+  std::vector<int32_t> values_;       // The values of the current segment.
   std::unique_ptr<int32_t[]> taken_;  // The values taken for wanted positions.
   int64_t taken_count_ = 0;
   std::vector<int64_t> taken_from_;  // Where those of each segment begin.
   std::vector<int64_t> list_;  // First their segments, later their values.
-  int64_t wanted_count_ = 0;  // The number of wanted positions so far.
+  int64_t wanted_count_ = 0;   // The number of wanted positions so far.
   std::array<uint32_t, SwapPlaces::kBlockSize> block_;
   const uint32_t* in_block_ = nullptr;  // The next of the places drawn ahead.
   int ahead_ = 0;

@@ -91,7 +91,7 @@ class Sampler {
   virtual absl::StatusOr<std::vector<int64_t>> Indices() = 0;
 };
 
-// What a second draw does if SetEpoch was not called since the first.
+// The effect of a second draw if SetEpoch was not called since the first.
 enum class RepeatedDraw {
   kRefuse,   // Returns kFailedPrecondition: most likely the call was forgotten,
              // and every epoch would have the same order. An order that does
@@ -102,9 +102,9 @@ enum class RepeatedDraw {
 
 // The numbers of samples that ranks have left in an epoch.
 struct SampleCounts {
-  int64_t own = 0;  // The number of this rank.
+  int64_t own = 0;     // The number of this rank.
   int64_t fewest = 0;  // The smallest number of any rank.
-  int64_t most = 0;  // The largest number of any rank.
+  int64_t most = 0;    // The largest number of any rank.
 
   friend bool operator==(const SampleCounts&, const SampleCounts&) = default;
 };

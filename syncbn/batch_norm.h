@@ -121,7 +121,7 @@ struct BatchNormOptions {
   // In [0, 1], with the meaning that the semantics give it. If it is not set,
   // the running statistics are the plain average over all batches so far.
   std::optional<double> momentum = kTorchBatchNorm.default_momentum;
-  bool affine = true;               // y = weight * normalised + bias.
+  bool affine = true;  // y = weight * normalised + bias.
   // If false, evaluation uses the batch's own.
   bool track_running_stats = true;
 };
@@ -169,11 +169,11 @@ class BatchNorm {
   struct Forwards {
     ActivationShape shape;  // The shape of x, residual and y.
     bool training = true;
-    bool relu = false;  // y = max(0, .) at the end; NaN stays NaN.
-    ConstBuffer x;  // Not changed.
+    bool relu = false;     // y = max(0, .) at the end; NaN stays NaN.
+    ConstBuffer x;         // Not changed.
     ConstBuffer residual;  // Added before ReLU; empty if there is none.
-    ConstBuffer weight;  // Empty in a layer that is not affine: 1.
-    ConstBuffer bias;  // Empty in a layer that is not affine: 0.
+    ConstBuffer weight;    // Empty in a layer that is not affine: 1.
+    ConstBuffer bias;      // Empty in a layer that is not affine: 0.
     RunningStatistics running;
     Buffer y;      // Overwritten; may be the same memory as x or residual.
     Buffer saved;  // uint8 [SavedBytes]; for Backward. Aligned to 16.
@@ -181,13 +181,13 @@ class BatchNorm {
 
   struct Backwards {
     ActivationShape shape;  // The shape of x, y, dy, dx, dresidual.
-    bool training = true;  // The same as in the forward call.
-    bool relu = false;  // The same as in the forward call.
-    ConstBuffer x;  // The same as in the forward call.
-    ConstBuffer y;  // As Forward left it; needed only with ReLU.
-    ConstBuffer dy;  // The gradient of y; not changed.
-    ConstBuffer weight;  // The same as in the forward call.
-    ConstBuffer saved;  // As Forward left it.
+    bool training = true;   // The same as in the forward call.
+    bool relu = false;      // The same as in the forward call.
+    ConstBuffer x;          // The same as in the forward call.
+    ConstBuffer y;          // As Forward left it; needed only with ReLU.
+    ConstBuffer dy;         // The gradient of y; not changed.
+    ConstBuffer weight;     // The same as in the forward call.
+    ConstBuffer saved;      // As Forward left it.
     // This rank's part of the gradients of weight and bias. The parts of all
     // ranks add up to the layer's gradient, as for any other parameter. Empty
     // if the layer is not affine.

@@ -138,7 +138,7 @@ class NotingKernels : public BatchNormKernels {
   }
 
   int64_t values = 100;  // The values of all ranks.
-  MergeOptions merge;  // The options of the last merge.
+  MergeOptions merge;    // The options of the last merge.
   absl::Status failure;  // The error of work before a message.
 
  private:

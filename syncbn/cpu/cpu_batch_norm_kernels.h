@@ -50,10 +50,10 @@ class CpuBatchNormKernels : public BatchNormKernels {
   //   and in float64  mean = p + s / n,  m2 = q - s^2 / n
   //
   // (the corrected two-pass algorithm, in Chan, Golub & LeVeque 1983). In exact
-  // arithmetic these formulas hold for any p. All later merges are in float64.
-  // (A tile of blocked channels has 16 columns. It has more than 32 rows,
-  // unless it is the last of a plane of more than 64 pixels, or the last of the
-  // batch.)
+  // arithmetic these formulas are valid for any p. All later merges are in
+  // float64. (A tile of blocked channels has 16 columns. It has more than 32
+  // rows, unless it is the last of a plane of more than 64 pixels, or the last
+  // of the batch.)
   //
   // Error. A sum has at most n / 4 + 2 <= 18 additions in a row, so with
   // g = 20 u (one more rounding each for x - p and its square) and an upper

@@ -73,7 +73,7 @@ class OnednnBatchNorm : public BatchNorm {
   // Returns y, or other memory if the residual is in y.
   absl::StatusOr<Buffer> NormalFor(const Forwards& buffers);
 
-  // These throw dnnl::error.
+  // PlanFor and the functions after it throw dnnl::error.
   const Plan& PlanFor(const ActivationShape& shape, DataType type,
                       dnnl::prop_kind kind, dnnl::normalization_flags flags);
   absl::Status Execute(const Plan& plan,
@@ -87,7 +87,7 @@ class OnednnBatchNorm : public BatchNorm {
   dnnl::engine engine_;
   dnnl::stream stream_;
   std::vector<Plan> plans_;
-  Scratch work_;  // The primitives' scratchpad.
+  Scratch work_;        // The primitives' scratchpad.
   Scratch statistics_;  // [2, c].
   Scratch record_;
   Scratch normal_;  // Used if the residual is in y.

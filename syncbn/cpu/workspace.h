@@ -73,8 +73,8 @@ struct ColumnPlan {
   int64_t series = 0;
   int64_t period = 1;
   int64_t group = 1;
-  int64_t rows = 0;  // In each series, of `columns()` values.
-  int64_t rest = 0;  // Periods after the last row; < `group`.
+  int64_t rows = 0;      // In each series, of `columns()` values.
+  int64_t rest = 0;      // Periods after the last row; < `group`.
   int64_t segments = 1;  // Per series; the last has the rest too.
   // The rows of a tile, at most kTileRows. A tile ends where a band of rows
   // ends: with blocked channels a tile is a part of a plane, or some whole
@@ -158,7 +158,7 @@ struct RunPlan {
   int64_t channels = 1;
   int64_t run = 1;
   int64_t runs = 0;
-  int64_t size = 0;  // The last run may be shorter.
+  int64_t size = 0;     // The last run may be shorter.
   int64_t samples = 1;  // For kBlock: the number of runs of one block.
   int64_t stride = 0;   // For kBlock: elements from one run to the next.
 

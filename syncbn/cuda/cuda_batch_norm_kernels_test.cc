@@ -25,8 +25,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// So few blocks that threads take several vectors of the largest shapes. The
-// number of threads is not a multiple of three channels.
+// There are so few blocks that threads take several vectors of the largest
+// shapes. The number of threads is not a multiple of three channels.
 constexpr int64_t kMaxBlocks = 5;
 
 class CudaBatchNormKernelsTest : public GpuTest {

@@ -99,7 +99,7 @@ class CudnnBatchNorm : public BatchNorm {
   CudnnOwner<cudnnTensorDescriptor_t> activations_, channels_;
   DeviceMemory memory_;
   Space workspace_;
-  std::map<const void*, Trained> trained_;  // Keyed by `saved`.
+  std::map<const void*, Trained> trained_;     // Keyed by `saved`.
   std::unique_ptr<SyncBatchNorm> by_kernels_;  // For the other cases.
 };
 

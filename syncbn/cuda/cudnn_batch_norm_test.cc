@@ -206,7 +206,7 @@ TEST_F(CudnnBatchNormTest, RefusesBlockedChannels) {
 }
 
 // Each forward has its own reserve. If cuDNN does not support a backward, our
-// kernels compute it from what cuDNN's forward saved.
+// kernels compute it from the `saved` of cuDNN's forward.
 TEST_F(CudnnBatchNormTest, BackwardOfAnEarlierForwardIsRight) {
   for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
     const Case c = {.shape = {2, 8, 9, layout}};

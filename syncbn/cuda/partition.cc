@@ -103,8 +103,8 @@ PlanesPartition CutPlanes(const ActivationShape& shape, int64_t past,
   cut.windows = cut.whole ? shape.hw / vector_size
                           : (shape.hw + 2 * vector_size - 2) / vector_size;
   cut.items = shape.n * cut.windows;
-  // Takes the fewest warps whose threads have at most `unroll` items each, up to
-  // kMaxThreads.
+  // Takes the fewest warps whose threads have at most `unroll` items each, up
+  // to kMaxThreads.
   cut.threads = static_cast<int>(std::clamp<uint64_t>(
       std::bit_ceil(static_cast<uint64_t>(CeilDivide(cut.items, unroll))),
       kWarp, kMaxThreads));

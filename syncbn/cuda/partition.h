@@ -140,7 +140,7 @@ struct FlatPartition {
   // multiple of the channels, so that each thread keeps its own channels.
   int64_t step = 1;
   PixelStep pixel_step;  // `step` for channels first.
-  bool whole = true;  // Channels first: each plane is whole vectors.
+  bool whole = true;     // Channels first: each plane is whole vectors.
   int64_t blocks = 0;
 
   LOCKSTEP_HOST_DEVICE constexpr int64_t singles(int vector_size) const {

@@ -65,8 +65,8 @@ namespace lockstep {
 
 // The unit round-offs of the arithmetic and of its outputs.
 struct Precision {
-  double unit = 0;  // u, without the reference's own error.
-  double output_unit = 0;  // q; 0 if outputs have the same type.
+  double unit = 0;             // u, without the reference's own error.
+  double output_unit = 0;      // q; 0 if outputs have the same type.
   double output_smallest = 0;  // Absolute: half of the least positive output.
 };
 
@@ -80,7 +80,7 @@ struct ReferenceLayer {
   double epsilon = 0;
   bool relu = false;
   std::vector<double> weight;  // [c]; 1 if the layer is not affine.
-  std::vector<double> bias;  // [c]; 0 if the layer is not affine.
+  std::vector<double> bias;    // [c]; 0 if the layer is not affine.
 };
 
 // One rank's batch; each array is [n, c, hw].
@@ -119,7 +119,7 @@ Bounded ReferenceBeforeRelu(const ReferenceLayer& layer,
                             const Precision& precision);
 
 struct ReferenceResult {
-  std::vector<Bounded> y;  // One for each rank.
+  std::vector<Bounded> y;   // One for each rank.
   std::vector<Bounded> dx;  // One for each rank.
   // One for each rank: g, which is exact.
   std::vector<std::vector<double>> dresidual;

@@ -397,7 +397,7 @@ TEST(MergeReferenceTest, TellsMutantsApart) {
   const Moments<double> all = Pooled({a, b}, 0);
   EXPECT_EQ(all.count, 4);
   EXPECT_EQ(all.mean, 2);  // Not 3, the mean of means.
-  EXPECT_EQ(all.m2, 15);  // Not 3, without the part between ranks.
+  EXPECT_EQ(all.m2, 15);   // Not 3, without the part between ranks.
   EXPECT_GT(std::abs(all.m2 / 3 - all.m2 / 4),
             MergeTolerance(DataType::kFloat32, all.m2 / 4, 1000));
 }

@@ -91,7 +91,7 @@ struct NormalizeCase {
   bool affine = true;
   bool relu = false;
   bool residual = false;
-  int64_t offset = 0;  // The offset of all tensors.
+  int64_t offset = 0;           // The offset of all tensors.
   int64_t residual_offset = 0;  // The residual's further offset.
   enum { kOwn, kOverX, kOverResidual } to = kOwn;
 };
@@ -280,7 +280,7 @@ struct GradientCase {
   bool affine = true;
   bool relu = false;
   bool wants_dresidual = false;
-  int64_t offset = 0;  // The offset of all tensors.
+  int64_t offset = 0;     // The offset of all tensors.
   int64_t dy_offset = 0;  // The further offset of dy.
   enum { kNone, kDx, kDresidual } over_dy = kNone;
 };

@@ -34,8 +34,8 @@ struct KernelsUnderTest {
   // reductions.
   std::vector<ActivationShape> shapes;
   std::vector<ActivationShape> large;
-  // Returns the error bounds for values of at most `largest`, in arithmetic with
-  // unit round-off u.
+  // Returns the error bounds for values of at most `largest`, in arithmetic
+  // with unit round-off u.
   MomentErrors (*moment_errors)(const Moments<double>& exact, double largest,
                                 double u);
   // Returns the error bound of a sum of n terms, relative to the sum of their
