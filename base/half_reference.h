@@ -16,7 +16,7 @@ namespace lockstep {
 struct HalfFormat {
   int precision;  // In bits, with the leading one.
   int max_exponent;
-  int min_exponent;  // Of normal numbers.
+  int min_exponent;  // The least of normal numbers.
 };
 inline constexpr HalfFormat kFloat16Format = {11, 15, -14};
 inline constexpr HalfFormat kBFloat16Format = {8, 127, -126};

@@ -21,7 +21,7 @@ namespace lockstep {
 
 struct Machine {
   std::string cpu = {};      // The model's name, or "unknown CPU".
-  int cores = 1;             // The cores that this process may use.
+  int cores = 1;             // The number that this process may use.
   int64_t memory_bytes = 0;  // The machine's memory; 0 if unknown.
   std::string system = {};   // "Linux 6.1.0".
 };
@@ -44,7 +44,7 @@ namespace report {
 struct Host {
   std::string name = {};
   std::vector<int> ranks = {};
-  int cores = 1;  // The cores that its ranks may use together.
+  int cores = 1;  // The number that its ranks may use together.
 };
 
 // Returns "node1 (ranks 0, 1 on 2 cores), node2 (rank 2 on 1 core)".
@@ -234,8 +234,9 @@ struct Bar {
 Table BarsTable(const std::vector<Bar>& bars);
 
 struct Document {
-  std::string name = {};   // "lockstep.scaling"
-  int schema_version = 1;  // Of `data`; grows if a key changes or goes.
+  std::string name = {};  // "lockstep.scaling"
+  // The version of `data`; raised when a key changes or goes away.
+  int schema_version = 1;
   std::string title = {};  // The title of a page.
   std::string about = {};  // What was measured, in one line.
   // The result in one line. Every form shows it first.

@@ -76,7 +76,7 @@ class BatchSampler {
 
   std::unique_ptr<ResumableSampler> sampler_;
   BatchSamplerOptions options_;
-  std::optional<EpochIndices> indices_;  // Of the epoch that was begun.
+  std::optional<EpochIndices> indices_;  // The indices of the begun epoch.
   int64_t step_ = 0;  // The number of batches returned so far.
   std::vector<int64_t> batch_;
 };

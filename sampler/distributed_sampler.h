@@ -90,7 +90,7 @@ struct PaddleSamplerOptions {
   int world_size = 1;        // At least 1.
   int rank = 0;              // In [0, world_size).
   int64_t batch_size = 1;    // At least 1.
-  bool shuffle = false;      // By the epoch only: there is no seed.
+  bool shuffle = false;      // Depends only on the epoch: there is no seed.
   RepeatedDraw repeated_draw = RepeatedDraw::kAdvance;
 };
 

@@ -122,7 +122,7 @@ struct BatchNormOptions {
   // the running statistics are the plain average over all batches so far.
   std::optional<double> momentum = kTorchBatchNorm.default_momentum;
   bool affine = true;  // y = weight * normalised + bias.
-  // If false, evaluation uses the batch's own.
+  // If false, evaluation uses the batch's own statistics.
   bool track_running_stats = true;
 };
 

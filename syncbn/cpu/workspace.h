@@ -145,8 +145,8 @@ int64_t PixelsPerRow(int64_t channels);
 // How a value of a run finds its parameter.
 enum class RunKind {
   kPlane,   // The values of a plane share one parameter.
-  kColumn,  // By its place in the run, which is some whole pixels.
-  kBlock,   // By its place modulo 16 in the plane of a block of channels.
+  kColumn,  // The place in the run, which is some whole pixels, selects it.
+  kBlock,   // The place modulo 16 in the plane of a block selects it.
 };
 
 // The view of activations as runs, for element-wise operations. Run 0 is the

@@ -42,12 +42,12 @@ constexpr int64_t kChannels = 5;
 constexpr double kEpsilon = 1e-3;
 
 struct Case {
-  std::vector<int64_t> samples;  // Of each rank.
+  std::vector<int64_t> samples;  // One number for each rank.
   DataType type = DataType::kFloat32;
   Layout layout = Layout::kNchw;
   BatchNormSemantics semantics = kTorchBatchNorm;
   bool relu = true;
-  double mean = 3;  // Of x, in deviations.
+  double mean = 3;  // The mean of x, in deviations.
   int64_t pixels = 9;
 };
 

@@ -256,7 +256,7 @@ struct MomentsReduction {
 template <int kChannels>
 struct SumsState {
   float gradient[kChannels];
-  float product[kChannels];  // Of g and x - mean.
+  float product[kChannels];  // The sum of g * (x - mean).
 };
 
 template <typename T>
