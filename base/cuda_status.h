@@ -22,7 +22,7 @@ namespace lockstep {
 //   kInvalidArgument     for a bad argument, launch shape, device or handle,
 //   kResourceExhausted   when memory or launch resources ran out,
 //   kFailedPrecondition  if there is no usable device or driver,
-//   kUnimplemented       for what the device or driver does not support,
+//   kUnimplemented       if the device or driver does not support the call,
 //   kUnavailable         for cudaErrorNotReady: the caller asks again,
 //   kInternal            for all other errors, including faults in kernels.
 //

@@ -45,9 +45,9 @@ std::optional<ProcessStat> ReadProcessStat(pid_t pid) {
 }
 
 std::optional<ProcessStat> ParseProcessStat(absl::string_view text) {
-  // The second field, the name, ends with the last parenthesis. After it come
-  // field 3, the state, field 4, the parent, fields 14 to 17, the CPU times,
-  // and field 22, the start.
+  // The second field, the name, ends with the last parenthesis. The next fields
+  // are 3, the state, and 4, the parent. Fields 14 to 17 are the CPU times, and
+  // field 22 is the start.
   const size_t name_end = text.rfind(')');
   if (name_end == absl::string_view::npos) return std::nullopt;
   const std::vector<absl::string_view> fields = absl::StrSplit(

@@ -133,7 +133,8 @@ class Subprocess {
   Stream err_;
 };
 
-// "it ended with exit status 3", "signal 9 ended it", "it did not end".
+// Returns "it ended with exit status 3", "signal 9 ended it" or "it did not
+// end".
 std::string DescribeEnd(int exit_status);
 
 struct SubprocessResult {

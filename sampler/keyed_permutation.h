@@ -32,8 +32,8 @@ KeyedPermutation WithRounds(int64_t n, uint64_t seed, uint64_t epoch,
 }  // namespace keyed_permutation_internal
 
 // The order in which an epoch visits n samples, for n too large to shuffle a
-// list. It is a pseudo-random permutation of [0, n), chosen by (seed, epoch),
-// whose elements can be computed one by one. The order is a fixed function of
+// list. It is a pseudo-random permutation of [0, n), chosen by (seed, epoch).
+// Any element can be computed by itself. The order is a fixed function of
 // (n, seed, epoch), the same on every machine and in every version. If two keys
 // differ in any of the three numbers, however little and however they are
 // related, their orders are unrelated. Immutable and so thread safe; a plain

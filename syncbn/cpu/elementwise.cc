@@ -1,6 +1,6 @@
-// Operations on each activation by itself, with parameters of its channel: the
-// frame that they have in common, then normalising forward, the gradient of the
-// input backward, and what oneDNN's batch norm leaves to be done.
+// Element-wise operations, with parameters of the element's channel: the loop
+// that they share, normalising (forward), the gradient of the input (backward),
+// and the operations that remain after oneDNN's batch norm.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -29,7 +29,7 @@ static_assert(kWidth == kChannelBlock);
 //
 //   struct Operation {
 //     static constexpr int kInputs, kParameters, kOutputs;
-// T: the compute type, or a vector of it.
+//     // T: the compute type, or a vector of it.
 //     template <typename T>
 //     static void Apply(const T* inputs, const T* parameters, T* outputs);
 //   };

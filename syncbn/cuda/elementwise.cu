@@ -20,27 +20,28 @@
 namespace lockstep {
 namespace {
 
-// Kernels that write each element of activations from the same element of
-// others and from numbers of its channel.
+// Kernels that compute each element of activations from the same element of
+// other activations and from numbers of its channel.
 //
 // An Operation, copied to the device, has
-//   using Element;        What activations are of.
-//   kUnroll;              Vectors that a thread has under way at once.
-//   kBlocks;              Blocks that a multiprocessor is sure to hold, since
-//                         its registers are shared out so, and gets: all run at
-//                         once, none alone at the end. With these two it has 32
-//                         KiB or more under way, half as much again as its
-//                         share of memory's bandwidth times its latency.
-//   Inputs<N>;            What it reads of N elements.
+//   using Element;        The type of the activations.
+//   kUnroll;              The vectors that a thread has under way at once.
+//   kBlocks;              The blocks that a multiprocessor gets. Its registers
+//                         are divided so that it holds all of them: they run at
+//                         once, and none runs alone at the end. With kUnroll
+//                         and kBlocks it has 32 KiB or more under way, 1.5
+//                         times its share of the memory's bandwidth times the
+//                         latency.
+//   Inputs<N>;            The inputs of N elements.
 //   struct Coefficients;  The numbers of a channel.
-//   Begin();              Called by each thread before all else.
-//   At(channel);          Coefficients of a channel.
+//   Begin();              Called first by each thread.
+//   At(channel);          Returns the coefficients of a channel.
 //   has_extra();          Whether there is an optional tensor to read.
-//   Read<kExtra, N>(place);  Inputs of elements [place, place + N), with
-//                         accesses of N elements. kExtra: has_extra().
-//   Write<kExtra, N>(place, inputs, c);  Does these elements, whose
-//                         coefficients are c[N]. Nothing is written before what
-//                         stood there is read, so that outputs may be inputs.
+//   Read<kExtra, N>(place);  Returns the inputs of elements [place, place + N),
+//                         with accesses of N elements. kExtra: has_extra().
+//   Write<kExtra, N>(place, inputs, c);  Computes and writes these elements,
+//                         whose coefficients are c[N]. Each element is read
+//                         before it is written, so outputs may be inputs.
 
 // Processes the elements that are not in vectors, one at a time. Threads see
 // head and tail as one range.

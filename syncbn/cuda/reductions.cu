@@ -103,7 +103,7 @@ class ChannelReduction {
 // deviations from it. Afterwards there are n0 values with mean K, and a tile of
 // n values enters by the sums S1 = sum (x - K) and S2 = sum (x - K)^2:
 //
-// mean = K + S1 / (n0 + n),  M2 = M2 + S2 - S1^2 / (n0 + n).
+//   mean = K + S1 / (n0 + n),  M2 = M2 + S2 - S1^2 / (n0 + n).
 //
 // The merge of Chan, Golub & LeVeque (MergeMoments) gives the same for a tile
 // with mean K + S1 / n and M2 = S2 - S1^2 / n. Nothing cancels: by Cauchy and

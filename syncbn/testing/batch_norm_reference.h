@@ -23,20 +23,21 @@
 // operations are rounded up, which more than covers these terms. (Sums: Higham,
 // Accuracy and Stability, 2nd ed., lemma 3.1.)
 //
-//   mean   A sum of n terms errs by n u sum |x| / n <= n u A. One of merges of
-//          means, mean_a + delta * share, errs at each of at most n - 1 merges
-//          by u |mean| + 3 u |delta| and passes on what its parts err by in a
-//          convex combination. So of any part of k values
+//   mean   A sum of n terms errs by n u sum |x| / n <= n u A. A mean that is
+//          merged, mean_a + delta * share, errs at each of at most n - 1 merges
+//          by u |mean| + 3 u |delta|. It also passes on the errors of its
+//          parts, as a convex combination. For any part of k values, therefore,
 //            e(k) <= (k + 4) u (A + 3 R),  and e = e(n).
 //   M2     Two passes about a mean that is e off: n e^2, and n + 10 roundings.
-//          Merging, M2_a + M2_b + w delta^2 with w = k_a k_b / (k_a + k_b),
-//          delta errs by e(k_a + k_b) = (k_a + k_b) t at most (t = e / n), so
-//          M2 by sum 2 w |delta| (k_a + k_b) t; by Cauchy and Schwarz, with
+//          Merging computes M2_a + M2_b + w delta^2 with
+//          w = k_a k_b / (k_a + k_b). delta errs by at most
+//          e(k_a + k_b) = (k_a + k_b) t, with t = e / n. M2 then errs by
+//          sum 2 w |delta| (k_a + k_b) t. By Cauchy and Schwarz, with
 //          sum w delta^2 = M2 and sum k_a k_b = n (n - 1) / 2 over any tree,
-//            <= 2 t sqrt(M2) sqrt(n^3 / 2) = e sqrt(2 n M2),
-//          and by n e^2 for the square. Together
+//          this is <= 2 t sqrt(M2) sqrt(n^3 / 2) = e sqrt(2 n M2).
+//          The square adds n e^2. Together
 //            e2 = e sqrt(2 n M2) + n e^2,  E2 = e2 + (n + 10) u (M2 + e2).
-//   r      its value at v +- (E2 / n + 2 u v), and 4 roundings. v is never
+//   r      The value at v +- (E2 / n + 2 u v), and 4 roundings. v is never
 //          below 0.
 //   y      8 roundings of |weight| r (|x| + |mean|) + |bias| + |residual|,
 //          which allows x * scale + shift; |weight| (e r + |x - mean| e_r); and
@@ -44,7 +45,7 @@
 //   S0     n u sum |g|.
 //   S1     sum |g| e_z + (n + 6) u sum |g| |x - mean| r, where
 //          e_z = e r + |x - mean| e_r.
-//   dx     sum by sum: |weight| (e_r t + r (e_S0 / n + e_z |S1| / n +
+//   dx     Sum by sum: |weight| (e_r t + r (e_S0 / n + e_z |S1| / n +
 //          |z| e_S1 / n) + 8 u r p), with t = |g| + |S0| / n + |z| |S1| / n,
 //          and p the same with (|x| + |mean|) r for |z|; and q |dx|.
 //
