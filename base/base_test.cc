@@ -1,5 +1,5 @@
-// Statuses, random numbers, CUDA's errors (on the stand-in runtime, and on
-// CUDA's), and the 16-bit floats.
+// Tests of statuses, random numbers, the 16-bit floats and CUDA's errors. The
+// errors are tested on the stand-in runtime and on CUDA's own.
 #include <cuda_runtime.h>
 
 #include <array>
@@ -30,7 +30,7 @@ absl::StatusOr<int> Half(int n) {
   return n / 2;
 }
 
-// Counts the calls that get to its end.
+// Counts the calls that reach its end.
 absl::StatusOr<int> Quarter(int n, int& count) {
   LOCKSTEP_ASSIGN_OR_RETURN(const int half, Half(n));
   LOCKSTEP_RETURN_IF_ERROR(Half(half).status());
@@ -80,9 +80,9 @@ bool NarrowsRightly(const HalfFormat& format, Narrow narrow, uint32_t bits) {
   return narrow(value) == EncodeHalf(format, double{value});
 }
 
-// How many of the floats that matter `narrow` gets wrong: every value of the
-// format, the midpoints between, what is next to these, and a float in 4099
-// of all. 4099 is prime, so that all lowest bits are met.
+// Returns how many floats `narrow` converts wrongly. Tries every value of the
+// format, the midpoints between values, the neighbours of both, and one float
+// in 4099 of all. 4099 is prime, so all combinations of the lowest bits occur.
 int64_t CountWrong(const HalfFormat& format, Narrow narrow) {
   int64_t wrong = 0;
   for (uint64_t bits = 0; bits < 1ull << 32; bits += 4099) {
@@ -91,7 +91,7 @@ int64_t CountWrong(const HalfFormat& format, Narrow narrow) {
   for (uint16_t half = 0; half <= 0x7fff; ++half) {
     double value = DecodeHalf(format, half);
     if (std::isnan(value)) continue;
-    // Infinity stands for the number that would come after the largest.
+    // In place of infinity, takes the number that would follow the largest one.
     if (std::isinf(value)) value = std::ldexp(1, format.max_exponent + 1);
     const double before =
         half == 0 ? 0 : DecodeHalf(format, static_cast<uint16_t>(half - 1));
@@ -116,8 +116,8 @@ TEST(HalfTest, NarrowsToNearestEven) {
       0);
 }
 
-// Every value widens exactly, a NaN to a quiet one with its payload, and comes
-// back.
+// Expects that every value widens exactly and narrows back to itself, and that
+// a NaN widens to a quiet NaN with its payload.
 template <typename Half>
 void ExpectEveryHalfWidensAndComesBack(const HalfFormat& format,
                                        Half (*narrow)(float)) {
@@ -144,7 +144,7 @@ TEST(HalfTest, ConvertsAtCompileTime) {
   static_assert(ToBFloat16(1.0f).bits == 0x3f80);
 }
 
-// The controls.
+// The controls: conversions that are nearly right.
 TEST(HalfTest, RejectsConversionsThatAreNearlyRight) {
   const Narrow truncates = [](float x) {
     return static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16);
@@ -175,7 +175,7 @@ TEST(CounterRandomTest, HashesAsSplitMix64) {
   EXPECT_EQ(MixBits(0x9e3779b97f4a7c15 * 2), 0x6e789e6aa1b965f4u);
 }
 
-// Who keeps masks and crops relies on the numbers staying as they are.
+// Users keep masks and crops of earlier runs, so the numbers must never change.
 TEST(CounterRandomTest, GivesTheSameNumbersForever) {
   EXPECT_EQ(CounterRandom(0).Bits(0), 0x618a563d72517b1bu);
   EXPECT_EQ(CounterRandom(1, 2, 3, 4).Bits(5), 0x7bd33ca7609013u);
@@ -191,9 +191,9 @@ TEST(CounterRandomTest, HasAStreamForEachKey) {
   EXPECT_EQ(CounterRandom(7).Bits(0), CounterRandom(7, 0, 0, 0).Bits(0));
 }
 
-// Of 16 equally likely values over neighbouring counters and over neighbouring
-// keys: chi-squared with 15 degrees of freedom is above 44.3 once in 10,000,
-// which these fixed keys either do or do not.
+// Checks 16 equally likely values over neighbouring counters and over
+// neighbouring keys. Chi-squared with 15 degrees of freedom is above 44.3 once
+// in 10,000. The keys are fixed, so the test passes always or never.
 TEST(CounterRandomTest, IsUniformAlongCountersAndKeys) {
   constexpr int kDraws = 16 * 1000;
   std::array<std::array<int, 16>, 5> counts = {};

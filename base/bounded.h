@@ -1,4 +1,4 @@
-// What a reference computes, for tests to compare with.
+// The reference result that tests compare against.
 #ifndef LOCKSTEP_BASE_BOUNDED_H_
 #define LOCKSTEP_BASE_BOUNDED_H_
 
@@ -7,7 +7,8 @@
 
 namespace lockstep {
 
-// Exact values, and for each how far an implementation may be from it.
+// Exact values and, for each value, the largest error that an implementation
+// may have.
 struct Bounded {
   explicit Bounded(int64_t size) : value(size), bound(size) {}
 

@@ -50,7 +50,7 @@ absl::Status SetFlag(absl::CommandLineFlag& flag, const std::string& value) {
       absl::StrCat("--", flag.Name(), "=", value, ": ", error));
 }
 
-// The boolean that --noNAME turns off; null if there is none.
+// Returns the boolean flag that --noNAME turns off, or null if there is none.
 absl::CommandLineFlag* FindNegatedFlag(absl::string_view name) {
   if (!absl::StartsWith(name, "no")) return nullptr;
   absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name.substr(2));
@@ -61,13 +61,14 @@ bool IsInternal(const absl::CommandLineFlag& flag) {
   return absl::StartsWith(flag.Help(), "internal:");
 }
 
-// Whether users may set the flag: abseil's own and internal ones are not shown.
+// Returns whether users may set the flag. Abseil's own flags and internal flags
+// are not shown.
 bool IsForUsers(const absl::CommandLineFlag& flag) {
   return !IsInternal(flag) && !absl::StrContains(flag.Filename(), "absl/");
 }
 
-// The fewest insertions, removals and replacements of letters, and swaps of two
-// neighbours, that make one word of the other.
+// Returns the fewest insertions, removals and replacements of letters, and
+// swaps of two neighbours, that turn one word into the other.
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   // rows[i][j] is the distance of a's first i letters and b's first j.
   std::vector<std::vector<size_t>> rows(a.size() + 1,
@@ -90,7 +91,7 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return rows[a.size()][b.size()];
 }
 
-// The flag that has this name, or this alias; null if there is none.
+// Returns the flag with this name or alias, or null if there is none.
 absl::CommandLineFlag* FindFlag(const Usage& usage, absl::string_view name) {
   absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
   if (flag != nullptr) return flag;
@@ -100,7 +101,7 @@ absl::CommandLineFlag* FindFlag(const Usage& usage, absl::string_view name) {
   return nullptr;
 }
 
-// Returns what a user may write behind two dashes, sorted.
+// Returns the words that a user may write after two dashes, sorted.
 std::vector<std::string> FlagNames(const Usage& usage) {
   std::vector<std::string> names;
   for (const auto& [alias, own_name] : usage.aliases) names.push_back(alias);
@@ -113,8 +114,9 @@ std::vector<std::string> FlagNames(const Usage& usage) {
   return names;
 }
 
-// The flag that a user who wrote `name` probably means: one that differs in at
-// most a third of its letters. "" if there is none.
+// Returns the flag that a user who wrote `name` probably means: one that
+// differs from it in at most a third of its letters. Returns "" if there is
+// none.
 std::string NearestFlag(const Usage& usage, absl::string_view name) {
   std::string nearest;
   size_t least = name.size() / 3 + 1;
@@ -147,21 +149,23 @@ class FlagParser {
  public:
   explicit FlagParser(const Usage& usage) : usage_(usage) {}
 
-  // Sets the flag at arguments[0]; returns how many arguments that took.
+  // Sets the flag at arguments[0]; returns how many arguments the flag used.
   absl::StatusOr<size_t> Parse(std::span<const std::string> arguments);
 
  private:
-  // Error: kInvalidArgument if the flag was set by another name.
+  // Returns kInvalidArgument if the flag was already set by another name.
   absl::Status CheckName(const absl::CommandLineFlag& flag,
                          const std::string& name);
 
   const Usage& usage_;
-  std::map<std::string, std::string> typed_names_;  // By the flag's own name.
+  // Keyed by the flag's own name.
+  std::map<std::string, std::string> typed_names_;
 };
 
 absl::Status FlagParser::CheckName(const absl::CommandLineFlag& flag,
                                    const std::string& name) {
-  // The flags before this one are a user's, and the program adds others.
+  // The flags before an internal one are the user's; the program adds the flags
+  // after it.
   if (IsInternal(flag)) typed_names_.clear();
   const std::string& first =
       typed_names_.try_emplace(std::string(flag.Name()), name).first->second;
@@ -199,9 +203,10 @@ absl::StatusOr<size_t> FlagParser::Parse(
   return 2;
 }
 
-// Sets the flags at the front of `arguments` and returns what follows them.
-// absl::ParseCommandLine takes flags from anywhere and exits by itself; here
-// the command's own flags stay its own, and the caller chooses the exit status.
+// Sets the flags at the front of `arguments` and returns the arguments after
+// them. absl::ParseCommandLine accepts flags anywhere and exits by itself. This
+// function leaves the command's own flags alone, and its caller chooses the
+// exit status.
 absl::StatusOr<std::vector<std::string>> ParseFlagsBeforeCommand(
     const Usage& usage, std::span<const std::string> arguments) {
   FlagParser parser(usage);
@@ -218,9 +223,10 @@ absl::StatusOr<std::vector<std::string>> ParseFlagsBeforeCommand(
 }
 
 constexpr int kUsageColumns = 80;
-constexpr int kHelpColumn = 27;  // Where the help of a flag begins.
+constexpr int kHelpColumn = 27;  // The column where the help of a flag begins.
 
-// One flag of a usage; `shown` is what stands behind its dashes.
+// Returns the text for one flag of a usage; `shown` is the text after its
+// dashes.
 std::string FlagText(absl::string_view shown, absl::string_view help) {
   const std::string margin(kHelpColumn, ' ');
   std::string text = absl::StrCat("  --", shown, " ");
@@ -240,7 +246,7 @@ std::string FlagText(absl::string_view shown, absl::string_view help) {
   return text;
 }
 
-// The line that names the flag's aliases; "" if there is none.
+// Returns the line that names the flag's aliases, or "" if there are none.
 std::string AliasesText(const Usage& usage, absl::string_view flag) {
   std::string text;
   for (const auto& [alias, own_name] : usage.aliases) {
@@ -250,7 +256,8 @@ std::string AliasesText(const Usage& usage, absl::string_view flag) {
   return text;
 }
 
-// The flag that `entry` of a section shows; adds its name to `listed`.
+// Returns the text of the flag that `entry` of a section shows. Adds the flag's
+// name to `listed`.
 absl::StatusOr<std::string> EntryText(const Usage& usage,
                                       const std::string& entry,
                                       std::set<std::string>& listed) {

@@ -50,7 +50,7 @@ TEST(WorkingDirectoryTest, TakesRelativePathsFromWhereBazelWasRun) {
   EXPECT_EQ(UserPath("/out"), "/out");
   EXPECT_EQ(UserPath(""), "");
   unsetenv(kVariable);
-  // Without Bazel.
+  // The variable is not set without Bazel.
   for (const char* path : {"out", "/out", ""}) EXPECT_EQ(UserPath(path), path);
 }
 
@@ -287,7 +287,7 @@ TEST_F(BeginCommandTest, TakesAliasesAndDashesAsItTakesTheFlag) {
   }
 }
 
-// The value of a flag and the command's own flags stay as they are.
+// The value of a flag and the command's own flags are not replaced.
 TEST_F(BeginCommandTest, TakesNoAliasWhereThereIsNoFlag) {
   std::vector<std::string> command;
   const std::vector<std::string> run = {"run", "--people=4", "--head-count"};

@@ -51,7 +51,8 @@ absl::StatusOr<int> DeviceOfRank(int local_rank) {
   int devices = 0;
   const cudaError_t error = cudaGetDeviceCount(&devices);
   if (error == cudaSuccess && devices > 0) return local_rank % devices;
-  // The runtime's words for a missing driver speak of its version.
+  // The runtime's message for a missing driver is misleading: it names a driver
+  // version.
   return absl::NotFoundError(absl::StrCat(
       "no GPU: ", error == cudaSuccess || error == cudaErrorNoDevice
                       ? "the driver finds no NVIDIA GPU"

@@ -16,18 +16,18 @@
 
 namespace lockstep {
 
-// OK for cudaSuccess. Otherwise a message of the form
+// Returns OK for cudaSuccess. Otherwise returns a message of the form
 //   <what>: cudaErrorInvalidValue (1): invalid argument
 // with the code
 //   kInvalidArgument     for a bad argument, launch shape, device or handle,
 //   kResourceExhausted   when memory or launch resources ran out,
-//   kFailedPrecondition  where there is no usable device or driver,
-//   kUnimplemented       for what the device or driver does not support,
-//   kUnavailable         for cudaErrorNotReady: ask again,
-//   kInternal            for everything else, faults in kernels among them.
+//   kFailedPrecondition  if there is no usable device or driver,
+//   kUnimplemented       if the device or driver does not support the call,
+//   kUnavailable         for cudaErrorNotReady: the caller asks again,
+//   kInternal            for all other errors, including faults in kernels.
 //
-// what: the call or launch that gave the error. A fault in a kernel comes out
-// of a later call than the one that launched it.
+// what: the call or launch that gave the error. A fault in a kernel is reported
+// by a later call than the one that launched it.
 absl::Status CudaStatus(cudaError_t error, absl::string_view what);
 
 template <auto kDestroy>
@@ -35,8 +35,8 @@ struct CudaDeleter {
   void operator()(auto* handle) const { kDestroy(handle); }
 };
 
-// Destroying a stream or an event waits for nothing; freeing memory waits for
-// the work of its device.
+// Owners of CUDA handles. Destroying a stream or an event does not wait;
+// freeing memory waits for the work of its device.
 using Stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>,
                                CudaDeleter<&cudaStreamDestroy>>;
 using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>,
@@ -44,24 +44,26 @@ using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>,
 using DeviceMemory = std::unique_ptr<std::byte, CudaDeleter<&cudaFree>>;
 using PinnedMemory = std::unique_ptr<std::byte, CudaDeleter<&cudaFreeHost>>;
 
-// The device of a rank among those of its host: they are dealt out in turn.
-// Errors: kNotFound where there is no GPU.
+// Returns the device of a rank. The ranks of a host get its devices
+// round-robin. Errors: kNotFound if the host has no GPU.
 absl::StatusOr<int> DeviceOfRank(int local_rank);
 
-// All of the current device. Errors: CudaStatus of what the runtime says.
+// The following functions all use the current device. Errors: the CudaStatus of
+// the runtime's error.
 
-// Does not wait for the default stream.
+// Creates a stream that does not wait for the default stream.
 absl::StatusOr<Stream> MakeStream();
-// The same, whose blocks come before those of other streams: for communication,
-// which other ranks wait for.
+// Creates a stream like MakeStream's with the highest priority: the device
+// schedules its blocks before those of other streams. For communication, which
+// other ranks wait for.
 absl::StatusOr<Stream> MakeUrgentStream();
-// Cannot be timed.
+// Creates an event that cannot be timed.
 absl::StatusOr<Event> MakeEvent();
 absl::StatusOr<Event> MakeTimedEvent();
-// Aligned to 256. Not set to anything.
+// Allocates device memory. It is aligned to 256 bytes and not initialised.
 absl::StatusOr<DeviceMemory> AllocateDeviceMemory(int64_t bytes);
-// Host memory that every device copies to and from, without a copy between.
-// Aligned to 256. Not set to anything.
+// Allocates host memory that every device can access directly, without an
+// intermediate copy. It is aligned to 256 bytes and not initialised.
 absl::StatusOr<PinnedMemory> AllocatePinnedMemory(int64_t bytes);
 
 }  // namespace lockstep

@@ -25,7 +25,7 @@ inline constexpr DataType kAllDataTypes[] = {
     DataType::kBFloat16, DataType::kInt32,   DataType::kInt64,
     DataType::kUInt8};
 
-// Bytes of one element.
+// Returns the size of one element in bytes.
 constexpr int64_t SizeOf(DataType type) {
   switch (type) {
     case DataType::kFloat64:
@@ -43,7 +43,8 @@ constexpr int64_t SizeOf(DataType type) {
   return 1;
 }
 
-// "float64", "float32", "float16", "bfloat16", "int32", "int64", "uint8".
+// Returns "float64", "float32", "float16", "bfloat16", "int32", "int64" or
+// "uint8".
 constexpr const char* Name(DataType type) {
   constexpr const char* kNames[] = {"float64", "float32", "float16", "bfloat16",
                                     "int32",   "int64",   "uint8"};
@@ -52,8 +53,8 @@ constexpr const char* Name(DataType type) {
   return index < std::size(kNames) ? kNames[index] : "unknown type";
 }
 
-// Storage of the two 16-bit types, which C++20 has no arithmetic for. Zero when
-// value-initialised.
+// The storage of the two 16-bit types, for which C++20 has no arithmetic. The
+// value is zero when value-initialised.
 struct Float16 {
   uint16_t bits;
   friend bool operator==(Float16, Float16) = default;
@@ -63,7 +64,7 @@ struct BFloat16 {
   friend bool operator==(BFloat16, BFloat16) = default;
 };
 
-// The DataType of C++ types that have one.
+// Map a C++ type to its DataType, if it has one.
 template <typename T>
 inline constexpr bool kHasDataType = false;
 template <typename T>
@@ -108,13 +109,12 @@ constexpr decltype(auto) WithDataType(DataType type, Fn fn) {
 
 // Conversions between the 16-bit floats and float32.
 //
-// Widening is exact. Narrowing rounds to nearest, ties to even; what is too
-// large becomes infinity. A NaN stays NaN with its sign and what its payload
-// has room for, and becomes quiet. For float16 these are the bits that x86's
-// F16C gives.
+// Widening is exact. Narrowing rounds to nearest, ties to even; a number that
+// is too large becomes infinity. A NaN becomes quiet; it keeps its sign and as
+// much of its payload as fits. For float16 the bits equal those of x86's F16C.
 //
-// Free of branches and variable shifts, so that loops over these vectorise.
-// Assumes the default rounding mode.
+// The code has no branches and no variable shifts, so that loops over these
+// functions vectorise. It assumes the default rounding mode.
 
 constexpr float ToFloat(BFloat16 x) {
   const uint32_t bits = uint32_t{x.bits} << 16;
@@ -128,11 +128,11 @@ constexpr float ToFloat(Float16 x) {
   const int32_t magnitude = x.bits & 0x7fff;
   // The exponent moves from bit 10 to bit 23, and its bias from 15 to 127.
   const int32_t normal = (magnitude << 13) + ((127 - 15) << 23);
-  // Infinity and NaN have the largest exponent in both.
+  // Infinity and NaN have the largest exponent in both formats.
   const int32_t special = normal + ((255 - 31 - (127 - 15)) << 23);
   const int32_t nan = special | 0x0040'0000;
-  // A multiple of the smallest subnormal number, which float32 has as a normal
-  // one.
+  // The number is a multiple of float16's smallest subnormal number, and in
+  // float32 it is a normal number.
   const int32_t subnormal =
       std::bit_cast<int32_t>(static_cast<float>(magnitude) * 0x1p-24f);
   int32_t bits = magnitude < 0x0400 ? subnormal : normal;
@@ -144,8 +144,8 @@ constexpr float ToFloat(Float16 x) {
 constexpr BFloat16 ToBFloat16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const auto magnitude = static_cast<int32_t>(bits & 0x7fff'ffff);
-  // Adds just under half of the last place that stays, or half if that is odd.
-  // A carry into the exponent is right, up to infinity.
+  // Adds just under half of the last place that stays, or exactly half if the
+  // last place is odd. A carry into the exponent is correct, up to infinity.
   const uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
   const uint32_t nan = bits | 0x0040'0000;
   const bool is_nan = magnitude > 0x7f80'0000;
@@ -155,12 +155,14 @@ constexpr BFloat16 ToBFloat16(float x) {
 constexpr Float16 ToFloat16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const auto magnitude = static_cast<int32_t>(bits & 0x7fff'ffff);
-  // As for bfloat16, with 13 places to drop and another bias. Of a small number
-  // this is nonsense, but not out of range.
+  // The same rounding as for bfloat16, with 13 places to drop and another bias.
+  // The result for a small number is meaningless, but it is in range and is not
+  // used.
   const int32_t normal =
       (magnitude - ((127 - 15) << 23) + 0x0fff + ((magnitude >> 13) & 1)) >> 13;
-  // The last place of 0.5 is 2^-24, the smallest subnormal number: this
-  // addition rounds to a multiple of it, which the lowest bits then count.
+  // The last place of 0.5 is 2^-24, the smallest subnormal number. The addition
+  // therefore rounds to a multiple of 2^-24, and the lowest bits count the
+  // multiples.
   const int32_t subnormal =
       std::bit_cast<int32_t>(std::bit_cast<float>(magnitude) + 0.5f) -
       std::bit_cast<int32_t>(0.5f);

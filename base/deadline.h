@@ -1,4 +1,4 @@
-// A limit on a wait that may have several parts.
+// A time limit for a wait that may have several parts.
 #ifndef LOCKSTEP_BASE_DEADLINE_H_
 #define LOCKSTEP_BASE_DEADLINE_H_
 
@@ -10,17 +10,17 @@
 
 namespace lockstep {
 
-// Passes once `timeout` has gone by since it was made, on a clock that nobody
-// sets; never for an infinite timeout.
+// A deadline that passes `timeout` after its construction. It uses the steady
+// clock, which nobody can set. With an infinite timeout it never passes.
 class Deadline {
  public:
   explicit Deadline(absl::Duration timeout) : timeout_(timeout) {}
 
-  // Since it was made.
+  // Returns the time since construction.
   absl::Duration elapsed() const {
     return absl::FromChrono(std::chrono::steady_clock::now() - start_);
   }
-  // Zero once it has passed.
+  // Returns the time that is left, or zero once the deadline has passed.
   absl::Duration remaining() const {
     return std::max(timeout_ - elapsed(), absl::ZeroDuration());
   }
@@ -32,8 +32,9 @@ class Deadline {
   absl::Duration timeout_;
 };
 
-// The time that is left, for poll(): rounded up, since a wait of 0 would spin;
-// at most 12 days, which fit into an int, after which the caller asks again.
+// Returns the remaining time in milliseconds, for poll(). The time is rounded
+// up, since a wait of 0 would spin. It is at most 2^30 ms (12 days), which fits
+// into an int; a caller with a later deadline polls again.
 inline int PollMilliseconds(const Deadline& deadline) {
   const int64_t left = absl::ToInt64Milliseconds(
       absl::Ceil(deadline.remaining(), absl::Milliseconds(1)));

@@ -1,4 +1,4 @@
-// POSIX calls, since streams do not say what went wrong.
+// Uses POSIX calls, since C++ streams do not report the cause of an error.
 #include "base/files.h"
 
 #include <fcntl.h>
@@ -31,7 +31,7 @@ namespace {
 
 absl::Status FileError(const std::string& path, absl::string_view what) {
   const int error = errno;
-  if (error == EFBIG) {  // Of which ErrnoToStatus makes kOutOfRange.
+  if (error == EFBIG) {  // ErrnoToStatus would return kOutOfRange.
     return absl::ResourceExhaustedError(absl::StrCat(
         path, ": cannot ", what, ": beyond the file size limit (ulimit -f)"));
   }
@@ -44,8 +44,9 @@ absl::Status TooLarge(const std::string& path, absl::string_view size,
       absl::StrCat(path, ": has ", size, " bytes; at most ", most));
 }
 
-// What `file` holds from here on. The file may grow meanwhile, and its size may
-// be no size, as in /proc.
+// Reads `file` from its current position to its end. The size that the system
+// reports is not used: the file may grow meanwhile, and files in /proc report
+// 0.
 absl::StatusOr<std::string> ReadToEnd(const OwnedFd& file,
                                       const std::string& path, int64_t most) {
   std::string bytes;
@@ -81,11 +82,12 @@ std::string PartialOf(const std::string& path) {
   return absl::StrCat(path, ".partial");
 }
 
-// Creates the folder, unless it is there, and looks at it. It looks also where
-// it has created the folder just now: another user may own the folder above and
-// have put something else in its place. On failure errno says why.
+// Creates the folder if it does not exist, and reads its attributes. It reads
+// them even after creating the folder: another user may own the parent folder
+// and may have put something else in its place. On failure errno says why.
 bool CreateFolder(const std::string& path, struct stat& info) {
-  // Who leaves may remove the folder between the two calls, each time.
+  // In each attempt, another process that leaves may remove the folder between
+  // the two calls.
   constexpr int kAttempts = 1000;
   for (int i = 0; i < kAttempts; ++i) {
     if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return false;
@@ -131,8 +133,9 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 
 absl::StatusOr<std::string> ReadForeignFile(const std::string& path,
                                             int64_t most) {
-  // What is there is looked at before it is opened too: to open a socket fails
-  // with a message that tells nothing, and to open a device may do something.
+  // Checks the type of the file before opening it, too: opening a socket fails
+  // with a message that explains nothing, and opening a device may have an
+  // effect.
   struct stat info = {};
   if (stat(path.c_str(), &info) != 0) return FileError(path, "open");
   const auto not_regular = [&] {
@@ -178,7 +181,8 @@ absl::StatusOr<TemporaryFolder> TemporaryFolder::Create(
   std::string folder(below);
   if (folder.empty() && tmpdir != nullptr) folder = tmpdir;
   if (folder.empty()) folder = "/tmp";
-  std::error_code error;  // Of what is no folder, the path says enough.
+  // If the path is not a folder, the error names only the path.
+  std::error_code error;
   if (!std::filesystem::is_directory(folder, error)) {
     return absl::UnavailableError(
         absl::StrCat("no folder for temporary files (TMPDIR): ", folder));
@@ -212,7 +216,7 @@ TemporaryFolder::~TemporaryFolder() {
     rmdir(path_.c_str());
     return;
   }
-  std::error_code ignored;  // Nobody is there to tell.
+  std::error_code ignored;  // A destructor cannot report an error.
   std::filesystem::remove_all(path_, ignored);
 }
 

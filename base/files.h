@@ -1,5 +1,5 @@
-// Files: descriptors that close themselves, files that are read and replaced
-// whole, and folders that last no longer than a run.
+// Files: descriptors that close themselves, files that are read and replaced as
+// a whole, and folders that last no longer than a run.
 #ifndef LOCKSTEP_BASE_FILES_H_
 #define LOCKSTEP_BASE_FILES_H_
 
@@ -40,11 +40,12 @@ class OwnedFd {
   int fd_ = -1;
 };
 
-// While an object lives, its thread's writes beyond the process's file size
-// limit (RLIMIT_FSIZE, ulimit -f) fail with EFBIG. Otherwise they raise
-// SIGXFSZ, which by default ends the process without naming the file. Other
-// threads are not affected: the kernel signals the thread that writes. Must be
-// destroyed by the thread that made it; keeps errno.
+// While an object of this class lives, writes of its thread beyond the
+// process's file size limit (RLIMIT_FSIZE, ulimit -f) fail with EFBIG. Without
+// the object, such a write raises SIGXFSZ, which by default ends the process
+// without naming the file. Other threads are not affected: the kernel signals
+// the thread that writes. The thread that made the object must destroy it. The
+// destructor keeps errno.
 class FileSizeSignalBlock {
  public:
   FileSizeSignalBlock();
@@ -54,44 +55,49 @@ class FileSizeSignalBlock {
 
  private:
   sigset_t old_mask_;
-  bool was_pending_;  // A signal that is not this object's to discard.
+  bool was_pending_;  // Whether SIGXFSZ was pending before; it then stays so.
 };
 
-// The file's bytes. Errors: the file system's, with the path.
+// Returns the file's bytes. Errors: the file system's, with the path.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
-// The bytes of the regular file at `path`, or at the end of a link there, where
-// another program may have put anything. Never waits for a writer, as opening a
-// pipe would. Errors, all with the path: kDataLoss if it is no regular file or
-// has more than `most` bytes; kNotFound and the like from the file system.
+// Returns the bytes of the regular file at `path`, or at the end of a link
+// there. Another program may have put anything at the path. Never waits for a
+// writer, as opening a pipe would. Errors, all with the path: kDataLoss if the
+// file is not a regular file or has more than `most` bytes; kNotFound and
+// others from the file system.
 absl::StatusOr<std::string> ReadForeignFile(const std::string& path,
                                             int64_t most);
 
-// Writes a file, replacing an old one only once the new one is complete and on
-// the disk, so a reader sees one or the other; until then the new one is at
-// `path` + ".partial", which an error removes. Errors: the file system's, with
-// the path; kResourceExhausted for a file beyond the process's size limit.
+// Writes a file. Replaces an old file only once the new one is complete and on
+// the disk, so a reader sees either the old file or the new one. Until then the
+// new file is at `path` + ".partial"; an error removes the partial file.
+// Errors: the file system's, with the path; kResourceExhausted for a file
+// beyond the process's size limit.
 absl::Status ReplaceFile(const std::string& path, absl::string_view bytes);
 
-// Whether ReplaceFile can begin: its error where `path` is a folder, or nothing
-// can be created beside it. Leaves no file, and an old one as it is.
+// Checks whether ReplaceFile can begin. Returns its error if `path` is a
+// folder, or if nothing can be created beside `path`. Leaves no new file and
+// does not change an old one.
 absl::Status CheckReplaceable(const std::string& path);
 
-// A folder for this user alone (mode 0700) that lasts no longer than a run.
+// A folder that only this user can access (mode 0700). It lasts no longer than
+// a run.
 class TemporaryFolder {
  public:
-  // A new one, whose name begins with `name` and "-", in the folder `below`: by
-  // default TMPDIR, or /tmp if that is empty or not set. It is removed, with
-  // all that is in it, when this object goes. Errors: kUnavailable, naming
-  // TMPDIR, if there is no such folder; the file system's, with the path.
+  // Creates a folder whose name begins with `name` and "-", in the folder
+  // `below`. The default for `below` is TMPDIR, or /tmp if TMPDIR is empty or
+  // not set. The destructor removes the folder and everything in it. Errors:
+  // kUnavailable, naming TMPDIR, if there is no such folder; the file system's,
+  // with the path.
   static absl::StatusOr<TemporaryFolder> Create(absl::string_view name,
                                                 absl::string_view below = "");
 
-  // The folder at `path`, shared by the processes that open the same path;
-  // created if it is absent. It is removed when this object goes if it is empty
-  // then, so the last process to go removes it. Errors: kPermissionDenied if
-  // what is there is no folder, or another user's, or open to others; the file
-  // system's; all with the path.
+  // Opens the folder at `path`, which all processes that open the same path
+  // share. Creates the folder if it is absent. The destructor removes the
+  // folder if it is empty, so the last process to leave removes it. Errors:
+  // kPermissionDenied if the path is not a folder, or belongs to another user,
+  // or gives access to others; the file system's; all with the path.
   static absl::StatusOr<TemporaryFolder> OpenShared(const std::string& path);
 
   TemporaryFolder(TemporaryFolder&& other) noexcept

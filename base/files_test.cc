@@ -70,7 +70,7 @@ TEST(FilesTest, NamesAFileBeyondTheSizeLimitAndLeavesNothingPartial) {
                                     "file size limit (ulimit -f)")));
   EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
   EXPECT_THAT(ReadFile(path), IsOkAndHolds(std::string("old")));
-  // The signal is neither left for later nor blocked from here on.
+  // Afterwards the signal is neither pending nor newly blocked.
   sigset_t pending;
   ASSERT_EQ(sigpending(&pending), 0);
   EXPECT_EQ(sigismember(&pending, SIGXFSZ), 0);
@@ -136,12 +136,12 @@ TEST_F(ForeignFileTest, RefusesAFileThatIsTooLarge) {
   EXPECT_THAT(ReadForeignFile(Write("file", "12345"), 4),
               StatusIs(absl::StatusCode::kDataLoss,
                        HasSubstr("file: has 5 bytes; at most 4")));
-  // Of which almost none are on the disk.
+  // The file is sparse: few of its blocks are allocated.
   const std::string path = Write("sparse", "");
   std::filesystem::resize_file(path, uint64_t{1} << 40);
   EXPECT_THAT(ReadForeignFile(path, int64_t{2} << 30),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("at most")));
-  // Whose size is said to be 0.
+  // The system reports a size of 0 for this file.
   EXPECT_THAT(ReadForeignFile("/proc/self/status", 4),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("at most 4")));
 }
@@ -166,7 +166,8 @@ TEST_F(ForeignFileTest, RefusesWhatIsNoFile) {
   ExpectNotRegular("/dev/zero");
   std::filesystem::create_symlink("/dev/zero", Path("device"));
   ExpectNotRegular(Path("device"));
-  // By a short name: the path of a socket has at most some hundred bytes.
+  // The name is short, since the path of a socket has at most about a hundred
+  // bytes.
   const int descriptor = socket(AF_UNIX, SOCK_STREAM, 0);
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
@@ -272,7 +273,7 @@ TEST_F(SharedFolderTest, RefusesWhatIsNoFolder) {
   std::ofstream(path_) << "text";
   ExpectRefused();
   std::filesystem::remove(path_);
-  // A link, even to a folder that would do.
+  // A link is refused even if it leads to an acceptable folder.
   ASSERT_EQ(mkdir((root_ + "/other").c_str(), 0700), 0);
   std::filesystem::create_symlink(root_ + "/other", path_);
   ExpectRefused();
@@ -287,7 +288,7 @@ TEST_F(SharedFolderTest, RefusesAnotherUsersFolder) {
   ExpectRefused();
 }
 
-// Whoever leaves removes the folder under the one that comes.
+// A leaving thread can remove the folder while another opens it.
 TEST_F(SharedFolderTest, OpensWhileOthersLeave) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 2; ++i) {

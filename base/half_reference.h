@@ -1,6 +1,6 @@
-// The 16-bit floats from the definition of their formats: what the arithmetic
-// of data_types.h, and of what uses it, is compared with. Shares no code with
-// them.
+// The 16-bit floats, computed from the definition of their formats. Tests
+// compare the arithmetic of data_types.h, and of its users, against this code.
+// The two share no code.
 #ifndef LOCKSTEP_BASE_HALF_REFERENCE_H_
 #define LOCKSTEP_BASE_HALF_REFERENCE_H_
 
@@ -12,24 +12,24 @@
 
 namespace lockstep {
 
-// A format of floats with 16 bits.
+// A format of 16-bit floats.
 struct HalfFormat {
-  int precision;  // Bits, with the leading one.
+  int precision;  // In bits, with the leading one.
   int max_exponent;
-  int min_exponent;  // Of normal numbers.
+  int min_exponent;  // The least of normal numbers.
 };
 inline constexpr HalfFormat kFloat16Format = {11, 15, -14};
 inline constexpr HalfFormat kBFloat16Format = {8, 127, -126};
 
-// 2^exponent, for the exponents of normal doubles. To multiply by it is
-// std::ldexp(), as exact and faster.
+// Returns 2^exponent, for the exponents of normal doubles. Multiplying by it is
+// as exact as std::ldexp(), and faster.
 inline double PowerOfTwo(int exponent) {
   return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
 }
 
-// The nearest bits, ties to even, which std::nearbyint rounds to by default;
-// the largest exponent for what is too large. A NaN becomes quiet and keeps its
-// sign and what there is room for of its payload.
+// Returns the nearest bits, ties to even, which is the default rounding of
+// std::nearbyint. A number that is too large becomes infinity. A NaN becomes
+// quiet; it keeps its sign and as much of its payload as fits.
 inline uint16_t EncodeHalf(const HalfFormat& format, double x) {
   const int mantissa_bits = format.precision - 1;
   const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
@@ -45,14 +45,15 @@ inline uint16_t EncodeHalf(const HalfFormat& format, double x) {
   if (std::isinf(x)) return static_cast<uint16_t>(sign | infinity);
   if (x == 0) return sign;
   const int exponent = std::max(std::ilogb(x), format.min_exponent);
-  // Units in the last place: carries into the exponent by itself.
+  // The significand in units of the last place. A carry moves into the exponent
+  // without further code.
   const int units = static_cast<int>(
       std::nearbyint(x * PowerOfTwo(mantissa_bits - exponent)));
   const int bits = ((exponent - format.min_exponent) << mantissa_bits) + units;
   return static_cast<uint16_t>(sign | (bits < infinity ? bits : infinity));
 }
 
-// The value, exactly; a NaN likewise.
+// Returns the exact value. A NaN becomes quiet and keeps its sign and payload.
 inline double DecodeHalf(const HalfFormat& format, uint16_t bits) {
   const int mantissa_bits = format.precision - 1;
   const double sign = (bits & 0x8000) != 0 ? -1 : 1;

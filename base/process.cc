@@ -45,9 +45,9 @@ std::optional<ProcessStat> ReadProcessStat(pid_t pid) {
 }
 
 std::optional<ProcessStat> ParseProcessStat(absl::string_view text) {
-  // The second field, the name, ends with the last parenthesis. After it come
-  // field 3, the state, field 4, the parent, fields 14 to 17, the CPU times,
-  // and field 22, the start.
+  // The second field, the name, ends with the last parenthesis. The next fields
+  // are 3, the state, and 4, the parent. Fields 14 to 17 are the CPU times, and
+  // field 22 is the start.
   const size_t name_end = text.rfind(')');
   if (name_end == absl::string_view::npos) return std::nullopt;
   const std::vector<absl::string_view> fields = absl::StrSplit(
@@ -125,8 +125,9 @@ int64_t CpuTicksOfTrees(std::span<const pid_t> roots) {
   }
   int64_t ticks = 0;
   for (const auto& [pid, stat] : stats) {
-    // Climbs to a root, or to a process that has no parent here. The processes
-    // were not read at one moment, so parents could form a circle.
+    // Climbs until it reaches a root or a process whose parent is not in
+    // `stats`. The processes were not read at one moment, so the parents could
+    // form a circle.
     pid_t above = pid;
     for (size_t steps = 0; steps <= stats.size(); ++steps) {
       if (std::find(roots.begin(), roots.end(), above) != roots.end()) {
@@ -158,7 +159,7 @@ bool DescendsFrom(pid_t process, pid_t ancestor) {
 
 namespace {
 
-// Whether the number can only mean one process, or one group.
+// Returns whether the number can only mean one process or one group.
 bool NamesOneProcess(pid_t pid) {
   if (pid > 1) return true;
   errno = EINVAL;
@@ -189,14 +190,14 @@ bool AwaitProcessEnd(pid_t process, absl::Duration timeout) {
 
 namespace {
 
-// The most CPUs that Linux can be built for, and then some.
+// An upper bound for the number of CPUs that Linux can be built for.
 constexpr int kMaxCpus = 1 << 16;
 
 }  // namespace
 
 std::vector<int> AffinityCpus(pid_t process) {
   std::vector<int> numbers;
-  // A set that is too small for the kernel's is refused.
+  // The kernel rejects a set that is smaller than its own.
   for (int size = CPU_SETSIZE; size <= kMaxCpus; size *= 2) {
     const size_t bytes = CPU_ALLOC_SIZE(size);
     std::vector<cpu_set_t> set(bytes / sizeof(cpu_set_t) + 1);
@@ -210,7 +211,8 @@ std::vector<int> AffinityCpus(pid_t process) {
 }
 
 bool SetAffinity(std::span<const int> cpus) {
-  // The largest set, since who has forked should not ask for memory.
+  // The set has the largest size: a process must not allocate memory after a
+  // fork.
   cpu_set_t set[kMaxCpus / CPU_SETSIZE] = {};
   for (const int cpu : cpus) {
     if (cpu < 0 || cpu >= kMaxCpus) {
@@ -246,8 +248,9 @@ int UsableCores(std::span<const pid_t> processes) {
   }
   const int cores = std::max(static_cast<int>(cpus.size()), 1);
   constexpr char kQuota[] = "/sys/fs/cgroup/cpu.max";
-  // Most hosts have none; abseil's words for that are a data race to
-  // ThreadSanitizer, which does not see into the library.
+  // Most hosts do not have this file, so it is opened only if it exists:
+  // ThreadSanitizer reports a data race in abseil's text for the error, because
+  // it does not see into the library.
   const int quota = access(kQuota, R_OK) == 0
                         ? CoresOfQuota(ReadFile(kQuota).value_or(""))
                         : 0;

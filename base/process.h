@@ -18,25 +18,25 @@ namespace lockstep {
 
 struct ProcessStat {
   char state = 0;            // As in proc(5): 'R', 'S', 'Z', ...
-  pid_t parent = 0;          // 0 if it has none.
+  pid_t parent = 0;          // 0 if the process has no parent.
   uint64_t start_ticks = 0;  // Clock ticks (10 ms) after the host's start.
-  // Clock ticks on a CPU, of all its threads and of the children that it has
-  // waited for.
+  // The CPU time, in clock ticks, of all threads of the process and of the
+  // children that it has waited for.
   int64_t cpu_ticks = 0;
 };
 
-// nullopt if there is no such process. Cost: reads one file of /proc.
+// Returns nullopt if there is no such process. Cost: reads one file of /proc.
 std::optional<ProcessStat> ReadProcessStat(pid_t pid);
 
-// The same from the text of /proc/<pid>/stat; nullopt if it is not understood.
-// The name of the process, which stands in it, may hold anything.
+// Parses the text of /proc/<pid>/stat; returns nullopt if the text is
+// malformed. The name of the process in the text may contain any character.
 std::optional<ProcessStat> ParseProcessStat(absl::string_view text);
 
-// A process of this host, for as long as the host is up: its start tells it
-// from a later process that is given the same number.
+// Identifies a process of this host for as long as the host is up. The start
+// time distinguishes it from a later process that gets the same number.
 struct ProcessIdentity {
   int32_t pid = 0;
-  uint64_t start_ticks = 0;  // As of ProcessStat.
+  uint64_t start_ticks = 0;  // The same as ProcessStat::start_ticks.
 
   friend bool operator==(const ProcessIdentity&,
                          const ProcessIdentity&) = default;
@@ -44,76 +44,81 @@ struct ProcessIdentity {
 
 ProcessIdentity ThisProcess();
 
-// This program's path, to start it again.
+// Returns this program's path, with which it can start itself again.
 std::string OwnProgram();
 
-// False once it has ended, zombies included. A stopped process is alive.
-// Cost: reads one file of /proc.
+// Returns false once the process has ended; a zombie has ended. A stopped
+// process is alive. Cost: reads one file of /proc.
 bool IsAlive(const ProcessIdentity& process);
 
-// Now, on the clock of ProcessIdentity::start_ticks.
+// Returns the current time on the clock of ProcessIdentity::start_ticks.
 uint64_t TicksSinceHostStart();
 
-// Whether the process's environment has the variable ("RANK=1"). A process
-// shows the environment that it was started with; none if it is another user's.
+// Returns whether the process's environment has the variable ("RANK=1"). The
+// kernel shows the environment that the process was started with, and shows
+// none for a process of another user.
 bool HasVariable(pid_t process, absl::string_view variable);
 
-// The clock ticks that these processes and all their descendants have had on a
-// CPU; a process that stands under another is counted once. Those of an ended
-// process count if its parent has waited for it. Cost: reads a file of every
-// process of the host.
+// Returns the CPU time, in clock ticks, of these processes and all their
+// descendants. A root that descends from another root is counted once. The time
+// of an ended process counts if its parent has waited for it. Cost: reads one
+// file of every process of the host.
 int64_t CpuTicksOfTrees(std::span<const pid_t> roots);
 
-// The live processes that have the variable, in no order. Cost: reads a file of
-// every process of the host.
+// Returns the live processes that have the variable, in no particular order.
+// Cost: reads one file of every process of the host.
 std::vector<pid_t> ProcessesWithVariable(absl::string_view variable);
 
-// Whether the process is `ancestor`, or a descendant of it.
+// Returns whether the process is `ancestor` or one of its descendants.
 bool DescendsFrom(pid_t process, pid_t ancestor);
 
-// Sends a signal to one process. If `pid` is 1 or below, sends nothing, since
-// the kernel takes 0 for the caller's group, -1 for every process that the user
-// may signal, and 1 for init. Returns whether the signal was sent; otherwise
-// errno is EINVAL for such a pid, or the kernel's error (ESRCH: no such
+// Sends a signal to one process. If `pid` is 1 or below, sends nothing: the
+// kernel takes 0 for the caller's group, -1 for every process that the user may
+// signal, and 1 for init. Returns whether the signal was sent. If it was not
+// sent, errno is EINVAL for such a pid, or the kernel's error (ESRCH: no such
 // process). Safe after a fork and in a signal handler.
 //
-// This function and the next are the only ones of the project that signal other
-// processes; //base:signal_calls_test rejects direct calls of the kernel's.
+// Only this function and SendSignalToGroup may signal other processes in this
+// project. //base:signal_calls_test rejects direct calls of the kernel's
+// functions.
 bool SendSignal(pid_t pid, int signal);
 
 // Sends a signal to every process of the group that `leader` leads or led. The
-// same rules hold.
+// rules of SendSignal apply.
 bool SendSignalToGroup(pid_t leader, int signal);
 
-// Waits until the process, which may be anybody's, has ended; it may still be a
-// zombie then, or be gone, as one of an unused number is. False if it has not
-// ended within the time.
+// Waits until the process, which may be any process, has ended. Returns true if
+// it has ended, even if it is still a zombie, and true if no process has this
+// number. Returns false if the timeout passes first.
 bool AwaitProcessEnd(pid_t process, absl::Duration timeout);
 
-// The cores that this thread may use: those of its CPU affinity, and no more
-// than the CPU quota of the control group at the root of /sys/fs/cgroup, which
-// in a container is the container's, rounded up. At least 1.
+// Returns the number of cores that this thread may use: the size of its CPU
+// affinity, limited by the CPU quota of the control group at the root of
+// /sys/fs/cgroup, rounded up. In a container that group is the container's. The
+// result is at least 1.
 int UsableCores();
 
-// The same for several processes of this host together, given their numbers:
-// each may be bound to cores of its own, as mpirun binds ranks. Those that are
-// gone or not this user's count for none.
+// Returns the number of cores that several processes of this host may use
+// together, given their numbers. Each process may be bound to its own cores, as
+// mpirun binds ranks. A process adds no cores if the kernel does not tell its
+// affinity, for example because it has ended or is another user's.
 int UsableCores(std::span<const pid_t> processes);
 
-// The numbers of the CPUs in the affinity of a process's first thread, or of
-// the calling thread for 0, ascending: what the kernel schedules on, so
-// hardware threads, of which a core may have several. Empty if the kernel does
-// not say.
+// Returns the numbers of the CPUs in the affinity of a process's first thread,
+// or of the calling thread for 0, in ascending order. A CPU here is a hardware
+// thread, which the kernel schedules on; a core may have several. The result is
+// empty if the kernel gives no affinity.
 std::vector<int> AffinityCpus(pid_t process = 0);
 
-// Binds the calling thread, and the threads and processes that it starts later,
-// to the CPUs of these numbers. False, with errno set, if the kernel refuses:
-// EINVAL for CPUs that this process may not use. Safe after a fork.
+// Binds the calling thread to the CPUs of these numbers, together with the
+// threads and processes that it starts later. Returns false, with errno set, if
+// the kernel refuses: EINVAL for CPUs that this process may not use. Safe after
+// a fork.
 bool SetAffinity(std::span<const int> cpus);
 
-// The quota in the text of a cgroup's cpu.max ("200000 100000" allows two
-// cores), rounded up to whole cores; 0 if there is none or the text is not
-// understood.
+// Returns the quota in the text of a cgroup's cpu.max, rounded up to whole
+// cores: "200000 100000" allows two cores. Returns 0 if the text has no quota
+// or is malformed.
 int CoresOfQuota(absl::string_view cpu_max);
 
 }  // namespace lockstep

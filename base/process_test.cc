@@ -1,5 +1,5 @@
-// Processes, the cores that they may use, and programs that are started and
-// ended.
+// Tests of processes, of the cores that they may use, and of programs that are
+// started and ended.
 #include "base/process.h"
 
 #include <poll.h>
@@ -41,7 +41,8 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-// Fields 4 to 21 after the state, with parent 17; then the start, and more.
+// Fields 4 to 21 after the state, with parent 17; then the start time and
+// further fields.
 constexpr char kFields[] =
     " 17 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 123456789 23 24\n";
 
@@ -64,7 +65,7 @@ TEST(ProcessStatTest, RejectsWhatLacksANumber) {
     EXPECT_FALSE(ParseProcessStat(whole.substr(0, size)).has_value()) << size;
   }
   EXPECT_TRUE(ParseProcessStat(whole.substr(0, start + 9)).has_value());
-  // Fields that are no numbers.
+  // Fields that are not numbers are errors.
   for (const char* field : {" 17 3", "123456789"}) {
     std::string bad = whole;
     bad.replace(bad.find(field), 3, " x ");
@@ -85,13 +86,13 @@ TEST(ProcessIdentityTest, ThisProcessIsAliveAndStartedBeforeNow) {
   EXPECT_EQ(ThisProcess().pid, getpid());
   EXPECT_EQ(ThisProcess(), ThisProcess());
   EXPECT_TRUE(IsAlive(ThisProcess()));
-  // A number that is used again is another process.
+  // A later process with the same number is a different process.
   ProcessIdentity earlier = ThisProcess();
   --earlier.start_ticks;
   EXPECT_FALSE(IsAlive(earlier));
   const uint64_t now = TicksSinceHostStart();
   EXPECT_LE(ThisProcess().start_ticks, now);
-  // A test that started an hour ago would have been killed.
+  // The start is recent: the test would have been killed within an hour.
   EXPECT_GT(ThisProcess().start_ticks + 360'000, now);
 }
 
@@ -105,7 +106,7 @@ TEST(ProcessIdentityTest, StoppedIsAliveAndZombieIsNotAndThenNothing) {
   const ProcessIdentity identity = {child, ReadProcessStat(child)->start_ticks};
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
-  ASSERT_TRUE(WIFSTOPPED(status));  // So it has an identity of its own.
+  ASSERT_TRUE(WIFSTOPPED(status));  // The child now has its own identity.
   EXPECT_TRUE(IsAlive(identity));
 
   ASSERT_TRUE(SendSignal(child, SIGKILL));
@@ -169,7 +170,8 @@ TEST(UsableCoresTest, JoinsTheCoresOfBoundProcesses) {
   cpus.resize(std::min<size_t>(cpus.size(), 4));
   std::vector<pid_t> children;
   for (const int cpu : cpus) {
-    ASSERT_TRUE(SetAffinity(std::span(&cpu, 1)));  // The child has it, too.
+    // The child inherits the affinity.
+    ASSERT_TRUE(SetAffinity(std::span(&cpu, 1)));
     children.push_back(fork());
     while (children.back() == 0) pause();
     EXPECT_EQ(AffinityCpus(children.back()), std::vector<int>{cpu});
@@ -185,8 +187,8 @@ TEST(UsableCoresTest, JoinsTheCoresOfBoundProcesses) {
   EXPECT_EQ(UsableCores(children), 1);
 }
 
-// Signal 0 asks only whether a process may be signalled: nothing is hurt if a
-// broken SendSignal passes these pids on.
+// Signal 0 only asks whether a process may be signalled. A broken SendSignal
+// that passes these pids on therefore does no harm.
 TEST(SendSignalTest, RefusesPidsThatAreNotOneProcess) {
   for (const pid_t pid : {1, 0, -1, -2, -getpid(), INT_MIN}) {
     errno = 0;
@@ -219,7 +221,8 @@ TEST(SendSignalTest, ReachesOneProcessOrItsGroup) {
   }
 }
 
-// Longer than anything here takes on a busy machine: reaching it is a failure.
+// A timeout that is longer than any step here takes on a busy machine. Reaching
+// it is a failure.
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
 SubprocessResult Shell(const std::string& script,
@@ -257,7 +260,8 @@ TEST(SubprocessTest, KeepsOutputAndErrorApartOrTogether) {
   EXPECT_EQ(result.err, "");
 }
 
-// More than two pipes hold, in turns that would block a reader of one of them.
+// The program writes more than two pipes hold, in an order that would block a
+// reader of only one of them.
 TEST(SubprocessTest, ReadsBothStreamsAsTheyFill) {
   const SubprocessResult result = Shell(
       "head -c 1000000 /dev/zero >&2; head -c 1000000 /dev/zero;"
@@ -314,7 +318,7 @@ TEST(SubprocessTest, FindsTextAsItComes) {
   EXPECT_FALSE(Start("echo other").AwaitOutput("ready", kPatience));
 }
 
-// There is always something to read, in lines or not.
+// The processes write without end, with and without line ends.
 TEST(SubprocessTest, KeepsDeadlinesHoweverMuchIsWritten) {
   for (const char* script : {"yes & yes & yes", "cat /dev/zero"}) {
     for (const absl::Duration patience :
@@ -337,14 +341,16 @@ TEST(SubprocessTest, AReaderThatGoesAwayIsNoticed) {
   EXPECT_EQ(process.Wait(kPatience), 128 + SIGPIPE);
 }
 
-// Whether every process that has the other end of the pipe ends in time.
+// Returns whether every process that holds the other end of the pipe ends in
+// time.
 bool IsHungUp(const OwnedFd& pipe, absl::Duration patience) {
   pollfd end = {.fd = pipe.get(), .events = POLLIN, .revents = 0};
   return poll(&end, 1, static_cast<int>(absl::ToInt64Milliseconds(patience))) ==
          1;
 }
 
-// A pipe that nobody writes to, and whose other end they all inherit.
+// Each process inherits the writing end of a pipe that nobody writes to. The
+// pipe is hung up once all of them have ended.
 TEST(SubprocessTest, EndsWhatTheProgramHasStarted) {
   for (const char* script : {"sleep 1000 & echo started; wait",
                              "sleep 1000 > /dev/null & echo started"}) {

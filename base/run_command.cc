@@ -21,14 +21,15 @@ namespace {
 
 constexpr int kImportSeconds = 60;
 
-// The last line of what Python says of an exception names it.
+// Returns the last line of `text`. In Python's report of an exception, this
+// line names the exception.
 absl::string_view LastLine(absl::string_view text) {
   while (!text.empty() && text.back() == '\n') text.remove_suffix(1);
   const size_t end = text.rfind('\n');
   return end == absl::string_view::npos ? text : text.substr(end + 1);
 }
 
-// Returns the Pythons in the order in which they are asked. Bazel's tests have
+// Returns the Pythons in the order in which they are tried. Bazel's tests have
 // no HOME, so the user's folder comes from the password file.
 std::vector<std::string> PythonsFor(const std::string& modules) {
   std::vector<std::string> pythons = {"python3", "/usr/bin/python3"};
@@ -88,7 +89,7 @@ std::string RunPythonTest(const std::string& modules, const std::string& script,
     EXPECT_EQ(outcome.exit_status, 0) << python << ": " << outcome.output;
     return outcome.output;
   }
-  // GTEST_SKIP returns from a function without a result.
+  // GTEST_SKIP returns from a function that has no result.
   [&] { GTEST_SKIP() << "no Python with " << modules << ": " << why; }();
   return "";
 }

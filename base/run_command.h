@@ -1,4 +1,4 @@
-// For tests of this project's commands: runs a command as its user would.
+// For tests of this project's commands: runs a command as a user would.
 #ifndef LOCKSTEP_BASE_RUN_COMMAND_H_
 #define LOCKSTEP_BASE_RUN_COMMAND_H_
 
@@ -8,31 +8,34 @@
 namespace lockstep {
 
 struct CommandOutcome {
-  int exit_status = -1;  // As of SubprocessResult: -1 past the deadline.
-  std::string output;    // Standard output and error together.
+  // The same as in SubprocessResult: -1 if the deadline passed first.
+  int exit_status = -1;
+  std::string output;  // Standard output and standard error, merged.
 };
 
-// `command`, a path and flags, as the shell reads them.
+// Runs `command`, a path and flags in the shell's syntax.
 CommandOutcome RunCommand(const std::string& command, int deadline_seconds);
 
-// Expects exit status 2, and of the output that it is one line, which begins
-// with the program's name and has `expected` in it. `flags` names the case.
+// Expects exit status 2. Expects that the output is one line that begins with
+// the program's name and contains `expected`. `flags` names the case.
 void ExpectUsageError(const CommandOutcome& outcome, const std::string& program,
                       const std::string& flags, const std::string& expected);
 
-// Expects what `program` --help prints: a usage that begins with the program's
-// name, which says its exit statuses, has no line beyond `columns`, and tells
-// of no internal flag. That it tells of every other flag is UsageText's part.
+// Expects that `outcome` is the result of `program` --help: a usage that begins
+// with the program's name, states its exit statuses, has no line longer than
+// `columns` and lists no internal flag. UsageText itself ensures that every
+// other flag is listed.
 void ExpectUsage(const CommandOutcome& outcome, const std::string& program,
                  size_t columns = 80);
 
 // For Python's unit tests.
 //
-// Runs `script`, a path and flags as the shell reads them, with the first
-// Python that has `modules` ("torch, numpy"), expects it to end well, and
-// returns its output. The Pythons are python3 and /usr/bin/python3; before
-// them, if `modules` names timm, that of tools/setup.sh --ci. If none has the
-// modules, skips the calling test, says why, and returns "".
+// Runs `script`, a path and flags in the shell's syntax, with the first Python
+// that has `modules` ("torch, numpy"). Expects exit status 0 and returns the
+// output. The candidates are python3 and /usr/bin/python3, in this order. If
+// `modules` names timm, the Python of tools/setup.sh --ci comes before them. If
+// no candidate has the modules, skips the calling test with the reason and
+// returns "".
 std::string RunPythonTest(const std::string& modules, const std::string& script,
                           int deadline_seconds);
 

@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
-# Fails if a source outside base/process.cc signals processes by itself: a pid of
-# -1 there ends every process of the user. SendSignal of base/process.h refuses
-# such pids. Reads the source tree, so Bazel runs the test each time.
+# Fails if a source other than base/process.cc signals processes itself: such a
+# call with a pid of -1 would end every process of the user. SendSignal of
+# base/process.h refuses such pids. The test reads the source tree, so Bazel
+# runs it each time.
 set -euo pipefail
 
-# Calls of the kernel's functions, and of Python's on anything but the caller.
+# Calls of the kernel's functions, and calls of Python's functions on any
+# process except the caller.
 calls='(^|[^[:alnum:]_.>])(kill|killpg|tkill|tgkill|sigqueue|pidfd_send_signal) *\('
 calls+='|SYS_(kill|tkill|tgkill|pidfd_send_signal|rt_sigqueueinfo)'
 python_calls='os\.kill(pg)? *\('
 own_process='os\.kill\(os\.getpid\(\)'
 
-# find_calls ROOT: prints the lines of the tree that call one.
+# find_calls ROOT: prints the lines of the tree that contain such a call.
 find_calls() (
   cd "$1"
   grep -rnE "${calls}" --include='*.cc' --include='*.h' --include='*.cu' \
@@ -20,7 +22,8 @@ find_calls() (
     --exclude-dir=.git . | grep -vE "${own_process}" || true
 )
 
-# The control: each planted call is found, and what only looks like one is not.
+# The control: the test finds each planted call and ignores lines that only look
+# like one.
 planted=$(mktemp -d "${TEST_TMPDIR:-/tmp}/signal_calls.XXXXXX")
 trap 'rm -rf "${planted}"' EXIT
 mkdir "${planted}/base"
@@ -41,7 +44,8 @@ if [[ ${found} -ne 5 ]]; then
   exit 1
 fi
 
-# Beside this file in the source tree, or by the link that Bazel makes.
+# LICENSE is beside this file in the source tree, or at the link that Bazel
+# makes.
 license=$(dirname "$0")/../LICENSE
 if [[ ! -f ${license} ]]; then
   license=${TEST_SRCDIR:-$0.runfiles}/${TEST_WORKSPACE:-lockstep}/LICENSE

@@ -1,4 +1,5 @@
-// Threads that leave signals to the program's own.
+// Keeps signals away from a library's threads, so that the program's own
+// threads handle them.
 #ifndef LOCKSTEP_BASE_SIGNALS_BLOCKED_H_
 #define LOCKSTEP_BASE_SIGNALS_BLOCKED_H_
 
@@ -6,8 +7,9 @@
 
 namespace lockstep {
 
-// Blocks every signal in the calling thread until it is destroyed. Threads that
-// are started meanwhile inherit the mask, and so handle no signals.
+// Blocks every signal in the calling thread until this object is destroyed.
+// Threads that are started in the meantime inherit the mask and so handle no
+// signals.
 class SignalsBlocked {
  public:
   SignalsBlocked() {

@@ -1,8 +1,8 @@
-// The part of a grid of cases that every run tries, and the whole of it.
+// Selects the part of a grid of test cases that every run tries.
 //
 // A test over a grid that takes minutes has two targets over one library
-// (exhaustive_shards in tools/testing/defs.bzl): X_test tries a slice of the
-// grid, X_test_exhaustive, which --config=exhaustive runs, all of it.
+// (exhaustive_shards in tools/testing/defs.bzl). X_test tries a slice of the
+// grid. X_test_exhaustive, which --config=exhaustive runs, tries all of it.
 #ifndef LOCKSTEP_BASE_SLICE_H_
 #define LOCKSTEP_BASE_SLICE_H_
 
@@ -20,10 +20,11 @@ inline bool IsExhaustive() {
   return std::getenv("LOCKSTEP_EXHAUSTIVE") != nullptr;
 }
 
-// In an exhaustive run all of `grid`; else its first case and about one in
-// `parts` of the others. Which ones is a hash of place and salt (splitmix64),
-// so that a slice does not follow the loops that made the grid, and is the same
-// on every machine; another salt, other cases.
+// Returns all of `grid` in an exhaustive run. Otherwise returns its first case
+// and about one in `parts` of the other cases. A hash of index and salt
+// (splitmix64) selects the cases, so a slice does not follow the loops that
+// made the grid and is the same on every machine. Another salt selects other
+// cases.
 template <typename T>
 std::vector<T> SliceOf(std::vector<T> grid, uint64_t parts, uint64_t salt = 0) {
   if (IsExhaustive()) return grid;

@@ -15,7 +15,8 @@
   } while (false)
 
 // Assigns the value of `expr`, an absl::StatusOr, to `lhs`, which may be a
-// declaration; returns its status from the enclosing function on error.
+// declaration. On error returns the status of `expr` from the enclosing
+// function.
 #define LOCKSTEP_ASSIGN_OR_RETURN(lhs, expr) \
   LOCKSTEP_ASSIGN_OR_RETURN_IMPL_(           \
       LOCKSTEP_CONCAT_(lockstep_statusor_, __LINE__), lhs, expr)

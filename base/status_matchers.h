@@ -5,7 +5,8 @@
 //                                    HasSubstr(path)));
 //   EXPECT_THAT(ParseCount("7"), IsOkAndHolds(7));
 //
-// There is no matcher for "any error": a test names the error it expects.
+// There is no matcher for "any error": a test must name the error that it
+// expects.
 #ifndef LOCKSTEP_BASE_STATUS_MATCHERS_H_
 #define LOCKSTEP_BASE_STATUS_MATCHERS_H_
 

@@ -34,13 +34,13 @@
 namespace lockstep {
 namespace {
 
-// A line that is longer is dropped, so that a program that never ends one does
-// not fill the memory.
+// Longer lines are dropped, so that a program that never ends a line does not
+// fill the memory.
 constexpr size_t kLongestLine = 1 << 20;
 
-// How often to look for the end of a process whose output has ended. (A pidfd
-// would tell, but for kernels that forget to: seen with Linux 6.18, where
-// poll() slept on beside a process that had ended.)
+// How often to check whether a process has ended after its output has ended. (A
+// pidfd would wake poll(), but not on all kernels: with Linux 6.18, poll() was
+// seen to sleep on after the process had ended.)
 constexpr int kLookMilliseconds = 10;
 
 struct Pipe {
@@ -56,7 +56,8 @@ absl::StatusOr<Pipe> MakePipe() {
   return Pipe{OwnedFd(ends[0]), OwnedFd(ends[1])};
 }
 
-// A socket, since to write to a pipe that nobody reads raises a signal.
+// Returns a socket pair, since writing to a pipe that nobody reads raises a
+// signal.
 absl::StatusOr<Pipe> MakeInput() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
@@ -65,22 +66,23 @@ absl::StatusOr<Pipe> MakeInput() {
   return Pipe{OwnedFd(ends[0]), OwnedFd(ends[1])};
 }
 
-// What the child needs: all is made before the fork, since other threads of
-// this process may hold locks then.
+// Everything that the child needs. It is prepared before the fork, since other
+// threads of this process may hold locks during the fork.
 struct Child {
   char* const* argv;
   char* const* environment;
   pid_t parent;
   int death_signal;
-  std::array<int, 3> files;  // Its standard input, output and error.
+  std::array<int, 3> files;  // The child's standard input, output and error.
 };
 
 [[noreturn]] void Become(Child child) {
   setpgid(0, 0);
-  // Its death follows its parent's, which may be over already.
+  // The child gets the signal when its parent ends. The parent may have ended
+  // already.
   prctl(PR_SET_PDEATHSIG, child.death_signal);
   if (getppid() != child.parent) _exit(127);
-  for (int& file : child.files) {  // None is one of the three.
+  for (int& file : child.files) {  // None of the files is 0, 1 or 2 afterwards.
     file = fcntl(file, F_DUPFD_CLOEXEC, 3);
     if (file < 0) _exit(127);
   }
@@ -113,7 +115,8 @@ std::vector<std::string> MergedEnvironment(
 std::vector<char*> ExecPointers(const std::vector<std::string>& strings) {
   std::vector<char*> pointers;
   for (const std::string& string : strings) {
-    pointers.push_back(const_cast<char*>(string.c_str()));  // exec's old type.
+    // exec() takes non-const pointers.
+    pointers.push_back(const_cast<char*>(string.c_str()));
   }
   pointers.push_back(nullptr);
   return pointers;
@@ -146,7 +149,7 @@ absl::StatusOr<Subprocess> Subprocess::Start(
   const pid_t pid = fork();
   if (pid < 0) return absl::ErrnoToStatus(errno, "cannot fork");
   if (pid == 0) Become(child);
-  setpgid(pid, pid);  // As it does itself: whoever is first.
+  setpgid(pid, pid);  // The child does the same; either of them may be first.
   return Subprocess(pid, std::move(in.writer),
                     Stream{.file = std::move(out.reader)},
                     Stream{.file = std::move(err.reader)});
@@ -200,8 +203,8 @@ int Subprocess::Wait(absl::Duration timeout) {
 
 int Subprocess::End() {
   if (pid_ < 0) return exit_status_.value_or(kStillRunning);
-  // The process is not reaped before: its number, and so its group's, cannot be
-  // another's. Without effect on a process that has ended.
+  // The process was not reaped before this point, so no other process or group
+  // can have its number. The signal has no effect on a process that has ended.
   SendSignalToGroup(pid_, SIGKILL);
   while (!HasEnded()) {
     siginfo_t info;
@@ -220,7 +223,7 @@ bool Subprocess::HasEnded() {
   siginfo_t info = {};
   if (waitid(P_PID, static_cast<id_t>(pid_), &info,
              WEXITED | WNOHANG | WNOWAIT) != 0) {
-    exit_status_ = 127;  // Somebody else has reaped it.
+    exit_status_ = 127;  // Another part of the program has reaped it.
     return true;
   }
   if (info.si_pid == 0) return false;
@@ -231,7 +234,7 @@ bool Subprocess::HasEnded() {
 
 bool Subprocess::Await(const Deadline& deadline) {
   const bool last = deadline.passed();
-  // poll() passes over descriptors below zero.
+  // poll() ignores negative descriptors.
   std::array<pollfd, 2> files = {pollfd{out_.file.get(), POLLIN, 0},
                                  pollfd{err_.file.get(), POLLIN, 0}};
   int milliseconds = PollMilliseconds(deadline);

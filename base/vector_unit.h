@@ -4,14 +4,15 @@
 
 namespace lockstep {
 
-// Instruction sets that loops are compiled for, from the least to the best.
+// Instruction sets that loops are compiled for, from the smallest to the
+// largest.
 enum class VectorUnit {
-  kBaseline,  // What every processor of the architecture has.
+  kBaseline,  // Available on all processors of the architecture.
   kAvx2,      // With F16C.
-  kAvx512,    // As of Skylake servers; likewise.
+  kAvx512,    // As of Skylake servers; with F16C.
 };
 
-// The best that this processor has.
+// Returns the largest set that this processor supports.
 VectorUnit BestVectorUnit();
 
 }  // namespace lockstep

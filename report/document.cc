@@ -1,4 +1,4 @@
-// The machine is read from /proc, /sys and .git.
+// Reads the facts about the machine from /proc, /sys and .git.
 #include "report/document.h"
 
 #include <sys/utsname.h>
@@ -39,7 +39,7 @@ std::string CommitOr(absl::string_view text, absl::string_view otherwise) {
   return std::string(IsCommit(text) ? text : otherwise);
 }
 
-// The commit of `ref` in the text of .git/packed-refs.
+// Returns the commit of `ref` in the text of .git/packed-refs.
 std::string PackedCommit(absl::string_view packed_refs, absl::string_view ref) {
   for (const absl::string_view line : absl::StrSplit(packed_refs, '\n')) {
     const std::vector<absl::string_view> fields = absl::StrSplit(line, ' ');
@@ -201,7 +201,7 @@ Value TextOrNull(absl::string_view text) {
 }
 
 Origin OriginOf(const std::string& label, std::span<char* const> argv) {
-  // Set by `bazel run`.
+  // `bazel run` sets this variable.
   const char* const workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
   const bool bazel = workspace != nullptr;
   std::vector<std::string> words = {bazel ? absl::StrCat("bazel run ", label)

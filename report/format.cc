@@ -1,4 +1,5 @@
-// Decimals, and characters that have a meaning elsewhere.
+// Formats numbers, and escapes characters that have a meaning in Markdown or
+// HTML.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -18,25 +19,27 @@ namespace {
 
 constexpr int64_t kLongNumber = 10000000;  // Too long for a column.
 
-// Code spans are not cut: commands and labels are as long as they are.
+// Code spans are not cut, since commands and labels must be shown whole.
 constexpr size_t kNoLimit = absl::string_view::npos;
 
 struct Character {
   size_t bytes = 1;
-  bool shown = false;  // Else U+FFFD is shown in its place.
+  bool shown = false;  // If false, U+FFFD is shown in its place.
 };
 
-// Of code points above ASCII.
+// Returns whether a code point above ASCII is shown.
 bool IsShown(uint32_t point) {
   if (point < 0xa0) return false;                        // C1.
   if (0x200b <= point && point <= 0x200f) return false;  // Zero width, marks.
   if (0x2028 <= point && point <= 0x202e) return false;  // Lines, directions.
-  if (0x2060 <= point && point <= 0x206f) return false;  // The like.
+  // Invisible marks, too.
+  if (0x2060 <= point && point <= 0x206f) return false;
   if (0xd800 <= point && point <= 0xdfff) return false;  // Surrogates.
   return point != 0xfeff && point != 0x061c && point <= 0x10ffff;
 }
 
-// The first character of `text`, which has one; one byte if it is not UTF-8.
+// Returns the first character of `text`, which is not empty. Returns one byte
+// if the text does not begin with valid UTF-8.
 Character First(absl::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = byte(0);
@@ -50,11 +53,12 @@ Character First(absl::string_view text) {
     point = point << 6 | (byte(i) & 0x3f);
   }
   constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (point < kLeast[bytes]) return {};  // A longer form than it needs.
+  if (point < kLeast[bytes]) return {};  // An overlong encoding.
   return {bytes, IsShown(point)};
 }
 
-// At a place where it has no meaning: not an underscore at a word's edge, say.
+// Returns whether character i has no meaning in Markdown at its position. An
+// underscore has none inside a word, for example.
 bool IsPlain(absl::string_view text, size_t i) {
   const auto is_word = [&](size_t at) {
     return at < text.size() &&
@@ -63,13 +67,13 @@ bool IsPlain(absl::string_view text, size_t i) {
   if (is_word(i) || absl::StrContains(" .,+-/()=%;'?^", text.substr(i, 1))) {
     return true;
   }
-  // Not ":smile:".
+  // A colon is plain only at the end of a word, so ":smile:" is not.
   if (text[i] == ':') return i + 1 == text.size() || text[i + 1] == ' ';
   return text[i] == '_' && i > 0 && is_word(i - 1) && is_word(i + 1);
 }
 
-// Markdown makes links of some words of plain characters: of addresses, and
-// GitHub of its own numbers.
+// Returns whether Markdown would make a link of the plain characters: Markdown
+// links web addresses, and GitHub links its issue numbers ("gh-").
 bool MakesLink(absl::string_view text) {
   const std::string lower = absl::AsciiStrToLower(text);
   return absl::StrContains(lower, "www.") || absl::StrContains(lower, "gh-");
@@ -79,7 +83,7 @@ bool MakesLink(absl::string_view text) {
 
 std::string Significant(double value, int digits) {
   for (int decimals = digits - 1; decimals > 0; --decimals) {
-    // What rounding adds may be one digit more.
+    // Rounding may add a digit.
     const double scale = std::pow(10.0, decimals);
     const double most = std::pow(10.0, digits - decimals);
     if (std::round(value * scale) < most * scale) {
@@ -161,8 +165,9 @@ std::string MarkdownCode(absl::string_view text, bool in_table) {
     run = c == '`' ? run + 1 : 0;
     longest = std::max(longest, run);
     if (c == '|' && in_table) {
-      // It would end the cell, even in code. Markdown takes the backslash away
-      // again; but after another backslash there is no way to write a bar.
+      // A bar would end the cell, even inside code. Markdown removes the
+      // backslash before a bar again. After another backslash a bar cannot be
+      // written, so a broken bar replaces it.
       code += absl::EndsWith(code, "\\") ? "\xc2\xa6" : "\\|";
     } else {
       code.push_back(c);

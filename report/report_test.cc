@@ -1,4 +1,5 @@
-// Values, numbers and text as reports show them; the machine; the files.
+// Tests of values, of numbers and text as reports show them, of the machine,
+// and of the files.
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -46,7 +47,7 @@ TEST(CheckedOutCommitTest, FollowsTheHead) {
   const std::string commit = absl::StrCat(kCommit, "\n");
   const struct {
     const char* name;
-    std::map<std::string, std::string> files;  // In .git.
+    std::map<std::string, std::string> files;  // The files in .git.
     std::string want;
   } kCases[] = {
       {"loose",
@@ -70,11 +71,11 @@ TEST(CheckedOutCommitTest, FollowsTheHead) {
   EXPECT_EQ(CheckedOutCommit(testing::TempDir() + "/absent"), "");
 }
 
-// Paths that a file can be written to, and others.
+// Paths to which a file can be written, and paths to which it cannot.
 
 using ::testing::StartsWith;
 
-// In a folder of this test's own.
+// Returns a path in this test's own folder.
 std::string PathOf(const std::string& name) {
   const std::string folder = absl::StrCat(
       ::testing::TempDir(), "/",
@@ -85,7 +86,7 @@ std::string PathOf(const std::string& name) {
 
 TEST(JsonFileTest, AcceptsWhatItCanWrite) {
   unsetenv("BUILD_WORKING_DIRECTORY");
-  // 247 letters and ".partial" are the longest name that there is.
+  // The longest possible name has 247 letters and ".partial".
   for (const std::string& name :
        {std::string("new.json"), std::string(247, 'x')}) {
     const std::string path = PathOf(name);
@@ -241,14 +242,14 @@ TEST(OneLineTest, HasNoControlsAndNothingButUtf8) {
       "\x1b",              // C0: an escape sequence.
       "\x7f",              // DEL.
       "\xc2\x9b",          // C1: the same escape sequence in one character.
-      "\x9b",              // Its byte alone, which is no UTF-8.
+      "\x9b",              // The byte alone, which is not UTF-8.
       "\xff",              //
-      "\xc0\xaf",          // A longer form of '/': two bytes that are nothing.
+      "\xc0\xaf",          // An overlong '/': two invalid bytes.
       "\xed\xa0\x80",      // A surrogate.
       "\xf4\x90\x80\x80",  // Past the last code point.
       "\xe2\x80\xae",      // Right to left from here.
       "\xe2\x80\xa8",      // A line separator.
-      "\xe2\x80\x8b",      // A space that cannot be seen.
+      "\xe2\x80\x8b",      // An invisible space.
       "\xe2\x82",          // Cut off.
   };
   for (const std::string bad : kBad) {

@@ -1,5 +1,5 @@
-// What a terminal shows: plain text of what stands above the tables, the
-// tables, what stands below; the same in Markdown; and the files of a report.
+// Writes the terminal's text (the part above the tables, the tables, and the
+// part below them), the same content as Markdown, and the files of a report.
 #include "report/write.h"
 
 #include <unistd.h>
@@ -41,9 +41,10 @@ namespace {
 
 using std::filesystem::file_type;
 
-// file_type::none is what the system does not accept, such as a long name.
+// Returns file_type::none if the system does not accept the path, for example
+// because its name is too long.
 file_type TypeOf(const std::filesystem::path& file) {
-  std::error_code error;  // Also set where there is no such file yet.
+  std::error_code error;  // Set also if the file does not exist yet.
   return std::filesystem::status(file, error).type();
 }
 
@@ -71,7 +72,7 @@ absl::Status CheckJsonPath(const std::string& path) {
   const std::filesystem::path file = UserPath(path);
   const std::string folder =
       file.has_parent_path() ? file.parent_path().string() : ".";
-  // Where ReplaceFile has the file until it is complete.
+  // ReplaceFile keeps the incomplete file at this path.
   const std::string partial = absl::StrCat(file.string(), ".partial");
   const file_type type = TypeOf(file);
   if (access(folder.c_str(), W_OK | X_OK) == 0 && type != file_type::none &&
@@ -101,7 +102,7 @@ absl::Status WriteReport(const std::string& folder, const std::string& name,
 namespace report {
 namespace {
 
-// Characters, each of which is taken for one column wide.
+// Returns the number of characters; each is taken to be one column wide.
 size_t Width(absl::string_view text) {
   return static_cast<size_t>(std::count_if(
       text.begin(), text.end(), [](char c) { return (c & 0xc0) != 0x80; }));
@@ -236,7 +237,7 @@ void GrowingReport::Show(const Document& document) {
   shown_ = std::move(text);
 }
 
-// Markdown as GitHub reads it.
+// Markdown in GitHub's dialect.
 namespace {
 
 std::string MarkdownParagraph(absl::string_view text) {
@@ -271,7 +272,7 @@ std::string MarkdownTable(const Table& table) {
   return text + "\n";
 }
 
-// Each as "- **name**: text".
+// Returns the items, each as "- **name**: text".
 std::string MarkdownTerms(const std::vector<Term>& terms) {
   std::string items;
   for (const Term& term : terms) {
@@ -281,7 +282,8 @@ std::string MarkdownTerms(const std::vector<Term>& terms) {
   return items.empty() ? "" : items + "\n";
 }
 
-// A block of code, whose fence is longer than any run of backticks inside.
+// Returns a block of code. Its fence is longer than any run of backticks
+// inside.
 std::string MarkdownOutput(const std::vector<std::string>& lines) {
   if (lines.empty()) return "";
   std::string text, fence = "```";

@@ -1,4 +1,4 @@
-// The forms of a report, what commands show on a terminal, and the files that
+// Writes a report in all its forms: on the terminal, and to the files that
 // --output_dir and --json name.
 #ifndef LOCKSTEP_REPORT_WRITE_H_
 #define LOCKSTEP_REPORT_WRITE_H_
@@ -11,50 +11,55 @@
 
 namespace lockstep {
 
-// Writes the text to standard output at once.
+// Writes the text to standard output and flushes it.
 void Print(const std::string& text);
 
-// Shows on standard error, if it is a terminal, what is under way, in place of
-// what was shown before; "" clears the line.
+// Shows on standard error, if it is a terminal, what is under way. The text
+// replaces the previous one; "" clears the line.
 void ShowProgress(const std::string& what);
 
-// The width of the tables that commands print.
+// The width, in characters, of the tables that commands print.
 inline constexpr int kTableColumns = 100;
 
 namespace report {
 
-// Each form shows the whole document.
+// Each of the following forms shows the whole document.
 
-// Plain text of kTableColumns columns; only longer words and commands and wider
-// tables exceed them. When a document grows by rows (of tables whose columns
-// have a width), by sections, and last by what stands below those, its new text
-// begins with the old one.
+// Returns plain text of kTableColumns columns. Only longer words, longer
+// commands and wider tables exceed that width. A document may grow by rows (of
+// tables whose columns have a width), by sections, and finally by the parts
+// below the sections. The text of the larger document then begins with the text
+// of the smaller one.
 std::string TerminalText(const Document& document);
 
-// The terms alone, as TerminalText shows them.
+// Returns only the terms, as TerminalText shows them.
 std::string TermsText(const std::vector<Term>& terms);
 
-// {"report", "schema_version", "created", "command", "commit" (null if
-// unknown), "machine": {"cpu", "cores", "memory_bytes", "system",
-// "others_share"}, for a run on several hosts "hosts": [{"name", "ranks",
-// "cores"}]}, the members of document.data, and, where there are such, "bars":
-// [{"what", "at_least" or "at_most", "unit", "value", "met"}], and "no_bar",
-// the reason why there are none. "value" is null if it was not measured, "met"
-// also if the bar is not judged, "others_share" if it is unknown. Numbers are
-// exact; bytes that are not UTF-8 become U+FFFD.
+// Returns the JSON object {"report", "schema_version", "created", "command",
+// "commit" (null if unknown), "machine": {"cpu", "cores", "memory_bytes",
+// "system", "others_share"}, for a run on several hosts "hosts": [{"name",
+// "ranks", "cores"}]}, followed by the members of document.data. If the
+// document has bars, "bars" follows: [{"what", "at_least" or "at_most", "unit",
+// "value", "met"}]. If it gives a reason for having none, "no_bar" holds that
+// reason.
+//
+// "value" is null if it was not measured. "met" is null in that case, and if
+// the bar is not judged. "others_share" is null if it is unknown. Numbers are
+// exact. Bytes that are not UTF-8 become U+FFFD.
 std::string JsonText(const Document& document);
 
-// For a pull request.
+// Returns Markdown for a pull request.
 std::string MarkdownPage(const Document& document);
 
-// One file that loads nothing, with its style and, if it has charts, Chart.js
-// inside. No string of the document can break out of its element.
+// Returns an HTML page in one file that loads nothing. The file contains its
+// style and, if the document has charts, Chart.js. No string of the document
+// can break out of its element.
 std::string HtmlPage(const Document& document);
 
-// Shows on standard output a report that grows.
+// Shows a growing report on standard output.
 class GrowingReport {
  public:
-  // Prints what TerminalText of the document has beyond that of the last one.
+  // Prints the part of the document's TerminalText that was not yet printed.
   void Show(const Document& document);
 
  private:
@@ -63,21 +68,23 @@ class GrowingReport {
 
 }  // namespace report
 
-// Makes the folder, if it is not there, and finds out before a long run whether
-// it can be written to. Error: kPermissionDenied, beginning with --output_dir.
+// Creates the folder if it does not exist. Checks before a long run that the
+// folder can be written to. Error: kPermissionDenied, with a message that
+// begins with --output_dir.
 absl::Status MakeOutputFolder(const std::string& folder);
 
-// Finds out before a long run what would otherwise fail at its end. `path`: as
-// the user gave it; empty is fine. Errors: kInvalidArgument, naming --json.
+// Checks before a long run that the JSON file can be written at its end.
+// `path`: as the user gave it; an empty path is accepted. Errors:
+// kInvalidArgument, naming --json.
 absl::Status CheckJsonPath(const std::string& path);
 
-// Writes the file, unless the path is empty, and says so on standard output.
-// Errors: the file system's.
+// Writes the file and says so on standard output; does nothing if the path is
+// empty. Errors: the file system's.
 absl::Status WriteJsonFile(const std::string& path, const std::string& json);
 
-// Writes NAME.json, NAME.html and NAME.md to the folder, and says so on
-// standard output. `page`: the document that the HTML shows, if it shows more.
-// Errors: the file system's.
+// Writes NAME.json, NAME.html and NAME.md to the folder and says so on standard
+// output. `page`: the document for the HTML page, if the page shows more than
+// the other forms. Errors: the file system's.
 absl::Status WriteReport(const std::string& folder, const std::string& name,
                          const report::Document& document,
                          const report::Document* page = nullptr);

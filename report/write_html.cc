@@ -1,5 +1,5 @@
-// JSON in the order of the document's members; and one HTML file, whose tables
-// are markup and whose charts, JSON again, are drawn by charts.js.
+// Writes the JSON, with members in the document's order, and one HTML file. The
+// tables of the file are markup; its charts are JSON that charts.js draws.
 #include <algorithm>
 #include <cstddef>
 #include <optional>
@@ -61,7 +61,8 @@ Json SeriesJson(const Series& series) {
           {"labels", series.labels}};
 }
 
-// Not so for a peer that is missing.
+// Returns whether the series has any value. The series of a missing peer has
+// none.
 bool HasValue(const Series& series) {
   return std::any_of(
       series.values.begin(), series.values.end(),
@@ -106,7 +107,7 @@ const char* Name(Tone tone) {
   return kNames[static_cast<size_t>(tone)];
 }
 
-// The class attribute of a cell; "" for none.
+// Returns the class attribute of a cell, or "" if it needs none.
 std::string StyleOf(const Cell& cell, bool left) {
   const char* const tone = Name(cell.tone);
   const char* const side = left ? "left" : "";
@@ -146,7 +147,7 @@ std::string TableHtml(const Table& table) {
   return html + "</tbody>\n</table></div>\n";
 }
 
-// Their canvases; the charts themselves are added to `charts`.
+// Returns the canvases of the section's charts and adds the charts to `charts`.
 std::string ChartsHtml(const Section& section, Json& charts) {
   std::string html;
   for (const Chart& chart : section.charts) {
@@ -231,9 +232,10 @@ std::string FactsHtml(const Document& document) {
                                   Paragraphs("", document.method)));
 }
 
-// As a JavaScript expression that is safe inside a <script> element, whatever
-// its strings say: ASCII only, and without '<', so that no string can end the
-// element or begin a comment. Bytes that are not UTF-8 become U+FFFD.
+// Returns a JavaScript expression that is safe inside a <script> element
+// whatever its strings contain. The expression is ASCII and has no '<', so no
+// string can end the element or begin a comment. Bytes that are not UTF-8
+// become U+FFFD.
 std::string JsonForScript(const Json& json) {
   return absl::StrReplaceAll(
       json.dump(-1, ' ', true, Json::error_handler_t::replace),

@@ -1,4 +1,4 @@
-// The forms of one small report that has everything.
+// Tests every form on one small report that has all parts.
 #include "report/write.h"
 
 #include <cstddef>
@@ -26,7 +26,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// How often `part` occurs in `text`.
+// Returns how often `part` occurs in `text`.
 int CountParts(absl::string_view text, absl::string_view part) {
   int count = 0;
   for (size_t at = text.find(part); at != absl::string_view::npos;
@@ -36,7 +36,8 @@ int CountParts(absl::string_view text, absl::string_view part) {
   return count;
 }
 
-// What the page has that loads something, or empty.
+// Returns a string in the page that would load something, or "" if there is
+// none.
 std::string Loader(absl::string_view page) {
   for (const char* loader :
        {"http:", "https:", "src=", "href=", "<link", "<img", "<iframe", "url(",
@@ -46,8 +47,9 @@ std::string Loader(absl::string_view page) {
   return "";
 }
 
-// The name of an element that the page does not open as often as it closes it,
-// or empty. A search of text: no parser of HTML is needed for pages of our own.
+// Returns the name of an element that the page opens and closes a different
+// number of times, or "" if there is none. A text search suffices for our own
+// pages.
 std::string OpenElements(absl::string_view page) {
   for (const char* name : {"html", "head", "body", "style", "script", "main",
                            "section", "dl", "table", "noscript", "p"}) {
@@ -58,10 +60,10 @@ std::string OpenElements(absl::string_view page) {
   return "";
 }
 
-// Expects a whole page that loads nothing and closes its elements; with
-// Chart.js and its charts if it has `charts`, else without.
+// Expects a complete page that loads nothing and closes its elements. Expects
+// Chart.js and its charts if `charts` is true, and neither otherwise.
 void ExpectWholePage(const std::string& page, bool charts = true) {
-  // Without Chart.js, whose comments name its home page.
+  // Chart.js itself is left out, since its comments name its home page.
   const std::string own =
       absl::StrReplaceAll(page, {{ChartJs(), "(Chart.js)"}});
   EXPECT_EQ(CountParts(own, "(Chart.js)"), charts ? 1 : 0);
@@ -77,7 +79,7 @@ void ExpectWholePage(const std::string& page, bool charts = true) {
   }
 }
 
-// Expects as many elements and comments as `plain` has, the page of a report
+// Expects as many elements and comments as in `plain`, the page of a report
 // without hostile strings.
 void ExpectSameElements(const std::string& page, const std::string& plain) {
   for (const char* part : {"<script", "</script", "<!--", "<b>", "</table"}) {
@@ -180,7 +182,8 @@ TEST(TerminalTextTest, TakesACharacterForAColumn) {
   EXPECT_THAT(TerminalText(document), HasSubstr(" m n\n\xc3\xa9\xc3\xa9 1\n"));
 }
 
-// The example as a judge writes it: a verdict, a finding and its evidence.
+// Returns the example as a judge writes it: a verdict, a finding and its
+// evidence.
 Document Judged() {
   Document document = Example();
   document.verdict = "1 thing fails.";
@@ -222,7 +225,7 @@ TEST(PointsTest, AreNamedAndTheOutputIsShownByLine) {
   EXPECT_THAT(page, HasSubstr("<pre>&lt;one&gt;\n```\n" + long_line + "\n"));
 }
 
-// A sentence in a cell is wrapped, so that its table fits the page.
+// The text of a cell is wrapped, so that its table fits the page.
 TEST(HtmlPageTest, BreaksTheLinesOfTextColumnsAlone) {
   const Document document = {
       .sections = {{.table = {.columns = {{.title = "says", .left = true},
@@ -444,7 +447,8 @@ TEST(HtmlPageTest, LeavesChartJsOutOfAPageWithoutCharts) {
   ExpectWholePage(HtmlPage(document), /*charts=*/false);
 }
 
-// The example with `text` wherever a report may show what others wrote.
+// Returns the example with `text` in all places where a report may show text of
+// others.
 Document WithForeignText(const std::string& text) {
   Document document = Example();
   document.origin = {.machine = {.cpu = text, .system = text},
@@ -484,7 +488,7 @@ TEST(MarkdownPageTest, ShowsTextAsItIs) {
   const size_t fence = markdown.find("```\n");
   ASSERT_NE(fence, std::string::npos);
   markdown.erase(fence, markdown.rfind("\n```\n") + 5 - fence);
-  // Nowhere outside of code.
+  // The text does not appear outside of code.
   for (size_t begin = markdown.find("`` "); begin != std::string::npos;
        begin = markdown.find("`` ")) {
     const size_t end = markdown.find(" ``", begin + 3);
@@ -497,7 +501,7 @@ TEST(MarkdownPageTest, ShowsTextAsItIs) {
 TEST(ChartJsTest, IsWhole) {
   ASSERT_GT(ChartJs().size(), 100000u);
   EXPECT_THAT(std::string(ChartJs().substr(0, 200)), HasSubstr("Chart.js v"));
-  // What would end its element or begin an HTML comment inside it.
+  // Either string would end the element or begin an HTML comment inside it.
   EXPECT_FALSE(absl::StrContains(absl::AsciiStrToLower(ChartJs()), "</script"));
   EXPECT_FALSE(absl::StrContains(ChartJs(), "<!--"));
 }

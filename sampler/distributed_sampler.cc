@@ -39,7 +39,8 @@ absl::Status CheckOptions(const DistributedSamplerOptions& options) {
   return absl::OkStatus();
 }
 
-// Names the order of samples, which the world size has no part in.
+// Returns the name of the order of samples. The order does not depend on the
+// world size.
 std::string OrderOf(const DistributedSamplerOptions& options) {
   const char* const how = !options.shuffle     ? "in order"
                           : UsesTable(options) ? "shuffled as PyTorch does"
@@ -98,7 +99,7 @@ absl::StatusOr<EpochIndices> DistributedSampler::Draw() {
                                          static_cast<uint64_t>(options_.seed),
                                          static_cast<uint64_t>(epoch())));
   }
-  // In unsigned arithmetic, where the sum may wrap.
+  // Adds as unsigned integers, because the sum may wrap.
   const uint64_t seed =
       static_cast<uint64_t>(options_.seed) + static_cast<uint64_t>(epoch());
   return EpochIndices(PermutationPart(seed, options_.dataset_size, part));
@@ -130,7 +131,7 @@ absl::Status DistributedSampler::Restore(const SamplerState& state) {
   return absl::OkStatus();
 }
 
-// Paddle's: padding, shuffling, and dealing by the batch.
+// The Paddle sampler: padding, shuffling, and dealing by the batch.
 
 namespace {
 
@@ -138,7 +139,7 @@ int64_t RoundUp(int64_t n, int64_t multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
-// So that padding stays below 2^31 too.
+// Returns the most samples for which the padded size is below 2^31, too.
 int64_t MostSamples(int64_t ranks) {
   return std::numeric_limits<int32_t>::max() - ranks + 1;
 }
@@ -161,7 +162,8 @@ absl::Status CheckEpoch(const PaddleSamplerOptions& options, int64_t epoch) {
       "epoch is ", epoch, ", must be in [0, ", kMaxSeed, "]: it seeds numpy"));
 }
 
-// Between two batches, or after all that a rank has, all ranks can stop.
+// Checks that `visited` is between two batches or after all samples of a rank.
+// At these places all ranks can stop.
 absl::Status CheckBetweenBatches(int64_t visited, int64_t all,
                                  int64_t batch_size) {
   if (visited >= all || (visited >= 0 && visited % batch_size == 0)) {
@@ -172,7 +174,7 @@ absl::Status CheckBetweenBatches(int64_t visited, int64_t all,
       batch_size, ": ranks can stop only between two batches"));
 }
 
-// The epoch as the ranks that began it padded and shuffled it.
+// Returns the epoch's samples, padded and shuffled by the ranks that began it.
 std::vector<int32_t> Samples(const PaddleSamplerOptions& options, int64_t ranks,
                              int64_t epoch) {
   std::vector<int32_t> samples(RoundUp(options.dataset_size, ranks));
@@ -183,7 +185,7 @@ std::vector<int32_t> Samples(const PaddleSamplerOptions& options, int64_t ranks,
   return samples;
 }
 
-// Without the samples that came before: all but the first of each.
+// Keeps the first occurrence of each sample and removes the others.
 void KeepEachOnce(int64_t dataset_size, std::vector<int32_t>& samples) {
   std::vector<bool> seen(dataset_size);
   size_t kept = 0;
@@ -194,7 +196,7 @@ void KeepEachOnce(int64_t dataset_size, std::vector<int32_t>& samples) {
   samples.resize(kept);
 }
 
-// Whether the ranks of `place` are those that began its epoch.
+// Returns whether the ranks of `place` are the ones that began its epoch.
 bool IsFirst(const SamplerState& place) {
   return place.before == 0 && place.world_size == place.first_world_size;
 }
@@ -249,7 +251,7 @@ absl::StatusOr<EpochIndices> PaddleSampler::Draw() {
   std::vector<int64_t> list;
   list.reserve(Counts().own);
   for (int64_t begin = place().visited; begin < own;) {
-    // A batch of the rank, or its part of what is left.
+    // The size of a full batch, or of the rank's part of the remaining samples.
     const int64_t size = begin < whole ? batch : own - whole;
     const auto first = samples.begin() + begin * ranks + options_.rank * size;
     list.insert(list.end(), first, first + size);
@@ -288,7 +290,7 @@ absl::Status PaddleSampler::Restore(const SamplerState& state) {
     here.before = state.before;
     here.visited = state.visited;
   } else if (IsFirst(state)) {
-    // A sample that was visited twice, as padding is, counts once.
+    // A sample that was visited twice because of padding counts once.
     std::vector<int32_t> visited =
         Samples(options_, state.first_world_size, state.epoch);
     visited.resize(std::min<int64_t>(std::ssize(visited),

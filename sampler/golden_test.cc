@@ -1,5 +1,5 @@
-// What the samplers draw, against what numpy, PyTorch and Paddle themselves
-// drew; the scripts in testdata/ draw it again and describe the files.
+// Compares the draws of the samplers with the draws of numpy, PyTorch and
+// Paddle. The scripts in testdata/ make the files and describe them.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -38,9 +38,9 @@ auto Differs(const std::string& what) {
   return StatusIs(absl::StatusCode::kDataLoss, HasSubstr(what));
 }
 
-// What `parse` makes of the lines of testdata/`name` but for comments and empty
-// ones; none, and a failure, unless there are `count`: a shortened file must
-// not pass.
+// Parses the lines of testdata/`name`, except comments and empty lines. Fails
+// and returns nothing unless there are `count` of them, so that a shortened
+// file cannot pass.
 template <typename Record>
 std::vector<Record> ReadRecords(
     const std::string& name, size_t count,
@@ -58,8 +58,8 @@ std::vector<Record> ReadRecords(
   return records;
 }
 
-// The scripts' hash of a list: a polynomial modulo 2^64, sensitive to the items
-// and to their order.
+// Returns the hash that the scripts use for lists: a polynomial modulo 2^64,
+// sensitive to the items and to their order.
 uint64_t HashOf(const std::vector<int64_t>& items) {
   uint64_t hash = 0;
   for (const int64_t item : items) {
@@ -68,7 +68,7 @@ uint64_t HashOf(const std::vector<int64_t>& items) {
   return hash;
 }
 
-// What a record says about a list.
+// The content of a list in a record.
 struct GoldenList {
   bool hashed = false;
   int64_t count = 0;           // If hashed.
@@ -77,10 +77,10 @@ struct GoldenList {
                                // which overlap in short lists.
 };
 
-// The list at the end of a record: `list` has the items alone, `hash` has
-// COUNT HASH ITEM... . Errors: kDataLoss for another kind, or if the record
-// ends early or has something else than numbers; what came before the list
-// counts too.
+// Parses the list at the end of a record. The kind `list` has only the items;
+// the kind `hash` has COUNT HASH ITEM... . Errors: kDataLoss for another kind,
+// or if any part of the record, also before the list, is missing or is not a
+// number.
 absl::StatusOr<GoldenList> ParseGoldenList(const std::string& kind,
                                            std::istream& record) {
   GoldenList golden;
@@ -102,7 +102,7 @@ std::vector<int64_t> Ends(const Items& items) {
   return ends;
 }
 
-// Whether `items` are what the record says.
+// Checks that `items` are the list that the record describes.
 absl::Status CheckGoldenList(const GoldenList& golden,
                              const std::vector<int64_t>& items) {
   if (!golden.hashed) {
@@ -116,8 +116,8 @@ absl::Status CheckGoldenList(const GoldenList& golden,
                                      : absl::DataLossError("items differ");
 }
 
-// The controls of a file: the check rejects each of its records once an item or
-// a hash has changed.
+// Runs the controls of a file: the check must reject each of its records once
+// an item or a hash has changed.
 template <typename Record>
 void ExpectChangesRejected(const std::vector<Record>& records) {
   int listed = 0, hashed = 0;
@@ -135,7 +135,7 @@ void ExpectChangesRejected(const std::vector<Record>& records) {
   EXPECT_GT(hashed, 0);
 }
 
-// testdata/make_numpy_golden.py, and make_large_golden.py.
+// A record of testdata/make_numpy_golden.py or make_large_golden.py.
 struct ShuffleRecord {
   std::string line;
   uint32_t seed = 0;
@@ -173,7 +173,7 @@ TEST(NumpyShuffleTest, ShufflesAsNumpyDoesAndCheckRejectsAChangedRecord) {
   ExpectChangesRejected(records);
 }
 
-// numpy's loop, written out plainly.
+// Returns numpy's shuffle, computed by a plain loop.
 std::vector<int32_t> PlainShuffled(uint32_t seed, int64_t n) {
   std::mt19937 generator(seed);
   std::vector<int32_t> values(n);
@@ -206,7 +206,7 @@ TEST(NumpyShuffleTest, MovesWhateverValuesThereAre) {
   EXPECT_EQ(values, want);
 }
 
-// testdata/make_golden.py
+// A record of testdata/make_golden.py.
 struct TorchRecord {
   std::string line;
   DistributedSamplerOptions options;
@@ -224,7 +224,7 @@ absl::StatusOr<TorchRecord> ParseTorch(const std::string& line) {
       drop_last >> record.options.shuffle >> seed >> record.epoch >>
       record.options.rank;
   record.options.tail = drop_last ? Tail::kDrop : Tail::kPad;
-  uint64_t wide_seed = 0;  // PyTorch takes seeds above the range of int64.
+  uint64_t wide_seed = 0;  // PyTorch's seeds can exceed int64.
   if (absl::SimpleAtoi(seed, &wide_seed)) {
     record.options.seed = static_cast<int64_t>(wide_seed);
   } else if (!absl::SimpleAtoi(seed, &record.options.seed)) {
@@ -238,7 +238,7 @@ absl::Status CheckRecord(const TorchRecord& record) {
   absl::StatusOr<DistributedSampler> sampler =
       DistributedSampler::Create(record.options);
   if (record.list.items.empty() && absl::IsInvalidArgument(sampler.status())) {
-    return absl::OkStatus();  // PyTorch draws nothing; we say so at once.
+    return absl::OkStatus();  // PyTorch draws nothing; ours is an error.
   }
   LOCKSTEP_RETURN_IF_ERROR(sampler.status());
   sampler->SetEpoch(record.epoch);
@@ -257,8 +257,8 @@ TEST(DistributedSamplerGoldenTest,
   ExpectChangesRejected(records);
 }
 
-// RandomPermutation around the size from which PyTorch draws 64 bits an
-// element.
+// Parses a record of RandomPermutation. The sizes lie around the one from which
+// PyTorch draws 64 bits for each element.
 absl::StatusOr<ShuffleRecord> ParseLarge(const std::string& line) {
   ShuffleRecord record = {.line = line};
   std::istringstream in(line);
@@ -271,8 +271,8 @@ absl::StatusOr<ShuffleRecord> ParseLarge(const std::string& line) {
   return record;
 }
 
-// The script's hash for large lists: modulo 2^64, a sum of the elements with a
-// weight for each position.
+// Returns the hash that the script uses for large lists: modulo 2^64, a sum of
+// the elements with a weight for each position.
 uint64_t WeightedSum(std::span<const int32_t> values) {
   uint64_t sum = 0;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -285,7 +285,7 @@ uint64_t WeightedSum(std::span<const int32_t> values) {
 
 absl::Status CheckLarge(const ShuffleRecord& record,
                         void (*shuffle)(uint64_t, std::span<int32_t>)) {
-  // Not a vector, which would be written twice.
+  // A vector would initialise its elements and so write them twice.
   const auto buffer = std::make_unique_for_overwrite<int32_t[]>(record.size);
   const std::span<int32_t> values(buffer.get(), record.size);
   shuffle(record.seed, values);
@@ -305,26 +305,27 @@ TEST(PermutationLargeTest, DrawsWhatPyTorchDrawsAroundTheWideSize) {
   for (const ShuffleRecord& record : records) {
     EXPECT_THAT(CheckLarge(record, RandomPermutation), IsOk());
   }
-  // The control: the other width of draws.
+  // The control: draws of the other width.
   EXPECT_THAT(
       CheckLarge(records[1], permutation_internal::ShuffleByNarrowDraws),
       Differs("differs"));
 }
 
-// testdata/make_paddle_golden.py: batches, so PaddleSampler is cut by
-// BatchSampler. They are written here as one list, with kEnd after each batch,
-// and after each rank's where the script has hashed those of all ranks.
+// A record of testdata/make_paddle_golden.py holds batches, so a BatchSampler
+// cuts PaddleSampler's indices. The test writes the batches as one list, with
+// kEnd after each batch. If the script has hashed the batches of all ranks,
+// kEnd also follows each rank's batches.
 constexpr int64_t kEnd = -1;
 
 struct PaddleRecord {
   std::string line;
   std::string kind;              // "list", "hash" or "error".
-  PaddleSamplerOptions options;  // The rank only of a list.
+  PaddleSamplerOptions options;  // The rank is set only for a list.
   bool drop_last = false;
-  std::string epoch;  // Or "-".
+  std::string epoch;  // "-" if it is not set.
   int iteration = 0;
-  std::vector<int64_t> items;  // Of a list.
-  int64_t num_batches = 0;     // These three of a hash.
+  std::vector<int64_t> items;  // The items of a list.
+  int64_t num_batches = 0;     // This and the next two: of a hash.
   int64_t count = 0;
   uint64_t hash = 0;
 };
@@ -357,7 +358,8 @@ absl::StatusOr<PaddleRecord> ParsePaddle(const std::string& line) {
   return record;
 }
 
-// A rank's batches of the record's iteration, after those before it.
+// Returns a rank's batches of the record's iteration, after drawing the
+// iterations before it.
 absl::StatusOr<std::vector<int64_t>> Draw(const PaddleRecord& record,
                                           int rank) {
   PaddleSamplerOptions options = record.options;
@@ -397,7 +399,7 @@ absl::Status CheckRecord(const PaddleRecord& record) {
   for (int rank = 0; rank < record.options.world_size; ++rank) {
     if (listed && rank != record.options.rank) continue;
     const absl::StatusOr<std::vector<int64_t>> drawn = Draw(record, rank);
-    // Where Paddle draws nothing we say so at once.
+    // If Paddle draws nothing, our sampler returns an error.
     if (empty && absl::IsInvalidArgument(drawn.status())) continue;
     if (fails) return differs("no error");
     LOCKSTEP_RETURN_IF_ERROR(drawn.status());
@@ -425,7 +427,7 @@ TEST(PaddleSamplerGoldenTest, DrawsWhatPaddleDrawsAndRejectsAChangedRecord) {
   for (const PaddleRecord& record :
        ReadRecords("paddle_golden.txt", 6993, ParsePaddle)) {
     EXPECT_THAT(CheckRecord(record), IsOk());
-    if (record.options.dataset_size > 100) continue;  // The same, but slow.
+    if (record.options.dataset_size > 100) continue;  // Larger cases are slow.
     const auto expect = [&](const char* message, std::vector<Change> changes) {
       for (const Change change : changes) {
         EXPECT_THAT(CheckChanged(record, change), Differs(message));
@@ -445,7 +447,7 @@ TEST(PaddleSamplerGoldenTest, DrawsWhatPaddleDrawsAndRejectsAChangedRecord) {
   }
 }
 
-// An epoch that moves on in the wrong way, and a batch that ends elsewhere.
+// The controls: an epoch that advances wrongly, and batches of another size.
 TEST(PaddleSamplerGoldenTest, CheckRejectsAnotherIterationAndBatchSize) {
   const absl::StatusOr<PaddleRecord> record =
       ParsePaddle("list 11 2 3 0 1 - 1 0 2,3,4 0,7,0");

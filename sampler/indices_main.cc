@@ -1,4 +1,4 @@
-// The command `indices`: what one rank draws in an epoch.
+// The command `indices`: prints the indices that one rank draws in an epoch.
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
@@ -73,8 +73,8 @@ a line, or with --batch_size one batch a line.
       .aliases = {{"nproc", "num_replicas"}, {"world_size", "num_replicas"}}};
 }
 
-// What is wrong with a flag: `what` begins with its name, as the samplers'
-// messages do.
+// Returns the error for a wrong flag. `what` begins with the flag's name, as
+// the samplers' messages do.
 absl::Status WrongFlag(const std::string& what) {
   return absl::InvalidArgumentError(what);
 }
@@ -87,7 +87,7 @@ absl::StatusOr<int64_t> BatchSize() {
                                 "', must be a number of at least 1"));
 }
 
-// PyTorch takes seeds from -2^63 to 2^64 - 1.
+// Returns the seed. PyTorch accepts seeds from -2^63 to 2^64 - 1.
 absl::StatusOr<int64_t> Seed() {
   const std::string text = absl::GetFlag(FLAGS_seed);
   int64_t seed = 0;
@@ -168,7 +168,7 @@ absl::StatusOr<EpochIndices> DrawSplit() {
 
 absl::StatusOr<EpochIndices> Draw(int64_t batch_size) {
   const std::string semantics = absl::GetFlag(FLAGS_semantics);
-  // The samplers know it as the world size.
+  // The samplers call this number world_size, so their error would name that.
   if (const int ranks = absl::GetFlag(FLAGS_num_replicas); ranks < 1) {
     return WrongFlag(
         absl::StrCat("num_replicas is ", ranks, ", must be at least 1"));
@@ -185,7 +185,7 @@ absl::StatusOr<EpochIndices> Draw(int64_t batch_size) {
 // one space, in O(batch_size) memory.
 absl::Status PrintIndices(const EpochIndices& indices, int64_t start,
                           int64_t end, int64_t batch_size) {
-  // Enough for reads and writes to cost next to nothing.
+  // The block is large enough that each read and write costs almost nothing.
   constexpr int64_t kBlock = 1 << 14;
   std::vector<int64_t> block;
   std::string text;
@@ -221,7 +221,7 @@ absl::Status Run() {
     return WrongFlag(absl::StrCat("start_index is ", start, ", must be in [0, ",
                                   size, "]: as many as the rank draws"));
   }
-  // Paddle leaves out the last batch if it is partial.
+  // Paddle drops the last batch if it is partial.
   const bool drop_partial = absl::GetFlag(FLAGS_semantics) == "paddle" &&
                             absl::GetFlag(FLAGS_drop_last);
   if (drop_partial && size < batch_size) {
@@ -233,7 +233,7 @@ absl::Status Run() {
       drawn, start, drop_partial ? size - size % batch_size : size, batch_size);
 }
 
-// An error that is about a flag begins with it.
+// Runs the command. The message of an invalid argument begins with the flag.
 absl::Status RunOrExplain(std::span<char* const> /*argv*/) {
   try {
     const absl::Status status = Run();

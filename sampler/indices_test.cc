@@ -1,4 +1,4 @@
-// The command itself, from end to end.
+// Tests the command itself, end to end.
 #include <cstdint>
 #include <fstream>
 #include <string>
@@ -47,7 +47,8 @@ TEST(IndicesTest, TakesTheNumberOfRanksByAnyOfItsNames) {
   }
 }
 
-// torch.randperm(11) from seed 0 and from seed 1; numpy's for epoch 0.
+// The expected orders are torch.randperm(10) from seed 0 and numpy's shuffle
+// for epoch 0.
 TEST(IndicesTest, Shuffles) {
   const std::string one = "--dataset_size=10 --batch_size=10 --shuffle ";
   EXPECT_EQ(OutputOf(one), "4 1 7 5 3 9 0 8 6 2\n");
@@ -91,7 +92,7 @@ TEST(IndicesTest, DrawsFromATrillionSamples) {
               testing::MatchesRegex("[0-9]+\n"));
 }
 
-// The README shows commands, and under each what it prints.
+// The README shows commands and, under each, its output.
 TEST(IndicesTest, DoesWhatTheReadmeShows) {
   std::ifstream readme("sampler/README.md");
   const std::string indent = "    ";

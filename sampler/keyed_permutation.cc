@@ -16,12 +16,12 @@ namespace {
 
 using keyed_permutation_internal::RoundKey;
 
-// SplitMix64's step (Steele, Lea & Flood 2014).
+// One step of SplitMix64 (Steele, Lea & Flood 2014).
 constexpr uint64_t Mix(uint64_t x) { return MixBits(x + 0x9e3779b97f4a7c15); }
 
-// Word `index` of the round keys. Each part of the key enters through a mix of
-// its own, so that no sum or difference of parts cancels; the index comes
-// first, so that no two keys share a run of words.
+// Returns word `index` of the round keys. Each part of the key has its own mix,
+// so that sums or differences of parts do not cancel. The index is mixed first,
+// so that no two keys share a run of words.
 constexpr uint64_t KeyWord(int index, uint64_t seed, uint64_t epoch,
                            uint64_t n) {
   return Mix(Mix(Mix(Mix(static_cast<uint64_t>(index)) ^ seed) ^ epoch) ^ n);
@@ -37,14 +37,15 @@ RoundKey MakeRoundKey(int round, uint64_t seed, uint64_t epoch, uint64_t n) {
 }
 
 // The parts of a round. They multiply 32 by 32 bits and do not branch, so that
-// loops over them vectorise, also with SSE2.
+// loops over them vectorise even with SSE2.
 
 struct Hash64 {
   uint32_t high;
-  uint32_t low;  // Of use only to round `high` finely: mixed less well.
+  uint32_t low;  // Mixed less well; only refines the rounding of `high`.
 };
 
-// Two multiplications, each folded, with the multipliers of wyhash32 (Wang Yi).
+// Hashes by two folded multiplications with the multipliers of wyhash32 (Wang
+// Yi).
 inline Hash64 Hash(uint32_t half, const RoundKey& key) {
   const uint64_t first = uint64_t{half ^ key.before} * 0x53c5ca59u;
   const uint32_t middle = High(first) ^ Low(first) ^ key.between;
@@ -52,8 +53,9 @@ inline Hash64 Hash(uint32_t half, const RoundKey& key) {
   return {High(second) ^ Low(second) ^ key.high, Low(second) ^ key.low};
 }
 
-// row + hash scaled to [0, rows), modulo rows; at most 2^31 rows, so that the
-// sum fits and the sign of the difference tells whether to take rows off.
+// Returns (row + hash scaled to [0, rows)) modulo rows. There are at most 2^31
+// rows, so the sum fits, and the sign of the difference tells whether to
+// subtract rows.
 inline uint32_t MoveRow(uint32_t row, Hash64 hash, uint32_t rows) {
   const uint64_t scaled =
       uint64_t{hash.high} * rows + High(uint64_t{hash.low} * rows);
@@ -65,7 +67,7 @@ inline uint32_t MoveColumn(uint32_t column, Hash64 hash, uint32_t mask) {
   return (column + hash.high) & mask;
 }
 
-// log2 of the number of columns: half the bits of n, at least 3.
+// Returns log2 of the number of columns: half the bits of n, at least 3.
 int ColumnBits(int64_t n) {
   const auto bits = static_cast<int>(std::bit_width(static_cast<uint64_t>(n)));
   return std::max(3, bits / 2);
@@ -114,8 +116,8 @@ int64_t KeyedPermutation::Pass(int64_t value) const {
   return (int64_t{row} << column_bits_) | column;
 }
 
-// The rounds of one value depend on each other: only many values side by side
-// keep a processor busy.
+// The rounds of one value depend on each other, so only many values side by
+// side keep the processor busy.
 bool KeyedPermutation::PassBlock(std::span<int64_t, kBlockSize> values) const {
   std::array<uint32_t, kBlockSize> rows;
   std::array<uint32_t, kBlockSize> columns;
@@ -134,8 +136,9 @@ bool KeyedPermutation::PassBlock(std::span<int64_t, kBlockSize> values) const {
           MoveColumn(columns[i], Hash(rows[i], column_key), column_mask_);
     }
   }
-  // Only the last row reaches past size_. A comparison of unsigned numbers
-  // would not vectorise; below 2^31 the sign of the difference is the same.
+  // Only the last row extends past size_. A comparison of unsigned numbers
+  // would not vectorise. Below 2^31 the sign of the difference gives the same
+  // answer.
   const auto full_rows = static_cast<uint32_t>(size_ >> column_bits_);
   uint32_t differences = 0;
   for (int i = 0; i < kBlockSize; ++i) {
@@ -164,7 +167,7 @@ void KeyedPermutation::Map(std::span<int64_t> values) const {
     values = values.subspan(kBlockSize);
   }
   if (values.empty()) return;
-  if (values.size() == 1) {  // Random access.
+  if (values.size() == 1) {  // One value needs no block.
     values[0] = (*this)(values[0]);
     return;
   }

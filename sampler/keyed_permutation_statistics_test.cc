@@ -1,8 +1,9 @@
-// Whether KeyedPermutation looks like permutations drawn at random: whole
-// orders at small sizes (KeyedPermutationOrdersTest), and samples of orders of
-// 10^12, among themselves and between keys (KeyedPermutationSamplesTest). Each
-// check also sees a subject that it must reject and, if it is one of orders
-// (but for the one of pairs), a true shuffle that it must pass.
+// Tests whether KeyedPermutation looks like permutations drawn at random.
+// KeyedPermutationOrdersTest takes whole orders at small sizes.
+// KeyedPermutationSamplesTest takes samples of orders of 10^12, within one key
+// and between keys. Each check also gets a subject that it must reject. Each
+// check of orders, except the one of pairs, also gets a true shuffle that it
+// must pass.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,13 +23,13 @@
 namespace lockstep {
 namespace {
 
-// Checks give a standard score: for random permutations a normal deviate, to a
-// good approximation. They fail beyond kLimit, where P(|z| > kLimit) = 10^-6
-// for a normal z: so often would a check fail for random keys. The tests' keys
-// are fixed, so a test passes always or never.
+// Each check returns a standard score, which for random permutations is close
+// to a normal deviate. A check fails beyond kLimit. P(|z| > kLimit) = 10^-6 for
+// a normal z, so a check would fail for one in a million random keys. The
+// tests' keys are fixed, so a test passes always or never.
 constexpr double kLimit = 4.892;
 
-// A NaN does neither.
+// A NaN neither passes nor fails.
 bool Passes(double score) { return std::abs(score) <= kLimit; }
 bool Fails(double score) { return std::abs(score) > kLimit; }
 int CountPassing(std::span<const double> scores) {
@@ -44,19 +45,20 @@ struct Key {
   uint64_t epoch;
 };
 
-// Replaces positions in [0, n) by the indices that the key puts there.
+// A subject replaces positions in [0, n) by the indices that it has for the
+// key.
 using Subject = std::function<void(const Key& key, std::span<int64_t> values)>;
 
-// The standard score of a chi-square value (Wilson & Hilferty 1931). From 5
-// degrees of freedom on, the exact tails beyond kLimit are smaller than the
-// normal ones: 0.43 times at 5 degrees, 0.99 at 1023.
+// Returns the standard score of a chi-square value (Wilson & Hilferty 1931).
+// From 5 degrees of freedom on, the exact tails beyond kLimit are smaller than
+// the normal ones: 0.43 times at 5 degrees, 0.99 at 1023.
 double ChiSquareScore(double chi_square, double degrees) {
   const double variance = 2 / (9 * degrees);
   return (std::cbrt(chi_square / degrees) - (1 - variance)) /
          std::sqrt(variance);
 }
 
-// Pearson's sum of (count - expected)^2 / expected.
+// Returns Pearson's sum of (count - expected)^2 / expected.
 double ChiSquare(std::span<const int64_t> counts,
                  std::span<const double> expected) {
   double sum = 0;
@@ -67,7 +69,7 @@ double ChiSquare(std::span<const int64_t> counts,
   return sum;
 }
 
-// ChiSquare where all cells expect the same.
+// Returns ChiSquare for cells that all expect the same count.
 double UniformChiSquare(std::span<const int64_t> counts) {
   const double total = static_cast<double>(
       std::accumulate(counts.begin(), counts.end(), int64_t{0}));
@@ -75,13 +77,13 @@ double UniformChiSquare(std::span<const int64_t> counts) {
   return ChiSquare(counts, std::vector<double>(counts.size(), total / cells));
 }
 
-// The score of counts of independent draws, uniform over the cells.
+// Returns the score of counts of independent draws, uniform over the cells.
 double UniformScore(std::span<const int64_t> counts) {
   return ChiSquareScore(UniformChiSquare(counts),
                         static_cast<double>(counts.size()) - 1);
 }
 
-// first, first + stride, ...
+// Returns first, first + stride, ...
 std::vector<int64_t> Positions(int64_t count, int64_t first = 0,
                                int64_t stride = 1) {
   std::vector<int64_t> positions(count);
@@ -93,7 +95,7 @@ void Ours(const Key& key, std::span<int64_t> values) {
   KeyedPermutation(key.n, key.seed, key.epoch).Map(values);
 }
 
-// KeyedPermutation cut down to so many rounds.
+// Returns KeyedPermutation cut down to its first `rounds` rounds.
 Subject WithRounds(int rounds) {
   return [rounds](const Key& key, std::span<int64_t> values) {
     keyed_permutation_internal::WithRounds(key.n, key.seed, key.epoch, rounds)
@@ -105,8 +107,9 @@ std::mt19937_64 GeneratorOf(const Key& key) {
   return std::mt19937_64(key.seed + (key.epoch << 32));
 }
 
-// What this, NaiveShuffle and EvenOnly are given is all n positions, in order.
-// Fisher and Yates', from a Mersenne Twister.
+// TrueShuffle, NaiveShuffle and EvenOnly get all n positions, in order.
+//
+// Shuffles as Fisher and Yates do, from a Mersenne Twister.
 void TrueShuffle(const Key& key, std::span<int64_t> values) {
   std::mt19937_64 generator = GeneratorOf(key);
   for (int64_t i = std::ssize(values) - 1; i > 0; --i) {
@@ -114,7 +117,8 @@ void TrueShuffle(const Key& key, std::span<int64_t> values) {
   }
 }
 
-// The well-known mistake: each element changes places with any of the n.
+// Shuffles with the well-known mistake: each element is swapped with any of the
+// n elements.
 void NaiveShuffle(const Key& key, std::span<int64_t> values) {
   std::mt19937_64 generator = GeneratorOf(key);
   for (int64_t& value : values) {
@@ -122,7 +126,7 @@ void NaiveShuffle(const Key& key, std::span<int64_t> values) {
   }
 }
 
-// Position x to factor * x + shift modulo n, the factor coprime to n.
+// Maps position x to factor * x + shift modulo n, with a factor coprime to n.
 void Affine(const Key& key, std::span<int64_t> values) {
   __extension__ using Int128 = __int128;
   std::mt19937_64 generator = GeneratorOf(key);
@@ -137,13 +141,13 @@ void Affine(const Key& key, std::span<int64_t> values) {
   }
 }
 
-// Position x to x + shift modulo n.
+// Maps position x to x + shift modulo n.
 void Rotation(const Key& key, std::span<int64_t> values) {
   const int64_t shift = KeyedPermutation(key.n, key.seed, key.epoch)(0);
   for (int64_t& value : values) value = (value + shift) % key.n;
 }
 
-// KeyedPermutation with part of the key left out.
+// KeyedPermutation with part of the key ignored.
 void IgnoresEpoch(const Key& key, std::span<int64_t> values) {
   Ours({key.n, key.seed, 0}, values);
 }
@@ -151,18 +155,19 @@ void IgnoresSeed(const Key& key, std::span<int64_t> values) {
   Ours({key.n, 0, key.epoch}, values);
 }
 
-// KeyedPermutation seeded with seed + epoch, as PyTorch's samplers are.
+// KeyedPermutation seeded with seed + epoch, as in PyTorch's samplers.
 void AddsSeedAndEpoch(const Key& key, std::span<int64_t> values) {
   Ours({key.n, key.seed + key.epoch, 0}, values);
 }
 
-// One order for all sizes up to 2^40, cut to n: what comes of a key without n.
+// Uses one order for all sizes up to 2^40, reduced modulo n, as a key without n
+// would.
 void IgnoresSize(const Key& key, std::span<int64_t> values) {
   Ours({int64_t{1} << 40, key.seed, key.epoch}, values);
   for (int64_t& value : values) value %= key.n;
 }
 
-// Whether `permutation`, of [0, its size), is odd.
+// Returns whether `permutation`, of [0, its size), is odd.
 bool IsOdd(std::span<const int64_t> permutation) {
   std::vector<bool> seen(permutation.size());
   bool odd = false;
@@ -175,8 +180,8 @@ bool IsOdd(std::span<const int64_t> permutation) {
   return odd;
 }
 
-// Even permutations alone: what a network that XORs, or whose sides are both
-// odd, would give.
+// Gives only even permutations, like a network that uses XOR or whose sides are
+// both odd.
 void EvenOnly(const Key& key, std::span<int64_t> values) {
   Ours(key, values);
   if (IsOdd(values)) std::swap(values[0], values[1]);
@@ -184,14 +189,15 @@ void EvenOnly(const Key& key, std::span<int64_t> values) {
 
 constexpr uint64_t kSeed = 2024;
 
-// The whole order of one key.
+// Returns the whole order of one key.
 std::vector<int64_t> Order(const Subject& subject, int64_t n, uint64_t epoch) {
   std::vector<int64_t> values = Positions(n);
   subject({n, kSeed, epoch}, values);
   return values;
 }
 
-// All n! orders are equally likely: 30 draws an order.
+// Scores whether all n! orders are equally likely, with 30 draws for each
+// order.
 double OrderScore(const Subject& subject, int64_t n) {
   int64_t orders = 1;
   for (int64_t k = 2; k <= n; ++k) orders *= k;
@@ -211,9 +217,9 @@ double OrderScore(const Subject& subject, int64_t n) {
   return UniformScore(counts);
 }
 
-// Each index is equally likely at each position. A sum of random permutation
-// matrices has (n - 1)^2 free entries, of the variance of draws of n cells but
-// for a factor n / (n - 1).
+// Scores whether each index is equally likely at each position. A sum of random
+// permutation matrices has (n - 1)^2 free entries. Their variance is that of
+// draws from n cells, times n / (n - 1).
 double PlaceScore(const Subject& subject, int64_t n) {
   std::vector<int64_t> counts(n * n, 0);
   for (uint64_t epoch = 0; epoch < 10'000; ++epoch) {
@@ -225,8 +231,8 @@ double PlaceScore(const Subject& subject, int64_t n) {
                         (size - 1) * (size - 1));
 }
 
-// All n (n - 1) pairs of indices are equally likely at two positions: 10 draws
-// a pair.
+// Scores whether all n (n - 1) pairs of indices are equally likely at two
+// positions, with 10 draws for each pair.
 double PairScore(const Subject& subject, int64_t n, int64_t second) {
   std::vector<int64_t> counts(n * (n - 1), 0);
   const int64_t draws = 10 * std::ssize(counts);
@@ -239,7 +245,7 @@ double PairScore(const Subject& subject, int64_t n, int64_t second) {
   return UniformScore(counts);
 }
 
-// Half of the permutations are odd.
+// Scores whether half of the permutations are odd.
 double ParityScore(const Subject& subject, int64_t n) {
   constexpr int kKeys = 4000;
   int odd = 0;
@@ -249,10 +255,11 @@ double ParityScore(const Subject& subject, int64_t n) {
   return (odd - kKeys / 2) / std::sqrt(kKeys / 4.0);
 }
 
-// The number of fixed points: k with probability e^-1 / k!, to within 1 / n!.
+// Scores the number of fixed points: it is k with probability e^-1 / k!, to
+// within 1 / n!.
 double FixedPointScore(const Subject& subject, int64_t n) {
   constexpr int kKeys = 10'000;
-  std::array<int64_t, 7> counts{};  // The last is of 6 or more.
+  std::array<int64_t, 7> counts{};  // The last counts 6 or more.
   for (uint64_t epoch = 0; epoch < kKeys; ++epoch) {
     const std::vector<int64_t> order = Order(subject, n, epoch);
     int fixed = 0;
@@ -271,9 +278,10 @@ double FixedPointScore(const Subject& subject, int64_t n) {
   return ChiSquareScore(ChiSquare(counts, expected), 6);
 }
 
-// The test of Patarin 2001 on the grid of side^2 = n: pairs in one column whose
-// distance in rows is the same before and after. Distances survive with a
-// chance of side / (n - 1), each nearly independent of the others.
+// Scores by the test of Patarin 2001, on the grid of side^2 = n. It counts
+// pairs in one column whose distance in rows is the same before and after. A
+// distance survives with probability side / (n - 1), nearly independently of
+// the others.
 double SurvivingDistanceScore(const Subject& subject, int64_t side, int keys) {
   const int64_t n = side * side;
   int64_t survived = 0;
@@ -293,7 +301,8 @@ double SurvivingDistanceScore(const Subject& subject, int64_t side, int keys) {
          std::sqrt(pairs * chance * (1 - chance));
 }
 
-// Orders of two epochs agree at one position in the mean, with variance one.
+// Scores the positions at which the orders of two epochs agree. Their number
+// has mean one and variance one.
 double AgreementScore(const Subject& subject) {
   constexpr int kPairs = 2000;
   int agreed = 0;
@@ -334,8 +343,9 @@ TEST(KeyedPermutationOrdersTest, PairsOfIndicesAreEquallyLikely) {
   EXPECT_TRUE(Fails(PairScore(WithRounds(4), 72, 8)));
 }
 
-// 64, 72 and 256 fill their grids, so that no cycle is walked; that of 72 has 9
-// rows, so that its row moves are even and all depends on its column moves.
+// 64, 72 and 256 fill their grids, so no cycle is walked. The grid of 72 has 9
+// rows, so its row moves are even, and the parity depends only on its column
+// moves.
 TEST(KeyedPermutationOrdersTest, HalfOfTheOrdersAreOdd) {
   for (const int64_t n : {9, 10, 25, 49, 64, 72, 256}) {
     EXPECT_TRUE(Passes(ParityScore(Ours, n))) << n;
@@ -354,7 +364,8 @@ TEST(KeyedPermutationOrdersTest, FixedPointsAreAsManyAsByChance) {
   EXPECT_TRUE(Fails(FixedPointScore(WithRounds(4), 101)));
 }
 
-// Six rounds show at every size, eight at the smallest, as theory has it.
+// The theory predicts that six rounds are detected at every size, and eight at
+// the smallest.
 TEST(KeyedPermutationOrdersTest, DistancesSurviveNoMoreThanByChance) {
   const std::pair<int64_t, int> cases[] = {
       {8, 4000}, {16, 2000}, {32, 1000}, {64, 400}};
@@ -376,7 +387,8 @@ TEST(KeyedPermutationOrdersTest, EpochsAgreeNoMoreThanByChance) {
 
 constexpr int64_t kTrillion = 1'000'000'000'000;
 
-// 1024 bins of a trillion indices by size, and by the last ten bits.
+// Scores 1024 bins of a trillion indices, once by size and once by the last ten
+// bits.
 std::array<double, 2> BinScores(std::span<const int64_t> values) {
   std::vector<int64_t> high(1024, 0);
   std::vector<int64_t> low(1024, 0);
@@ -387,9 +399,8 @@ std::array<double, 2> BinScores(std::span<const int64_t> values) {
   return {UniformScore(high), UniformScore(low)};
 }
 
-// The scores of two lists that should have nothing to do with each other: of
-// the differences modulo a trillion, and of 32 bins of the one by 32 of the
-// other.
+// Scores whether two lists are unrelated: two scores of the differences modulo
+// a trillion, and one of 32 bins of one list by 32 bins of the other.
 std::array<double, 3> RelationScores(std::span<const int64_t> from,
                                      std::span<const int64_t> to) {
   std::vector<int64_t> differences;
@@ -404,7 +415,8 @@ std::array<double, 3> RelationScores(std::span<const int64_t> from,
 
 constexpr int64_t kSample = 1 << 18;
 
-// A sample of the indices of one key, at positions a stride apart.
+// Returns a sample of the indices of one key, at positions that are a stride
+// apart.
 std::vector<int64_t> Sample(const Subject& subject, const Key& key,
                             int64_t first, int64_t stride) {
   std::vector<int64_t> values = Positions(kSample, first, stride);
@@ -412,7 +424,8 @@ std::vector<int64_t> Sample(const Subject& subject, const Key& key,
   return values;
 }
 
-// Each index against the one a stride on, in pairs that share no index.
+// Relates each index to the next one in the sample, in pairs that share no
+// index.
 std::array<double, 3> NeighbourScores(std::span<const int64_t> values) {
   std::vector<int64_t> from;
   std::vector<int64_t> to;
@@ -425,9 +438,9 @@ std::array<double, 3> NeighbourScores(std::span<const int64_t> values) {
 
 constexpr Key kKey = {kTrillion, kSeed, 9};
 
-// First position and stride: neighbours, one rank's part of eight, one column
-// of the grid (which has 2^20 of them), one diagonal, and positions from all
-// over it.
+// The first position and the stride: neighbours, one rank's part of eight, one
+// column of the grid (which has 2^20 columns), one diagonal, and positions from
+// the whole grid.
 constexpr std::pair<int64_t, int64_t> kStrides[] = {
     {0, 1}, {3, 8}, {7, 1 << 20}, {5, (1 << 20) + 1}, {1, 3'000'001}};
 
@@ -451,7 +464,7 @@ TEST(KeyedPermutationSamplesTest, NeighboursAreUnrelated) {
   EXPECT_GT(NeighbourScores(cut_down)[0], kLimit);
 }
 
-// Two keys' indices at the same positions.
+// Relates the indices of two keys at the same positions.
 std::array<double, 3> KeyRelationScores(const Subject& subject, const Key& a,
                                         const Key& b) {
   return RelationScores(Sample(subject, a, 0, 1), Sample(subject, b, 0, 1));
@@ -476,7 +489,7 @@ TEST(KeyedPermutationSamplesTest, SimilarKeysAreUnrelated) {
   }
 }
 
-// The index at one position through many keys that count up.
+// Returns the index at one position for many keys that count up.
 std::vector<int64_t> KeySeries(const Subject& subject, bool by_seed) {
   std::vector<int64_t> values(1 << 17, 0);
   for (size_t k = 0; k < values.size(); ++k) {

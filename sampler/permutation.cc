@@ -11,11 +11,11 @@
 
 #include "base/vector_unit.h"
 
-// Each loop is written once, in a function marked LOCKSTEP_ALWAYS_INLINE, which
-// two others call. One of these is marked LOCKSTEP_TARGET_AVX2, so that the
-// loop is compiled there for vectors of 256 bits; in the other it is compiled
-// for any processor. BestVectorUnit says which runs. Both give the same
-// integers.
+// Each loop is written once, in a function marked LOCKSTEP_ALWAYS_INLINE that
+// two other functions call. One of them is marked LOCKSTEP_TARGET_AVX2, so its
+// copy of the loop is compiled for vectors of 256 bits. The other is compiled
+// for any processor. BestVectorUnit selects the one that runs. Both compute the
+// same integers.
 #define LOCKSTEP_ALWAYS_INLINE inline __attribute__((always_inline))
 
 #ifdef __x86_64__
@@ -28,10 +28,10 @@ namespace lockstep {
 namespace {
 
 constexpr int kBlockSize = MersenneTwister::kBlockSize;
-constexpr int kShift = 397;  // Of MT19937.
+constexpr int kShift = 397;  // The shift of MT19937.
 
-// The next state word from the two words that it is twisted from and the word
-// kShift ahead. Branch-free, so that the loops below vectorise.
+// Returns the next state word, made of the two words that are twisted and the
+// word kShift ahead. Branch-free, so that the loops below vectorise.
 LOCKSTEP_ALWAYS_INLINE uint32_t Twist(uint32_t upper, uint32_t lower,
                                       uint32_t ahead) {
   const uint32_t mixed = (upper & 0x80000000u) | (lower & 0x7fffffffu);
@@ -63,12 +63,14 @@ LOCKSTEP_TARGET_AVX2 void RefillWithAvx2(uint32_t* state, uint32_t* draws) {
   Refill(state, draws);
 }
 
-// draw % divisor for 2 <= divisor < 2^31, by a division in double precision:
-// unlike the integer one it vectorises. The quotient rounds to double without
-// crossing an integer, since it lies at least 1 / divisor below the next one
-// and is under 2^32 / divisor, a relative distance of over 2^-32 against a
-// unit round-off of 2^-53. It is below 2^31, so it fits the signed conversion,
-// the only one that SSE2 has; 2^31 is taken off and added for the same reason.
+// Returns draw % divisor for 2 <= divisor < 2^31, by a division in double
+// precision, which vectorises and the integer division does not.
+//
+// The quotient rounds to double without crossing an integer: it lies at least 1
+// / divisor below the next integer and is under 2^32 / divisor. That is a
+// relative distance of over 2^-32, against a unit round-off of 2^-53. The
+// quotient is below 2^31, so it fits the signed conversion, the only one that
+// SSE2 has. 2^31 is subtracted and added for the same reason.
 LOCKSTEP_ALWAYS_INLINE uint32_t Remainder(uint32_t draw, int32_t divisor) {
   const double dividend =
       static_cast<double>(static_cast<int32_t>(draw ^ 0x80000000u)) +
@@ -78,8 +80,8 @@ LOCKSTEP_ALWAYS_INLINE uint32_t Remainder(uint32_t draw, int32_t divisor) {
          static_cast<uint32_t>(quotient) * static_cast<uint32_t>(divisor);
 }
 
-// The places of elements first, first + 1, ...; `remaining` is the number of
-// elements from the first of them on.
+// Computes the places of elements first, first + 1, ... `remaining` is the
+// number of elements from `first` on.
 LOCKSTEP_ALWAYS_INLINE void Convert(const uint32_t* draws, int count,
                                     uint32_t first, int32_t remaining,
                                     uint32_t* places) {
@@ -100,21 +102,22 @@ LOCKSTEP_TARGET_AVX2 void ConvertWithAvx2(const uint32_t* draws, int count,
   Convert(draws, count, first, remaining, places);
 }
 
-// How many swaps ahead a place is on its way to the cache.
+// How many swaps before its use a place is prefetched into the cache.
 constexpr int kAhead = 128;
 
-// The places that a block of draws gives numpy's elements last, last - 1, ...,
-// as many as it reaches, down to element 1; returns how many. A draw is cut to
-// the bits of the element's number, and passed over if it still exceeds it. Up
-// to half are, unpredictably, so that is no branch: the next draw overwrites
-// it.
+// Computes the places that a block of draws gives numpy's elements last, last -
+// 1, ..., for as many elements as it suffices, down to element 1. Returns their
+// number. A draw is cut to the bits of the element's number and rejected if it
+// still exceeds that number. Up to half of the draws are rejected,
+// unpredictably, so the loop has no branch for it: the next draw overwrites a
+// rejected one.
 int Places(const MersenneTwister::Block& draws, uint32_t last,
            std::array<uint32_t, kBlockSize>& places) {
   int count = 0;
   int next = 0;
   while (next < kBlockSize && last > 0) {
     const uint32_t mask = ~0u >> std::countl_zero(last);
-    const uint32_t shorter = mask >> 1;  // From here on it has fewer bits.
+    const uint32_t shorter = mask >> 1;  // Smaller `last` have fewer bits.
     while (next < kBlockSize && last > shorter) {
       const uint32_t place = draws[next++] & mask;
       places[count] = place;
@@ -149,7 +152,7 @@ int SwapPlaces::Next(uint32_t* places) {
       BestVectorUnit() >= VectorUnit::kAvx2 ? ConvertWithAvx2 : ConvertAnywhere;
   const int64_t left = size_ - next_;
   if (left == 0) return 0;
-  // The last element has nothing to change places with, and takes no draw.
+  // The last element has no partner to swap with, and takes no draw.
   int count = static_cast<int>(std::min<int64_t>(kBlockSize, left - 1));
   if (count > 0) {
     kConvert(twister_.NextBlock().data(), count, static_cast<uint32_t>(next_),
@@ -165,15 +168,15 @@ int SwapPlaces::Next(uint32_t* places) {
 
 namespace permutation_internal {
 
-// Fisher-Yates from the front. The swaps stay behind the draws, so that a place
-// has come from memory when it is needed.
+// Fisher-Yates from the front. The swaps lag behind the draws, so that a place
+// has arrived from memory when it is needed.
 void ShuffleByNarrowDraws(uint64_t seed, std::span<int32_t> out) {
   std::iota(out.begin(), out.end(), 0);
   const auto size = static_cast<int64_t>(out.size());
   if (size == 0) return;
   SwapPlaces draws(seed, size);
-  // Of the elements from `swapped` on. Beyond the last ones is something that
-  // was a place before: to fetch it does no harm.
+  // The places of the elements from `swapped` on. The entries after the last of
+  // them hold earlier places; prefetching these does no harm.
   std::array<uint32_t, SwapPlaces::kBlockSize + 2 * kAhead> places{};
   int64_t swapped = 0;
   for (int64_t drawn = 0; swapped < size;) {
@@ -188,9 +191,9 @@ void ShuffleByNarrowDraws(uint64_t seed, std::span<int32_t> out) {
   }
 }
 
-// Fisher-Yates inside out: index i enters at a place in [0, i], and what was
-// there moves to place i. A draw is two words, the high one first; a block has
-// an even number of words, so no draw straddles two blocks.
+// Fisher-Yates inside out: index i enters at a place in [0, i], and the element
+// that was there moves to place i. A draw is two words, the high one first. A
+// block has an even number of words, so no draw straddles two blocks.
 void ShuffleByWideDraws(uint64_t seed, std::span<int32_t> out) {
   const auto size = static_cast<int64_t>(out.size());
   MersenneTwister twister(static_cast<uint32_t>(seed));
@@ -206,7 +209,8 @@ void ShuffleByWideDraws(uint64_t seed, std::span<int32_t> out) {
     }
     for (int64_t k = 0; k < count; ++k) {
       const auto index = static_cast<int32_t>(first + k);
-      out[index] = index;  // Ahead of the read: the place may be the same.
+      // Written before the read: the place may be the same.
+      out[index] = index;
       out[index] = out[places[k]];
       out[places[k]] = index;
     }

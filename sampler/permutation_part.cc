@@ -1,17 +1,21 @@
 // Fisher-Yates without random access to memory.
 //
-// Element by element, position i changes places with a later one. The positions
-// are cut into segments that fit in a core's own cache, which take their turns.
-// If the place lies in a later segment, all that happens now is that a message
-// goes there: "put my value at that place". When its turn comes, a segment
-// first reads its messages in the order in which they were sent, so in the
-// order of the steps: each takes what lies at its place, which is what the
-// sender's position holds in the end, and leaves its value there. Then it takes
-// its own steps, whose places in the segment itself are taken from at once.
+// The shuffle proceeds element by element: position i swaps its value with a
+// later place. The positions are cut into segments that fit in a core's own
+// cache, and the segments take turns. If the place lies in a later segment,
+// position i only sends a message to that segment: "put my value at that
+// place".
 //
-// What is taken for the positions that are asked for goes to one list. It is in
-// order but for the segments: so for each of those positions it is enough to
-// know the segment of its place, and the next that was taken there is its own.
+// A segment begins its turn by reading its messages in the order in which they
+// were sent, which is the order of the steps. Each message takes the value at
+// its place, which is the final value of the sender's position, and leaves its
+// own value there. Then the segment takes its own steps. If the place of a step
+// lies in the segment itself, the value is taken at once.
+//
+// All values that are taken for the wanted positions go to one list. Within one
+// segment the list is in the order of the steps. For each wanted position it is
+// therefore enough to record the segment of its place: its value is the next
+// one that was taken in that segment.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -32,29 +36,29 @@
 namespace lockstep {
 namespace {
 
-// A table of so many elements is in the last-level cache of most machines.
+// A table of this size stays in the last-level cache of most machines.
 constexpr int64_t kMessagesFrom = int64_t{1} << 23;
 
-// 512 KiB: a core's own cache has room for it, and for the ends of all boxes.
+// 512 KiB: fits in a core's own cache together with the ends of all boxes.
 constexpr int kSegmentBits = 17;
 
-// A value in the low bits, whether what is taken for it is wanted, and a place
-// in the segment.
+// A message holds a value in its low bits, whether the taken value is wanted,
+// and a place in the segment.
 using Message = uint64_t;
 constexpr int kWantedBit = 31;
 constexpr int kPlaceShift = 32;
 constexpr Message kValueMask = (Message{1} << kWantedBit) - 1;
 
-// Maps memory that is about to be written, all at once where the system knows
-// how: to come upon it page by page costs several times as much. data: host
-// [bytes], its contents unspecified; borrowed.
+// Maps memory that is about to be written, all at once if the system supports
+// it. Mapping page by page on first access costs several times as much. data:
+// host [bytes], its contents unspecified; borrowed.
 void Populate(void* data, int64_t bytes) {
 #ifdef MADV_POPULATE_WRITE
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<uintptr_t>(data);
   const uintptr_t first = (begin + page - 1) / page * page;
   const uintptr_t end = (begin + static_cast<uintptr_t>(bytes)) / page * page;
-  // What it does not map will be mapped as it is written.
+  // Pages that are not mapped here are mapped when they are written.
   if (first < end) {
     madvise(reinterpret_cast<void*>(first), end - first, MADV_POPULATE_WRITE);
   }
@@ -64,10 +68,10 @@ void Populate(void* data, int64_t bytes) {
 #endif
 }
 
-// A queue of messages for each segment, in pages that are used again.
+// A queue of messages for each segment, in pages that are reused.
 class Mailboxes {
  public:
-  // Memory is touched only as messages come to lie there.
+  // Memory is touched only when messages are written to it.
   Mailboxes(int64_t boxes, int64_t most_messages)
       : pages_(std::make_unique_for_overwrite<Message[]>(
             most_messages + (boxes + 1) * kPageSize)),
@@ -85,14 +89,14 @@ class Mailboxes {
   void Send(uint32_t box, Message message) {
     const uint32_t at = end_[box];
     pages_[at] = message;
-    // So that the next line of the page is in the cache when it is reached.
+    // Prefetches the next line of the page, so that it is in the cache in time.
     __builtin_prefetch(&pages_[at] + 8, 1);
     end_[box] = at + 1;
     if ((at + 1) % kPageSize == 0) ContinueOnNewPage(box);
   }
 
-  // Calls read(message) for each message in a box, and gives up its memory: the
-  // box is not used again.
+  // Calls read(message) for each message in a box and frees the memory of the
+  // box, which is not used again.
   template <typename Read>
   void Receive(uint32_t box, Read read) {
     const uint32_t last_page = end_[box] / kPageSize;
@@ -109,7 +113,7 @@ class Mailboxes {
   static constexpr uint32_t kPageSize = 1024;  // Messages: 8 KiB.
 
   // After a share t of the steps, -(1 - t) ln(1 - t) of all messages are sent
-  // and not read, if none stays in its segment: at most 1 / e.
+  // and not yet read, if none stays in its segment. The maximum is 1 / e.
   static constexpr double kMostWaiting = 0.368;
 
   uint32_t TakePage() {
@@ -136,21 +140,21 @@ class Mailboxes {
   }
 
   std::unique_ptr<Message[]> pages_;
-  std::vector<uint32_t> next_page_;   // Of each page that was ever taken.
-  std::vector<uint32_t> free_;        // Pages.
-  std::vector<uint32_t> first_page_;  // Of each box.
-  std::vector<uint32_t> end_;         // Where its next message goes.
+  std::vector<uint32_t> next_page_;   // Indexed by every page that was taken.
+  std::vector<uint32_t> free_;        // Free pages.
+  std::vector<uint32_t> first_page_;  // The first page of each box.
+  std::vector<uint32_t> end_;         // Where each box's next message goes.
 };
 
-// How many of the part's positions come before it wraps around.
+// Returns how many of the part's positions come before the wrap.
 int64_t CountBeforeWrap(const StridedPart& part) {
   if (part.first >= part.length) return 0;
   return std::min(part.count,
                   (part.length - part.first + part.stride - 1) / part.stride);
 }
 
-// The positions of a part in ascending order, each once. Their order is the
-// part's but for the last, which may be one of the first: its padding.
+// The positions of a part in ascending order, each once. This is the part's own
+// order, except that its last position may be padding: one of the first.
 class WantedPositions {
  public:
   explicit WantedPositions(const StridedPart& part)
@@ -176,7 +180,7 @@ class WantedPositions {
   int64_t padding_ = kNone;
 };
 
-// Moves the padding from where it is among ascending positions to the end.
+// Moves the padding from its place among the ascending positions to the end.
 void MovePaddingToEnd(const StridedPart& part, std::vector<int64_t>& list) {
   const int64_t strided = CountBeforeWrap(part);
   if (strided == part.count) return;
@@ -210,7 +214,8 @@ class MessageShuffle {
     list_.resize(part.count);
   }
 
-  // What lies at the wanted positions in the end, in ascending order.
+  // Returns the final values of the wanted positions, in ascending order of
+  // position.
   std::vector<int64_t> Run() {
     for (int64_t segment = 0; segment < segments_; ++segment) {
       const int64_t first = segment << bits_;
@@ -233,7 +238,8 @@ class MessageShuffle {
     int64_t count = taken_count_;
     mail_.Receive(segment, [=, &count](Message message) {
       const auto place = static_cast<uint32_t>(message >> kPlaceShift);
-      // Written in any case, and kept if it is wanted: no branch.
+      // Written in any case, and kept only if it is wanted: this avoids a
+      // branch.
       taken[count] = values[place];
       count += static_cast<int64_t>(message >> kWantedBit & 1);
       values[place] = static_cast<int32_t>(message & kValueMask);
@@ -241,7 +247,7 @@ class MessageShuffle {
     taken_count_ = count;
   }
 
-  // The steps of positions [first, end), which are the segment's.
+  // Takes the steps of positions [first, end), which belong to the segment.
   void TakeSteps(uint32_t segment, int64_t first, int64_t end) {
     for (int64_t next = first; next < end;) {
       if (ahead_ == 0) {
@@ -257,7 +263,7 @@ class MessageShuffle {
     }
   }
 
-  // The next `count` steps, from position `next` on.
+  // Takes the next `count` steps, from position `next` on.
   void TakeSteps(uint32_t segment, int64_t first, int64_t next, int count) {
     const int bits = bits_;
     const uint32_t mask = (uint32_t{1} << bits) - 1;
@@ -292,14 +298,14 @@ class MessageShuffle {
   SwapPlaces places_;
   WantedPositions wanted_;
   Mailboxes mail_;
-  std::vector<int32_t> values_;       // Of the segment whose turn it is.
-  std::unique_ptr<int32_t[]> taken_;  // What was taken for wanted positions.
+  std::vector<int32_t> values_;       // The values of the current segment.
+  std::unique_ptr<int32_t[]> taken_;  // The values taken for wanted positions.
   int64_t taken_count_ = 0;
-  std::vector<int64_t> taken_from_;  // Where each segment's begin.
-  std::vector<int64_t> list_;        // First their segments, then the values.
-  int64_t wanted_count_ = 0;         // So many of them.
+  std::vector<int64_t> taken_from_;  // Where those of each segment begin.
+  std::vector<int64_t> list_;  // First their segments, later their values.
+  int64_t wanted_count_ = 0;   // The number of wanted positions so far.
   std::array<uint32_t, SwapPlaces::kBlockSize> block_;
-  const uint32_t* in_block_ = nullptr;  // The places drawn ahead.
+  const uint32_t* in_block_ = nullptr;  // The next of the places drawn ahead.
   int ahead_ = 0;
 };
 

@@ -1,6 +1,6 @@
-// The permutations against plain loops over the standard library's generator,
-// and KeyedPermutation as a bijection that never changes. How random that one
-// is: keyed_permutation_statistics_test.cc.
+// Compares the permutations with plain loops over the standard library's
+// generator. Tests that KeyedPermutation is a bijection that never changes;
+// keyed_permutation_statistics_test.cc tests how random it is.
 #include "sampler/permutation.h"
 
 #include <algorithm>
@@ -46,7 +46,7 @@ std::vector<int32_t> Shuffled(ShuffleFn shuffle, uint64_t seed, int64_t n) {
   return out;
 }
 
-// PyTorch's two algorithms written out plainly.
+// PyTorch's two algorithms as plain loops.
 std::vector<int32_t> PlainNarrow(uint64_t seed, int64_t n) {
   std::mt19937 generator(static_cast<uint32_t>(seed));
   std::vector<int32_t> out(n);
@@ -69,7 +69,8 @@ std::vector<int32_t> PlainWide(uint64_t seed, int64_t n) {
   return out;
 }
 
-// Around the block sizes (624 and 312 draws), and every small size.
+// Returns every small size, and sizes around the block sizes (624 and 312
+// draws).
 std::vector<int64_t> Sizes() {
   std::vector<int64_t> sizes = {311,  312,  313,  314,  622,  623,   624,
                                 625,  626,  935,  936,  937,  1247,  1248,
@@ -80,8 +81,8 @@ std::vector<int64_t> Sizes() {
 
 constexpr uint64_t kSeeds[] = {0, 1, 42, 0xffffffffu, (1ull << 40) + 7};
 
-// These loops only exchange elements, so what equals them is a permutation. Of
-// the seed they take the low 32 bits.
+// The plain loops only swap elements, so a list that equals theirs is a
+// permutation. They use the low 32 bits of the seed.
 TEST(PermutationTest, DrawsMatchThePlainLoops) {
   for (const int64_t n : Sizes()) {
     for (const uint64_t seed : kSeeds) {
@@ -90,7 +91,7 @@ TEST(PermutationTest, DrawsMatchThePlainLoops) {
       ASSERT_EQ(Shuffled(ShuffleByWideDraws, seed, n), PlainWide(seed, n))
           << "n " << n << " seed " << seed;
     }
-    // golden_test.cc proves which of the two is drawn at large sizes.
+    // golden_test.cc shows which of the two is used at large sizes.
     ASSERT_EQ(Shuffled(RandomPermutation, 3, n), PlainNarrow(3, n)) << n;
   }
 }
@@ -104,7 +105,8 @@ std::vector<int64_t> Plain(uint64_t seed, int64_t size,
   return list;
 }
 
-// The parts that a rank of `stride` ranks may have: cut, whole or padded.
+// Returns the parts that a rank of `stride` ranks may have: cut, complete or
+// padded.
 std::vector<StridedPart> PartsOf(int64_t size, int64_t begin, int64_t first,
                                  int64_t stride) {
   std::vector<StridedPart> parts;
@@ -129,8 +131,8 @@ int64_t CountOfPadding(const StridedPart& part) {
   return count;
 }
 
-// Blocks of draws are 624 long, segments 8 to 256: every way in which their
-// ends can meet.
+// Blocks have 624 draws, and segments have 8 to 256 elements, so that their
+// ends meet in all possible ways.
 TEST(PermutationPartTest, IsWhatTheWholeHas) {
   int padded = 0;
   for (const int64_t size : {1, 2, 7, 8, 9, 31, 64, 65, 623, 624, 625, 626,
@@ -155,10 +157,10 @@ TEST(PermutationPartTest, IsWhatTheWholeHas) {
       }
     }
   }
-  EXPECT_GT(padded, 100);  // Else the loops miss what is hard.
+  EXPECT_GT(padded, 100);  // Otherwise the hard cases are missing.
 }
 
-// The size from which messages are used, with the segments that are.
+// The size from which PermutationPart sends messages, with its own segments.
 TEST(PermutationPartTest, IsTheSameAboveAndBelowTheLimitOfTables) {
   for (const int64_t size : {(int64_t{1} << 23) - 1, (int64_t{1} << 23) + 3}) {
     const StridedPart part = {
@@ -167,7 +169,7 @@ TEST(PermutationPartTest, IsTheSameAboveAndBelowTheLimitOfTables) {
   }
 }
 
-// A resumed rank of many, with less than one sample for each.
+// A resumed rank among many, with less than one sample left for each.
 TEST(PermutationPartTest, WrapsAroundMoreThanOnce) {
   const int64_t size = (int64_t{1} << 23) + 3;
   const StridedPart part = {
@@ -186,8 +188,8 @@ MapFn MapOf(const KeyedPermutation& permutation) {
   return [permutation](std::span<int64_t> values) { permutation.Map(values); };
 }
 
-// Whether the positions [first, first + count) get distinct indices in [0, n);
-// with first = 0 and count = n, whether this is a bijection.
+// Returns whether the positions [first, first + count) get distinct indices in
+// [0, n). With first = 0 and count = n, this is whether the map is a bijection.
 bool IsInjective(const MapFn& map, int64_t n, int64_t first, int64_t count) {
   std::vector<int64_t> values(count);
   std::iota(values.begin(), values.end(), first);
@@ -224,7 +226,7 @@ TEST(KeyedPermutationTest, BijectionCheckRejectsOneWrongIndex) {
   EXPECT_FALSE(IsInjective(with_last(-1), 1000, 0, 1000));
 }
 
-// Sizes around powers of two, primes, and the largest.
+// Returns sizes around powers of two, primes, and the largest size.
 std::vector<int64_t> HugeSizes() {
   return {(int64_t{1} << 31) - 1,  // Prime.
           (int64_t{1} << 40) - 1,
@@ -269,7 +271,8 @@ TEST(KeyedPermutationTest, OneIndexAloneIsTheSame) {
 TEST(KeyedPermutationTest, MapsSpansOfEveryLength) {
   const KeyedPermutation permutation(kTrillion, 1, 2);
   for (int64_t length = 0; length <= 200; ++length) {
-    std::vector<int64_t> values(length + 2, -5);  // One on each side to spare.
+    // One spare element on each side.
+    std::vector<int64_t> values(length + 2, -5);
     std::iota(values.begin() + 1, values.end() - 1, 1000);
     permutation.Map(std::span(values).subspan(1, length));
     ASSERT_EQ(values.front(), -5);
@@ -300,8 +303,9 @@ struct Pinned {
   int64_t index;
 };
 
-// Indices that somebody has trained with, as a second implementation, on exact
-// integers, has them too. If this fails, the permutation must change back.
+// Users may have trained with these indices. A second implementation, on exact
+// integers, gives the same ones. If this test fails, the permutation must
+// change back.
 TEST(KeyedPermutationTest, NeverChanges) {
   constexpr uint64_t kLast = ~uint64_t{0};
   const Pinned pins[] = {

@@ -98,8 +98,8 @@ absl::StatusOr<std::vector<int64_t>> ResumableSampler::Indices() {
   return std::move(indices).TakeAll();
 }
 
-// The messages begin with the option's name, so that a command can put "--" in
-// front of it.
+// The messages begin with the option's name, so that a command can prefix them
+// with "--".
 absl::Status CheckDatasetSize(int64_t dataset_size, int64_t most) {
   if (dataset_size >= 1 && dataset_size <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -146,7 +146,7 @@ void EpochSampler::GoTo(const SamplerState& state) {
 
 int64_t EpochSampler::next_epoch() const {
   const bool advances = drawn_ && repeated_draw_ == RepeatedDraw::kAdvance;
-  // In unsigned arithmetic, where the sum may wrap.
+  // Adds as unsigned integers, because the sum may wrap.
   return static_cast<int64_t>(static_cast<uint64_t>(place_.epoch) +
                               (advances ? 1 : 0));
 }
@@ -179,7 +179,8 @@ absl::Status CheckState(const SamplerState& state, const SamplerState& start,
         "the state is of ", state.order, ", the sampler of ", start.order));
   }
   constexpr int64_t kMaxRanks = std::numeric_limits<int>::max();
-  // With padding; of a number that is out of range, the error comes first.
+  // `left` and `ranks` bound `visited`, with padding. The clamps only keep them
+  // defined: a number that is out of range is reported before `visited`.
   const int64_t left =
       dataset_size - std::clamp<int64_t>(state.before, 0, dataset_size);
   const int64_t ranks = std::clamp<int64_t>(state.world_size, 1, kMaxRanks);

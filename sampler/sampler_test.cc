@@ -1,5 +1,5 @@
-// The indices that samplers draw, their states as JSON, the batches that are
-// cut from them, and the two samplers' options and guards.
+// Tests the indices that samplers draw, their states as JSON, the batches that
+// are cut from the indices, and the options and error checks of both samplers.
 #include "sampler/sampler.h"
 
 #include <algorithm>
@@ -78,7 +78,7 @@ constexpr char kState[] =
     R"({"order":"11 samples in order","epoch":3,"first_world_size":2,)"
     R"("before":4,"world_size":5,"batch_size":6,"visited":7})";
 
-// Texts that earlier releases wrote, so they may never change.
+// Earlier releases wrote these texts, so they may never change.
 TEST(SamplerStateTest, IsThisTextForEver) {
   SamplerState state = {.order = "11 samples in order",
                         .epoch = 3,
@@ -147,7 +147,7 @@ Batches Epoch(BatchSampler& sampler) {
   return batches;
 }
 
-// The batches themselves, and resuming, are checked in conformance/sampling.
+// conformance/sampling checks the batches themselves, and resuming.
 TEST(BatchSamplerTest, RefusesNoBatchSizeAndAnEmptyEpoch) {
   const DistributedSamplerOptions options = {.dataset_size = 7,
                                              .world_size = 2};
@@ -167,7 +167,7 @@ TEST(BatchSamplerTest, HasNoBatchBeforeTheEpochIsBegun) {
   EXPECT_THAT(sampler.BeginEpoch(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("call SetEpoch")));
-  EXPECT_EQ(sampler.State().value().visited, 4);  // The place is kept.
+  EXPECT_EQ(sampler.State().value().visited, 4);  // The place is unchanged.
   sampler.SetEpoch(1);
   EXPECT_EQ(sampler.NextBatch(), std::nullopt);
   EXPECT_THAT(Epoch(sampler), testing::SizeIs(2));
@@ -186,10 +186,10 @@ TEST(BatchSamplerTest, RefusesBatchesThatPaddleDoesNotDeal) {
   EXPECT_THAT(create(8), IsOk());
 }
 
-// The options, guards and states of DistributedSampler and PaddleSampler. What
-// they draw is compared with PyTorch's and Paddle's in golden_test.cc, and
-// every small case, repeated draws and resuming are checked in
-// conformance/sampling.
+// Tests the options, error checks and states of DistributedSampler and
+// PaddleSampler. golden_test.cc compares their draws with PyTorch's and
+// Paddle's. conformance/sampling checks every small case, repeated draws and
+// resuming.
 
 DistributedSampler Make(const DistributedSamplerOptions& options) {
   absl::StatusOr<DistributedSampler> sampler =
@@ -260,7 +260,7 @@ TEST(DistributedSamplerTest, RefusesASecondDrawWithoutSetEpochIfShuffled) {
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("epoch 4 is drawn a second time: call "
                                  "SetEpoch")));
-  sampler.SetEpoch(4);  // Meant, then.
+  sampler.SetEpoch(4);  // The repeated epoch is intended.
   EXPECT_THAT(sampler.Indices(), IsOk());
   DistributedSampler plain = Make({.dataset_size = 20, .shuffle = false});
   EXPECT_EQ(plain.Indices().value(), plain.Indices().value());
@@ -372,7 +372,7 @@ TEST(PaddleSamplerTest, RefusesAPlaceWithinABatch) {
   SamplerState state = sampler.StateAfter(2).value();
   state.visited = 3;
   EXPECT_THAT(sampler.Restore(state), Invalid("visited is 3"));
-  state.visited = 6;  // More than there is, after those before.
+  state.visited = 6;  // More than are left after `before`.
   state.before = 9;
   EXPECT_THAT(sampler.Restore(state),
               Invalid("visited is 6, must be in [0, 1]"));
@@ -387,12 +387,12 @@ TEST(PaddleSamplerTest, RefusesAPlaceWithinABatch) {
   EXPECT_THAT(sampler.Restore(state), Invalid("epoch is -1"));
 }
 
-// ExactShard, SplitBatch and GlobalBatches over every small case.
+// ExactShard, SplitBatch and GlobalBatches over all small cases.
 
 using ShardFn = std::function<Shard(int64_t n, int64_t ranks, int64_t rank)>;
 
-// Shards must follow one another from 0 to n and, if `even`, differ in size by
-// at most one.
+// Checks that the shards follow one another from 0 to n and, if `even`, differ
+// in size by at most one.
 absl::Status CheckShards(const ShardFn& shard_of, bool even = true) {
   for (int64_t n = 0; n <= 50; ++n) {
     for (int64_t ranks = 1; ranks <= 12; ++ranks) {
@@ -428,7 +428,7 @@ TEST(ExactShardTest, DividesTheTestSetOfFashionMnist) {
   EXPECT_EQ(ExactShard(10000, 3, 2), (Shard{6667, 10000}));
 }
 
-// The controls: padding, samples that are dropped, one shard for all ranks.
+// The controls: padding, dropped samples, and one shard for all ranks.
 TEST(ExactShardTest, CheckRejectsOtherShards) {
   const auto padded = [](int64_t n, int64_t ranks, int64_t rank) {
     const int64_t size = (n + ranks - 1) / ranks;
@@ -457,7 +457,8 @@ std::vector<int64_t> Sizes(int64_t n, int64_t world_size) {
   return sizes;
 }
 
-// [t.numel() for t in torch.arange(n).chunk(world_size)], padded with zeros.
+// The expected sizes are [t.numel() for t in
+// torch.arange(n).chunk(world_size)], padded with zeros.
 TEST(SplitBatchTest, CutsAsTorchChunkDoes) {
   EXPECT_THAT(Sizes(10, 4), ElementsAre(3, 3, 3, 1));
   EXPECT_THAT(Sizes(5, 4), ElementsAre(2, 2, 1, 0));
@@ -472,7 +473,7 @@ TEST(SplitBatchTest, IsAPartitionInRankOrder) {
   EXPECT_THAT(CheckShards(SplitBatch, /*even=*/false), IsOk());
 }
 
-// A case of GlobalBatches, which is checked against the positions written out.
+// A case of GlobalBatches, which is compared with a list of the positions.
 struct Case {
   int64_t total;
   int64_t batch_size;
@@ -482,7 +483,8 @@ struct Case {
 using SliceFn = std::function<BatchSlice(
     const Case& c, const GlobalBatches& batches, int rank, int64_t batch)>;
 
-// Whether the ranks' slices of each batch are its positions, each of them once.
+// Checks that the ranks' slices of each batch contain each of its positions
+// exactly once.
 absl::Status CheckCase(const Case& c, const SliceFn& slice_of) {
   LOCKSTEP_ASSIGN_OR_RETURN(
       const GlobalBatches batches,
@@ -534,7 +536,7 @@ TEST(GlobalBatchTest, RanksTogetherHoldExactlyThePositionsOfTheBatch) {
   EXPECT_THAT(CheckCase({60000, 256, 2}, ours), IsOk());  // Fashion-MNIST.
 }
 
-// Right while P divides B, wrong else: the usual way to cut a rank's list.
+// The usual way to cut a rank's list is correct only if P divides B.
 TEST(GlobalBatchTest, CheckRejectsEqualPartsOnEveryRank) {
   const auto equal = [](const Case& c, const GlobalBatches& batches, int rank,
                         int64_t k) {

@@ -1,5 +1,5 @@
-// Which samples, positions or entries of a list belong to one rank: index
-// arithmetic that samplers, trainers and evaluations share.
+// Computes which samples, positions or list entries belong to a rank. Samplers,
+// trainers and evaluations share this index arithmetic.
 #ifndef LOCKSTEP_SAMPLER_SHARD_H_
 #define LOCKSTEP_SAMPLER_SHARD_H_
 
@@ -22,10 +22,10 @@ struct Shard {
   friend bool operator==(const Shard&, const Shard&) = default;
 };
 
-// Rank `rank`'s part of n samples: contiguous, in rank order, sizes that differ
-// by at most one, the larger ones first. Over all ranks every sample is there
-// exactly once, so a metric summed over ranks counts none twice (a padded
-// sampler does) and none is left out. Empty where rank >= n.
+// Returns rank `rank`'s part of n samples. The parts are contiguous and in rank
+// order. Their sizes differ by at most one, larger ones first. Every sample is
+// in exactly one part, so a metric summed over ranks counts each sample once; a
+// padded sampler would count some twice. The part is empty if rank >= n.
 //
 // Preconditions: n >= 0, world_size >= 1, rank in [0, world_size). Cost: O(1).
 inline Shard ExactShard(int64_t n, int64_t world_size, int64_t rank) {
@@ -35,11 +35,11 @@ inline Shard ExactShard(int64_t n, int64_t world_size, int64_t rank) {
   return {begin, begin + whole + (rank < extra ? 1 : 0)};
 }
 
-// Rank `rank`'s block of a batch of n samples, as d2l's split_batch and
-// PyTorch's scatter and chunk cut it: pieces of ceil(n / world_size) samples in
-// rank order, of which the last ones may be smaller, or empty where PyTorch
-// returns fewer pieces. 10 samples over 4 ranks are 3, 3, 3, 1; 5 over 4 are 2,
-// 2, 1, 0.
+// Returns rank `rank`'s block of a batch of n samples, cut as by d2l's
+// split_batch and by PyTorch's scatter and chunk: pieces of ceil(n /
+// world_size) samples in rank order. The last pieces may be smaller, or empty
+// where PyTorch returns fewer pieces. 10 samples over 4 ranks are 3, 3, 3, 1; 5
+// over 4 are 2, 2, 1, 0.
 //
 // Preconditions: n in [0, 2^62], world_size >= 1, rank in [0, world_size).
 // Cost: O(1).
@@ -49,9 +49,10 @@ inline Shard SplitBatch(int64_t n, int64_t world_size, int64_t rank) {
   return {begin, std::min(n, begin + piece)};
 }
 
-// The `length` positions of [begin, begin + length), dealt to ranks in turn:
-// this rank takes the first-th, the (first + stride)-th, ... of them, `count`
-// in all. Beyond the last one they start again from the first: that is padding.
+// The `length` positions of [begin, begin + length), dealt to the ranks in
+// turn. This rank takes the first-th, the (first + stride)-th, ... of them,
+// `count` in all. After the last position, dealing starts again from the first
+// one: that is padding.
 struct StridedPart {
   int64_t begin = 0;
   int64_t length = 0;  // At least 1 if count is.
@@ -66,23 +67,22 @@ struct StridedPart {
   }
 };
 
-// The entries [begin, end) of one rank's Indices(); may be empty.
+// The entries [begin, end) of one rank's Indices(). The range may be empty.
 using BatchSlice = Shard;
 
-// Cuts an epoch into global batches that do not depend on the number of ranks:
-// batch k is the positions [k*B, min((k+1)*B, total)) of the epoch order,
-// whoever visits them. Rank r of P visits the positions r, r + P, r + 2P, ...
-// (DistributedSampler's stride), so its part of a batch is a contiguous slice
-// of its list. Hence, as long as the epoch order is the same, which it is
-// except for padding at the very end, training at any world size sees the same
-// batches. Parts differ by at most one sample, and are empty on some ranks if B
-// or the last batch is below P: weight by CountInBatch. Immutable.
+// Cuts an epoch into global batches that do not depend on the number of ranks.
+// Batch k is the positions [k*B, min((k+1)*B, total)) of the epoch order. Rank
+// r of P visits the positions r, r + P, r + 2P, ... (DistributedSampler's
+// stride), so its part of a batch is a contiguous slice of its list. As long as
+// the epoch order is the same, training at any world size therefore sees the
+// same batches. The order is the same except for padding at the very end. Parts
+// differ by at most one sample, and are empty on some ranks if B or the last
+// batch is below P: weight by CountInBatch. Immutable.
 class GlobalBatches {
  public:
-  // total_size: the length of the epoch order over all ranks; any number, also
-  // not a multiple of P.
-  // Errors: kInvalidArgument if total_size < 0, batch_size < 1, or
-  // world_size < 1.
+  // total_size: the length of the epoch order over all ranks; any number, not
+  // only a multiple of P. Errors: kInvalidArgument if total_size < 0,
+  // batch_size < 1, or world_size < 1.
   static absl::StatusOr<GlobalBatches> Create(int64_t total_size,
                                               int64_t batch_size,
                                               int world_size) {
@@ -100,17 +100,17 @@ class GlobalBatches {
     return GlobalBatches(total_size, batch_size, world_size);
   }
 
-  // ceil(total_size / batch_size); the last batch may be partial.
+  // Returns ceil(total_size / batch_size); the last batch may be partial.
   int64_t num_batches() const { return num_batches_; }
 
-  // The number of samples of all ranks together in a batch; at least 1.
+  // Returns the number of samples of all ranks together in a batch; at least 1.
   // Precondition: batch in [0, num_batches()).
   int64_t CountInBatch(int64_t batch) const {
     return std::min(batch_size_, total_size_ - batch * batch_size_);
   }
 
-  // The entries of the rank's list that belong to the batch. Preconditions:
-  // rank in [0, world_size), batch in [0, num_batches()).
+  // Returns the entries of the rank's list that belong to the batch.
+  // Preconditions: rank in [0, world_size), batch in [0, num_batches()).
   BatchSlice SliceOf(int rank, int64_t batch) const {
     const int64_t first = batch * batch_size_;
     return {VisitedBefore(rank, first),
@@ -118,8 +118,8 @@ class GlobalBatches {
   }
 
  private:
-  // A batch larger than the epoch is the epoch: bounding it keeps the products
-  // above from overflowing.
+  // A batch size above the epoch's length is reduced to that length, which
+  // keeps the products above from overflowing.
   GlobalBatches(int64_t total_size, int64_t batch_size, int world_size)
       : total_size_(total_size),
         batch_size_(std::min(batch_size, std::max<int64_t>(total_size, 1))),
@@ -127,7 +127,7 @@ class GlobalBatches {
         num_batches_(total_size / batch_size_ +
                      (total_size % batch_size_ != 0 ? 1 : 0)) {}
 
-  // How many of the positions below `position` the rank visits.
+  // Returns how many of the positions below `position` the rank visits.
   int64_t VisitedBefore(int rank, int64_t position) const {
     const int64_t whole = position / world_size_;
     return whole + (position % world_size_ > rank ? 1 : 0);

@@ -1,6 +1,6 @@
-// The parts that all implementations of BatchNorm share: options, whether the
-// memory of a call fits its shape and its layer, and what a batch does to the
-// running statistics; and what all kernels share, the passes without other
+// The code that all implementations of BatchNorm share: checks of the options
+// and of the memory of a call, and the effect of a batch on the running
+// statistics. Also the code that all kernels share: the passes without other
 // ranks.
 #include <algorithm>
 #include <cmath>
@@ -30,7 +30,7 @@ absl::Status Wrong(absl::string_view name, absl::string_view what) {
       absl::StrCat("batch norm: ", name, " ", what));
 }
 
-// A buffer of a call, and what it must be.
+// A buffer of a call and its expected properties.
 struct Expected {
   absl::string_view name;
   ConstBuffer buffer;
@@ -105,7 +105,7 @@ absl::Status CheckSaved(const BatchNormOptions& options, DataType type,
   return absl::OkStatus();
 }
 
-// A buffer of a call, and where its bytes are.
+// A buffer of a call and the range of its bytes.
 struct Place {
   Place(absl::string_view name, const ConstBuffer& buffer)
       : name(name),
@@ -126,7 +126,8 @@ struct Place {
   uintptr_t end;
 };
 
-// A buffer that a call writes, and the names of those that it may be.
+// A buffer that a call writes, with the names of the buffers whose memory it
+// may share.
 struct Written : Place {
   Written(absl::string_view name, const ConstBuffer& buffer,
           absl::string_view may_be = {}, absl::string_view or_be = {})
@@ -139,7 +140,7 @@ struct Written : Place {
   absl::string_view may_be[2];
 };
 
-// Whether what is written overlaps nothing that is read or written too.
+// Checks that no written buffer overlaps another buffer of the call.
 absl::Status CheckOverlaps(std::span<const Written> written,
                            std::span<const Place> read) {
   const auto check = [](const Written& a, const Place& b) {
@@ -263,7 +264,7 @@ absl::Status CheckBackwards(const BatchNormOptions& options,
   const int64_t weights = options.affine ? options.channels : 0;
   const Expected expected[] = {
       {"x", buffers.x, shape.size(), type},
-      // Read by ReLU alone.
+      // Only ReLU reads y.
       {"y", buffers.relu ? buffers.y : ConstBuffer(),
        buffers.relu ? shape.size() : 0, type},
       {"dy", buffers.dy, shape.size(), type},

@@ -1,5 +1,5 @@
-// The profiles and options of a layer, and that a call whose memory does not
-// fit is refused, by name.
+// Tests the profiles and options of a layer. Tests that a call whose memory
+// does not fit is rejected with the name of the buffer.
 
 #include <cstddef>
 #include <cstdint>
@@ -80,7 +80,7 @@ TEST(CheckBatchNormOptionsTest, TakesWhatALayerMayBe) {
   EXPECT_THAT(CheckBatchNormOptions(options), IsOk());
 }
 
-// A change to what fits, and what is then said.
+// A change to a valid call, and the text of the error that it causes.
 template <typename Call>
 struct Misfit {
   std::function<void(Call&)> change;
@@ -113,7 +113,8 @@ constexpr ActivationShape kShape = {.n = 3, .c = kChannels, .hw = 5};
 
 BatchNormOptions Options() { return {.channels = kChannels}; }
 
-// Memory of a layer with weights and running statistics, for bfloat16.
+// Returns the memory of a layer with weights and running statistics, for
+// bfloat16.
 LayerTensors MakeMemory() {
   const std::vector<double> activations(kShape.size());
   const std::vector<double> parameters(kChannels);
@@ -139,7 +140,7 @@ TEST(CheckForwardsTest, TakesMemoryThatFits) {
   forwards.residual = memory.x.buffer();
   EXPECT_THAT(CheckForwards(Options(), forwards), IsOk());
   forwards.residual = ConstBuffer();
-  forwards.bias = memory.weight.buffer();  // Both are only read.
+  forwards.bias = memory.weight.buffer();  // Both are read only.
   EXPECT_THAT(CheckForwards(Options(), forwards), IsOk());
 }
 
@@ -271,7 +272,7 @@ TEST(CheckBackwardsTest, NamesWhatDoesNotFit) {
       });
 }
 
-// A buffer of a call: where it is, and a way to move it.
+// A buffer of a call: its size, and a function that moves it.
 template <typename Call>
 struct Slot {
   std::string name;
@@ -289,7 +290,7 @@ constexpr int64_t kActivationBytes = 2 * kShape.size();
 constexpr int64_t kParameterBytes = 4 * kChannels;
 constexpr int64_t kSavedBytes = 32;
 
-// Those that a call writes come first.
+// The buffers that a call writes come first.
 std::vector<Slot<BatchNorm::Forwards>> ForwardSlots() {
   using Call = BatchNorm::Forwards;
   return {SlotOf("y", &Call::y, kActivationBytes),
@@ -323,9 +324,9 @@ std::vector<Slot<BatchNorm::Backwards>> BackwardSlots() {
 }
 constexpr size_t kBackwardWritten = 4;
 
-// Moves each of the first `written` slots onto each other one: to the same
-// place, which only pairs in `may_be` allow; onto its last bytes; and behind
-// them. The memory is only pointed at.
+// Moves each of the first `written` slots onto each other slot: to the same
+// place, which only the pairs in `may_be` allow; onto its last bytes; and
+// directly after them. The memory is not accessed.
 template <typename Call>
 void ExpectOverlapsRefused(
     const Call& start, const std::vector<Slot<Call>>& slots, size_t written,
@@ -380,7 +381,7 @@ TEST(CheckBackwardsTest, RefusesOutputsOverOtherMemory) {
       [](const auto& call) { return CheckBackwards(Options(), call); });
 }
 
-// Each alone may be dy.
+// Each of the two outputs by itself may be in dy's memory.
 TEST(CheckBackwardsTest, RefusesTwoOutputsInOnePlace) {
   LayerTensors memory = MakeMemory();
   BatchNorm::Backwards backwards = BackwardsOf(memory);

@@ -32,7 +32,7 @@ absl::StatusOr<std::unique_ptr<SyncBatchNorm>> SyncBatchNorm::Make(
   LOCKSTEP_RETURN_IF_ERROR(CheckBatchNormOptions(options));
   std::unique_ptr<SyncBatchNorm> made(
       new SyncBatchNorm(options, kernels, group));
-  // All that forward and backward need, so that neither allocates in training.
+  // Reserves all scratch space now, so that neither pass allocates in training.
   const int64_t ranks = group == nullptr ? 1 : group->world_size();
   LOCKSTEP_RETURN_IF_ERROR(made->Reserve(
       ranks * RecordOf(options.channels, DataType::kFloat32).size_bytes()));
@@ -89,9 +89,10 @@ absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers) {
   LOCKSTEP_RETURN_IF_ERROR(kernels_.Merge({record, scratch_.get(), ranks,
                                            MergeOptionsFor(options_, running),
                                            running, buffers.saved.bytes()}));
-  // Two values of this rank's own settle whether the batch is refused, and
-  // whether it is counted. Only ranks with fewer wait to learn what the others
-  // have; where one value is refused, they are all of them.
+  // If this rank has two values, it knows that the batch is not refused and is
+  // counted. Only ranks with fewer values wait to learn how many the other
+  // ranks have. If a single value is refused, every rank has fewer than two and
+  // learns of it.
   int64_t values = buffers.shape.values_per_channel();
   if (values < 2) {
     LOCKSTEP_RETURN_IF_ERROR(group_->Wait());
@@ -126,7 +127,7 @@ absl::Status SyncBatchNorm::Backward(
 
 absl::Status SyncBatchNorm::Refuse(Operation operation,
                                    const absl::Status& cause) {
-  // What becomes of the group, its next call says.
+  // The group's next call reports its state.
   group_->Run(Collective::Refused(operation, cause)).IgnoreError();
   return cause;
 }

@@ -17,49 +17,51 @@
 
 namespace lockstep {
 
-// A BatchNorm whose ranks in training normalise with the mean and variance of
-// their batches together, whatever each one's size: unequal, one sample, or
-// none. Every rank then calls Forward and Backward in the same order, also
-// those that have no sample. dx is that of one rank with the whole batch;
-// running statistics have the same bits on every rank. Evaluation does not
-// communicate.
+// A BatchNorm whose ranks, in training, normalise with the mean and variance of
+// all their batches together. The batches may have any sizes: unequal, one
+// sample, or none. Every rank calls Forward and Backward in the same order,
+// even if it has no sample. dx equals that of a single rank with the whole
+// batch. Running statistics have the same bits on every rank. Evaluation does
+// not communicate.
 //
-// Messages in training, P ranks: forward one all-gather of every rank's count,
-// means and M2, 16 + 8c bytes (16 + 16c for float64; the arrays rounded up to
-// 16), merged in rank order;
-// backward one all-reduce of 2c sums. A group of one rank sends nothing. The
-// same P, shapes and values give the same bits, whichever backend moves the
-// messages.
+// Messages in training with P ranks: forward, one all-gather of every rank's
+// count, means and M2, 16 + 8c bytes (16 + 16c for float64; the arrays are
+// rounded up to 16), merged in rank order; backward, one all-reduce of 2c sums.
+// A group of one rank sends nothing. The same P, shapes and values give the
+// same bits, whichever backend moves the messages.
 //
 // Not thread safe: one thread at a time uses the layer and, during a call, its
-// group. Where another thread all-reduces gradients meanwhile, give the layer a
-// group of its own (Communicator::Split); but not with NCCL, where one thread
-// must begin the calls of both groups (nccl/nccl_communicator.h).
+// group. If another thread all-reduces gradients at the same time, give the
+// layer its own group (Communicator::Split). With NCCL this is not possible,
+// because one thread must begin the calls of both groups
+// (nccl/nccl_communicator.h).
 class SyncBatchNorm : public BatchNorm {
  public:
-  // Borrows `kernels` and `group`, whose memory is of one space. Does not
-  // communicate. Allocates scratch space from `kernels`, world_size * (16 + 8c)
-  // bytes; layers of float64 grow it once. Errors: those of
+  // Borrows `kernels` and `group`, whose memory must be of the same space. Does
+  // not communicate. Allocates scratch space from `kernels`, world_size * (16 +
+  // 8c) bytes; layers of float64 enlarge it once. Errors: those of
   // CheckBatchNormOptions and of the allocation.
   static absl::StatusOr<std::unique_ptr<SyncBatchNorm>> Create(
       const BatchNormOptions& options, BatchNormKernels& kernels,
       Communicator& group);
 
-  // Normalises with this rank's batch alone, without messages.
+  // Creates a layer that normalises with this rank's batch only, without
+  // messages.
   static absl::StatusOr<std::unique_ptr<SyncBatchNorm>> CreateLocal(
       const BatchNormOptions& options, BatchNormKernels& kernels);
 
   int64_t SavedBytes(DataType type) const override;
 
-  // Errors, beside BatchNorm's: the group's. In training, a rank that fails
-  // before its message, since its arguments are wrong or its device says so,
-  // tells the others in place of it: they return kInvalidArgument, which names
-  // the rank and gives its error. As after any error of the group, no call of
-  // it succeeds any more.
+  // Errors, besides BatchNorm's: the group's. In training, a rank may fail
+  // before its message because of its arguments or its device. It then sends
+  // the error to the other ranks in place of the message. They return
+  // kInvalidArgument, which names the rank and gives its error. After this, as
+  // after any error of the group, every later call of the group fails.
   //
-  // On a device both only enqueue, and the host waits for nothing: but for
-  // Forward, in training, on a rank that has fewer than two values per channel
-  // where there are other ranks. It waits to learn how many those have.
+  // On a device both functions only enqueue, and the host does not wait, with
+  // one exception: Forward, in training with other ranks, on a rank with fewer
+  // than two values per channel. It waits to learn how many values the other
+  // ranks have.
   absl::Status Forward(const Forwards& buffers) override;
   absl::Status Backward(const Backwards& buffers,
                         absl::FunctionRef<void()> gradients_ready) override;
@@ -74,10 +76,11 @@ class SyncBatchNorm : public BatchNorm {
 
   // Makes scratch space large enough for `bytes`.
   absl::Status Reserve(int64_t bytes);
-  // Whether statistics are those of all ranks, which wait for this one.
+  // Returns whether the statistics are those of all ranks, so that the other
+  // ranks wait for this one.
   bool IsShared(bool training) const { return training && group_ != nullptr; }
-  // Tells the other ranks in their `operation` of `cause`, an error, and
-  // returns it.
+  // Tells the other ranks, in their `operation`, of the error `cause`. Returns
+  // `cause`.
   absl::Status Refuse(Operation operation, const absl::Status& cause);
   // Checks the call and writes `saved` and the running statistics from the
   // batch of all ranks.
@@ -87,8 +90,8 @@ class SyncBatchNorm : public BatchNorm {
 
   const BatchNormOptions options_;
   BatchNormKernels& kernels_;
-  Communicator* const group_;  // Null: no other rank.
-  // Records of all ranks forward, sums backward.
+  Communicator* const group_;  // Null if there is no other rank.
+  // The records of all ranks in Forward, the sums in Backward.
   std::shared_ptr<std::byte> scratch_;
   int64_t scratch_bytes_ = 0;
 };

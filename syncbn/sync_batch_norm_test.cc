@@ -1,6 +1,7 @@
-// Which kernels and messages a call makes, in which order, on kernels and a
-// group that note them. What the kernels compute, the merge of moments too, is
-// tested in cpu/, cuda/ and //conformance/syncbn.
+// Tests which kernels and messages a call makes, and in which order, with
+// kernels and a group that record the calls. cpu/, cuda/ and
+// //conformance/syncbn test the results of the kernels and the merge of
+// moments.
 #include "syncbn/sync_batch_norm.h"
 
 #include <cmath>
@@ -39,7 +40,7 @@ TEST(MergeMomentsTest, KeepsEqualMeansToTheBit) {
 }
 
 TEST(MergeMomentsTest, HasNoCancellationFarFromZero) {
-  // Two halves of 2^24 + {0, 2}: E[x^2] - E[x]^2 in float32 gives garbage.
+  // Two halves of 2^24 + {0, 2}: E[x^2] - E[x]^2 in float32 is garbage.
   const Moments<float> a = {2, 16777216.0f, 0};
   const Moments<float> b = {2, 16777218.0f, 0};
   EXPECT_EQ(MergeMoments(a, b).m2, 4);
@@ -58,8 +59,8 @@ constexpr int64_t kRecordBytes = 16 + 32;  // 24 bytes of floats, rounded up.
 
 using Log = std::vector<std::string>;
 
-// Rank 1 of 3. A message notes its size and, of an all-gather, where this
-// rank's part lies in it.
+// The group of rank 1 of 3. It records the size of each message and, for an
+// all-gather, the position of this rank's part.
 class NotingGroup : public FakeCommunicator {
  public:
   explicit NotingGroup(Log& log) : log_(log) {}
@@ -86,7 +87,7 @@ class NotingGroup : public FakeCommunicator {
 
   int ranks = 3;
   absl::Status failure;
-  absl::Status refusal;  // What the others were told last.
+  absl::Status refusal;  // The last error sent to the others.
 
  private:
   Log& log_;
@@ -136,15 +137,15 @@ class NotingKernels : public BatchNormKernels {
     return absl::OkStatus();
   }
 
-  int64_t values = 100;  // What all ranks have.
-  MergeOptions merge;    // What it was told last.
-  absl::Status failure;  // Of what comes before a message.
+  int64_t values = 100;  // The values of all ranks.
+  MergeOptions merge;    // The options of the last merge.
+  absl::Status failure;  // The error of work before a message.
 
  private:
   Log& log_;
 };
 
-// Calls on samples of one pixel.
+// Tests calls on samples of one pixel.
 class SyncBatchNormTest : public testing::Test {
  protected:
   SyncBatchNormTest() { options_.channels = kChannels; }
@@ -201,7 +202,7 @@ TEST_F(SyncBatchNormTest, SendsOneMessageEachWayInTrainingAlone) {
     EXPECT_EQ(log_, want);
     EXPECT_EQ(batches_, training ? 5 : 4);
   };
-  // The gradients are ready before backward's message.
+  // The gradients are ready before the message of Backward.
   expect(true, 2,
          {"moments", "gather 48 uint8", "merge 3 tracked", "normalize",
           "sums and gradients", "ready", "reduce 6 float32", "dx"});
@@ -241,12 +242,12 @@ TEST_F(SyncBatchNormTest, CountsBatchesThatHaveSamples) {
   kernels_.values = 0;
   EXPECT_THAT(Forward(/*training=*/true, /*n=*/0), IsOk());
   EXPECT_EQ(batches_, 5);
-  kernels_.values = 7;  // Of other ranks.
+  kernels_.values = 7;  // The other ranks have these.
   EXPECT_THAT(Forward(/*training=*/true, /*n=*/0), IsOk());
   EXPECT_EQ(batches_, 6);
 }
 
-// Asking what all ranks have waits for the device.
+// Reading the count of all ranks waits for the device.
 TEST_F(SyncBatchNormTest, AsksForTheGlobalCountWithFewerThanTwoValuesAlone) {
   const auto asks = [&](int64_t n) {
     log_.clear();
@@ -274,7 +275,8 @@ TEST_F(SyncBatchNormTest, TellsTheMergeWhatTheProfileSays) {
 }
 
 TEST_F(SyncBatchNormTest, RefusesOneValueWhereTheProfileDoes) {
-  // The one value is this rank's, or another's; or there is no other.
+  // The single value is this rank's or another rank's, or there is no other
+  // rank.
   for (const bool local : {false, true}) {
     for (const int64_t n : {1, 0}) {
       if (local && n == 0) continue;
@@ -303,7 +305,7 @@ TEST_F(SyncBatchNormTest, ReturnsTheGroupsError) {
                           "ready", "reduce 6 float32"));
 }
 
-// The others wait for a message of this rank.
+// The other ranks wait for a message of this rank.
 TEST_F(SyncBatchNormTest, TellsTheOthersOfMemoryThatDoesNotFit) {
   short_weight_ = true;
   group_.failure = absl::UnavailableError("rank 2 is gone");

@@ -23,7 +23,7 @@ SEEDS = (0, 1, 5, 42, 2**31 - 1, 2**31, 2**32 - 1)
 LISTED_SIZES = tuple(range(1, 21))
 HASHED_SIZES = (
     tuple(2**bits + delta for bits in range(5, 13) for delta in (-1, 0, 1))
-    # One block of the generator is 624 draws, of which some are passed over.
+    # One block of the generator is 624 draws, and some of them are rejected.
     + (400, 500, 623, 624, 625, 1000, 60000, 65536, 65537)
 )
 LARGE = ((1281167, 0), (1281167, 2**32 - 1), (2**21 + 1, 3))
@@ -42,7 +42,7 @@ def draw(size, seed):
     numpy.random.RandomState(seed).shuffle(values)
     array = numpy.arange(size)
     numpy.random.RandomState(seed).shuffle(array)
-    assert array.tolist() == values  # numpy has a loop of its own for each.
+    assert array.tolist() == values  # numpy has a separate loop for arrays.
     return values
 
 

@@ -30,7 +30,7 @@ SIZES = (1, 2, 3, 5, 7, 10, 11, 16, 31, 100)
 WORLD_SIZES = (1, 2, 3, 4, 5, 8)
 BATCH_SIZES = (1, 2, 3, 4, 7)
 LAST_EPOCH = 2**32 - 1  # numpy takes no larger seed.
-# Epoch, None for no set_epoch, and the number of iterations.
+# The epoch (None for no set_epoch) and the number of iterations.
 SHUFFLED = ((None, 3), (0, 1), (1, 2), (5, 1), (LAST_EPOCH, 1))
 
 LISTED_SIZES = (1, 3, 7, 10, 11, 16)
@@ -133,7 +133,7 @@ def emit_grid():
             and batch_size in LISTED_BATCH_SIZES
         )
         options = (size, world_size, batch_size, drop_last)
-        # In order, every iteration is the same, whatever the epoch.
+        # Without shuffling, every iteration is the same for any epoch.
         emit((*options, False), None, 2 if size == 11 else 1, listed)
         for epoch, iterations in SHUFFLED:
             emit(

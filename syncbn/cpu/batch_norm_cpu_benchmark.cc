@@ -1,15 +1,16 @@
-// A batch norm layer's forward and backward pass on the CPU, with channels last
-// and in blocks, on the shapes of ResNet-18 on 28 x 28 images. Our kernels run
-// as SyncBatchNorm calls them, without its messages, against oneDNN's batch
-// norm of the rank's own batch.
+// Measures a batch norm layer's forward and backward pass on the CPU, with
+// channels last and in blocks, on the shapes of ResNet-18 on 28 x 28 images.
+// Our kernels run as SyncBatchNorm calls them, without its messages. They are
+// compared with oneDNN's batch norm of the rank's own batch.
 //   OMP_NUM_THREADS=1 bazel run //syncbn/cpu:batch_norm_cpu_benchmark
 // Each iteration runs both, one after the other, so that each finds the caches
-// as the other left them; the counters are the least over the iterations, since
-// whatever else the machine does only adds, in microseconds: `ours` and
-// `onednn` of the whole layer, `forward` and `backward` of ours, and `copy`, a
-// copy of the activations. `ratio` is ours / onednn. `forward_share` and
-// `backward_share` are the copy's time for the bytes that ours must move over
-// our time: 1 would be the speed of a copy. Exits with 1 if they do not agree.
+// as the other left them. The counters are in microseconds, and are the least
+// over the iterations, since other work of the machine only adds time: `ours`
+// and `onednn` for the whole layer, `forward` and `backward` for our passes,
+// and `copy` for a copy of the activations. `ratio` is ours / onednn.
+// `forward_share` and `backward_share` are the copy's time for the bytes that
+// our pass must move, divided by our time: 1 would be the speed of a copy.
+// Exits with 1 if the results do not agree.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -53,7 +54,8 @@ class Times {
   std::map<std::string, double> least_;
 };
 
-// What one layer works on, 64-byte aligned as the models' activations are.
+// Returns the memory of one layer, 64-byte aligned as the models' activations
+// are.
 LayerTensors MakeLayer(const ActivationShape& shape) {
   const auto channels = static_cast<size_t>(shape.c);
   LayerTensors::Values values = {.x = {},
@@ -71,8 +73,8 @@ LayerTensors MakeLayer(const ActivationShape& shape) {
   return LayerTensors({.channels = shape.c}, shape, DataType::kFloat32, values);
 }
 
-// One step of SyncBatchNorm without other ranks. own: for the batch's record;
-// sums: [2, c].
+// Runs one step of SyncBatchNorm without other ranks. own: memory for the
+// batch's record; sums: [2, c].
 absl::Status RunOurs(CpuBatchNormKernels& kernels, LayerTensors& layer,
                      const LayerCall& how, const DeviceRecords& own,
                      const Buffer& sums, Times& times) {
@@ -101,7 +103,7 @@ absl::Status RunOnednn(OnednnBatchNorm& norm, LayerTensors& layer,
   return status;
 }
 
-// Whether both gave the same, but for rounding.
+// Returns whether both results are the same, except for rounding.
 bool Agree(const DeviceTensor& a, const DeviceTensor& b) {
   const std::vector<double> ours = a.Read();
   const std::vector<double> theirs = b.Read();
@@ -112,8 +114,9 @@ bool Agree(const DeviceTensor& a, const DeviceTensor& b) {
   return true;
 }
 
-// The time of the activations that a pass must move, at the copy's speed, over
-// its own. tensors: how many it reads and writes, each once.
+// Returns the time of the activations that a pass must move, at the copy's
+// speed, divided by the pass's time. tensors: how many tensors it reads and
+// writes, each once.
 double ShareOfCopy(const Times& times, int tensors, const char* pass) {
   constexpr int kCopied = 2;
   return tensors * times.least().at("copy") / kCopied / times.least().at(pass);

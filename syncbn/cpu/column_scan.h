@@ -1,7 +1,6 @@
 // Reduces activations to two float64 numbers per channel, in an order that
-// depends on their shape alone (workspace.h): the frame that statistics and
-// gradient sums have in common. For files that are compiled with
-// -ffp-contract=off.
+// depends only on their shape (workspace.h). Statistics and gradient sums share
+// this code. For files that are compiled with -ffp-contract=off.
 #ifndef LOCKSTEP_SYNCBN_CPU_COLUMN_SCAN_H_
 #define LOCKSTEP_SYNCBN_CPU_COLUMN_SCAN_H_
 
@@ -23,9 +22,9 @@ struct ScanInputs {
   std::array<const E*, kInputs> data;
 };
 
-// A tile in memory: `strips` strips of `rows` rows, of which each starts
-// `stride` values after the one before. The tile that follows starts `ahead`
-// values further on; if both are parts of planes, it has `next_rows` rows.
+// A tile in memory: `strips` strips of `rows` rows. Each row starts `stride`
+// values after the one before. The next tile starts `ahead` values after this
+// one. If both are parts of planes, the next tile has `next_rows` rows.
 struct TileView {
   int64_t stride;
   int64_t rows;
@@ -35,16 +34,16 @@ struct TileView {
   int64_t strip_stride = 0;
 };
 
-// Rows of a series, of which each starts `stride` values after the one before.
+// The rows of a series. Each row starts `stride` values after the one before.
 struct ScanRegion {
-  int64_t start;  // Values of the series before it.
+  int64_t start;  // Values of the series before the region.
   int64_t stride;
   int64_t rows;
   int64_t columns;
 };
 
-// Tiles as arrays of what is computed in: where they lie, if that can be, else
-// as a copy that stays in the cache.
+// Gives tiles as arrays of the compute type: at their own place in memory if
+// possible, otherwise as a copy that stays in the cache.
 template <typename TileUnit, typename E, int kInputs>
 class TileLoader {
  public:
@@ -57,8 +56,8 @@ class TileLoader {
       : inputs_(inputs), series_(series) {}
 
   // Points `tile` at rows [row, row + rows), columns [column, column + width)
-  // of the region; returns the stride. What is not there of W columns is zero.
-  // Not for blocked channels.
+  // of the region; returns the stride. Columns beyond `width`, up to W, are
+  // zero. Not for blocked channels.
   template <int64_t W>
   LOCKSTEP_SYNCBN_INLINE int64_t Load(const ScanRegion& region, int64_t row,
                                       int64_t rows, int64_t column,
@@ -91,9 +90,9 @@ class TileLoader {
     return W;
   }
 
-  // Points `tile` at the tile of blocked channels whose first row is `begin`:
-  // a part of a plane, or whole planes. `end` is the first row of the tile that
-  // follows, and the first one behind this one; `next_end` is the end of that.
+  // Points `tile` at the tile of blocked channels whose first row is `begin`: a
+  // part of a plane, or whole planes. `end` is the row after its last one, and
+  // so the first row of the next tile. `next_end` is the end of that next tile.
   LOCKSTEP_SYNCBN_INLINE TileView LoadPlanes(int64_t begin, int64_t end,
                                              int64_t next_end, Tile& tile) {
     constexpr int64_t kWidth = kChannelBlock;
@@ -125,7 +124,7 @@ class TileLoader {
   }
 
  private:
-  // The place of the first value of a row of blocked channels.
+  // Returns the place of the first value of a row of blocked channels.
   LOCKSTEP_SYNCBN_INLINE int64_t RowAt(int64_t sample, int64_t pixel) const {
     const int64_t blocks = inputs_.shape.c / kChannelBlock;
     return ((sample * blocks + series_) * inputs_.shape.hw + pixel) *
@@ -156,7 +155,7 @@ class TileLoader {
     }
   }
 
-  // `count` values of a series of planes.
+  // Loads `count` values of a series of planes.
   LOCKSTEP_SYNCBN_INLINE int64_t LoadSeries(int64_t at, int64_t count,
                                             Tile& tile) {
     if constexpr (std::is_same_v<E, Compute>) {
@@ -190,7 +189,7 @@ class TileLoader {
     }
   }
 
-  // Where the plane of this series begins that has its value `at`.
+  // Returns where the plane of this series with value `at` begins.
   LOCKSTEP_SYNCBN_INLINE int64_t PlaneOf(int64_t at) const {
     const int64_t hw = inputs_.shape.hw;
     return (at / hw * inputs_.shape.c + series_) * hw;
@@ -201,23 +200,23 @@ class TileLoader {
   alignas(64) Compute copy_[kInputs][kTileRows * kTileColumns];
 };
 
-// Columns of a block that is no whole tile wide.
+// The number of columns in a block that is narrower than a tile.
 inline constexpr int64_t kNarrowColumns = 16;
-// What may be read past the last column's mean.
+// The number of values that may be read past the last column's mean.
 inline constexpr int64_t kColumnPadding = kNarrowColumns;
 
-// A reduction: what is read (kInputs arrays of one shape), and how.
+// A reduction reads kInputs arrays of one shape:
 //
 //   struct Reduction {
 //     using Element = ...;
 //     static constexpr int kInputs = ...;
 //     // A loop for units: Run(inputs, view, mean, first, second, written) sets
-//     // two numbers for each of the W columns of a tile that lies as `view`
-//     // says. inputs: kInputs pointers. mean: of each column, or null.
-//     // written: a tile that lies alike, or null.
+//     // two numbers for each of the W columns of the tile that `view`
+//     // describes. inputs: kInputs pointers. mean: of each column, or null.
+//     // written: a tile with the same view, or null.
 //     template <int64_t W>
 //     using Tile = ...;
-//     // What `count` values gave, and then `more` values.
+//     // Merges the numbers of `more` values into those of `count` values.
 //     static void Merge(int64_t count, double& first, double& second,
 //                       int64_t more, double more_first, double more_second);
 //   };
@@ -225,15 +224,16 @@ template <typename E, int kInputs>
 struct ScanArgs {
   ColumnPlan plan;
   ScanInputs<E, kInputs> inputs;
-  // With channels last of each column, and kColumnPadding more; else of each
-  // channel. Null if the reduction needs none.
+  // With channels last: the mean of each column, and kColumnPadding values
+  // more. Otherwise the mean of each channel. Null if the reduction needs no
+  // mean.
   const ComputeType<E>* mean = nullptr;
-  // [threads, 2, columns].
+  // Scratch space: [threads, 2, columns].
   double* columns = nullptr;
-  // [items, 2, period]: the result of each series' each segment.
+  // The result of each segment of each series: [items, 2, period].
   double* results = nullptr;
   // An array of the inputs' shape that the tiles write, or null. It may be one
-  // of the inputs. For tiles of blocked channels that lie in place.
+  // of the inputs. Only for tiles of blocked channels that lie in place.
   ComputeType<E>* written = nullptr;
 };
 
@@ -250,7 +250,7 @@ LOCKSTEP_SYNCBN_INLINE void MergeColumns(int64_t count, double* first,
   }
 }
 
-// The items [begin, end) of a plan, on one thread.
+// Reduces the items [begin, end) of a plan, on one thread.
 template <typename Reduction>
 struct ScanLoop {
   using E = typename Reduction::Element;
@@ -281,7 +281,7 @@ struct ScanLoop {
     const int64_t begin = plan.SegmentBegin(segment);
     const int64_t rows = plan.SegmentBegin(segment + 1) - begin;
     const int64_t columns = plan.columns();
-    // With channels first the same for every column of a tile.
+    // With channels first, all columns of a tile have the same mean.
     Compute plane_mean[kTileColumns];
     const Compute* mean = args.mean;
     if (IsBlocked(args.inputs.shape)) {
@@ -298,7 +298,7 @@ struct ScanLoop {
          second);
     MergeGroup(plan, rows, first, second);
     if (segment + 1 < plan.segments || plan.rest == 0) return;
-    // The other groups' columns are free by now.
+    // The columns of the other groups are no longer in use here.
     double* const rest_first = first + plan.period;
     double* const rest_second = second + plan.period;
     Scan(loader, {plan.rows * columns, plan.period, plan.rest, plan.period},
@@ -307,7 +307,7 @@ struct ScanLoop {
                             rest_first, rest_second, plan.period);
   }
 
-  // A segment of a block of channels.
+  // Reduces a segment of a block of channels.
   template <typename Loader>
   static LOCKSTEP_SYNCBN_INLINE void ScanPlanes(Loader& loader,
                                                 const Args& args,
@@ -336,7 +336,7 @@ struct ScanLoop {
     }
   }
 
-  // Each column of a region.
+  // Reduces each column of a region.
   template <typename Loader>
   static LOCKSTEP_SYNCBN_INLINE void Scan(Loader& loader,
                                           const ScanRegion& region,
@@ -375,8 +375,8 @@ struct ScanLoop {
                           row, width, first + column, second + column);
   }
 
-  // Merges the first `width` columns of a tile into those of the `before` rows
-  // before it.
+  // Merges the first `width` columns of a tile into the columns of the `before`
+  // rows that come before it.
   template <int64_t W, typename Loader>
   static LOCKSTEP_SYNCBN_INLINE void ReduceTile(
       const typename Loader::Tile& tile, const TileView& view,
@@ -397,7 +397,7 @@ struct ScanLoop {
     }
   }
 
-  // The columns of a channel into its first: halves of them, again and again.
+  // Merges the columns of a channel into its first one, by repeated halving.
   static LOCKSTEP_SYNCBN_INLINE void MergeGroup(const ColumnPlan& plan,
                                                 int64_t rows, double* first,
                                                 double* second) {
@@ -418,8 +418,8 @@ struct ScanLoop {
   }
 };
 
-// The segments of each series into its first, whose results are then those of
-// channel series * period + j.
+// Merges the segments of each series into its first one. Its results are then
+// the ones of channel series * period + j.
 template <typename Reduction>
 struct MergeSegmentsLoop {
   template <typename Unit>

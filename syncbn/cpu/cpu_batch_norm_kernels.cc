@@ -16,10 +16,10 @@
 namespace lockstep {
 namespace {
 
-// Activations that a core's L2 cache, of 1 or 2 MiB, holds while others pass
-// through it. One thread does best with smaller ranges; several start together
-// for each operation on a range, and only if it has work for them
-// (ParallelFor).
+// The bytes of activations that a core's L2 cache of 1 or 2 MiB keeps while
+// other data passes through it. A single thread is fastest with smaller ranges.
+// Several threads start together for each operation on a range, and only if it
+// has work for them (ParallelFor).
 constexpr int64_t kCacheBytes = int64_t{1} << 20;
 constexpr int64_t kRangeBytes = int64_t{1} << 18;
 
@@ -27,9 +27,10 @@ int64_t BlockBytes(const ActivationShape& shape, DataType type) {
   return shape.values_per_channel() * kChannelBlock * SizeOf(type);
 }
 
-// The channels of which `arrays` activations have so many bytes for each
-// thread, but at least a block for each. Threads so go over whole blocks, and
-// over the same ones in each operation.
+// Returns how many channels are processed at once: so many that `arrays`
+// activations of them have kCacheBytes for each thread (kRangeBytes for a
+// single thread), but at least one block for each thread. Threads therefore
+// process whole blocks, and the same blocks in each operation.
 int64_t ChannelsAtOnce(const ActivationShape& shape, DataType type,
                        int arrays) {
   if (!IsBlocked(shape)) return shape.c;
@@ -40,9 +41,9 @@ int64_t ChannelsAtOnce(const ActivationShape& shape, DataType type,
   return blocks * threads * kChannelBlock;
 }
 
-// Whether to keep g = dy where y > 0 in place of reading dy and y twice: the
-// cache does not hold what `arrays` activations have of a block, and g can be
-// written.
+// Returns whether to keep g = dy where y > 0, in place of reading dy and y
+// twice. This is so if the cache cannot hold one block of `arrays` activations,
+// and g can be written.
 bool KeepsGradient(const BatchNormKernels::BackwardCall& call, int arrays) {
   const DataType type = call.x.type;
   return call.relu && IsBlocked(call.shape) && TilesLieInPlace(call.shape) &&
@@ -50,7 +51,7 @@ bool KeepsGradient(const BatchNormKernels::BackwardCall& call, int arrays) {
          arrays * BlockBytes(call.shape, type) > kCacheBytes;
 }
 
-// The range of at most `size` channels that begins with `begin`.
+// Returns the range of at most `size` channels that begins with `begin`.
 ChannelRange RangeAt(const ActivationShape& shape, int64_t begin,
                      int64_t size) {
   return {.begin = begin, .size = std::min(size, shape.c - begin)};

@@ -1,5 +1,5 @@
-// The suite of all kernels on the CPU; how loops are cut and shared by threads;
-// and that the bits are the same on any number of them.
+// Runs the suite of all kernels on the CPU. Tests how loops are cut and shared
+// by threads, and that the bits are the same on any number of threads.
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 
 #include <cmath>
@@ -26,7 +26,7 @@
 #include "syncbn/testing/device_tensor.h"
 #include "syncbn/testing/kernel_suite.h"
 
-// Of the OpenMP runtime, which the kernels bring along.
+// A function of the OpenMP runtime, which the kernels link.
 extern "C" void omp_set_num_threads(int count);
 
 namespace lockstep {
@@ -56,7 +56,7 @@ TEST(ColumnPlanTest, HasEachValueOnce) {
   }
 }
 
-// Parts of one plane, or whole planes.
+// A tile is a part of one plane, or whole planes.
 TEST(ColumnPlanTest, TilesOfBlockedChannelsEndWherePlanesDo) {
   for (const int64_t n : {1, 3, 40}) {
     for (const int64_t hw : {2, 7, 16, 31, 49, 64, 65, 130, 784}) {
@@ -106,7 +106,7 @@ struct Part {
 
 std::vector<Part> PartsOf(int64_t items, int64_t work = kMuchWork) {
   std::vector<Part> parts;
-  // The thread sanitizer sees this one whether or not abseil is built with it.
+  // The thread sanitizer sees this mutex even if abseil is built without it.
   std::mutex mutex;
   ParallelFor(items, work, [&](int64_t begin, int64_t end, int thread) {
     const std::lock_guard<std::mutex> lock(mutex);
@@ -176,7 +176,7 @@ TEST(ParallelForTest, IsAPlainCallInsideAnother) {
 
 // The suite of all kernels.
 
-// As cpu_batch_norm_kernels.h derives them.
+// Returns the bounds that cpu_batch_norm_kernels.h derives.
 MomentErrors ErrorsOfMoments(const Moments<double>& exact, double largest,
                              double u) {
   if (exact.count == 0) return {0, 0};
@@ -190,7 +190,8 @@ MomentErrors ErrorsOfMoments(const Moments<double>& exact, double largest,
               3 * (std::sqrt(exact.m2 * n) * e + n * e * e)};
 }
 
-// Likewise, and in float64 what merging rounds.
+// Returns the bounds that the header derives, plus the roundings of merging in
+// float64.
 double ErrorsOfSums(int64_t n, double u) {
   return 23 * u + (static_cast<double>(n) / 32 + 74) * 0x1p-53;
 }
@@ -206,8 +207,8 @@ std::vector<ActivationShape> Shapes() {
   return shapes;
 }
 
-// dx is rounded eight times, and once for what these make of each other. Large
-// shapes are cut into several segments and shared by threads.
+// dx is rounded eight times; one more rounding covers the products of these
+// errors. Large shapes are cut into several segments and shared by threads.
 const KernelsUnderTest kKernels = {
     .make = []() -> std::unique_ptr<BatchNormKernels> {
       return std::make_unique<CpuBatchNormKernels>();
@@ -227,7 +228,7 @@ INSTANTIATE_TEST_SUITE_P(Cpu, KernelsTest,
                          testing::ValuesIn(CasesOf(&kKernels, kTypes)),
                          CaseName);
 
-// RandomValues, made once: many tests need the same ones.
+// Returns RandomValues, made once, since many tests need the same ones.
 const std::vector<double>& Random(int64_t count, uint32_t seed, double mean) {
   static auto* const made =
       new std::map<std::pair<int64_t, uint32_t>, std::vector<double>>();
@@ -236,8 +237,8 @@ const std::vector<double>& Random(int64_t count, uint32_t seed, double mean) {
   return values;
 }
 
-// A layer's forward and backward pass, on tensors that are aligned to their
-// elements alone.
+// A layer's forward and backward pass, on tensors that are aligned only to
+// their elements.
 struct Step : LayerTensors {
   // fused: with ReLU and residual.
   Step(const ActivationShape& shape, DataType type, bool fused = true,
@@ -275,7 +276,7 @@ struct Step : LayerTensors {
     return backward;
   }
 
-  // Of all that is written.
+  // Returns the bytes of everything that is written.
   std::string Bytes() const {
     std::string bytes;
     for (const DeviceTensor* t : {&sums, &dy, &y, &dx, &dresidual, &dweight,
@@ -294,7 +295,7 @@ struct Step : LayerTensors {
   const DeviceRecords record;
 };
 
-// The units that this processor has, the least first.
+// Returns the units that this processor supports, the smallest first.
 std::vector<VectorUnit> VectorUnits() {
   std::vector<VectorUnit> units;
   for (const VectorUnit unit :
@@ -340,7 +341,8 @@ TEST(CpuBatchNormKernelsTest, BitsDoNotDependOnThreadsOrInstructions) {
   }
 }
 
-// The passes of a rank alone, by one call each or by the operations in turn.
+// How to run the passes of a single rank: by one call each, or by the
+// operations in turn.
 enum class LocalPass { kWhole, kByOperations };
 // The gradient, if any, that backward writes over dy.
 enum class OverGradient { kNothing, kDx, kDresidual };
@@ -378,9 +380,9 @@ void RunLocal(Step& step, CpuBatchNormKernels& kernels, LocalPass pass,
   EXPECT_EQ(ready, step.dweight.Bytes() + step.dbias.Bytes());
 }
 
-// With threads, a range has a block of channels for each. A block of the one
-// shape with many values does not fit the cache, which keeps the gradient; one
-// shape has tiles that are copied.
+// With threads, a range has one block of channels for each thread. One shape
+// has so many values that a block does not fit the cache, so the gradient is
+// kept. One shape has tiles that are copied.
 TEST(CpuBatchNormKernelsTest, LocalPassesHaveTheBitsOfTheirOperations) {
   CpuBatchNormKernels kernels;
   for (const auto& [n, hw] : std::vector<std::pair<int64_t, int64_t>>{
@@ -410,7 +412,7 @@ TEST(CpuBatchNormKernelsTest, LocalPassesHaveTheBitsOfTheirOperations) {
   }
 }
 
-// The control: one value that differs in its last place is seen.
+// The control: the test detects one value that differs in its last place.
 TEST(CpuBatchNormKernelsTest, BitsDependOnTheValues) {
   CpuBatchNormKernels kernels;
   const ActivationShape shape = {.n = 2, .c = 3, .hw = 4};
@@ -423,13 +425,14 @@ TEST(CpuBatchNormKernelsTest, BitsDependOnTheValues) {
   EXPECT_NE(a.Bytes(), b.Bytes());
 }
 
-// Outputs of several MiB on cache lines are written past the caches, unless
-// channels are blocked; those of Step are not, since they are not aligned.
+// Outputs of several MiB that are aligned to cache lines are written past the
+// caches, unless channels are blocked. The outputs of Step are not, since they
+// are not aligned.
 TEST(CpuBatchNormKernelsTest, LargeAlignedOutputsHaveTheSameBits) {
   for (const VectorUnit unit : VectorUnits()) {
     CpuBatchNormKernels kernels(unit);
     for (const Layout layout : kAllLayouts) {
-      // Channels last the last run is short, and no whole line long.
+      // With channels last, the last run is short and not a multiple of a line.
       const ActivationShape shape = InLayout(
           {3, 65, layout == Layout::kNchw ? 80 * 80 : 79 * 81}, layout);
       ASSERT_GT(shape.size() * 4, 4 << 20);

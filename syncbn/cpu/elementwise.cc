@@ -1,6 +1,6 @@
-// Operations on each activation by itself, with parameters of its channel: the
-// frame that they have in common, then normalising forward, the gradient of the
-// input backward, and what oneDNN's batch norm leaves to be done.
+// Element-wise operations, with parameters of the element's channel: the loop
+// that they share, normalising (forward), the gradient of the input (backward),
+// and the operations that remain after oneDNN's batch norm.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -21,7 +21,7 @@
 namespace lockstep {
 namespace {
 
-// Values that loops go over at once: a cache line of float32.
+// The number of values that loops process at once: a cache line of float32.
 constexpr int64_t kWidth = 16;
 static_assert(kWidth == kChannelBlock);
 
@@ -29,7 +29,7 @@ static_assert(kWidth == kChannelBlock);
 //
 //   struct Operation {
 //     static constexpr int kInputs, kParameters, kOutputs;
-//     // T: what is computed in, or a vector of it.
+//     // T: the compute type, or a vector of it.
 //     template <typename T>
 //     static void Apply(const T* inputs, const T* parameters, T* outputs);
 //   };
@@ -55,10 +55,10 @@ struct ElementwiseArgs {
   std::array<const ComputeType<E>*, Operation::kParameters> parameters;
   std::array<E*, Operation::kOutputs> outputs;
 
-  // Whether to write past the caches, a cache line at a time: outputs that are
-  // larger than a core's own caches, so that they would be gone before they are
-  // needed, and that are none of the inputs. Not with blocked channels, whose
-  // next reader gains more from a large third cache.
+  // Returns whether to write past the caches, a cache line at a time. This is
+  // so for outputs that are larger than a core's own caches, which would evict
+  // them before their next use, and that are not inputs. With blocked channels
+  // it is not so: their next reader gains more from a large third-level cache.
   bool Streams() const {
     constexpr int64_t kLargeBytes = int64_t{4} << 20;
     if (plan.kind == RunKind::kBlock || !std::is_same_v<E, float> ||
@@ -85,17 +85,17 @@ struct ElementwiseLoop {
   static constexpr int kParameters = Operation::kParameters;
   static constexpr int kOutputs = Operation::kOutputs;
   static constexpr int64_t kChunk = 512;
-  // How many elements before a value of blocked channels is due it is asked
-  // for, in its plane or at the start of the next.
+  // How many elements ahead the values of blocked channels are prefetched, in
+  // their plane or at the start of the next one.
   static constexpr int64_t kAhead = 512;
-  // Elements: long enough for prefetchers, short against a cache.
+  // In elements: long enough for prefetchers, and small compared with a cache.
   static constexpr int64_t kBlock = 1 << 14;
 
   template <typename Unit>
   static LOCKSTEP_SYNCBN_INLINE void Run(const Args* args, int64_t begin,
                                          int64_t end) {
-    // Block by block from the end: the reduction before has read the inputs
-    // from the start, so their end is what caches still hold.
+    // Goes block by block from the end. The previous reduction has read the
+    // inputs from the start, so caches still hold their end.
     const int64_t block = std::max<int64_t>(1, kBlock / args->plan.run);
     const bool streams = args->Streams();
     for (; end > begin; end -= std::min(block, end - begin)) {
@@ -129,7 +129,7 @@ struct ElementwiseLoop {
     }
   }
 
-  // The place of run i of blocked channels.
+  // Returns the place of run i of blocked channels.
   static LOCKSTEP_SYNCBN_INLINE int64_t PlaneAt(const Args& args, int64_t i) {
     const RunPlan& plan = args.plan;
     const int64_t block = i / plan.samples;
@@ -151,7 +151,7 @@ struct ElementwiseLoop {
       if constexpr (kind == RunKind::kBlock) {
         const int64_t near = std::max<int64_t>(0, n - kAhead);
         Loop<Unit, kind, false>(inputs, parameters, outputs, near, kAhead);
-        // The rest asks for the start of the next run.
+        // The last elements prefetch the start of the next run.
         for (auto& input : inputs) input += near;
         for (auto& output : outputs) output += near;
         Loop<Unit, kind, false>(inputs, parameters, outputs, n - near,
@@ -246,7 +246,7 @@ struct ElementwiseLoop {
     }
   }
 
-  // The parameters of a vector that do not change along the run.
+  // Sets the parameters of a vector, which do not change along the run.
   template <RunKind kind, int64_t kSize, typename V>
   static LOCKSTEP_SYNCBN_INLINE void SetConstant(const Compute* parameters,
                                                  V& constant) {
@@ -287,10 +287,11 @@ void RunElementwise(VectorUnit unit,
               });
 }
 
-// Of parameters.
+// The number of parameter arrays.
 constexpr int kNormalizeArrays = 3;
 
-// Inputs x, perhaps the residual; parameters mean, scale, bias; output y.
+// Inputs: x, and the residual if there is one. Parameters: mean, scale, bias.
+// Output: y.
 template <bool relu, bool residual>
 struct NormalizeOperation {
   static constexpr int kInputs = residual ? 2 : 1;
@@ -307,7 +308,7 @@ struct NormalizeOperation {
   }
 };
 
-// The parameters of channel `first` and those after it; null if the layer has
+// Returns the parameters from channel `first` on, or null if the layer has
 // none.
 template <typename T>
 const T* ParametersFrom(const ConstBuffer& parameters, int64_t first) {
@@ -315,7 +316,7 @@ const T* ParametersFrom(const ConstBuffer& parameters, int64_t first) {
   return static_cast<const T*>(parameters.data) + first;
 }
 
-// memory: [kNormalizeArrays, plan.parameters()]: mean, scale, bias.
+// Fills memory [kNormalizeArrays, plan.parameters()]: mean, scale, bias.
 template <typename T>
 void MakeNormalizeParameters(const BatchNormKernels::NormalizeCall& call,
                              const RunPlan& plan, int64_t first, T* memory) {
@@ -338,12 +339,12 @@ void MakeNormalizeParameters(const BatchNormKernels::NormalizeCall& call,
   }
 }
 
-// Of parameters.
+// The number of parameter arrays.
 constexpr int kGradientArrays = 4;
 
-// Inputs dy, then y with ReLU, then x where the statistics are the batch's;
-// parameters a, b, c and mean as the header has them; outputs dx, then perhaps
-// g.
+// Inputs: dy, then y with ReLU, then x if the statistics are the batch's.
+// Parameters: a, b, c and mean, as defined in the header. Outputs: dx, then g
+// if it is wanted.
 template <bool batch, bool relu, bool residual>
 struct InputGradient {
   static constexpr int kInputs = 1 + relu + batch;
@@ -364,7 +365,7 @@ struct InputGradient {
   }
 };
 
-// memory: [kGradientArrays, plan.parameters()]: a, b, c, mean.
+// Fills memory [kGradientArrays, plan.parameters()]: a, b, c, mean.
 template <typename T>
 void MakeGradientParameters(const BatchNormKernels::BackwardCall& call,
                             const RunPlan& plan, int64_t first, int64_t count,
@@ -393,7 +394,7 @@ void MakeGradientParameters(const BatchNormKernels::BackwardCall& call,
   }
 }
 
-// A run's values; their places mean nothing here.
+// The number of values in a run whose operation has no parameters.
 constexpr int64_t kRun = 4096;
 
 RunPlan FlatPlan(int64_t size) {

@@ -33,11 +33,11 @@ dnnl::primitive_attr CallersScratch() {
   return attributes;
 }
 
-// oneDNN 2 and oneDNN 3 make primitive descriptors differently: these two
-// functions are the only place here that knows. They throw dnnl::error.
+// Hide the difference between oneDNN 2 and oneDNN 3, which make primitive
+// descriptors differently. These two functions throw dnnl::error.
 //
 // `data` describes x, y and their gradients. Scratch space comes from the
-// caller. A backward pass is of a forward pass with the same flags; its kind is
+// caller. A backward pass has the same flags as its forward pass. Its kind is
 // backward, with the gradients of scale and shift, or backward_data.
 dnnl::batch_normalization_forward::primitive_desc BatchNormForward(
     const dnnl::engine& engine, prop_kind kind, const dnnl::memory::desc& data,
@@ -296,7 +296,7 @@ absl::Status OnednnBatchNorm::BackwardOf(const Backwards& buffers,
                         {DNNL_ARG_MEAN, Vector(layout.Mean<float>(saved))},
                         {DNNL_ARG_VARIANCE, Vector(variance)},
                         {DNNL_ARG_SCALE, Vector(buffers.weight.data)},
-                        // Not read, but oneDNN 2 insists on one.
+                        // Not read, but oneDNN 2 requires this argument.
                         {DNNL_ARG_SHIFT, Vector(buffers.weight.data)},
                         {DNNL_ARG_DIFF_SCALE, Vector(buffers.dweight.data)},
                         {DNNL_ARG_DIFF_SHIFT, Vector(buffers.dbias.data)}});
@@ -317,7 +317,7 @@ const OnednnBatchNorm::Plan& OnednnBatchNorm::PlanFor(
                .flags = flags,
                .data = Describe(shape, type)};
   if (kind == prop_kind::backward || kind == prop_kind::backward_data) {
-    // The saved deviation already has the layer's epsilon in it.
+    // The saved deviation already includes the layer's epsilon.
     const auto desc = BatchNormBackward(engine_, kind, plan.data,
                                         /*epsilon=*/0, flags);
     plan.primitive = dnnl::batch_normalization_backward(desc);

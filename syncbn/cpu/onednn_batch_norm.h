@@ -20,23 +20,25 @@
 
 namespace lockstep {
 
-// A BatchNorm that never communicates, in host memory: for float32, and for
-// bfloat16 where oneDNN has it on this processor; else kUnimplemented, naming
-// the type. ReLU is oneDNN's own in training, unless x is y, there is a
-// residual, or a number is not finite: oneDNN's makes 0 of NaN. Otherwise, and
-// for the residual and ReLU's gradient, it takes one more pass, and a bfloat16
-// output with a residual is rounded twice. Uses oneDNN's threads. What oneDNN
-// prepares for a shape is kept for the next call with it.
+// A BatchNorm in host memory that never communicates. It supports float32, and
+// bfloat16 if oneDNN supports that on this processor. Other types return
+// kUnimplemented, naming the type.
+//
+// In training, ReLU is oneDNN's own, unless x is y, there is a residual, or a
+// number is not finite: oneDNN's ReLU turns NaN into 0. In these cases, and for
+// the residual and for ReLU's gradient, the layer makes one more pass, and a
+// bfloat16 output with a residual is rounded twice. Uses oneDNN's threads.
+// Keeps what oneDNN prepares for a shape for the next call with that shape.
 class OnednnBatchNorm : public BatchNorm {
  public:
   // Errors: those of CheckBatchNormOptions; kInternal from oneDNN.
   static absl::StatusOr<std::unique_ptr<OnednnBatchNorm>> Create(
       const BatchNormOptions& options);
 
-  // The record that SyncBatchNorm has.
+  // Returns the size of the same record as SyncBatchNorm's.
   int64_t SavedBytes(DataType type) const override;
 
-  // Errors, beside BatchNorm's: kInternal from oneDNN.
+  // Errors, besides BatchNorm's: kInternal from oneDNN.
   absl::Status Forward(const Forwards& buffers) override;
   absl::Status Backward(const Backwards& buffers,
                         absl::FunctionRef<void()> gradients_ready) override;
@@ -51,7 +53,7 @@ class OnednnBatchNorm : public BatchNorm {
     dnnl::primitive primitive = {};
     dnnl::memory::desc data;
     dnnl::memory::desc scratchpad = {};
-    // With ReLU: what its gradient would need.
+    // With ReLU: the workspace that its gradient would need.
     bool has_workspace = false;
     dnnl::memory::desc workspace = {};
   };
@@ -59,8 +61,8 @@ class OnednnBatchNorm : public BatchNorm {
 
   absl::Status ForwardRunning(const Forwards& buffers);
   absl::Status ForwardBatch(const Forwards& buffers);
-  // Writes x normalised, and after ReLU where the flags say so, to `normal`. In
-  // training, mean and variance are the batch's and written too.
+  // Writes the normalised x to `normal`, after ReLU if the flags include it. In
+  // training, computes the batch's mean and variance and writes them too.
   absl::Status Normalize(const Forwards& buffers, const Buffer& normal,
                          dnnl::prop_kind kind, dnnl::normalization_flags flags,
                          const void* mean, const void* variance);
@@ -68,27 +70,27 @@ class OnednnBatchNorm : public BatchNorm {
   absl::Status SaveBatch(const Forwards& buffers, const float* mean,
                          const float* variance);
   absl::Status BackwardOf(const Backwards& buffers, const ConstBuffer& g);
-  // y, or other memory where the residual is in y.
+  // Returns y, or other memory if the residual is in y.
   absl::StatusOr<Buffer> NormalFor(const Forwards& buffers);
 
-  // These throw dnnl::error.
+  // PlanFor and the functions after it throw dnnl::error.
   const Plan& PlanFor(const ActivationShape& shape, DataType type,
                       dnnl::prop_kind kind, dnnl::normalization_flags flags);
   absl::Status Execute(const Plan& plan,
                        std::unordered_map<int, dnnl::memory> arguments);
-  // Memory objects, which are not written where the primitive only reads them.
+  // Return memory objects. A primitive that only reads does not write to them.
   dnnl::memory Activations(const Plan& plan, const void* data);
   dnnl::memory Vector(const void* data);
 
   const BatchNormOptions options_;
-  CpuBatchNormKernels kernels_;  // For statistics.
+  CpuBatchNormKernels kernels_;  // Used for the statistics.
   dnnl::engine engine_;
   dnnl::stream stream_;
   std::vector<Plan> plans_;
-  Scratch work_;        // Of primitives.
+  Scratch work_;        // The primitives' scratchpad.
   Scratch statistics_;  // [2, c].
   Scratch record_;
-  Scratch normal_;  // Where the residual is in y.
+  Scratch normal_;  // Used if the residual is in y.
 };
 
 }  // namespace lockstep

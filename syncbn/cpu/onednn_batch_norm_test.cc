@@ -1,6 +1,6 @@
-// What the local layer does around oneDNN. That it is batch norm of one rank,
-// in float32 and bfloat16, is tested in
-// //conformance/syncbn:sync_batch_norm_groups_test.
+// Tests the work of the local layer around oneDNN.
+// //conformance/syncbn:sync_batch_norm_groups_test tests that the layer is
+// batch norm of one rank, in float32 and bfloat16.
 #include "syncbn/cpu/onednn_batch_norm.h"
 
 #include <algorithm>
@@ -28,7 +28,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// One layer's memory; every one of the same shape starts with the same numbers.
+// One layer's memory. All objects with the same shape start with the same
+// numbers.
 struct LayerStep : LayerTensors {
   LayerStep(const BatchNormOptions& options, const ActivationShape& shape,
             DataType type)
@@ -52,8 +53,8 @@ std::unique_ptr<OnednnBatchNorm> Layer(const BatchNormOptions& options) {
   return *std::move(layer);
 }
 
-// Whether the gradients are the float64 reference's, of what ReLU let through,
-// which dresidual is.
+// Checks that the gradients are those of the float64 reference. dresidual is
+// the gradient that ReLU let through.
 void CheckGradients(const LayerStep& step, bool training) {
   const BatchNormOptions& options = step.options;
   const Precision precision = PrecisionOf(step.x.buffer().type);
@@ -84,15 +85,15 @@ void CheckGradients(const LayerStep& step, bool training) {
   EXPECT_TRUE(near(step.dbias.Read(), want.dbias));
 }
 
-// The residual is added, and ReLU applied, to what oneDNN has rounded; what
-// ReLU let through is dresidual.
+// Checks that the residual is added, and ReLU applied, to oneDNN's rounded
+// output, and that dresidual is the gradient that ReLU let through.
 void CheckWithResidual(const BatchNormOptions& options,
                        const ActivationShape& shape, DataType type) {
   const std::unique_ptr<OnednnBatchNorm> layer = Layer(options);
   for (const bool training : {true, false}) {
     LayerStep plain(options, shape, type);
     const absl::Status status = plain.Run(*layer, {.training = training});
-    // Where oneDNN has it.
+    // oneDNN may not support the type here.
     if (type != DataType::kFloat32 && absl::IsUnimplemented(status)) return;
     ASSERT_THAT(status, IsOk());
     for (const bool relu : {true, false}) {

@@ -1,5 +1,6 @@
-// The operations that reduce a batch to numbers per channel: moments forward,
-// sums backward; how they cut it; and the merge of ranks' records.
+// The operations that reduce a batch to numbers per channel: moments forward
+// and sums backward. Also the way in which they cut the batch, and the merge of
+// the ranks' records.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -25,19 +26,20 @@ namespace {
 
 constexpr int64_t kVector = 16;
 constexpr int64_t kLongRow = 256;
-// Of rows that consist of several pixels: their parameters, some arrays of
-// float64, stay in the caches.
+// The longest row of several pixels. The parameters of such a row, some arrays
+// of float64, stay in the caches.
 constexpr int64_t kLongestRow = 4096;
-// Values of one segment, and segments, at most: enough for every core, and the
-// merge of segments stays a small part.
+// The most values of a segment, and the most segments. This is enough for every
+// core, and merging segments takes a small part of the time.
 constexpr int64_t kSegmentValues = int64_t{1} << 17;
 constexpr int64_t kMaxSegments = 64;
-// With fewer rows than this the columns' own merge costs more than rows gain.
+// With fewer rows than this, merging the columns costs more than long rows
+// gain.
 constexpr int64_t kFewRows = 16;
 
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// The float64 numbers that RunScan needs.
+// Returns how many float64 numbers RunScan needs.
 int64_t ScanNumbers(const ColumnPlan& plan) {
   return 2 *
          (plan.items() * plan.period + MaxParallelThreads() * plan.columns());
@@ -72,7 +74,7 @@ struct Columns {
   Values vectors[kCount] = {};
 };
 
-// Two passes over a tile.
+// Computes the moments of a tile in two passes.
 template <typename Compute, int64_t W>
 struct MomentsTile {
   template <typename Unit>
@@ -81,7 +83,7 @@ struct MomentsTile {
                                          const Compute* /*mean*/, double* mean,
                                          double* m2, Compute* /*written*/) {
     const int64_t rows = view->strips * view->rows;
-    // The loops over a shorter tile do not ask for these rows.
+    // The loops over a shorter tile do not prefetch these rows.
     for (int64_t r = view->rows; r < view->next_rows; ++r) {
       Prefetch<W>(inputs[0] + r * view->stride,
                   view->ahead * int64_t{sizeof(Compute)});
@@ -197,7 +199,8 @@ struct MomentsReduction {
   }
 };
 
-// Starts the record with its first channels.
+// Writes the channels from `first_channel` on. The first call starts the
+// record.
 template <typename T>
 void WriteRecord(const ColumnPlan& plan, const StatisticsRecord& layout,
                  int64_t first_channel, int64_t count, const double* results,
@@ -214,7 +217,7 @@ void WriteRecord(const ColumnPlan& plan, const StatisticsRecord& layout,
   }
 }
 
-// Inputs x, dy, and y with ReLU; results sum of g, sum of g * (x - mean).
+// Inputs: x, dy, and y with ReLU. Results: sum of g, sum of g * (x - mean).
 template <typename Compute, bool relu, int64_t W>
 struct SumsTile {
   template <typename Unit>
@@ -335,7 +338,7 @@ struct SumsReduction {
   }
 };
 
-// inverse: of the range's channels.
+// inverse: the inverse deviations of the range's channels.
 template <typename T>
 void WriteSums(const ColumnPlan& plan, const double* results, const T* inverse,
                const BatchNormKernels::BackwardCall& call, ChannelRange range) {
@@ -360,7 +363,8 @@ void WriteSums(const ColumnPlan& plan, const double* results, const T* inverse,
   }
 }
 
-// The mean of each column, with what the scan reads past the last one.
+// Returns the mean of each column, and the values that the scan reads past the
+// last column.
 template <typename T>
 const T* ColumnMeans(const ColumnPlan& plan, const T* mean, T* memory) {
   const int64_t channels = plan.series * plan.period;
@@ -371,8 +375,8 @@ const T* ColumnMeans(const ColumnPlan& plan, const T* mean, T* memory) {
   return memory;
 }
 
-// Merges in float64, for some channels at a time: ranks have one count for all
-// channels, so that a merge divides once.
+// Merging is in float64, for some channels at a time. A rank has the same count
+// for all channels, so each merge divides only once.
 constexpr int64_t kChunk = 64;
 
 struct Chunk {
@@ -381,7 +385,7 @@ struct Chunk {
   int64_t count = 0;
 };
 
-// The ranks' channels [begin, begin + size), in rank order.
+// Merges the ranks' channels [begin, begin + size), in rank order.
 template <typename T>
 Chunk MergeChunk(const StatisticsRecord& record, const std::byte* gathered,
                  int ranks, int64_t begin, int64_t size) {

@@ -1,5 +1,5 @@
-// What the CPU's batch norm loops need to be compiled once for each instruction
-// set, and the conversions between activations and what is computed in.
+// Compiles the CPU's batch norm loops once for each instruction set, and
+// converts between activations and the type of the arithmetic.
 #ifndef LOCKSTEP_SYNCBN_CPU_VECTOR_LOOPS_H_
 #define LOCKSTEP_SYNCBN_CPU_VECTOR_LOOPS_H_
 
@@ -18,14 +18,15 @@
   __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c,prfchw")))
 #endif
 
-// Inlined into functions for different instruction sets, and compiled there.
+// Inlines a function into functions for different instruction sets, so that it
+// is compiled for each of them.
 #define LOCKSTEP_SYNCBN_INLINE __attribute__((always_inline)) inline
 
-// Not inlined, so that what several callers share is compiled once.
+// Prevents inlining, so that code of several callers is compiled once.
 #define LOCKSTEP_SYNCBN_CALL __attribute__((noinline))
 
-// The loop's result may be one of its operands, which the compiler could else
-// only take care of by not vectorising.
+// Declares that the loop's result may be one of its operands. Without this, the
+// compiler would not vectorise the loop.
 #if defined(__clang__)
 #define LOCKSTEP_SYNCBN_SAME_OR_APART \
   _Pragma("clang loop vectorize(assume_safety)")
@@ -42,7 +43,7 @@
 
 namespace lockstep {
 
-// What activations of type E are computed in.
+// The type in which activations of type E are computed.
 template <typename E>
 using ComputeType =
     std::conditional_t<std::is_same_v<E, double>, double, float>;
@@ -75,8 +76,8 @@ LOCKSTEP_SYNCBN_INLINE void NarrowEach(const ComputeType<E>* from, E* to,
   }
 }
 
-// Asks for `n` values that lie `ahead` bytes after `from`, for later: they need
-// not be there.
+// Prefetches `n` values that lie `ahead` bytes after `from`. The address need
+// not be valid.
 template <int64_t n, typename T>
 LOCKSTEP_SYNCBN_INLINE void Prefetch(const T* from, int64_t ahead) {
   constexpr int64_t kLine = 64;
@@ -87,7 +88,8 @@ LOCKSTEP_SYNCBN_INLINE void Prefetch(const T* from, int64_t ahead) {
   }
 }
 
-// Asks for them to be overwritten, where the unit has an instruction for that.
+// Prefetches values that will be overwritten, if the unit has an instruction
+// for that.
 template <int64_t n, typename T>
 LOCKSTEP_SYNCBN_INLINE void PrefetchToWrite(const T* from, int64_t ahead) {
   constexpr int64_t kLine = 64;
@@ -98,8 +100,9 @@ LOCKSTEP_SYNCBN_INLINE void PrefetchToWrite(const T* from, int64_t ahead) {
   }
 }
 
-// A vector has as many values as a register of the unit. Loops name it, because
-// a compiler may leave a loop over a few values without vectors.
+// A vector with as many values as a register of the unit. Loops use vectors
+// explicitly, because a compiler may leave a loop over a few values without
+// vectors.
 template <typename T, int64_t bytes>
 struct VectorOf {
   typedef T Type __attribute__((vector_size(bytes)));
@@ -124,25 +127,25 @@ LOCKSTEP_SYNCBN_INLINE VectorInMemory<V>& VectorAt(T* values) {
   return *reinterpret_cast<VectorInMemory<V>*>(values);
 }
 
-// Whether units store past the caches.
+// Whether units can store past the caches.
 #if defined(__SSE2__)
 inline constexpr bool kCanStream = true;
 #else
 inline constexpr bool kCanStream = false;
 #endif
 
-// Makes what was streamed visible before what is written next.
+// Makes streamed stores visible before later stores.
 LOCKSTEP_SYNCBN_INLINE void FinishStreaming() {
 #if defined(__SSE2__)
   _mm_sfence();
 #endif
 }
 
-// A unit runs a loop, which is a struct with a static function Run<Unit>, all
-// of whose code is inlined, converts activations, and stores floats past the
-// caches, at addresses that kVectorBytes divides. All units give the same bits:
-// each lane is a column, whatever the width of a vector, and nothing is fused
-// where the library is compiled with -ffp-contract=off.
+// A unit runs a loop, converts activations, and stores floats past the caches
+// at addresses that are multiples of kVectorBytes. A loop is a struct with a
+// static function Run<Unit> whose code is all inlined. All units give the same
+// bits: each lane is a column, whatever the width of a vector, and nothing is
+// fused if the library is compiled with -ffp-contract=off.
 struct BaselineUnit {
   static constexpr int64_t kVectorBytes = 16;
 
@@ -249,7 +252,7 @@ using Avx512Unit = BaselineUnit;
 
 #endif
 
-// Runs Loop::Run<Unit>(args...) for the unit that `unit` names.
+// Runs Loop::Run<Unit>(args...) for the unit of `unit`.
 template <typename Loop, typename... Args>
 void RunOn(VectorUnit unit, Args... args) {
   switch (unit) {
@@ -262,7 +265,7 @@ void RunOn(VectorUnit unit, Args... args) {
   }
 }
 
-// Calls fn(E()) for the E of an activation type.
+// Calls fn(E()), where E is the C++ type of an activation type.
 template <typename Fn>
 void ForActivationType(DataType type, const Fn& fn) {
   switch (type) {
@@ -291,13 +294,14 @@ void ForFlags(const Fn& fn, bool flag, Flags... flags) {
   }
 }
 
-// Makes value max(0, value), but NaN stays NaN. T: a number or a vector.
+// Sets value to max(0, value), except that NaN stays NaN. T: a number or a
+// vector.
 template <typename T>
 LOCKSTEP_SYNCBN_INLINE void ApplyRelu(T& value) {
   value = value <= 0 ? T{} : value;
 }
 
-// Makes the gradient of ReLU's output y that of its input.
+// Turns the gradient of ReLU's output y into that of its input.
 template <typename T>
 LOCKSTEP_SYNCBN_INLINE void ApplyReluGradient(const T& y, T& gradient) {
   gradient = y <= 0 ? T{} : gradient;

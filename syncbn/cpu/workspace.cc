@@ -13,9 +13,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-// The OpenMP runtime that oneDNN brings along, called as a compiler would.
-// Declared here because <omp.h> is absent where the compiler's own OpenMP is
-// not installed. GCC's runtime and LLVM's both have all four.
+// The OpenMP runtime that oneDNN links, called as a compiler would call it. The
+// functions are declared here because <omp.h> is absent if the compiler's own
+// OpenMP is not installed. GCC's and LLVM's runtimes both have these functions.
 extern "C" {
 int omp_get_max_threads();
 int omp_get_num_threads();
@@ -28,9 +28,9 @@ void GOMP_parallel(void (*body)(void*), void* data, unsigned threads,
 namespace lockstep {
 namespace {
 
-// The runtime orders what its threads do, but the thread sanitizer cannot see
-// how, since the distribution's runtime is not built with it; the two atomics
-// say the same in a way that it sees.
+// The runtime synchronises its threads, but the thread sanitizer cannot see
+// this, since the distribution's runtime is built without it. The two atomics
+// state the same order in a way that it sees.
 struct Loop {
   absl::FunctionRef<void(int64_t, int64_t, int)> body;
   int64_t items;
@@ -41,7 +41,7 @@ struct Loop {
 void RunPart(void* data) {
   Loop& loop = *static_cast<Loop*>(data);
   (void)loop.started.load(std::memory_order_acquire);
-  // The runtime may give fewer threads than it was asked for.
+  // The runtime may give fewer threads than requested.
   const int64_t threads = omp_get_num_threads();
   const int64_t thread = omp_get_thread_num();
   const int64_t begin = loop.items * thread / threads;

@@ -1,4 +1,4 @@
-// The stream, its memory, and what merges statistics: one thread per channel,
+// The stream, its memory, and the merge of statistics: one thread per channel,
 // in float64.
 #include <cuda_runtime.h>
 
@@ -22,11 +22,11 @@
 namespace lockstep {
 namespace {
 
-// Two warps: so few channels spread over as many multiprocessors as can be, and
-// all that a thread does is wait for memory and divide.
+// Two warps. With few channels, small blocks spread over as many
+// multiprocessors as possible. A thread only waits for memory and divides.
 constexpr int kThreads = 64;
 
-// Null pointers: not tracked.
+// The pointers are null if the statistics are not tracked.
 struct Running {
   float* mean;
   float* variance;
@@ -40,7 +40,8 @@ __device__ inline void Track(const Running& running, int64_t channel,
       (1 - weight) * running.variance[channel] + weight * variance);
 }
 
-// `first` is of the first rank; the others follow, `stride` bytes each.
+// `first` is the record of the first rank. The records of the other ranks
+// follow, `stride` bytes apart.
 __global__ void MergeKernel(int64_t channels, RecordPointers<const float> first,
                             int64_t stride, int ranks, MergeOptions options,
                             Running running, RecordPointers<float> saved) {
@@ -48,7 +49,7 @@ __global__ void MergeKernel(int64_t channels, RecordPointers<const float> first,
   if (channel >= channels) return;
   Moments<double> all;
   for (int rank = 0; rank < ranks; ++rank) {
-    // Strides are whole multiples of 16.
+    // Strides are multiples of 16.
     const int64_t floats = rank * (stride / int64_t{sizeof(float)});
     const int64_t counts = rank * (stride / int64_t{sizeof(int64_t)});
     all = MergeMoments<double>(
@@ -166,7 +167,7 @@ absl::Status CudaBatchNormKernels::Merge(const MergeCall& call) {
 
 absl::StatusOr<int64_t> CudaBatchNormKernels::ReadCount(
     const std::byte* saved) {
-  // The count is the first thing in a record.
+  // A record begins with its count.
   LOCKSTEP_RETURN_IF_ERROR(
       CudaStatus(cudaMemcpyAsync(count_.get(), saved, sizeof(int64_t),
                                  cudaMemcpyDeviceToHost, stream_),

@@ -21,41 +21,45 @@ struct FreePinnedMemory {
   void operator()(int64_t* memory) const { cudaFreeHost(memory); }
 };
 
-// Batch norm for float32, float16 and bfloat16 in the layouts kNchw and kNhwc;
-// for float64 every operation is kUnimplemented, for kNchw16c each one that has
-// activations. All memory is the device's.
+// Batch norm for float32, float16 and bfloat16 in the layouts kNchw and kNhwc.
+// For float64, every operation returns kUnimplemented. For kNchw16c, every
+// operation with activations returns kUnimplemented. All memory is the
+// device's.
 //
-// Everything is enqueued on one stream, in the order of the calls; ReadCount
-// alone waits for it. The same calls add in the same order everywhere, and give
-// the same bits in every run on GPUs of one architecture. Partial results of
-// reductions, 16 bytes (ComputeMoments) or 8 (BackwardReduce) for each block
-// and channel, lie in scratch memory, of which Create allocates kScratchBytes:
-// enough for layers of some ten thousand channels. A call that needs more waits
-// for the device once and has it grow. Merging moves tens of bytes a channel.
-// Errors, beside kUnimplemented: what the launches say.
+// All work is enqueued on one stream, in the order of the calls; only ReadCount
+// waits for the stream. The same calls add in the same order everywhere, and
+// give the same bits in every run on GPUs of one architecture.
 //
-// For SyncBatchNorm the group is an NcclCommunicator with this very stream as
-// NcclOptions::stream: its calls start after the kernels enqueued so far, and
-// kernels enqueued later see their results.
+// Partial results of reductions lie in scratch memory: 16 bytes
+// (ComputeMoments) or 8 (BackwardReduce) for each block and channel. Create
+// allocates kScratchBytes of it, enough for layers of some ten thousand
+// channels. A call that needs more waits for the device once and enlarges it.
+// Merging moves tens of bytes a channel. Errors, besides kUnimplemented: those
+// of the launches.
 //
-// Not thread safe. The calling thread's current device is the stream's.
+// For SyncBatchNorm, the group must be an NcclCommunicator with this same
+// stream as NcclOptions::stream. Its calls then start after the kernels
+// enqueued so far, and kernels enqueued later see their results.
+//
+// Not thread safe. The calling thread's current device must be the stream's.
 class CudaBatchNormKernels : public BatchNormKernels {
  public:
   static constexpr int64_t kScratchBytes = int64_t{6} << 20;
 
-  // Borrows the stream, which outlives this. Loads all kernels, so that no call
-  // waits for that. max_blocks: of element-wise
-  // kernels, which does not change their results; 0: as many as keep the device
-  // busy. Errors: CudaStatus of what the runtime says.
+  // Borrows the stream, which must outlive this object. Loads all kernels now,
+  // so that no later call waits for that. max_blocks: the largest number of
+  // blocks of element-wise kernels, which does not change their results; 0
+  // means as many as keep the device busy. Errors: the CudaStatus of the
+  // runtime's error.
   static absl::StatusOr<std::unique_ptr<CudaBatchNormKernels>> Create(
       cudaStream_t stream, int64_t max_blocks = 0);
 
-  // Waits for the stream, since what is enqueued uses scratch memory.
+  // Waits for the stream, since enqueued work uses scratch memory.
   ~CudaBatchNormKernels() override;
 
   cudaStream_t stream() const { return stream_; }
 
-  // Freeing it waits for the device.
+  // Freeing the memory waits for the device.
   absl::StatusOr<std::shared_ptr<std::byte>> Allocate(int64_t bytes) override;
   absl::Status ComputeMoments(const ActivationShape& shape, ConstBuffer x,
                               std::byte* record) override;
@@ -66,10 +70,10 @@ class CudaBatchNormKernels : public BatchNormKernels {
   absl::Status BackwardReduce(const BackwardCall& call) override;
   absl::Status BackwardInput(const BackwardCall& call) override;
 
-  // Lets a batch of `count` values per channel, at least 2, with the mean and
-  // the unbiased variance [c] in device float32, enter the running statistics
-  // with its variance divided by count: for libraries that know the unbiased
-  // one alone.
+  // Updates the running statistics with a batch of `count` values per channel,
+  // at least 2. The mean and the unbiased variance are [c] in device float32.
+  // The variance enters divided by count, in place of count - 1. This is for
+  // libraries that give only the unbiased variance.
   absl::Status TrackBiased(const StatisticsRecord& record, const float* mean,
                            const float* unbiased_variance, int64_t count,
                            double weight_of_batch,
@@ -78,7 +82,7 @@ class CudaBatchNormKernels : public BatchNormKernels {
  private:
   explicit CudaBatchNormKernels(cudaStream_t stream) : stream_(stream) {}
 
-  // Loads all kernels of a source.
+  // Load all kernels of one source file.
   static absl::Status LoadReductions();
   static absl::Status LoadElementwise();
 

@@ -1,5 +1,5 @@
-// The suite of all kernels on a GPU, or on the stand-in runtime, which needs
-// none; and what a GPU's kernels have beside.
+// Runs the suite of all kernels on a GPU, or on the stand-in runtime, which
+// needs none. Also tests the features that only a GPU's kernels have.
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 
 #include <cmath>
@@ -25,8 +25,8 @@ namespace {
 
 using testing::HasSubstr;
 
-// So few that threads take several vectors of the largest shapes, and as many
-// threads as three channels do not divide.
+// There are so few blocks that threads take several vectors of the largest
+// shapes. The number of threads is not a multiple of three channels.
 constexpr int64_t kMaxBlocks = 5;
 
 class CudaBatchNormKernelsTest : public GpuTest {
@@ -47,20 +47,23 @@ std::unique_ptr<BatchNormKernels> MakeKernels() {
   return kernels.ok() ? *std::move(kernels) : nullptr;
 }
 
-// With A the largest |x|. Of means: the first values of a thread are averaged,
-// at most 8 additions. A tile of n values beside n0 adds sum (x - K) / (n0 + n)
-// to their mean K: 14 roundings of what is at most 2 A, 28 u A in the part
-// n / (n0 + n), while an error of K stays in the part n0 / (n0 + n), so that
-// these average; and one rounding of the new mean, u A. A thread has at most 16
-// tiles here: 8 + 6 + 28 + 16. Then there are at most 24 merges (the first
-// values, a tree of threads, partial results, a tree of them), each of which
-// adds 6 u A and averages those before: together less than 224 u A.
+// Returns the error bounds. Let A be the largest |x|.
 //
-// M2 suffers from an error e of means as sum (x - mean)^2 does: n e^2 and, by
-// Cauchy and Schwarz, 2 e sqrt(n M2). A tile adds S2 - S1^2 / (n0 + n), of
-// which S2 is rounded 14 times and the other 28 times. It is at least a fifth
-// of S2 (reductions.cu) and at least a quarter of the other, so that this makes
-// 14 * 5 + 28 * 4 = 182 of what is added. All other steps make 4 each.
+// Means: the first values of a thread are averaged, with at most 8 additions. A
+// tile of n values adds sum (x - K) / (n0 + n) to the mean K of n0 values: 14
+// roundings of at most 2 A, which is 28 u A in the part n / (n0 + n). An error
+// of K stays in the part n0 / (n0 + n), so these errors average. One rounding
+// of the new mean adds u A. A thread has at most 16 tiles here: 8 + 6 + 28 +
+// 16. At most 24 merges follow (the first values, a tree of threads, partial
+// results, a tree of them). Each adds 6 u A and averages the errors before it:
+// together less than 224 u A.
+//
+// M2: an error e of means changes M2 as it changes sum (x - mean)^2: by n e^2
+// and, by Cauchy and Schwarz, by 2 e sqrt(n M2). A tile adds S2 - S1^2 / (n0 +
+// n); S2 is rounded 14 times and the other term 28 times. The difference is at
+// least a fifth of S2 (reductions.cu) and at least a quarter of the other term,
+// so the error is at most 14 * 5 + 28 * 4 = 182 roundings of it. All other
+// steps make 4 roundings each.
 MomentErrors ErrorsOfMoments(const Moments<double>& exact, double largest,
                              double u) {
   const double n = static_cast<double>(exact.count);
@@ -69,16 +72,16 @@ MomentErrors ErrorsOfMoments(const Moments<double>& exact, double largest,
                  n * e * e};
 }
 
-// A term is rounded four times, and goes through at most so many additions: of
-// a thread (at most 96 of the largest shape here), of a tree, of partial
-// results, of a tree.
+// Returns the error bound of a sum. A term is rounded four times, and passes
+// through at most this many additions: of a thread (at most 96 for the largest
+// shape here), of a tree, of partial results, and of a tree.
 double ErrorsOfSums(int64_t, double u) { return (4 + 96 + 8 + 8 + 8) * u; }
 
 // The shapes have every kind of size: one, primes, 63 to 65, planes with and
-// without whole vectors, several blocks to a channel. Of dx the longest product
-// is a difference, a reciprocal and three factors; then there are two
-// differences and the scale, itself a product: nine roundings, and one for what
-// these make of each other.
+// without whole vectors, several blocks for a channel. The longest product of
+// dx is a difference, a reciprocal and three factors. Two differences and the
+// scale, itself a product, follow: nine roundings. One more rounding covers the
+// products of these errors.
 const KernelsUnderTest kKernels = {.make = MakeKernels,
                                    .layouts = {Layout::kNchw, Layout::kNhwc},
                                    .shapes = {{1, 1, 1},

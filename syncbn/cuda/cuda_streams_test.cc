@@ -1,5 +1,6 @@
-// Kernels and messages wait for each other: the same result in whatever order
-// streams run. On the stand-in, which can choose the order.
+// Tests that kernels and messages wait for each other: the result must be the
+// same in any order in which streams run. Uses the stand-in, which can choose
+// the order.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -50,8 +51,9 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> MakeGroup(
   return NcclCommunicator::Create(std::move(owned), options);
 }
 
-// Rank 0 has four zeros and rank 1 four twos: mean 1, variance 1. One gradient
-// of each rank is 1, so that the mean gradient is 1/4 and the cross-term 0.
+// Trains one step. Rank 0 has four zeros and rank 1 four twos: mean 1, variance
+// 1. One gradient of each rank is 1, so the mean gradient is 1/4 and the
+// cross-term 0.
 absl::Status TrainOnce(const BatchNormOptions& options, SyncBatchNorm& layer,
                        cudaStream_t stream, int rank) {
   LayerTensors tensors(options, {1, 1, 4}, DataType::kFloat32,
@@ -71,7 +73,8 @@ absl::Status TrainOnce(const BatchNormOptions& options, SyncBatchNorm& layer,
   return absl::OkStatus();
 }
 
-// Whether the group is made with the stream of the kernels, as it must be.
+// Trains on all ranks. one_stream: whether the group uses the stream of the
+// kernels, as it must.
 std::vector<absl::Status> Train(Order order, bool one_stream) {
   standin::SetDeviceCount(kRanks);
   standin::SetSchedule({.order = order});
@@ -105,7 +108,7 @@ TEST(CudaStreamsTest, EveryOrderGivesTheSame) {
 }
 
 // The control: a group that was made with another stream gathers statistics
-// that are not there yet.
+// before they are computed.
 TEST(CudaStreamsTest, AnotherStreamIsSeen) {
   std::vector<absl::Status> wrong;
   for (const Order order :
@@ -119,9 +122,10 @@ TEST(CudaStreamsTest, AnotherStreamIsSeen) {
               Each(StatusIs(absl::StatusCode::kDataLoss, "y or dx is wrong")));
 }
 
-// Forward and backward of this rank, whose x is `samples` samples of one pixel,
-// with the stream held back. Returns the host's waits in both; an error if any
-// work was run by then, or if y is wrong when all is.
+// Runs forward and backward of this rank while the stream is held back. x is
+// `samples` samples of one pixel. Returns the host's waits in both passes.
+// Returns an error if any work ran before the stream was released, or if y is
+// wrong afterwards.
 absl::StatusOr<int64_t> WaitsOfOneStep(BatchNormKernels& kernels,
                                        Communicator* group, cudaStream_t stream,
                                        int64_t samples) {
@@ -143,7 +147,7 @@ absl::StatusOr<int64_t> WaitsOfOneStep(BatchNormKernels& kernels,
   LOCKSTEP_RETURN_IF_ERROR(layer->Forward(tensors.Forwards({})));
   LOCKSTEP_RETURN_IF_ERROR(layer->Backward(tensors.Backwards({}), [] {}));
   const int64_t waits = standin::CountsOfThisThread().host_waits - before;
-  // What is read without a wait is what fresh memory is filled with.
+  // Memory that no work has written holds the fill value of fresh memory, NaN.
   if (waits == 0 && samples > 0 &&
       !std::isnan(*static_cast<const float*>(tensors.y.buffer().data))) {
     return absl::DataLossError("something ran");
@@ -157,7 +161,8 @@ absl::StatusOr<int64_t> WaitsOfOneStep(BatchNormKernels& kernels,
   return waits;
 }
 
-// By rank: of a local layer, or of one of both ranks.
+// Returns the waits of each rank, for a local layer or for a layer of both
+// ranks.
 std::vector<absl::StatusOr<int64_t>> HostWaits(bool local,
                                                std::vector<int64_t> samples) {
   standin::SetDeviceCount(kRanks);
@@ -188,8 +193,8 @@ TEST(CudaStreamsTest, AStepWaitsForNothing) {
   EXPECT_THAT(HostWaits(/*local=*/false, {2, 7}), Each(IsOkAndHolds(0)));
 }
 
-// The control: a rank with fewer than two values must know what the others
-// have, and is seen to wait; they do not.
+// The control: a rank with fewer than two values must learn the other rank's
+// count, so it waits. The other rank does not wait.
 TEST(CudaStreamsTest, ARankWithAlmostNothingWaitsOnce) {
   EXPECT_THAT(HostWaits(/*local=*/false, {0, 7}),
               ElementsAre(IsOkAndHolds(Ge(1)), IsOkAndHolds(0)));

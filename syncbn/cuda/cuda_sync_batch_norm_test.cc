@@ -1,6 +1,7 @@
-// SyncBatchNorm on the CUDA kernels and NCCL against one float64 batch norm of
-// the whole batch. Linked with the stand-in it needs no GPU; with CUDA and NCCL
-// it runs on the GPUs there are, several ranks on one if need be.
+// Compares SyncBatchNorm on the CUDA kernels and NCCL with one float64 batch
+// norm of the whole batch. Linked with the stand-in, the test needs no GPU.
+// With CUDA and NCCL it runs on all available GPUs, with several ranks on one
+// if necessary.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -41,16 +42,16 @@ constexpr int64_t kChannels = 5;
 constexpr double kEpsilon = 1e-3;
 
 struct Case {
-  std::vector<int64_t> samples;  // Of each rank.
+  std::vector<int64_t> samples;  // One number for each rank.
   DataType type = DataType::kFloat32;
   Layout layout = Layout::kNchw;
   BatchNormSemantics semantics = kTorchBatchNorm;
   bool relu = true;
-  double mean = 3;  // Of x, in deviations.
+  double mean = 3;  // The mean of x, in deviations.
   int64_t pixels = 9;
 };
 
-// The batch of all ranks and what one float64 layer makes of it.
+// The batch of all ranks and the results of one float64 layer for it.
 struct Whole {
   explicit Whole(const Case& c) : precision(PrecisionOf(c.type)) {
     const auto parameters = [](uint32_t seed, double mean, double deviation) {
@@ -77,7 +78,7 @@ struct Whole {
       ranks.push_back(batch);
     }
     statistics = StatisticsOf(layer, ranks, precision);
-    // Rounding must not decide what ReLU does.
+    // Rounding must not decide whether ReLU passes a gradient.
     for (ReferenceBatch& batch : ranks) {
       const Bounded y =
           ReferenceBeforeRelu(layer, statistics, batch, precision);
@@ -150,7 +151,7 @@ struct RankState {
   std::unique_ptr<SyncBatchNorm> layer;
 };
 
-// Forward, and what it does to the running statistics.
+// Checks Forward and its effect on the running statistics.
 absl::Status CheckForward(const Case& c, int64_t batches, RankState& rank) {
   const double w =
       c.semantics.momentum_of == BatchNormSemantics::MomentumOf::kBatch
@@ -177,7 +178,7 @@ absl::Status CheckGradients(const RankState& rank) {
   const Whole& whole = rank.whole;
   LOCKSTEP_RETURN_IF_ERROR(
       Near("dx", rank.Read(rank.tensors.dx), whole.want.dx[rank.rank]));
-  // Parameters' gradients are of the rank's own values.
+  // The gradients of the parameters belong to the rank's own values.
   const ReferenceResult own = ReferenceOf(whole.layer, whole.statistics,
                                           {&rank.batch, 1}, whole.precision);
   if (rank.Read(rank.tensors.dresidual) != own.dresidual[0]) {
@@ -188,7 +189,8 @@ absl::Status CheckGradients(const RankState& rank) {
   return Near("dbias", rank.tensors.dbias.Read(), own.dbias);
 }
 
-// Forward twice, backward, and all of it compared, on one rank of `group`.
+// Runs Forward twice and Backward, on one rank of `group`, and checks all
+// results.
 absl::Status CheckRank(const Case& c, int rank, Communicator& group) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto state,
                             RankState::Create(c, rank, group));
@@ -206,8 +208,8 @@ absl::Status CheckRank(const Case& c, int rank, Communicator& group) {
   return CheckGradients(*state);
 }
 
-// Runs `fn` on every rank. Without a GPU the test is skipped, or fails where
-// the environment says that there must be one.
+// Runs `fn` on every rank. Without a GPU the test is skipped, or fails if the
+// environment says that there must be one.
 void ExpectOnRanks(size_t world_size, const NcclRankFunction& fn,
                    const testing::Matcher<absl::Status>& matcher) {
   const std::vector<absl::Status> statuses =
@@ -257,8 +259,7 @@ INSTANTIATE_TEST_SUITE_P(All, CudaSyncBatchNormTest, testing::ValuesIn(Cases()),
                                name, std::string(info.param.semantics.name));
                          });
 
-// The control: statistics of each rank's own batch are not taken for those of
-// all.
+// The control: the check rejects statistics of each rank's own batch.
 TEST(CudaSyncBatchNormCheckTest, RejectsLocalStatistics) {
   const Case c = {.samples = {2, 3}};
   ExpectOnRanks(
@@ -270,7 +271,7 @@ TEST(CudaSyncBatchNormCheckTest, RejectsLocalStatistics) {
       StatusIs(absl::StatusCode::kDataLoss, HasSubstr("y: ")));
 }
 
-// Trains on one value per channel, of which rank 1 has it.
+// Trains on one value per channel, which rank 1 has.
 absl::Status TrainOnOneValue(const BatchNormSemantics& semantics,
                              NcclCommunicator& group) {
   const Case c = {.samples = {0, 1}, .semantics = semantics, .pixels = 1};
@@ -302,7 +303,7 @@ TEST(CudaSyncBatchNormOneValueTest, IsRefusedByTorchAlone) {
 }
 
 // Trains with one of rank 1's tensors too short, forward or backward. Rank 0
-// may learn of it in a later call, or when it waits.
+// may get the error in a later call, or when it waits.
 absl::Status TrainOnTooLittle(bool forward, NcclCommunicator& group) {
   const Case c = {.samples = {2, 1}};
   LOCKSTEP_ASSIGN_OR_RETURN(const auto state,
@@ -329,7 +330,8 @@ TEST(CudaSyncBatchNormArgumentsTest, OfOneRankEndOnAll) {
   }
 }
 
-// In evaluation: running statistics, and no message, as rank 1 evaluates alone.
+// Evaluates with running statistics. No message is sent, since only rank 1
+// evaluates.
 absl::Status Evaluate(NcclCommunicator& group) {
   const Case c = {.samples = {2, 1}, .relu = false};
   LOCKSTEP_ASSIGN_OR_RETURN(const auto state,

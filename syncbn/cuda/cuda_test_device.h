@@ -1,5 +1,5 @@
-// Makes the GPU, or its stand-in, what DeviceTensor allocates on, by being
-// included.
+// Including this header makes DeviceTensor allocate on the GPU, or on its
+// stand-in.
 #ifndef LOCKSTEP_SYNCBN_CUDA_CUDA_TEST_DEVICE_H_
 #define LOCKSTEP_SYNCBN_CUDA_CUDA_TEST_DEVICE_H_
 

@@ -31,13 +31,14 @@ constexpr cudnnBatchNormOps_t kOps = CUDNN_BATCHNORM_OPS_BN;
 constexpr float kOne = 1;
 constexpr float kZero = 0;
 
-// PyTorch's choice in training, forward and backward.
+// Returns PyTorch's choice in training, forward and backward.
 cudnnBatchNormMode_t TrainingMode(const ActivationShape& shape) {
   return shape.layout == Layout::kNhwc ? CUDNN_BATCHNORM_SPATIAL_PERSISTENT
                                        : CUDNN_BATCHNORM_SPATIAL;
 }
 
-// cuDNN counts in int, and divides by the number of values less one.
+// Returns whether cuDNN supports the size: it counts in int, and divides by the
+// number of values minus one.
 bool Fits(const ActivationShape& shape) {
   return shape.values_per_channel() > 1 &&
          shape.size() <= std::numeric_limits<int>::max();
@@ -94,7 +95,7 @@ absl::Status CudnnBatchNorm::FillMemory() {
       CudaStatus(cudaMemcpyAsync(memory_.get(), values.data(), bytes,
                                  cudaMemcpyHostToDevice, kernels_.stream()),
                  "cudaMemcpyAsync"));
-  // The values go now.
+  // Waits, because `values` is destroyed on return.
   return CudaStatus(cudaStreamSynchronize(kernels_.stream()),
                     "cudaStreamSynchronize");
 }
@@ -170,8 +171,8 @@ absl::Status CudnnBatchNorm::Train(const Forwards& buffers) {
   const RunningStatistics& running = buffers.running;
   const StatisticsRecord record = RecordOf(options_.channels, buffers.x.type);
   std::byte* const saved = buffers.saved.bytes();
-  // cuDNN tracks the unbiased variance. Where the biased one is wanted, it
-  // writes those of the batch to scratch memory.
+  // cuDNN tracks the unbiased variance. If the biased one is wanted, cuDNN
+  // writes the batch's mean and variance to scratch memory.
   const bool biased = !options_.semantics.unbiased_running_variance;
   const double weight = MergeOptionsFor(options_, running).weight_of_batch;
   float* mean = Floats(running.mean, nullptr);
@@ -179,7 +180,7 @@ absl::Status CudnnBatchNorm::Train(const Forwards& buffers) {
   if (running.tracked() && biased) {
     mean = Scratch();
     variance = mean + options_.channels;
-    // Which it may do by weighing what is there with 0: no NaN then.
+    // cuDNN may weight the old contents with 0, so they must not be NaN.
     LOCKSTEP_RETURN_IF_ERROR(
         CudaStatus(cudaMemsetAsync(mean, 0, ScratchBytes(), kernels_.stream()),
                    "cudaMemsetAsync"));
@@ -209,7 +210,7 @@ absl::Status CudnnBatchNorm::Train(const Forwards& buffers) {
 absl::Status CudnnBatchNorm::Infer(const Forwards& buffers) {
   constexpr auto kMode = CUDNN_BATCHNORM_SPATIAL;
   LOCKSTEP_RETURN_IF_ERROR(Describe(buffers.shape, buffers.x.type, kMode));
-  // Backward of an evaluation needs it.
+  // Backward of an evaluation needs the statistics.
   LOCKSTEP_RETURN_IF_ERROR(kernels_.UseRunning(
       {RecordOf(options_.channels, buffers.x.type), buffers.running,
        options_.epsilon, buffers.saved.bytes()}));
@@ -227,9 +228,9 @@ absl::Status CudnnBatchNorm::BackwardByKernels(
     const Backwards& buffers, absl::FunctionRef<void()> gradients_ready) {
   const int64_t count = buffers.shape.values_per_channel();
   if (buffers.training && count > 0) {
-    // cuDNN's forward leaves it out of `saved`, to do nothing that PyTorch
-    // does not do. Byte by byte: a copy from the stack may wait for the stream,
-    // and cannot be captured.
+    // cuDNN's forward does not store the count in `saved`, so that it does
+    // nothing that PyTorch does not do. The count is set byte by byte: a copy
+    // from the stack may wait for the stream, and cannot be captured.
     auto* const saved = const_cast<std::byte*>(buffers.saved.bytes());
     for (size_t i = 0; i < sizeof(count); ++i) {
       LOCKSTEP_RETURN_IF_ERROR(CudaStatus(

@@ -23,26 +23,26 @@
 
 namespace lockstep {
 
-// A BatchNorm of this rank's own batch: what SyncBatchNorm is measured against.
-// All memory is the device's.
+// A BatchNorm of this rank's own batch, against which SyncBatchNorm is
+// measured. All memory is the device's.
 //
-// cuDNN does the plain case: neither ReLU nor residual, y not over x, dx not
-// over dy, at least two values per channel and at most 2^31 - 1 elements,
-// forward in training and in evaluation, backward in training. All else is done
-// by our kernels. A cuDNN that lacks a case for a type is kUnimplemented, and
-// so is Layout::kNchw16c.
+// cuDNN computes the plain case: no ReLU and no residual, y not over x, dx not
+// over dy, at least two values per channel and at most 2^31 - 1 elements. It
+// computes forward in training and in evaluation, and backward in training. Our
+// kernels compute all other cases. If cuDNN does not support a case for a type,
+// the layer returns kUnimplemented, as it does for Layout::kNchw16c.
 //
-// It is called as PyTorch calls it in training: the Ex functions with workspace
-// and with a reserve that backward gets as forward left it, in
-// CUDNN_BATCHNORM_SPATIAL_PERSISTENT mode for channels last and in
-// CUDNN_BATCHNORM_SPATIAL mode otherwise, as in evaluation. The layer keeps a
-// reserve for each memory that it was given as `saved`, as long as it lives.
-// cuDNN warns that the persistent mode may overflow on large values.
+// cuDNN is called as PyTorch calls it in training: the Ex functions, with a
+// workspace and with a reserve that backward gets as forward left it. The mode
+// is CUDNN_BATCHNORM_SPATIAL_PERSISTENT for channels last and
+// CUDNN_BATCHNORM_SPATIAL otherwise, as in evaluation. The layer keeps a
+// reserve for each memory that it was given as `saved`, until the layer is
+// destroyed. cuDNN warns that the persistent mode may overflow on large values.
 //
-// Not thread safe. The calling thread's current device is the stream's.
+// Not thread safe. The calling thread's current device must be the stream's.
 class CudnnBatchNorm : public BatchNorm {
  public:
-  // Borrows `kernels`, on whose stream everything is enqueued. Errors: those of
+  // Borrows `kernels` and enqueues all work on its stream. Errors: those of
   // CheckBatchNormOptions; CudaStatus and cuDNN's.
   static absl::StatusOr<std::unique_ptr<CudnnBatchNorm>> Create(
       const BatchNormOptions& options, CudaBatchNormKernels& kernels);
@@ -59,7 +59,7 @@ class CudnnBatchNorm : public BatchNorm {
   CudnnBatchNorm(const BatchNormOptions& options, CudaBatchNormKernels& kernels)
       : options_(options), kernels_(kernels) {}
 
-  // [c] floats of this layer's memory: ones, zeros, and two to write to.
+  // [c] floats each of this layer's memory: ones, zeros, and two to write to.
   float* Ones() const { return reinterpret_cast<float*>(memory_.get()); }
   float* Zeros() const { return Ones() + options_.channels; }
   float* Scratch() const { return Zeros() + options_.channels; }
@@ -72,7 +72,7 @@ class CudnnBatchNorm : public BatchNorm {
     DeviceMemory memory;
     size_t bytes = 0;
   };
-  // The last forward in training with some `saved`.
+  // The last forward pass in training with one `saved`.
   struct Trained {
     bool by_cudnn = false;
     ActivationShape shape = {};
@@ -81,11 +81,12 @@ class CudnnBatchNorm : public BatchNorm {
   };
 
   absl::Status FillMemory();
-  // Describes the activations; mode: of the channels' descriptor.
+  // Describes the activations. mode: the mode of the channels' descriptor.
   absl::Status Describe(const ActivationShape& shape, DataType type,
                         cudnnBatchNormMode_t mode);
-  // Makes the workspace and that reserve large enough for both passes over what
-  // is described. Allocates where they are not, which may wait for the device.
+  // Makes the workspace and the reserve large enough for both passes over the
+  // described activations. Allocates memory if they are too small, which may
+  // wait for the device.
   absl::Status Reserve(cudnnBatchNormMode_t mode, Space& reserve);
   absl::Status Train(const Forwards& buffers);
   absl::Status Infer(const Forwards& buffers);
@@ -98,8 +99,8 @@ class CudnnBatchNorm : public BatchNorm {
   CudnnOwner<cudnnTensorDescriptor_t> activations_, channels_;
   DeviceMemory memory_;
   Space workspace_;
-  std::map<const void*, Trained> trained_;     // By `saved`.
-  std::unique_ptr<SyncBatchNorm> by_kernels_;  // What cuDNN does not do.
+  std::map<const void*, Trained> trained_;     // Keyed by `saved`.
+  std::unique_ptr<SyncBatchNorm> by_kernels_;  // For the other cases.
 };
 
 }  // namespace lockstep

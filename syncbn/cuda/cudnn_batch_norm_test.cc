@@ -1,6 +1,6 @@
-// cuDNN's batch norm against our kernels' of one rank, which other tests
-// compare with a float64 reference. Linked with the stand-ins it needs no GPU,
-// with CUDA and cuDNN it needs one.
+// Compares cuDNN's batch norm with our kernels' batch norm of one rank, which
+// other tests compare with a float64 reference. Linked with the stand-ins, the
+// test needs no GPU; with CUDA and cuDNN it needs one.
 #include "syncbn/cuda/cudnn_batch_norm.h"
 
 #include <cuda_runtime.h>
@@ -53,8 +53,8 @@ BatchNormOptions OptionsOf(const Case& c) {
   return options;
 }
 
-// What a layer writes: y, dx and dresidual, then gradients of parameters and
-// running statistics, which are float32.
+// The outputs of a layer: y, dx and dresidual, then the gradients of the
+// parameters and the running statistics, which are float32.
 struct Outputs {
   std::vector<std::vector<double>> tensors;
   int64_t batches = 0;
@@ -75,7 +75,7 @@ LayerTensors TensorsOf(const Case& c) {
 
 class CudnnBatchNormTest : public GpuTest {
  protected:
-  // Forward, and backward after it.
+  // Runs forward and then backward.
   static Outputs Run(const Case& c, BatchNorm& layer) {
     LayerTensors t = TensorsOf(c);
     EXPECT_THAT(t.Run(layer, {c.training, c.fused, c.fused}), IsOk());
@@ -88,9 +88,10 @@ class CudnnBatchNormTest : public GpuTest {
     return out;
   }
 
-  // Float32 sums of n numbers in any order err by n round-offs of their sizes,
-  // a variance perhaps by as many of the largest square: 16 here, of values up
-  // to 4. Normalised values and gradients are up to 4 too.
+  // The error of a float32 sum of n numbers in any order is n round-offs of
+  // their sizes. The error of a variance may be as many round-offs of the
+  // largest square: 16 here, for values up to 4. Normalised values and
+  // gradients are up to 4 too.
   static testing::AssertionResult Same(const Case& c, const Outputs& got,
                                        const Outputs& want) {
     const double n = static_cast<double>(c.shape.values_per_channel());
@@ -158,8 +159,8 @@ TEST_F(CudnnBatchNormTest, EqualsOurKernels) {
   }
 }
 
-// The control: the comparison tells training from evaluation, and the two
-// variances apart.
+// The control: the comparison distinguishes training from evaluation, and the
+// two variances from each other.
 TEST_F(CudnnBatchNormTest, ComparisonRejectsWhatIsWrong) {
   const Case c = {.shape = {2, 8, 9, Layout::kNchw}};
   const Outputs right = Wanted(c);
@@ -204,8 +205,8 @@ TEST_F(CudnnBatchNormTest, RefusesBlockedChannels) {
   }
 }
 
-// Each forward has a reserve of its own, and what cuDNN does not do backward
-// our kernels do from what its forward saved.
+// Each forward has its own reserve. If cuDNN does not support a backward, our
+// kernels compute it from the `saved` of cuDNN's forward.
 TEST_F(CudnnBatchNormTest, BackwardOfAnEarlierForwardIsRight) {
   for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
     const Case c = {.shape = {2, 8, 9, layout}};
@@ -249,8 +250,8 @@ TEST_F(CudnnBatchNormTest, BackwardByKernelsCanBeCaptured) {
   EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }
 
-// PyTorch's calls: persistent for channels last in training, the memory that
-// cuDNN asks for, and backward in forward's mode.
+// PyTorch's calls use the persistent mode for channels last in training, the
+// memory that cuDNN asks for, and backward in the mode of forward.
 TEST_F(CudnnBatchNormTest, CallsCudnnAsPyTorchDoes) {
   for (const auto& [layout, mode] :
        {std::pair(Layout::kNchw, CUDNN_BATCHNORM_SPATIAL),
@@ -276,8 +277,8 @@ TEST_F(CudnnBatchNormTest, CallsCudnnAsPyTorchDoes) {
   }
 }
 
-// The control: cuDNN's stand-in refuses a reserve that is not the batch's, and
-// memory that is too small.
+// The control: cuDNN's stand-in rejects a reserve of another batch, and memory
+// that is too small.
 TEST_F(CudnnBatchNormTest, StandInRefusesAnotherBatchsReserve) {
   cudnnContext handle;
   cudnnTensorStruct t = {CUDNN_TENSOR_NHWC,      CUDNN_DATA_FLOAT, 2, 1, 1,
@@ -311,9 +312,9 @@ TEST_F(CudnnBatchNormTest, StandInRefusesAnotherBatchsReserve) {
 }
 #endif
 
-// Gradients of NaN go to the layer's scratch memory where it is not affine;
-// cuDNN writes the batch's statistics there where the biased variance is
-// tracked.
+// If the layer is not affine, its scratch memory gets gradients, here NaN. If
+// the biased variance is tracked, cuDNN writes the batch's statistics to the
+// same memory.
 TEST_F(CudnnBatchNormTest, ForgetsWhatScratchMemoryHeld) {
   const Case c = {.shape = {2, 8, 9, Layout::kNchw},
                   .semantics = kPaddleBatchNorm,

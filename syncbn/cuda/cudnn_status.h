@@ -17,9 +17,10 @@
 
 namespace lockstep {
 
-// OK for CUDNN_STATUS_SUCCESS. Otherwise "<what>: cuDNN error 3000: <cuDNN's
-// name for it>", with the code kUnimplemented for what cuDNN does not support
-// (its thousands are categories: 3), kInternal for everything else.
+// Returns OK for CUDNN_STATUS_SUCCESS. Otherwise returns "<what>: cuDNN error
+// 3000: <cuDNN's name for it>". The code is kUnimplemented if cuDNN does not
+// support the call (error category 3; the thousands of an error are its
+// category), and kInternal otherwise.
 inline absl::Status CudnnStatus(cudnnStatus_t error, absl::string_view what) {
   if (error == CUDNN_STATUS_SUCCESS) return absl::OkStatus();
   const std::string message =
@@ -29,7 +30,8 @@ inline absl::Status CudnnStatus(cudnnStatus_t error, absl::string_view what) {
                                              : absl::InternalError(message);
 }
 
-// Error: kUnimplemented for a type that no activation on a GPU has.
+// Returns cuDNN's name of the type. Error: kUnimplemented for a type that no
+// activation on a GPU has.
 inline absl::StatusOr<cudnnDataType_t> CudnnTypeOf(DataType type) {
   switch (type) {
     case DataType::kFloat32:

@@ -1,6 +1,6 @@
 // The element-wise operations of batch norm: normalising, and the gradient of
-// the input. Each element is read once and written once, 16 bytes an access;
-// the numbers of the channels stay in registers or in the first-level cache.
+// the input. Each element is read once and written once, 16 bytes an access.
+// The numbers of the channels stay in registers or in the first-level cache.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -20,30 +20,31 @@
 namespace lockstep {
 namespace {
 
-// Kernels that write each element of activations from the same element of
-// others and from numbers of its channel.
+// Kernels that compute each element of activations from the same element of
+// other activations and from numbers of its channel.
 //
 // An Operation, copied to the device, has
-//   using Element;        What activations are of.
-//   kUnroll;              Vectors that a thread has under way at once.
-//   kBlocks;              Blocks that a multiprocessor is sure to hold, since
-//                         its registers are shared out so, and gets: all run at
-//                         once, none alone at the end. With these two it has 32
-//                         KiB or more under way, half as much again as its
-//                         share of memory's bandwidth times its latency.
-//   Inputs<N>;            What it reads of N elements.
+//   using Element;        The type of the activations.
+//   kUnroll;              The vectors that a thread has under way at once.
+//   kBlocks;              The blocks that a multiprocessor gets. Its registers
+//                         are divided so that it holds all of them: they run at
+//                         once, and none runs alone at the end. With kUnroll
+//                         and kBlocks it has 32 KiB or more under way, 1.5
+//                         times its share of the memory's bandwidth times the
+//                         latency.
+//   Inputs<N>;            The inputs of N elements.
 //   struct Coefficients;  The numbers of a channel.
-//   Begin();              Called by each thread before all else.
-//   At(channel);          Coefficients of a channel.
+//   Begin();              Called first by each thread.
+//   At(channel);          Returns the coefficients of a channel.
 //   has_extra();          Whether there is an optional tensor to read.
-//   Read<kExtra, N>(place);  Inputs of elements [place, place + N), with
-//                         accesses of N elements. kExtra: has_extra().
-//   Write<kExtra, N>(place, inputs, c);  Does these elements, whose
-//                         coefficients are c[N]. Nothing is written before what
-//                         stood there is read, so that outputs may be inputs.
+//   Read<kExtra, N>(place);  Returns the inputs of elements [place, place + N),
+//                         with accesses of N elements. kExtra: has_extra().
+//   Write<kExtra, N>(place, inputs, c);  Computes and writes these elements,
+//                         whose coefficients are c[N]. Each element is read
+//                         before it is written, so outputs may be inputs.
 
-// The elements that are not in vectors, one at a time: threads see head and
-// tail as one range.
+// Processes the elements that are not in vectors, one at a time. Threads see
+// head and tail as one range.
 template <int kSize, Layout kLayout, typename Operation>
 __device__ inline void ApplySingles(const FlatPartition& cut,
                                     const Operation& operation, int64_t first) {
@@ -65,8 +66,9 @@ __device__ inline void ApplySingles(const FlatPartition& cut,
   }
 }
 
-// Does kVectors vectors, `stride` elements apart. next(c) sets the coefficients
-// of each next one, or returns false if it is not to be done.
+// Processes kVectors vectors, `stride` elements apart. next(c) sets the
+// coefficients of the next vector, or returns false if that vector must be
+// skipped.
 template <bool kExtra, int kVectors, int kSize, typename Operation,
           typename Next>
 __device__ inline void ApplyVectors(const Operation& operation, int64_t place,
@@ -87,7 +89,7 @@ __device__ inline void ApplyVectors(const Operation& operation, int64_t place,
   }
 }
 
-// The same for all vectors of a thread, from the first on.
+// Processes all vectors of a thread, from the first on.
 template <bool kExtra, int kSize, typename Operation, typename Next>
 __device__ inline void ApplyAll(const FlatPartition& cut,
                                 const Operation& operation, int64_t first,
@@ -110,8 +112,8 @@ __device__ inline void ApplyAll(const FlatPartition& cut,
   }
 }
 
-// Channels last: a thread's vectors all have the same channels, whose
-// coefficients it keeps in registers.
+// The kernel for channels last. All vectors of a thread have the same channels,
+// so the thread keeps their coefficients in registers.
 template <int kSize, typename Operation>
 __global__ void __launch_bounds__(kMaxThreads, Operation::kBlocks)
     ChannelsLastKernel(FlatPartition cut, Operation operation) {
@@ -140,8 +142,8 @@ __global__ void __launch_bounds__(kMaxThreads, Operation::kBlocks)
   ApplySingles<kSize, Layout::kNhwc>(cut, operation, first);
 }
 
-// The vectors that are of two planes, the last elements of one and the first of
-// the next: a thread for each end of a plane.
+// Processes the vectors that belong to two planes: the last elements of one and
+// the first of the next. Each end of a plane has its own thread.
 template <bool kExtra, int kSize, typename Operation>
 __device__ inline void ApplyEnds(const FlatPartition& cut,
                                  const Operation& operation, int64_t first) {
@@ -150,7 +152,7 @@ __device__ inline void ApplyEnds(const FlatPartition& cut,
 #pragma unroll 1
   for (int64_t plane = first; (plane + 1) * cut.hw < tail; plane += step) {
     const int64_t end = (plane + 1) * cut.hw;
-    // Elements of the vector that are this plane's.
+    // The number of the vector's elements that belong to this plane.
     const int left = static_cast<int>((end - cut.head) & (kSize - 1));
     if (end < cut.head || left == 0) continue;
     const auto channel = static_cast<int32_t>(Divide(plane, cut.c).remainder);
@@ -165,8 +167,9 @@ __device__ inline void ApplyEnds(const FlatPartition& cut,
   }
 }
 
-// Channels first: the coefficients are looked up for each vector. kWhole: every
-// plane is whole vectors; else none is smaller than one.
+// The kernel for channels first. The coefficients are looked up for each
+// vector. kWhole: every plane is whole vectors. If it is false, no plane is
+// smaller than a vector.
 template <int kSize, bool kWhole, typename Operation>
 __global__ void __launch_bounds__(kMaxThreads, Operation::kBlocks)
     ChannelsFirstKernel(FlatPartition cut, Operation operation) {
@@ -208,9 +211,9 @@ absl::Status LoadElementwise() {
                      ChannelsFirstKernel<1, true, Operation>);
 }
 
-// Enqueues the operation over all elements of `shape`, with accesses of kSize
-// elements, or of one if `tensors` do not lie alike or planes are smaller.
-// max_blocks: if not 0.
+// Enqueues the operation over all elements of `shape`. Accesses have kSize
+// elements, or a single one if `tensors` are aligned differently or planes are
+// smaller. max_blocks: the largest number of blocks, if not 0.
 template <typename Operation>
 absl::Status RunElementwise(const ActivationShape& shape,
                             std::span<const void* const> tensors,
@@ -244,7 +247,8 @@ absl::Status RunElementwise(const ActivationShape& shape,
                      : launch(ChannelsFirstKernel<kSize, false, Operation>);
 }
 
-// y = (x - mean) * inverse deviation * weight + bias, + residual, ReLU.
+// Sets y = (x - mean) * inverse deviation * weight + bias, then + residual,
+// then ReLU.
 template <typename T>
 struct NormalizeOperation {
   using Element = T;
@@ -292,7 +296,7 @@ struct NormalizeOperation {
     for (int k = 0; k < kSize; ++k) {
       float value = (values[k] - c[k].mean) * c[k].scale + c[k].bias;
       if (kExtra) value += added[k];
-      // NaN is not less than anything.
+      // A NaN is not less than any number, so it stays.
       values[k] = value < least ? least : value;
     }
     StoreVector(Narrow<T>(values), y + place);
@@ -300,21 +304,21 @@ struct NormalizeOperation {
 
   const T* x;
   const T* residual;
-  // In a layer that is not affine, any [c], which is not used.
+  // If the layer is not affine: any [c], whose values are not used.
   const float* weight;
   const float* bias;
   uint32_t affine;  // All ones, or 0.
   RecordPointers<const float> saved;
   T* y;
-  float least;  // That y may be: 0 with ReLU, else the least there is.
+  float least;  // The least y: 0 with ReLU, else -infinity.
 };
 
-// dx = weight * inverse deviation * (g - sum of g / count - (x - mean) *
+// Sets dx = weight * inverse deviation * (g - sum of g / count - (x - mean) *
 // inverse deviation * sum of g * normalised x / count).
 template <typename T>
 struct BackwardInputOperation {
   using Element = T;
-  // Of two or three tensors.
+  // Each vector is loaded from two or three tensors.
   static constexpr int kUnroll = 1;
   static constexpr int kBlocks = 3;
   template <int kSize>
@@ -327,7 +331,7 @@ struct BackwardInputOperation {
     float mean;
     float scale;
     float mean_gradient;
-    float slope;  // Of the part that x - mean takes.
+    float slope;  // The factor of x - mean.
   };
 
   __device__ void Begin() {
@@ -339,7 +343,7 @@ struct BackwardInputOperation {
     const float inverse = saved.second[channel];
     const float weight_here = weight[channel];
     Coefficients c = {0, inverse * Choose(affine, weight_here, 1), 0, 0};
-    // The mean and the sums count for nothing, whatever they are.
+    // The mean and the sums have no effect, whatever their values.
     if (share == 0) return c;
     c.mean = saved.mean[channel];
     c.mean_gradient = sums[channel] * share;
@@ -352,7 +356,7 @@ struct BackwardInputOperation {
   template <bool kExtra, int kSize>
   __device__ Inputs<kSize> Read(int64_t place) const {
     Inputs<kSize> in = {};
-    // Nor does x, which is 0 then.
+    // x has no effect in this case, so it stays 0.
     if (share != 0) in.x = LoadVector<kSize>(x + place);
     in.dy = LoadVector<kSize>(dy + place);
     if (kExtra) in.y = LoadVector<kSize>(y + place);
@@ -381,7 +385,7 @@ struct BackwardInputOperation {
   const T* x;
   const T* y;  // Null without ReLU.
   const T* dy;
-  const float* weight;  // In a layer that is not affine, any [c].
+  const float* weight;  // If not affine: any [c].
   uint32_t affine;      // All ones, or 0.
   RecordPointers<const float> saved;
   const float* sums;

@@ -1,6 +1,6 @@
-// What kernels work on, as device code sees it: elements of activations in wide
-// loads and stores, with float32 for the arithmetic, and statistics records.
-// Included by .cu files alone.
+// The operands of kernels in device code: elements of activations in wide loads
+// and stores, with float32 for the arithmetic, and statistics records. Only .cu
+// files include this header.
 #ifndef LOCKSTEP_SYNCBN_CUDA_KERNEL_OPERANDS_H_
 #define LOCKSTEP_SYNCBN_CUDA_KERNEL_OPERANDS_H_
 
@@ -28,11 +28,11 @@ struct alignas(sizeof(T) * kSize) Vector {
   T elements[kSize];
 };
 
-// Elements in 16 bytes, the widest load and store there is.
+// The number of elements in 16 bytes, the widest load and store.
 template <typename T>
 inline constexpr int kVectorSize = 16 / int{sizeof(T)};
 
-// from, to: aligned to the vector.
+// Load and store a vector. from, to: aligned to the vector.
 template <int kSize, typename T>
 __device__ inline Vector<T, kSize> LoadVector(const T* from) {
   return *reinterpret_cast<const Vector<T, kSize>*>(from);
@@ -40,7 +40,7 @@ __device__ inline Vector<T, kSize> LoadVector(const T* from) {
 template <int kSize, typename T>
 __device__ inline void StoreVector(const Vector<T, kSize>& vector, T* to) {
 #ifdef __CUDA_ARCH__
-  // nvcc 13.0 takes all but the first of several vectors' stores apart.
+  // nvcc 13.0 splits the stores of all but the first of several vectors.
   if constexpr (sizeof(vector) == 16) {
     const uint4 words = __builtin_bit_cast(uint4, vector);
     asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
@@ -65,12 +65,12 @@ __device__ inline float ToFloat(T x) {
   }
 }
 
-// The elements as float32.
+// Converts the elements to float32.
 template <typename T, int kSize>
 __device__ inline void Widen(const Vector<T, kSize>& in, float (&out)[kSize]) {
   if constexpr (std::is_same_v<T, __nv_bfloat16> && kSize % 2 == 0) {
-    // A bfloat16 is the upper half of a float32: one instruction each, where
-    // taking the elements apart first costs another.
+    // A bfloat16 is the upper half of a float32, so one instruction converts
+    // each. Extracting the elements first would cost another instruction.
     struct Words {
       uint32_t pairs[kSize / 2];
     };
@@ -99,7 +99,7 @@ __device__ inline T RoundTo(float x) {
   }
 }
 
-// The same of many: two at once, where they are of 16 bits, is one instruction.
+// Rounds many elements. For 16-bit types one instruction rounds two of them.
 template <typename T, int kSize>
 __device__ inline Vector<T, kSize> Narrow(const float (&in)[kSize]) {
   Vector<T, kSize> out;
@@ -123,8 +123,8 @@ __device__ inline Vector<T, kSize> Narrow(const float (&in)[kSize]) {
   return out;
 }
 
-// run(T{}) of an activation type T; kUnimplemented for types and layouts that
-// kernels lack.
+// Returns run(T{}) for the activation type T. Returns kUnimplemented for types
+// and layouts that the kernels do not support.
 template <typename Function>
 absl::Status SwitchType(DataType type, Layout layout, const Function& run) {
   if (layout == Layout::kNchw16c) {
@@ -146,7 +146,7 @@ absl::Status SwitchType(DataType type, Layout layout, const Function& run) {
   }
 }
 
-// The first error of run(T{}) of each of them.
+// Calls run(T{}) for each of these types and returns the first error.
 template <typename Function>
 absl::Status OfEveryType(const Function& run) {
   absl::Status status = run(float{});
@@ -155,8 +155,8 @@ absl::Status OfEveryType(const Function& run) {
   return status;
 }
 
-// Has the driver load kernels, which else waits for the device at a kernel's
-// first launch.
+// Loads the kernels now. Otherwise the driver would load each at its first
+// launch, which waits for the device.
 template <typename... Kernels>
 absl::Status LoadKernels(Kernels*... kernels) {
   cudaFuncAttributes attributes;
@@ -167,7 +167,8 @@ absl::Status LoadKernels(Kernels*... kernels) {
   return status;
 }
 
-// The gradient behind a ReLU: dy where the output y is positive or NaN, else 0.
+// Returns the gradient before a ReLU: dy where the output y is positive or NaN,
+// otherwise 0.
 __device__ inline float ReluGradient(float dy, float y) {
   return y <= 0 ? 0 : dy;
 }
@@ -183,7 +184,8 @@ struct RecordPointers {
   F* second = nullptr;  // M2, or the inverse deviation.
 };
 
-// record: a StatisticsRecord of float32 at an address that 16 divides.
+// Returns the parts of `record`, a StatisticsRecord of float32 at an address
+// that is a multiple of 16.
 template <typename F>
 RecordPointers<F> PointersOf(
     typename RecordPointers<F>::template AsConstAsF<std::byte>* record,
@@ -195,7 +197,8 @@ RecordPointers<F> PointersOf(
           layout.Second<float>(record)};
 }
 
-// Sets the count, and the record's gaps, which are sent and saved too, to 0.
+// Sets the count, and sets the record's gaps to 0, because they are sent and
+// saved too.
 __device__ inline void StartRecord(const RecordPointers<float>& record,
                                    int64_t channels, int64_t count) {
   record.count[0] = count;
@@ -207,15 +210,15 @@ __device__ inline void StartRecord(const RecordPointers<float>& record,
   }
 }
 
-// a if `mask` is all ones, b if it is 0: one instruction, where the compiler
-// may make a branch of ?: and have the loads wait for it.
+// Returns a if `mask` is all ones, and b if it is 0, in one instruction. For ?:
+// the compiler may make a branch for which the loads wait.
 __device__ inline float Choose(uint32_t mask, float a, float b) {
   return __builtin_bit_cast(float,
                             (__builtin_bit_cast(uint32_t, a) & mask) |
                                 (__builtin_bit_cast(uint32_t, b) & ~mask));
 }
 
-// What an optional buffer points to: null if it has no elements.
+// Returns the pointer of an optional buffer, or null if it has no elements.
 template <typename T, typename AnyBuffer>
 auto PointerOrNull(const AnyBuffer& buffer) {
   using Pointer =

@@ -11,19 +11,20 @@
 namespace lockstep {
 namespace {
 
-// Blocks that a reduction aims at: about eight for each of 132 multiprocessors,
-// twice what registers let them hold, so that none idles long at the end. A
-// constant, since the device must not decide the order of additions.
+// The number of blocks that a reduction aims at: about eight for each of 132
+// multiprocessors. This is twice what their registers hold, so that none is
+// idle for long at the end. The number is a constant, since the device must not
+// determine the order of additions.
 constexpr int64_t kReductionBlocks = 1024;
 
-// Columns of a block, channels last: a warp reads 512 bytes in a row.
+// The columns of a block for channels last: a warp reads 512 contiguous bytes.
 constexpr int64_t kMaxWidth = 32;
 
-// Rounds of loads that a thread should have at least before another block gets
-// part of them: else partial results are traffic too.
+// The rounds of loads that a thread should have at least, before another block
+// gets part of them. With fewer rounds, partial results become traffic too.
 constexpr int64_t kMinRounds = 4;
 
-// Up to so many partial results per channel are one warp's work.
+// With up to this many partial results per channel, one warp merges them.
 constexpr int64_t kWarpPartials = 64;
 constexpr int kWarp = 32;
 
@@ -102,7 +103,8 @@ PlanesPartition CutPlanes(const ActivationShape& shape, int64_t past,
   cut.windows = cut.whole ? shape.hw / vector_size
                           : (shape.hw + 2 * vector_size - 2) / vector_size;
   cut.items = shape.n * cut.windows;
-  // As few warps as have `unroll` items each.
+  // Takes the fewest warps whose threads have at most `unroll` items each, up
+  // to kMaxThreads.
   cut.threads = static_cast<int>(std::clamp<uint64_t>(
       std::bit_ceil(static_cast<uint64_t>(CeilDivide(cut.items, unroll))),
       kWarp, kMaxThreads));
@@ -125,7 +127,7 @@ RowsPartition CutRows(const ActivationShape& shape, int64_t past,
   cut.period = shape.c / std::gcd<int64_t>(shape.c, vector_size);
   cut.rows = (cut.size - cut.head) / (cut.period * vector_size);
   cut.tail = cut.head + cut.rows * cut.period * vector_size;
-  // Tiles of equal width, so that the last is not mostly idle.
+  // Tiles have equal widths, so that the last one is not mostly idle.
   cut.width = static_cast<int>(
       CeilDivide(cut.period, CeilDivide(cut.period, kMaxWidth)));
   cut.tiles = CeilDivide(cut.period, cut.width);

@@ -1,10 +1,10 @@
-// How activations are cut into vectors and dealt out to threads: plain
-// arithmetic, the same on the host and in kernels.
+// Cuts activations into vectors and assigns the vectors to threads. This is
+// plain arithmetic, the same on the host and in kernels.
 //
-// A reduction's partition depends on the shape, the element size and the
-// address modulo 16 alone, never on the device: with it the order of additions
-// is the same on every GPU, and the bits on every GPU of one architecture, for
-// which the same machine code runs.
+// A reduction's partition depends only on the shape, the element size and the
+// address modulo 16, and never on the device. The order of additions is
+// therefore the same on every GPU. The bits are the same on every GPU of one
+// architecture, because all of them run the same machine code.
 #ifndef LOCKSTEP_SYNCBN_CUDA_PARTITION_H_
 #define LOCKSTEP_SYNCBN_CUDA_PARTITION_H_
 
@@ -16,12 +16,13 @@
 
 namespace lockstep {
 
-// Eight warps: a multiprocessor's 2048 threads are eight such blocks, and a
+// Eight warps. A multiprocessor's 2048 threads make eight such blocks, and a
 // block's sums are merged in eight steps.
 inline constexpr int kMaxThreads = 256;
 
-// Quotient and remainder in one 32-bit division where that suffices: a 64-bit
-// one is a subroutine of a hundred instructions on a GPU. a >= 0, b > 0.
+// The quotient and the remainder of a / b, computed by one 32-bit division if
+// that suffices. A 64-bit division is a subroutine of a hundred instructions on
+// a GPU. a >= 0, b > 0.
 struct QuotientRemainder {
   int64_t quotient;
   int64_t remainder;
@@ -35,16 +36,16 @@ LOCKSTEP_HOST_DEVICE constexpr QuotientRemainder Divide(int64_t a, int64_t b) {
   return {a / b, a % b};
 }
 
-// How many of [first, end) lie `step` apart from the first on. Of what one
-// thread does, which is less than 2^31.
+// Returns how many numbers of [first, end) one thread handles: first, first +
+// step, and so on. The result is less than 2^31.
 LOCKSTEP_HOST_DEVICE constexpr int CountOwn(int64_t first, int64_t end,
                                             int64_t step) {
   if (first >= end) return 0;
   return static_cast<int>(Divide(end - first - 1, step).quotient) + 1;
 }
 
-// A number of two digits, `high` and `low` < radix, that grows by a fixed step
-// without divisions.
+// A number with two digits, `high` and `low` < radix, that grows by a fixed
+// step without divisions.
 class Cursor {
  public:
   LOCKSTEP_HOST_DEVICE constexpr Cursor(int64_t start, int64_t step,
@@ -68,8 +69,8 @@ class Cursor {
   QuotientRemainder step_;
 };
 
-// How far an element of a channels-first tensor moves at a time: channels, of
-// those that there are, and offset in the plane.
+// A step of an element of a channels-first tensor: a number of channels, modulo
+// the tensor's channels, and an offset in the plane.
 struct PixelStep {
   int64_t offset = 0;
   int32_t channels = 0;
@@ -81,11 +82,11 @@ LOCKSTEP_HOST_DEVICE constexpr PixelStep PixelStepOf(int64_t elements,
           static_cast<int32_t>(Divide(planes.quotient, c).remainder)};
 }
 
-// An element of a channels-first tensor that moves by a fixed step: its channel
-// and its offset in the plane.
+// An element of a channels-first tensor that moves by a fixed step. It has a
+// channel and an offset in the plane.
 class PixelCursor {
  public:
-  // step: PixelStepOf the same c and hw.
+  // step: a PixelStepOf with the same c and hw.
   LOCKSTEP_HOST_DEVICE constexpr PixelCursor(int64_t start, PixelStep step,
                                              int64_t c, int64_t hw)
       : c_(static_cast<int32_t>(c)),
@@ -101,7 +102,7 @@ class PixelCursor {
     at_.offset += step_.offset;
     const bool past_plane = at_.offset >= hw_;
     at_.offset -= past_plane ? hw_ : 0;
-    // Unsigned, since the sum of two channels may not fit.
+    // Unsigned arithmetic, because the sum of two channels may exceed int32_t.
     const uint32_t channel = static_cast<uint32_t>(at_.channels) +
                              static_cast<uint32_t>(step_.channels) +
                              (past_plane ? 1 : 0);
@@ -116,44 +117,45 @@ class PixelCursor {
   PixelStep at_;
 };
 
-// The same memory with its layout's name chosen so that kernels do best:
-// features without pixels are channels last, one channel is one plane.
+// Returns a shape for the same memory with the layout that is best for kernels:
+// features without pixels become channels last, and a single channel becomes
+// one plane.
 ActivationShape Canonical(const ActivationShape& shape);
 
-// Elements by which all tensors lie past a boundary of vectors of `vector_size`
-// elements; -1 if they do not agree, so that no vector of one faces a vector of
-// another. Null pointers lie anywhere.
+// Returns the number of elements by which all tensors lie after a boundary of
+// vectors of `vector_size` elements. Returns -1 if the tensors differ, so that
+// no vector of one is opposite a vector of another. Null pointers are ignored.
 int64_t ElementsPastBoundary(std::span<const void* const> tensors,
                              int64_t element_bytes, int vector_size);
 
-// Of element-wise kernels: `head` single elements, `vectors` vectors, and
-// single elements up to `size`.
+// The partition of element-wise kernels: `head` single elements, then `vectors`
+// vectors, then single elements up to `size`.
 struct FlatPartition {
   int64_t size = 0;
   int64_t c = 1;
   int64_t hw = 1;
   int64_t head = 0;
   int64_t vectors = 0;
-  // A thread's vectors are so far apart. Channels last it is a multiple of the
-  // channels, so that each thread keeps its own.
+  // The distance between a thread's vectors. With channels last, it is a
+  // multiple of the channels, so that each thread keeps its own channels.
   int64_t step = 1;
-  PixelStep pixel_step;  // The same, channels first.
-  bool whole = true;     // Channels first: every plane is whole vectors.
+  PixelStep pixel_step;  // `step` for channels first.
+  bool whole = true;     // Channels first: each plane is whole vectors.
   int64_t blocks = 0;
 
   LOCKSTEP_HOST_DEVICE constexpr int64_t singles(int vector_size) const {
     return size - vectors * vector_size;
   }
 };
-// past: elements past a boundary, in [0, vector_size).
+// past: the elements after a boundary, in [0, vector_size).
 FlatPartition CutFlat(const ActivationShape& shape, int64_t past,
                       int vector_size, int64_t max_blocks);
 
-// Of reductions over channels-first tensors: each plane of hw elements is
-// covered by `windows` aligned vectors, whose elements outside are left out.
-// Block (channel, split) reads `chunk` of the samples * windows of its channel.
-// Of vectors that reach over the tensor's ends no element is valid: those under
-// `head` and from `tail` on are left over.
+// The partition of reductions over channels-first tensors. `windows` aligned
+// vectors cover each plane of hw elements; their elements outside the plane are
+// ignored. Block (channel, split) reads `chunk` of the samples * windows of its
+// channel. A vector that extends beyond an end of the tensor has no valid
+// element: the elements below `head` and from `tail` on are handled separately.
 struct PlanesPartition {
   int64_t size = 0;
   int64_t c = 1;
@@ -167,18 +169,18 @@ struct PlanesPartition {
   int64_t chunk = 0;
   int64_t splits = 0;
   int threads = 1;
-  int64_t sample = 0;  // Elements of one.
+  int64_t sample = 0;  // The elements of one sample.
   // A block's threads as a step over items: elements of whole samples, and
   // windows.
   int64_t step_plane = 0;
   int64_t step_windows = 0;
 };
-// unroll: items that a thread loads at once.
+// unroll: the number of items that a thread loads at once.
 PlanesPartition CutPlanes(const ActivationShape& shape, int64_t past,
                           int vector_size, int unroll);
 
 // The windows of one channel that a thread reads, `threads` items apart, in
-// vectors of kSize. kWhole: PlanesPartition's.
+// vectors of kSize. kWhole: as in PlanesPartition.
 template <int kSize, bool kWhole>
 class WindowCursor {
  public:
@@ -189,21 +191,23 @@ class WindowCursor {
     plane_ = at.quotient * cut.sample + channel * cut.hw + cut.past;
   }
 
-  // Of the vector's first element; where not kWhole it may lie outside.
+  // Returns the place of the vector's first element. If not kWhole, the place
+  // may be outside the plane.
   LOCKSTEP_HOST_DEVICE constexpr int64_t place(
       const PlanesPartition& cut) const {
     if constexpr (kWhole) return plane_ + window_ * kSize;
     return (plane_ & -int64_t{kSize}) + window_ * kSize - cut.past;
   }
 
-  // Bit k: element k is the channel's. No bit is set where the vector does not
-  // lie in the tensor.
+  // Returns a bit mask: bit k is set if element k is the channel's. No bit is
+  // set if the vector is not inside the tensor.
   LOCKSTEP_HOST_DEVICE constexpr uint32_t valid(
       const PlanesPartition& cut) const {
     constexpr uint32_t kAll = (uint32_t{1} << kSize) - 1;
     if constexpr (kWhole) return kAll;
-    // Elements of the first window that come before the plane, and from this
-    // window's first one on to the plane's end.
+    // `before` counts the elements of the first window that come before the
+    // plane; `left` counts those from this window's first one to the plane's
+    // end.
     const uint32_t before = static_cast<uint32_t>(plane_) & (kSize - 1);
     const int64_t left = cut.hw + before - window_ * kSize;
     const int64_t at = place(cut);
@@ -224,15 +228,15 @@ class WindowCursor {
 
  private:
   int64_t window_ = 0;
-  int64_t plane_ = 0;  // Its first element, counted from the boundary before.
+  int64_t plane_ = 0;  // First element, from the boundary before.
 };
 
-// Of reductions over channels-last tensors: from `head` on they are a matrix of
-// `rows` rows of `period` vectors, where period * vector_size is the least
-// multiple of c that is whole vectors. So in every row a vector has the same
-// channels. Block (tile, split) reads `width` columns of `chunk` rows, `height`
-// rows at a time. What is left over, less than a row and a vector, begins at 0
-// and at `tail`.
+// The partition of reductions over channels-last tensors. From `head` on, the
+// elements are a matrix of `rows` rows of `period` vectors. period *
+// vector_size is the least multiple of c that is whole vectors, so a column of
+// vectors has the same channels in every row. Block (tile, split) reads `width`
+// columns of `chunk` rows, `height` rows at a time. The remaining elements,
+// less than a row and a vector, begin at 0 and at `tail`.
 struct RowsPartition {
   int64_t size = 0;
   int64_t c = 1;
@@ -249,9 +253,9 @@ struct RowsPartition {
 RowsPartition CutRows(const ActivationShape& shape, int64_t past,
                       int vector_size, int unroll);
 
-// What the last kernel of a reduction merges: partial results [splits, columns]
-// where column j is of channel (head + j) % c, and the elements under `head`
-// and from `tail` on.
+// The input of the last kernel of a reduction: partial results [splits,
+// columns], where column j belongs to channel (head + j) % c, and the elements
+// below `head` and from `tail` on.
 struct PartialsPartition {
   int64_t c = 1;
   int64_t columns = 0;  // A multiple of c.

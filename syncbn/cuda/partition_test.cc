@@ -1,4 +1,5 @@
-// Every element is dealt out once, also where 32 bits do not suffice.
+// Tests that every element is assigned exactly once, even if 32 bits do not
+// suffice.
 #include "syncbn/cuda/partition.h"
 
 #include <algorithm>
@@ -119,7 +120,7 @@ TEST(CutPlanesTest, ChunksCoverEveryWindow) {
   for (const ActivationShape& shape : Shapes()) {
     for (const int64_t past : {0, 3}) {
       const PlanesPartition cut = CutPlanes(shape, past, 4, 4);
-      // At any alignment of a plane.
+      // The plane may have any alignment.
       EXPECT_GE(cut.windows * 4, shape.hw);
       if (past != 0 || shape.hw % 4 != 0) {
         EXPECT_GE(cut.windows * 4, shape.hw + 3 - (shape.hw + 2) % 4);
@@ -131,8 +132,8 @@ TEST(CutPlanesTest, ChunksCoverEveryWindow) {
   }
 }
 
-// Counts how often the threads of all blocks have each element of a tensor, and
-// that it is their channel's.
+// Counts how often the threads of all blocks have each element of a tensor.
+// Checks that each element belongs to their channel.
 template <bool kWhole>
 void CountElements(const PlanesPartition& cut, std::vector<int>& seen) {
   constexpr int kSize = 4;
@@ -185,7 +186,7 @@ TEST(CutPlanesTest, FillsTheGpuWithFewChannels) {
   EXPECT_GE(rows.splits * rows.tiles, 1000);
 }
 
-// More than 2^32 elements.
+// The tensor has more than 2^32 elements.
 TEST(PartitionTest, CountsPast32Bits) {
   const ActivationShape shape = {70000, 64, 1025, Layout::kNchw};
   const PlanesPartition planes = CutPlanes(shape, 3, 8, 4);

@@ -1,32 +1,34 @@
-// Kernels that reduce activations to a few numbers of each channel. Included by
-// .cu files alone.
+// Kernels that reduce activations to a few numbers for each channel. Only .cu
+// files include this header.
 //
 // Blocks reduce parts of a channel, or of some channels, to partial results in
-// scratch memory; a last kernel merges those of each channel. Threads merge
-// tiles of values in the order of their addresses, blocks merge their threads
-// in a tree, and the last kernel merges blocks so: always in the same order,
-// without atomics, so that a partition always gives the same bits.
+// scratch memory. A last kernel merges the partial results of each channel.
+// Threads merge tiles of values in the order of their addresses, blocks merge
+// their threads in a tree, and the last kernel merges the blocks in the same
+// way. The order is always the same and there are no atomics, so a partition
+// always gives the same bits.
 //
-// A thread first takes a few loads one by one, until it has some values and as
-// many loads are left as make whole tiles; then tiles.
+// A thread first takes single loads, until its state has started and the number
+// of remaining loads is a multiple of a tile. Then it takes tiles.
 //
 // A Reduction, copied to the device, has
-//   using Element;     What activations are of.
-//   using Item;        What it makes of one element.
-//   template State<N>; The results of N channels, of trivial type, in which a
-//                      thread's part counts to less than 2^31. A State of zeros
-//                      is that of no elements.
+//   using Element;     The type of the activations.
+//   using Item;        The value that Load makes of one element.
+//   template State<N>; The results of N channels, of trivial type. A thread's
+//                      part counts to less than 2^31. A State of zeros is the
+//                      state of no elements.
 //   kUnroll;           Vectors of each tensor that a thread loads at once.
 //   Center(channel);   A number that Load subtracts.
-//   Load<N>(place, center, wanted, items);  Items of elements [place, place +
-//                      N); any, without access to memory, if not `wanted`.
-//   Started(state, n);  Whether the state is of n values, if that matters.
+//   Load<N>(place, center, wanted, items);  Loads the items of elements [place,
+//                      place + N). If not `wanted`, items are arbitrary and
+//                      memory is not accessed.
+//   Started(state, n);  Whether the state has n values, if that matters.
 //   AddFirst(state, k, items, valid, n);  Adds the n > 0 items whose bit is set
 //                      in `valid` to channel k of the state.
-//   AddTile(...);      The same, quickly, to a state that has started.
-//   AddCount(state, n);   Then, once for all k.
-//   Merge(a, b);          a becomes that of both, a first.
-//   Part(state, k);       State<1> of channel k.
+//   AddTile(...);      The same, but faster, for a state that has started.
+//   AddCount(state, n);   Called afterwards, once for all k.
+//   Merge(a, b);          Makes a the state of both, with a first.
+//   Part(state, k);       Returns the State<1> of channel k.
 //   Store(channel, state);  Writes the result.
 #ifndef LOCKSTEP_SYNCBN_CUDA_REDUCTION_KERNELS_H_
 #define LOCKSTEP_SYNCBN_CUDA_REDUCTION_KERNELS_H_
@@ -39,9 +41,9 @@
 
 namespace lockstep {
 
-// Merges the states of a block's threads, which stand in `states` as `height`
-// rows of `width`, into the first row, in a tree over rows. Every thread of the
-// block calls it, with the row that its state is in.
+// Merges the states of a block's threads in a tree over rows. `states` holds
+// `height` rows of `width` states; the result is in the first row. Every thread
+// of the block must call this function, with the row of its state.
 template <typename Reduction, typename State>
 __device__ inline void MergeRowsOfBlock(State* states, int row, int height,
                                         int width) {
@@ -56,12 +58,12 @@ __device__ inline void MergeRowsOfBlock(State* states, int row, int height,
   }
 }
 
-// Every item of a tile is valid: known when it is compiled.
+// Marks every item of a tile as valid, which is known at compile time.
 struct AllValid {
   __device__ constexpr bool operator[](int) const { return true; }
 };
 
-// Those whose bit is set.
+// Marks the items whose bit is set as valid.
 struct ValidBits {
   __device__ bool operator[](int i) const { return (bits >> i & 1) != 0; }
   uint32_t bits;
@@ -121,8 +123,8 @@ __device__ inline void AddElement(
   AddItems<true, Reduction>(state, item, AllValid(), 1);
 }
 
-// Adds the channel's elements that are in no vector, fewer than two vectors of
-// them, one to a thread.
+// Adds the channel's elements that are in no vector, one for each thread. There
+// are fewer than two vectors of them.
 template <typename Reduction>
 __device__ inline void AddEnds(const PlanesPartition& cut,
                                const Reduction& reduction, int64_t channel,
@@ -134,7 +136,8 @@ __device__ inline void AddEnds(const PlanesPartition& cut,
   AddElement(reduction, channel, place, state);
 }
 
-// Channels first. Block (channel, split). kWhole: PlanesPartition's.
+// The kernel for channels first. Each block handles (channel, split). kWhole:
+// as in PlanesPartition.
 template <int kSize, bool kWhole, typename Reduction>
 __global__ void __launch_bounds__(kMaxThreads, 4)
     PlanesKernel(PlanesPartition cut, Reduction reduction,
@@ -191,7 +194,7 @@ __device__ inline void AddRows(
   Reduction::AddCount(state, kRows);
 }
 
-// Channels last. Block (tile of columns, split).
+// The kernel for channels last. Each block handles (tile of columns, split).
 template <int kSize, typename Reduction>
 __global__ void __launch_bounds__(kMaxThreads, kSize > 4 ? 3 : 4)
     RowsKernel(RowsPartition cut, Reduction reduction,
@@ -240,7 +243,7 @@ __global__ void __launch_bounds__(kMaxThreads, kSize > 4 ? 3 : 4)
   }
 }
 
-// Adds the elements of a channel that no block had.
+// Adds the elements of a channel that no block handled.
 template <typename Reduction>
 __device__ inline void AddLeftovers(
     const PartialsPartition& cut, const Reduction& reduction, int64_t channel,
@@ -260,8 +263,8 @@ __device__ inline void AddLeftovers(
   }
 }
 
-// Merges the partial results of a channel and stores the result. Block
-// (channel).
+// Merges the partial results of a channel and stores the result. Each block
+// handles one channel.
 template <typename Reduction>
 __global__ void __launch_bounds__(kMaxThreads)
     PartialsKernel(PartialsPartition cut, Reduction reduction,

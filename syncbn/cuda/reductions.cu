@@ -21,8 +21,8 @@
 namespace lockstep {
 namespace {
 
-// A reduction of tensors of one shape: how they are cut, and for how much
-// scratch memory that asks.
+// A reduction of tensors of one shape: the partition of the tensors and the
+// size of the scratch memory.
 template <typename Reduction>
 class ChannelReduction {
  public:
@@ -98,19 +98,19 @@ class ChannelReduction {
   PartialsPartition partials_;
 };
 
-// Count, mean and M2 of each channel in one pass. The first values of a thread
-// are taken in two passes over registers: their mean, then their deviations
-// from it. Then, of n0 values with mean K, a tile of n values enters by the
-// sums S1 = sum (x - K) and S2 = sum (x - K)^2:
+// Computes count, mean and M2 of each channel in one pass. The first values of
+// a thread are taken in two passes over registers: first their mean, then their
+// deviations from it. Afterwards there are n0 values with mean K, and a tile of
+// n values enters by the sums S1 = sum (x - K) and S2 = sum (x - K)^2:
 //
-//   mean = K + S1 / (n0 + n),  M2 = M2 + S2 - S1^2 / (n0 + n),
+//   mean = K + S1 / (n0 + n),  M2 = M2 + S2 - S1^2 / (n0 + n).
 //
-// which is what Chan, Golub & LeVeque's merge (MergeMoments) makes of a tile
+// The merge of Chan, Golub & LeVeque (MergeMoments) gives the same for a tile
 // with mean K + S1 / n and M2 = S2 - S1^2 / n. Nothing cancels: by Cauchy and
-// Schwarz S1^2 <= n S2, so that of S2 at least the part n0 / (n0 + n) is left,
-// a fifth of it in the first tile and more in each that follows. There is one
+// Schwarz S1^2 <= n S2, so at least the part n0 / (n0 + n) of S2 is left. That
+// is a fifth of it in the first tile and more in each later tile. There is one
 // division for all channels of a tile. Blocks merge threads, and the last
-// kernel blocks, as MergeMoments does.
+// kernel merges blocks, as MergeMoments does.
 
 // The moments of N channels that have the same count.
 template <int kChannels>
@@ -127,7 +127,8 @@ struct MomentsReduction {
   template <int kChannels>
   using State = MomentsState<kChannels>;
 
-  // Tiles of 4 values of each channel, channels last, or of 16 or 32 of one.
+  // Tiles have 4 values of each channel for channels last, otherwise 16 or 32
+  // values of one channel.
   static constexpr int kUnroll = 4;
 
   __device__ float Center(int64_t) const { return 0; }
@@ -171,7 +172,7 @@ struct MomentsReduction {
   __device__ static void AddTile(State<kChannels>& state, int k,
                                  const Item (&items)[kItems],
                                  const Valid& valid, int n) {
-    // Two additions in a row would wait for each other.
+    // A single chain of additions would make each wait for the one before.
     constexpr int kChain = 8;
     constexpr int kChains = (kItems + kChain - 1) / kChain;
     float sums[kChains] = {};
@@ -229,14 +230,16 @@ struct MomentsReduction {
   int64_t channels;
 
  private:
-  // A thread's fits 32 bits, which convert in one instruction.
+  // Returns a thread's count, which fits 32 bits; these convert in one
+  // instruction.
   template <int kChannels>
   __device__ static float CountOf(const State<kChannels>& state) {
     return static_cast<float>(static_cast<int>(state.count));
   }
 
-  // MergeMoments without its divisions. Where the state is empty the product is
-  // 0, and stands where nothing can be infinite before it.
+  // Merges as MergeMoments does, without its divisions. If the state is empty,
+  // `product` is 0. It is the first factor, so that it is not multiplied by a
+  // square that has overflowed.
   template <int kChannels>
   __device__ static void MergeInto(State<kChannels>& state, int k, float mean,
                                    float m2, float share, float product) {
@@ -246,14 +249,14 @@ struct MomentsReduction {
   }
 };
 
-// The sums that backward needs, in one pass: of g, and of g * (x - mean), which
-// is multiplied by the inverse deviation at the end.
+// The sums that backward needs, in one pass: the sum of g, and the sum of g *
+// (x - mean), which is multiplied by the inverse deviation at the end.
 
 // The sums of N channels.
 template <int kChannels>
 struct SumsState {
   float gradient[kChannels];
-  float product[kChannels];  // Of g and x - mean.
+  float product[kChannels];  // The sum of g * (x - mean).
 };
 
 template <typename T>
@@ -266,7 +269,8 @@ struct SumsReduction {
   template <int kChannels>
   using State = SumsState<kChannels>;
 
-  // Of two or three tensors each: as many loads as statistics have, or more.
+  // Each vector is loaded from two or three tensors, which is as many loads as
+  // for statistics, or more.
   static constexpr int kUnroll = 2;
 
   __device__ float Center(int64_t channel) const { return saved.mean[channel]; }

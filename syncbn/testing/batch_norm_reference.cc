@@ -18,11 +18,11 @@ namespace {
 
 constexpr double kOwnUnit = 0x1p-53;
 
-// What a channel's elements are computed from.
+// The numbers from which a channel's elements are computed.
 struct Channel {
   double u;
   double mean;
-  double e;  // Of the mean.
+  double e;  // The bound on the mean's error.
   double r;
   double e_r;
   double weight;
@@ -54,13 +54,14 @@ void ForChannel(const ReferenceLayer& layer, const ReferenceBatch& batch,
   }
 }
 
-// The bound on a number that is then rounded to the type of the outputs.
+// Returns the bound on a number after rounding to the type of the outputs.
 double Rounded(double value, double bound, const Precision& precision) {
   return bound + precision.output_unit * (std::fabs(value) + bound) +
          precision.output_smallest;
 }
 
-// Off by `error` at most from `variance`, which is not negative.
+// Sets the inverse deviation and its bound. The variance is at least 0, and off
+// by at most `error`.
 void SetInverseDeviation(double variance, double error, double epsilon,
                          double u, double& value, double& bound) {
   value = 1 / std::sqrt(variance + epsilon);

@@ -29,7 +29,7 @@ constexpr size_t kRoom = 256;
 
 constexpr std::align_val_t kAlignment{64};
 
-// In a function, since tests set it before main.
+// The device is a function's static variable, since tests set it before main.
 TestDevice& Device() {
   static TestDevice device = {
       [](size_t bytes) {
@@ -45,7 +45,7 @@ TestDevice& Device() {
   return device;
 }
 
-// Whether a record has zeros behind its count and behind its last array.
+// Returns whether a record has zeros after its count and after its last array.
 bool HasClearGaps(const StatisticsRecord& layout, const std::byte* record) {
   const auto is_clear = [record](int64_t begin, int64_t end) {
     return std::all_of(record + begin, record + end,

@@ -1,5 +1,5 @@
-// Memory of the device that is tested, between guards, with numbers in float64:
-// what the tests of kernels and of layers share.
+// Memory of the tested device, between guards, with numbers in float64. The
+// tests of kernels and of layers share this code.
 #ifndef LOCKSTEP_SYNCBN_TESTING_DEVICE_TENSOR_H_
 #define LOCKSTEP_SYNCBN_TESTING_DEVICE_TENSOR_H_
 
@@ -18,24 +18,24 @@
 
 namespace lockstep {
 
-// How tests reach the memory that is tested: the host's, until a test sets
-// another (cuda/cuda_test_device.h).
+// The functions by which tests reach the tested memory. They reach the host's
+// memory until a test sets others (cuda/cuda_test_device.h).
 struct TestDevice {
   std::byte* (*allocate)(size_t bytes);  // Aligned to 64.
   void (*free)(std::byte* memory);
-  // To memory that nothing enqueued uses.
+  // Writes to memory that no enqueued work uses.
   void (*write)(std::byte* to, const void* from, size_t bytes);
-  // Once all that is enqueued is done.
+  // Waits for all enqueued work, then reads.
   void (*read)(void* to, const std::byte* from, size_t bytes);
 };
-// Before any memory is allocated. Returns true.
+// Sets the device. Must be called before any memory is allocated. Returns true.
 bool SetTestDevice(const TestDevice& device);
 
-// Elements in the device's memory, `offset` elements past a boundary of 64
-// bytes, with guards around.
+// Elements in the device's memory, `offset` elements after a boundary of 64
+// bytes, with guards around them.
 class DeviceTensor {
  public:
-  // Holds `values`, rounded.
+  // Holds `values`, rounded to `type`.
   DeviceTensor(DataType type, const std::vector<double>& values,
                int64_t offset = 0);
   // Holds NaN.
@@ -44,32 +44,33 @@ class DeviceTensor {
   DeviceTensor(const DeviceTensor&) = delete;
   DeviceTensor& operator=(const DeviceTensor&) = delete;
 
-  // As they were written.
+  // Returns the values that the constructor wrote.
   const std::vector<double>& values() const { return values_; }
   Buffer buffer() const;
-  // What there is now. Fails the test if a guard has changed.
+  // Return the present contents. Fail the test if a guard has changed.
   std::vector<double> Read() const;
   std::string Bytes() const;
 
  private:
   DataType type_;
   std::vector<double> values_;
-  size_t start_;  // Byte of the first element.
+  size_t start_;  // The byte of the first element.
   std::string image_;
   std::byte* memory_;
 };
 
-// The fields of a record.
+// The fields of a statistics record.
 struct RecordValues {
   int64_t count = 0;
   std::vector<double> mean;
   std::vector<double> second;
 };
-// What no kernel writes: for memory that one is to overwrite.
+// Returns values that no kernel writes, for memory that a kernel must
+// overwrite.
 RecordValues UnwrittenRecord(int64_t channels);
 
-// Records of statistics of `type` in the device's memory, one after the other;
-// not zero in their gaps.
+// Records of statistics of `type` in the device's memory, one after the other.
+// Their gaps are not zero.
 class DeviceRecords {
  public:
   explicit DeviceRecords(const std::vector<RecordValues>& records,
@@ -80,12 +81,12 @@ class DeviceRecords {
 
   const StatisticsRecord& layout() const { return layout_; }
   std::byte* data() const { return memory_; }
-  // The first record, as a layer's `saved`.
+  // Returns the first record, as a layer's `saved`.
   Buffer buffer() const {
     return {memory_, layout_.size_bytes(), DataType::kUInt8};
   }
-  // The first record, which a kernel has written since. Fails the test if its
-  // gaps are not zero, or if memory behind the records has changed.
+  // Reads the first record after a kernel has written it. Fails the test if its
+  // gaps are not zero, or if memory after the records has changed.
   RecordValues Read() const;
 
  private:
@@ -94,33 +95,34 @@ class DeviceRecords {
   std::byte* memory_;
 };
 
-// How a layer is called.
+// The way in which a layer is called.
 struct LayerCall {
   bool training = true;
   bool relu = false;
-  bool residual = false;  // It is added, and its gradient wanted.
+  bool residual = false;  // If true, dresidual is computed, too.
 };
 
-// One layer's memory: inputs that hold given numbers, outputs that hold NaN.
+// One layer's memory: inputs with given numbers, and outputs with NaN.
 struct LayerTensors {
   struct Values {
     std::vector<double> x, residual, dy, weight, bias;
-    // Of every channel's running statistics.
+    // The running statistics of every channel.
     double mean = 0;
     double variance = 1;
   };
 
-  // x, residual and y lie `offset` elements past a boundary, the gradients of
+  // x, residual and y lie `offset` elements after a boundary, the gradients of
   // activations `gradient_offset`, and arrays of channels `channel_offset`.
   LayerTensors(const BatchNormOptions& options, const ActivationShape& shape,
                DataType type, const Values& values, int64_t offset = 0,
                int64_t gradient_offset = 0, int64_t channel_offset = 0);
 
-  // With weights and running statistics if the layer has them.
+  // Return the arguments, with weights and running statistics if the layer has
+  // them.
   BatchNorm::Forwards Forwards(const LayerCall& call);
   BatchNorm::Backwards Backwards(const LayerCall& call) const;
-  // Forward, and Backward after it, which must say once that gradients are
-  // ready.
+  // Runs Forward and then Backward, which must report exactly once that
+  // gradients are ready.
   absl::Status Run(BatchNorm& layer, const LayerCall& call);
 
   const BatchNormOptions options;
@@ -131,17 +133,17 @@ struct LayerTensors {
   int64_t batches = 0;
 };
 
-// `count` normal numbers about `mean`.
+// Returns `count` normally distributed numbers about `mean`.
 std::vector<double> RandomValues(int64_t count, uint32_t seed, double mean = 0,
                                  double deviation = 1);
 
-// Success if |got[i] - want[i]| <= tolerance(i) for all i; NaN is wanted where
-// `want` is NaN, and only there.
+// Succeeds if |got[i] - want[i]| <= tolerance(i) for all i. got[i] must be NaN
+// exactly where want[i] is NaN.
 testing::AssertionResult AllNear(
     const std::vector<double>& got, const std::vector<double>& want,
     const std::function<double(size_t)>& tolerance);
 
-// "n=1 c=2 hw=3 nchw".
+// Returns "n=1 c=2 hw=3 nchw".
 std::string Describe(const ActivationShape& shape);
 
 }  // namespace lockstep

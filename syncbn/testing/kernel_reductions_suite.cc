@@ -1,4 +1,5 @@
-// The tests of what reduces a batch to numbers per channel, and merges them.
+// Tests the operations that reduce a batch to numbers per channel, and the
+// merge of these numbers.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -21,7 +22,7 @@ namespace {
 
 // Moments of a batch.
 
-// In two passes.
+// Computes the moments in two passes.
 std::vector<Moments<double>> MomentsOf(const ActivationShape& shape,
                                        const std::vector<double>& x) {
   std::vector<Moments<double>> moments(static_cast<size_t>(shape.c));
@@ -103,8 +104,8 @@ TEST_P(KernelsTest, MomentsKeepTheVarianceUnderALargeMean) {
   }
 }
 
-// The order of additions does not depend on the address but modulo 16, nor on
-// what scratch memory held.
+// The order of additions depends on the address only modulo 16, and does not
+// depend on the old contents of scratch memory.
 TEST_P(KernelsTest, MomentsHaveTheSameBitsAgain) {
   const KernelsCase& c = GetParam();
   for (const ActivationShape& of :
@@ -146,7 +147,7 @@ TEST_P(KernelsTest, MomentsOfNothingAreZero) {
   EXPECT_EQ(got.second, std::vector<double>(channels, 0.0));
 }
 
-// A NaN is in its channel's numbers and in no other's.
+// A NaN is in its channel's numbers and in no other channel's.
 TEST_P(KernelsTest, MomentsKeepANanInItsChannel) {
   const KernelsCase& c = GetParam();
   const ActivationShape shape = InLayout({2, 5, 130}, c.layout);
@@ -163,7 +164,7 @@ TEST_P(KernelsTest, MomentsKeepANanInItsChannel) {
   }
 }
 
-// The controls: what the check above must not take.
+// The controls: moments that the check above must reject.
 TEST_P(KernelsTest, MomentsThatAreWrongAreRejected) {
   const KernelsCase& c = GetParam();
   for (const double center : {0.0, 1000.0}) {
@@ -195,7 +196,7 @@ TEST_P(KernelsTest, MomentsThatAreWrongAreRejected) {
       std::swap(r.mean[0], r.mean[1]);
       r.mean[0] += 0.1;
     });
-    // Divided by n - 1; and E[x^2] - E[x]^2 in float32, far from 0.
+    // M2 divided by n - 1; and, far from 0, E[x^2] - E[x]^2 in float32.
     rejects([&](RecordValues& r) {
       if (center == 0) {
         r.second[0] *= 1 - 1.0 / static_cast<double>(r.count);
@@ -222,8 +223,8 @@ namespace {
 
 constexpr double kEpsilon = 1e-5;
 
-// Of `count` values about `mean` deviations from 0. An empty rank's numbers are
-// NaN, since they must not matter.
+// Returns a record of `count` values about `mean` deviations from 0. The
+// numbers of an empty rank are NaN, since they must not matter.
 RecordValues RandomRecord(int64_t channels, int64_t count, uint32_t seed,
                           double mean, DataType type) {
   RecordValues record = UnwrittenRecord(channels);
@@ -236,7 +237,8 @@ RecordValues RandomRecord(int64_t channels, int64_t count, uint32_t seed,
   return record;
 }
 
-// From the definition: the grand mean, then deviations from it.
+// Computes the moments from the definition: the grand mean, then deviations
+// from it.
 Moments<double> Pooled(const std::vector<RecordValues>& records, size_t c) {
   Moments<double> all;
   for (const RecordValues& r : records) all.count += r.count;
@@ -252,8 +254,8 @@ Moments<double> Pooled(const std::vector<RecordValues>& records, size_t c) {
   return all;
 }
 
-// One rounding, and the roundings of float64 arithmetic with numbers up to
-// `largest`.
+// Returns the tolerance: one rounding, and the roundings of float64 arithmetic
+// with numbers up to `largest`.
 double MergeTolerance(DataType type, double x, double largest) {
   return std::abs(x) * UnitRoundoff(type) +
          0x1p-44 * (std::abs(x) + 1) * (1 + largest);
@@ -318,7 +320,7 @@ void CheckMerge(BatchNormKernels& kernels, DataType type,
   EXPECT_EQ(running.batches, 5);
 }
 
-// Merging has no layout, and statistics no 16-bit types.
+// Merging does not depend on the layout, and statistics have no 16-bit types.
 bool HasMerge(const KernelsCase& c) {
   return StatisticsTypeOf(c.type) == c.type && c.layout == Layout::kNchw;
 }
@@ -349,8 +351,8 @@ TEST_P(KernelsTest, MergeGivesTheStatisticsOfAllValues) {
   }
 }
 
-// 2^31 values a rank; none at all, which is neutral; and one, which enters
-// where it is not refused.
+// Merges 2^31 values of each rank; no values, which is neutral; and one value,
+// which enters if it is not refused.
 TEST_P(KernelsTest, MergeTakesAnyCount) {
   const DataType type = GetParam().type;
   if (!HasMerge(GetParam())) return;
@@ -388,23 +390,23 @@ TEST_P(KernelsTest, RunningStatisticsAreUsedAsConstants) {
   EXPECT_TRUE(inverse.Holds(got.second));
 }
 
-// The control: what the reference and its tolerance tell apart.
+// The control: mutants that the reference and its tolerance must reject.
 TEST(MergeReferenceTest, TellsMutantsApart) {
   const RecordValues a = {3, {1}, {3}};
   const RecordValues b = {1, {5}, {0}};
   const Moments<double> all = Pooled({a, b}, 0);
   EXPECT_EQ(all.count, 4);
   EXPECT_EQ(all.mean, 2);  // Not 3, the mean of means.
-  EXPECT_EQ(all.m2, 15);   // Not 3, without what lies between the ranks.
+  EXPECT_EQ(all.m2, 15);   // Not 3, without the part between ranks.
   EXPECT_GT(std::abs(all.m2 / 3 - all.m2 / 4),
             MergeTolerance(DataType::kFloat32, all.m2 / 4, 1000));
 }
 
-// Sums that go backward.
+// The sums of the backward pass.
 
 namespace {
 
-// sums [2, c]. errors: KernelsUnderTest's.
+// Returns sums [2, c]. errors: the sum_errors of KernelsUnderTest.
 Wanted ReferenceSums(const BackwardValues& in, bool relu, double errors) {
   const auto channels = static_cast<size_t>(in.shape.c);
   Wanted wanted = {std::vector<double>(2 * channels, 0.0),
@@ -422,7 +424,8 @@ Wanted ReferenceSums(const BackwardValues& in, bool relu, double errors) {
   return wanted;
 }
 
-// Both gradients of parameters are the sums, to the bit.
+// Returns the sums. Checks that both gradients of parameters have the same
+// bits.
 std::vector<double> Reduce(BatchNormKernels& kernels, const BackwardValues& in,
                            bool relu, bool affine, int64_t offset = 0,
                            int64_t dy_offset = 0) {
@@ -476,7 +479,8 @@ TEST_P(KernelsTest, BackwardReduceSumsEachChannel) {
   }
 }
 
-// With other parameters and what scratch memory then holds.
+// Repeats the reduction with other parameters and with the old contents of
+// scratch memory.
 TEST_P(KernelsTest, BackwardReduceHasTheSameBitsAgain) {
   const BackwardValues in(InLayout({2, 2, 17001}, GetParam().layout),
                           GetParam().type, 0);
@@ -505,7 +509,7 @@ TEST(BackwardReduceReferenceTest, RejectsWhatIsWrong) {
     EXPECT_FALSE(wanted.Holds(ReferenceSums(wrong, true, kErrors).values));
   }
   wrong = in;
-  wrong.dy[3] = 0;  // Where y is NaN, dy counts.
+  wrong.dy[3] = 0;  // dy counts where y is NaN.
   EXPECT_FALSE(wanted.Holds(ReferenceSums(wrong, true, kErrors).values));
 }
 

@@ -1,4 +1,5 @@
-// What the suite's tests share, and those of operations on each element.
+// The code that the suite's tests share, and the tests of element-wise
+// operations.
 #include "syncbn/testing/kernel_suite.h"
 
 #include <algorithm>
@@ -90,12 +91,12 @@ struct NormalizeCase {
   bool affine = true;
   bool relu = false;
   bool residual = false;
-  int64_t offset = 0;           // Of all tensors,
-  int64_t residual_offset = 0;  // and of the residual beside it.
+  int64_t offset = 0;           // The offset of all tensors.
+  int64_t residual_offset = 0;  // The residual's further offset.
   enum { kOwn, kOverX, kOverResidual } to = kOwn;
 };
 
-// What a call reads.
+// The inputs of a call.
 struct NormalizeInputs {
   explicit NormalizeInputs(const NormalizeCase& c)
       : x(RoundedTo(c.type, RandomValues(c.shape.size(), 1, 0.25))),
@@ -120,8 +121,8 @@ Wanted Reference(const NormalizeCase& c, const NormalizeInputs& in) {
     const double added = c.residual ? in.residual[i] : 0;
     double y = product + shift + added;
     if (c.relu && y < 0) y = 0;
-    // Three factors and two sums, one rounding each, and a hundredth for what
-    // roundings make of each other.
+    // The roundings of three factors and two sums; a hundredth of them covers
+    // the products of these errors.
     const double sizes = std::abs(product) + std::abs(shift) + std::abs(added);
     wanted.Add(y, 5.05 * u * sizes + 1.01 * RoundingError(c.type, y));
   }
@@ -173,7 +174,7 @@ TEST_P(KernelsTest, NormalizeIsThatOfEachChannel) {
                                .affine = (options & 1) != 0,
                                .relu = (options & 2) != 0,
                                .residual = (options & 4) != 0};
-      // Of large ones four suffice.
+      // For large shapes, four of the combinations suffice.
       if (shape.size() > kSmallShape && c.affine != (c.relu == c.residual)) {
         continue;
       }
@@ -182,8 +183,8 @@ TEST_P(KernelsTest, NormalizeIsThatOfEachChannel) {
   }
 }
 
-// All alike, which leaves a head and a tail, and not alike, which leaves single
-// elements.
+// If all tensors are aligned alike, there are a head and a tail. Otherwise
+// there are only single elements.
 TEST_P(KernelsTest, NormalizeTakesEveryAlignment) {
   const DataType type = GetParam().type;
   for (const ActivationShape& shape : SmallShapes()) {
@@ -252,8 +253,8 @@ TEST_P(KernelsTest, NormalizeOfNothingIsNothing) {
   EXPECT_THAT(kernels_->Normalize(call), IsOk());
 }
 
-// The controls: each part left out, channels of another layout, a lost NaN,
-// one tolerance too much.
+// The controls: each part left out, channels of another layout, a lost NaN, and
+// an error of twice the tolerance.
 TEST(NormalizeReferenceTest, RejectsWhatIsWrong) {
   const NormalizeCase c = {.shape = {2, 32, 5}, .relu = true, .residual = true};
   const NormalizeInputs in(c);
@@ -279,12 +280,12 @@ struct GradientCase {
   bool affine = true;
   bool relu = false;
   bool wants_dresidual = false;
-  int64_t offset = 0;     // Of all tensors,
-  int64_t dy_offset = 0;  // and of dy beside it.
+  int64_t offset = 0;     // The offset of all tensors.
+  int64_t dy_offset = 0;  // The further offset of dy.
   enum { kNone, kDx, kDresidual } over_dy = kNone;
 };
 
-// roundings: KernelsUnderTest's.
+// roundings: the input_gradient_roundings of KernelsUnderTest.
 Wanted ReferenceGradient(const BackwardValues& in, const GradientCase& c,
                          double roundings) {
   Wanted wanted;
@@ -338,14 +339,14 @@ void CheckInput(BatchNormKernels& kernels, const KernelsCase& kernels_case,
 
 }  // namespace
 
-// In training; and in evaluation, where the sums mean nothing.
+// Tests training, and evaluation, in which the sums have no meaning.
 TEST_P(KernelsTest, BackwardInputIsThatOfEachChannel) {
   const KernelsCase& c = GetParam();
   for (const ActivationShape& shape : Shapes()) {
     BackwardValues in(shape, c.type, 0);
     in.saved.count = 3 * shape.values_per_channel();
     for (const bool relu : {false, true}) {
-      BackwardValues constant = in;  // What is not used may be anything.
+      BackwardValues constant = in;  // Unused values may be anything.
       constant.saved.count = 0;
       constant.sums.assign(constant.sums.size(), std::nan(""));
       constant.x.assign(constant.x.size(), std::nan(""));
@@ -396,8 +397,8 @@ TEST_P(KernelsTest, BackwardInputWritesOverDy) {
 }
 
 // The controls: a gradient without its cross-term, without the mean, without
-// weight, without the mask of ReLU, as of constants, one tolerance too much,
-// and none at all.
+// weight, without the mask of ReLU, as of constants, with an error of twice the
+// tolerance, and no gradient at all.
 TEST(BackwardInputReferenceTest, RejectsWhatIsWrong) {
   constexpr double kRoundings = 10;
   const GradientCase c = {.relu = true};

@@ -1,5 +1,5 @@
-// The tests that the kernels of every device pass: each operation against loops
-// in float64, within the bounds that the device's arithmetic allows.
+// The tests that the kernels of every device must pass. Each operation is
+// compared with loops in float64, within the bounds of the device's arithmetic.
 #ifndef LOCKSTEP_SYNCBN_TESTING_KERNEL_SUITE_H_
 #define LOCKSTEP_SYNCBN_TESTING_KERNEL_SUITE_H_
 
@@ -19,27 +19,31 @@
 
 namespace lockstep {
 
-// How far the mean and M2 of a channel may be off.
+// The largest errors of the mean and M2 of a channel.
 struct MomentErrors {
   double mean;
   double m2;
 };
 
 struct KernelsUnderTest {
-  // Null, with the reason in the test's log, where the device is not there.
+  // Returns null, with the reason in the test's log, if there is no such
+  // device.
   std::unique_ptr<BatchNormKernels> (*make)();
   std::vector<Layout> layouts;
-  // Whose layouts do not matter; `large` is for reductions alone.
+  // The layouts of these shapes are ignored; `large` is used only for
+  // reductions.
   std::vector<ActivationShape> shapes;
   std::vector<ActivationShape> large;
-  // Of values that are at most `largest`, in arithmetic of unit round-off u.
+  // Returns the error bounds for values of at most `largest`, in arithmetic
+  // with unit round-off u.
   MomentErrors (*moment_errors)(const Moments<double>& exact, double largest,
                                 double u);
-  // Of a sum of n terms, in parts of the sum of their sizes.
+  // Returns the error bound of a sum of n terms, relative to the sum of their
+  // absolute values.
   double (*sum_errors)(int64_t n, double u);
-  // Roundings of dx, in parts of the sizes of its terms.
+  // The number of roundings of dx, relative to the sizes of its terms.
   double input_gradient_roundings;
-  // Whether equal values have exactly their mean, and M2 = 0.
+  // Whether the moments of equal values are exactly their mean and M2 = 0.
   bool exact_of_equal_values;
 };
 
@@ -48,21 +52,22 @@ struct KernelsCase {
   DataType type;
   Layout layout;
 };
-// In each of the kernels' layouts.
+// Returns one case for each type in each of the kernels' layouts.
 std::vector<KernelsCase> CasesOf(const KernelsUnderTest* kernels,
                                  const std::vector<DataType>& types);
 std::string CaseName(const testing::TestParamInfo<KernelsCase>& info);
 
-// The shape in that layout. In kNchw16c it has as many channels as blocks of 16
-// take, and fewer pixels for that if it has many elements.
+// Returns the shape in that layout. For kNchw16c, rounds the channels up to
+// whole blocks of 16, and takes fewer pixels in exchange if the shape has many
+// elements.
 ActivationShape InLayout(ActivationShape shape, Layout layout);
 
-// Each device instantiates it over its cases.
+// Each device instantiates this test over its cases.
 class KernelsTest : public testing::TestWithParam<KernelsCase> {
  protected:
   void SetUp() override;
-  // The kernels' shapes in the case's layout, each once; what is at most 700
-  // elements is tried at other alignments too.
+  // Return the kernels' shapes in the case's layout, each once. Shapes of at
+  // most 700 elements are also tried at other alignments.
   std::vector<ActivationShape> Shapes() const;
   std::vector<ActivationShape> LargeShapes() const;
   std::vector<ActivationShape> SmallShapes() const;
@@ -71,12 +76,13 @@ class KernelsTest : public testing::TestWithParam<KernelsCase> {
 };
 
 inline constexpr int64_t kSmallShape = 700;
-// Elements past a boundary that leave a head and a tail of single elements.
+// Returns offsets, in elements after a boundary, that leave a head and a tail
+// of single elements.
 inline std::vector<int64_t> OffsetsOf(DataType type) {
   return {1, 16 / SizeOf(type) - 1};
 }
 
-// Numbers, and how far each may be off.
+// The expected numbers, each with its tolerance.
 struct Wanted {
   std::vector<double> values, tolerance;
 
@@ -89,8 +95,8 @@ struct Wanted {
   }
 };
 
-// The controls of every reference: it takes its own numbers, and not one of
-// them lost, nor twice as far off as it may be.
+// Runs the controls of every reference. A reference must accept its own
+// numbers. It must reject them if one is lost or is off by twice its tolerance.
 inline void ExpectTellsApart(const Wanted& wanted, size_t i) {
   EXPECT_TRUE(wanted.Holds(wanted.values));
   for (const double off : {std::nan(""), 2 * wanted.tolerance[i]}) {
@@ -104,7 +110,8 @@ inline size_t ChannelAt(const ActivationShape& shape, size_t i) {
   return static_cast<size_t>(ChannelOf(shape, static_cast<int64_t>(i)));
 }
 
-// Of 7 values: means, and inverse deviations about 2.
+// Returns a record of 7 values, with random means and with inverse deviations
+// about 2.
 inline RecordValues RandomSaved(int64_t channels, DataType type,
                                 double mean = 0, double deviation = 1) {
   const DataType statistics = StatisticsTypeOf(type);
@@ -112,10 +119,10 @@ inline RecordValues RandomSaved(int64_t channels, DataType type,
           RoundedTo(statistics, RandomValues(channels, 12, 2, 0.2))};
 }
 
-// What the backward operations read: y has zeros and, since they count as let
-// through, NaN.
+// The inputs of the backward operations. y has zeros, and NaN, which ReLU's
+// gradient must let through.
 struct BackwardValues {
-  // mean: of x, in deviations, and of the saved means.
+  // mean: the mean of x, in deviations, and of the saved means.
   BackwardValues(const ActivationShape& shape, DataType type, double mean)
       : shape(shape),
         type(type),
@@ -138,8 +145,8 @@ struct BackwardValues {
   RecordValues saved;
 };
 
-// Such values in the device's memory. Tensors lie `offset` elements past a
-// boundary, dy `dy_offset` more.
+// BackwardValues in the device's memory. Tensors lie `offset` elements after a
+// boundary, and dy `dy_offset` elements further.
 struct DeviceBackward {
   DeviceBackward(const BackwardValues& in, int64_t offset, int64_t dy_offset)
       : x(in.type, in.x, offset),

@@ -128,7 +128,7 @@ double UnitRoundoff(DataType type) {
 
 double RoundingError(DataType type, double x) {
   const double normal = UnitRoundoff(type) * std::abs(x);
-  switch (type) {  // Half of the smallest number, where it is that.
+  switch (type) {  // Half of the smallest number, if double can hold it.
     case DataType::kFloat64:
       return normal + 0x1p-1074;
     case DataType::kFloat16:

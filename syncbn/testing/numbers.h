@@ -1,5 +1,5 @@
-// Elements of every type of activations as float64, and statistics records in
-// host memory: what tests set and read; and batch norm's operations on them.
+// Gives tests access to elements of every activation type as float64, and to
+// statistics records in host memory. Computes batch norm's operations on them.
 #ifndef LOCKSTEP_SYNCBN_TESTING_NUMBERS_H_
 #define LOCKSTEP_SYNCBN_TESTING_NUMBERS_H_
 
@@ -18,22 +18,22 @@
 
 namespace lockstep {
 
-// Element i of a buffer in host memory, aligned or not. Setting rounds to the
+// Element i of a buffer in host memory, aligned or not. SetNumber rounds to the
 // buffer's type, one of IsActivationType.
 double GetNumber(ConstBuffer buffer, int64_t i);
 void SetNumber(Buffer buffer, int64_t i, double value);
 
-// The nearest number that `type` can hold.
+// Returns the nearest number that `type` can represent.
 double RoundTo(DataType type, double value);
 std::vector<double> RoundedTo(DataType type, std::vector<double> values);
 
-// 2^-53, 2^-24, 2^-11 or 2^-8: how far rounding to `type` moves a number,
-// relative to it.
+// Returns the largest relative error of rounding to `type`: 2^-53, 2^-24, 2^-11
+// or 2^-8.
 double UnitRoundoff(DataType type);
-// How far rounding to `type` may move x.
+// Returns the largest error of rounding x to `type`.
 double RoundingError(DataType type, double x);
 
-// A record in host memory. `second` is M2, or the inverse deviation.
+// A statistics record in host memory. `second` is M2, or the inverse deviation.
 struct RecordAccess {
   RecordAccess(const StatisticsRecord& record, std::byte* memory);
 
@@ -45,22 +45,22 @@ struct RecordAccess {
   Buffer second;
 };
 
-// Where element (n, c, i) lies, and the channel of the element that lies at
+// Return the place of element (n, c, i), and the channel of the element at
 // `place`.
 int64_t PlaceOf(const ActivationShape& shape, int64_t n, int64_t c, int64_t i);
 int64_t ChannelOf(const ActivationShape& shape, int64_t place);
 
-// Values [n, c, hw] in the order of the shape's layout, and back.
+// Convert values [n, c, hw] to the order of the shape's layout, and back.
 std::vector<double> ToLayout(const ActivationShape& shape,
                              std::span<const double> nchw);
 std::vector<double> FromLayout(const ActivationShape& shape,
                                std::span<const double> values);
 
-// The largest absolute value; 0 of none.
+// Returns the largest absolute value; 0 if there are no values.
 double Largest(const std::vector<double>& values);
 
-// The operations of batch norm as loops in float64, one number at a time: an
-// independent layer to check. Host memory; no state.
+// The operations of batch norm as loops in float64, one number at a time. Tests
+// compare other layers with this independent one. Host memory; no state.
 class PlainKernels : public BatchNormKernels {
  public:
   absl::StatusOr<std::shared_ptr<std::byte>> Allocate(int64_t bytes) override;

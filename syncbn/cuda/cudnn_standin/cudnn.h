@@ -1,6 +1,6 @@
-// A stand-in for the part of cuDNN that CudnnBatchNorm calls: names and
-// meanings are cuDNN's, memory and streams those of the CUDA runtime's
-// stand-in, and batch norm is that of its definition, in float64.
+// A stand-in for the part of cuDNN that CudnnBatchNorm calls. Names and
+// meanings are cuDNN's. Memory and streams are those of the CUDA runtime's
+// stand-in. Batch norm is computed from its definition, in float64.
 #ifndef LOCKSTEP_SYNCBN_CUDA_CUDNN_STANDIN_CUDNN_H_
 #define LOCKSTEP_SYNCBN_CUDA_CUDNN_STANDIN_CUDNN_H_
 
@@ -31,7 +31,7 @@ enum cudnnBatchNormMode_t {
 enum cudnnBatchNormOps_t { CUDNN_BATCHNORM_OPS_BN = 0 };
 using cudnnActivationDescriptor_t = struct cudnnActivationStruct*;  // Null.
 
-// The calls that enqueue work, for tests to read and to clear.
+// The calls that enqueue work. Tests read and clear this list.
 struct cudnnStandinCall {
   const char* name;
   cudnnBatchNormMode_t mode;
@@ -44,7 +44,8 @@ inline std::vector<cudnnStandinCall>& cudnnStandinCalls() {
 }
 
 struct cudnnContext {
-  // Waits for the stream. alpha, beta: as all calls here take them, 1 and 0.
+  // Waits for the stream. Accepts only alpha = 1 and beta = 0, which all calls
+  // here pass.
   bool Accepts(const void* alpha, const void* beta) const {
     return cudaStreamSynchronize(stream) == cudaSuccess &&
            *static_cast<const float*>(alpha) == 1 &&
@@ -84,7 +85,7 @@ struct cudnnTensorStruct {
         static_cast<float*>(data)[i] = narrow;
     }
   }
-  // Means over each channel's values.
+  // Returns the mean of each channel's values.
   template <typename Value>
   std::vector<double> Means(Value value) const {
     std::vector<double> sums(static_cast<size_t>(c));
@@ -100,7 +101,8 @@ struct cudnnTensorStruct {
   int n = 0;
   int c = 0;
   int hw = 0;
-  cudnnBatchNormMode_t mode = CUDNN_BATCHNORM_SPATIAL;  // Of what is derived.
+  // The mode of a derived descriptor.
+  cudnnBatchNormMode_t mode = CUDNN_BATCHNORM_SPATIAL;
 };
 using cudnnTensorDescriptor_t = cudnnTensorStruct*;
 
@@ -118,7 +120,7 @@ inline cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
   return CUDNN_STATUS_SUCCESS;
 }
 
-// Calls wait for what the stream holds, and are finished when they return.
+// Calls wait for the work of the stream and are finished when they return.
 inline cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
   handle->stream = stream;
   return CUDNN_STATUS_SUCCESS;
@@ -151,9 +153,9 @@ inline cudnnStatus_t cudnnDeriveBNTensorDescriptor(
   return CUDNN_STATUS_SUCCESS;
 }
 
-// Memory of the Ex calls: as much as this stand-in checks that it was given.
-// Forward leaves its batch in the reserve, where backward looks for it; the
-// workspace is overwritten.
+// Returns the size of the memory of the Ex calls; the stand-in checks that the
+// caller gave this much. Forward stores its batch in the reserve, where
+// backward looks for it. The workspace is overwritten.
 inline size_t cudnnStandinSize(cudnnBatchNormMode_t mode, int c,
                                bool backward) {
   return 64u * static_cast<size_t>(mode) +
@@ -188,7 +190,8 @@ inline cudnnStatus_t cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
   return CUDNN_STATUS_SUCCESS;
 }
 
-// All: alpha is 1 and beta 0; the descriptors of activations are one.
+// All calls: alpha is 1 and beta is 0; the descriptors of all activations are
+// the same.
 inline cudnnStatus_t cudnnBatchNormalizationForwardInference(
     cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void* alpha,
     const void* beta, cudnnTensorDescriptor_t t, const void* x,
@@ -208,8 +211,8 @@ inline cudnnStatus_t cudnnBatchNormalizationForwardInference(
   return CUDNN_STATUS_SUCCESS;
 }
 
-// Running statistics become (1 - factor) * running + factor * batch, of the
-// unbiased variance, also where factor is 1.
+// Running statistics become (1 - factor) * running + factor * batch, with the
+// unbiased variance, even if factor is 1.
 inline cudnnStatus_t cudnnBatchNormalizationForwardTrainingEx(
     cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t,
     const void* alpha, const void* beta, cudnnTensorDescriptor_t t,
@@ -277,7 +280,7 @@ inline cudnnStatus_t cudnnBatchNormalizationBackwardEx(
   const auto* const left = static_cast<const cudnnStandinReserve*>(reserve);
   if (left->x != x || left->t.format != t->format || left->t.type != t->type ||
       left->t.n != t->n || left->t.c != t->c || left->t.hw != t->hw) {
-    return CUDNN_STATUS_BAD_PARAM;  // It is not this batch's.
+    return CUDNN_STATUS_BAD_PARAM;  // The reserve is of another batch.
   }
   cudnnStandinCalls().push_back(
       {"BackwardEx", mode, workspace_bytes, reserve_bytes});
