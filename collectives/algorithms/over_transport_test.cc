@@ -508,7 +508,7 @@ enum class Fault {
   kBlankPiece,     // The third piece is all zero.
 };
 
-// The pieces that arrive in place of those that rank 1 sends to each rank.
+// Replaces the pieces that rank 1 sends to each rank.
 class Harm {
  public:
   explicit Harm(Fault fault) : fault_(fault) {}

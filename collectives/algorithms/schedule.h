@@ -190,7 +190,7 @@ struct TreeRound {
   int peer_group;
   bool peer_is_earlier;  // The other group's sums stand left of the +.
   bool whole;            // The range is not halved.
-  // This group's part of the range of the previous round.
+  // The part of the previous round's range that this group takes.
   Segment mine;
   // The other group's part, or the same range if `whole`.
   Segment peers;

@@ -124,7 +124,6 @@ class GroupMember {
   //
   // Errors: kUnavailable if any rank died or one of `peers` left;
   // kDeadlineExceeded after the timeout; another rank's error.
-  // kDeadlineExceeded after the timeout; another rank's error.
   absl::Status WaitFor(uint64_t peers, absl::FunctionRef<bool()> ready);
 
   // Wakes `peer` if it sleeps for this rank. Cost: without a sleeper, a load.
