@@ -101,9 +101,7 @@ class Answer {
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
   const Bytes& input() const { return input_; }
-  const Bytes& output() const {
-    return output_;
-  }  // Empty if the rank gets none.
+  const Bytes& output() const { return output_; }  // Empty if there is none.
 
   // Returns the in-place offset, in elements: where the input lies in the
   // output, or the output in the input.

@@ -263,11 +263,10 @@ TEST_F(MpiFailureTest, AllRanksSayWhichTwoDisagreeOrWhoIsWrong) {
        },
        FailInAPart,
        [](Communicator& c) {
-         return RunAndCheck(
-             c,
-             {{Operation::kAllReduce, DataType::kFloat32, ReduceOp::kSum,
-               5000}},
-             AdditionOrder::kTree);  // The ring's order is expected.
+         return RunAndCheck(c,
+                            {{Operation::kAllReduce, DataType::kFloat32,
+                              ReduceOp::kSum, 5000}},
+                            AdditionOrder::kTree);  // The ring's is right.
        }});
   const auto invalid = [](const testing::Matcher<std::string>& text) {
     return StatusIs(absl::StatusCode::kInvalidArgument, text);

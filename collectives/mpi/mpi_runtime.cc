@@ -145,8 +145,7 @@ absl::Status MpiRuntime::StartMpi() {
   int* largest_tag = nullptr;
   int found = 0;
   MPI_Comm_get_attr(comm_, MPI_TAG_UB, &largest_tag, &found);
-  largest_tag_ =
-      found != 0 ? *largest_tag : 32767;  // The minimum of the MPI standard.
+  largest_tag_ = found != 0 ? *largest_tag : 32767;  // The standard's minimum.
   return absl::OkStatus();
 }
 

@@ -196,8 +196,7 @@ TEST(TcpMeshTest, StrangersAreSentAwayAndChangeNothing) {
   }
   mesh.Poll([](int, const ControlMessage&) {});
   std::array<char, 1> byte;
-  EXPECT_EQ(ReceiveSome(silent.back(), byte),
-            0);  // One look does not greet all.
+  EXPECT_EQ(ReceiveSome(silent.back(), byte), 0);  // Some got no greeting.
   for (const auto& [name, bytes] : strangers) {
     SCOPED_TRACE(name);
     const OwnedFd socket = ConnectTo(group.endpoints[0]);

@@ -62,8 +62,8 @@ class TcpMesh : public ControlChannel {
   std::string Obstacle(int peer) const override;
   const absl::Status& error() const override { return error_; }
 
-  // As for Transport. The other half of the slots covers releases that the
-  // sender does not know of yet.
+  // The limits of Transport. The other half of the slots covers releases that
+  // the sender does not know of yet.
   static constexpr int kSlots = 8;
   static constexpr int kMaxPieces = kSlots / 2;
   int64_t slot_bytes() const { return slot_bytes_; }
