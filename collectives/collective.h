@@ -188,7 +188,7 @@ struct Collective {
   //
   // Errors: AllReduce's. Cost: over shared memory, AllReduce's. Over a
   // transport each of P ranks sends 2 (P - 1) / P n elements in 2 log2 P
-  // messages and uses memory for up to n elements. A ring does not support this
+  // messages. It uses memory for up to n elements. A ring does not support this
   // order, so an NCCL group adds as in AllReduce.
   static Collective UniformAllReduce(Buffer data, ReduceOp op = ReduceOp::kSum,
                                      CallSite site = CallSite::Here()) {

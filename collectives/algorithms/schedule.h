@@ -101,9 +101,9 @@ constexpr int TreeSplit(int world_size, int begin, int end) {
 // The part of the data that a rank sends and receives in each step of a ring.
 //
 // The data is cut into P = world_size segments. In step s rank r sends segment
-// r - s and receives segment r - 1 - s (mod P), which it sends in the next
-// step. Segment k thus starts at rank k and travels round the ring, one rank a
-// step:
+// r - s and receives segment r - 1 - s (mod P). It sends the received segment
+// in the next step. Segment k thus starts at rank k and travels round the ring,
+// one rank a step:
 //   steps 0 .. P-2    each rank adds its own values to the segment it receives,
 //                     so segment k ends, complete, at rank k - 1;
 //   steps P-1 .. 2P-3 the complete segments go round once more, and replace.
@@ -146,12 +146,12 @@ constexpr int ReduceScatterRank(int rank, int world_size) {
 // Recursive halving and doubling.
 //
 // The ranks form the groups of the tree, each of one rank or two. One rank
-// speaks for each group. In round s of log2(groups) group g meets group g xor
-// 2^s, which holds the sums of the neighbouring 2^s groups over the same range
-// of elements. Each group takes half of that range, as its range for the next
-// round. After the last round each group has a complete range of its own.
-// Doubling runs the rounds backwards: in each, a group sends the complete
-// ranges that it has.
+// speaks for each group. There are log2(groups) rounds. In round s group g
+// meets group g xor 2^s. That group holds the sums of the neighbouring 2^s
+// groups over the same range of elements. Each group takes half of that range,
+// as its range for the next round. After the last round each group has a
+// complete range of its own. Doubling runs the rounds backwards: in each, a
+// group sends the complete ranges that it has.
 //
 // A range of at most kTreeWholeBytes is not halved, because a message of that
 // size costs more than its bytes. Both groups take all of it, and in doubling

@@ -30,9 +30,9 @@ class Transport {
   virtual int world_size() const = 0;           // At least 1.
   virtual int64_t max_piece_bytes() const = 0;  // A multiple of 64.
   // Returns the number of pieces that may be under way to one rank: sent and
-  // not yet released. It is at least 2. When all ranks of a ring have sent one
-  // piece, each needs memory for the next before it can receive one. More
-  // pieces let ranks drift.
+  // not yet released. The number is at least 2. When all ranks of a ring have
+  // sent one piece, each needs memory for the next before it can receive one.
+  // More pieces let ranks drift.
   virtual int max_pieces() const { return 2; }
 
   // Returns the memory for the next piece to `peer`: max_piece_bytes, aligned

@@ -35,7 +35,8 @@
 namespace lockstep {
 namespace {
 
-// How often a sleeper looks for dead ranks: well under the 1 s promised.
+// The interval at which a sleeper looks for dead ranks, well under the 1 s
+// promised.
 constexpr std::chrono::milliseconds kLookEvery(10);
 
 // The spins before a rank sleeps. They take a few tens of microseconds, about
@@ -43,9 +44,10 @@ constexpr std::chrono::milliseconds kLookEvery(10);
 // with the better of the two ways.
 constexpr int kSpins = 1000;
 
-// How often a rank yields its core before it sleeps, when ranks share cores. A
-// yield costs a fraction of a microsecond and lets another rank run. A sleep
-// and its wake-up take tens of microseconds, and cost the waking rank time too.
+// The number of times that a rank yields its core before it sleeps, when ranks
+// share cores. A yield costs a fraction of a microsecond and lets another rank
+// run. A sleep and its wake-up take tens of microseconds, and cost the waking
+// rank time too.
 constexpr int kYields = 200;
 
 // The most ranks that each read the words of all others in Meet. More ranks
@@ -346,10 +348,10 @@ absl::Status GroupMember::Disagreement() const {
   return absl::OkStatus();
 }
 
-// Returns an error if neither of two ranks' calls can end: one rank is in a
-// call of the two (Send, Receive) and waits for the other, which is in a call
-// of all ranks and waits for the first. Either of the two ranks may be this
-// one.
+// Returns an error if neither of two ranks' calls can end. One of them is in a
+// call of the two (Send, Receive) and waits for the other rank. The other rank
+// is in a call of all ranks and waits for the first. Either of the two ranks
+// may be this one.
 absl::Status GroupMember::DisagreementWithPartner() const {
   if (with_partner_) {
     const CallSlot& next =

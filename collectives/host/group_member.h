@@ -170,7 +170,7 @@ class GroupMember {
   const int spins_;
   const int yields_;
   RankControl& own_;
-  uint64_t sequence_ = 0;  // Of the running call, or the last one.
+  uint64_t sequence_ = 0;  // The running call, or the last one.
   Call call_;
   uint64_t completions_ = 0;
   bool with_partner_ = false;

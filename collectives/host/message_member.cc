@@ -47,8 +47,9 @@ std::string System() {
 
 using Kind = ControlMessage::Kind;
 
-// How often a waiting rank looks for failures. Each look reads a file of /proc
-// for every rank of this host. A dead rank must be named within about 100 ms.
+// The interval at which a waiting rank looks for failures. Each look reads a
+// file of /proc for every rank of this host. A dead rank must be named within
+// about 100 ms.
 constexpr std::chrono::milliseconds kLookEvery(20);
 
 // The time that a rank that knows of two different calls waits for the calls of
@@ -275,10 +276,10 @@ absl::Status MessageMember::Disagreement() const {
   return absl::OkStatus();
 }
 
-// Returns an error if neither of two ranks' calls can end: one rank is in a
-// call of the two (Send, Receive) and waits for the other, which is in a call
-// of all ranks and waits for the first. Either of the two ranks may be this
-// one.
+// Returns an error if neither of two ranks' calls can end. One of them is in a
+// call of the two (Send, Receive) and waits for the other rank. The other rank
+// is in a call of all ranks and waits for the first. Either of the two ranks
+// may be this one.
 absl::Status MessageMember::DisagreementWithPartner() const {
   if (with_partner_) {
     const Begun& next = peers_[call_.peer].calls[(sequence_ + 1) % 2];

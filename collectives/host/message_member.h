@@ -142,8 +142,8 @@ class MessageMember {
   // moves the data; WaitFor calls it repeatedly. `send_peer` and `receive_peer`
   // are the ranks that `ready` depends on; -1: none.
   //
-  // Errors: kUnavailable if a rank died and this rank can see it (on this host,
-  // or on any host if the channel reports it), or if one of the two left;
+  // Errors: kUnavailable if one of the two left, or if a rank died and this
+  // rank can see it (on this host, or on any host if the channel reports it);
   // kDeadlineExceeded after the timeout; another rank's error.
   absl::Status WaitFor(int send_peer, int receive_peer,
                        absl::FunctionRef<bool()> ready);
@@ -218,7 +218,7 @@ class MessageMember {
   std::vector<Peer> peers_;
   std::vector<RankIntroduction> introductions_;
   bool may_spin_ = false;
-  uint64_t sequence_ = 0;  // Of the running call, or the last one.
+  uint64_t sequence_ = 0;  // The running call, or the last one.
   Call call_;
   bool with_partner_ = false;
   std::vector<uint64_t> partner_calls_;  // The calls begun, by partner.

@@ -242,7 +242,7 @@ class SharedRegion {
   // if it is gone; kInvalidArgument if it is not such a region.
   static absl::StatusOr<SharedRegion> Open(const std::string& path);
 
-  // The same as SharedMemory's functions.
+  // Like SharedMemory's functions.
   std::string path() const { return memory_.path(); }
   void CloseFile() { memory_.CloseFile(); }
 

@@ -130,7 +130,7 @@ class MpiCommunicatorTest : public MpirunTest,
 // each operation.
 TEST_P(MpiCommunicatorTest, SeveralGroupsAndTheirPartsGiveTheStatedBits) {
   RunRanksOptions options;
-  options.group.slot_bytes = 256;  // So that messages have many pieces.
+  options.group.slot_bytes = 256;  // Gives messages many pieces.
   EXPECT_THAT(RunMpiRanks(
                   GetParam(),
                   [](Communicator& communicator) {

@@ -36,7 +36,7 @@ namespace {
 // The longest time that a leaving rank waits until the other hosts have its
 // last message.
 constexpr absl::Duration kLeavePatience = absl::Seconds(1);
-// The same after the group has failed, when a host may not answer.
+// The longest time if the group has failed: a host may not answer.
 constexpr absl::Duration kFailedPatience = absl::Milliseconds(100);
 
 // The address at which a rank listens for a group's connections, as the bytes
@@ -202,7 +202,7 @@ class TcpCommunicator : public MessageCommunicator {
   mutable TcpMesh mesh_;
   mutable MessageMember member_;
   mutable TcpTransport transport_;
-  OwnedFd listener_;  // Of the running Split.
+  OwnedFd listener_;  // For the running Split.
 };
 
 }  // namespace

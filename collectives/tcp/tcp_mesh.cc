@@ -40,7 +40,7 @@ namespace {
 struct WireHeader {
   int32_t kind = 0;       // A ControlMessage::Kind, or one of the two below.
   uint32_t size = 0;      // Bytes of the body.
-  uint64_t number = 0;    // Of a control message.
+  uint64_t number = 0;    // For control messages.
   uint64_t released = 0;  // Pieces of the receiver that the sender released.
 };
 constexpr int32_t kPiece = 100;

@@ -142,7 +142,7 @@ class TcpMesh : public ControlChannel {
     uint64_t pieces_received = 0;
     uint64_t pieces_released = 0;
     uint64_t releases_told = 0;
-    std::array<int64_t, kSlots> sizes = {};  // Of received pieces.
+    std::array<int64_t, kSlots> sizes = {};  // For received pieces.
   };
 
   struct Stranger {

@@ -133,7 +133,7 @@ SubprocessOptions Options(const Files& files, size_t call) {
       // Open MPI does not release all memory that it allocates.
       {"ASAN_OPTIONS",
        absl::StrCat(asan == nullptr ? "" : asan, ":detect_leaks=0")}};
-  options.parent_death_signal = SIGTERM;  // So that it ends its ranks.
+  options.parent_death_signal = SIGTERM;  // It then ends its ranks.
   return options;
 }
 

@@ -190,7 +190,7 @@ absl::StatusOr<std::unique_ptr<TestHosts>> TestHosts::Start(
       return 0;
     });
     if (pid < 0) return SystemError("clone");
-    there.Close();  // So that its end is seen.
+    there.Close();  // Makes its end visible.
     hosts->hosts_.push_back({pid, std::move(here), OwnedFd(), ""});
     Host& made = hosts->hosts_.back();
     const std::string first = Hear(made.channel.get(), made.tap);
