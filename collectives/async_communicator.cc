@@ -43,17 +43,18 @@ void AsyncCommunicator::Work() {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       first_error_.Update(next->status);
-      // Only now, so that Wait sees it until it is done, and under the lock:
-      // ThreadSanitizer does not see the distribution's absl::Status count its
-      // owners, and takes a later free by the caller for a race.
+      // Pops the call only when it is done, so that Wait blocks until then.
+      // Pops under the lock, because ThreadSanitizer does not see how the
+      // distribution's absl::Status counts its owners. It would report a later
+      // free by the caller as a race.
       pending_.pop();
     }
     changed_.notify_all();
   }
 }
 
-// Blocks for the next call, which stays in the queue; null once stopping and
-// all are done.
+// Blocks for the next call, which stays in the queue. Returns null once
+// stopping_ is set and all calls are done.
 AsyncCommunicator::Pending* AsyncCommunicator::Next() {
   std::unique_lock<std::mutex> lock(mutex_);
   changed_.wait(lock, [this] { return stopping_ || !pending_.empty(); });

@@ -16,11 +16,12 @@
 
 namespace lockstep {
 
-// A call that was started. Copies stand for the same call. Any thread may wait.
+// A handle of a call that was started. Copies stand for the same call. Any
+// thread may wait.
 class PendingCollective {
  public:
-  // Blocks until the call is done; its status. Its buffers are then the
-  // caller's again.
+  // Blocks until the call is done. Returns its status. The buffers of the call
+  // then belong to the caller again.
   absl::Status Wait() const { return result_.get(); }
   bool done() const {
     return result_.wait_for(std::chrono::seconds(0)) ==
@@ -35,44 +36,44 @@ class PendingCollective {
   std::shared_future<absl::Status> result_;
 };
 
-// Runs the calls of one rank, in the order in which they were started, on a
-// thread of its own. Borrows the communicator, which nobody else may use while
-// a call is pending. Not thread safe: one thread starts and waits for all.
+// Runs the calls of one rank on a thread of its own, in the order in which they
+// were started. Borrows the communicator: nobody else may use it while a call
+// is pending. Not thread safe: one thread starts and waits for all calls.
 class AsyncCommunicator {
  public:
   explicit AsyncCommunicator(Communicator& communicator)
       : communicator_(communicator), thread_([this] { Work(); }) {}
-  ~AsyncCommunicator();  // Finishes what was started.
+  ~AsyncCommunicator();  // Finishes all calls that were started.
   AsyncCommunicator(const AsyncCommunicator&) = delete;
   AsyncCommunicator& operator=(const AsyncCommunicator&) = delete;
 
-  // Starts `call`, for example Collective::AllReduce(gradients). Its buffers
-  // are borrowed until the call is done.
+  // Starts `call`, for example Collective::AllReduce(gradients). The buffers of
+  // the call are borrowed until it is done.
   PendingCollective Start(const Collective& call);
 
-  // Blocks until everything started so far is done. Returns the first error
-  // since the last Wait. The communicator may then be used directly.
+  // Blocks until every call started so far is done. Returns the first error
+  // since the last Wait. The caller may then use the communicator directly.
   absl::Status Wait();
 
  private:
   struct Pending {
     Collective call;
     std::promise<absl::Status> result;
-    absl::Status status;  // Here, so that it goes under the lock (see Work).
+    absl::Status status;  // A field, so that the lock guards it (see Work).
   };
 
   void Work();
   Pending* Next();
 
   Communicator& communicator_;
-  // Not absl::Mutex: ThreadSanitizer does not see into the distribution's
-  // build of it.
+  // Not absl::Mutex: ThreadSanitizer cannot instrument the distribution's build
+  // of absl::Mutex.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::queue<Pending> pending_;  // Started and not done, guarded by mutex_.
   absl::Status first_error_;     // Guarded by mutex_.
   bool stopping_ = false;        // Guarded by mutex_.
-  std::thread thread_;           // Last: it uses all the others.
+  std::thread thread_;           // Last, because it uses all other fields.
 };
 
 }  // namespace lockstep

@@ -30,7 +30,8 @@ absl::Status Wrong(absl::string_view why) {
   return absl::InvalidArgumentError(why);
 }
 
-// std::less orders pointers into different objects, which < need not.
+// Returns whether two buffers overlap. Uses std::less, which orders pointers
+// into different objects; operator< need not.
 bool Overlap(const ConstBuffer& a, const ConstBuffer& b) {
   const std::less<const std::byte*> before;
   return a.count > 0 && b.count > 0 &&
@@ -38,7 +39,8 @@ bool Overlap(const ConstBuffer& a, const ConstBuffer& b) {
          before(b.bytes(), a.bytes() + a.size_bytes());
 }
 
-// `in_place`: where input may begin if it overlaps output; null: nowhere.
+// Checks that input and output do not overlap, unless input begins at
+// `in_place`. If `in_place` is null, they must not overlap at all.
 absl::Status CheckPlaces(const Collective& call, const std::byte* in_place) {
   if (!Overlap(call.input, call.output) || call.input.bytes() == in_place) {
     return absl::OkStatus();
@@ -54,7 +56,7 @@ absl::Status CheckTypes(const Collective& call) {
                             " and its output ", Name(call.output.type)));
 }
 
-// One of the two has `parts` times the count of the other.
+// Checks that `whole` is `parts` times `part`.
 absl::Status CheckParts(const char* name, int64_t whole, int64_t parts,
                         int64_t part) {
   if (part <= INT64_MAX / parts && whole == parts * part) {
@@ -107,7 +109,8 @@ absl::Status ValidateAllGather(const Collective& call, int rank,
   return CheckPlaces(call, call.output.Part(begin, 0).bytes());
 }
 
-// Input is the whole and output one of `world_size` parts.
+// Validates a call whose input is the whole and whose output is one of
+// `world_size` parts.
 absl::Status ValidateToParts(const Collective& call, int rank, int world_size) {
   LOCKSTEP_RETURN_IF_ERROR(CheckTypes(call));
   LOCKSTEP_RETURN_IF_ERROR(
@@ -138,7 +141,7 @@ absl::Status CheckPeer(const Collective& call, int rank, int world_size) {
                             " is outside [0, ", world_size, ")"));
 }
 
-// Bytes of all ranks together are at most 2^63 - 1.
+// Checks that the buffers of all ranks together have at most 2^63 - 1 bytes.
 absl::Status CheckSizes(const Collective& call, int world_size) {
   for (const ConstBuffer& buffer : {call.input, ConstBuffer(call.output)}) {
     if (buffer.count < 0 ||
@@ -230,7 +233,8 @@ absl::Status Validate(const Collective& call, int rank, int world_size) {
 
 namespace {
 
-// FNV-1a. 0 for none, so that it stands for "no counts".
+// Returns the FNV-1a hash, or 0 for no counts, because 0 stands for "no
+// counts".
 uint64_t Hash(std::span<const int64_t> counts) {
   if (counts.empty()) return 0;
   uint64_t hash = 14695981039346656037u;
@@ -279,7 +283,7 @@ std::string Said(int rank, const Call& call) {
   return absl::StrCat("rank ", rank, " called ", ToString(call));
 }
 
-// Where the call was made.
+// Stores the position of the call in the source.
 void SetSite(Call& call, const CallSite& site) {
   const absl::string_view file(site.file);
   const size_t size = std::min(file.size(), sizeof(call.file) - 1);

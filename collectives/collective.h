@@ -1,5 +1,5 @@
-// A collective call as a value: its operation, buffers and place in the source.
-// It is what every backend runs, and what decorators and tests look at.
+// A collective call as a value: its operation, its buffers and its position in
+// the source. Every backend runs this value; decorators and tests inspect it.
 #ifndef LOCKSTEP_COLLECTIVES_COLLECTIVE_H_
 #define LOCKSTEP_COLLECTIVES_COLLECTIVE_H_
 
@@ -16,14 +16,15 @@
 
 namespace lockstep {
 
-// As a default argument, CallSite::Here() is the place of the call.
+// A position in the source. As a default argument, CallSite::Here() is the
+// position of the call.
 struct CallSite {
   static constexpr CallSite Here(const char* file = __builtin_FILE(),
                                  int line = __builtin_LINE()) {
     return {file, line};
   }
 
-  const char* file = "";  // Lives for ever.
+  const char* file = "";  // Never freed.
   int line = 0;
 };
 
@@ -32,13 +33,13 @@ inline constexpr bool kIsSpan = false;
 template <typename T>
 inline constexpr bool kIsSpan<std::span<T>> = true;
 
-// What a range's elements are declared as, const or not.
+// The type that a range's elements are declared as, const or not.
 template <typename Range>
 using ElementOf =
     std::remove_pointer_t<decltype(std::data(std::declval<Range&>()))>;
 
-// Arrays, vectors and spans of elements that have a DataType (std::byte stands
-// for uint8), which outlive the expression that they stand in.
+// A range whose elements have a DataType (std::byte stands for uint8) and
+// outlive the expression that the range appears in: an array, vector or span.
 template <typename Range>
 concept ElementRange =
     (std::is_lvalue_reference_v<Range> ||
@@ -47,9 +48,10 @@ concept ElementRange =
 }
 &&kHasDataType<std::remove_const_t<ElementOf<Range>>>;
 
-// Elements that a collective writes, of any alignment. Host memory, or for the
-// NCCL backend device memory. Borrowed: the caller keeps it alive and does not
-// touch it until the call, or its handle, is done.
+// The elements that a collective writes, of any alignment. They are in host
+// memory, or for the NCCL backend in device memory. Borrowed: the caller keeps
+// the memory alive and does not touch it until the call, or its handle, is
+// done.
 struct Buffer {
   constexpr Buffer() = default;
   constexpr Buffer(void* data, int64_t count, DataType type)
@@ -61,7 +63,7 @@ struct Buffer {
 
   int64_t size_bytes() const { return count * SizeOf(type); }
   std::byte* bytes() const { return static_cast<std::byte*>(data); }
-  // Elements [begin, begin + size).
+  // Returns elements [begin, begin + size).
   Buffer Part(int64_t begin, int64_t size) const {
     return {bytes() + begin * SizeOf(type), size, type};
   }
@@ -71,7 +73,7 @@ struct Buffer {
   DataType type = DataType::kUInt8;
 };
 
-// The same, for elements that a collective only reads.
+// The elements that a collective only reads. Otherwise like Buffer.
 struct ConstBuffer {
   constexpr ConstBuffer() = default;
   constexpr ConstBuffer(const void* data, int64_t count, DataType type)
@@ -93,16 +95,18 @@ struct ConstBuffer {
   DataType type = DataType::kUInt8;
 };
 
-// Float16 and bfloat16 are widened to float32, exactly, reduced there, and
-// rounded once at the end, to nearest even; float32 and float64 are reduced in
-// their own type.
+// The operation of a reduction.
 //
-// A NaN in any operand gives NaN (its payload is not specified), also for kMin
-// and kMax. Zeros of both signs are equal to kMin and kMax, which then keep the
-// earlier operand's.
+// Float16 and bfloat16 are widened to float32, exactly, and reduced there. The
+// result is rounded once at the end, to nearest even. Float32 and float64 are
+// reduced in their own type.
+//
+// A NaN in any operand gives NaN, also for kMin and kMax. Its payload is not
+// specified. Zeros of both signs are equal to kMin and kMax, which then keep
+// the earlier operand's.
 //
 // kSum and kProduct of integers wrap. kAverage is the sum divided by the number
-// of ranks: for integers the exact sum (of int64, modulo 2^64), and the
+// of ranks. For integers the sum is exact (of int64, modulo 2^64) and the
 // quotient is truncated toward zero.
 enum class ReduceOp : int8_t { kSum, kProduct, kMin, kMax, kAverage };
 
@@ -110,12 +114,13 @@ inline constexpr ReduceOp kAllReduceOps[] = {ReduceOp::kSum, ReduceOp::kProduct,
                                              ReduceOp::kMin, ReduceOp::kMax,
                                              ReduceOp::kAverage};
 
-// "sum", "prod", "min", "max", "avg", as nccl-tests names them.
+// Returns "sum", "prod", "min", "max" or "avg", the names of nccl-tests.
 const char* Name(ReduceOp op);
 
-// What partial results of a reduction are held in, on every backend: float32
-// for the 16-bit floats and int64 for averages of int32 and uint8, so that sums
-// are exact or as good as float32's; else the type itself.
+// Returns the type that every backend holds partial results in. It is float32
+// for the 16-bit floats and int64 for averages of int32 and uint8. Sums are
+// thus exact, or as good as those of float32. Any other type is its own
+// accumulator.
 constexpr DataType AccumulatorOf(DataType type, ReduceOp op) {
   switch (type) {
     case DataType::kFloat16:
@@ -148,24 +153,24 @@ enum class Operation : int8_t {
   kSplit,
 };
 
-// "AllReduce".
+// Returns the operation's name, for example "AllReduce".
 const char* Name(Operation operation);
 
-// Whether it takes a ReduceOp.
+// Returns whether the operation takes a ReduceOp.
 constexpr bool Reduces(Operation operation) {
   return operation == Operation::kAllReduce ||
          operation == Operation::kReduce ||
          operation == Operation::kReduceScatter;
 }
 
-// Whether it is a call of two ranks, and not of all.
+// Returns whether two ranks make the call, instead of all ranks.
 constexpr bool IsBetweenTwo(Operation operation) {
   return operation == Operation::kSend || operation == Operation::kReceive;
 }
 
-// One rank's call. Communicator says what each operation does, and names the
-// arguments of these functions. Fields that an operation has no use for keep
-// their default.
+// One rank's call. Communicator says what each operation does and names the
+// arguments of these functions. Fields that an operation does not use keep
+// their defaults.
 struct Collective {
   static Collective AllReduce(ConstBuffer input, Buffer output,
                               ReduceOp op = ReduceOp::kSum,
@@ -176,13 +181,15 @@ struct Collective {
                               CallSite site = CallSite::Here()) {
     return AllReduce(data, data, op, site);
   }
-  // AllReduce that adds every element in the same order, whatever the size
-  // (algorithms/schedule.h: the tree): an element's bits do not depend on what
-  // else is in the message. Errors: AllReduce's; ranks that mix the two do not
-  // agree. Cost: AllReduce's over shared memory; over a transport 2 (P - 1) / P
-  // n elements from each rank in 2 log2 P messages, and up to n elements of
-  // memory, P the ranks. A ring cannot, so an NCCL group adds as AllReduce
-  // does.
+  // Returns an AllReduce that adds every element in the same order for all
+  // sizes (the tree of algorithms/schedule.h). The bits of an element thus do
+  // not depend on the rest of the message. Ranks that mix this call with a
+  // plain AllReduce disagree.
+  //
+  // Errors: AllReduce's. Cost: over shared memory, AllReduce's. Over a
+  // transport each of P ranks sends 2 (P - 1) / P n elements in 2 log2 P
+  // messages. It uses memory for up to n elements. A ring does not support this
+  // order, so an NCCL group adds as in AllReduce.
   static Collective UniformAllReduce(Buffer data, ReduceOp op = ReduceOp::kSum,
                                      CallSite site = CallSite::Here()) {
     Collective call = AllReduce(data, op, site);
@@ -235,82 +242,87 @@ struct Collective {
     return {Operation::kBarrier, {}, {}, {}, 0, {}, site};
   }
 
-  // Made by a rank in place of a call that the other ranks make and it cannot.
-  // The call then ends on every rank with kInvalidArgument, which names this
-  // rank and gives the message of `cause`, an error.
+  // Returns the call of a rank that cannot make the call that the other ranks
+  // make. That call then ends on every rank with kInvalidArgument, which names
+  // this rank and gives the message of `cause`, an error.
   static Collective Refused(Operation operation, const absl::Status& cause,
                             CallSite site = CallSite::Here());
 
   Operation operation = Operation::kBarrier;
-  ConstBuffer input;  // What this rank gives.
-  Buffer output;      // What it gets.
+  ConstBuffer input;  // The data that this rank gives.
+  Buffer output;      // The memory for the data that this rank gets.
   ReduceOp op = ReduceOp::kSum;
-  int peer = 0;  // Root, destination or source.
-  // Of an AllGather of unequal counts: elements by rank, else empty. Borrowed
-  // until the call is done.
+  int peer = 0;  // The root, destination or source.
+  // The number of elements by rank in an AllGather of unequal counts, else
+  // empty. Borrowed until the call is done.
   std::span<const int64_t> counts;
   CallSite site;
-  bool uniform = false;                     // Of UniformAllReduce.
-  absl::Status refusal = absl::OkStatus();  // Why not, of a call Refused.
+  bool uniform = false;                     // Set by UniformAllReduce.
+  absl::Status refusal = absl::OkStatus();  // The cause, if Refused.
 };
 
-// The elements that the ranks must agree on: of the whole, or where each rank
-// has a part of its own (ReduceScatter, AllGather of equal counts, Scatter,
-// Gather, AllToAll) of one part.
+// Returns the number of elements that the ranks must agree on. For an operation
+// in which each rank has a part of its own, it is the size of one part. These
+// are ReduceScatter, AllGather of equal counts, Scatter, Gather and AllToAll.
+// For all others it is the size of the whole.
 int64_t AgreedCount(const Collective& call, int world_size);
 
-// Whether one rank's arguments make sense on `rank` of `world_size`: roots in
-// range, counts that fit each other, one type, input and output apart or in the
-// place that in-place calls have. Error: kInvalidArgument, as a phrase that
-// continues "rank 1 called Gather(...) but ". Of a refused call, its cause.
+// Returns OK if one rank's arguments are valid on `rank` of `world_size`. Roots
+// must be in range and counts must match, with one type for input and output.
+// The two must not overlap, except at the position of an in-place call. Error:
+// kInvalidArgument, as a phrase that continues "rank 1 called Gather(...) but
+// ". For a refused call the phrase is its cause.
 absl::Status Validate(const Collective& call, int rank, int world_size);
 
-// What a rank tells the others about its call, so that they see whether they
-// agree, and the errors that name calls, in the same words on every backend.
+// The description of a call that a rank sends to the others, so that all of
+// them see whether they agree. Errors that name calls use it too, in the same
+// words on every backend.
 //
-// Plain old data: it lies in shared memory, and travels as bytes between
-// processes of one kind of machine. Fields that an operation has no use for are
+// Plain old data: it is stored in shared memory and sent as bytes between
+// processes of one kind of machine. Fields that an operation does not use are
 // zero.
 struct Call {
   Operation operation = Operation::kBarrier;
   DataType type = {};
   ReduceOp op = {};
-  bool uniform : 1 = false;  // A UniformAllReduce.
-  bool hashed : 1 = false;   // Whether there is a hash.
+  bool uniform : 1 = false;  // Whether it is a UniformAllReduce.
+  bool hashed : 1 = false;   // Whether `hash` is set.
   int32_t peer = 0;
-  int64_t count = 0;  // AgreedCount; bytes of kAllocate.
+  int64_t count = 0;  // AgreedCount, or the bytes of kAllocate.
   int32_t line = 0;
   char file[84] = {};  // The end of the path of the source file.
-  uint64_t hash = 0;   // Of an AllGather of unequal counts.
+  // The hash of an AllGather's `counts` and of AddToHash's values, or 0.
+  uint64_t hash = 0;
 
-  // Takes what else the ranks must agree on; 0 is nothing.
+  // Adds another value that the ranks must agree on; 0 stands for no value.
   void AddToHash(uint64_t what) {
     hash ^= what;
     hashed = hash != 0;
   }
 };
 
-// Whether two ranks' calls fit together; where they were made does not count.
+// Returns whether two ranks' calls match. The source positions do not count.
 bool Agree(const Call& a, const Call& b);
 
 Call CallOf(const Collective& collective, int world_size);
-// The call of an operation without buffers: kAllocate, kSplit.
+// Returns the call of an operation without buffers: kAllocate or kSplit.
 Call CallOf(Operation operation, int64_t count, const CallSite& site);
 
-// "AllReduce(float32[10], sum) at models/train/trainer.cc:42",
-// "Broadcast(uint8[16], root 1) at ...", "Barrier() at ...".
+// Returns text such as "AllReduce(float32[10], sum) at
+// models/train/trainer.cc:42", "Broadcast(uint8[16], root 1) at ..." or
+// "Barrier() at ...".
 std::string ToString(const Call& call);
 
-// kInvalidArgument: "<what>: rank 0 called X at a.cc:1, rank 2 called Y at
-// ...".
+// Returns kInvalidArgument: "<what>: rank 0 called X at a.cc:1, rank 2 called Y
+// at ...".
 absl::Status CallsDiffer(absl::string_view what, int rank, const Call& call,
                          int other_rank, const Call& other);
 
-// kInvalidArgument: "rank 1 called X at a.cc:1 but <why>".
+// Returns kInvalidArgument: "rank 1 called X at a.cc:1 but <why>".
 absl::Status CallRefused(int rank, const Call& call, absl::string_view why);
 
-// kFailedPrecondition: "rank 1 called X at a.cc:1 after the group had failed:
-// <the message of cause>".
+// Returns kFailedPrecondition: "rank 1 called X at a.cc:1 after the group had
+// failed: <the message of cause>".
 absl::Status CallAfterFailure(int rank, const Call& call,
                               const absl::Status& cause);
 

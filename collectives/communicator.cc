@@ -23,8 +23,8 @@
 namespace lockstep {
 namespace {
 
-// "loss: float32[1]", a line for each name. A newline in a name would only make
-// two lines of it, on every rank alike.
+// Returns "loss: float32[1]", a line for each name. A newline in a name only
+// makes two lines, which are the same on all ranks.
 std::string Listing(const std::map<std::string, Buffer>& tensors) {
   std::string listing;
   for (const auto& [name, tensor] : tensors) {
@@ -34,7 +34,7 @@ std::string Listing(const std::map<std::string, Buffer>& tensors) {
   return listing;
 }
 
-// The first line in which two listings differ, of each.
+// Returns an error that names the first line in which two listings differ.
 absl::Status Differ(const std::string& first, int rank,
                     const std::string& other) {
   const std::vector<std::string> a = absl::StrSplit(first, '\n');

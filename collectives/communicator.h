@@ -1,5 +1,5 @@
-// The interface of the collectives: what every backend offers and conformance/
-// holds it to.
+// The interface of the collectives, which every backend implements and
+// conformance/ tests.
 #ifndef LOCKSTEP_COLLECTIVES_COMMUNICATOR_H_
 #define LOCKSTEP_COLLECTIVES_COMMUNICATOR_H_
 
@@ -23,8 +23,8 @@
 
 namespace lockstep {
 
-// One rank's part of what Communicator::Allocate made. Owns it: the memory goes
-// with the last copy.
+// One rank's part of the memory that Communicator::Allocate made. Owns it: the
+// memory is freed with the last copy.
 class GroupBuffer {
  public:
   GroupBuffer() = default;
@@ -33,8 +33,8 @@ class GroupBuffer {
 
   std::span<std::byte> bytes() const { return bytes_; }
 
-  // The same memory as elements of T; what does not fill an element is left
-  // out.
+  // Returns the same memory as elements of T. Bytes at the end that do not fill
+  // an element are left out.
   template <typename T>
   std::span<T> as() const {
     return {reinterpret_cast<T*>(bytes_.data()), bytes_.size() / sizeof(T)};
@@ -47,16 +47,16 @@ class GroupBuffer {
 
 // Settings of a group of ranks.
 
-// How AllReduce and Reduce move and add the data. The bits do not depend on it:
-// for each size, algorithms/schedule.h gives the order of additions, and an
-// algorithm that cannot keep to it leaves that size to another
-// (algorithms/over_transport.h says which). kAuto chooses by size and by what
-// the ranks share.
+// The algorithm by which AllReduce and Reduce move and add the data. The bits
+// do not depend on it: algorithms/schedule.h gives the order of additions for
+// each size. If an algorithm cannot add in that order, another algorithm runs
+// that size (algorithms/over_transport.h lists which). kAuto chooses by size
+// and by the memory that the ranks share.
 enum class Algorithm : int32_t {
   kAuto,
-  kRing,    // Round the ring in pieces: bandwidth-optimal over messages.
+  kRing,    // Round the ring in pieces: optimal bandwidth over messages.
   kTree,    // Recursive halving and doubling: fewest messages.
-  kDirect,  // Each rank reduces its slice straight from its peers' memory.
+  kDirect,  // Each rank reduces its slice from the other ranks' memory.
 };
 
 inline constexpr Algorithm kAllAlgorithms[] = {
@@ -75,20 +75,21 @@ inline std::optional<Algorithm> ParseAlgorithm(absl::string_view name) {
   return std::nullopt;
 }
 
-// Ranks that a group of one host may have: a set of ranks fits in 64 bits.
+// The most ranks that a group of one host may have: a set of ranks fits in 64
+// bits.
 inline constexpr int kMaxWorldSize = 64;
 
 struct GroupOptions {
-  // How long a call, or joining the group, waits without progress for a rank
-  // that is alive but does not come. A dead rank is reported at once.
+  // The longest time that a call, or joining the group, waits without progress
+  // for a rank that is alive but late. A dead rank is reported at once.
   absl::Duration timeout = absl::Seconds(60);
 
   // The largest piece of a message that moves at once between two ranks: a
-  // multiple of 64, at most 16 MiB. Rank 0's value holds for the group. Results
-  // do not depend on it.
+  // multiple of 64, at most 16 MiB. The whole group uses rank 0's value.
+  // Results do not depend on it.
   int64_t slot_bytes = 128 << 10;
 
-  // Rank 0's value holds for the group.
+  // The algorithm. The whole group uses rank 0's value.
   Algorithm algorithm = Algorithm::kAuto;
 };
 
@@ -96,26 +97,26 @@ struct GroupOptions {
 // same calls in the same order. Not thread safe: one thread at a time uses one
 // rank.
 //
-// Every call but Send and Receive compares itself with what the other ranks
-// called (operation, count, type, reduction, root) before any data moves, so it
-// is also a point that no rank passes before all have reached it. (On a device
-// the comparison comes within milliseconds of the call, and before Wait
-// returns.)
+// Every call but Send and Receive compares itself with the calls of the other
+// ranks (operation, count, type, reduction, root) before any data moves. Each
+// call is thus also a point that no rank passes before all have reached it. (On
+// a device the comparison comes within milliseconds of the call, and before
+// Wait returns.)
 //
 // Buffers: any number of elements, zero included, of any alignment. Input and
-// output are of one type and do not overlap, but for the in-place form that
-// each call names. The input is left as it was, except in place.
+// output have one type. They do not overlap, except in the in-place form that
+// each call names. The input is not changed, except in place.
 //
-// Reductions: the bits of the result depend on the type, the operation, the
-// count and P alone (algorithms/schedule.h), not on the backend, the
-// algorithm's pieces, or time; every rank gets the same bits.
+// Reductions: the bits of the result depend only on the type, the operation,
+// the count and P (algorithms/schedule.h). They do not depend on the backend,
+// the algorithm's pieces or the timing. Every rank gets the same bits.
 //
 // Errors, the same for every call:
 //   kInvalidArgument   the ranks disagree, or this rank's arguments are wrong;
-//                      the message says which rank asked for what, and where.
+//                      the message says which rank called what, and where.
 //   kUnavailable       a rank died or left the group; the message names it.
 //   kDeadlineExceeded  a rank did not come in time; the message names it.
-// The data is then unspecified, and every later call returns
+// After an error the data is unspecified, and every later call returns
 // kFailedPrecondition with the first cause.
 class Communicator {
  public:
@@ -124,20 +125,20 @@ class Communicator {
   virtual int rank() const = 0;        // In [0, world_size()).
   virtual int world_size() const = 0;  // At least 1.
 
-  // Runs a call; blocks until its output is readable and its input is free.
-  // All of the functions below come here. On a device a call only takes its
-  // place in the order of the device's work: its output is readable there by
-  // what is enqueued later, and on the host after Wait.
+  // Runs a call. All of the functions below call Run. Blocks until the call's
+  // output is readable and its input may be reused. On a device, a call is only
+  // enqueued in the order of the device's work. Its output is then readable by
+  // work that is enqueued later, and on the host after Wait.
   virtual absl::Status Run(const Collective& call) = 0;
 
-  // Blocks until all calls so far have ended on this rank, and every rank was
-  // seen to make the same ones. Errors: those of the calls. On the host calls
-  // end before they return, and this does nothing.
+  // Blocks until all calls so far have ended on this rank and every rank was
+  // seen to make the same ones. Errors: those of the calls. On the host, calls
+  // end before they return, so Wait does nothing.
   virtual absl::Status Wait() { return absl::OkStatus(); }
 
-  // output = input reduced element by element over all ranks. In place: the
-  // same memory, or the second form.
-  // Cost: 2 (P-1)/P * size bytes sent per rank (Patarasuk & Yuan 2009).
+  // Reduces input element by element over all ranks into output. In place: the
+  // same memory, or the second form. Cost: 2 (P-1)/P * size bytes sent per rank
+  // (Patarasuk & Yuan 2009).
   absl::Status AllReduce(ConstBuffer input, Buffer output,
                          ReduceOp op = ReduceOp::kSum,
                          CallSite site = CallSite::Here()) {
@@ -148,15 +149,16 @@ class Communicator {
     return Run(Collective::AllReduce(data, op, site));
   }
 
-  // The same on the root, with the same bits; elsewhere output is not used. In
-  // place: the same memory.
+  // Reduces as AllReduce does, with the same bits, into the root's output.
+  // Other ranks' output is not used. In place: the same memory.
   absl::Status Reduce(ConstBuffer input, Buffer output, ReduceOp op, int root,
                       CallSite site = CallSite::Here()) {
     return Run(Collective::Reduce(input, output, op, root, site));
   }
 
-  // output = part rank() of P equal parts of the reduction; input has P times
-  // output's count. In place: output is its own part of input.
+  // Stores part rank() of P equal parts of the reduction in output. Input has P
+  // times output's count. In place: output is its own part of input.
+  //
   // Cost: (P-1)/P * size of the input sent per rank.
   absl::Status ReduceScatter(ConstBuffer input, Buffer output,
                              ReduceOp op = ReduceOp::kSum,
@@ -164,9 +166,10 @@ class Communicator {
     return Run(Collective::ReduceScatter(input, output, op, site));
   }
 
-  // output = every rank's input, in rank order: P times input's count, or with
-  // `counts`, the same on every rank, counts[r] elements of rank r. In place:
-  // input is its own part of output.
+  // Stores every rank's input in output, in rank order. Output has P times
+  // input's count. With `counts`, which must match on all ranks, it has
+  // counts[r] elements of rank r. In place: input is its own part of output.
+  //
   // Cost: the input sent P-1 times per rank (each on its way round the ring).
   absl::Status AllGather(ConstBuffer input, Buffer output,
                          CallSite site = CallSite::Here()) {
@@ -178,37 +181,38 @@ class Communicator {
     return Run(Collective::AllGather(input, output, counts, site));
   }
 
-  // Replaces `data` with the root's, bit for bit.
+  // Replaces `data` with the root's data, bit for bit.
   absl::Status Broadcast(Buffer data, int root,
                          CallSite site = CallSite::Here()) {
     return Run(Collective::Broadcast(data, root, site));
   }
 
-  // output = part rank() of P equal parts of the root's input, which has P
-  // times output's count and is not used elsewhere. In place on the root:
-  // output is its own part of input.
+  // Stores part rank() of P equal parts of the root's input in output. The
+  // root's input has P times output's count; other ranks' input is not used. In
+  // place on the root: output is its own part of input.
   absl::Status Scatter(ConstBuffer input, Buffer output, int root,
                        CallSite site = CallSite::Here()) {
     return Run(Collective::Scatter(input, output, root, site));
   }
 
-  // On the root, output = every rank's input, in rank order; elsewhere output
-  // is not used. In place on the root: input is its own part of output.
+  // Stores every rank's input, in rank order, in the root's output. Other
+  // ranks' output is not used. In place on the root: input is its own part of
+  // output.
   absl::Status Gather(ConstBuffer input, Buffer output, int root,
                       CallSite site = CallSite::Here()) {
     return Run(Collective::Gather(input, output, root, site));
   }
 
-  // Part r of P equal parts of output = part rank() of rank r's input. Not in
-  // place.
+  // Stores part rank() of rank r's input in part r of P equal parts of output.
+  // There is no in-place form.
   absl::Status AllToAll(ConstBuffer input, Buffer output,
                         CallSite site = CallSite::Here()) {
     return Run(Collective::AllToAll(input, output, site));
   }
 
   // Moves `data` from one rank to another, which calls Receive with the same
-  // count and type. Both block until the data is there. Two that both Send, or
-  // both Receive, disagree. Other ranks take no part.
+  // count and type. Both block until the data has arrived. Two ranks that both
+  // Send, or both Receive, disagree. Other ranks take no part.
   absl::Status Send(ConstBuffer data, int destination,
                     CallSite site = CallSite::Here()) {
     return Run(Collective::Send(data, destination, site));
@@ -218,29 +222,31 @@ class Communicator {
     return Run(Collective::Receive(data, source, site));
   }
 
-  // Returns once every rank has called it.
+  // Returns once every rank has called Barrier.
   absl::Status Barrier(CallSite site = CallSite::Here()) {
     return Run(Collective::Barrier(site));
   }
 
-  // Memory in which collectives are fastest, `bytes` of it for each rank, the
-  // same on every rank; zeroed, aligned to 64 at least. Where ranks share
-  // memory, they reduce straight from each other's. It may outlive the group.
+  // Allocates the memory in which collectives are fastest, `bytes` for each
+  // rank. `bytes` must match on all ranks. The memory is zeroed and aligned to
+  // at least 64. Where ranks share memory, they reduce straight from each
+  // other's buffers. The memory may outlive the group.
   virtual absl::StatusOr<GroupBuffer> Allocate(
       int64_t bytes, CallSite site = CallSite::Here()) = 0;
 
-  // Splits the group: ranks of one color form a new group, ordered by key, then
-  // by rank. With a negative color a rank joins none, and gets null. The new
-  // group is independent of this one, also in failure: one thread of a rank may
-  // use it while another uses this one, and ranks need not agree on whose call
-  // comes first (nccl/nccl_communicator.h, where calls are GPU kernels, says
-  // what it needs beyond that).
+  // Splits the group. Ranks of one color form a new group, ordered by key, then
+  // by rank. A rank with a negative color joins no group and gets null.
+  //
+  // The new group is independent of this one, also in failure. One thread of a
+  // rank may use the new group while another thread uses this one. Ranks need
+  // not agree on which group's call comes first. (Calls of
+  // nccl/nccl_communicator.h are GPU kernels and need more; see there.)
   virtual absl::StatusOr<std::unique_ptr<Communicator>> Split(
       int color, int key, CallSite site = CallSite::Here()) = 0;
 };
 
-// Passes every call on to `inner`, which it borrows: a base for groups that
-// watch or change some of them.
+// A base for groups that watch or change some calls. Passes every call on to
+// `inner`, which it borrows.
 class ForwardingCommunicator : public Communicator {
  public:
   explicit ForwardingCommunicator(Communicator& inner) : inner_(inner) {}
@@ -264,10 +270,11 @@ class ForwardingCommunicator : public Communicator {
   Communicator& inner_;
 };
 
-// Collectives of things that are not one buffer, and work for one rank alone.
+// Collectives of objects that are not one buffer, and a function for one rank.
 
-// Every rank's bytes, in rank order; any bytes, of any size on each rank. For
-// objects of a program's own, serialized. Errors: the communicator's.
+// Returns every rank's bytes, in rank order. Each rank may give any bytes of
+// any size, for example serialized objects. Errors: the communicator's.
+//
 // Cost: an AllGather of one int64, and one of the bytes.
 absl::StatusOr<std::vector<std::string>> AllGatherObject(
     Communicator& communicator, absl::string_view bytes,
@@ -276,18 +283,19 @@ absl::StatusOr<std::vector<std::string>> AllGatherObject(
 // Replaces every tensor with the average, or else the sum, over all ranks of
 // the tensors of that name. Borrows the memory.
 //
-// Errors: kInvalidArgument, on every rank, if the ranks do not have the same
-// names, types and counts: the message says what differs, nothing is changed,
-// and the group can be used further; else the communicator's.
+// Errors: kInvalidArgument, on every rank, if names, types or counts do not
+// match on all ranks. The message then says what differs, nothing is changed,
+// and the group remains usable. Other errors are the communicator's.
+//
 // Cost: an AllGatherObject of the names, and an AllReduce for each.
 absl::Status ReduceDict(Communicator& communicator,
                         const std::map<std::string, Buffer>& tensors,
                         bool average = true, CallSite site = CallSite::Here());
 
-// Calls fn where rank() is dst_rank, and returns what it returns; elsewhere
-// returns at once: it does not communicate. Without a dst_rank every rank calls
-// it, so that the same code runs without a group of more than one. Errors:
-// fn's; kInvalidArgument, on every rank, if there is no rank dst_rank.
+// Calls fn on rank dst_rank and returns its result. Other ranks return at once:
+// OnRank does not communicate. Without a dst_rank every rank calls fn, so the
+// same code also runs with a group of one. Errors: fn's; kInvalidArgument, on
+// every rank, if there is no rank dst_rank.
 absl::Status OnRank(const Communicator& communicator,
                     std::optional<int> dst_rank,
                     absl::FunctionRef<absl::Status()> fn);

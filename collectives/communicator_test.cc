@@ -154,7 +154,7 @@ TEST(CallTest, AnotherOrderOfAdditionsIsAnotherCall) {
   EXPECT_THAT(ToString(uniform), HasSubstr(", uniform"));
 }
 
-// Adds one to each element, and fails where it is told to.
+// A fake that adds one to each element and fails at failing_count_ elements.
 class CountingCommunicator : public FakeCommunicator {
  public:
   absl::Status Run(const Collective& call) override {
@@ -176,7 +176,7 @@ class CountingCommunicator : public FakeCommunicator {
 
 class AsyncCommunicatorTest : public testing::Test {
  protected:
-  // An AllReduce of the first elements.
+  // Starts an AllReduce of the first `count` elements.
   PendingCollective Start(size_t count) {
     return async_->Start(Collective::AllReduce(std::span(data_).first(count)));
   }
@@ -220,7 +220,8 @@ TEST_F(AsyncCommunicatorTest, DestructorFinishesWhatWasStarted) {
 
 class ObjectsTest : public testing::TestWithParam<Backend> {};
 
-// Any bytes, zeros and nothing among them, and more than one message holds.
+// Returns a string of any bytes, zeros included. It is empty on rank 1, and
+// longer than one message for large sizes.
 std::string ObjectOf(int rank, size_t size) {
   std::string object(rank == 1 ? 0 : size + static_cast<size_t>(rank), '\0');
   for (size_t i = 0; i < object.size(); ++i) {
@@ -250,7 +251,7 @@ TEST_P(ObjectsTest, AllGatherObjectGivesEveryRanksBytes) {
   }
 }
 
-// Losses of 1, 2, 3 and counts of 10, 20, 30.
+// Reduces losses of 1, 2, 3 and counts of 10, 20, 30.
 absl::Status Reduce(Communicator& communicator, bool average, double loss_want,
                     int64_t count_want) {
   double loss = communicator.rank() + 1;
@@ -272,7 +273,7 @@ TEST_P(ObjectsTest, ReduceDictAveragesOrSums) {
   };
   EXPECT_THAT(reduce(true, 2.0, 20), Each(IsOk()));
   EXPECT_THAT(reduce(false, 6.0, 60), Each(IsOk()));
-  // The control.
+  // The control: a wrong expectation must fail.
   EXPECT_THAT(reduce(true, 6.0, 60),
               Each(StatusIs(absl::StatusCode::kDataLoss, "2 and 20")));
 }

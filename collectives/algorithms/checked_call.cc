@@ -29,21 +29,21 @@ namespace {
 constexpr std::byte kGuard{0x5a};
 constexpr size_t kGuardBytes = 64;
 
-// The finalizer of MurmurHash3.
+// Mixes the bits of x: the finalizer of MurmurHash3.
 uint64_t Mix(uint64_t x) {
   x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
   x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
   return x ^ (x >> 33);
 }
 
-// 0 for integers.
+// Returns the number of exponent bits, 0 for integers.
 int ExponentBits(DataType type) {
   if (type == DataType::kFloat64) return 11;
   if (type == DataType::kFloat16) return 5;
   return type == DataType::kFloat32 || type == DataType::kBFloat16 ? 8 : 0;
 }
 
-// A floating-point number of either sign between 1/4 and 4.
+// Returns the bits of a floating-point number of either sign between 1/4 and 4.
 uint64_t FloatBits(uint64_t random, DataType type) {
   const int exponent_bits = ExponentBits(type);
   const auto mantissa_bits =
@@ -56,8 +56,8 @@ uint64_t FloatBits(uint64_t random, DataType type) {
   return ((sign << exponent_bits | exponent) << mantissa_bits) | mantissa;
 }
 
-// Element i of a rank's input. Sums of up to 5 ranks' are exact in bfloat16,
-// averages whole, and products powers of two.
+// Returns element i of a rank's input. For up to 5 ranks, sums are exact in
+// bfloat16, averages are whole, and products are powers of two.
 double ExactElement(ReduceOp op, int world_size, int rank, int64_t i) {
   if (op == ReduceOp::kProduct) return (i + 2 * rank) % 3 == 0 ? 2 : 1;
   const int64_t value = (i * 7 + rank * 13 + i / 11) % 10;
@@ -72,8 +72,8 @@ double UnitRoundoff(DataType type) {
   return type == DataType::kBFloat16 ? 0x1p-8 : 0;
 }
 
-// What one call of one rank is about, and what it must give: the same in place
-// and not.
+// The input and the expected output of one rank's call, the same in place and
+// out of place.
 class Answer {
  public:
   Answer(const CheckedCall& call, AdditionOrder order, int rank, int world_size)
@@ -91,7 +91,7 @@ class Answer {
     call.in_place = call_.in_place;
     return call == call_;
   }
-  // Whether this rank has anything to do.
+  // Returns whether this rank makes the call.
   bool TakesPart() const {
     return call_.operation != Operation::kSend ||
            (Destination() != call_.root &&
@@ -103,8 +103,8 @@ class Answer {
   const Bytes& input() const { return input_; }
   const Bytes& output() const { return output_; }  // Empty if there is none.
 
-  // Where, in elements, the input is part of the output, or the output of the
-  // input.
+  // Returns the in-place offset, in elements: where the input lies in the
+  // output, or the output in the input.
   int64_t Place() const {
     if (input_.empty() || output_.empty() || input_.size() == output_.size()) {
       return 0;
@@ -190,7 +190,8 @@ bool Same(const Bytes& a, const Bytes& b) {
          (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
-// tolerance: relative to what is wanted; 0 for every bit.
+// Returns kDataLoss if `got` differs from `want` by more than `tolerance`,
+// which is relative to `want`; 0 compares every bit.
 absl::Status Compare(const char* what, DataType type, double tolerance,
                      const Bytes& got, const Bytes& want) {
   if (Same(got, want)) return absl::OkStatus();
@@ -213,7 +214,7 @@ absl::Status Compare(const char* what, DataType type, double tolerance,
   return absl::OkStatus();
 }
 
-// Runs with input and output apart, or with one in the other.
+// Runs the call with separate input and output, or with one inside the other.
 absl::Status RunWithBuffers(
     const CheckedCall& call, const Answer& answer, const MakeMemory& memory,
     absl::FunctionRef<absl::Status(const Collective&)> run) {
@@ -253,7 +254,7 @@ absl::Status RunWithBuffers(
   return Compare("the input, afterwards,", call.type, 0, input_after, input);
 }
 
-// "AllReduce of float32[10], sum, root 1, in place".
+// Returns text such as "AllReduce of float32[10], sum, root 1, in place".
 std::string Describe(const CheckedCall& call) {
   return absl::StrCat(Name(call.operation), " of ", Name(call.type), "[",
                       call.counts.empty() ? absl::StrCat(call.count) : "...",
@@ -290,7 +291,7 @@ void FillInput(int rank, DataType type, int64_t count, void* data) {
         Mix(static_cast<uint64_t>(rank + 1) << 40 | static_cast<uint64_t>(i));
     const uint64_t bits =
         ExponentBits(type) > 0 ? FloatBits(random, type) : random | 1;
-    // Little endian, as every machine that this is tested on.
+    // Little endian, like every machine that the tests run on.
     std::memcpy(static_cast<std::byte*>(data) + i * SizeOf(type), &bits, size);
   }
 }

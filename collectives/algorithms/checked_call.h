@@ -1,5 +1,5 @@
-// Collectives whose answer is known, and a transport to run them on: for tests
-// of algorithms and of backends.
+// Collectives with known results, and a transport to run them on, for tests of
+// algorithms and backends.
 #ifndef LOCKSTEP_COLLECTIVES_ALGORITHMS_CHECKED_CALL_H_
 #define LOCKSTEP_COLLECTIVES_ALGORITHMS_CHECKED_CALL_H_
 
@@ -22,29 +22,30 @@
 
 namespace lockstep {
 
-// The input of a rank, whose elements differ by rank and index as far as the
-// type can tell them apart: never a NaN or zero, and of sizes that make
-// floating-point sums depend on their order. For tests that add up themselves.
+// Fills `data` with the input of a rank. Elements differ by rank and index, as
+// far as the type can tell them apart. No element is a NaN or zero. The sizes
+// make floating-point sums depend on their order. For tests that compute sums
+// themselves.
 void FillInput(int rank, DataType type, int64_t count, void* data);
 
-// Memory of one buffer, with guards beside it that show whether anything there
-// was written.
+// The memory of one buffer, between guards that show whether a call wrote
+// beside the buffer.
 class CheckedMemory {
  public:
   virtual ~CheckedMemory() = default;
   virtual std::byte* data() = 0;
-  // What it holds; kDataLoss if what is beside it has changed.
+  // Returns the content; kDataLoss if a guard has changed.
   absl::StatusOr<Bytes> Read() const;
-  // Whether that is what it holds, and nothing beside it was written.
+  // Returns whether the memory holds `content` and no guard has changed.
   bool Holds(const Bytes& content) const;
 
  protected:
   explicit CheckedMemory(size_t size) : size_(size) {}
 
-  // What memory must be at first: `content` behind `begin` bytes of guards, and
-  // before `behind` more.
+  // Returns the initial image of the memory: `begin` bytes of guards,
+  // `content`, then `behind` bytes of guards.
   Bytes Guarded(const Bytes& content, size_t begin, size_t behind);
-  // All of the memory, guards included, as it is now.
+  // Returns all of the memory as it is now, guards included.
   virtual absl::StatusOr<Bytes> Image() const = 0;
 
   size_t begin() const { return begin_; }
@@ -54,11 +55,11 @@ class CheckedMemory {
   size_t begin_ = 0;
 };
 
-// Memory that holds `content`.
+// Makes memory that holds `content`.
 using MakeMemory = std::function<absl::StatusOr<std::unique_ptr<CheckedMemory>>(
     const Bytes& content)>;
 
-// Memory of the host, `offset` bytes past a multiple of 64.
+// Host memory that begins `offset` bytes past a multiple of 64.
 class GuardedMemory : public CheckedMemory {
  public:
   explicit GuardedMemory(const Bytes& content, int64_t offset = 1);
@@ -71,55 +72,58 @@ class GuardedMemory : public CheckedMemory {
   Bytes bytes_;
 };
 
-// For RunAndCheck, in the place of a MakeMemory.
+// Makes a GuardedMemory; a MakeMemory for RunAndCheck.
 absl::StatusOr<std::unique_ptr<CheckedMemory>> MakeGuardedMemory(
     const Bytes& content);
 
-// Makes the calls on one rank, in turn. kDataLoss, naming rank, call and
-// element, if an output is not what one rank computes from all inputs in
-// `order`, bit for bit; if anything else was written; or else the error of the
-// call, or of the memory.
+// Makes the calls on one rank, one after the other. The expected output is the
+// one that a single rank computes from all inputs in `order`.
+//
+// Errors: kDataLoss, naming rank, call and element, if an output differs in any
+// bit or if other memory was written; the error of the call or of the memory.
 absl::Status RunAndCheck(Communicator& communicator,
                          const std::vector<CheckedCall>& calls,
                          AdditionOrder order,
                          const MakeMemory& memory = MakeGuardedMemory);
 
-// The same by `run`, in unaligned memory of the host.
+// Makes and checks the calls with `run`, in unaligned host memory.
 absl::Status RunAndCheck(
     Transport& transport, const std::vector<CheckedCall>& calls,
     AdditionOrder order,
     absl::FunctionRef<absl::Status(Transport&, const Collective&)> run);
 
-// A transport between threads of a test, which keeps every promise of Transport
-// and not more.
+// A transport between threads of a test. It keeps every guarantee of Transport
+// and gives no others.
 
 using Piece = std::vector<std::byte>;
 
 struct MemoryTransportOptions {
   int64_t max_piece_bytes = 64;
   int max_pieces = 2;
-  // How long a Wait lasts: a deadlock fails, and does not hang.
+  // The longest time that Wait blocks, so that a deadlock fails and does not
+  // hang.
   absl::Duration timeout = absl::Seconds(20);
-  // For controls: what arrives in place of a piece. Called on the sender's
-  // thread; at most max_pieces are under way.
+  // The pieces that arrive in place of a sent piece; for controls. Called on
+  // the sender's thread. At most max_pieces are under way.
   std::function<std::vector<Piece>(int from, int to, Piece piece)> harm = {};
 };
 
-// Calls `fn` on `world_size` threads, each with its rank's transport, and
-// returns what each returned, in rank order.
+// Calls `fn` on `world_size` threads, each with its rank's transport. Returns
+// the results in rank order.
 //
-// Every piece is memory of its own, of its very size, and released with the
-// piece, so that the address sanitizer sees what is touched beyond or after it.
+// Every piece has memory of its own, of exactly its size, which is freed with
+// the piece. The address sanitizer thus reports an access past its end or after
+// its release.
 //
-// Wait: kDeadlineExceeded, naming the rank waited for; kUnavailable as soon as
-// that rank's fn has returned and nothing of it is left, or any rank's has
-// returned an error.
+// Errors of Wait: kDeadlineExceeded, naming the rank that it waited for;
+// kUnavailable as soon as that rank's fn has returned and no piece of that rank
+// is left, or any rank's fn has returned an error.
 std::vector<absl::Status> RunOverMemory(
     int world_size, const MemoryTransportOptions& options,
     const std::function<absl::Status(Transport&)>& fn);
 
-// The lowest rank's error that is not kUnavailable; else its kUnavailable; else
-// OK.
+// Returns the error of the lowest rank whose error is not kUnavailable. If all
+// errors are kUnavailable, returns the lowest rank's; without an error, OK.
 absl::Status FirstCause(std::span<const absl::Status> statuses);
 
 }  // namespace lockstep

@@ -28,7 +28,7 @@ template <typename E>
 constexpr bool kIsHalf =
     std::is_same_v<E, Float16> || std::is_same_v<E, BFloat16>;
 
-// What a partial result is kept in: exact for sums of int32 and uint8.
+// The type of a partial result: exact for sums of int32 and uint8.
 template <typename E>
 using Wide =
     std::conditional_t<kIsHalf<E>, float,
@@ -52,7 +52,7 @@ E RoundTo(double x) {
   }
 }
 
-// Signed overflow is undefined in C++; modulo 2^64 it is what it should be.
+// Computes modulo 2^64, because signed overflow is undefined in C++.
 int64_t Combine(ReduceOp op, int64_t a, int64_t b) {
   const auto x = static_cast<uint64_t>(a);
   const auto y = static_cast<uint64_t>(b);
@@ -70,7 +70,7 @@ int64_t Combine(ReduceOp op, int64_t a, int64_t b) {
   return static_cast<int64_t>(x + y);
 }
 
-// float32 by way of float64, which has room to round to it as if directly.
+// Computes float32 in float64, whose precision makes the second rounding exact.
 template <typename F>
 F Combine(ReduceOp op, F a, F b) {
   constexpr F kNan = std::numeric_limits<F>::quiet_NaN();
@@ -93,7 +93,7 @@ void CombineRows(ReduceOp op, const Row<W>& a, const Row<W>& b,
   for (size_t i = 0; i < a.size(); ++i) result[i] = Combine(op, a[i], b[i]);
 }
 
-// Folds the rows, by rank, into the first of them.
+// Folds the rows, by rank, into the first row.
 template <typename W>
 void FoldTree(ReduceOp op, std::vector<Row<W>>& x) {
   size_t power = std::bit_floor(x.size());
@@ -131,7 +131,7 @@ E Load(const Bytes& bytes, int64_t i) {
   return element;
 }
 
-// Elements [begin, begin + count) of the reduction, whose chain begins with
+// Returns elements [begin, begin + count) of the reduction. A chain begins with
 // rank `first` and goes round.
 Bytes Reduce(const CheckedCall& call, FoldOrder order, int64_t begin,
              int64_t count, size_t first, const std::vector<Bytes>& inputs) {
@@ -169,7 +169,8 @@ Bytes AllReduced(const CheckedCall& call, AdditionOrder order,
                     (order == AdditionOrder::kBySize &&
                      (call.uniform || call.count * SizeOf(call.type) <= 16384));
   if (tree) return Reduce(call, FoldOrder::kTree, 0, call.count, 0, inputs);
-  // A segment for each rank; the first count % P have one element more.
+  // There is one segment for each rank; the first count % P have one element
+  // more.
   const auto ranks = static_cast<int64_t>(inputs.size());
   Bytes all;
   int64_t begin = 0;
@@ -183,13 +184,13 @@ Bytes AllReduced(const CheckedCall& call, AdditionOrder order,
   return all;
 }
 
-// The part of `whole` that is the rank's.
+// Returns the rank's part of `whole`.
 Bytes PartOf(const CheckedCall& call, const Bytes& whole, int rank) {
   const int64_t size = call.count * SizeOf(call.type);
   return {whole.begin() + rank * size, whole.begin() + (rank + 1) * size};
 }
 
-// A generator of the same numbers everywhere (SplitMix64).
+// A generator that gives the same numbers on every machine (SplitMix64).
 class Draws {
  public:
   explicit Draws(uint64_t seed) : state_(seed) {}
@@ -205,7 +206,7 @@ E DrawElement(Draws& draws) {
   E element;
   if (draw % 8 == 0) {
     uint64_t bits = draws.Next();
-    // All ones in the exponent, now and then.
+    // Sets all bits of the exponent in one draw of 32.
     if (draw % 32 == 0) bits |= 0x7ff0'7f80'7c00'7c00;
     std::memcpy(&element, &bits, sizeof(E));
     return element;

@@ -1,4 +1,4 @@
-// Pieces that threads hand to each other under one mutex.
+// A transport whose threads hand pieces to each other under one mutex.
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -30,11 +30,11 @@ struct FreeRoom {
   }
 };
 
-// What one rank has sent to another, oldest first.
+// The pieces that one rank has sent to another, oldest first.
 using Pieces = std::deque<Piece>;
 
-// What all ranks share. Of the standard library's making, which the thread
-// sanitizer knows.
+// The state that all ranks share. Uses the standard library's mutex and
+// condition variables, because the thread sanitizer supports them.
 struct Network {
   Network(int world_size, const MemoryTransportOptions& options)
       : world_size(world_size),
@@ -45,8 +45,8 @@ struct Network {
 
   const int world_size;
   const MemoryTransportOptions options;
-  std::mutex mutex;                              // Guards the following.
-  std::vector<std::condition_variable> changed;  // By the rank that waits.
+  std::mutex mutex;                              // Guards all fields below.
+  std::vector<std::condition_variable> changed;  // By the waiting rank.
   std::vector<Pieces> under_way;
   std::vector<bool> has_left;
   absl::Status failure;
@@ -137,7 +137,7 @@ class MemoryTransport : public Transport {
   }
 
  private:
-  // Both under the mutex.
+  // Callers of Way and HasRoom hold the mutex.
   Pieces& Way(int from, int to) {
     return network_
         .under_way[static_cast<size_t>(from * network_.world_size + to)];
@@ -148,7 +148,7 @@ class MemoryTransport : public Transport {
 
   Network& network_;
   const int rank_;
-  std::vector<std::unique_ptr<std::byte[], FreeRoom>> rooms_;  // By peer.
+  std::vector<std::unique_ptr<std::byte[], FreeRoom>> rooms_;  // By rank.
 };
 
 }  // namespace

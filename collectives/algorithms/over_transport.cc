@@ -29,13 +29,13 @@ std::span<std::byte> BytesOf(const Buffer& buffer) {
   return {buffer.bytes(), static_cast<size_t>(buffer.size_bytes())};
 }
 
-// Moves a piece of the message to or from `peer`, if it can be at once; says
-// whether.
+// Moves a piece of the message to or from `peer`, if it can at once. Returns
+// whether it did.
 using TryPiece =
     absl::FunctionRef<absl::StatusOr<bool>(int peer, Segment bytes)>;
 
-// The root's side: a message of `size` bytes for every other rank, pieces of
-// all of them in turn.
+// Moves a message of `size` bytes to or from every other rank, on the root.
+// Interleaves the pieces of all ranks.
 absl::Status ServeAll(const Transport& transport, int64_t size,
                       TryPiece try_piece,
                       absl::FunctionRef<absl::Status(int peer)> wait) {
@@ -45,7 +45,8 @@ absl::Status ServeAll(const Transport& transport, int64_t size,
   moved[transport.rank()] = pieces;
   while (true) {
     bool progress = false;
-    int foremost = Transport::kNobody;  // Of those that are not done.
+    // The most advanced of the ranks that are not done.
+    int foremost = Transport::kNobody;
     for (int peer = 0; peer < transport.world_size(); ++peer) {
       if (moved[peer] == pieces) continue;
       LOCKSTEP_ASSIGN_OR_RETURN(
@@ -82,14 +83,14 @@ absl::Status AgreeWithPeer(Transport& transport, const Collective& collective) {
                                                         : Operation::kSend;
   wanted.peer = rank;
   if (Agree(other, wanted)) return absl::OkStatus();
-  // Both ranks word it alike: the lower one comes first.
+  // Both ranks report the same text: the lower rank comes first.
   return rank < peer ? CallsDiffer("ranks disagree", rank, call, peer, other)
                      : CallsDiffer("ranks disagree", peer, other, rank, call);
 }
 
-// Gather, straight from one rank to another. The root serves whichever rank is
-// ready, and waits only while none is, then for the rank that has got on best:
-// not for one that is late.
+// Gathers straight from one rank to another. The root serves any rank that is
+// ready. If none is ready, the root waits for the most advanced rank, not for a
+// late one.
 absl::Status PairwiseGather(Transport& transport, const Collective& call) {
   const ConstBuffer& input = call.input;
   const Buffer& output = call.output;
@@ -130,7 +131,8 @@ absl::Status PairwiseScatter(Transport& transport, const Collective& call) {
       [&](int peer) { return transport.Wait(peer, Transport::kNobody); });
 }
 
-// P-1 steps: in step s each rank sends to rank + s and receives from rank - s.
+// Runs P-1 steps: in step s each rank sends to rank + s and receives from rank
+// - s.
 absl::Status PairwiseAllToAll(Transport& transport, ConstBuffer input,
                               Buffer output) {
   const int rank = transport.rank();
@@ -156,8 +158,9 @@ absl::Status SendOrReceive(Transport& transport, const Collective& call) {
   return ReceiveBytes(transport, call.peer, BytesOf(call.output));
 }
 
-// One rank's part in a reduction. What travels is accumulators; those of a rank
-// that speaks for its group lie in sums_, one for each element of the input.
+// One rank's part in a reduction by recursive halving and doubling. Messages
+// carry accumulators. A rank that speaks for its group keeps its accumulators
+// in sums_, one for each element of the input.
 class Tree {
  public:
   Tree(Transport& transport, const Collective& call)
@@ -174,7 +177,8 @@ class Tree {
   bool IsInPair() const { return IsTreePair(world_size_, group_); }
   int partner() const { return TreePartner(transport_.rank()); }
 
-  // A rank that does not speak: hands its input over.
+  // Sends the input to the partner, on a rank that does not speak for its
+  // group.
   absl::Status GiveInput() {
     return SendMessage(
         transport_, partner(), input_.count * accumulator_bytes_,
@@ -185,7 +189,8 @@ class Tree {
         });
   }
 
-  // One that does: begins with its own input, and its partner's.
+  // Starts the sums with its own input and its partner's, on a rank that
+  // speaks.
   absl::Status Begin() {
     const Segment all = {0, input_.count};
     sums_ = std::make_unique_for_overwrite<std::byte[]>(
@@ -222,7 +227,8 @@ class Tree {
     return absl::OkStatus();
   }
 
-  // In place of Double: only the root ends with all sums.
+  // Sends all sums to the root. Replaces Double in a Reduce, which has one
+  // output.
   absl::Status GatherAtRoot() {
     const int root_group = TreeGroupOf(world_size_, root_);
     for (int round = rounds_ - 1; round >= 0; --round) {
@@ -244,7 +250,7 @@ class Tree {
   }
 
  private:
-  // Adds what comes to the sums of a range.
+  // Adds each received piece to the sums of a range.
   struct Merge {
     void operator()(int64_t offset, std::span<const std::byte> piece) const {
       const Segment place = tree.ElementsAt(range, offset, piece);
@@ -270,7 +276,8 @@ class Tree {
                        whole_elements);
   }
 
-  // The elements of `range` whose accumulators are this piece of a message.
+  // Returns the elements of `range` whose accumulators are in this piece of a
+  // message.
   Segment ElementsAt(Segment range, int64_t offset,
                      std::span<const std::byte> piece) const {
     return {range.begin + offset / accumulator_bytes_,
@@ -285,7 +292,7 @@ class Tree {
   Transport& transport_;
   const Reduction reduction_;
   const ConstBuffer input_;
-  const int root_;  // 0 where there is none.
+  const int root_;  // 0 for an operation without a root.
   const int world_size_;
   const int group_;
   const int rounds_;
@@ -293,12 +300,12 @@ class Tree {
   std::unique_ptr<std::byte[]> sums_;
 };
 
-// AllReduce and Reduce by recursive halving and doubling, in the order of the
-// tree, for few messages: a rank sends and receives at most 2 log2(P) + 2, each
-// at most as large as the data. Allocates one accumulator per element.
+// Runs AllReduce and Reduce by recursive halving and doubling, in tree order,
+// with few messages. A rank sends and receives at most 2 log2(P) + 2 of them,
+// each at most as large as the data. Allocates one accumulator per element.
 absl::Status TreeReduce(Transport& transport, const Collective& call) {
   const bool to_all = call.operation == Operation::kAllReduce;
-  // To one rank, nothing comes back to a partner, or goes to it.
+  // In a Reduce no result returns to a partner.
   const std::span<std::byte> result =
       to_all ? BytesOf(call.output) : std::span<std::byte>();
   Tree tree(transport, call);
@@ -314,10 +321,10 @@ absl::Status TreeReduce(Transport& transport, const Collective& call) {
   return SendBytes(transport, tree.partner(), result);
 }
 
-// The same order for little data on few ranks: whole inputs travel, round the
-// ring or straight to the root, and are folded where the result is wanted. P-1
-// messages of the size of the input each way, and P inputs of memory: on every
-// rank, or the root.
+// Reduces little data on few ranks, in tree order. Whole inputs travel, round
+// the ring or straight to the root, and each rank that needs the result folds
+// them. Cost: P-1 messages of the size of the input each way, and memory for P
+// inputs on every rank, or on the root.
 absl::Status GatherReduce(Transport& transport, const Collective& call) {
   const bool to_all = call.operation == Operation::kAllReduce;
   const ConstBuffer& input = call.input;
@@ -342,11 +349,13 @@ absl::Status GatherReduce(Transport& transport, const Collective& call) {
   return absl::OkStatus();
 }
 
-// A message takes P-1 hops round a ring, and in a tree up to 2 log2(P) + 2, of
-// which there are fewer from 4 ranks on where ranges are not halved.
+// The most ranks for which kAuto uses GatherReduce. A ring sends P-1 messages,
+// a tree up to 2 log2(P) + 2. If ranges are not halved, the tree sends fewer
+// from 4 ranks on.
 constexpr int kMaxGatherRanks = 3;
 
-// Among the algorithms in tree order.
+// Returns whether a reduction in tree order runs as TreeReduce, not
+// GatherReduce.
 bool UsesTree(Algorithm algorithm, int world_size) {
   if (algorithm == Algorithm::kRing) return false;
   return algorithm == Algorithm::kTree || world_size > kMaxGatherRanks;

@@ -1,8 +1,9 @@
-// That every operation on every algorithm gives what one rank computes in the
-// order of schedule.h, bit for bit, also rings where RunOverTransport would
-// choose another algorithm; messages between two; that the transport of these
-// tests is as bounded as they need it, and that their checks reject what a
-// wrong algorithm, or a transport that misbehaves, does.
+// Tests that every operation on every algorithm gives the result that one rank
+// computes in the order of schedule.h, bit for bit. Rings are tested also at
+// sizes for which RunOverTransport chooses another algorithm. Further tests:
+// messages between two ranks; that the transport of these tests is as bounded
+// as they need it; that their checks reject a wrong algorithm and a faulty
+// transport.
 #include "collectives/algorithms/over_transport.h"
 
 #include <cstddef>
@@ -45,7 +46,7 @@ void SendByte(Transport& transport, int peer, int value) {
 }
 
 TEST(MemoryTransportTest, DeliversPiecesInOrderWithBoundedRoom) {
-  std::latch full(1);  // Until then nothing is released.
+  std::latch full(1);  // Nothing is released before this.
   const auto statuses =
       RunOverMemory(2, {.max_pieces = 3}, [&full](Transport& transport) {
         const int peer = 1 - transport.rank();
@@ -72,7 +73,7 @@ TEST(MemoryTransportTest, DeliversPiecesInOrderWithBoundedRoom) {
   EXPECT_THAT(statuses, ElementsAre(IsOk(), IsOk()));
 }
 
-// Runs on 3 ranks; rank 2 does `harm_after` to its buffers.
+// Runs the call on 3 ranks. Rank 2 calls `harm_after` after its call.
 absl::Status RunHarmed(const CheckedCall& call, AdditionOrder order,
                        absl::FunctionRef<void(const Collective&)> harm_after) {
   return FirstCause(RunOverMemory(3, {}, [&](Transport& transport) {
@@ -113,7 +114,7 @@ TEST(RunAndCheckTest, RejectsWhatIsWrittenWrongly) {
   }
 }
 
-// Of zeros, of which the one that is kept depends on the order, too.
+// The cases include zeros: the order decides which of two zeros is kept.
 TEST(RunAndCheckTest, RejectsTheOtherOrder) {
   for (const CheckedCall& call : {
            CheckedCall{Operation::kAllReduce, DataType::kFloat32,
@@ -146,7 +147,8 @@ class OverTransportTest : public testing::TestWithParam<int> {
     return {0, world_size() / 2, world_size() - 1};
   }
 
-  // All ranks make the calls, one after the other, without meeting in between.
+  // Makes the calls on all ranks, one after the other, without a barrier in
+  // between.
   void Check(
       const std::vector<CheckedCall>& calls, AdditionOrder order,
       const MemoryTransportOptions& options,
@@ -163,7 +165,7 @@ class OverTransportTest : public testing::TestWithParam<int> {
     SCOPED_TRACE(Name(algorithm));
     Check(calls, AdditionOrder::kBySize, options,
           [algorithm](Transport& transport, const Collective& call) {
-            // The calls here are such as communicators let through.
+            // The calls are valid, like those that communicators pass on.
             LOCKSTEP_RETURN_IF_ERROR(
                 Validate(call, transport.rank(), transport.world_size()));
             return RunOverTransport(transport, call, algorithm);
@@ -243,7 +245,7 @@ TEST_P(OverTransportTest, GathersUnequalCounts) {
   for (const bool in_place : {false, true}) {
     CheckedCall call = {.operation = Operation::kAllGather,
                         .in_place = in_place};
-    // Every other rank has none.
+    // Every second rank has no elements.
     for (const int64_t step : {0, 1, 9}) {
       call.counts.clear();
       for (int rank = 0; rank < world_size(); ++rank) {
@@ -251,8 +253,8 @@ TEST_P(OverTransportTest, GathersUnequalCounts) {
       }
       calls.push_back(call);
     }
-    // One has much, one little, the others nothing: the pieces of one rank
-    // alone go round.
+    // One rank has many elements, one has few, the others have none. Only the
+    // pieces of one rank then go round.
     for (int rank = 0; rank < world_size(); ++rank) {
       call.counts.assign(static_cast<size_t>(world_size()), 0);
       call.counts[rank] = 150;
@@ -265,13 +267,14 @@ TEST_P(OverTransportTest, GathersUnequalCounts) {
   }
 }
 
-// Just within the tree's order and just beyond it.
+// Tests sizes just within the tree's order and just beyond it.
 TEST_P(OverTransportTest, ChangesTheOrderOfAdditionsBySize) {
   std::vector<CheckedCall> calls;
   for (const DataType type : {DataType::kFloat64, DataType::kBFloat16}) {
     const int64_t limit = kTreeOrderBytes / SizeOf(type);
     for (const int64_t count : {limit, limit + 1, 2 * limit + 5}) {
-      // One after the other, so that the answer is computed once.
+      // Calls with the same result follow each other, so that it is computed
+      // once.
       for (const bool in_place : {false, true}) {
         calls.push_back(
             {Operation::kAllReduce, type, ReduceOp::kSum, count, 0, in_place});
@@ -284,13 +287,13 @@ TEST_P(OverTransportTest, ChangesTheOrderOfAdditionsBySize) {
   }
   for (const Algorithm algorithm : kAlgorithms) {
     Check(calls, algorithm, {.max_piece_bytes = 1024, .max_pieces = 3});
-    // More than CompleteReduction takes in one step.
+    // The piece is larger than one step of CompleteReduction.
     Check(calls, algorithm, {.max_piece_bytes = 16 << 10});
   }
 }
 
-// A sum of two does not depend on their order, but which of two equal zeros is
-// kept does.
+// A sum of two does not depend on their order. The choice between two equal
+// zeros does.
 TEST_P(OverTransportTest, KeepsTheEarlierOfEqualZeros) {
   std::vector<CheckedCall> calls;
   for (int root = 0; root < world_size(); ++root) {
@@ -344,8 +347,8 @@ INSTANTIATE_TEST_SUITE_P(WorldSizes, RingTest,
 
 class TreeTest : public OverTransportTest {};
 
-// To each root, around 1, 2, 4 and 8 times what is not halved. Which of two
-// equal zeros is kept shows the order.
+// Reduces to each root, at about 1, 2, 4 and 8 times the size that is not
+// halved. The choice between two equal zeros shows the order.
 TEST_P(TreeTest, HalvesWhatIsLarge) {
   std::vector<CheckedCall> calls;
   for (const auto& [type, op] :
@@ -386,7 +389,7 @@ INSTANTIATE_TEST_SUITE_P(WorldSizes, TreeTest,
                            return absl::StrCat("P", info.param);
                          });
 
-// The same with plain arithmetic, and sums that do tell the orders apart.
+// Computes the order with plain arithmetic, with sums that differ by order.
 TEST(AdditionOrderTest, IsThatOfPlainArithmetic) {
   constexpr int kRanks = 5;
   constexpr int64_t kSmall = 300;
@@ -482,7 +485,7 @@ TEST(SendReceiveTest, NobodyThereEndsAtTheDeadline) {
   const auto statuses = RunOverMemory(
       2, {.timeout = absl::Milliseconds(50)},
       [&](Transport& transport) -> absl::Status {
-        // Rank 1 waits for something else.
+        // Rank 1 waits for a piece that never comes.
         if (transport.rank() == 1) {
           return transport.Wait(Transport::kNobody, 1);
         }
@@ -494,18 +497,18 @@ TEST(SendReceiveTest, NobodyThereEndsAtTheDeadline) {
                        HasSubstr("waited for rank 1")));
 }
 
-// Controls: a transport that misbehaves, in every operation that carries data.
+// The controls: a faulty transport, in every operation that carries data.
 
 enum class Fault {
   kNone,
-  kSwapTwoPieces,  // The second and third pieces arrive in each other's place.
+  kSwapTwoPieces,  // The second and third pieces swap places.
   kLoseTail,       // The third piece is 8 bytes short.
   kKeepOldTail,    // The last 8 bytes of the third piece are not written.
-  kRepeatPiece,    // The third piece is the second once more.
+  kRepeatPiece,    // The third piece is a copy of the second.
   kBlankPiece,     // The third piece is all zero.
 };
 
-// What `fault` makes of the pieces that rank 1 sends to each peer.
+// Replaces the pieces that rank 1 sends to each rank.
 class Harm {
  public:
   explicit Harm(Fault fault) : fault_(fault) {}
@@ -538,7 +541,8 @@ class Harm {
 
  private:
   const Fault fault_;
-  std::map<int, std::pair<int, Piece>> ways_;  // By peer: how many, the last.
+  // By receiving rank: the number of pieces and the last piece.
+  std::map<int, std::pair<int, Piece>> ways_;
 };
 
 struct FaultCase {
@@ -550,12 +554,12 @@ struct FaultCase {
 };
 
 constexpr int kRanks = 3;
-// Of int64: 16 fill a piece, and each part of the data takes several.
+// A count of int64: 16 fill a piece, and each part of the data takes several.
 constexpr int64_t kSmall = 16 * 12;
-constexpr int64_t kLarge = 16 * 300;  // In the order of the ring.
+constexpr int64_t kLarge = 16 * 300;  // In the ring's order.
 
-// Rank 1 sends data in each: to a root, or as the root. Of those that take
-// another way with another algorithm or size, all ways.
+// Rank 1 sends data in each case: to a root, or as the root. Operations that
+// run differently by algorithm or size have a case for each variant.
 constexpr FaultCase kCases[] = {
     {"GatherAllReduce", Operation::kAllReduce, Algorithm::kRing, kSmall, 0},
     {"TreeAllReduce", Operation::kAllReduce, Algorithm::kTree, kSmall, 0},
@@ -576,7 +580,7 @@ void PrintTo(const FaultCase& c, std::ostream* out) { *out << c.name; }
 
 class OverTransportFaultTest : public testing::TestWithParam<FaultCase> {
  protected:
-  // The first cause, of a run in which rank 1 sends through the fault.
+  // Returns the first cause of a run in which rank 1 sends through the fault.
   absl::Status Run(Fault fault) {
     const FaultCase& c = GetParam();
     const CheckedCall call = {c.operation, DataType::kInt64, ReduceOp::kSum,

@@ -15,15 +15,15 @@
 namespace lockstep {
 namespace {
 
-// Accumulators at a time, so that they stay in the first-level cache until they
-// are finished and copied. Few enough for one block per level of a tree on the
-// stack.
+// The bytes of accumulators in a block. A block stays in the first-level cache
+// until it is finished and copied. It is small enough for one block per level
+// of a tree on the stack.
 constexpr int64_t kBlockBytes = 4 << 10;
 
-// A reduction that touches at least this much streams its outputs: they would
-// push what is read next out of the cache, and be pushed out themselves before
-// anyone uses them. Half of a last-level cache of 32 MiB, since other ranks
-// reduce their parts at the same time.
+// The bytes that a reduction must touch to stream its outputs. Outputs of that
+// size would push the next inputs out of the cache, and be pushed out
+// themselves before anyone reads them. The limit is half of a last-level cache
+// of 32 MiB, because other ranks reduce their parts at the same time.
 constexpr int64_t kStreamedBytes = 16 << 20;
 
 struct alignas(kCacheLineBytes) Block {
@@ -43,8 +43,8 @@ void Copy(const void* from, void* to, int64_t bytes) {
   }
 }
 
-// Reduces several inputs, block by block. Where accumulators are elements and
-// need no finishing, no block is copied that need not be.
+// Reduces several inputs, block by block. If accumulators are elements and need
+// no finishing, it makes no needless copy of a block.
 class Folder {
  public:
   Folder(const ReductionKernels& kernels, int world_size, DataType type,
@@ -95,8 +95,9 @@ class Folder {
     }
   }
 
-  // Blocks of 4 KiB end at a page of the processor's prefetcher, or cross one,
-  // and it does not look beyond. It takes over in the middle of the next block.
+  // Prefetches the first half of the next blocks. The processor's prefetcher
+  // does not look past a page, and a block of 4 KiB ends at a page or crosses
+  // one. The prefetcher takes over in the middle of the next block.
   void PrefetchNextBlock() const {
     for (const void* const input : inputs_) {
       const std::byte* const next = At(input, offset_ + kBlockBytes);
@@ -106,12 +107,13 @@ class Folder {
     }
   }
 
-  // What was read just now is in the cache, and is better written there.
+  // Returns whether to stream `output`. An input that was just read is in the
+  // cache, where writing is faster.
   bool Streams(const void* output) const {
     return std::find(inputs_.begin(), inputs_.end(), output) == inputs_.end();
   }
 
-  // One input as accumulators, in `room` if it must be widened.
+  // Returns one input as accumulators; in `room` if it must be widened.
   const void* Leaf(int input, void* room) const {
     const std::byte* const elements = At(inputs_[input], offset_);
     if (kernels_.begin == nullptr) return elements;
@@ -119,9 +121,10 @@ class Folder {
     return room;
   }
 
-  // ((inputs[0] op inputs[1]) op inputs[2]) ..., in `sums` if there are
-  // several. `sums` may be part of an output, and that an input, so it is
-  // written only once all inputs but the last are read.
+  // Returns ((inputs[0] op inputs[1]) op inputs[2]) ...; in `sums` if there are
+  // several inputs. `sums` may be part of an output, which may be an input.
+  // Chain therefore writes `sums` only after it has read all inputs but the
+  // last.
   const void* Chain(void* sums) const {
     Block room;
     const size_t last = inputs_.size() - 1;
@@ -144,7 +147,8 @@ class Folder {
     return earlier;
   }
 
-  // The node of ranks [begin, end), in `sums` if there are several; likewise.
+  // Returns the node of ranks [begin, end); in `sums` if there are several
+  // ranks. Writes `sums` only as late as Chain does.
   const void* Tree(int begin, int end, void* sums) const {
     if (end - begin == 1) return Leaf(begin, sums);
     const int split = TreeSplit(static_cast<int>(inputs_.size()), begin, end);
@@ -158,13 +162,13 @@ class Folder {
 
   const ReductionKernels& kernels_;
   const int world_size_;
-  const int64_t element_;  // Bytes.
-  const int64_t step_;     // Elements.
+  const int64_t element_;  // In bytes.
+  const int64_t step_;     // In elements.
   const std::span<const void* const> inputs_;
   const std::span<void* const> outputs_;
   // The current block.
-  int64_t offset_ = 0;  // Bytes.
-  int64_t size_ = 0;    // Elements.
+  int64_t offset_ = 0;  // In bytes.
+  int64_t size_ = 0;    // In elements.
 };
 
 }  // namespace
@@ -232,7 +236,7 @@ void CompleteReduction(const Reduction& reduction, const void* earlier,
     reduction.Fold(inputs, outputs, n);
     return;
   }
-  Block sums;  // Between the addition and its rounding.
+  Block sums;  // The sums before they are rounded.
   const int64_t element = SizeOf(reduction.type());
   const int64_t accumulator = SizeOf(reduction.accumulator());
   const int64_t step = kBlockBytes / accumulator;

@@ -1,7 +1,7 @@
 // Times Reduction::Fold of two inputs, beside memcpy:
 //   bazel run //collectives/algorithms:reduction_benchmark
-// Every rate counts each byte that is read or written once, so those of memory
-// that does not fit in a cache compare with copy's.
+// Every rate counts each byte that is read or written once. Rates of memory
+// that does not fit in a cache are thus comparable with the rate of copy.
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -22,7 +22,7 @@
 namespace lockstep {
 namespace {
 
-// Memory with every page in place, filled with one byte.
+// Memory that is filled with one byte, so that every page is mapped.
 class Memory {
  public:
   Memory(int64_t bytes, uint8_t value)
@@ -48,10 +48,10 @@ bool HoldsOnly(const void* memory, int64_t bytes, uint8_t value) {
          std::memcmp(data, data + 1, static_cast<size_t>(bytes - 1)) == 0;
 }
 
-// A number in every type.
+// A byte whose repetition is a number in every type.
 constexpr uint8_t kElements = 0x11;
 
-std::atomic<bool> all_right = true;  // Of all threads.
+std::atomic<bool> all_right = true;  // Set by all threads.
 
 void Fail(benchmark::State& state, const char* what) {
   all_right = false;
@@ -76,8 +76,8 @@ void BM_Copy(benchmark::State& state) {
 
 enum class Outputs { kOne, kTwo, kBothInputs };
 
-// One input is all zeros, so the sum, as the maximum, is the other one. In
-// place only the maximum stays what it is, call after call.
+// One input is all zeros, so the sum and the maximum are the other input. In
+// place only the maximum stays the same, call after call.
 void BM_Fold(benchmark::State& state, DataType type, Outputs where) {
   const int64_t bytes = state.range(0);
   const Memory zeros(bytes, 0);
@@ -103,8 +103,8 @@ void BM_Fold(benchmark::State& state, DataType type, Outputs where) {
   CountBytes(state, bytes * (2 + static_cast<int64_t>(outputs.size())));
 }
 
-// In the caches, in memory, and in memory on two threads, each of which has its
-// own half, as two ranks do.
+// Runs in the caches, in memory, and in memory on two threads. Each of the two
+// threads has its own half, as two ranks do.
 void Register(const std::string& name,
               const std::function<void(benchmark::State&)>& run) {
   benchmark::RegisterBenchmark(name.c_str(), run)

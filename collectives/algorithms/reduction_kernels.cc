@@ -1,6 +1,6 @@
-// The loops are templates that are compiled once for each instruction set, and
-// but for float16 left to the compiler to vectorise. Nothing here multiplies
-// and then adds, so there is nothing to fuse.
+// The loops are templates that are compiled once for each instruction set. The
+// compiler vectorises all of them except float16. No loop multiplies and then
+// adds, so the compiler cannot fuse operations.
 #include "collectives/algorithms/reduction_kernels.h"
 
 #include <algorithm>
@@ -23,11 +23,12 @@
   __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,f16c")))
 #endif
 
-// Inlined into functions for different instruction sets, and compiled there.
+// Inlines a function into functions for different instruction sets, so that it
+// is compiled for each.
 #define LOCKSTEP_INLINE __attribute__((always_inline)) inline
 
-// The loop's result may be one of its operands, which the compiler could else
-// only take care of by not vectorising.
+// Allows vectorisation of a loop whose result may be one of its operands. The
+// compiler otherwise has to assume other overlaps too.
 #if defined(__clang__)
 #define LOCKSTEP_SAME_OR_APART _Pragma("clang loop vectorize(assume_safety)")
 #else
@@ -40,7 +41,7 @@ namespace {
 template <typename T>
 constexpr int64_t kSize = sizeof(T);
 
-// memcpy is how C++ accesses memory of any alignment.
+// Loads an element. memcpy is how C++ accesses memory of any alignment.
 template <typename T>
 LOCKSTEP_INLINE T Load(const void* from, int64_t index) {
   T value;
@@ -79,7 +80,8 @@ template <ReduceOp op, typename A>
 LOCKSTEP_INLINE A CombineIntegers(A a, A b) {
   if constexpr (op == ReduceOp::kMin) return b < a ? b : a;
   if constexpr (op == ReduceOp::kMax) return a < b ? b : a;
-  // Unsigned, which wraps. (uint8_t is promoted to int, which has room.)
+  // Unsigned arithmetic wraps. (uint8_t is promoted to int, which is large
+  // enough.)
   using Unsigned = std::make_unsigned_t<A>;
   const auto x = static_cast<Unsigned>(a);
   const auto y = static_cast<Unsigned>(b);
@@ -124,7 +126,8 @@ LOCKSTEP_INLINE A Combined(A a, A b) {
   }
 }
 
-// op is never kAverage, which combines as kSum does.
+// Combines elements with accumulators. op is never kAverage, which combines as
+// kSum does.
 template <ReduceOp op, typename E, typename A>
 struct CombineLoop {
   static LOCKSTEP_INLINE void Run(const void* earlier, const void* later,
@@ -154,12 +157,12 @@ struct CombineThreeLoop {
   }
 };
 
-// sum / divisor, toward zero, for sums of int32 or uint8, which stay below 2^51
-// up to 2^20 ranks. In double, since that vectorises: a quotient that is no
-// whole number is off the next by 1 / divisor at least, more than rounding
-// moves it.
+// Returns sum / divisor, rounded toward zero, for sums of int32 or uint8, which
+// stay below 2^51 for up to 2^20 ranks. Divides in double, because that
+// vectorises. A quotient that is not whole differs from the nearest whole
+// number by at least 1 / divisor, more than rounding changes it.
 LOCKSTEP_INLINE int32_t DivideSum(int64_t sum, double divisor) {
-  // The last place of this is 1, so its lowest bits count.
+  // The last place of kBase is 1, so adding to its lowest bits adds integers.
   constexpr double kBase = 0x1.8p52;
   const auto bits = std::bit_cast<uint64_t>(kBase) + static_cast<uint64_t>(sum);
   return static_cast<int32_t>((std::bit_cast<double>(bits) - kBase) / divisor);
@@ -194,7 +197,7 @@ struct Baseline {
 
 #if defined(__x86_64__)
 
-// With F16C, whose conversions give the bits of data_types.h in one
+// Uses F16C, whose conversions give the bits of data_types.h in one
 // instruction.
 struct Avx2 {
   static constexpr bool kConvertsFloat16 = true;
@@ -250,8 +253,8 @@ struct Avx2 {
   }
 };
 
-// Of a float, half as many instructions as Avx2: to tell a NaN and put another
-// in its place takes one each.
+// Uses half as many instructions per float as Avx2: detecting a NaN and
+// replacing it take one each.
 struct Avx512 : Avx2 {
   template <typename Loop, typename... Args>
   LOCKSTEP_AVX512 static void Run(Args... args) {
@@ -270,7 +273,7 @@ template <typename E>
 constexpr bool kIsHalf =
     std::is_same_v<E, Float16> || std::is_same_v<E, BFloat16>;
 
-// Of AccumulatorOf.
+// The C++ type of AccumulatorOf.
 template <typename E, ReduceOp op>
 using AccumulatorType = std::conditional_t<
     kIsHalf<E>, float,

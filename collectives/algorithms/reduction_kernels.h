@@ -10,31 +10,31 @@
 
 namespace lockstep {
 
-// Element i of the result is of element i of the operands, which are read
-// before any later element of the result is written: so the result may be an
-// operand with elements of the same size, but not overlap one otherwise. Memory
-// is of any alignment; n >= 0.
+// The loops of one reduction. Element i of the result is computed from element
+// i of the operands, which are read before any later element of the result is
+// written. The result may thus be an operand with elements of the same size,
+// but must not overlap an operand otherwise. Memory may have any alignment; n
+// >= 0.
 //
 // Every NaN that the combining loops give is the same one (positive, quiet,
-// without payload), whatever the payloads of the operands: which of these an
-// instruction keeps depends on the processor and on the compiler's order of
-// operands.
+// without payload), whatever the payloads of the operands. An instruction alone
+// would keep the payload of an operand that depends on the processor and on the
+// compiler's order of operands.
 struct ReductionKernels {
   using Combine = void (*)(const void* earlier, const void* later, void* result,
                            int64_t n);
 
-  // Widens elements to accumulators. Null where these are the same.
+  // Widens elements to accumulators. Null if both are the same type.
   void (*begin)(const void* input, void* accumulator, int64_t n);
-  // earlier is accumulators, later elements.
+  // Combines accumulators (earlier) with elements (later).
   Combine accumulate;
-  // ((earlier op later[0]) op later[1]) op later[2], in one pass. Null where
-  // elements are not accumulators.
+  // Computes ((earlier op later[0]) op later[1]) op later[2] in one pass. Null
+  // if elements are not accumulators.
   void (*accumulate_three)(const void* earlier, const void* const* later,
                            void* result, int64_t n);
-  // Both are accumulators.
+  // Combines accumulators with accumulators.
   Combine merge;
-  // Divides by world_size for kAverage, and narrows. Null where there is
-  // nothing to do.
+  // Divides by world_size for kAverage, and narrows. Null if neither is needed.
   void (*finish)(const void* accumulator, void* output, int64_t n,
                  int world_size);
 };

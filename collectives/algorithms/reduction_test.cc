@@ -1,7 +1,7 @@
-// Reductions against the reference, of every type, operation, count, alignment
-// and place of the outputs; those whose answer is known; that every instruction
-// set gives the bits of the baseline, where the others run what the processor
-// has; and the copies past the caches.
+// Compares reductions with the reference, for every type, operation, count,
+// alignment and place of the outputs, and with known results. Tests that every
+// instruction set that the processor supports gives the bits of the baseline.
+// Tests the copies that bypass the caches.
 #include "collectives/algorithms/reduction.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ GuardedMemory Blank(int64_t size, int64_t offset) {
                        offset);
 }
 
-// Which memory the outputs are: inputs by number, or kElsewhere.
+// The memory of an output: the number of an input, or kElsewhere.
 constexpr int kElsewhere = -1;
 
 struct FoldCase {
@@ -46,7 +46,7 @@ struct FoldCase {
   ReduceOp op;
   FoldOrder order = FoldOrder::kChain;
   std::vector<int> outputs = {kElsewhere};
-  std::vector<int64_t> input_offsets = {};  // Bytes; cyclic; none: 0.
+  std::vector<int64_t> input_offsets = {};  // In bytes; repeated; empty: 0.
   int64_t output_offset = 0;
 };
 
@@ -55,8 +55,8 @@ int64_t OffsetOf(const FoldCase& c, size_t input) {
   return c.input_offsets[input % c.input_offsets.size()];
 }
 
-// Whether Fold, or FoldTree, gives `want` in every output, and leaves
-// everything else as it was.
+// Returns whether Fold, or FoldTree, gives `want` in every output and changes
+// no other memory.
 bool Gives(const FoldCase& c, const std::vector<Bytes>& inputs,
            const Bytes& want) {
   std::vector<GuardedMemory> memory;
@@ -118,7 +118,7 @@ TEST_P(ReductionTest, EveryCountAndAlignment) {
   }
 }
 
-// Which outputs there may be for P inputs.
+// Returns the sets of outputs to test for P inputs.
 std::vector<std::vector<int>> OutputsFor(int world_size) {
   std::vector<std::vector<int>> outputs = {{kElsewhere},
                                            {kElsewhere, kElsewhere}};
@@ -168,7 +168,7 @@ TEST_P(ReductionTest, EveryCountNearTheBlock) {
   }
 }
 
-// Accumulators, of any alignment.
+// Returns memory for accumulators, unaligned.
 GuardedMemory Accumulators(const Reduction& reduction, int64_t n) {
   return Blank(n * SizeOf(reduction.accumulator()), /*offset=*/1);
 }
@@ -184,7 +184,7 @@ TEST_P(ReductionTest, StepsGiveWhatFoldGives) {
     GuardedMemory* earlier = &sums;
     reduction.Begin(inputs[0].data(), earlier->data(), kCount);
     for (size_t i = 1; i < inputs.size(); ++i) {
-      // In place, elsewhere, and over the input, in turn.
+      // The result is in place, elsewhere, or over the input, in turn.
       GuardedMemory* result = i % 3 == 0         ? earlier
                               : earlier == &sums ? &other
                                                  : &sums;
@@ -208,8 +208,8 @@ TEST_P(ReductionTest, StepsGiveWhatFoldGives) {
   }
 }
 
-// The sums of ranks [begin, end); into the earlier or the later operand, by
-// `begin`.
+// Returns the sums of ranks [begin, end). `begin` decides whether the result
+// overwrites the earlier or the later operand.
 GuardedMemory MergeNode(const Reduction& reduction,
                         const std::vector<Bytes>& inputs, int begin, int end,
                         int64_t n) {
@@ -247,7 +247,7 @@ TEST_P(ReductionTest, SixtyFourInputs) {
   }
 }
 
-// The controls.
+// The control: a wrong byte must be detected.
 TEST_P(ReductionTest, RejectsOneWrongByte) {
   const std::vector<Bytes> inputs = DrawInputs(type(), 3, 67);
   const Bytes right = Reference(type(), op(), FoldOrder::kChain, inputs);
@@ -281,8 +281,8 @@ const auto kEach = testing::Combine(testing::ValuesIn(kAllDataTypes),
 
 INSTANTIATE_TEST_SUITE_P(Each, ReductionTest, kEach, ParamName);
 
-// Over 16 MiB in all, enough to be streamed to outputs that are not inputs;
-// with and without a division at the end.
+// Reductions of over 16 MiB in all, which are streamed to outputs that are not
+// inputs. Some divide at the end.
 class LargeReductionTest : public ReductionTest {};
 
 TEST_P(LargeReductionTest, EveryOutput) {
@@ -301,8 +301,9 @@ TEST_P(LargeReductionTest, EveryOutput) {
   EXPECT_TRUE(gives({0, 1}, 0));
 }
 
-// Accumulators that are elements, that are wider, and that are much wider; the
-// others only in an exhaustive run, since it takes half a second each.
+// Returns one type for each width of accumulator: elements, wider, much wider.
+// Only an exhaustive run tests the other types, because each takes half a
+// second.
 std::vector<DataType> LargeTypes() {
   if (IsExhaustive())
     return {std::begin(kAllDataTypes), std::end(kAllDataTypes)};
@@ -332,11 +333,11 @@ TEST(ReductionControlsTest, RejectsAnotherOrderOfAdditionsAndASumForAnAverage) {
   }
 }
 
-// The loops themselves.
+// Tests of the loops.
 
 constexpr int kWorldSize = 3;
 
-// What the five loops make of two operands, one after the other.
+// Returns the results of the five loops for two operands, one after the other.
 std::vector<Bytes> RunAll(VectorUnit unit, DataType type, ReduceOp op,
                           const std::vector<Bytes>& inputs, int64_t n) {
   const ReductionKernels& kernels = ReductionKernelsFor(type, op, unit);
@@ -386,8 +387,8 @@ TEST_P(ReductionKernelsTest, EveryInstructionSetGivesTheSameBits) {
   }
 }
 
-// Every float16, and floats that are next to one or in the middle between two,
-// or NaN.
+// Tests every float16, and every float that is a float16's neighbour, a middle
+// between two, or NaN.
 TEST(ReductionKernelsFloat16Test, EveryInstructionSetConvertsAlike) {
   constexpr int64_t kCount = 1 << 16;
   std::vector<uint16_t> halves(kCount);
@@ -416,7 +417,7 @@ TEST(ReductionKernelsFloat16Test, EveryInstructionSetConvertsAlike) {
   }
 }
 
-// The control: the comparison sees another operand, and another operation.
+// The control: the comparison detects another operand and another operation.
 TEST_P(ReductionKernelsTest, RejectsOtherOperands) {
   const std::vector<Bytes> inputs = DrawInputs(type(), 3, 67);
   const std::vector<Bytes> others = {inputs[0], inputs[2]};
@@ -445,7 +446,7 @@ TEST(ReductionValuesTest, NanInEitherOperandGivesOneNan) {
   std::vector<float> a, b;
   for (const float nan : {payload, signalling, NAN}) {
     for (const float other : {1.0f, kInfinity, -0.0f, payload, signalling}) {
-      for (int i = 0; i < 9; ++i) {  // Vectors, and what is left.
+      for (int i = 0; i < 9; ++i) {  // Vectors, and the remainder.
         a.insert(a.end(), {nan, other});
         b.insert(b.end(), {other, nan});
       }
@@ -476,7 +477,7 @@ TEST(ReductionValuesTest, ZerosKeepTheEarlierSign) {
 }
 
 TEST(ReductionValuesTest, SixteenBitFloatsRoundOnceAtTheEnd) {
-  // 2048 + 1 + 1: rounded in between, the ones would be lost.
+  // 2048 + 1 + 1: rounding after each addition would lose the ones.
   const Float16 one = ToFloat16(1);
   EXPECT_EQ(ToFloat(FoldValues<Float16>(ReduceOp::kSum,
                                         {{ToFloat16(2048)}, {one}, {one}})[0]),
@@ -503,11 +504,11 @@ TEST(ReductionValuesTest, IntegersWrapAndAverageTheExactSumTowardZero) {
 
 using Copier = void (*)(const std::byte* from, std::byte* to, int64_t bytes);
 
-// Whether a copy of `size` bytes, between memory at these offsets from a line,
-// copies them and nothing else.
+// Returns whether a copy of `size` bytes copies them and writes no other byte.
+// The offsets are from a line.
 bool Copies(Copier copier, int64_t size, int64_t from_offset,
             int64_t to_offset) {
-  Bytes bytes(static_cast<size_t>(size) + 1);  // One more than is to be copied.
+  Bytes bytes(static_cast<size_t>(size) + 1);  // One byte more than is copied.
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte(i % 251);
   GuardedMemory from(bytes, from_offset);
   GuardedMemory to = Blank(size, to_offset);

@@ -1,4 +1,4 @@
-// The collectives as rings.
+// The ring algorithms.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -20,9 +20,9 @@ namespace {
 
 // Pieces [first, last) of every segment, each of up to `piece` elements.
 //
-// The segments go round a window at a time. Ranks pass on a partial sum from
-// one piece of the transport's memory to another, so if all of them could begin
-// with a whole segment, every way would fill up and no rank find room.
+// The segments go round one window at a time. Ranks pass a partial sum on from
+// one piece of the transport's memory to another. If all ranks began with a
+// whole segment, all of that memory would fill up and no rank could send.
 struct Window {
   int64_t piece;
   int64_t first;
@@ -67,8 +67,8 @@ absl::Status ReceiveElements(Transport& transport, int peer, Buffer data) {
                       CopyTo(data.bytes()));
 }
 
-// Segments, in `output`, that go round whole: each rank receives `received` in
-// this order, and passes all but the last of them on.
+// Sends segments of `output` round the ring whole. Each rank receives
+// `received` in this order and passes all segments but the last on.
 absl::Status Circulate(Transport& transport, const Window& window,
                        Buffer output, Segment received, bool pass_on) {
   return ForEachPiece(window, received, [&](Segment piece) {
@@ -80,10 +80,10 @@ absl::Status Circulate(Transport& transport, const Window& window,
   });
 }
 
-// The first half of a ring: partial sums go round, and end complete.
+// The first half of a ring: partial sums go round and end complete.
 class ReducingRing {
  public:
-  // `as_rank`: whose steps of an all-reduce this rank takes.
+  // as_rank: the rank whose all-reduce steps this rank takes.
   ReducingRing(Transport& transport, ConstBuffer input, ReduceOp op,
                int as_rank)
       : transport_(transport),
@@ -102,7 +102,7 @@ class ReducingRing {
         transport_.max_piece_bytes() / SizeOf(reduction_.accumulator()), visit);
   }
 
-  // Where a complete segment goes: to memory, to a peer, or to both.
+  // The destination of a complete segment: memory, a rank, or both.
   struct Target {
     std::byte* segment = nullptr;  // Null for none.
     int peer = Transport::kNobody;

@@ -1,4 +1,5 @@
-// That segments tile what they are cut from, and the shape of the trees.
+// Tests that segments tile the range that they are cut from, and the shape of
+// the trees.
 #include "collectives/algorithms/schedule.h"
 
 #include <algorithm>
@@ -51,7 +52,7 @@ TEST(SegmentTest, PiecesTileASegment) {
           const Segment part = PieceOf({begin, count}, piece, i);
           EXPECT_EQ(part.begin, end);
           EXPECT_GT(part.count, 0);
-          // Only the last is short.
+          // Only the last piece may be short.
           EXPECT_TRUE(part.count == piece ||
                       (part.count < piece && i == pieces - 1));
           end = part.begin + part.count;
@@ -67,13 +68,13 @@ TEST(SegmentTest, PiecesBeyondInt32) {
   EXPECT_EQ(PieceCount(kHuge, 2), (int64_t{1} << 39) + 1);
   EXPECT_EQ(PieceOf({0, kHuge}, 2, int64_t{1} << 39),
             (Segment{int64_t{1} << 40, 1}));
-  // The end of the last does not overflow.
+  // The end of the last piece does not overflow.
   EXPECT_EQ(PieceCount(INT64_MAX, 4), (int64_t{1} << 61));
   EXPECT_EQ(PieceOf({0, INT64_MAX}, 4, (int64_t{1} << 61) - 1),
             (Segment{INT64_MAX - 3, 3}));
 }
 
-// A node as an expression, without the brackets around all of it.
+// Returns a node as an expression, without the outermost brackets.
 std::string Expression(int world_size, int begin, int end) {
   if (end - begin == 1) return absl::StrCat(begin);
   const int split = TreeSplit(world_size, begin, end);
@@ -100,8 +101,8 @@ TEST(OrderTest, TreesOfUpToNineRanks) {
   EXPECT_EQ(Expression(9), "(((0+1)+2)+(3+4))+((5+6)+(7+8))");
 }
 
-// Leaves under a node in order, and how deep the deepest is; -1 if a split
-// leaves nothing on a side.
+// Appends the leaves under a node in order. Returns the depth of the deepest
+// leaf; -1 if a split leaves one side empty.
 int Walk(int world_size, int begin, int end, std::vector<int>& leaves) {
   if (end - begin == 1) {
     leaves.push_back(begin);

@@ -26,10 +26,12 @@
 namespace lockstep {
 namespace {
 
-// What is smaller reaches the other cache sooner than it reaches memory.
+// The smallest piece that is streamed. A smaller piece reaches the other cache
+// sooner than it would reach memory.
 constexpr int64_t kStreamedPieceBytes = 4 << 10;
 
-// std::less_equal orders pointers into different objects, which <= need not.
+// Returns whether `data` lies within `part`. Uses std::less_equal, which orders
+// pointers into different objects; operator<= need not.
 bool Within(const std::byte* data, int64_t size, const std::byte* part,
             int64_t part_size) {
   const std::less_equal<const std::byte*> not_after;
@@ -39,7 +41,7 @@ bool Within(const std::byte* data, int64_t size, const std::byte* part,
 static_assert(kTreeOrderBytes <= kStagedBytes,
               "What is reduced in tree order is staged");
 
-// Whether other ranks read this rank's input.
+// Returns whether other ranks read this rank's input.
 bool GivesInput(const Collective& call, int rank) {
   if (call.operation == Operation::kBroadcast ||
       call.operation == Operation::kScatter) {
@@ -48,14 +50,15 @@ bool GivesInput(const Collective& call, int rank) {
   return true;
 }
 
-// Whether other ranks write to this rank's output, unless inputs are staged.
+// Returns whether other ranks write to this rank's output, unless inputs are
+// staged.
 bool TakesOutput(const Collective& call, int rank) {
   return call.operation == Operation::kAllReduce ||
          (call.operation == Operation::kReduce && rank == call.peer);
 }
 
-// One call, with every rank's buffers in this rank's addresses; null where a
-// rank has nothing.
+// One call, with every rank's buffers in this rank's addresses; null if a rank
+// has no buffer.
 class DirectCall {
  public:
   DirectCall(const Collective& call, GroupMember& member,
@@ -79,7 +82,8 @@ class DirectCall {
     }
   }
 
-  // Whether a rank may still read another's buffers when it is done.
+  // Returns whether a rank may still read another's buffers when this one is
+  // done.
   bool needs_meeting() const { return needs_meeting_; }
 
   void Run() {
@@ -128,7 +132,7 @@ class DirectCall {
     return Reduction(call_.input.type, call_.op, world_size_);
   }
 
-  // Every rank's input at `offset`, beginning with rank `first`'s.
+  // Returns every rank's input at `offset`, beginning with rank `first`'s.
   std::span<const void* const> InputsFrom(int first, int64_t offset) {
     for (int i = 0; i < world_size_; ++i) {
       const int peer =
@@ -138,14 +142,14 @@ class DirectCall {
     return std::span(operands_).first(static_cast<size_t>(world_size_));
   }
 
-  // All elements, from staged inputs, for this rank alone.
+  // Reduces all elements from staged inputs, for this rank alone.
   void ReduceAll() {
     if (call_.input.count == 0) return;
     void* const output[] = {call_.output.data};
     MakeReduction().FoldTree(InputsFrom(0, 0), output, call_.input.count);
   }
 
-  // One segment, for all ranks that want it.
+  // Reduces one segment, for all ranks that need it.
   void ReduceSegment() {
     const Segment segment = SegmentOf(call_.input.count, world_size_, rank_);
     if (segment.count == 0) return;
@@ -163,7 +167,7 @@ class DirectCall {
     }
   }
 
-  // This rank's part of a ReduceScatter.
+  // Reduces this rank's part of a ReduceScatter.
   void ReducePart() {
     if (call_.output.count == 0) return;
     void* const output[] = {call_.output.data};
@@ -196,7 +200,7 @@ class DirectCall {
   const Collective& call_;
   const int rank_;
   const int world_size_;
-  // By rank; small calls cannot afford to allocate.
+  // By rank. Arrays, because an allocation is too slow for small calls.
   std::array<const std::byte*, kMaxWorldSize> inputs_;
   std::array<std::byte*, kMaxWorldSize> outputs_;
   std::array<const void*, kMaxWorldSize> operands_;
@@ -371,7 +375,7 @@ absl::Status RunDirect(const Collective& call, GroupMember& member,
                        const GroupMemory& memory) {
   DirectCall direct(call, member, memory);
   if (!direct.needs_meeting()) {
-    // A program's next call is often like this one.
+    // The next call of a program often has the same size.
     if (member.input_of(member.rank()).kind == Place::kStaged) {
       member.ExpectToStage(call.input.size_bytes());
     }

@@ -1,5 +1,5 @@
-// How data moves between ranks that share memory: in pieces, as over any
-// transport, or directly, as ranks read and write each other's buffers.
+// Moves data between ranks that share memory: in pieces, as over any transport,
+// or directly, where ranks read and write each other's buffers.
 #ifndef LOCKSTEP_COLLECTIVES_HOST_DIRECT_H_
 #define LOCKSTEP_COLLECTIVES_HOST_DIRECT_H_
 
@@ -19,12 +19,13 @@
 
 namespace lockstep {
 
-// Borrows the member.
+// The transport of ranks that share memory. Borrows the member.
 //
-// A piece is made in memory of this rank's own and then copied past the caches
-// into the slot. Were it made there, each line would first have to be taken out
-// of the cache of the receiver, which read it when the slot was last used: on
-// two cores that was seen to take 43 us for 128 KiB, the way round 7 us.
+// Each piece is made in memory of this rank and then copied past the caches
+// into the slot. The receiver's cache holds the lines of the slot, because the
+// receiver read them when the slot was last used. Making the piece in the slot
+// would first have to move each line out of that cache. On two cores that was
+// measured at 43 us for 128 KiB, and the copy at 7 us.
 class SharedTransport : public Transport {
  public:
   explicit SharedTransport(GroupMember& member) : member_(member) {}
@@ -43,42 +44,43 @@ class SharedTransport : public Transport {
   bool HasRoom(int peer) const;
 
   GroupMember& member_;
-  // max_piece_bytes, once something was sent.
+  // max_piece_bytes long; null before the first piece.
   std::unique_ptr<std::byte[]> piece_memory_;
-  std::span<std::byte> piece_;  // Of it, aligned.
+  std::span<std::byte> piece_;  // The aligned part of piece_memory_.
 };
 
 // One rank's view of the allocations of its group, which every rank makes in
-// the same order. Not thread safe, but the buffers that it hands out may go in
-// any thread, at any time.
+// the same order. Not thread safe, but any thread may drop a buffer that it
+// handed out, at any time.
 class GroupMemory {
  public:
-  // `address_space`: ranks are threads, so all of their memory can be reached.
+  // address_space: ranks are threads, so all of their memory can be reached.
   GroupMemory(int rank, bool address_space)
       : rank_(rank), address_space_(address_space) {}
 
-  // The bytes that an allocation of `bytes` for each rank takes: whole pages,
-  // huge ones from one on.
+  // Returns the bytes that an allocation of `bytes` for each rank takes: whole
+  // pages, or whole huge pages from one huge page on.
   static int64_t Stride(int64_t bytes);
 
-  // Takes the next allocation: parts of Stride(bytes) bytes, in rank order.
-  // Its pages go back to the system with the last copy of the buffer; its
-  // addresses stay this object's, so that no rank ever sees another allocation
-  // there.
+  // Takes the next allocation: parts of Stride(bytes) bytes, in rank order. Its
+  // pages are freed with the last copy of the buffer. Its addresses stay
+  // reserved by this object, so no rank ever sees another allocation there.
   GroupBuffer Add(std::shared_ptr<SharedMemory> memory, int64_t bytes);
 
-  // Returns where this rank has the memory; kUnreachable if no allocation holds
-  // it. The first call for some memory puts it into huge pages.
+  // Returns the place of this rank's memory; kUnreachable if no allocation
+  // holds it. The first call for some memory puts it into huge pages.
   Place PlaceOf(const void* data, int64_t size);
 
-  // A place of `peer`, kAddressSpace or kAllocation, in this rank's addresses.
+  // Returns the address in this process of a place of `peer` (kAddressSpace or
+  // kAllocation).
   std::byte* Resolve(int peer, const Place& place) const;
 
  private:
   struct Allocation {
     std::shared_ptr<SharedMemory> memory;
     int64_t stride;
-    // By huge page of this rank's part: whether the kernel was asked for it.
+    // For each huge page of this rank's part, whether the kernel was asked for
+    // it.
     std::vector<bool> huge_pages;
   };
 
@@ -89,14 +91,14 @@ class GroupMemory {
   std::vector<Allocation> allocations_;
 };
 
-// The places of `call`'s buffers, for GroupMember::Enter. An input of up to
-// kStagedBytes is copied to where GroupMember stages it.
+// The places of a call's buffers, for GroupMember::Enter. PlacesOf copies an
+// input of up to kStagedBytes to the memory in which GroupMember stages it.
 struct Places {
   Place input;
   Place output;
-  std::span<const std::byte> here = {};  // Of an input that is kHere.
+  std::span<const std::byte> here = {};  // The input, if it is kHere.
 
-  // For the other ranks.
+  // Returns whether other ranks can reach both buffers.
   bool reachable() const {
     return input.kind != Place::kUnreachable &&
            output.kind != Place::kUnreachable;
@@ -105,19 +107,21 @@ struct Places {
 Places PlacesOf(const Collective& call, GroupMember& member,
                 GroupMemory& memory);
 
-// How many ranks' places the others can reach in the running call, which can
-// run directly if all can be. The same on every rank.
+// Returns the number of ranks whose places the others can reach in the running
+// call. The call can run directly if they can reach all. The result is the same
+// on every rank.
 int CountReachable(const GroupMember& member);
 
-// Runs the call that the member has entered with PlacesOf(call). Not kSend,
-// kReceive, kBarrier, kAllocate, kSplit.
+// Runs the call that the member has entered with PlacesOf(call). kSend,
+// kReceive, kBarrier, kAllocate and kSplit are not supported.
 //
-// Small inputs lie where they were staged, and each rank reduces or copies all
-// that it wants from there. Else each rank reduces one segment of all ranks'
-// inputs, in the ring's order, and writes it to all ranks' outputs; or copies
-// from the others' inputs; and then all meet.
-// Cost, of an AllReduce of n bytes: each rank reads n bytes and writes n, and
-// where inputs are staged, reads P n.
+// Small inputs are staged, and each rank reduces or copies all that it needs
+// from there. For larger inputs each rank reduces one segment of all ranks'
+// inputs, in the ring's order, and writes it to all ranks' outputs; or it
+// copies from the others' inputs. Then all ranks meet.
+//
+// Cost of an AllReduce of n bytes: each rank reads n bytes and writes n. If
+// inputs are staged, it reads P n.
 absl::Status RunDirect(const Collective& call, GroupMember& member,
                        const GroupMemory& memory);
 

@@ -35,7 +35,8 @@
 namespace lockstep {
 namespace {
 
-// How often a sleeper looks for dead ranks: well under the 100 ms promised.
+// The interval at which a sleeper looks for dead ranks, well under the 1 s
+// promised.
 constexpr std::chrono::milliseconds kLookEvery(10);
 
 // How long a rank with a core of its own looks at the others before it sleeps.
@@ -48,18 +49,20 @@ constexpr std::chrono::microseconds kSpinTime(300);
 // The number of looks between two readings of the clock.
 constexpr int kLooksPerReading = 32;
 
-// How often a rank gives its core away before it sleeps, where ranks share
-// cores. Each costs a fraction of a microsecond and lets another rank run; to
-// sleep and be woken costs the other as well, and tens of microseconds.
+// The number of times that a rank yields its core before it sleeps, when ranks
+// share cores. A yield costs a fraction of a microsecond and lets another rank
+// run. A sleep and its wake-up take tens of microseconds, and cost the waking
+// rank time too.
 constexpr int kYields = 200;
 
-// Up to this many ranks each look at all the others, in Meet; more ranks count
-// in one word, since each would be woken once by every other.
+// The most ranks that each read the words of all others in Meet. More ranks
+// count in one word, because each would otherwise be woken once by every other
+// rank.
 constexpr int kFewRanks = 4;
 
-// In a longer gap between two looks this process was stopped or had no core.
-// That time is not held against its peers, which may have waited just as long
-// for this rank: of each gap, no more than this counts towards the timeout.
+// The most of a gap between two looks that counts towards the timeout. In a
+// longer gap this process was stopped or had no core. That time must not count
+// against other ranks, which may have waited just as long for this one.
 constexpr absl::Duration kLongestGap = absl::Milliseconds(100);
 
 void Pause() {
@@ -70,8 +73,8 @@ void Pause() {
 #endif
 }
 
-// Fetches what a rank has staged, while this one looks at the other ranks and
-// at what they call. An earlier fetch would take a line from the rank that
+// Fetches the data that a rank has staged, while this rank looks at the other
+// ranks and their calls. An earlier fetch would take a line from the rank that
 // still writes it.
 void PrefetchLines(const std::byte* staged) {
   for (int line = 0; line < 4; ++line) {
@@ -79,8 +82,9 @@ void PrefetchLines(const std::byte* staged) {
   }
 }
 
-// __builtin_prefetch would read the line, where the compiler may not assume
-// that the processor has this instruction. Processors without it ignore it.
+// Fetches a line for writing. __builtin_prefetch would fetch it for reading, if
+// the compiler may not assume that the processor has prefetchw. Processors
+// without the instruction ignore it.
 void PrefetchToWrite(const std::byte* line) {
 #if defined(__x86_64__)
   asm volatile("prefetchw %0" : : "m"(*line));
@@ -110,7 +114,7 @@ void FutexWait(std::atomic<uint32_t>& word, uint32_t expected,
           &relative, nullptr, 0);
 }
 
-// Wakes all that sleep on `word`, in any process that maps it.
+// Wakes all threads that sleep on `word`, in any process that maps it.
 void FutexWake(std::atomic<uint32_t>& word) {
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX,
           nullptr, nullptr, 0);
@@ -123,11 +127,11 @@ PeerWatch::PeerWatch(const std::vector<ProcessIdentity>& processes, int rank)
   for (size_t i = 0; i < processes.size(); ++i) {
     Peer peer{processes[i], OwnedFd(), false};
     if (static_cast<int>(i) != rank) {
-      // The kernel closes it on exec.
+      // The kernel closes the pidfd on exec.
       peer.pidfd = OwnedFd(
           static_cast<int>(syscall(SYS_pidfd_open, processes[i].pid, 0)));
-      // Asked after the handle was taken, so it is a handle of this process
-      // and not of a later one with its number.
+      // The check comes after pidfd_open, so the pidfd belongs to this process
+      // and not to a later one with its number.
       peer.dead = !IsAlive(processes[i]);
     }
     peers_.push_back(std::move(peer));
@@ -159,7 +163,8 @@ GroupMember::GroupMember(std::shared_ptr<SharedRegion> region, int rank,
       rank_(rank),
       timeout_(timeout),
       watch_(std::move(watch)),
-      // Spinning on a core that the awaited rank needs would only delay it.
+      // Spinning on a core that the awaited rank needs would only delay that
+      // rank.
       spin_time_(region_->shape().world_size <= cores
                      ? kSpinTime
                      : Clock::duration::zero()),
@@ -185,8 +190,9 @@ absl::Status GroupMember::Begin(const Call& call) {
   return failure_ = FirstCause();
 }
 
-// Two slots do: Enter returns once all ranks have begun the call, so none is
-// more than one call ahead of another, and overwrites what that one reads.
+// Returns a rank's slot of the running call. Two slots suffice: Enter returns
+// only once all ranks have begun the call. No rank is thus more than one call
+// ahead of another, and none overwrites a slot that is being read.
 CallSlot& GroupMember::Slot(int peer) const {
   return region_->control(peer).calls[sequence_ % 2];
 }
@@ -223,8 +229,9 @@ absl::Status GroupMember::Enter(const Call& call, const Place& input,
   return agreement.ok() ? agreement : Fail(agreement);
 }
 
-// Either this rank sees that the group has failed, or who fails sees that it is
-// in memory: both write one word and then read the other's, seq_cst.
+// Marks this rank as in memory, unless the group has failed. Either this rank
+// sees that the group has failed, or the failing rank sees that this one is in
+// memory: both write one word and then read the other's, seq_cst.
 absl::Status GroupMember::BeginInMemory() {
   own_.in_memory.store(1, std::memory_order_seq_cst);
   if (region_->header().failed_rank.load(std::memory_order_seq_cst) == 0) {
@@ -238,9 +245,9 @@ void GroupMember::EndInMemory() {
   own_.in_memory.store(0, std::memory_order_seq_cst);
 }
 
-// Waits for as long as others reduce or copy what they have begun, since this
-// rank's caller may free its buffers after the error. Not for processes: group
-// buffers stay where they are, and a stopped process would be waited for.
+// Waits while other ranks reduce or copy, because this rank's caller may free
+// its buffers after the error. Does nothing for processes: group buffers stay
+// mapped, and a stopped process would block this rank.
 void GroupMember::AwaitNobodyInMemory() const {
   if (watch_ != nullptr) return;
   for (int peer = 0; peer < world_size(); ++peer) {
@@ -260,8 +267,9 @@ absl::Status GroupMember::Complete() {
   });
 }
 
-// Few ranks read each other's own words, which is soonest. Of many, the last to
-// come wakes the others, so that each sleeps and wakes once.
+// Meets the other ranks. Few ranks read each other's own words, which is
+// fastest. Among many ranks, the last one to come wakes the others, so that
+// each sleeps and wakes once.
 absl::Status GroupMember::Meet(std::atomic<uint64_t>& counter, uint64_t meeting,
                                absl::FunctionRef<bool(int peer)> has_come) {
   const bool few = world_size() <= kFewRanks;
@@ -279,10 +287,11 @@ absl::Status GroupMember::Meet(std::atomic<uint64_t>& counter, uint64_t meeting,
     }
     return WaitFor(Others(), all_have_come);
   }
-  // Who sleeps until this rank comes waits for the missing ones too, and they
-  // wake it. So it is soon enough to look for sleepers once all are here, when
-  // the fence does not wait for this rank's step to reach the other cores any
-  // more. It orders the step before Notify's load, as seq_cst would.
+  // A rank that sleeps until this rank comes also waits for the missing ranks,
+  // and they wake it. It is thus soon enough to look for sleepers once all are
+  // here. At that time the fence need not wait for this rank's step to reach
+  // the other cores. The fence orders the step before Notify's load, as seq_cst
+  // would.
   const bool all_here = Spin(all_have_come);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   for (int peer = 0; peer < world_size(); ++peer) Notify(peer);
@@ -328,7 +337,8 @@ uint64_t GroupMember::Lacking() const {
   return lacking;
 }
 
-// Among the ranks that have reached the running call.
+// Returns the first disagreement among the ranks that have reached the running
+// call.
 absl::Status GroupMember::Disagreement() const {
   int first = -1;
   for (int peer = 0; peer < world_size(); ++peer) {
@@ -341,9 +351,10 @@ absl::Status GroupMember::Disagreement() const {
   return absl::OkStatus();
 }
 
-// Whether one of two ranks is in a call of the two (Send, Receive) and waits
-// for the other, which is in a call of all ranks and waits for the first:
-// neither call can end. Either of the two ranks may be this one.
+// Returns an error if neither of two ranks' calls can end. One of them is in a
+// call of the two (Send, Receive) and waits for the other rank. The other rank
+// is in a call of all ranks and waits for the first. Either of the two ranks
+// may be this one.
 absl::Status GroupMember::DisagreementWithPartner() const {
   if (with_partner_) {
     const CallSlot& next =
@@ -354,7 +365,8 @@ absl::Status GroupMember::DisagreementWithPartner() const {
     return CallsDiffer("ranks disagree", rank_, call_, call_.peer, next.call);
   }
   for (int peer = 0; peer < world_size(); ++peer) {
-    // The next call of the two, which this rank should make and does not.
+    // The word of the next call of the two, which this rank should make but
+    // does not.
     const uint64_t awaited = PartnerWord(partner_calls_[peer] + 1, rank_);
     const RankControl& control = region_->control(peer);
     if (HasReached(peer) ||
@@ -362,7 +374,8 @@ absl::Status GroupMember::DisagreementWithPartner() const {
       continue;
     }
     const Call call = control.with_partner.Load();
-    // Else that call ended meanwhile, and what was loaded is of another.
+    // If the word changed, that call ended meanwhile, and `call` may be another
+    // one.
     if (control.partner.load(std::memory_order_seq_cst) != awaited) continue;
     return CallsDiffer("ranks disagree", rank_, call_, peer, call);
   }
@@ -400,14 +413,15 @@ absl::Status GroupMember::Await(uint64_t peers,
   return status.ok() ? status : Fail(status);
 }
 
-// Either the peer's step comes before `ready` looks, or the peer sees the bit
-// and bumps the doorbell, so that FutexWait does not sleep: both write one word
-// and then read the other's, in the one order that seq_cst gives.
+// Sleeps until `ready` returns true. Either the other rank's step comes before
+// `ready` looks, or that rank sees the bit and bumps the doorbell, so that
+// FutexWait does not sleep. Both write one word and then read the other's, in
+// the one order that seq_cst gives.
 absl::Status GroupMember::Sleep(uint64_t peers,
                                 absl::FunctionRef<bool()> ready) {
   Clock::time_point last_look = Clock::now();
   Clock::time_point next_look = last_look + kLookEvery;
-  absl::Duration waited;  // While this process ran.
+  absl::Duration waited;  // Counts only while this process ran.
   while (true) {
     const uint32_t bell = own_.doorbell.load(std::memory_order_seq_cst);
     own_.waiting_for.store(peers, std::memory_order_seq_cst);
@@ -421,7 +435,7 @@ absl::Status GroupMember::Sleep(uint64_t peers,
       last_look = now;
       next_look = now + kLookEvery;
     }
-    // A peer may have died or left after the step that was waited for.
+    // A rank may have died or left after the awaited step.
     if (!trouble.ok()) return ready() ? absl::OkStatus() : trouble;
     FutexWait(own_.doorbell, bell, next_look - now);
   }
@@ -446,7 +460,7 @@ absl::Status GroupMember::LookForTrouble(absl::Duration waited) const {
   if (!with_partner_) LOCKSTEP_RETURN_IF_ERROR(Disagreement());
   const uint64_t dead = watch_ == nullptr ? 0 : watch_->Dead();
   for (int peer = 0; peer < world_size(); ++peer) {
-    // Who ended after it left did so in good order.
+    // A rank that ended after it left did not fail.
     if ((dead & Bit(peer)) != 0 && !HasLeft(peer)) {
       return absl::UnavailableError(
           absl::StrCat(NameOf(peer), " died", SeenBy()));
@@ -458,8 +472,8 @@ absl::Status GroupMember::LookForTrouble(absl::Duration waited) const {
                    absl::FormatDuration(timeout_), SeenBy()));
 }
 
-// Ranks that wait look up every 10 ms, so the one that holds the others up is
-// the one that has not looked for longest.
+// Returns the rank that has not looked for longest. Ranks that wait look every
+// 10 ms, so that rank is the one that holds the others up.
 int GroupMember::LongestAsleep() const {
   const uint64_t lacking = with_partner_ ? Bit(call_.peer) : Lacking();
   int longest = -1;
@@ -482,7 +496,7 @@ void GroupMember::Notify(int peer) {
   if ((control.waiting_for.load(std::memory_order_seq_cst) & Bit(rank_)) == 0) {
     return;
   }
-  // One of several who notify at the same time is enough to wake it.
+  // If several ranks notify at the same time, one of them is enough to wake it.
   if (control.waiting_for.exchange(0, std::memory_order_seq_cst) == 0) return;
   control.doorbell.fetch_add(1, std::memory_order_seq_cst);
   FutexWake(control.doorbell);
@@ -503,8 +517,8 @@ absl::Status GroupMember::Refuse(const Call& call, absl::string_view why) {
 
 absl::Status GroupMember::Fail(const absl::Status& cause) {
   if (!failure_.ok()) return failure_;
-  // Nobody reads this text while it is written: others do only if the exchange
-  // below succeeds, and it is tried once.
+  // No rank reads this text while it is written: others read it only if the
+  // exchange below succeeds, and that is tried once.
   const size_t size = std::min(cause.message().size(), sizeof(own_.failure));
   std::memcpy(own_.failure, cause.message().data(), size);
   own_.failure_size = static_cast<uint32_t>(size);

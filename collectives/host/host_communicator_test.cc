@@ -1,7 +1,6 @@
-// What is special about groups that share memory: buffers that the group
-// allocates, groups within groups, sizes of every kind; and what runs a
-// function on all ranks. conformance/collectives checks what
-// each call gives.
+// Tests of groups that share memory: buffers that the group allocates, groups
+// within groups, all sizes; and of functions that run on all ranks.
+// conformance/collectives checks the results of each call.
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -79,9 +78,9 @@ class HostCommunicatorTest
   }
 };
 
-// Around the limits of the pieces that messages move in; and, in group memory,
-// one so large that results are written past the caches (16 MiB of all inputs
-// and outputs: algorithms/reduction.cc).
+// Tests sizes around the limits of the pieces of messages. In group memory it
+// also tests one size so large that results are written past the caches (16 MiB
+// of all inputs and outputs: algorithms/reduction.cc).
 TEST_P(HostCommunicatorTest, LargeMessagesInOrdinaryAndInGroupMemory) {
   constexpr int64_t kLargest = (2 << 20) + 11;
   std::vector<CheckedCall> calls;
@@ -96,7 +95,7 @@ TEST_P(HostCommunicatorTest, LargeMessagesInOrdinaryAndInGroupMemory) {
         communicator, calls, AdditionOrder::kBySize, [](const Bytes& content) {
           return std::make_unique<GuardedMemory>(content, /*offset=*/0);
         }));
-    // One half for the input, and one for the output.
+    // One half is for the input, the other for the output.
     constexpr size_t kHalf = (kLargest + 32) * 4 / 64 * 64;
     static_assert(kHalf >= kLargest * 4 + GroupMemory::kGuardBytes);
     LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer group,
@@ -117,10 +116,10 @@ TEST_P(HostCommunicatorTest, LargeMessagesInOrdinaryAndInGroupMemory) {
   EXPECT_THAT(statuses, Each(IsOk()));
 }
 
-// All-reduces of ordinary memory, in pieces that are staged in memory which
-// comes into use again after a few of them: calls of other sizes and values one
-// after the other, by ranks that drift, in small pieces and large ones; and in
-// every third call on a rank whose buffer lies in group memory.
+// Tests all-reduces of ordinary memory, in staged pieces whose memory is used
+// again after a few pieces. Calls of different sizes and values follow each
+// other, on ranks that drift, in small and in large pieces. In every third call
+// one rank's buffer lies in group memory.
 TEST(StagedReductionTest, NoPieceMeetsAnEarlierOne) {
   for (const int64_t slot_bytes : {64, 4096, 128 << 10}) {
     for (const int world_size : {2, 3, 5}) {
@@ -161,9 +160,9 @@ TEST(StagedReductionTest, NoPieceMeetsAnEarlierOne) {
   }
 }
 
-// Messages that travel with the call, of up to 32 bytes, and longer ones, which
-// are staged beside it: of both kinds in turn, also on the ranks of one call,
-// which gather as many elements as each of them has.
+// Tests messages of up to 32 bytes, which travel with the call, and longer
+// ones, which are staged beside it. Both kinds alternate, also between the
+// ranks of one call, which gather as many elements as each of them has.
 TEST_P(HostCommunicatorTest, NoSmallMessageMeetsAnEarlierOne) {
   const auto statuses = Run([&](Communicator& group) -> absl::Status {
     const int64_t ranks = group.world_size();
@@ -234,7 +233,7 @@ bool IsZero(std::span<const std::byte> bytes) {
 TEST_P(HostCommunicatorTest, AllocatesZeroedMemoryOfAnySize) {
   const auto statuses = Run([](Communicator& communicator) {
     for (const int64_t size : {0, 1, 63, 4096, 4097, 1000000, 5 << 20}) {
-      // Twice, so that the second could be what the first left.
+      // Allocates twice, so that the second memory could be the first one's.
       for (int round = 0; round < 2; ++round) {
         LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer buffer,
                                   communicator.Allocate(size));
@@ -246,7 +245,7 @@ TEST_P(HostCommunicatorTest, AllocatesZeroedMemoryOfAnySize) {
         }
         if (!IsZero(buffer.bytes())) return absl::InternalError("not zero");
         std::fill(buffer.bytes().begin(), buffer.bytes().end(), std::byte{7});
-        // Nobody may still be about to look while others write.
+        // No rank may still read while others write.
         LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
       }
     }
@@ -255,7 +254,7 @@ TEST_P(HostCommunicatorTest, AllocatesZeroedMemoryOfAnySize) {
   EXPECT_THAT(statuses, Each(IsOk()));
 }
 
-// The bytes of shared huge pages in the mapping that holds `address`.
+// Returns the bytes of shared huge pages in the mapping that holds `address`.
 int64_t SharedHugeBytes(const void* address) {
   const auto place = reinterpret_cast<uintptr_t>(address);
   std::ifstream maps("/proc/self/smaps");
@@ -275,7 +274,7 @@ int64_t SharedHugeBytes(const void* address) {
 
 constexpr int64_t kHugePage = 2 << 20;
 
-// Whether the kernel makes huge pages of shared memory when it is asked.
+// Returns whether the kernel makes huge pages of shared memory on request.
 bool MakesSharedHugePages() {
   void* const range = mmap(nullptr, 2 * kHugePage, PROT_NONE,
                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -283,7 +282,7 @@ bool MakesSharedHugePages() {
   auto* const begin = static_cast<std::byte*>(range);
   void* const page =
       begin + (-reinterpret_cast<uintptr_t>(range) & (kHugePage - 1));
-  constexpr int kCollapse = 25;  // MADV_COLLAPSE, of Linux 6.1.
+  constexpr int kCollapse = 25;  // MADV_COLLAPSE, since Linux 6.1.
   const bool made =
       mmap(page, kHugePage, PROT_READ | PROT_WRITE,
            MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page &&
@@ -355,7 +354,7 @@ TEST(HostMemoryTest, SizesMustAgreeAndBeSizes) {
   }
 }
 
-// Odd and even ranks, each in reverse, and rank 0 in none.
+// Splits into odd and even ranks, each in reverse order. Rank 0 joins no group.
 TEST_P(HostCommunicatorTest, SplitsByColorAndKey) {
   const auto statuses = Run([](Communicator& communicator) {
     const int rank = communicator.rank();
@@ -400,9 +399,9 @@ TEST_P(HostCommunicatorTest, AFailedPartLeavesTheWholeAlone) {
   EXPECT_THAT(statuses, Each(IsOk()));
 }
 
-// Sums on the whole group, on a thread of its own, while this thread gathers on
-// the part. `first`: this rank begins the sum before it gathers, else it begins
-// the sum only once it has gathered.
+// Sums on the whole group on a second thread, while this thread gathers on the
+// part. first: this rank begins the sum before it gathers; otherwise it begins
+// the sum after it has gathered.
 absl::Status UseBoth(AsyncCommunicator& whole, Communicator& part, bool first,
                      std::span<float> data) {
   const int rank = part.rank();
@@ -427,9 +426,9 @@ absl::Status UseBoth(AsyncCommunicator& whole, Communicator& part, bool first,
   return absl::OkStatus();
 }
 
-// In turn one rank, all, or none come to the whole group first. The one waits
-// there until it has been to the part: a group that kept the rank's other
-// thread out would never come back.
+// In turn one rank, all ranks, or none call the whole group first. That one
+// rank waits there until it has called the part. A group that blocked the
+// rank's other thread would never return.
 TEST_P(HostCommunicatorTest, TwoThreadsOfARankUseTwoGroupsAtOnce) {
   constexpr size_t kSizes[] = {1, 300, 100000};
   const auto statuses = Run([&](Communicator& communicator) {
@@ -471,7 +470,8 @@ TEST(RunOnThreadsTest, RunsEveryRankOnce) {
   }
 }
 
-// The others lose their peer, which is the cause only if that is all there is.
+// The other ranks return kUnavailable, which is the cause only if no rank has
+// another error.
 TEST(RunOnThreadsTest, ReturnsTheCause) {
   for (int culprit = 0; culprit < 3; ++culprit) {
     for (const absl::Status& cause :

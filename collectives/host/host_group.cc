@@ -1,4 +1,4 @@
-// The Communicator of both host backends, over shared memory; and how ranks
+// The Communicator of both host backends, over shared memory, and how ranks
 // join.
 #include "collectives/host/host_group.h"
 
@@ -39,7 +39,7 @@
 namespace lockstep {
 namespace {
 
-// Threads cannot die alone.
+// Returns null for threads, which cannot die alone.
 std::unique_ptr<PeerWatch> Watch(const std::vector<ProcessIdentity>& processes,
                                  int rank) {
   if (processes.empty()) return nullptr;
@@ -55,7 +55,7 @@ int CoresOf(const std::vector<ProcessIdentity>& processes) {
   return UsableCores(pids);
 }
 
-// What one rank offers the others, or why it cannot, as the bytes that travel.
+// The data that one rank offers the others, or its error, as the bytes sent.
 struct Offer {
   int32_t code = 0;  // absl::StatusCode.
   char text[124] = {};
@@ -71,7 +71,7 @@ Offer OfferOf(const absl::StatusOr<std::string>& result) {
   return offer;
 }
 
-// The error of the first of `ranks` that has one.
+// Returns the error of the first of `ranks` that has one.
 absl::Status FirstError(const std::vector<absl::StatusOr<std::string>>& offers,
                         const std::vector<int>& ranks) {
   for (const int rank : ranks) {
@@ -90,7 +90,8 @@ absl::StatusOr<std::shared_ptr<SharedRegion>> Shared(
   return std::make_shared<SharedRegion>(*std::move(region));
 }
 
-// What a rank tells the others: `text`, or why it has none.
+// Returns the message to the other ranks: `text`, or the error if there is
+// none.
 template <typename T>
 absl::StatusOr<std::string> Told(const absl::StatusOr<T>& made,
                                  const std::string& text = "") {
@@ -100,8 +101,7 @@ absl::StatusOr<std::string> Told(const absl::StatusOr<T>& made,
 
 class HostCommunicator : public Communicator {
  public:
-  // processes: of the ranks, in rank order; empty where ranks are threads of
-  // one process.
+  // processes: by rank; empty if ranks are threads of one process.
   HostCommunicator(std::shared_ptr<SharedRegion> region, int rank,
                    absl::Duration timeout,
                    std::vector<ProcessIdentity> processes)
@@ -157,7 +157,7 @@ class HostCommunicator : public Communicator {
  private:
   bool ranks_are_threads() const { return processes_.empty(); }
 
-  // An error that the algorithm itself found makes the group fail as well.
+  // Makes the group fail with an error of the algorithm as well.
   absl::Status Finish(const absl::Status& status) {
     return status.ok() ? status : member_.Fail(status);
   }
@@ -235,7 +235,7 @@ class HostCommunicator : public Communicator {
     return GroupBuffer(std::move(owner), data);
   }
 
-  // Rank 0 makes the memory and the others open it.
+  // Allocates shared memory. Rank 0 creates it and the others open it.
   absl::StatusOr<GroupBuffer> AllocateShared(int64_t bytes,
                                              const CallSite& site) {
     absl::StatusOr<SharedMemory> memory = absl::UnavailableError("not rank 0");
@@ -277,7 +277,8 @@ class HostCommunicator : public Communicator {
     return ranks;
   }
 
-  // The first of `ranks` makes the region and the others open it.
+  // Makes the region of a new group. The first of `ranks` creates it and the
+  // others open it.
   absl::StatusOr<std::shared_ptr<SharedRegion>> MeetInRegion(
       const std::vector<int>& ranks, const CallSite& site) {
     RegionShape shape = member_.region().shape();
@@ -303,7 +304,7 @@ class HostCommunicator : public Communicator {
     }
     LOCKSTEP_ASSIGN_OR_RETURN(const auto opened,
                               ExchangeOffers(Told(region), site));
-    // All have taken it. (After an error some may still be about to.)
+    // All ranks have taken the region. (After an error some may be about to.)
     if (rank() == ranks[0] && ranks_are_threads()) {
       member_.region().handed_over(rank()).reset();
     }
@@ -325,7 +326,8 @@ absl::Status DidNotCome(size_t rank) {
       absl::StrCat("rank ", rank, " did not come to form this group"));
 }
 
-// What a rank says first: who it is and, rank 0 alone, where the memory is.
+// The first message of a rank: its identity and, from rank 0 alone, the path of
+// the memory.
 struct Introduction {
   ProcessIdentity process;
   std::string path;
@@ -405,7 +407,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinProcessGroup(
     region->control(rank).pid.store(ThisProcess().pid,
                                     std::memory_order_relaxed);
   }
-  // Once all hold the memory, nobody else needs to find it.
+  // Once all ranks have mapped the memory, no other process needs its path.
   LOCKSTEP_RETURN_IF_ERROR(ExchangeResults(rendezvous, Told(region)).status());
   region->CloseFile();
   return std::make_unique<HostCommunicator>(
@@ -431,7 +433,7 @@ absl::Status RunOnThreads(
     } catch (const std::exception& error) {
       statuses[rank] = absl::ResourceExhaustedError(absl::StrCat(
           "rank ", rank, ": cannot start its thread: ", error.what()));
-      communicators[rank].reset();  // The ranks that run learn of it.
+      communicators[rank].reset();  // The running ranks then see an error.
     }
   }
   for (std::thread& thread : threads) thread.join();

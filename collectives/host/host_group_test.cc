@@ -1,5 +1,5 @@
-// How the ranks of both host backends join a group, what they leave behind, and
-// how groups fail.
+// Tests how the ranks of both host backends join a group, that they leave
+// nothing behind, and how groups fail.
 #include "collectives/host/host_group.h"
 
 #include <signal.h>
@@ -44,7 +44,8 @@ using testing::HasSubstr;
 using testing::MatchesRegex;
 using testing::StartsWith;
 
-// Not the same in another run, whose leftovers would be in the way.
+// Returns a path that differs in every run, so that an earlier run's files do
+// not disturb.
 std::string PathOf(const std::string& name) {
   return absl::StrCat(testing::TempDir(), "/", getpid(), "_", name);
 }
@@ -57,7 +58,7 @@ std::set<std::string> NamesIn(const std::string& folder) {
   return names;
 }
 
-// Mappings of group memory in this process.
+// Returns the number of mappings of group memory in this process.
 int GroupMappings() {
   std::ifstream maps("/proc/self/maps");
   int count = 0;
@@ -85,7 +86,7 @@ absl::Status SumOfOnes(Communicator& communicator) {
   return absl::DataLossError(absl::StrCat("sum of ones is ", one));
 }
 
-// In groups of the same processes, whose first rank is another.
+// Uses two groups of the same processes whose first ranks differ.
 absl::Status UseInTurn(Communicator& outer, Communicator& inner) {
   int64_t data[2] = {outer.rank(), inner.rank()};
   LOCKSTEP_RETURN_IF_ERROR(outer.Broadcast(std::span(&data[0], 1), 1));
@@ -123,7 +124,8 @@ TEST(ProcessGroupTest, TwoHundredGroupsDoNotMixAndLeaveNothing) {
   EXPECT_EQ(NamesIn("/dev/shm"), shared_before);
 }
 
-// The control of the test above: what it looks for is there while a group is.
+// The control of the test above: the mapping that it looks for exists while a
+// group does.
 TEST(ProcessGroupTest, GroupHoldsAMapping) {
   const auto statuses = RunRanks(Backend::kProcesses, 2, [](Communicator&) {
     return GroupMappings() == 1 ? absl::OkStatus()
@@ -132,7 +134,7 @@ TEST(ProcessGroupTest, GroupHoldsAMapping) {
   EXPECT_THAT(statuses, Each(IsOk()));
 }
 
-// A rendezvous whose other rank says `answer`.
+// A rendezvous whose other rank answers `answer`.
 class FakeRendezvous : public Rendezvous {
  public:
   explicit FakeRendezvous(std::string answer) : answer_(std::move(answer)) {}
@@ -170,11 +172,12 @@ TEST(ProcessGroupTest, MemoryThatIsNotAGroups) {
                        HasSubstr("/proc/self/fd/9999")));
 }
 
-// How groups of both backends fail: whom an error names, what every rank gets,
-// and that nobody waits for long.
+// Tests how groups of both backends fail: which rank an error names, the error
+// of every rank, and that no rank waits for long.
 
-// An error that does not wait for the deadline comes long before this, on a
-// busy machine too; the deadline of these groups is 60 s.
+// The time limit of an error that does not wait for the deadline. Such an error
+// comes long before, on a busy machine too. The deadline of these groups is 60
+// s.
 constexpr absl::Duration kSoon = absl::Seconds(10);
 
 absl::Status AllReduce(Communicator& communicator, int64_t count) {
@@ -195,9 +198,9 @@ CallFn Making(const Collective& call) {
 
 class GroupMemberTest : public testing::TestWithParam<Backend> {
  protected:
-  // What three ranks get of a second call, in which rank 2 calls something
-  // else. Each also checks that it gets the error once and that the group stays
-  // failed.
+  // Returns three ranks' results of a second call, in which rank 2 makes a
+  // different call. Each rank also checks that it gets the error once and that
+  // the group stays failed.
   std::vector<absl::Status> Disagree(const CallFn& call, const CallFn& other) {
     return RunRanks(GetParam(), 3, [&](Communicator& communicator) {
       LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
@@ -214,7 +217,7 @@ class GroupMemberTest : public testing::TestWithParam<Backend> {
     });
   }
 
-  // For calls that end before any data moves.
+  // Buffers for calls that end before any data moves.
   std::vector<float> floats_ = std::vector<float>(11);
   std::vector<int64_t> int64s_ = std::vector<int64_t>(10);
   std::vector<std::byte> bytes_ = std::vector<std::byte>(12);
@@ -223,7 +226,7 @@ class GroupMemberTest : public testing::TestWithParam<Backend> {
   const std::vector<std::byte> four_bytes_ = std::vector<std::byte>(4);
 };
 
-// Not in a macro, whose arguments all have the same line.
+// Not in a macro, because all arguments of a macro have the same line.
 TEST_P(GroupMemberTest, DisagreementNamesTheTwoPlacesInTheSource) {
   const int first = __LINE__ + 1;
   const auto call = [](Communicator& c) { return c.Barrier(); };
@@ -302,7 +305,7 @@ TEST_P(GroupMemberTest, PartnersDisagree) {
   }
 }
 
-// Ranks 0 and 1 wait for rank 2, which waits for rank 1 alone.
+// Ranks 0 and 1 wait for rank 2, which waits only for rank 1.
 TEST_P(GroupMemberTest, RankThatSendsWhileTheOthersCallTogether) {
   EXPECT_THAT(Disagree([](Communicator& c) { return c.Barrier(); },
                        [](Communicator& c) {
@@ -314,7 +317,8 @@ TEST_P(GroupMemberTest, RankThatSendsWhileTheOthersCallTogether) {
 }
 
 TEST_P(GroupMemberTest, ArgumentsThatAreWrongOnOneRankAreNamedByAll) {
-  // The others' calls differ in nothing that is compared, or in the root alone.
+  // The other ranks' calls match this one in all compared fields, or differ
+  // only in the root.
   const Collective broadcast = Collective::Broadcast(five_bytes_, 0);
   const Collective all_gather = Collective::AllGather(four_bytes_, bytes_);
   const Buffer all(bytes_);
@@ -389,7 +393,7 @@ TEST_P(GroupMemberTest, RankThatDoesNotComeIsNamedAtTheDeadline) {
         }
         if (GetParam() == Backend::kProcesses) raise(SIGSTOP);
         others_gave_up.get_future().wait_for(std::chrono::seconds(30));
-        return communicator.Barrier();  // Learns what happened meanwhile.
+        return communicator.Barrier();  // Returns the error of the meantime.
       },
       options);
   EXPECT_THAT(
@@ -407,8 +411,8 @@ INSTANTIATE_TEST_SUITE_P(Backends, GroupMemberTest,
                                          Backend::kProcesses),
                          [](const auto& info) { return Name(info.param); });
 
-// What is said of a rank that a signal strikes just before a call. (Wherever
-// else it may strike: conformance/collectives/fault_injection_test.)
+// Tests the error after a signal hits a rank just before a call.
+// (conformance/collectives/fault_injection_test tests all other times.)
 TEST(GroupMemberProcessesTest, KilledOrStoppedRankIsNamed) {
   const auto strike = [](int signal, int at) {
     RunRanksOptions options;

@@ -1,4 +1,4 @@
-// Counts that 32 bits do not hold, in a few MiB of memory.
+// Tests counts that need more than 32 bits, in a few MiB of memory.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -23,12 +23,12 @@ namespace {
 
 using testing::Each;
 
-// More elements than 32 bits count, and not a power of two.
+// A count that does not fit in 32 bits and is not a power of two.
 constexpr size_t kChunk = 4 << 20;
 constexpr int64_t kCount = (int64_t{1} << 31) + kChunk;
 
-// kCount bytes of address space over one chunk of memory again and again; the
-// last chunk has memory of its own.
+// kCount bytes of address space that map one chunk of memory again and again.
+// The last chunk has memory of its own.
 class Repeated {
  public:
   Repeated() : file_(memfd_create("chunk", MFD_CLOEXEC)) {
@@ -59,7 +59,7 @@ class Repeated {
     return {begin_ + kCount - kChunk, kChunk};
   }
 
-  // Element i of a chunk becomes i % 251 * factor; of a factor of 0, 0.
+  // Sets element i of a chunk to i % 251 * factor.
   void Fill(int factor) const {
     for (const std::span<uint8_t> chunk : {first_chunk(), last_chunk()}) {
       for (size_t i = 0; i < kChunk; ++i) {
@@ -74,7 +74,7 @@ class Repeated {
   bool good_ = false;
 };
 
-// Whether the elements are as Fill(factor) makes them.
+// Returns whether the elements are as Fill(factor) sets them.
 bool IsFilled(std::span<const uint8_t> chunk, int factor) {
   for (size_t i = 0; i < chunk.size(); ++i) {
     if (chunk[i] != static_cast<uint8_t>(i % 251 * factor)) return false;
@@ -95,7 +95,8 @@ TEST(LargeCountTest, Reduction) {
   EXPECT_TRUE(IsFilled(output.last_chunk().first(kChunk - 1), 6));
   EXPECT_EQ(output.last_chunk().back(), 0);
 
-  // Through the memory that all chunks but the last share, each in turn.
+  // Accumulates through the memory that all chunks but the last share, one
+  // chunk after the other.
   reduction.Accumulate(outputs[0], inputs[0], outputs[0], kCount);
   EXPECT_TRUE(IsFilled(output.last_chunk().first(kChunk - 1), 9));
   EXPECT_EQ(output.last_chunk().back(), input.last_chunk().back());
@@ -103,8 +104,8 @@ TEST(LargeCountTest, Reduction) {
 
 TEST(LargeCountTest, AllReduce) {
   for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing}) {
-    // Takes five seconds. That pieces beyond 32 bits are counted rightly is
-    // also seen in SegmentTest.
+    // The ring takes five seconds. SegmentTest also covers the counting of
+    // pieces beyond 32 bits.
     if (algorithm == Algorithm::kRing && !IsExhaustive()) continue;
     RunRanksOptions options;
     options.group.algorithm = algorithm;

@@ -32,8 +32,9 @@
 namespace lockstep {
 namespace {
 
-// A boot of a kernel, and a space of process numbers in it: containers of one
-// host may each have their own.
+// Returns the boot of the kernel and the pid namespace. Process numbers have
+// the same meaning only within both: containers of one host may each have their
+// own.
 std::string System() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
@@ -46,22 +47,22 @@ std::string System() {
 
 using Kind = ControlMessage::Kind;
 
-// How often a rank that waits looks for what went wrong. Each look reads a file
-// of /proc for every rank of this host; a dead rank is to be named within some
-// 100 ms.
+// The interval at which a waiting rank looks for failures. Each look reads a
+// file of /proc for every rank of this host. A dead rank must be named within
+// about 100 ms.
 constexpr std::chrono::milliseconds kLookEvery(20);
 
-// A rank that knows of two calls that differ waits this long for the calls of
+// The time that a rank that knows of two different calls waits for the calls of
 // the other ranks, so that all name the same two.
 constexpr absl::Duration kDisagreementPatience = absl::Milliseconds(100);
 
-// A rank that fails listens this long for ranks that failed at the same time:
-// then all of them return the words of the lowest one (Tell).
+// The time that a failing rank listens for ranks that failed at the same time.
+// All of them then return the text of the lowest one (Tell).
 constexpr std::chrono::milliseconds kSettle(50);
 
 constexpr int64_t kMaxSlotBytes = 16 << 20;
 
-// Null without memory.
+// Returns null without memory.
 std::shared_ptr<void> ZeroedMemory(size_t size) {
   void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -69,7 +70,7 @@ std::shared_ptr<void> ZeroedMemory(size_t size) {
   return {memory, [size](void* data) { munmap(data, size); }};
 }
 
-// An error of rank's own system, for all ranks to get.
+// Returns an error of rank's own system, in words for all ranks.
 absl::Status OfRank(int rank, const absl::Status& status) {
   return absl::Status(status.code(),
                       absl::StrCat("rank ", rank, ": ", status.message()));
@@ -145,7 +146,8 @@ absl::Status MessageMember::Introduce(const RankIntroduction& self,
   return absl::OkStatus();
 }
 
-// Spinning on a core that an awaited rank needs would only delay it.
+// Stores the introductions. Decides whether to spin: on a core that an awaited
+// rank needs, spinning would only delay that rank.
 void MessageMember::Know(std::vector<RankIntroduction> introductions) {
   introductions_ = std::move(introductions);
   for (Peer& peer : peers_) peer.known = true;
@@ -246,8 +248,9 @@ absl::Status MessageMember::EnterWithPartner(const Call& call) {
   return absl::OkStatus();
 }
 
-// Two slots do: Enter returns once all ranks have begun the call, so none is
-// more than one call ahead of another.
+// Returns whether a rank has begun the running call. Two slots suffice: Enter
+// returns only once all ranks have begun the call, so no rank is more than one
+// call ahead of another.
 bool MessageMember::HasReached(int peer) const {
   return peers_[peer].calls[sequence_ % 2].sequence == sequence_;
 }
@@ -256,7 +259,8 @@ bool MessageMember::AllHave(absl::FunctionRef<bool(int)> holds) const {
   return std::all_of(others_.begin(), others_.end(), holds);
 }
 
-// Among the ranks that have reached the running call.
+// Returns the first disagreement among the ranks that have reached the running
+// call.
 absl::Status MessageMember::Disagreement() const {
   const auto call_of = [this](int peer) -> const Call& {
     return peers_[peer].calls[sequence_ % 2].call;
@@ -272,9 +276,10 @@ absl::Status MessageMember::Disagreement() const {
   return absl::OkStatus();
 }
 
-// Whether one of two ranks is in a call of the two (Send, Receive) and waits
-// for the other, which is in a call of all ranks and waits for the first:
-// neither call can end. Either of the two ranks may be this one.
+// Returns an error if neither of two ranks' calls can end. One of them is in a
+// call of the two (Send, Receive) and waits for the other rank. The other rank
+// is in a call of all ranks and waits for the first. Either of the two ranks
+// may be this one.
 absl::Status MessageMember::DisagreementWithPartner() const {
   if (with_partner_) {
     const Begun& next = peers_[call_.peer].calls[(sequence_ + 1) % 2];
@@ -284,7 +289,7 @@ absl::Status MessageMember::DisagreementWithPartner() const {
   for (const int peer : others_) {
     const Begun& alone = peers_[peer].with_partner;
     if (HasReached(peer) || alone.sequence <= partner_calls_[peer]) {
-      continue;  // It does not wait for this rank, or for what it has done.
+      continue;  // It waits for no call, or for one already made.
     }
     return CallsDiffer("ranks disagree", rank(), call_, peer, alone.call);
   }
@@ -309,7 +314,7 @@ absl::Status MessageMember::Wait(const Awaited& awaited,
       trouble = LookForTrouble(awaited, absl::FromChrono(now - start));
       next_look = now + kLookEvery;
     }
-    // A peer may have died or left after the step that was waited for.
+    // A rank may have died or left after the awaited step.
     if (!trouble.ok()) return ready() ? absl::OkStatus() : Fail(trouble);
     channel_.Idle(now - start, may_spin_, next_look - now);
   }
@@ -349,15 +354,16 @@ absl::Status MessageMember::LookForTrouble(const Awaited& awaited,
                    silent < 0 ? "" : channel_.Obstacle(silent), SeenBy()));
 }
 
-// Only on this host, whose kernel can be asked. Of a rank that dies on another
-// one the channel may tell; else it is silent, and is named at the deadline.
+// Looks for dead ranks on this host only, because only its kernel can be asked.
+// If a rank dies on another host, the channel may report it. Otherwise the rank
+// is silent and is named at the deadline.
 absl::Status MessageMember::LookForDead() {
   for (const int peer : others_) {
     if (!IsNeighbour(peer) || peers_[peer].left ||
         IsAlive(introductions_[peer].process)) {
       continue;
     }
-    Poll();  // Who ended after it left did so in good order.
+    Poll();  // A rank that ended after it left did not fail.
     if (peers_[peer].left || !told_.ok()) continue;
     return absl::UnavailableError(
         absl::StrCat(NameOf(peer), " died", SeenBy()));
@@ -365,15 +371,16 @@ absl::Status MessageMember::LookForDead() {
   return absl::OkStatus();
 }
 
-// Ranks that wait say so, several times within a timeout, so that LongestSilent
-// can tell them from the rank that they wait for.
+// Sends kAwake several times within a timeout, so that LongestSilent can tell
+// waiting ranks from the rank that they wait for.
 void MessageMember::SayAwake() {
   const absl::Duration silent = absl::FromChrono(Clock::now() - spoke_);
   if (silent >= timeout_ / 8) Post(Kind::kAwake, 0, nullptr, 0, others_);
 }
 
-// A rank that waits is heard from, so the one that holds the others up is
-// silent: the rank that this one waits for, or one that that rank waits for.
+// Returns the rank that was silent for longest. Waiting ranks send kAwake, so
+// the silent rank holds the others up. It is the rank that this one waits for,
+// or one that that rank waits for.
 int MessageMember::LongestSilent(const Awaited& awaited) const {
   const bool all_reached =
       AllHave([this](int peer) { return HasReached(peer); });
@@ -405,8 +412,8 @@ absl::Status MessageMember::Refuse(const Call& call, absl::string_view why) {
   return Fail(CallRefused(rank(), call, why));
 }
 
-// Ranks may find the same trouble at the same time, each in its own words: then
-// those of the lowest rank hold.
+// Takes a cause. If ranks find the same failure at the same time, the text of
+// the lowest rank counts.
 void MessageMember::Tell(int teller, const absl::Status& cause) {
   if (!told_.ok() && teller_ < teller) return;
   told_ = cause;
@@ -469,8 +476,8 @@ absl::Status MessageCommunicator::RunWithAll(const Collective& call) {
   return Finish(RunOverTransport(transport(), call, algorithm()));
 }
 
-// Flushed before the partner is left, so that a call that follows does not come
-// to it before the last piece.
+// Runs a call of two ranks. Flushes before it leaves the partner, so that the
+// last piece reaches the partner before a later call does.
 absl::Status MessageCommunicator::RunWithPartner(const Collective& call) {
   LOCKSTEP_RETURN_IF_ERROR(
       member().EnterWithPartner(CallOf(call, world_size())));
@@ -479,7 +486,7 @@ absl::Status MessageCommunicator::RunWithPartner(const Collective& call) {
   return status;
 }
 
-// Within a call that has been entered.
+// Moves data within a call that has been entered.
 absl::Status MessageCommunicator::Move(const Collective& call) {
   return Finish(RunOverTransport(transport(), call, Algorithm::kAuto));
 }
@@ -497,7 +504,7 @@ absl::Status MessageCommunicator::Enter(Operation operation, int64_t count,
   return member().Enter(call);
 }
 
-// By rank. Within a call that has been entered.
+// Gathers by rank, within a call that has been entered.
 template <typename T>
 absl::StatusOr<std::vector<T>> MessageCommunicator::AllOf(const T& mine) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -547,7 +554,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> MessageCommunicator::Split(
                    [&](int a, int b) { return wishes[a].key < wishes[b].key; });
   absl::StatusOr<std::unique_ptr<Communicator>> group = Subgroup(ranks, offers);
   if (group.ok()) return group;
-  // The new group's words number the ranks as it does.
+  // The error's text numbers ranks by the new group.
   const absl::Status known = member().Look();
   if (!known.ok()) return member().Fail(known);
   return member().Fail(absl::Status(

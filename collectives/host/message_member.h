@@ -1,6 +1,6 @@
-// One rank's place in a group whose ranks share no memory: agreeing on calls,
-// waiting, failing; and what the ranks tell each other for that, beside their
-// data. The communicator on top of it.
+// One rank's membership in a group whose ranks share no memory. The member
+// agrees on calls, waits and fails by control messages, which are separate from
+// the data. A communicator uses it.
 #ifndef LOCKSTEP_COLLECTIVES_HOST_MESSAGE_MEMBER_H_
 #define LOCKSTEP_COLLECTIVES_HOST_MESSAGE_MEMBER_H_
 
@@ -26,25 +26,25 @@
 
 namespace lockstep {
 
-// Plain old data: it travels as bytes.
+// A rank's description of itself. Plain old data, because it is sent as bytes.
 struct RankIntroduction {
   ProcessIdentity process;
-  std::array<char, 64> host = {};     // Its name, for people.
-  std::array<char, 128> system = {};  // Where process numbers mean the same.
+  std::array<char, 64> host = {};     // The host's name, for people.
+  std::array<char, 128> system = {};  // The space of its process numbers.
   int64_t slot_bytes = 0;
   Algorithm algorithm = Algorithm::kAuto;
 };
 
-// Of this process, with the settings that it was given.
+// Returns the introduction of this process, with `options` as its settings.
 RankIntroduction IntroduceSelf(const GroupOptions& options);
 
-// Error: kInvalidArgument for settings, rank 0's, that no group can have.
+// Returns kInvalidArgument if rank 0's settings are not valid for a group.
 absl::Status CheckSettings(const RankIntroduction& first);
 
 struct ControlMessage {
   enum class Kind : int32_t {
-    kHello,    // Who the rank is, and its settings.
-    kCall,     // It has begun call `number`, of all ranks. Body: a Call.
+    kHello,    // The rank's identity and its settings.
+    kCall,     // It has begun call `number` of all ranks. Body: a Call.
     kPartner,  // Its `number`-th call with the receiver alone. Body: a Call.
     kAwake,    // It waits for others.
     kFailure,  // The group has failed. An absl::StatusCode; body: the text.
@@ -52,58 +52,59 @@ struct ControlMessage {
   };
 
   Kind kind = Kind::kAwake;
-  uint32_t size = 0;  // Bytes of the body that travel.
+  uint32_t size = 0;  // Bytes of the body that are sent.
   uint64_t number = 0;
 
   static constexpr size_t kMaxBody = 1000;
   std::array<char, kMaxBody> body;
 
-  // Whether a message of this kind may have a body of so many bytes.
+  // Returns whether a message of this kind may have a body of `size` bytes.
   static bool Allows(int32_t kind, uint32_t size);
 };
 
-// How control messages travel. Not thread safe. Messages of one rank come in
-// the order in which they were sent.
+// A channel for control messages. Not thread safe. Messages of one rank arrive
+// in the order in which they were sent.
 class ControlChannel {
  public:
   virtual ~ControlChannel() = default;
 
-  // Sends to `peers`, ranks of the group other than this one. Never waits.
+  // Sends to `peers`, other ranks of the group. Never waits.
   virtual void Post(const ControlMessage& message,
                     std::span<const int> peers) = 0;
 
-  // Calls `take` for each message that has come. Never waits.
+  // Calls `take` for each message that has arrived. Never waits.
   virtual void Poll(
       absl::FunctionRef<void(int peer, const ControlMessage&)> take) = 0;
 
-  // Gives the core away until something may have come, for `limit` at most.
-  // waited: how long the caller has waited so far. may_spin: this host has a
-  // core for each of its ranks.
+  // Yields the core until a message may have arrived, for `limit` at most.
+  // waited: the time that the caller has waited so far. may_spin: this host has
+  // a core for each of its ranks.
   virtual void Idle(std::chrono::steady_clock::duration waited, bool may_spin,
                     std::chrono::steady_clock::duration limit) = 0;
 
-  // What has become of a rank from which nothing more can come: "died"; ""
-  // while it can, or where that is not known.
+  // Returns the state of a rank that can send no more messages, for example
+  // "died". Returns "" while the rank can send, or if its state is not known.
   virtual std::string Lost(int peer) const = 0;
-  // What keeps a rank from being heard, for the error at the deadline, as a
-  // phrase that begins with ": "; "" for nothing known.
+  // Returns the reason why a rank is not heard from, for the error at the
+  // deadline. It is a phrase that begins with ": ", or "" if no reason is
+  // known.
   virtual std::string Obstacle(int peer) const = 0;
 
-  // What the system below refused; OK for ever otherwise.
+  // Returns the first error of the underlying system, or OK.
   virtual const absl::Status& error() const = 0;
 };
 
 // Agrees on calls as the host backends do (host/group_member.h), with the same
-// words. Every rank sends its call to every other, so that any two ranks that
-// disagree find out without a third, which may be late or stopped: P-1 small
-// messages each way, and one step, for each call.
+// error texts. Every rank sends its call to every other rank. Any two ranks
+// that disagree thus find out without a third, which may be late or stopped.
+// Cost of a call: P-1 small messages each way, and one step.
 //
-// Not thread safe: one thread at a time uses it. After any error that a method
-// returns, the group has failed: the others get the same error, if they have
-// not failed themselves, and Enter returns kFailedPrecondition from then on.
+// Not thread safe: one thread at a time uses it. After a method returns an
+// error, the group has failed. The other ranks get the same error, unless they
+// have already failed, and Enter returns kFailedPrecondition from then on.
 class MessageMember {
  public:
-  // `channel` is borrowed.
+  // Borrows `channel`.
   MessageMember(ControlChannel& channel, int rank, int world_size,
                 absl::Duration timeout);
 
@@ -111,53 +112,56 @@ class MessageMember {
   int world_size() const { return static_cast<int>(peers_.size()); }
   absl::Duration timeout() const { return timeout_; }
 
-  // Comes before all else: returns once all ranks have introduced themselves.
-  // parent: of a Split, the group that is split, which Look()s meanwhile.
-  // Errors: WaitFor's; those of the parent's Look.
+  // Introduces this rank; must be the first call. Returns once all ranks have
+  // introduced themselves. parent: in a Split, the group that is split;
+  // Introduce calls its Look() while it waits. Errors: WaitFor's; those of the
+  // parent's Look.
   absl::Status Introduce(const RankIntroduction& self,
                          MessageMember* parent = nullptr);
-  // The same for ranks that know each other: by rank. Introduce may follow, to
-  // return once all are there.
+  // Takes introductions by rank, for ranks that know each other already. A
+  // later Introduce returns once all ranks have come.
   void Know(std::vector<RankIntroduction> introductions);
   const std::vector<RankIntroduction>& introductions() const {
     return introductions_;
   }
 
-  // The processes of this host, this one included.
+  // Returns the processes of this host, this one included.
   std::vector<ProcessIdentity> Neighbours() const;
 
-  // Begins the next call: returns once every rank has begun it too and all
-  // agree on it. Errors: kInvalidArgument if they do not, within 100 ms of two
-  // being there that do not; and WaitFor's.
+  // Begins the next call. Returns once every rank has begun it and all agree on
+  // it. Errors: kInvalidArgument if two ranks disagree, within 100 ms of the
+  // second one's call; and WaitFor's.
   absl::Status Enter(const Call& call);
 
-  // As GroupMember's of these names.
+  // The methods below are like GroupMember's of the same names.
   absl::Status EnterWithPartner(const Call& call);
   void LeavePartner() { with_partner_ = false; }
   absl::Status Refuse(const Call& call, absl::string_view why);
 
-  // Returns once `ready` holds; it may look at what moves the data, and is
-  // asked again and again. `send_peer` and `receive_peer` are the ranks whose
-  // steps make it hold; -1: none. Errors: kUnavailable if a rank died, as far
-  // as that is seen (of this host; of any where the channel tells), or one of
-  // the two left; kDeadlineExceeded after the timeout; another rank's error.
+  // Returns once `ready` returns true. `ready` may poll the transport that
+  // moves the data; WaitFor calls it repeatedly. `send_peer` and `receive_peer`
+  // are the ranks that `ready` depends on; -1: none.
+  //
+  // Errors: kUnavailable if one of the two left, or if a rank died and this
+  // rank can see it (on this host, or on any host if the channel reports it);
+  // kDeadlineExceeded after the timeout; another rank's error.
   absl::Status WaitFor(int send_peer, int receive_peer,
                        absl::FunctionRef<bool()> ready);
 
-  // For who waits elsewhere: tells the others that this rank is awake. Returns
-  // what has befallen the group, if it knows.
+  // Tells the others that this rank is awake, while it waits elsewhere. Returns
+  // the group's error, if this rank knows of one.
   absl::Status Look();
 
-  // Makes the group fail with `cause`, unless it already has, and returns the
-  // first cause: of several at the same time, the lowest rank's. The message
-  // should name this rank. Takes 50 ms.
+  // Makes the group fail with `cause`, unless it already has. Returns the first
+  // cause; if several ranks fail at the same time, the lowest rank's. The
+  // message should name this rank. Takes 50 ms.
   absl::Status Fail(const absl::Status& cause);
 
   bool has_failed() const { return !failure_.ok(); }
 
-  // Whether every other rank has said that it is gone, after a look.
+  // Polls the channel. Returns whether every other rank has said that it left.
   bool AllHaveLeft();
-  // Tells the others that this rank is gone. Nothing may follow but looking.
+  // Tells the others that this rank has left. Only AllHaveLeft may follow.
   void SayLeft();
 
  private:
@@ -169,14 +173,14 @@ class MessageMember {
   };
   struct Peer {
     std::array<Begun, 2> calls;  // By parity of the sequence.
-    Begun with_partner;          // With this rank alone.
-    bool known = false;          // Its introduction is there.
+    Begun with_partner;          // In a call with this rank alone.
+    bool known = false;          // Its introduction has arrived.
     bool there = false;          // It has introduced itself.
     bool left = false;
-    Clock::time_point heard;  // When its last message came.
+    Clock::time_point heard;  // The arrival of its last message.
   };
 
-  // The ranks whose steps end a wait; -1: none.
+  // The ranks that a wait depends on; -1: none.
   struct Awaited {
     int send_peer = -1;
     int receive_peer = -1;
@@ -194,73 +198,74 @@ class MessageMember {
   absl::Status Wait(const Awaited& awaited, absl::FunctionRef<bool()> ready);
   absl::Status Disagreement() const;
   absl::Status DisagreementWithPartner() const;
-  bool HasReached(int peer) const;  // The call that is running.
+  bool HasReached(int peer) const;  // The running call.
   bool AllHave(absl::FunctionRef<bool(int)> holds) const;
   absl::Status LookForFailure(const Awaited& awaited) const;
   absl::Status LookForTrouble(const Awaited& awaited, absl::Duration waited);
   absl::Status LookForDead();
-  bool IsNeighbour(int peer) const;  // On this host.
-  // -1 if all have come.
+  bool IsNeighbour(int peer) const;  // Whether it is on this host.
+  // Returns the rank that was silent for longest; -1 if all have come.
   int LongestSilent(const Awaited& awaited) const;
   void SayAwake();
   std::string NameOf(int peer) const;
   std::string SeenBy() const;
 
   ControlChannel& channel_;
-  MessageMember* parent_ = nullptr;  // While this one is introduced.
+  MessageMember* parent_ = nullptr;  // Set while Introduce runs.
   const int rank_;
   const absl::Duration timeout_;
   std::vector<int> others_;
   std::vector<Peer> peers_;
   std::vector<RankIntroduction> introductions_;
   bool may_spin_ = false;
-  uint64_t sequence_ = 0;  // Of the call that is running, or the last one.
+  uint64_t sequence_ = 0;  // The running call, or the last one.
   Call call_;
   bool with_partner_ = false;
-  std::vector<uint64_t> partner_calls_;  // Begun, by partner.
-  Clock::time_point spoke_;  // When it last told all others something.
-  absl::Status told_;        // The cause, as the lowest rank tells it.
+  std::vector<uint64_t> partner_calls_;  // The calls begun, by partner.
+  Clock::time_point spoke_;  // The time of its last message to all others.
+  absl::Status told_;        // The cause from the lowest rank so far.
   int teller_ = 0;
   absl::Status failure_;
 };
 
-// A transport that may still hold what was sent when Send returns.
+// A transport that may still hold sent data when Send returns.
 class MessageTransport : public Transport {
  public:
-  // Returns once the system needs this rank no more to deliver what it has
-  // sent; until then the receivers may depend on its coming back. Errors:
-  // Wait's.
+  // Returns once the system can deliver everything that this rank has sent
+  // without this rank. Until then the receivers may need it to call again.
+  // Errors: Wait's.
   virtual absl::Status Flush() = 0;
 };
 
-// The Communicator of a group by messages: what it does with a member and a
-// transport, which its backend owns.
+// The Communicator of a group by messages, over a member and a transport that
+// its backend owns.
 class MessageCommunicator : public Communicator {
  public:
   int rank() const override { return member().rank(); }
   int world_size() const override { return member().world_size(); }
   absl::Status Run(const Collective& call) override;
-  // Plain memory of this process: ranks exchange messages, and do not reduce
-  // from each other's memory.
+  // Allocates plain memory of this process, because ranks exchange messages and
+  // do not reduce from each other's memory.
   absl::StatusOr<GroupBuffer> Allocate(int64_t bytes, CallSite site) override;
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key,
                                                       CallSite site) override;
 
  protected:
-  // What a rank tells the others of a Split, besides color and key.
+  // The data of a Split that a rank gives the others, besides color and key.
   using SplitOffer = std::array<char, 128>;
 
   virtual MessageMember& member() const = 0;
   virtual MessageTransport& transport() const = 0;
   virtual Algorithm algorithm() const = 0;
   virtual absl::StatusOr<SplitOffer> OfferForSplit() = 0;
-  // The group of `ranks`, this one among them, in their new order; of none,
-  // where this rank joins none: null. offers: by rank of this group. All ranks
-  // come here, in the same call. Its error fails this group.
+  // Returns the group of `ranks`, in their new order; this rank is one of them.
+  // Returns null for no ranks, when this rank joins no group. offers: by rank
+  // of this group. All ranks call Subgroup, in the same call. An error fails
+  // this group.
   virtual absl::StatusOr<std::unique_ptr<Communicator>> Subgroup(
       const std::vector<int>& ranks, std::span<const SplitOffer> offers) = 0;
 
-  // Of `ranks`, with this group's settings, which hold whoever comes first.
+  // Returns the introductions of `ranks`, all with this group's settings.
   std::vector<RankIntroduction> IntroductionsOf(
       const std::vector<int>& ranks) const;
 

@@ -37,7 +37,7 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free,
 constexpr uint64_t kMagic = 0x4c6f636b73746570;  // "Lockstep".
 constexpr int64_t kMaxSlotBytes = 16 << 20;
 
-// The C library's headers may not know these.
+// Values that the C library's headers may not define.
 constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE, Linux 5.14.
 constexpr int kCollapse = 25;       // MADV_COLLAPSE, Linux 6.1.
 
@@ -70,8 +70,8 @@ int64_t RegionBytes(const RegionShape& shape) {
   return PiecesBegin(shape) + shape.world_size * PiecesBytes(shape);
 }
 
-// Reserves `size` bytes of addresses that begin at a huge page. Null if there
-// are not as many, or `size` is smaller than a huge page.
+// Reserves `size` bytes of addresses that begin at a huge page. Returns null if
+// the addresses are not available, or `size` is smaller than a huge page.
 void* FindAddress(int64_t size) {
   if (size < kHugePageBytes) return nullptr;
   const int64_t reserved = size + kHugePageBytes;
@@ -138,7 +138,7 @@ absl::StatusOr<SharedMemory> SharedMemory::CreatePrivate(int64_t size) {
 absl::StatusOr<SharedMemory> SharedMemory::Create(int64_t size) {
   OwnedFd file(memfd_create("lockstep", MFD_CLOEXEC));
   if (!file.open()) return OutOfMemory("memfd_create", size);
-  const FileSizeSignalBlock block;  // Such memory counts as a file.
+  const FileSizeSignalBlock block;  // The memory counts as a file.
   if (ftruncate(file.get(), size) != 0) return OutOfMemory("ftruncate", size);
   return Map(std::move(file), size);
 }
@@ -163,7 +163,7 @@ std::string SharedMemory::path() const {
 }
 
 void SharedMemory::Discard(int64_t offset, int64_t size) {
-  // Of memory without a file, pages are freed by another call.
+  // Another call frees the pages of memory without a file.
   if (madvise(data() + offset, size, MADV_REMOVE) != 0) {
     madvise(data() + offset, size, MADV_DONTNEED);
   }
@@ -185,11 +185,11 @@ void UseHugePages(std::span<std::byte> memory) {
   std::byte* const begin = memory.data() + (-address & (kHugePageBytes - 1));
   std::byte* const end = memory.data() + memory.size();
   std::byte* page = begin;
-  // The kernel does not collapse a range that has no page at all.
+  // The kernel does not collapse a range that has no mapped page.
   for (; end - page >= kHugePageBytes; page += kHugePageBytes) {
     madvise(page, kPageBytes, kPopulateWrite);
   }
-  // One call for all, since each waits for every core.
+  // One call for all pages, because each call waits for every core.
   if (page > begin) madvise(begin, page - begin, kCollapse);
 }
 

@@ -35,7 +35,8 @@ Segment StagedReduction::PartOf(const Collective& call, int index,
                  part_bytes_ / SizeOf(call.input.type), piece);
 }
 
-// How far apart parts of a piece are staged: the first is the longest.
+// Returns the distance between the staged parts of a piece. The first part is
+// the longest.
 int64_t StagedReduction::Stride(const Collective& call, int64_t piece) const {
   const int64_t bytes = PartOf(call, 0, piece).count * SizeOf(call.input.type);
   return RoundUp(bytes, kCacheLineBytes);
@@ -48,8 +49,8 @@ std::byte* StagedReduction::Staged(const Collective& call, int from, int index,
          slot * world_size_ * part_bytes_ + index * Stride(call, piece);
 }
 
-// The two pieces before this one lie elsewhere, so all ranks had read the piece
-// that is overwritten before the last meeting.
+// Stages a piece. The two previous pieces are in other memory, so all ranks had
+// read the overwritten piece before the last meeting.
 void StagedReduction::Stage(const Collective& call, int64_t piece) {
   if (!touched_) {
     UseHugePages(member_.region().all_pieces());

@@ -20,11 +20,12 @@
 namespace lockstep {
 namespace {
 
-// Longer than a piece takes, so that the core is not given away between pieces.
+// Longer than a piece takes, so that a rank does not yield its core between
+// pieces.
 constexpr std::chrono::microseconds kSpinFor(500);
 
-// After a while a wait will be long: sleeping then costs little, and the core
-// is free for those that are waited for.
+// The time after which a wait is expected to be long. Sleeping then costs
+// little, and frees the core for the awaited ranks.
 constexpr std::chrono::milliseconds kYieldFor(2);
 constexpr std::chrono::microseconds kSleep(100);
 
@@ -82,7 +83,7 @@ void MpiChannel::Post(const ControlMessage& message,
   }
 }
 
-// MPI may read the message for as long as it likes.
+// The message is static, because MPI may read it at any later time.
 void MpiChannel::PostLeft() const {
   static const ControlMessage* const left =
       new ControlMessage{ControlMessage::Kind::kLeft, 0, 0, {}};

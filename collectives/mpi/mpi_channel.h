@@ -1,4 +1,4 @@
-// How the control messages of a group travel over MPI.
+// The control messages of a group, over MPI.
 #ifndef LOCKSTEP_COLLECTIVES_MPI_MPI_CHANNEL_H_
 #define LOCKSTEP_COLLECTIVES_MPI_MPI_CHANNEL_H_
 
@@ -16,27 +16,27 @@
 
 namespace lockstep {
 
-// The members of a group, as MPI knows them.
+// The members of a group, in MPI's terms.
 struct MpiMembers {
   MPI_Comm comm = MPI_COMM_NULL;
   std::vector<int> processes;  // Ranks in `comm`, by rank of the group.
-  int rank = 0;                // This process's, in the group.
+  int rank = 0;                // This process's rank in the group.
 };
 
-// MPI keeps pointers into it until IsIdle() and, after Close(), IsClosed()
-// hold.
+// A ControlChannel over MPI. MPI keeps pointers into the channel until IsIdle()
+// and, after Close(), IsClosed() return true.
 class MpiChannel : public ControlChannel {
  public:
-  // `tag`: of no other channel that a member receives from.
+  // tag: no other channel that a member receives from may use it.
   MpiChannel(MpiMembers members, int tag);
 
   void Post(const ControlMessage& message, std::span<const int> peers) override;
-  // Cost: without a message, a look.
+  // Cost: one MPI_Test without a message.
   void Poll(
       absl::FunctionRef<void(int peer, const ControlMessage&)> take) override;
   void Idle(std::chrono::steady_clock::duration waited, bool may_spin,
             std::chrono::steady_clock::duration limit) override;
-  // MPI does not tell.
+  // MPI does not report lost ranks.
   std::string Lost(int) const override { return ""; }
   std::string Obstacle(int) const override { return ""; }
   const absl::Status& error() const override { return error_; }
@@ -44,8 +44,8 @@ class MpiChannel : public ControlChannel {
   // Sends kLeft to all other ranks. Never waits; thread safe.
   void PostLeft() const;
 
-  bool IsIdle();  // MPI has taken all that was posted.
-  void Close();   // Receives no more.
+  bool IsIdle();  // Whether MPI has sent all messages.
+  void Close();   // Stops receiving.
   bool IsClosed();
 
  private:

@@ -1,5 +1,6 @@
-// Groups under mpirun: large messages, parts and several groups at once, every
-// way to fail, and what threads, a fork and the exit of a process do to them.
+// Tests of groups under mpirun: large messages, parts and several groups at
+// once, every way to fail, and the effects of threads, a fork and the exit of a
+// process.
 #include <signal.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -46,8 +47,9 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::MatchesRegex;
 
-// Disagreement and death are reported within a second where ranks get to run;
-// more, for machines that are busy, and far from any timeout here.
+// The time limit of reports of disagreement and death, which take less than a
+// second if ranks get to run. It is longer, for busy machines, and far from any
+// timeout here.
 constexpr absl::Duration kSoon = absl::Seconds(5);
 
 constexpr AdditionOrder kOrder = AdditionOrder::kBySize;
@@ -79,7 +81,8 @@ class MpirunTest : public testing::Test {
   }
 };
 
-// Even and odd ranks apart, each in reverse, the last rank in none.
+// Splits into even and odd ranks, each in reverse order. The last rank joins no
+// group.
 absl::Status CheckSplit(Communicator& communicator) {
   const int rank = communicator.rank();
   const int last = communicator.world_size() - 1;
@@ -100,8 +103,9 @@ absl::Status CheckSplit(Communicator& communicator) {
   return communicator.Barrier();
 }
 
-// In this group's small pieces, and in a second group of the same ranks, whose
-// pieces are beyond what MPI copies at once.
+// Sends large messages in this group's small pieces. Then sends them in a
+// second group of the same ranks, whose pieces are larger than MPI copies at
+// once.
 absl::Status CheckLargeMessages(Communicator& first) {
   const int64_t count = 100'003;
   const std::vector<CheckedCall> calls = {
@@ -122,10 +126,11 @@ absl::Status CheckLargeMessages(Communicator& first) {
 class MpiCommunicatorTest : public MpirunTest,
                             public testing::WithParamInterface<int> {};
 
-// What each operation gives is the business of conformance/collectives.
+// Tests groups and their parts; conformance/collectives checks the result of
+// each operation.
 TEST_P(MpiCommunicatorTest, SeveralGroupsAndTheirPartsGiveTheStatedBits) {
   RunRanksOptions options;
-  options.group.slot_bytes = 256;  // So that messages have many pieces.
+  options.group.slot_bytes = 256;  // Gives messages many pieces.
   EXPECT_THAT(RunMpiRanks(
                   GetParam(),
                   [](Communicator& communicator) {
@@ -148,7 +153,8 @@ absl::Status AllReduceOf(Communicator& communicator, int64_t count) {
   return communicator.AllReduce(data);
 }
 
-// `status` if it came soon; what a rank reports, then, is the cause.
+// Returns `status` if it came within the limit, which makes a rank's report the
+// cause.
 absl::Status Within(absl::Duration limit,
                     const std::function<absl::Status()>& call) {
   const absl::Time start = absl::Now();
@@ -162,8 +168,8 @@ absl::Status Within(absl::Duration limit,
 
 using Scenario = std::function<absl::Status(Communicator&)>;
 
-// What three ranks get of each scenario, of which each has a group of its own
-// in one job, and each rank leaves the group as it is done.
+// Returns the results of three ranks for each scenario. Each scenario has a
+// group of its own in one job. Each rank leaves the group when it is done.
 std::vector<std::vector<absl::Status>> RunScenarios(
     const std::vector<Scenario>& scenarios) {
   const auto results = RunMpiRanksCollect(
@@ -196,8 +202,8 @@ std::vector<std::vector<absl::Status>> RunScenarios(
   return statuses;
 }
 
-// What a call gives after one that failed with `first`: the same cause once
-// more.
+// Returns the status of a call after one that failed with `first`. It must have
+// the same cause.
 absl::Status FailAgain(Communicator& communicator, const absl::Status& first) {
   if (!absl::IsInvalidArgument(first)) return first;
   const absl::Status second = communicator.Barrier();
@@ -260,7 +266,7 @@ TEST_F(MpiFailureTest, AllRanksSayWhichTwoDisagreeOrWhoIsWrong) {
          return RunAndCheck(c,
                             {{Operation::kAllReduce, DataType::kFloat32,
                               ReduceOp::kSum, 5000}},
-                            AdditionOrder::kTree);  // It is the ring's.
+                            AdditionOrder::kTree);  // The ring's is right.
        }});
   const auto invalid = [](const testing::Matcher<std::string>& text) {
     return StatusIs(absl::StatusCode::kInvalidArgument, text);
@@ -306,7 +312,7 @@ TEST_F(MpiFailureTest, AllRanksSayWhichTwoDisagreeOrWhoIsWrong) {
               Each(StatusIs(absl::StatusCode::kDataLoss, HasSubstr("wrong"))));
 }
 
-// A rank that is stopped does not keep the others from finding out.
+// A stopped rank does not keep the others from detecting the disagreement.
 TEST_F(MpiFailureTest, TwoRanksDisagreeWhileAThirdDoesNotCome) {
   const auto statuses = RunMpiRanks(3, [](Communicator& communicator) {
     LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
@@ -347,7 +353,7 @@ TEST_F(MpiFailureTest, StoppedRankIsNamedAtTheDeadline) {
   EXPECT_EQ(statuses[3], statuses[0]);
 }
 
-// mpirun --enable-recovery lets the others live to tell.
+// With mpirun --enable-recovery the other ranks survive and report.
 TEST_F(MpiFailureTest, KilledRankIsNamedAtOnce) {
   const auto statuses = RunMpiRanks(4, [](Communicator& communicator) {
     LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
@@ -362,7 +368,7 @@ TEST_F(MpiFailureTest, KilledRankIsNamedAtOnce) {
   EXPECT_EQ(statuses[3], statuses[0]);
 }
 
-// Others learn of an exit as of a rank that leaves, also where no destructor
+// Other ranks see an exit as they see a rank that leaves, even if no destructor
 // runs.
 TEST_F(MpiFailureTest, RankThatExitsInsideTheGroupIsNamedAtOnce) {
   const auto statuses = RunMpiRanks(3, [](Communicator& communicator) {
@@ -378,10 +384,11 @@ TEST_F(MpiFailureTest, RankThatExitsInsideTheGroupIsNamedAtOnce) {
   EXPECT_EQ(statuses[2], statuses[0]);
 }
 
-// What threads, a fork and the exit of a process do to its groups.
+// Tests of the effects of threads, a fork and the exit of a process on its
+// groups.
 class MpiProcessTest : public MpirunTest {};
 
-// Each part's sums, which another group's messages would change.
+// Checks the sums of each part, which another group's messages would change.
 absl::Status SplitOften(Communicator& communicator, int64_t base) {
   for (int64_t i = 0; i < 40; ++i) {
     LOCKSTEP_ASSIGN_OR_RETURN(const auto part, communicator.Split(0, 0));
@@ -396,7 +403,7 @@ absl::Status SplitOften(Communicator& communicator, int64_t base) {
   return absl::OkStatus();
 }
 
-// A thread for each group, so that their splits overlap.
+// Uses a thread for each group, so that their splits overlap.
 absl::Status SplitGroupsAtOnce(Communicator& first) {
   constexpr size_t kGroups = 6;
   std::vector<std::unique_ptr<Communicator>> groups(kGroups);
@@ -439,7 +446,7 @@ TEST_F(MpiProcessTest, ForkedChildThatExitsDoesNotSpeakForItsRank) {
   EXPECT_THAT(statuses, Each(IsOk()));
 }
 
-// Writes a file as it is destroyed.
+// Writes a file when it is destroyed.
 struct Witness {
   ~Witness() {
     if (!path.empty()) std::ofstream(path) << "destroyed";
@@ -447,7 +454,7 @@ struct Witness {
   std::string path;
 };
 
-// Destroyed after what the mpi backend does at the exit, the last one first.
+// Destroyed after the mpi backend's work at the exit, in reverse order.
 Witness at_the_end;
 std::unique_ptr<Communicator> kept_to_the_end;
 

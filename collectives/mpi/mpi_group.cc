@@ -1,4 +1,4 @@
-// The Communicator of ranks that MPI connects.
+// The Communicator of ranks that are connected by MPI.
 #include "collectives/mpi/mpi_group.h"
 
 #include <mpi.h>
@@ -30,14 +30,14 @@
 namespace lockstep {
 namespace {
 
-// All groups share one MPI communicator, so that making and leaving a group
-// waits for nothing inside MPI. Groups that have a process in common have
-// numbers of their own, and each number has two tags: joined groups the even
-// numbers, split ones the odd ones.
+// Returns the first of the two tags of a group's number. All groups share one
+// MPI communicator, so making and leaving a group waits for nothing inside MPI.
+// Groups that have a process in common have different numbers: even ones for
+// joined groups, odd ones for split groups.
 int64_t FirstTag(int64_t number) { return 2 * number; }
 
-// Two keep both sides busy; two more let a rank that is off its core for a
-// while not stop the others.
+// The pieces under way to one rank. Two keep both sides busy. With two more, a
+// rank that is off its core for a while does not stop the others.
 constexpr int kPieces = 4;
 
 constexpr std::align_val_t kAlignment{64};
@@ -54,14 +54,15 @@ std::array<MPI_Request, kPieces> NoRequests() {
   return requests;
 }
 
-// The pieces to and from one peer. Piece i is in slot i % kPieces.
+// The pieces to and from one rank. Piece i is in slot i % kPieces.
 struct Way {
   std::unique_ptr<std::byte[], AlignedDelete> memory;  // Sent, then received.
   std::array<MPI_Request, kPieces> sends = NoRequests();
   std::array<MPI_Request, kPieces> receives = NoRequests();
   int64_t sent = 0;
   int64_t released = 0;
-  std::optional<int> size;  // Of piece `released`, once it is there.
+  // The size of piece `released`, once the piece has arrived.
+  std::optional<int> size;
 };
 
 bool IsDone(MPI_Request& request) {
@@ -71,12 +72,13 @@ bool IsDone(MPI_Request& request) {
   return done != 0;
 }
 
-// Several pieces may be under way to and from each peer: sends wait for room
-// with the receiver, which keeps as many receives posted. Memory for a peer is
-// taken when it is first used: 2 * max_pieces() pieces. Borrows the member.
+// A transport over MPI. Several pieces may be under way to and from each rank.
+// Sends wait until the receiver has a slot free; it keeps as many receives
+// posted. Memory for a rank is allocated at its first use: 2 * max_pieces()
+// pieces. Borrows the member.
 //
-// MPI keeps pointers into it until IsIdle() and, after Close(), IsClosed()
-// hold.
+// MPI keeps pointers into the transport until IsIdle() and, after Close(),
+// IsClosed() return true.
 class MpiTransport : public MessageTransport {
  public:
   MpiTransport(MessageMember& member, const MpiMembers& members, int piece_tag,
@@ -144,14 +146,14 @@ class MpiTransport : public MessageTransport {
     return member_.WaitFor(kNobody, kNobody, [this] { return IsIdle(); });
   }
 
-  // All that was sent is gone.
+  // Returns whether MPI has sent all pieces.
   bool IsIdle() {
     return std::all_of(ways_.begin(), ways_.end(), [](const auto& way) {
       return way == nullptr || std::ranges::all_of(way->sends, IsDone);
     });
   }
 
-  // Throws away what the others send.
+  // Discards the pieces that the others send.
   void Discard() {
     for (int peer = 0; peer < world_size(); ++peer) {
       if (peer == rank() || !error_.ok()) continue;
@@ -164,7 +166,7 @@ class MpiTransport : public MessageTransport {
     }
   }
 
-  // Receives no more.
+  // Stops receiving.
   void Close() {
     for (const std::unique_ptr<Way>& way : ways_) {
       if (way == nullptr) continue;
@@ -193,7 +195,7 @@ class MpiTransport : public MessageTransport {
     return *way;
   }
 
-  // Sends have the first kPieces slots, receives the others.
+  // Sends use the first kPieces slots, receives the others.
   std::byte* Memory(Way& way, int index) const {
     return way.memory.get() + index * max_piece_bytes_;
   }
@@ -214,11 +216,11 @@ class MpiTransport : public MessageTransport {
   const MpiMembers members_;
   const int piece_tag_;
   const int64_t max_piece_bytes_;
-  std::vector<std::unique_ptr<Way>> ways_;  // By peer; null: not used yet.
+  std::vector<std::unique_ptr<Way>> ways_;  // By rank; null until used.
   absl::Status error_;
 };
 
-// Everything that MPI may hold pointers into.
+// The objects of a group that MPI may hold pointers into.
 class MpiGroup : public MpiGroupState {
  public:
   MpiGroup(MpiMembers of_mpi, int64_t number, absl::Duration timeout)
@@ -228,7 +230,7 @@ class MpiGroup : public MpiGroupState {
         member(channel, members.rank,
                static_cast<int>(members.processes.size()), timeout) {}
 
-  // Once the introductions are known.
+  // Makes the transport; call it once the introductions are known.
   void Connect() {
     const RankIntroduction& first = member.introductions()[0];
     algorithm = first.algorithm;
@@ -238,8 +240,8 @@ class MpiGroup : public MpiGroupState {
 
   void Leave() const override { channel.PostLeft(); }
 
-  // A group that failed may leave pieces behind, which are thrown away so that
-  // their senders get rid of them.
+  // Sweeps the group. If it failed, it may have left pieces behind. They are
+  // discarded so that their senders can finish.
   bool Sweep() override {
     if (!closing_) {
       if (transport != nullptr) transport->Discard();
@@ -275,7 +277,8 @@ class MpiCommunicator : public MessageCommunicator {
     runtime_.SweepRetired();
   }
 
-  // Leaves the group. What MPI may still write to is kept by the runtime.
+  // Leaves the group. The runtime keeps the objects that MPI may still write
+  // to.
   ~MpiCommunicator() override {
     if (group_->member.has_failed()) runtime_.NoteFailure();
     runtime_.Retire(std::move(group_));
@@ -297,7 +300,7 @@ class MpiCommunicator : public MessageCommunicator {
   MessageTransport& transport() const override { return *group_->transport; }
   Algorithm algorithm() const override { return group_->algorithm; }
 
-  // Rank 0's number holds.
+  // Offers a number for the new group. The group uses the number of its rank 0.
   absl::StatusOr<SplitOffer> OfferForSplit() override {
     SplitOffer offer = {};
     const int64_t split = rank() == 0 ? runtime_.NextSplit() : 0;
@@ -345,7 +348,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinMpiGroup(
   std::iota(members.processes.begin(), members.processes.end(), 0);
   const int64_t number = 2 * runtime->NextJoin();
   LOCKSTEP_RETURN_IF_ERROR(runtime->CheckTag(FirstTag(number) + 1));
-  // From here on it leaves properly, also after an error.
+  // From here on the destructor leaves the group, also after an error.
   auto communicator = std::make_unique<MpiCommunicator>(
       *runtime,
       std::make_unique<MpiGroup>(std::move(members), number, options.timeout));

@@ -1,6 +1,6 @@
 // The `mpi` backend: the ranks of a group are the processes of an MPI job, on
-// one host or many. CreateGroup("mpi") is JoinMpiGroup() in programs that are
-// linked with this.
+// one host or many. In programs that link this library, CreateGroup("mpi")
+// calls JoinMpiGroup().
 #ifndef LOCKSTEP_COLLECTIVES_MPI_MPI_GROUP_H_
 #define LOCKSTEP_COLLECTIVES_MPI_MPI_GROUP_H_
 
@@ -12,17 +12,18 @@
 namespace lockstep {
 
 // Joins the group of all processes that mpirun or srun started together, with
-// MPI's ranks; starts MPI if that has not been done. Returns once all have
-// joined. May be called again, by all, for a group of its own. Groups are
-// independent, and different threads may use different ones.
+// MPI's ranks. Starts MPI unless it runs. Returns once all have joined. All
+// processes may call it again, for a further group. Groups are independent, and
+// different threads may use different ones.
 //
-// Reads and writes nothing but memory and MPI; every wait has options.timeout,
-// joining and leaving included. MPI ends as the process exits (MpiRuntime).
+// Uses only memory and MPI. Every wait has options.timeout, joining and leaving
+// included. MPI ends as the process exits (MpiRuntime).
 //
 // Errors: kFailedPrecondition outside an MPI job; kDeadlineExceeded if a
 // process of the job does not join; kInvalidArgument for rank 0's options;
-// kResourceExhausted after about 2^29 groups, and from Split after 2^29 by
-// one rank 0 divided by the processes of the job; kInternal for MPI's own.
+// kInternal for MPI's own. kResourceExhausted after about 2^29 groups. Split
+// returns kResourceExhausted after one rank 0 has made 2^29 splits divided by
+// the number of processes of the job.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinMpiGroup(
     const GroupOptions& options = {});
 

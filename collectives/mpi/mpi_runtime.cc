@@ -37,11 +37,11 @@ absl::Status MpiStatus(int code, absl::string_view what) {
 
 namespace {
 
-// The exit of a rank without MPI_Finalize makes mpirun end the job, so after a
-// failure the others get this long to say what they know.
+// The time that the other ranks have to report a failure. If a rank exits
+// without MPI_Finalize, mpirun ends the job.
 constexpr absl::Duration kPatienceAfterFailure = absl::Seconds(1);
 
-// For MPI_Finalize itself, once all ranks are at their exits.
+// The time for MPI_Finalize itself, once all ranks are at their exits.
 constexpr absl::Duration kFinalizePatience = absl::Seconds(5);
 
 constexpr std::chrono::microseconds kLookEvery(200);
@@ -62,7 +62,8 @@ bool IsFinalized() {
   return finalized != 0;
 }
 
-// Both mpirun and srun serve PMIx. Without it MPI_Init would start a daemon.
+// Returns an error if no launcher started this process. Both mpirun and srun
+// serve PMIx. Without PMIx, MPI_Init would start a daemon.
 absl::Status CheckLauncher() {
   if (IsInitialized() || std::getenv("PMIX_RANK") != nullptr) {
     return absl::OkStatus();
@@ -101,7 +102,8 @@ absl::StatusOr<MpiRuntime*> MpiRuntime::Start(absl::Duration timeout) {
   return runtime;
 }
 
-// The thread that MPI knows as its main thread, where it is ours.
+// Runs the thread that MPI knows as its main thread, if this library starts
+// MPI.
 void MpiRuntime::Run() {
   const absl::Status status = StartMpi();
   Enter(status.ok() ? State::kRunning : State::kFailed, status);
@@ -133,7 +135,7 @@ absl::Status MpiRuntime::StartMpi() {
         absl::StrCat("MPI runs at thread level ", provided,
                      " and the mpi backend needs MPI_THREAD_MULTIPLE"));
   }
-  // By default MPI ends the job at an error.
+  // By default an error in MPI ends the job.
   if (owns_mpi_) MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   LOCKSTEP_RETURN_IF_ERROR(
       MpiStatus(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup"));
@@ -143,13 +145,13 @@ absl::Status MpiRuntime::StartMpi() {
   int* largest_tag = nullptr;
   int found = 0;
   MPI_Comm_get_attr(comm_, MPI_TAG_UB, &largest_tag, &found);
-  largest_tag_ = found != 0 ? *largest_tag : 32767;  // What MPI promises.
+  largest_tag_ = found != 0 ? *largest_tag : 32767;  // The standard's minimum.
   return absl::OkStatus();
 }
 
-// Ranks that are at their exits send nothing more, so once all are, and what
-// they sent before has come, MPI_Finalize waits for nobody. Else the process
-// ends without it.
+// Ends MPI. Ranks that are at their exits send nothing more. Once all ranks are
+// there, and their earlier messages have arrived, MPI_Finalize does not wait.
+// Otherwise the process ends without MPI_Finalize.
 void MpiRuntime::EndMpi() {
   if (!AwaitOthers()) return;
   const absl::Time soon = absl::Now() + kPatienceAfterFailure;
@@ -181,8 +183,9 @@ bool MpiRuntime::AwaitOthers() {
   }
 }
 
-// MPI_Finalize lets nobody go before all are in it, so who is gone before this
-// rank comes to it never will be.
+// Returns whether a process of this host has ended. MPI_Finalize lets no
+// process return before all have called it. A process that ended before this
+// rank calls it will therefore never call it.
 bool MpiRuntime::LostANeighbour() {
   const absl::MutexLock lock(&mutex_);
   return !std::all_of(neighbours_.begin(), neighbours_.end(), &IsAlive);
@@ -191,7 +194,8 @@ bool MpiRuntime::LostANeighbour() {
 MpiRuntime::MpiRuntime(bool owns_mpi)
     : owns_mpi_(owns_mpi), process_(getpid()) {}
 
-// A forked child has the handler too, and none of the threads.
+// Ends MPI at the exit of this process. A forked child inherits the handler but
+// none of the threads.
 void MpiRuntime::EndAtExit() {
   if (started->IsThisProcess()) started->End();
 }
@@ -240,7 +244,7 @@ void MpiRuntime::Add(const MpiGroupState& group) {
 
 void MpiRuntime::Retire(std::unique_ptr<MpiGroupState> group) {
   if (!LeaveInUse(*group)) {
-    static_cast<void>(group.release());  // Which MPI may still write to.
+    static_cast<void>(group.release());  // MPI may still write to it.
     return;
   }
   {
@@ -250,7 +254,7 @@ void MpiRuntime::Retire(std::unique_ptr<MpiGroupState> group) {
   SweepRetired();
 }
 
-// Under the mutex, so that MPI does not end in between.
+// Leaves a group. Holds the mutex, so that MPI does not end in between.
 bool MpiRuntime::LeaveInUse(const MpiGroupState& group) {
   if (!IsThisProcess()) return false;
   const absl::MutexLock lock(&mutex_);
@@ -260,7 +264,8 @@ bool MpiRuntime::LeaveInUse(const MpiGroupState& group) {
   return true;
 }
 
-// The process exits in the middle of something, which the others must learn.
+// Leaves the groups that the exiting process still uses. The other ranks must
+// learn of that as a failure.
 void MpiRuntime::LeaveGroupsInUse() {
   const absl::MutexLock lock(&mutex_);
   for (const MpiGroupState* group : in_use_) {

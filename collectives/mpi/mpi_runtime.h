@@ -1,4 +1,4 @@
-// MPI in this process: started once, finished as the process exits; and its
+// MPI in this process, started once and finished as the process exits, and its
 // error codes as statuses.
 #ifndef LOCKSTEP_COLLECTIVES_MPI_MPI_RUNTIME_H_
 #define LOCKSTEP_COLLECTIVES_MPI_MPI_RUNTIME_H_
@@ -21,62 +21,65 @@
 
 namespace lockstep {
 
-// OK for MPI_SUCCESS, else kInternal: `what`, and MPI's text for the code.
+// Returns OK for MPI_SUCCESS, else kInternal: `what`, and MPI's text for the
+// code.
 absl::Status MpiStatus(int code, absl::string_view what);
 
-// What a group has that MPI may write to, and so outlives its communicator.
+// The part of a group that MPI may write to. It outlives the communicator.
 class MpiGroupState {
  public:
   virtual ~MpiGroupState() = default;
-  // Tells the other ranks that this one is gone. Never waits; may be called
+  // Tells the other ranks that this one has left. Never waits; may be called
   // while another thread uses the group.
   virtual void Leave() const = 0;
-  // After Leave: looks for messages, without waiting. True once no more can
-  // come and none is under way; it may then be destroyed.
+  // Polls for messages after Leave, without waiting. Returns true once no
+  // message can arrive and none is under way; the caller may then destroy this
+  // object.
   virtual bool Sweep() = 0;
 };
 
-// There is one, which is never destroyed. Thread safe.
+// The one MPI runtime of the process, which is never destroyed. Thread safe.
 //
 // MPI blocks in its own start and end until every process of the job has come.
-// So a thread of its own does both, and a rank waits for that thread only as
-// long as it may.
+// A separate thread therefore does both, and a rank waits for that thread only
+// until its timeout.
 class MpiRuntime {
  public:
-  // Starts MPI with MPI_THREAD_MULTIPLE, unless the program has, or an earlier
-  // call. A program that starts MPI itself also ends it, after the last
-  // communicator. Errors: kFailedPrecondition outside mpirun and srun, or if
-  // the program started MPI with less; kDeadlineExceeded after `timeout`;
-  // kInternal for what MPI says; kFailedPrecondition once this process is at
-  // its exit.
+  // Starts MPI with MPI_THREAD_MULTIPLE, unless the program or an earlier call
+  // has started it. A program that starts MPI itself also ends it, after the
+  // last communicator.
+  //
+  // Errors: kFailedPrecondition outside mpirun and srun, if the program started
+  // MPI with a lower thread level, or if this process is exiting;
+  // kDeadlineExceeded after `timeout`; kInternal for MPI's errors.
   static absl::StatusOr<MpiRuntime*> Start(absl::Duration timeout);
 
-  // A duplicate of MPI_COMM_WORLD that returns its errors.
+  // Returns a duplicate of MPI_COMM_WORLD that returns its errors.
   MPI_Comm comm() const { return comm_; }
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
-  // kResourceExhausted if MPI has no such tag.
+  // Returns kResourceExhausted if MPI has no such tag.
   absl::Status CheckTag(int64_t tag) const;
 
-  // The number of groups of all processes that were begun before, which is the
-  // same on all that join them in the same order.
+  // Returns the number of earlier groups of all processes. It is the same on
+  // all processes that join these groups in the same order.
   int64_t NextJoin();
-  // A number for a split group that no other call gives on any process: each
-  // process has its own residue modulo world_size().
+  // Returns a number for a split group that no other call returns on any
+  // process. Each process has its own residue modulo world_size().
   int64_t NextSplit();
 
-  // A group is in use from Add to Retire, which leaves it and keeps it until it
-  // has been swept. One that is in use as the process exits is left then.
-  // Retired later than that, or in a forked child, it is kept and nobody is
-  // told.
+  // Add and Retire a group. A group is in use from Add to Retire. Retire leaves
+  // the group and keeps it until it has been swept. If a group is still in use
+  // when the process exits, the exit leaves it. If a group is retired after
+  // that, or in a forked child, it is kept and the other ranks are not told.
   void Add(const MpiGroupState& group);
   void Retire(std::unique_ptr<MpiGroupState> group);
   void SweepRetired();
 
-  // How long the exit of this process may wait for the others': the largest
-  // `timeout` given. `neighbours` are the processes of the job on this host;
-  // once one of them is dead, or after a failure, it waits only so long that
-  // all learn of it.
+  // Sets how long the exit of this process may wait for the other processes:
+  // the largest `timeout` given. `neighbours` are the processes of the job on
+  // this host. If one of them has died, or after a failure, the exit waits only
+  // until all can have learned of it.
   void WaitAtExit(absl::Duration timeout,
                   std::vector<ProcessIdentity> neighbours);
   void NoteFailure();
@@ -94,7 +97,7 @@ class MpiRuntime {
   bool NothingRetired();
   void End();
   bool IsThisProcess() const;  // False in a forked child.
-  // False, and left alone, where MPI can no longer be used.
+  // Returns false, and does nothing, if MPI can no longer be used.
   bool LeaveInUse(const MpiGroupState& group);
   void LeaveGroupsInUse();
   absl::Duration ExitPatience();
@@ -108,8 +111,8 @@ class MpiRuntime {
   int world_size_ = 0;
   int largest_tag_ = 0;
 
-  // Waits with a timeout are for these: absl::Mutex's need a library that only
-  // newer releases of abseil have.
+  // Notifications, because waits with a timeout on an absl::Mutex need a
+  // library that only newer releases of abseil have.
   absl::Notification start_is_over_;
   absl::Notification end_is_over_;
   absl::Mutex mutex_;

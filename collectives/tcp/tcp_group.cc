@@ -33,14 +33,15 @@
 namespace lockstep {
 namespace {
 
-// How long a rank that leaves waits until the others' hosts have its last word.
+// The longest time that a leaving rank waits until the other hosts have its
+// last message.
 constexpr absl::Duration kLeavePatience = absl::Seconds(1);
-// Where the group has failed, which may be because a host does not answer.
+// The longest time if the group has failed: a host may not answer.
 constexpr absl::Duration kFailedPatience = absl::Milliseconds(100);
 
-// Where a rank listens for a group's connections, as the bytes that travel; and
-// a number that nobody can foresee, of which that of the group's first rank
-// counts.
+// The address at which a rank listens for a group's connections, as the bytes
+// sent. `nonce` is a number that nobody can predict; the group uses the nonce
+// of its first rank.
 struct Place {
   std::array<char, 64> host = {};
   int32_t port = 0;
@@ -70,7 +71,7 @@ absl::StatusOr<Listening> ListenAt(const std::string& host) {
   listening.socket = *std::move(socket);
   Place& place = listening.place;
   place.port = PortOf(listening.socket);
-  // A name may lead elsewhere from another host, and takes time to look up.
+  // A name may resolve differently on another host, and a look-up takes time.
   const std::string number = HostOf(listening.socket);
   if (number.size() >= place.host.size()) {
     return absl::InvalidArgumentError(
@@ -116,7 +117,7 @@ class TcpTransport : public MessageTransport {
 
 class TcpCommunicator : public MessageCommunicator {
  public:
-  // places, introductions: of the ranks, in their order.
+  // places, introductions: by rank.
   TcpCommunicator(int rank, OwnedFd listener, std::span<const Place> places,
                   std::vector<RankIntroduction> introductions,
                   const TcpGroupOptions& options, absl::Duration timeout)
@@ -134,14 +135,15 @@ class TcpCommunicator : public MessageCommunicator {
     member_.Know(std::move(introductions));
   }
 
-  // A fork of a rank's process does not speak for the rank.
+  // Leaves the group. Does nothing in a fork of a rank's process, which does
+  // not own the rank.
   ~TcpCommunicator() override {
     if (getpid() != process_) return;
     member_.SayLeft();
     mesh_.Leave(member_.has_failed() ? kFailedPatience : kLeavePatience);
   }
 
-  // Returns once all are connected. parent: as Introduce's.
+  // Returns once all ranks are connected. parent: see Introduce.
   absl::Status Join(MessageMember* parent = nullptr) {
     return member_.Introduce(member_.introductions()[rank()], parent);
   }
@@ -195,11 +197,12 @@ class TcpCommunicator : public MessageCommunicator {
   const TcpGroupOptions options_;
   const pid_t process_;
   const Algorithm algorithm_;
-  // What a call changes; the accessors above are const for who only looks.
+  // Mutable, because a call changes them, while the accessors above are const
+  // for callers that only read.
   mutable TcpMesh mesh_;
   mutable MessageMember member_;
   mutable TcpTransport transport_;
-  OwnedFd listener_;  // Of the Split that is running.
+  OwnedFd listener_;  // For the running Split.
 };
 
 }  // namespace
@@ -237,7 +240,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinTcpGroup(
     places.push_back(card.place);
   }
   LOCKSTEP_RETURN_IF_ERROR(CheckSettings(introductions[0]));
-  // Nobody has joined before rank 0 has come here.
+  // No rank joins before rank 0 has come to this line.
   rendezvous.reset();
   auto group = std::make_unique<TcpCommunicator>(
       rank, std::move(listening->socket), places, std::move(introductions), tcp,

@@ -1,6 +1,6 @@
-// What is special about groups over TCP: who may connect, ranks on several
-// hosts, hosts that are cut off. conformance/collectives checks what each call
-// gives, and what the others say of a rank that is killed or stopped.
+// Tests of groups over TCP: which connections are accepted, ranks on several
+// hosts, hosts that are cut off. conformance/collectives checks the results of
+// each call, and the errors of the others when a rank is killed or stopped.
 #include "collectives/tcp/tcp_group.h"
 
 #include <errno.h>
@@ -60,12 +60,12 @@ using testing::StartsWith;
 constexpr char kLoopback[] = "127.0.0.1";
 constexpr char kSecret[] = "secret";
 constexpr int64_t kSlotBytes = 1024;
-// Longer than anything here takes on a busy machine.
+// Longer than any operation of these tests takes on a busy machine.
 constexpr absl::Duration kLong = absl::Seconds(20);
 
 OwnedFd NewListener() { return *Listen(Resolve(kLoopback, 0)->front()); }
 
-// The meshes of a group in this process.
+// The meshes of all ranks of a group, in this process.
 struct Meshes {
   explicit Meshes(int world_size) {
     std::vector<OwnedFd> listeners;
@@ -85,13 +85,13 @@ struct Meshes {
   std::vector<std::unique_ptr<TcpMesh>> ranks;
 };
 
-// Rank 1 of two, for which rank 0 is whoever listens there.
+// Returns rank 1 of two. Its rank 0 is the owner of `listener`.
 TcpMesh NewRank1(const OwnedFd& listener) {
   return TcpMesh({1, 2, 1}, {{kLoopback, PortOf(listener)}, {}}, kSecret,
                  OwnedFd(), kSlotBytes);
 }
 
-// Lets the mesh work until `done`; false at the deadline.
+// Lets the mesh work until `done` returns true. Returns false at the deadline.
 bool Work(TcpMesh& mesh, absl::FunctionRef<bool()> done,
           std::vector<std::pair<int, uint64_t>>* heard = nullptr,
           absl::Duration limit = kLong) {
@@ -106,7 +106,7 @@ bool Work(TcpMesh& mesh, absl::FunctionRef<bool()> done,
   return true;
 }
 
-// Whether two ranks hear each other, both of which work here.
+// Returns whether two ranks receive each other's messages. Lets both work here.
 bool Connect(TcpMesh& a, TcpMesh& b, int rank_of_a, int rank_of_b) {
   ControlMessage message;
   message.number = 77;
@@ -129,8 +129,8 @@ OwnedFd ConnectTo(const TcpEndpoint& there) {
   return *lockstep::Connect(Resolve(there.host, there.port)->front(), kLong);
 }
 
-// All that comes over a connection until its end, while the mesh works; which
-// is before who only waits is sent away.
+// Returns all bytes that arrive on a connection until its end, while the mesh
+// works. The end must come before the mesh would close an idle connection.
 std::string AllThatComes(const OwnedFd& socket, TcpMesh& mesh) {
   std::string bytes;
   const auto has_ended = [&] {
@@ -143,7 +143,8 @@ std::string AllThatComes(const OwnedFd& socket, TcpMesh& mesh) {
   return bytes;
 }
 
-// Of a stranger that has read the greeting, with this claim and secret.
+// Returns the join frame of a stranger that has read the greeting, with this
+// claim and secret.
 std::string JoinBytes(const OwnedFd& socket, TcpMesh& mesh, RankClaim claim,
                       const std::string& secret) {
   FrameReader reader{FrameKinds(FrameKind::kGreeting)};
@@ -185,8 +186,9 @@ TEST(TcpMeshTest, StrangersAreSentAwayAndChangeNothing) {
   };
   Meshes group(2);
   TcpMesh& mesh = *group.ranks[0];
-  // Half open: they send nothing, or not all, and do not hang up. More than are
-  // taken at a time, so that the first have to go.
+  // Half-open connections: they send nothing, or only a part, and do not hang
+  // up. There are more than the mesh keeps at a time, so it must close the
+  // first ones.
   std::vector<OwnedFd> silent;
   for (int i = 0; i < kMaxStrangers + 10; ++i) {
     silent.push_back(ConnectTo(group.endpoints[0]));
@@ -194,19 +196,20 @@ TEST(TcpMeshTest, StrangersAreSentAwayAndChangeNothing) {
   }
   mesh.Poll([](int, const ControlMessage&) {});
   std::array<char, 1> byte;
-  EXPECT_EQ(ReceiveSome(silent.back(), byte), 0);  // One look greets not all.
+  EXPECT_EQ(ReceiveSome(silent.back(), byte), 0);  // Some got no greeting.
   for (const auto& [name, bytes] : strangers) {
     SCOPED_TRACE(name);
     const OwnedFd socket = ConnectTo(group.endpoints[0]);
     SendSome(socket, bytes(socket, mesh));
-    // Its end, after a greeting, and at most that its token is wrong.
+    // The answer is a greeting, at most the message that the token is wrong,
+    // and the end.
     const std::string answer = AllThatComes(socket, mesh);
     EXPECT_THAT(answer.size(), testing::Lt(100));
     EXPECT_EQ(mesh.Lost(1), "");
   }
   EXPECT_TRUE(Connect(mesh, *group.ranks[1], 0, 1));
   EXPECT_THAT(mesh.error(), IsOk());
-  // Nobody listens any more, and those that waited are gone.
+  // The mesh no longer listens, and the waiting connections are closed.
   EXPECT_THAT(lockstep::Connect(
                   Resolve(kLoopback, group.endpoints[0].port)->front(), kLong)
                   .status(),
@@ -214,7 +217,8 @@ TEST(TcpMeshTest, StrangersAreSentAwayAndChangeNothing) {
   AllThatComes(silent.back(), mesh);
 }
 
-// The control of the above: the same bytes with all that is asked for.
+// The control of the test above: the same bytes with the right claim and
+// secret.
 TEST(TcpMeshTest, WhoKnowsTheSecretIsTheRankOnce) {
   Meshes group(3);
   TcpMesh& mesh = *group.ranks[0];
@@ -232,7 +236,7 @@ TEST(TcpMeshTest, WhoKnowsTheSecretIsTheRankOnce) {
   EXPECT_EQ(mesh.Lost(1), "");
 }
 
-// As tcp_mesh.cc has it.
+// Returns the bytes of a message, in the format of tcp_mesh.cc.
 std::string Message(int32_t kind, uint32_t size, uint64_t released,
                     const std::string& body = "") {
   const uint32_t head[] = {static_cast<uint32_t>(kind), size};
@@ -323,7 +327,7 @@ TEST(TcpMeshTest, WhatListensInTheRanksPlace) {
     }));
     EXPECT_THAT(mesh.Lost(0), StartsWith(test.lost));
   }
-  // Nobody: it listened when it said where.
+  // The rank is gone: it listened when it published its address.
   Meshes group(2);
   group.ranks[0].reset();
   EXPECT_TRUE(
@@ -334,7 +338,7 @@ TEST(TcpMeshTest, WhatListensInTheRanksPlace) {
 TEST(TcpMeshTest, WhoWaitsToBeLetInSleeps) {
   const OwnedFd listener = NewListener();
   TcpMesh mesh = NewRank1(listener);
-  mesh.Post(ControlMessage(), std::array{0});  // That cannot go yet.
+  mesh.Post(ControlMessage(), std::array{0});  // It cannot be sent yet.
   int looks = 0;
   Work(mesh, [&] { return ++looks > 5; });
   const Deadline since(kLong);
@@ -342,7 +346,8 @@ TEST(TcpMeshTest, WhoWaitsToBeLetInSleeps) {
   EXPECT_GE(since.elapsed(), absl::Milliseconds(40));
 }
 
-// More than the kernel takes. Rank 0 does not read, until rank 2 has all.
+// The messages are more than the kernel takes. Rank 0 does not read until rank
+// 2 has all of them.
 TEST(TcpMeshTest, LastWordsReachARankBehindOneThatIsSilent) {
   constexpr size_t kMessages = 20000;
   Meshes group(3);
@@ -368,9 +373,9 @@ TEST(TcpMeshTest, LastWordsReachARankBehindOneThatIsSilent) {
   EXPECT_EQ(heard.size(), kMessages);
 }
 
-// A member on each mesh, each as on a host of its own, so that no process is
-// looked up. When all know each other each calls `body` until an error, which
-// is returned.
+// Runs a member on each mesh, each as on a host of its own, so that no process
+// is looked up. Once all know each other, each member calls `body` until an
+// error. Returns the errors.
 std::vector<absl::Status> CallUntilAnError(
     Meshes& group, absl::Duration timeout,
     const std::function<absl::Status(MessageMember&)>& body) {
@@ -387,7 +392,7 @@ std::vector<absl::Status> CallUntilAnError(
       absl::Status& status = statuses[static_cast<size_t>(rank)];
       status = meeting.Introduce(self);
       met.arrive_and_wait();
-      // Rank 0 is the first whose time is up.
+      // Rank 0 times out first.
       MessageMember member(mesh, rank, world_size, (rank + 1) * timeout);
       member.Know(meeting.introductions());
       while (status.ok()) status = body(member);
@@ -401,7 +406,7 @@ absl::Status EnterBarrier(MessageMember& member) {
   return member.Enter(CallOf(Operation::kBarrier, 0, CallSite::Here()));
 }
 
-// Of the next rank, which sends nothing.
+// Receives from the next rank, which sends nothing.
 absl::Status ReceiveFromNext(MessageMember& member) {
   Call call = CallOf(Operation::kReceive, 1, CallSite::Here());
   call.peer = (member.rank() + 1) % member.world_size();
@@ -417,8 +422,9 @@ absl::Status JoinSubgroup(MessageMember& member) {
   return joins.Introduce(IntroduceSelf({}), &member);
 }
 
-// Rank 2: it is silent while rank 1 waits for it, and rank 0 for rank 1, which
-// says that it is awake; or its connections end without a word.
+// Rank 2 is silent or dies. In the first case rank 1 waits for it, and rank 0
+// waits for rank 1, which sends kAwake. In the second case its connections end
+// without a message.
 TEST(TcpMemberTest, EveryRankNamesTheOneThatIsSilentOrDies) {
   const struct {
     absl::Status (*wait)(MessageMember&);
@@ -450,7 +456,7 @@ TEST(TcpMemberTest, EveryRankNamesTheOneThatIsSilentOrDies) {
   }
 }
 
-// Groups of ranks on several hosts.
+// Tests of groups of ranks on several hosts.
 
 constexpr char kToken[] = "0123456789abcdef";
 
@@ -458,7 +464,7 @@ using Open =
     std::function<absl::StatusOr<std::unique_ptr<Rendezvous>>(int rank)>;
 using Body = std::function<absl::Status(Communicator&)>;
 
-// An all-reduce, `count` times, each of which must be right.
+// Makes `count` all-reduces and checks each result.
 absl::Status Reduce(Communicator& group, int count) {
   for (int i = 0; i < count; ++i) {
     std::vector<float> data(300000, static_cast<float>(group.rank() + i));
@@ -473,7 +479,7 @@ absl::Status Reduce(Communicator& group, int count) {
   return absl::OkStatus();
 }
 
-// Of one rank; keeps what it publishes.
+// A rendezvous of one rank, which keeps the bytes that the rank publishes.
 class Alone : public Rendezvous {
  public:
   explicit Alone(std::string& published) : published_(published) {}
@@ -503,7 +509,8 @@ TEST(TcpGroupTest, PublishesTheNumberOfItsHostOrWhyItCannotListen) {
   }
 }
 
-// From here on this process's calls of the system with this number end so.
+// Makes system calls with this number end in `action`, from now on in this
+// process.
 void ReplaceSystemCall(int number, uint32_t action) {
   sock_filter filter[] = {
       {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
@@ -517,8 +524,8 @@ void ReplaceSystemCall(int number, uint32_t action) {
   }
 }
 
-// By one of two ranks, which are processes; the new group has them in the other
-// order.
+// One of two ranks, which are processes, fails. The new group has them in
+// reverse order.
 TEST(TcpGroupTest, WhatFailsInASplitIsToldOfTheRankByItsNumber) {
   const struct {
     int rank;
@@ -546,8 +553,8 @@ TEST(TcpGroupTest, WhatFailsInASplitIsToldOfTheRankByItsNumber) {
   }
 }
 
-// Calls fn as two ranks of host 0, and as one of each other; these are threads.
-// Their results, as lines.
+// Calls fn as two ranks on host 0 and as one rank on each other host. Ranks are
+// threads. Returns their results, one line each.
 std::string RunHost(int host, int hosts, absl::Duration timeout,
                     const std::function<absl::Status(Communicator&)>& fn) {
   const auto run = [&](int rank) -> absl::Status {
@@ -577,9 +584,9 @@ std::string RunHost(int host, int hosts, absl::Duration timeout,
   return lines[0] + lines[1];
 }
 
-// Hosts 0 and 1 go on to hear each other where host 2's cable is pulled, in the
-// middle of all-reduces. The timeout, which holds for joining too, is then
-// still longer than a few losses cost.
+// Hosts 0 and 1 still reach each other after host 2's cable is pulled, in the
+// middle of all-reduces. The timeout also applies to joining. It is longer than
+// the delay of a few losses.
 TEST(TcpHostsTest, ReduceOverACableUntilItIsPulled) {
   const struct {
     Wire wire;

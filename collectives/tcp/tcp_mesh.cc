@@ -36,51 +36,53 @@
 namespace lockstep {
 namespace {
 
-// Plain old data, in front of every message.
+// The header of every message. Plain old data.
 struct WireHeader {
-  int32_t kind = 0;       // A ControlMessage::Kind, or one of these two.
-  uint32_t size = 0;      // Bytes that follow.
-  uint64_t number = 0;    // Of a control message.
-  uint64_t released = 0;  // Pieces of the receiver's, by the sender.
+  int32_t kind = 0;       // A ControlMessage::Kind, or one of the two below.
+  uint32_t size = 0;      // Bytes of the body.
+  uint64_t number = 0;    // For control messages.
+  uint64_t released = 0;  // Pieces of the receiver that the sender released.
 };
 constexpr int32_t kPiece = 100;
-constexpr int32_t kCredit = 101;  // Says only how many pieces are released.
+constexpr int32_t kCredit = 101;  // Carries only `released`.
 
-// A header and its slot: what follows the header is aligned.
+// The space for a header before its slot. It keeps the slot aligned.
 constexpr size_t kHeaderRoom = 64;
 static_assert(sizeof(WireHeader) <= kHeaderRoom);
 
-// Small messages come many at a time.
+// Holds many small messages, which arrive together.
 constexpr size_t kInboxBytes = 8 << 10;
 static_assert(kInboxBytes >= sizeof(WireHeader) + ControlMessage::kMaxBody);
 
-// Messages of one system call.
+// The most messages of one system call.
 constexpr int kMostParts = 8;
 
-// Longer than a message takes that is on its way on one host, so that the core
-// is not given away for it.
+// Longer than a message between ranks of one host takes, so that a rank does
+// not yield its core while one is under way.
 constexpr std::chrono::microseconds kSpinFor(50);
 
-// Between two attempts to connect to a host that does not answer.
+// The time between two attempts to connect to a host that does not answer.
 constexpr std::chrono::milliseconds kRetryAfter(100);
 
 constexpr size_t kGreetingBytes = kFrameHeaderBytes + kNonceBytes;
 constexpr size_t kJoinFrameBytes = kFrameHeaderBytes + kJoinBytes;
 constexpr size_t kWelcomeBytes = kFrameHeaderBytes + kProofBytes;
 
-// What the kernel says where a process has closed its end: by ending, as it
-// says so before it leaves.
+// Returns whether the kernel's error means that a process closed its end. A
+// rank that leaves says so first, so a process that closed its end without a
+// message has ended.
 bool IsEndOfProcess(int error) {
   return error == 0 || error == ECONNRESET || error == EPIPE;
 }
 
-// In one piece: for a connection on which nothing waits, so that there is room.
+// Sends all bytes at once. For a connection on which no bytes wait, so that
+// they fit.
 bool SendWhole(const OwnedFd& socket, absl::string_view bytes) {
   return SendSome(socket, bytes).value_or(0) == bytes.size();
 }
 
-// Reads on towards the frame that is expected, and no further: what follows the
-// handshake is for another reader. None: not all of it is there.
+// Reads up to the end of the expected frame and no further: bytes after the
+// handshake are for another reader. Returns none if the frame is not complete.
 absl::StatusOr<std::optional<Frame>> NextFrame(const OwnedFd& socket,
                                                FrameReader& reader,
                                                size_t& missing) {
@@ -119,11 +121,13 @@ bool TcpMesh::AwaitsRanks() const {
 
 // Connecting.
 
-// A look takes no more than this rank has room for, however many come.
+// Accepts connections. One look accepts at most kMaxStrangers, however many
+// wait.
 void TcpMesh::AcceptAll() {
   for (int i = 0; i < kMaxStrangers; ++i) {
     absl::StatusOr<std::optional<OwnedFd>> socket = Accept(listener_);
-    // No descriptors are left: who has not joined gives one back.
+    // No descriptors are left: the oldest stranger, which has not joined, gives
+    // one back.
     const bool full =
         !socket.ok() || strangers_.size() >= kMaxStrangers + links_.size();
     if (full && strangers_.empty()) {
@@ -157,7 +161,7 @@ bool TcpMesh::HearStranger(Stranger& stranger) {
     return false;
   }
   Admit(stranger, **frame);
-  return false;  // Its socket is a link's, or is not wanted.
+  return false;  // Its socket is a link's now, or unwanted.
 }
 
 bool TcpMesh::Admit(Stranger& stranger, const Frame& join) {
@@ -198,7 +202,7 @@ void TcpMesh::HearAcceptor(Link& link, int peer) {
   if (link.stage == Stage::kConnecting) {
     const absl::Status connected = EndConnect(link.socket);
     if (connected.message() == std::strerror(ECONNREFUSED)) {
-      // It listened when it said where.
+      // The rank listened when it published its address.
       return End(
           link,
           absl::StrCat("is gone (",
@@ -215,7 +219,7 @@ void TcpMesh::HearAcceptor(Link& link, int peer) {
   Handshake& handshake = *link.handshake;
   const absl::StatusOr<std::optional<Frame>> frame =
       NextFrame(link.socket, handshake.reader, handshake.missing);
-  // It had no room among strangers, say.
+  // The acceptor may have had too many strangers, for example.
   if (absl::IsUnavailable(frame.status())) {
     return Retry(link, frame.status().message());
   }
@@ -270,7 +274,7 @@ std::string TcpMesh::Obstacle(int peer) const {
                       link(peer).obstacle);
 }
 
-// Looking.
+// Polling.
 
 void TcpMesh::Look(Clock::duration limit) {
   looked_.clear();
@@ -279,7 +283,7 @@ void TcpMesh::Look(Clock::duration limit) {
     looked_.push_back({stranger.socket.get(), POLLIN, 0});
   }
   for (const Link& each : links_) {
-    // Before it is open, what waits in `out` cannot go yet.
+    // Messages in `out` cannot be sent before the link is open.
     const bool writes = each.stage == Stage::kConnecting ||
                         (each.stage == Stage::kOpen && !each.out.empty());
     looked_.push_back({each.socket.get(),
@@ -373,7 +377,7 @@ void TcpMesh::Flush(Link& link) {
     const ssize_t size = sendmsg(link.socket.get(), &message, MSG_NOSIGNAL);
     if (size < 0) {
       if (errno == EAGAIN || errno == EINTR) return;
-      // What the peer has said may still be there to receive.
+      // Messages from the other rank may still wait to be received.
       link.mute = errno;
       link.out.clear();
       return;
@@ -388,7 +392,7 @@ void TcpMesh::Flush(Link& link) {
 
 void TcpMesh::Receive(Link& link, int peer, Take take) {
   while (true) {
-    // The rest of a piece, and what is behind it, at once.
+    // Receives the rest of a piece, and the bytes behind it, at once.
     iovec parts[2] = {};
     if (link.missing > 0) {
       const auto index = link.pieces_received % kSlots;
@@ -404,7 +408,7 @@ void TcpMesh::Receive(Link& link, int peer, Take take) {
     const ssize_t size = recvmsg(link.socket.get(), &message, 0);
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (size <= 0) {
-      // The kernel tells an error once: a link that it gave up has an end here.
+      // The kernel reports an error once. A link that failed to send ends here.
       const int error = size == 0 ? link.mute : errno;
       return End(link,
                  IsEndOfProcess(error)
@@ -417,7 +421,7 @@ void TcpMesh::Receive(Link& link, int peer, Take take) {
     link.held += static_cast<size_t>(size - of_piece);
     if (!Parse(link, peer, take)) return;
     if (static_cast<size_t>(size) < parts[0].iov_len + parts[1].iov_len) {
-      return;  // There is no more for now.
+      return;  // No more bytes wait.
     }
   }
 }
@@ -454,7 +458,8 @@ bool TcpMesh::Parse(Link& link, int peer, Take take) {
   return true;
 }
 
-// Takes what is there of a piece of `size` bytes off the front of `bytes`.
+// Moves the bytes of a piece of `size` bytes that have arrived from the front
+// of `bytes` to its slot.
 bool TcpMesh::BeginPiece(Link& link, size_t size, absl::string_view& bytes) {
   if (size == 0 || static_cast<int64_t>(size) > slot_bytes_ ||
       link.pieces_received - link.pieces_released >= kSlots) {
@@ -517,9 +522,9 @@ bool TcpMesh::IsIdle() const {
                      [](const Link& each) { return each.out.empty(); });
 }
 
-// The kernel of the other end has what was sent once nothing waits for its
-// answer: only then does closing an end where something came that was not read
-// lose nothing.
+// Closes the connections. Once no byte waits for an acknowledgement, the kernel
+// of the other end has all messages. Closing earlier could lose messages, if
+// bytes have arrived here that were not read.
 void TcpMesh::Leave(absl::Duration patience) {
   const auto holds = [this](Link& link) {
     if (link.stage != Stage::kOpen || link.mute != 0) return false;
@@ -529,7 +534,7 @@ void TcpMesh::Leave(absl::Duration patience) {
     pollfd ended = {link.socket.get(), 0, 0};  // By the other end.
     return (!link.out.empty() || unanswered != 0) && poll(&ended, 1, 0) == 0;
   };
-  // All get their turns: one that is silent takes no time from the others.
+  // Looks at all links in turn: a silent one takes no time from the others.
   const Deadline deadline(patience);
   while (std::ranges::count_if(links_, holds) > 0 && !deadline.passed()) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));

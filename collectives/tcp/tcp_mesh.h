@@ -1,5 +1,5 @@
-// The connections of a TCP group, one between any two ranks: making them,
-// control messages and pieces of data over them.
+// The connections of a TCP group, one between any two ranks. They carry control
+// messages and pieces of data.
 #ifndef LOCKSTEP_COLLECTIVES_TCP_TCP_MESH_H_
 #define LOCKSTEP_COLLECTIVES_TCP_TCP_MESH_H_
 
@@ -27,28 +27,29 @@
 
 namespace lockstep {
 
-// Where a rank listens.
+// The address at which a rank listens.
 struct TcpEndpoint {
-  std::string host;  // A number.
+  std::string host;  // A number, not a name.
   int port = 0;
 };
 
-// Each rank connects to those below it and is connected to by those above. Both
-// ends of a connection show each other that they know `secret`, by the
-// handshake of the rendezvous (protocol.h); who does not is sent away, after
-// kHandshakeTimeout at the latest, and changes nothing. Once all ranks above
-// have come nobody listens any more.
+// The connections of one rank. Each rank connects to all lower ranks and
+// accepts the higher ones. Both ends prove that they know `secret`, by the
+// handshake of the rendezvous (protocol.h). A connection that fails the
+// handshake, or does not complete it within kHandshakeTimeout, is closed. The
+// group is not affected. Once all higher ranks have connected, the rank stops
+// listening.
 //
-// A message is a header and a body. Pieces lie in slots, kSlots each way and
-// peer, and a rank never has more under way than the receiver has slots free,
-// so a control message waits behind at most these. Whatever this rank waits
-// for, it takes in what every peer sends.
+// A message is a header and a body. Pieces lie in slots, kSlots for each rank
+// and direction. A rank never has more pieces under way than the receiver has
+// free slots, so a control message waits behind at most that many. While a rank
+// waits, it receives the messages of every rank.
 //
-// Not thread safe. Nothing waits but Idle and Leave.
+// Not thread safe. Only Idle and Leave wait.
 class TcpMesh : public ControlChannel {
  public:
-  // listener: of endpoints[self.rank]. Numbers of bytes travel as this machine
-  // has them, so all ranks are of one kind.
+  // listener: listens at endpoints[self.rank]. Numbers are sent in this
+  // machine's byte order, so all ranks must be of one kind of machine.
   TcpMesh(RankClaim self, std::vector<TcpEndpoint> endpoints,
           std::string secret, OwnedFd listener, int64_t slot_bytes);
 
@@ -61,7 +62,8 @@ class TcpMesh : public ControlChannel {
   std::string Obstacle(int peer) const override;
   const absl::Status& error() const override { return error_; }
 
-  // As Transport's. Half of the slots are for credits that are not told yet.
+  // The limits of Transport. The other half of the slots covers releases that
+  // the sender does not know of yet.
   static constexpr int kSlots = 8;
   static constexpr int kMaxPieces = kSlots / 2;
   int64_t slot_bytes() const { return slot_bytes_; }
@@ -70,11 +72,12 @@ class TcpMesh : public ControlChannel {
   std::optional<std::span<const std::byte>> Received(int peer);
   void Release(int peer);
 
-  // All that was sent is with the kernel, or nobody wants it.
+  // Returns whether the kernel has all sent messages. Messages to a closed
+  // connection do not count.
   bool IsIdle() const;
 
-  // Ends all connections once the other ends have all that was sent, or after
-  // `patience`.
+  // Closes all connections once the other ends have received all messages, or
+  // after `patience`.
   void Leave(absl::Duration patience);
 
  private:
@@ -88,27 +91,29 @@ class TcpMesh : public ControlChannel {
   };
 
   enum class Stage {
-    kAbsent,      // To be connected to, at `retry_at`, or to connect.
-    kConnecting,  // Until the socket can be written to.
-    kJoining,     // The handshake.
+    // No connection: this rank connects at `retry_at`, or the other end
+    // connects.
+    kAbsent,
+    kConnecting,  // Waits until the socket is writable.
+    kJoining,     // Runs the handshake.
     kOpen,
     kEnded,
   };
 
-  // The bytes of one message to send: of a piece, those in its slot.
+  // One message to send. The bytes of a piece are in its slot.
   struct Outgoing {
     std::string text;
     std::span<const std::byte> slot;
     absl::string_view bytes() const;
   };
 
-  // A handshake, of either side.
+  // The state of a handshake, on either side.
   struct Handshake {
     explicit Handshake(FrameKinds expected) : reader(expected) {}
     FrameReader reader;
-    size_t missing = 0;  // Bytes of the frame that is expected.
-    Nonce nonce = {};    // The acceptor's.
-    Frame join;          // The connector's, as it was sent.
+    size_t missing = 0;  // Bytes of the expected frame.
+    Nonce nonce = {};    // The acceptor's nonce.
+    Frame join;          // The frame that the connector sent.
   };
 
   struct Link {
@@ -119,23 +124,25 @@ class TcpMesh : public ControlChannel {
     std::string obstacle;  // Why it could not connect.
     std::string lost;      // Why it ended.
 
-    int mute = 0;  // Why the other end takes nothing more, an errno.
+    // The errno of the last send, if the other end receives no more.
+    int mute = 0;
     std::deque<Outgoing> out;
     size_t sent = 0;  // Bytes of out.front().
 
     std::vector<char> inbox;
-    size_t held = 0;      // Bytes of the inbox.
-    int64_t missing = 0;  // Bytes of the piece that is coming.
+    size_t held = 0;      // Bytes in the inbox.
+    int64_t missing = 0;  // Bytes of the arriving piece.
 
-    // Slots to send from, then to receive into; each behind a header.
+    // Slots to send from, then slots to receive into. Each has a header before
+    // it.
     std::unique_ptr<std::byte[], AlignedDelete> slots;
-    // Pieces, over all calls.
+    // The numbers of pieces, over all calls.
     uint64_t pieces_sent = 0;
-    uint64_t pieces_freed = 0;  // Of these, by the peer.
+    uint64_t pieces_freed = 0;  // By the other rank.
     uint64_t pieces_received = 0;
     uint64_t pieces_released = 0;
     uint64_t releases_told = 0;
-    std::array<int64_t, kSlots> sizes = {};  // Of those received.
+    std::array<int64_t, kSlots> sizes = {};  // For received pieces.
   };
 
   struct Stranger {
@@ -152,7 +159,7 @@ class TcpMesh : public ControlChannel {
 
   void Look(Clock::duration limit);
   void AcceptAll();
-  bool HearStranger(Stranger& stranger);  // False: it is to be sent away.
+  bool HearStranger(Stranger& stranger);  // False: close it.
   bool Admit(Stranger& stranger, const Frame& join);
 
   void Connect(Link& link, int peer);
@@ -176,7 +183,8 @@ class TcpMesh : public ControlChannel {
   OwnedFd listener_;
   std::vector<Link> links_;
   std::deque<Stranger> strangers_;  // The oldest first.
-  // What poll() last said: of the listener, the strangers, the links.
+  // The results of the last poll() for the listener, the strangers and the
+  // links.
   std::vector<pollfd> looked_;
   bool has_looked_ = false;
   absl::Status error_;

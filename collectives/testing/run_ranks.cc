@@ -86,8 +86,8 @@ Result RunRank(Backend backend, int rank, int world_size,
   return fn(*communicator);
 }
 
-// The ranks [begin, end) of one process, as what it sends: for each, the size
-// and the result.
+// Runs the ranks [begin, end) of one process. Returns the bytes that the
+// process sends: for each rank, the size and the result.
 std::string RunRanksOfProcess(int begin, int end,
                               const std::function<Result(int rank)>& run) {
   std::vector<Result> results(static_cast<size_t>(end - begin), std::string());
@@ -107,7 +107,8 @@ std::string RunRanksOfProcess(int begin, int end,
   return bytes;
 }
 
-// The index-th of the results that a process sent; none if it sent fewer.
+// Returns the index-th of the results that a process sent; none if it sent
+// fewer.
 std::optional<Result> ResultAt(const std::string& bytes, int index) {
   size_t begin = 0;
   for (int i = 0;; ++i) {
@@ -132,7 +133,7 @@ std::optional<Result> ResultAt(const std::string& bytes, int index) {
     if (size < 0 && errno != EINTR) break;
     sent += static_cast<size_t>(std::max<ssize_t>(size, 0));
   }
-  _exit(0);  // No destructors: the test's are the parent's business.
+  _exit(0);  // No destructors: the parent runs the test's.
 }
 
 struct Child {
@@ -142,8 +143,8 @@ struct Child {
   bool late = false;
 };
 
-// Starts a child that has no end of another child's pipe that it could keep
-// open.
+// Starts a child that inherits no pipe of an earlier child, because it could
+// keep that pipe open.
 Child Start(const std::vector<Child>& earlier,
             const std::function<std::string()>& run) {
   Child child;
@@ -171,8 +172,8 @@ bool IsStopped(pid_t pid) {
          info.si_pid == pid;
 }
 
-// Reads all that the children send; kills those that outlive the deadline or
-// that are stopped when no other is left.
+// Reads all bytes that the children send. Kills children that outlive the
+// deadline, and stopped children when no other child is left.
 void Collect(std::vector<Child>& children, absl::Duration deadline) {
   const auto start = std::chrono::steady_clock::now();
   while (true) {
@@ -195,7 +196,8 @@ void Collect(std::vector<Child>& children, absl::Duration deadline) {
       if (late || all_stopped) SendSignal(child.pid, SIGKILL);
       child.late = child.late || late;
       if (late) {
-        // Not until its end: something it started may hold that open.
+        // Does not wait for the pipe's end: a process that the child started
+        // may hold it open.
         close(child.pipe);
         child.pipe = -1;
         continue;
@@ -296,7 +298,7 @@ std::vector<absl::Status> RunRanks(
   return statuses;
 }
 
-// The code, then the bytes or the message.
+// Stores the code, then the bytes or the message.
 std::string SerializeResult(const absl::StatusOr<std::string>& result) {
   const int32_t code = static_cast<int32_t>(result.status().code());
   std::string bytes(reinterpret_cast<const char*>(&code), sizeof(code));

@@ -1,5 +1,5 @@
-// For tests: a function that runs on every rank of a new group of any backend,
-// and groups that are made up.
+// For tests: runs a function on every rank of a new group of any backend. A
+// base class for fake communicators.
 #ifndef LOCKSTEP_COLLECTIVES_TESTING_RUN_RANKS_H_
 #define LOCKSTEP_COLLECTIVES_TESTING_RUN_RANKS_H_
 
@@ -18,52 +18,55 @@
 
 namespace lockstep {
 
-// kMixed: the `processes` backend, with two ranks as threads of each process.
-// kTcp: over loopback, a process for each rank.
+// The backend of a test. kMixed is the `processes` backend, with two ranks as
+// threads of each process. kTcp is over loopback, with a process for each rank.
 enum class Backend { kThreads, kProcesses, kMixed, kTcp };
 
-// "Threads", "Processes", "Mixed", "Tcp": for the names of parameterised tests.
+// Returns "Threads", "Processes", "Mixed" or "Tcp", for the names of
+// parameterised tests.
 const char* Name(Backend backend);
 
-// Whether this was built with what it needs, for kTcp OpenSSL.
+// Returns whether this binary was built with the libraries of the backend, for
+// kTcp OpenSSL.
 bool IsBuilt(Backend backend);
 
 struct RunRanksOptions {
   GroupOptions group;
-  // For the whole run. Processes that are still there are then killed and
-  // reported; a thread cannot be, so the test process ends with a message.
+  // The limit for the whole run. A process that still runs is then killed and
+  // reported. A thread cannot be killed, so the test process ends with a
+  // message.
   absl::Duration deadline = absl::Seconds(60);
 };
 
-// Calls `fn` once on each of `world_size` ranks, at the same time, and returns
-// what each returned, in rank order. Each rank leaves the group as its `fn`
-// returns.
+// Calls `fn` once on each of `world_size` ranks, at the same time. Returns the
+// results in rank order. Each rank leaves the group when its `fn` returns.
 //
-// kThreads: ranks are threads of this process. Else ranks are in forked
-// children, so what `fn` writes to memory, its test assertions included, is
-// lost: return it. The caller must have no other thread at that moment.
+// With kThreads, ranks are threads of this process. Otherwise ranks are in
+// forked children. The memory that `fn` writes is then lost, including test
+// assertions: return results. The caller must have no other thread at that
+// moment.
 //
-// Instead of fn's status: that of joining the group, if it failed; kAborted for
-// a process that ended without a result, naming the signal;
-// kDeadlineExceeded for one that outlived the deadline. A stopped process is
-// killed once all the others are done.
+// Errors in place of fn's status: the error of joining the group; kAborted for
+// a process that ended without a result, naming the signal; kDeadlineExceeded
+// for a process that outlived the deadline. A stopped process is killed once
+// all others are done.
 std::vector<absl::Status> RunRanks(
     Backend backend, int world_size,
     const std::function<absl::Status(Communicator&)>& fn,
     const RunRanksOptions& options = {});
 
-// The same, and hands each rank's bytes to the caller.
+// Runs `fn` in the same way and returns each rank's bytes.
 std::vector<absl::StatusOr<std::string>> RunRanksCollect(
     Backend backend, int world_size,
     const std::function<absl::StatusOr<std::string>(Communicator&)>& fn,
     const RunRanksOptions& options = {});
 
-// What a rank returned as bytes, for those that are processes; and back.
+// Converts the result of a rank that is a process to bytes, and back.
 std::string SerializeResult(const absl::StatusOr<std::string>& result);
 absl::StatusOr<std::string> ParseResult(absl::string_view bytes);
 
-// A base for communicators that tests make up: rank 0 of 1 unless overridden;
-// what runs a call is the test's.
+// A base for fake communicators: rank 0 of 1 unless overridden. The test
+// implements Run.
 class FakeCommunicator : public Communicator {
  public:
   int rank() const override { return 0; }

@@ -1,4 +1,4 @@
-// mpirun on this test binary, with files for what the ranks have to say.
+// Runs mpirun on this test binary. The ranks write their results to files.
 #include "collectives/mpi/testing/mpirun.h"
 
 #include <signal.h>
@@ -37,14 +37,14 @@ namespace {
 using Result = absl::StatusOr<std::string>;
 using Function = std::function<Result(Communicator&)>;
 
-// How the ranks know what to run.
+// The environment variables that tell the ranks which call to run.
 constexpr char kFolderVariable[] = "LOCKSTEP_MPI_TEST_FOLDER";
 constexpr char kCallVariable[] = "LOCKSTEP_MPI_TEST_CALL";
 
-// For mpirun to end once it has been told to.
+// The time that mpirun has to end after its SIGTERM.
 constexpr absl::Duration kMpirunPatience = absl::Seconds(5);
 
-// The files of one call: a rank's process number, and what it returned.
+// The files of one call: each rank's process number and result.
 struct Files {
   std::string pid(int rank) const {
     return absl::StrCat(folder, "/pid.", rank);
@@ -56,14 +56,14 @@ struct Files {
   std::string folder;
 };
 
-// The file is there whole or not at all.
+// Writes a file atomically: it is complete or does not exist.
 void WriteFile(const std::string& path, const std::string& bytes) {
   const std::string part = path + ".part";
   std::ofstream(part, std::ios::binary) << bytes;
   std::rename(part.c_str(), path.c_str());
 }
 
-// nullopt without a result.
+// Returns nullopt without a result.
 std::optional<Result> ReadResult(const std::string& path) {
   const std::string bytes = ReadFile(path).value_or("");
   if (bytes.empty()) return std::nullopt;
@@ -76,7 +76,7 @@ std::string RunningTest() {
   return absl::StrCat(info->test_suite_name(), ".", info->name());
 }
 
-// The calls that the test has made before this one.
+// Returns the number of calls that the test has made before this one.
 size_t EarlierCalls(const std::string& test) {
   static auto* const last = new std::pair<std::string, size_t>;
   *last = {test, last->first == test ? last->second + 1 : 0};
@@ -89,7 +89,7 @@ Result RunFunction(const Function& fn, const RunRanksOptions& options) {
   return fn(**communicator);
 }
 
-// On a rank, in the call that it was started for.
+// Runs the function on a rank, in the call that the rank was started for.
 [[noreturn]] void RunAsRank(const Files& files, const Function& fn,
                             const RunRanksOptions& options) {
   int rank = 0;
@@ -104,8 +104,8 @@ Result RunFunction(const Function& fn, const RunRanksOptions& options) {
 std::vector<std::string> Command(int world_size, const std::string& test) {
   return {"mpirun", "--allow-run-as-root", "--oversubscribe",
           "--enable-recovery", "--bind-to", "none",
-          // Shared memory alone, and without reading another process's, which
-          // containers forbid.
+          // Use shared memory alone. Do not read another process's memory,
+          // which containers forbid.
           "--mca", "btl", "self,vader", "--mca",
           "btl_vader_single_copy_mechanism", "none", "-n",
           absl::StrCat(world_size), OwnProgram(),
@@ -114,7 +114,7 @@ std::vector<std::string> Command(int world_size, const std::string& test) {
 
 SubprocessOptions Options(const Files& files, size_t call) {
   SubprocessOptions options;
-  // What ranks must not take from the test.
+  // Variables that ranks must not inherit from the test.
   options.unset = {"GTEST_OUTPUT",
                    "GTEST_SHARD_INDEX",
                    "GTEST_SHARD_STATUS_FILE",
@@ -130,14 +130,14 @@ SubprocessOptions Options(const Files& files, size_t call) {
       {kCallVariable, absl::StrCat(call)},
       {"TMPDIR", files.folder},
       {"OMPI_MCA_btl_vader_backing_directory", files.folder},
-      // Open MPI does not release all that it allocates.
+      // Open MPI does not release all memory that it allocates.
       {"ASAN_OPTIONS",
        absl::StrCat(asan == nullptr ? "" : asan, ":detect_leaks=0")}};
-  options.parent_death_signal = SIGTERM;  // So that it ends its ranks.
+  options.parent_death_signal = SIGTERM;  // It then ends its ranks.
   return options;
 }
 
-// One rank, as the test sees it.
+// One rank, as observed by the test.
 class RankWatch {
  public:
   RankWatch(const Files& files, int rank)
@@ -169,7 +169,7 @@ class RankWatch {
   std::string result_file_;
 };
 
-// Kills the stopped ranks once no other one has anything left to say.
+// Kills the stopped ranks once all other ranks have a result or have ended.
 void KillStopped(const std::vector<RankWatch>& ranks) {
   for (const RankWatch& rank : ranks) {
     if (!rank.HasResult() && !rank.HasEnded() && !rank.IsStopped()) return;
@@ -179,7 +179,7 @@ void KillStopped(const std::vector<RankWatch>& ranks) {
   }
 }
 
-// Waits for mpirun; true if it ended within the deadline.
+// Waits for mpirun. Returns true if it ended within the deadline.
 bool AwaitMpirun(Subprocess& mpirun, const std::vector<RankWatch>& ranks,
                  absl::Duration limit) {
   const Deadline deadline(limit);

@@ -13,30 +13,30 @@
 
 namespace lockstep {
 
-// Why no MPI job can be started here; empty if one can. For GTEST_SKIP.
+// Returns why no MPI job can be started here; empty if one can. For GTEST_SKIP.
 std::string WhyNoMpirun();
 
-// As RunRanks (collectives/testing/run_ranks.h), for the mpi backend: `fn` runs
-// once on each of `world_size` ranks, and what each returned is returned, in
-// rank order.
+// Runs `fn` once on each of `world_size` ranks of the mpi backend, like
+// RunRanks (collectives/testing/run_ranks.h). Returns the results in rank
+// order.
 //
-// To be called from the body of a test. A function cannot be handed to another
-// program, so mpirun starts this test binary on every rank, filtered to the
-// test that is running, and the same call there runs `fn`, writes down what it
-// returned and exits. So the body up to the call runs on every rank as well: it
-// must come to the same calls. Several calls in one body are fine; on a rank,
-// those before the one that it is to run return OK, and no bytes.
-// What `fn` writes to memory, its test assertions included, is lost: return it.
+// Call it from the body of a test. A function cannot be passed to another
+// program. Therefore mpirun starts this test binary on every rank, filtered to
+// the running test. There the same call runs `fn`, writes its result to a file
+// and exits. The body up to the call thus runs on every rank as well, and must
+// make the same calls. Several calls in one body are allowed; on a rank,
+// earlier calls return OK and no bytes. The memory that `fn` writes is lost,
+// including test assertions: return results.
 //
-// When a rank dies the others go on (mpirun --enable-recovery).
+// When a rank dies, the others go on (mpirun --enable-recovery).
 //
-// Cost: about half a second. Leaves nothing behind: all that Open MPI writes is
-// in a temporary folder of this call's, which is removed.
+// Cost: about half a second. Leaves nothing behind: Open MPI writes all of its
+// files to a temporary folder of this call, which is removed.
 std::vector<absl::Status> RunMpiRanks(
     int world_size, const std::function<absl::Status(Communicator&)>& fn,
     const RunRanksOptions& options = {});
 
-// The same, and hands each rank's bytes to the caller.
+// Runs `fn` in the same way and returns each rank's bytes.
 std::vector<absl::StatusOr<std::string>> RunMpiRanksCollect(
     int world_size,
     const std::function<absl::StatusOr<std::string>(Communicator&)>& fn,

@@ -42,8 +42,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What a host's process says, one message of a SOCK_SEQPACKET each: these, with
-// the tap behind the first, and then its result. Or why it has no network.
+// The messages of a host's process, each one message of a SOCK_SEQPACKET.
+// kReady carries the tap, then events follow, then the result. kRefused says
+// why there is no network.
 constexpr char kReady = 'r';
 constexpr char kRefused = 'n';
 constexpr char kEvent = 'e';
@@ -70,8 +71,8 @@ bool SetAddress(int socket, unsigned long what, const std::string& address) {
   return ioctl(socket, what, &request) == 0;
 }
 
-// kUnavailable, for the test to be skipped, only where the system has no such
-// thing for this process, and the run does not say that it has.
+// Returns kUnavailable, which skips the test, only if the system refuses such a
+// network to this process and the environment does not require it.
 absl::Status SystemError(const char* what) {
   constexpr int kRefusals[] = {EPERM, EACCES, ENOSPC, ENOENT, ENODEV};
   const bool is_refused = std::ranges::count(kRefusals, errno) > 0;
@@ -82,9 +83,9 @@ absl::Status SystemError(const char* what) {
       absl::StrCat("no network namespace: ", what, ": ", std::strerror(errno)));
 }
 
-// As fork(), with a network of its own for the child, which runs `run` and
-// ends. Not by unshare(): a sanitizer may give each child of fork() another
-// thread, with which that is refused.
+// Forks a child with a network of its own, which runs `run` and ends. Does not
+// use unshare(), which the system refuses to a process with several threads: a
+// sanitizer may start a thread in each child of fork().
 pid_t CloneWithNetwork(std::function<int()> run) {
   constexpr size_t kStackBytes = 1 << 20;
   const auto stack = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
@@ -93,7 +94,7 @@ pid_t CloneWithNetwork(std::function<int()> run) {
       stack.get() + kStackBytes, CLONE_NEWUSER | CLONE_NEWNET | SIGCHLD, &run);
 }
 
-// Sets up this process's own network; returns the tap.
+// Sets up the network of this process. Returns the tap.
 absl::StatusOr<OwnedFd> MakeTap(int host) {
   OwnedFd tap(open("/dev/net/tun", O_RDWR | O_CLOEXEC | O_NONBLOCK));
   if (!tap.open()) return SystemError("/dev/net/tun");
@@ -112,7 +113,7 @@ absl::StatusOr<OwnedFd> MakeTap(int host) {
   return tap;
 }
 
-// One message, with a descriptor if there is one.
+// Sends one message, with a descriptor unless fd is -1.
 void Say(int channel, char kind, const std::string& text, int fd = -1) {
   std::string bytes = kind + text;
   iovec part = {bytes.data(), bytes.size()};
@@ -132,7 +133,7 @@ void Say(int channel, char kind, const std::string& text, int fd = -1) {
   sendmsg(channel, &message, MSG_NOSIGNAL);
 }
 
-// The next message, "" at the end; and its descriptor.
+// Returns the next message and its descriptor; "" at the end.
 std::string Hear(int channel, OwnedFd& fd) {
   std::string bytes(1 << 16, '\0');
   iovec part = {bytes.data(), bytes.size()};
@@ -185,11 +186,11 @@ absl::StatusOr<std::unique_ptr<TestHosts>> TestHosts::Start(
       Say(there.get(), kResult,
           body(host, [&there] { Say(there.get(), kEvent, ""); }));
       there.Close();
-      pause();  // Until it is killed: ranks of one system see each other die.
+      pause();  // Until killed: ranks of one system see each other die.
       return 0;
     });
     if (pid < 0) return SystemError("clone");
-    there.Close();  // So that its end is heard.
+    there.Close();  // Makes its end visible.
     hosts->hosts_.push_back({pid, std::move(here), OwnedFd(), ""});
     Host& made = hosts->hosts_.back();
     const std::string first = Hear(made.channel.get(), made.tap);
@@ -213,7 +214,7 @@ TestHosts::~TestHosts() {
   }
 }
 
-// Every frame goes to every other host.
+// Sends every frame to every other host.
 void TestHosts::Forward() {
   struct Frame {
     Clock::time_point due;
@@ -248,7 +249,7 @@ void TestHosts::Forward() {
       const Frame& frame = frames.front();
       for (size_t to = 0; to < taps.size(); ++to) {
         if (to == frame.from || static_cast<int>(to) == cut_off_) continue;
-        // A full queue loses it, as a switch does.
+        // A full queue loses the frame, as in a switch.
         if (write(taps[to].fd, frame.bytes.data(), frame.bytes.size()) < 0) {
           continue;
         }

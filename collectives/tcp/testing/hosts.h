@@ -1,5 +1,5 @@
-// Hosts for tests: network namespaces on one wire, which delays and loses what
-// it is told to, and from which a host can be cut off.
+// Hosts for tests: network namespaces on one wire. The wire can delay frames,
+// lose frames and cut off a host.
 #ifndef LOCKSTEP_COLLECTIVES_TCP_TESTING_HOSTS_H_
 #define LOCKSTEP_COLLECTIVES_TCP_TESTING_HOSTS_H_
 
@@ -19,21 +19,22 @@
 namespace lockstep {
 
 struct Wire {
-  absl::Duration delay = absl::ZeroDuration();  // One way.
-  int lost_of_1000 = 0;  // Frames, drawn with a fixed seed.
+  absl::Duration delay = absl::ZeroDuration();  // In one direction.
+  int lost_of_1000 = 0;  // Lost frames, drawn with a fixed seed.
 };
 
-// Each host is a process with a network of its own: loopback, and an interface
-// (a tap, so that the wire is this process, and needs no module of the kernel)
-// with the address AddressOf(host). A cut is silent: the hosts see no link go
-// down, and no error.
+// Hosts that are processes, each with a network of its own: loopback, and an
+// interface with the address AddressOf(host). The interface is a tap, so this
+// process is the wire, and no kernel module is needed. A cut is silent: the
+// hosts see no link go down, and no error.
 class TestHosts {
  public:
   // Forks `count` hosts and runs body(host, event) in each, once all have their
-  // network; event() wakes AwaitEvent here. For single-threaded processes.
-  // Error: kUnavailable, with what the system said, where it allows no
-  // namespace or no tap; with LOCKSTEP_REQUIRE_HOSTS in the environment that is
-  // kInternal, as is any other failure.
+  // network. event() wakes AwaitEvent here. For single-threaded processes.
+  //
+  // Errors: kUnavailable, with the system's error, if the system allows no
+  // namespace or no tap. With LOCKSTEP_REQUIRE_HOSTS in the environment that is
+  // kInternal, like any other failure.
   static absl::StatusOr<std::unique_ptr<TestHosts>> Start(
       int count, const Wire& wire,
       const std::function<
@@ -45,16 +46,17 @@ class TestHosts {
 
   static std::string AddressOf(int host);  // "10.77.0.1" for host 0.
 
-  // Returns once an event has come; false at the deadline.
+  // Waits for an event. Returns false at the deadline.
   bool AwaitEvent(absl::Duration timeout);
   void CutOff(int host) { cut_off_ = host; }
-  // What the bodies returned, by host; "" for one that did not end in time.
+  // Returns the results of the bodies, by host; "" for a body that did not end
+  // in time.
   std::vector<std::string> Collect(absl::Duration timeout);
 
  private:
   struct Host {
     pid_t pid = -1;
-    OwnedFd channel;  // To the process.
+    OwnedFd channel;  // The socket to the process.
     OwnedFd tap;
     std::string result;
   };
