@@ -27,9 +27,9 @@ std::string NameOfRun(const testing::TestParamInfo<NetworkRun>& info) {
   return info.param.name();
 }
 
-// Returns the seed of a batch in which the sign of no ReLU input and the lead
-// of no maximum is in doubt, in any share of NetworkDeals. The test asserts
-// this.
+// Returns the seed of a batch in which no derivative is in doubt in any share
+// of NetworkDeals: rounding changes the sign of no ReLU input and the place of
+// no maximum. The test asserts this.
 uint32_t LocalBatchSeed(const std::string& name) {
   if (name == "resnet18d2l") return 2;
   if (name == "lenetbn") return 3;

@@ -144,8 +144,7 @@ struct Planted {
 };
 
 // Return the mutants of the batch's sums, its statistics and y; of the running
-// statistics; of the gradients, of how the layer is called, and of what the
-// layer leaves behind.
+// statistics; and of the gradients, the calls and the memory of a layer.
 std::vector<Planted> StatisticsMutants();
 std::vector<Planted> RunningMutants();
 std::vector<Planted> GradientMutants();

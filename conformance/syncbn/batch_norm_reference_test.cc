@@ -260,8 +260,8 @@ TEST(ReferenceGoldenTest, IsWhatPyTorchGives) {
   EXPECT_EQ(cases, 6);
 }
 
-// A number with an error of one or two units in its last place is within the
-// bounds of its type, and far outside the bounds of a more precise type.
+// An error of one or two units in the last place is within the bounds of the
+// number's type. It is far outside the bounds of a more precise type.
 TEST(ReferenceBoundTest, FollowsThePrecision) {
   BatchNormProblem problem;
   problem.channels = 3;
@@ -294,8 +294,8 @@ TEST(ReferenceRunningTest, AnEmptyBatchChangesNothing) {
 }
 
 // The following tests check CheckMeaning and LargeProblems. CheckMeaning
-// rejects a problem whose reference is meaningless for one channel, whatever
-// the other channels are. Large problems reach the sizes that they are meant to
+// rejects a problem whose reference is meaningless for one channel, even if it
+// is good for all others. Large problems reach the sizes that they are meant to
 // reach.
 
 // Returns a problem of 9 channels and 2 samples of 4 pixels.
