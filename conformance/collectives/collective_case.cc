@@ -25,7 +25,8 @@ constexpr Operation kOperations[] = {
     Operation::kAllGather, Operation::kBroadcast, Operation::kScatter,
     Operation::kGather,    Operation::kAllToAll,  Operation::kSend};
 
-// With this count a case is made for every root, else for the last rank alone.
+// With this count there is a case for every root, otherwise only for the last
+// rank.
 constexpr int64_t kEveryRoot = 3;
 
 // A little over 16 KiB, where the order of additions changes, and odd.
@@ -115,8 +116,8 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 32);
 }
 
-// +-[1, 2) times a power of two from 1/16 to 8; of a product, from 1/2 to 1, so
-// that eight of them stay in the range of a float16.
+// Returns +-[1, 2) times a power of two from 1/16 to 8. For a product the power
+// is from 1/2 to 1, so that eight factors stay in the range of a float16.
 double RoughReal(ReduceOp op, uint64_t random) {
   constexpr double kPowers[] = {0.0625, 0.125, 0.25, 0.5, 1, 2, 4, 8};
   const double mantissa = 1 + static_cast<double>(random >> 12) * 0x1p-52;
@@ -140,7 +141,8 @@ constexpr double kSpecialReals[] = {0.0,
                                     -1,
                                     0.333};
 
-// 0, 1, -1 (or the largest), the smallest and the largest of a type, as bits.
+// Returns 0, 1, -1 (or the largest unsigned), the smallest or the largest
+// number of a type, as bits.
 uint64_t SpecialInteger(DataType type, uint64_t random) {
   const uint64_t ones = ~uint64_t{0} >> (64 - 8 * SizeOf(type));
   const uint64_t smallest = type == DataType::kUInt8 ? 0 : ones / 2 + 1;
@@ -157,7 +159,7 @@ void SetValue(const CollectiveCase& call, int rank, int64_t i,
       call.type == DataType::kUInt8) {
     const uint64_t bits =
         special ? SpecialInteger(call.type, random) : random >> 7;
-    // Little endian, as every machine that this is tested on.
+    // Little endian, as on every machine that runs this test.
     std::memcpy(element, &bits, static_cast<size_t>(SizeOf(call.type)));
     return;
   }

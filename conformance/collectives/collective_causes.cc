@@ -1,4 +1,4 @@
-// Tries causes on the reference until one gives what a rank got.
+// Tries causes on the reference until one gives a rank's output.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +17,7 @@
 namespace lockstep::conformance {
 namespace {
 
-// Up to so many ranks are tried in every order.
+// With up to so many ranks, every order is tried.
 constexpr int kEveryOrder = 4;
 
 class Causes {
@@ -127,7 +127,7 @@ class Causes {
     return "";
   }
 
-  // Of the ranks, their own left out.
+  // Returns the orders of the ranks, except the natural one.
   std::vector<std::vector<int>> Orders() const {
     std::vector<int> order(static_cast<size_t>(output_.world_size));
     std::iota(order.begin(), order.end(), 0);

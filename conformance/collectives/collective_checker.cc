@@ -1,4 +1,4 @@
-// Makes the suite's calls on one rank and checks what they gave.
+// Makes the suite's calls on one rank and checks their results.
 #include "conformance/collectives/collective_checker.h"
 
 #include <algorithm>
@@ -27,16 +27,16 @@
 namespace lockstep::conformance {
 namespace {
 
-// Watched on either side of a buffer.
+// The bytes on either side of a buffer that are watched.
 constexpr int64_t kGuardBytes = 256;
-// The largest input or output of a case, which grows with the group.
+// The size per rank of the largest input or output of a case.
 constexpr int64_t kRankBytes = 18 << 10;
 
 int64_t AreaBytes(int world_size) {
   return 2 * kGuardBytes + world_size * kRankBytes;
 }
 
-// What memory holds before a call: no values that a case would leave there.
+// Returns the contents of memory before a call, which no case leaves there.
 Bytes StaleMemory(int64_t size) {
   Bytes stale(static_cast<size_t>(size));
   for (size_t i = 0; i < stale.size(); ++i) {
@@ -45,7 +45,7 @@ Bytes StaleMemory(int64_t size) {
   return stale;
 }
 
-// The first byte of the area that is not stale, but for [begin, end).
+// Returns the first byte of the area that is not stale, outside [begin, end).
 std::optional<int64_t> FirstWritten(std::span<const std::byte> area,
                                     const Bytes& stale, int64_t begin,
                                     int64_t end) {
@@ -68,7 +68,7 @@ int64_t Sum(const std::vector<int64_t>& counts, size_t size) {
   return std::accumulate(counts.begin(), counts.begin() + size, int64_t{0});
 }
 
-// Elements of the output, where a rank gets one.
+// Returns the number of elements of a rank's output, if the rank gets one.
 int64_t OutputCount(const CollectiveCase& call, int world_size) {
   switch (call.operation) {
     case Operation::kAllGather:
@@ -81,7 +81,8 @@ int64_t OutputCount(const CollectiveCase& call, int world_size) {
   }
 }
 
-// Whether the output is a part of the input, in place, or the other way round.
+// Whether an in-place output is a part of the input, or an in-place input a
+// part of the output.
 bool OutputIsPart(Operation operation) {
   return operation == Operation::kReduceScatter ||
          operation == Operation::kScatter;
@@ -105,12 +106,13 @@ int64_t CasesOf(DataType type,
 struct OwnCase {
   const CollectiveCase& call;
   Bytes input_values;
-  std::optional<Bytes> output_values;  // As it must become.
+  std::optional<Bytes> output_values;  // The expected output.
   std::byte* input;
   std::byte* output;
-  bool apart;    // Input and output do not overlap.
-  Bytes before;  // What the output's memory held, where it gets one.
-  // The parts of the areas for inputs and outputs that are watched.
+  bool apart;  // Input and output do not overlap.
+  // The contents of the output's memory before the call, if the rank gets one.
+  Bytes before;
+  // The watched parts of the areas for inputs and outputs.
   std::span<std::byte> inputs;
   std::span<std::byte> outputs;
 };
@@ -144,7 +146,7 @@ class Checker {
     std::copy_n(stale_.begin(), own.outputs.size(), own.outputs.begin());
     std::copy(own.input_values.begin(), own.input_values.end(), own.input);
     if (call.operation == Operation::kBroadcast) {
-      // Every rank has values of its own, for the root's to replace.
+      // Every rank has its own values, which the root's must replace.
       std::copy(own.input_values.begin(), own.input_values.end(), own.output);
     }
     if (own.output_values.has_value()) {
@@ -156,7 +158,7 @@ class Checker {
   }
 
  private:
-  // The only way to reject.
+  // Returns the error of a check. Every rejection is made here.
   absl::Status Wrong(NameIn<kCollectiveChecks> check,
                      const CollectiveCase& call,
                      const std::string& what) const {
@@ -176,7 +178,7 @@ class Checker {
         OutputOf(call, order_, world_size, rank),
         inputs_.data() + offset,
         outputs_.data() + offset,
-        // Elsewhere than on the root there is no place to be in.
+        // Only the root has an input and an output that can overlap.
         !call.in_place || (HasRoot(call.operation) && rank != call.root),
         {},
         {},
@@ -259,8 +261,8 @@ class Checker {
                                               *own.output_values, own.before}));
   }
 
-  // That memory was not written but where it may be: the output, and inputs
-  // that it is a part of.
+  // Checks that the call wrote only where it may: to the output, and to an
+  // input that contains the output.
   absl::Status CheckBeside(const OwnCase& own) const {
     const int64_t output_size =
         own.output_values.has_value()
@@ -305,7 +307,7 @@ class Checker {
   const AdditionOrder order_;
   GroupBuffer group_memory_;
   std::unique_ptr<std::byte[]> ordinary_memory_;
-  Bytes stale_;  // What inputs_ and outputs_ hold before a call.
+  Bytes stale_;  // The contents of inputs_ and outputs_ before a call.
   std::span<std::byte> inputs_;
   std::span<std::byte> outputs_;
 };

@@ -89,11 +89,11 @@ absl::Status RunWithInput(Communicator& real, const Collective& call,
   return real.Run(wrong);
 }
 
-// Rank 0's input reduced with itself.
+// Returns rank 0's input reduced with itself.
 std::vector<std::byte> Twice(const Collective& call) {
   const size_t count = static_cast<size_t>(call.input.count);
-  // An average cannot overflow, so it may not hold twice an integer; a sum
-  // wraps.
+  // An average cannot overflow, so its type may not hold twice an integer. A
+  // sum wraps.
   const ReduceOp op = call.op == ReduceOp::kAverage ? ReduceOp::kSum : call.op;
   const Reduction once(call.input.type, op, /*world_size=*/1);
   std::vector<std::byte> sums(count * 8);
@@ -114,7 +114,7 @@ absl::Status TakeRankZeroTwice(Communicator& real, const Collective& call) {
   return RunWithInput(real, call, Twice(call).data());
 }
 
-// The input's bytes, and where its last part begins.
+// Returns the input's bytes, and the offset of its last part.
 std::pair<std::vector<std::byte>, int64_t> InputAndLastPart(
     const Communicator& real, const Collective& call) {
   return {{call.input.bytes(), call.input.bytes() + call.input.size_bytes()},
@@ -170,7 +170,7 @@ absl::Status WriteInput(Communicator& real, const Collective& call) {
   return absl::OkStatus();
 }
 
-// In a group of the same ranks in reverse order.
+// Runs each all-reduce in a group of the same ranks in reverse order.
 RunWrong AddInReverse() {
   return [reversed = std::shared_ptr<Communicator>()](
              Communicator& real, const Collective& call) mutable {
@@ -194,11 +194,13 @@ absl::Status AddBySize(Communicator& real, const Collective& call) {
   return real.Run(changed);
 }
 
-// Whether a mutation must show in a case, in a group of three.
+// The following functions say whether a mutation must show in a case, in a
+// group of three.
 
 bool Always(const CollectiveCase&) { return true; }
 
-// The last rank must get an output, or be the one that does.
+// The last rank must get an output: as every rank, or as the root or
+// destination.
 bool LastRankGetsOutput(const CollectiveCase& call) {
   switch (call.operation) {
     case Operation::kReduce:
@@ -215,7 +217,7 @@ bool IsExtreme(const CollectiveCase& call) {
   return call.op == ReduceOp::kMin || call.op == ReduceOp::kMax;
 }
 
-// In place, the root's own input may be the extreme already.
+// In place, the root's own input may already be the extreme.
 bool RootCounts(const CollectiveCase& call) {
   return HasRoot(call.operation) && call.operation != Operation::kSend &&
          !(call.operation == Operation::kReduce && call.in_place &&
@@ -226,7 +228,8 @@ bool TwiceCounts(const CollectiveCase& call) {
   return Reduces(call.operation) && !IsExtreme(call) && call.count > 3;
 }
 
-// The last rank's part of a ReduceScatter is all of its output.
+// In a ReduceScatter, the last part of an input is the last rank's whole
+// output.
 bool PartTwiceCounts(const CollectiveCase& call) {
   return TwiceCounts(call) && call.operation != Operation::kReduceScatter;
 }
@@ -237,7 +240,8 @@ bool OrderCounts(const CollectiveCase& call) {
          !IsExtreme(call);
 }
 
-// Of small sets of special values, many stay the same.
+// Returns the cases in which a mutation must show. Excludes small sets of
+// special values, many of which do not change.
 std::vector<CollectiveCase> CasesOf(bool (*shows)(const CollectiveCase&)) {
   std::vector<CollectiveCase> cases = CollectiveCases(kRanks);
   std::erase_if(cases, [&](const CollectiveCase& call) {
@@ -247,13 +251,14 @@ std::vector<CollectiveCase> CasesOf(bool (*shows)(const CollectiveCase&)) {
   return cases;
 }
 
-// ", as if ..." at the end of what a check says; all of it if there is none.
+// Returns ", as if ..." at the end of a diagnosis, or all of it if there is no
+// cause.
 std::string CauseIn(const std::string& diagnosis) {
   const size_t begin = diagnosis.find(", as if ");
   return begin == std::string::npos ? diagnosis : diagnosis.substr(begin);
 }
 
-// What the ranks say together: of those that name the same cause, the first.
+// Combines what the ranks report: the first diagnosis for each cause.
 absl::StatusOr<Caught> Together(const std::vector<absl::Status>& ranks) {
   Caught all;
   std::set<std::string> checks, causes;
@@ -270,8 +275,8 @@ absl::StatusOr<Caught> Together(const std::vector<absl::Status>& ranks) {
   return all;
 }
 
-// What the check says of each case on each rank: by case, then by rank. Errors:
-// those of a case that are not kDataLoss.
+// Returns the result of the check for each case on each rank: by case, then by
+// rank. Errors: those of a case, except kDataLoss.
 absl::StatusOr<std::vector<std::vector<absl::Status>>> CheckMutated(
     const CollectiveRanks& ranks, const RunWrong& run,
     std::span<const CollectiveCase> cases) {
@@ -281,7 +286,7 @@ absl::StatusOr<std::vector<std::vector<absl::Status>>> CheckMutated(
         LOCKSTEP_ASSIGN_OR_RETURN(
             const CollectiveChecker check,
             MakeCollectiveChecker(mutated, ranks.memory, ranks.order));
-        RankBytesWriter diagnoses;  // "": the case passes.
+        RankBytesWriter diagnoses;  // Empty if the case passes.
         for (const CollectiveCase& call : cases) {
           const absl::Status status =
               check(ranks.aligned ? Aligned(call) : call);
@@ -305,9 +310,9 @@ absl::StatusOr<std::vector<std::vector<absl::Status>>> CheckMutated(
   return by_case;
 }
 
-// Some rank names it. With two checks some rank has the first and some the
-// words: it shows on one that does not write its output, and on one that should
-// not write.
+// Checks that some rank names the mutant. With two checks, one rank may fail
+// the first check while another reports the words: one rank does not write its
+// output, and another writes where it must not.
 absl::Status ExpectNamedBySome(const Mutant& mutant,
                                const std::vector<absl::Status>& ranks,
                                const CollectiveCase& call) {
@@ -378,7 +383,7 @@ MutantSuite CollectiveMutants(const CollectiveRanks& ranks) {
       Planted(
           {"LostTail", "the last element is not written", "Output",
            "as if the last element had not been written"},
-          // In place, what was there may be right already.
+          // In place, the old contents may already be right.
           [](const CollectiveCase& call) { return !call.in_place; },
           KeepLastElement),
       Planted({"WrongRoot", "the rank after the root takes its part",

@@ -1,10 +1,10 @@
-// collectives_test for the `nccl` backend, on the stand-in for CUDA and NCCL
-// and on GPUs: the same checker and mutants, on memory whose copy on the device
-// is what the group works on (device_mirror.h).
+// Runs collectives_test for the `nccl` backend, on the stand-in for CUDA and
+// NCCL and on GPUs. The checker and the mutants are the same. The group works
+// on the device copy of their memory (device_mirror.h).
 //
-// By the project's own ring, whose order of additions is stated; what NCCL's
-// own calls add, in an order of its own, //collectives/nccl checks. The ranks
-// of a test live through all of its cases.
+// The group uses the project's own ring, whose order of additions is specified.
+// //collectives/nccl checks NCCL's own calls, which add in another order. A
+// test's ranks live through all of its cases.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -37,22 +37,24 @@ using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 
-// How a call reaches NCCL: by our ring; by the window variant, where peers
-// reach each other's memory, and else by the ring; or from host memory of any
-// alignment, by the ring (StagedCommunicator).
+// The way in which a call reaches NCCL. kRing is the project's ring. kDirect is
+// the window variant if ranks can reach each other's memory, otherwise the
+// ring. kStaged takes host memory of any alignment through the ring
+// (StagedCommunicator).
 enum class Way { kRing, kDirect, kStaged };
 
 RankRunner RanksBy(Way way) {
   NcclOptions options;
   options.group.algorithm =
       way == Way::kDirect ? Algorithm::kDirect : Algorithm::kRing;
-  // Several windows of chunks in the larger cases; real messages take long.
+  // The larger cases have several windows of chunks. Messages on GPUs take
+  // long, so their chunks are larger.
   options.chunk_bytes = kOnStandin ? 512 : 4096;
   return way == Way::kStaged ? StagedNcclRanks(options)
                              : MirroredNcclRanks(options);
 }
 
-using Group = std::tuple<Way, int>;  // With a world size.
+using Group = std::tuple<Way, int>;  // The way and the world size.
 
 class CollectivesNcclTest : public testing::TestWithParam<Group> {};
 
@@ -107,7 +109,7 @@ class CollectivesNcclMutantTest : public testing::TestWithParam<Mutant> {};
 TEST_P(CollectivesNcclMutantTest, IsRejected) {
   if (!HasNcclRanks()) return;
   const Mutant& mutant = GetParam();
-  // The stand-in in the first case in which it must show.
+  // On the stand-in, runs only the first case in which the mutant must show.
   if (kOnStandin && !IsExhaustive()) {
     EXPECT_THAT(PlantAndExpectCaught(mutant), IsOk());
     return;
@@ -126,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(
                           .mutants),
     [](const auto& info) { return info.param.name; });
 
-// Of the mirror: what the device writes beside an output is seen.
+// The mirror shows what the device writes beside an output.
 TEST(DeviceMirrorTest, ShowsWhatTheDeviceWroteBesideAnOutput) {
   if (!HasNcclRanks()) return;
   const auto ranks = RunNcclRanksCollect(

@@ -1,6 +1,6 @@
 // Every operation x type x reduction x world size x backend, or a slice of
-// these (slice.h), gives to the bit what the reference gives; a mutated group
-// does not; and what is said of wrong outputs is their cause.
+// these (slice.h), returns the reference's bits. A mutated group does not.
+// Diagnoses of wrong outputs name their cause.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -30,8 +30,8 @@ using testing::Each;
 
 constexpr int kWorldSizes[] = {1, 2, 3, 5, 8};
 
-// For thousands of calls of up to 8 ranks on few cores under a sanitizer: that
-// of a group that hangs, and no measure of its speed.
+// The deadline for thousands of calls of up to 8 ranks on few cores, under a
+// sanitizer. Only a group that hangs exceeds it; it does not measure speed.
 constexpr absl::Duration kDeadline = absl::Minutes(5);
 
 struct Group {
@@ -48,7 +48,7 @@ std::string NameOf(const Group& group) {
                       "_slots", group.slot_bytes, "_P", group.world_size);
 }
 
-// So that the groups' slices differ.
+// Returns a salt that makes the groups' slices differ.
 uint64_t SaltOf(const Group& group) {
   return static_cast<uint64_t>(group.backend) * 64 +
          static_cast<uint64_t>(group.algorithm) * 8 +
@@ -70,7 +70,7 @@ std::vector<Group> Groups() {
     }
     groups.push_back({Backend::kMixed, Algorithm::kAuto, Memory::kGroup,
                       world_size, 128 << 10});
-    // Small slots, of which there are as many as elsewhere.
+    // Small slots. Their number is the same as elsewhere.
     for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kTree}) {
       groups.push_back(
           {Backend::kTcp, algorithm, Memory::kOrdinary, world_size, 1024});
@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(Groups, CollectivesTest, testing::ValuesIn(Groups()),
 
 class CollectiveMutantTest : public testing::TestWithParam<Mutant> {};
 
-// On some rank, in every case in which it must show.
+// In every case in which the mutant must show, some rank rejects it.
 TEST_P(CollectiveMutantTest, IsRejected) {
   const auto cases = GetParam().plant_everywhere();
   ASSERT_THAT(cases, IsOk());
@@ -116,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(Mutants, CollectiveMutantTest,
                          testing::ValuesIn(CollectiveMutants().mutants),
                          [](const auto& info) { return info.param.name; });
 
-// Processes that reduce straight from each other's memory.
+// Returns processes that reduce directly from each other's memory.
 CollectiveRanks CollectivesInGroupMemory() {
   return {.run =
               [](int world_size, const RankFunction& fn) {
@@ -161,7 +161,8 @@ INSTANTIATE_TEST_SUITE_P(Groups, CollectivesMpiTest,
                                                "P", std::get<0>(info.param));
                          });
 
-// What is said of wrong outputs, beside what the mutants are named by.
+// The following tests check the diagnoses of wrong outputs, in addition to
+// those of the mutants.
 
 constexpr int kRanks = 3;
 constexpr int kRank = 1;
@@ -173,7 +174,7 @@ CollectiveCase AllReduce(ReduceOp op, int64_t count = 67) {
           .count = count};
 }
 
-// On rank 1, by a reduction of `taken`.
+// Returns rank 1's output of a reduction of `taken`.
 Bytes Output(const CollectiveCase& call, const Taken& taken = {},
              int world_size = kRanks) {
   return OutputOf(call, AdditionOrder::kBySize, world_size, kRank, taken)
@@ -192,7 +193,7 @@ TEST(CollectiveCausesTest, NamesTheRightRanks) {
   CollectiveCase call = AllReduce(ReduceOp::kSum, 9000);
   EXPECT_EQ(CauseOf(call, Output(call, {.ranks = {2, 1, 0}, .twice = -1})),
             ", as if the ranks were added in the order 2, 1, 0");
-  // More ranks than are tried in every order.
+  // There are more ranks than are tried in every order.
   EXPECT_EQ(
       CauseOf(call, Output(call, {.ranks = {1, 0, 4, 3, 2}, .twice = -1}, 5),
               5),

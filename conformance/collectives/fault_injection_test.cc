@@ -1,7 +1,7 @@
-// Two hundred groups of each backend (in a slice fifty, and twenty of `tcp`),
-// in each of which a random rank is killed, stopped or made to disagree at a
-// random call, on ordinary and on group memory: every other rank must report
-// that cause, soon, and nothing may be left behind.
+// Injects faults into two hundred groups of each backend and kind of memory. A
+// slice has fifty groups, and twenty for `tcp`. In each group a random rank is
+// killed, stopped or made to disagree at a random call. Every other rank must
+// soon report that cause, and nothing may remain.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -28,7 +28,8 @@ namespace lockstep::conformance {
 namespace {
 
 constexpr int kRuns = 200;
-constexpr int kLots = 20;  // Of runs: a test each, so that Bazel can shard.
+// Each lot of runs is one test, so that Bazel can shard them.
+constexpr int kLots = 20;
 constexpr int kMaxCalls = 100000;
 
 CallPlan CallPlanOf(const FaultPlan& plan, int call) {
@@ -42,7 +43,7 @@ CallPlan CallPlanOf(const FaultPlan& plan, int call) {
   return result;
 }
 
-// The same call but for one thing.
+// Makes the same call with one difference.
 absl::Status MakeOther(Communicator& communicator, CallPlan call,
                        int difference, const CallMemory& memory) {
   switch (difference) {
@@ -55,14 +56,15 @@ absl::Status MakeOther(Communicator& communicator, CallPlan call,
       call.operation = (call.operation + 1) % 8;
       return MakeCall<float>(communicator, call, memory);
     case 3:
-      // Where there is a root; else another operation.
+      // Another root. If the operation has no root, another operation.
       if (call.operation != 1 && (call.operation < 4 || call.operation > 6)) {
         call.operation = 1;
       }
       call.root = (call.root + 1) % communicator.world_size();
       return MakeCall<float>(communicator, call, memory);
     case 4: {
-      // Another order of additions; that of another operation, where it is one.
+      // Another order of additions. If the call is not an all-reduce, another
+      // operation.
       const CallBuffers<float> b(memory, call.count, communicator.world_size());
       return communicator.Run(
           Collective::UniformAllReduce(Buffer(b.one), call.op));
@@ -72,7 +74,7 @@ absl::Status MakeOther(Communicator& communicator, CallPlan call,
   }
 }
 
-// What a rank gets. The time that it took is checked here.
+// Returns the rank's error, after checking how long it took.
 absl::Status RunRank(Communicator& communicator, const FaultPlan& plan,
                      Memory memory_kind, SharedTime& struck) {
   const bool is_victim = communicator.rank() == plan.victim;
@@ -134,17 +136,17 @@ INSTANTIATE_TEST_SUITE_P(
                      testing::Range(0, IsExhaustive() ? kLots : 2)),
     NameOf);
 
-// The controls: what the checks above must reject.
+// The controls, which the checks above must reject.
 
-// Returns what rank 0 gets where no fault is injected, but the last rank
-// leaves, after a barrier if `late`: then the fault seems to have struck long
-// ago.
+// Returns rank 0's error if no fault is injected but the last rank leaves. If
+// `late`, the last rank leaves after a barrier: the fault then seems to have
+// struck long ago.
 absl::Status WhereTheLastRankLeaves(FaultPlan& plan, int world_size,
                                     bool late) {
   plan = PlanOf(0);
   plan.world_size = world_size;
   plan.victim = 1;
-  plan.call = kMaxCalls;  // Never.
+  plan.call = kMaxCalls;  // No fault strikes.
   return RunRanks(
       Backend::kThreads, world_size, [&](Communicator& communicator) {
         if (communicator.rank() == world_size - 1) {

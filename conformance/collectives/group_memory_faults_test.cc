@@ -1,5 +1,6 @@
-// Faults where ranks share their buffers: a rank ends while it reads and writes
-// its peers' memory, and between two buckets of gradients that lie there.
+// Injects faults while ranks share their buffers. A rank ends while it reads
+// and writes the other ranks' memory, or between two buckets of gradients in
+// that memory.
 #include <signal.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -26,12 +27,12 @@
 namespace lockstep::conformance {
 namespace {
 
-// A rank that ends or stops in the middle of reading and writing its peers'
-// memory: between the two meetings of a direct call. The victim may not touch
-// one page in the middle of its own buffer. It gets a signal there, whose
+// Tests a rank that ends or stops while it reads and writes the other ranks'
+// memory: between the two barriers of a direct call. The victim must not access
+// one page in the middle of its own buffer. The access raises a signal, whose
 // handler strikes.
 
-constexpr int64_t kInsideCount = 60000;  // A multiple of 2 to 5 segments.
+constexpr int64_t kInsideCount = 60000;  // Divisible by 2 to 5.
 
 struct InsideStrike {
   SharedTime* struck;
@@ -79,8 +80,8 @@ absl::Status ForbidMiddle(std::span<float> part) {
   return absl::OkStatus();
 }
 
-// An all-reduce was under way: the first of the victim's sums are in this
-// rank's output, and the last are not.
+// Checks that an all-reduce was under way: the first of the victim's sums are
+// in this rank's output, and the last are not.
 absl::Status CheckHalfReduced(const CallBuffers<float>& buffers,
                               const FaultPlan& plan, int rank) {
   const auto ranks = static_cast<size_t>(plan.world_size);
@@ -124,13 +125,14 @@ class DirectFaultTest : public testing::TestWithParam<int> {};
 TEST_P(DirectFaultTest, ARankThatEndsWhileItReducesIsNamed) {
   for (const Fault fault : {Fault::kKilled, Fault::kStopped}) {
     for (int world_size = 2; world_size <= 5; ++world_size) {
-      // The others wait for the deadline.
+      // The other ranks wait for the deadline, so only one size is tried.
       if (fault == Fault::kStopped && world_size != 3) continue;
       FaultPlan plan = PlanOf(0);
       plan.world_size = world_size;
       plan.victim = world_size / 2;
       plan.fault = fault;
-      // A gather's root writes; of a broadcast and a scatter, the others.
+      // The root of a gather writes. In a broadcast or a scatter, the other
+      // ranks write.
       const int root =
           GetParam() == 5 ? plan.victim : (plan.victim + 1) % world_size;
       const CallPlan call = {GetParam(), kInsideCount, ReduceOp::kSum, root};
@@ -154,11 +156,12 @@ std::string OperationName(const testing::TestParamInfo<int>& info) {
 INSTANTIATE_TEST_SUITE_P(Operations, DirectFaultTest, testing::Range(0, 8),
                          OperationName);
 
-// A rank that ends, stops or disagrees between two buckets of a step's
+// Tests a rank that ends, stops or disagrees between two buckets of a step's
 // gradients, which lie in the group's memory.
 
 constexpr int kBuckets = 4;
-constexpr int64_t kBucketElements = 20000;  // Not staged: over 16 KiB.
+// Over 16 KiB, so that the buckets are not staged.
+constexpr int64_t kBucketElements = 20000;
 
 // Strikes before the reducer's call `plan.call`.
 class StrikingGroup : public ForwardingCommunicator {
@@ -172,7 +175,7 @@ class StrikingGroup : public ForwardingCommunicator {
     }
     if (plan_.fault != Fault::kDisagrees) {
       Strike(plan_, struck_);
-      // Another thread may take the signal, which reaches this one later.
+      // Another thread may take the signal, and this thread stops only later.
       while (true) pause();
     }
     struck_.Set();
@@ -187,7 +190,8 @@ class StrikingGroup : public ForwardingCommunicator {
   int calls_ = 0;  // Only the reducer's thread makes calls.
 };
 
-// One step of a reducer. `handed_over`: how many buckets were.
+// Runs one step of a reducer. Sets `handed_over` to the number of buckets that
+// were handed over.
 absl::Status ReduceStep(GradientReducer& reducer, Parameters& parameters,
                         const Communicator& communicator, int& handed_over) {
   const int ranks = communicator.world_size();
@@ -226,8 +230,8 @@ absl::Status ReduceGradients(Communicator& communicator, const FaultPlan& plan,
     const absl::Status status =
         ReduceStep(reducer, parameters, communicator, handed_over);
     if (status.ok()) continue;
-    // The victim has met all others in the buckets before; over TCP its last
-    // words may not have come.
+    // The victim has met all other ranks in the earlier buckets. Over TCP, its
+    // last messages may not have arrived.
     const int due = plan.call % kBuckets;
     if (step != plan.call / kBuckets || handed_over > due ||
         (backend == Backend::kProcesses && handed_over != due)) {

@@ -40,7 +40,8 @@ int64_t NowNanos() {
          std::chrono::nanoseconds(1);
 }
 
-// After an error every later call fails at once, with the first cause.
+// Checks that after an error every later call fails at once, with the first
+// cause.
 absl::Status CheckStaysFailed(Communicator& communicator,
                               const absl::Status& cause) {
   const int64_t start = NowNanos();
@@ -60,7 +61,7 @@ std::multiset<std::string> NamesIn(const std::string& folder) {
   std::multiset<std::string> names;
   DIR* stream = opendir(folder.c_str());
   while (const dirent* entry = readdir(stream)) {
-    // Benchmarks' tests may run beside this one and share the folder.
+    // Tests of the benchmarks may run at the same time and share the folder.
     if (!absl::StartsWith(entry->d_name, "mpi-ranks")) {
       names.insert(entry->d_name);
     }
@@ -78,7 +79,8 @@ FaultPlan PlanOf(uint32_t seed) {
   plan.world_size = 2 + static_cast<int>(random() % 4);
   plan.victim = static_cast<int>(random() % plan.world_size);
   plan.call = static_cast<int>(random() % 30);
-  // One in ten is stopped, as the others then wait for the deadline.
+  // One run in ten stops a rank, because the other ranks then wait for the
+  // deadline.
   plan.fault = seed % 10 == 0  ? Fault::kStopped
                : seed % 2 == 0 ? Fault::kKilled
                                : Fault::kDisagrees;

@@ -1,5 +1,5 @@
-// A fault in one rank of a group, what every other rank must report of it, and
-// calls for the fault to strike in.
+// A fault in one rank of a group, the error that every other rank must report,
+// and the calls during which the fault strikes.
 #ifndef LOCKSTEP_CONFORMANCE_COLLECTIVES_INJECTED_FAULT_H_
 #define LOCKSTEP_CONFORMANCE_COLLECTIVES_INJECTED_FAULT_H_
 
@@ -36,16 +36,17 @@ struct FaultPlan {
   int victim;
   int call;  // Counted from 0.
   Fault fault;
-  int delay_us;    // From the start of the call, of kKilled and kStopped.
-  int difference;  // Of kDisagrees: what differs.
+  // The delay from the start of the call, for kKilled and kStopped.
+  int delay_us;
+  int difference;  // The kind of difference, for kDisagrees.
 };
 
-// A fault at a random call of a random rank of two to five.
+// Returns a fault at a random call of a random rank, in a group of two to five.
 FaultPlan PlanOf(uint32_t seed);
 
 std::string ToString(const FaultPlan& plan);
 
-// When the fault struck, in memory that all ranks share.
+// The time when the fault struck, in memory that all ranks share.
 class SharedTime {
  public:
   SharedTime();
@@ -53,7 +54,7 @@ class SharedTime {
   SharedTime(const SharedTime&) = delete;
   SharedTime& operator=(const SharedTime&) = delete;
 
-  // Takes the time that it is. A signal handler may call it.
+  // Stores the current time. A signal handler may call this function.
   void Set();
   absl::Duration Since() const;
 
@@ -64,22 +65,23 @@ class SharedTime {
 // Kills or stops this process, at once or after `plan.delay_us`.
 void Strike(const FaultPlan& plan, SharedTime& struck);
 
-// Returns `status`, the error that a fault gave, if it came in time and every
-// later call fails with it; else kInternal.
+// Returns `status`, the error that a fault caused, if it came in time and every
+// later call fails with it. Otherwise returns kInternal.
 absl::Status CheckReport(Communicator& communicator, const FaultPlan& plan,
                          const SharedTime& struck, const absl::Status& status);
 
-// Matches what a rank must report. files: those of the calls on which ranks
-// disagree, as a regular expression.
+// Matches the error that a rank must report. files: a regular expression for
+// the source files of the calls on which ranks disagree.
 testing::Matcher<const absl::Status&> IsCause(
     const FaultPlan& plan,
     const std::string& files = "(fault_injection_test.cc|injected_fault.h)");
 
-// The names of all that a group could leave: files, shared memory, open files.
+// Returns the names of everything that a group could leave: files, shared
+// memory and open files.
 std::vector<std::multiset<std::string>> Traces();
 
-// Runs one rank of a group in which a fault strikes at the time that the rank
-// notes.
+// Runs one rank of a group in which a fault strikes. The rank that strikes sets
+// `struck`.
 using RunFaulty =
     std::function<absl::Status(Communicator&, SharedTime& struck)>;
 
@@ -88,7 +90,7 @@ using RunFaulty =
 void ExpectReports(Backend backend, const FaultPlan& plan, const RunFaulty& run,
                    const testing::Matcher<const absl::Status&>& is_cause);
 
-// Elements, at most, of a call.
+// The maximum number of elements of a call.
 inline constexpr int64_t kMaxCount = 100000;
 
 // A collective of all ranks.
@@ -99,18 +101,18 @@ struct CallPlan {
   int root;
 };
 
-// One rank's buffers of a call that it makes again and again.
+// One rank's buffers for a call that it makes repeatedly.
 class CallMemory {
  public:
-  // Empty: each call gets ordinary memory of its own.
+  // Empty: each call allocates ordinary memory.
   CallMemory() = default;
 
-  // Errors: the communicator's.
+  // Allocates the buffers in memory of this kind. Errors: the communicator's.
   static absl::StatusOr<CallMemory> Create(Communicator& communicator,
                                            Memory memory);
 
-  // Elements of float's size. `own` has the memory of a call on ordinary
-  // memory.
+  // Returns buffer `index`, with `count` elements of float's size. In ordinary
+  // memory, `own` holds the elements.
   template <typename T>
   std::span<T> Take(size_t index, size_t count, std::vector<T>& own) const {
     static_assert(sizeof(T) == sizeof(float));
@@ -126,7 +128,7 @@ class CallMemory {
   static constexpr int64_t kBuffers = 4;
 
   GroupBuffer buffer_;
-  int64_t largest_ = 0;  // Elements of each buffer.
+  int64_t largest_ = 0;  // The number of elements of each buffer.
 };
 
 // The buffers of a call, in the order of `CallMemory::Take`.

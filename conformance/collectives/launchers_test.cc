@@ -1,14 +1,15 @@
-// The same test binary as the ranks of each launcher: LaunchedGroupTest checks
-// the group of all ranks that a launcher started with it,
+// Runs the same test binary as the ranks of each launcher. LaunchedGroupTest
+// checks the group of all ranks that a launcher has started:
 //
 //   bazel run //collectives:launch -- --nproc=3 -- <this test> FILTER
 //   mpirun -n 3 <this test> FILTER
 //   torchrun --no-python --nproc-per-node=3 <this test> FILTER
 //
-// with FILTER=--gtest_filter=LaunchedGroupTest.*, and LaunchersTest starts it
-// so. A launcher that this machine does not have is a skip that says so. The
-// ranks form a group of the `processes` backend, or with LOCKSTEP_BACKEND=mpi
-// of the `mpi` backend; started alone, it is a group of one.
+// Here FILTER is --gtest_filter=LaunchedGroupTest.*; LaunchersTest starts the
+// binary in these ways. If this machine does not have a launcher, the test
+// skips and says so. The ranks form a group of the `processes` backend, or with
+// LOCKSTEP_BACKEND=mpi of the `mpi` backend. Started alone, the binary is a
+// group of one.
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -64,7 +65,7 @@ TEST(LaunchedGroupTest, GivesWhatTheReferenceGives) {
   ASSERT_THAT(group, IsOk());
   EXPECT_THAT(CheckCollectives(**group, Memory::kOrdinary), IsOk());
   EXPECT_THAT(CheckCollectives(**group, Memory::kGroup), IsOk());
-  // The control.
+  // The control: the check rejects a group that loses the last element.
   EXPECT_THAT(CheckCollectives(*LoseTail(**group), Memory::kOrdinary),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("AllReduce")));
 }
@@ -79,7 +80,8 @@ std::vector<std::string> RankCommand() {
 void ExpectPasses(std::vector<std::string> command, int ranks,
                   const std::string& backend = "processes") {
   for (const std::string& part : RankCommand()) command.push_back(part);
-  // No report of a rank's own, where Bazel expects that of this test.
+  // The rank must not write a report of its own, because Bazel expects this
+  // test's report there.
   const SubprocessResult result = RunSubprocess(
       command, kDeadline,
       {.environment = {{"LOCKSTEP_BACKEND", backend}, {"GTEST_OUTPUT", ""}}});
@@ -110,7 +112,7 @@ TEST(LaunchersTest, Torchrun) {
   ExpectPasses(torchrun, 3);
 }
 
-// The control: a rank that fails is seen.
+// The control: the failure of a rank is seen.
 TEST(LaunchersTest, AFailureIsSeen) {
   std::vector<std::string> command = {"collectives/launch/launch", "--nproc=2",
                                       "--"};

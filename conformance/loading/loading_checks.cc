@@ -1,4 +1,4 @@
-// The runs, the checks, and why a run may differ from another.
+// Runs the loaders, checks the runs, and finds why a run differs from another.
 #include "conformance/loading/loading_checks.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ namespace {
 using CheckName = NameIn<kLoadingChecks>;
 using Batches = std::vector<std::vector<int64_t>>;
 
-// The only way to reject.
+// Returns the error of a check. Every rejection is made here.
 absl::Status Wrong(CheckName check, const std::string& what) {
   return absl::DataLossError(absl::StrCat(check.name(), ": ", what));
 }
@@ -74,7 +74,7 @@ absl::Status CheckComplete(const LoadingCase& c, const LoadedSamples& run,
                                           ", at least 1"));
 }
 
-// Writes down what it would train on.
+// Records the batches that it receives for training.
 class RecordingModel : public CountingModel {
  public:
   absl::StatusOr<Metrics> ForwardBackward(const Batch& batch,
@@ -93,7 +93,7 @@ std::string SampleName(const std::pair<int64_t, int64_t>& key) {
   return absl::StrCat("sample ", key.second, " of epoch ", key.first);
 }
 
-// A wrong way to draw: which keys it could have drawn a sample with.
+// A wrong way to draw, with the keys from which it may have drawn a sample.
 struct Cause {
   const char* what;
   std::function<std::vector<SampleKey>(

@@ -1,6 +1,5 @@
-// What becomes of a data set's samples on their way into batches, and the
-// checks behind the claim "the pixels of a sample do not depend on ranks,
-// workers or order".
+// Loads a data set's samples into batches, and checks the claim "the pixels of
+// a sample do not depend on ranks, workers or order".
 #ifndef LOCKSTEP_CONFORMANCE_LOADING_LOADING_CHECKS_H_
 #define LOCKSTEP_CONFORMANCE_LOADING_LOADING_CHECKS_H_
 
@@ -19,18 +18,20 @@
 
 namespace lockstep::conformance {
 
-// How two epochs of kLoadingSamples samples are loaded. All have the same
-// image, so that only what is drawn can tell them apart, and a label each.
+// The way in which two epochs of kLoadingSamples samples are loaded. All
+// samples have the same image, so that only random draws distinguish them. Each
+// has its own label.
 struct LoadingCase {
   int world_size = 1;
   int workers = 0;
-  int64_t batch_size = 1000;  // Global.
-  bool contiguous = false;    // Or strided.
-  bool shuffled = false;  // By seed and epoch; else in the data set's order.
-  bool mixtures = true;   // Besides every other augmentation.
+  int64_t batch_size = 1000;  // The global batch size.
+  bool contiguous = false;    // Contiguous parts of a batch, otherwise strided.
+  // Shuffled by seed and epoch, otherwise in the data set's order.
+  bool shuffled = false;
+  bool mixtures = true;  // Mixed, beside every other augmentation.
   uint64_t seed = 1;
-  // The batches of every epoch before this one are not loaded, as in a run that
-  // is resumed there.
+  // The first batch of each epoch that is loaded, as in a run that resumes
+  // there.
   int64_t first_batch = 0;
 
   std::string name() const;
@@ -39,23 +40,23 @@ struct LoadingCase {
 inline constexpr int64_t kLoadingSamples = 23;
 inline constexpr int64_t kLoadingEpochs = 2;
 
-// A sample as a model would get it.
+// A sample as a model receives it.
 struct LoadedSample {
   int rank = 0;
-  int64_t place = 0;  // In the rank's part of its batch.
+  int64_t place = 0;  // The place in the rank's part of the batch.
   SampleLabel label;
   std::vector<float> pixels;
 };
 
-// By epoch and index; with an entry for each sample of each epoch that is not
-// in a batch before first_batch.
+// The loaded samples by epoch and index. Contains each sample of each epoch,
+// except those in batches before first_batch.
 using LoadedSamples = std::map<std::pair<int64_t, int64_t>, LoadedSample>;
 
 // Wraps the source of one rank.
 using SourceMutation = std::function<std::unique_ptr<SampleSource>(
     SampleSource& real, const LoadingCase& c, int rank)>;
 
-// The rank's parts of the batches of one epoch, from first_batch on.
+// Returns the rank's parts of the batches of one epoch, from first_batch on.
 std::vector<std::vector<int64_t>> PartsOf(const LoadingCase& c, int64_t epoch,
                                           int rank);
 
@@ -65,39 +66,39 @@ std::vector<std::vector<int64_t>> PartsOf(const LoadingCase& c, int64_t epoch,
 int64_t CountedFromTheStart(const LoadingCase& c, int64_t epoch, int rank,
                             int64_t index);
 
-// Loads by a Loader for each rank, through the mutation unless it is null.
-// Errors: the loader's; kInternal if a sample is not loaded once, or if no
-// sample is loaded.
+// Loads with one Loader for each rank, through the mutation unless it is null.
+// Errors: the loader's; kInternal if a sample is not loaded exactly once, or if
+// no sample is loaded.
 absl::StatusOr<LoadedSamples> LoadByLoaders(
     const LoadingCase& c, const SourceMutation& mutate = nullptr);
 
-// Loads by training with a Trainer on ranks that are threads, which shuffles.
-// Only without mixtures, and from batch 0 on.
+// Loads by training with a Trainer, which shuffles, on ranks that are threads.
+// Requires a case without mixtures and from batch 0 on.
 absl::StatusOr<LoadedSamples> LoadByTrainer(const LoadingCase& c);
 
 inline constexpr const char* kLoadingChecks[] = {
     "RunsAgree", "EpochsDiffer", "SamplesDiffer", "SeedsDiffer"};
 
-// How far apart the mutants' seeds are, so that no cause looks like another.
+// The distance between the mutants' seeds, so that no cause looks like another.
 inline constexpr uint64_t kThreadStride = 100;
 inline constexpr uint64_t kWorldSizeStride = 10'000;
 
-// Has every sample of `run`, in each epoch, the pixels and the label of `one`,
-// a whole run on one rank without workers, in the data set's order? Error:
-// kDataLoss: the check's name, the first sample that differs, and the cause, if
-// one gives the pixels of all samples: draws that depend on the rank, the
-// number of ranks, the thread, the place in the batch, the count since the run
-// was resumed, or what was drawn before.
+// Checks that every sample of `run` has the pixels and the label of `one`: a
+// whole run on one rank without workers, in the data set's order. Error:
+// kDataLoss with the check's name, the first sample that differs, and the
+// cause, if one gives the pixels of all samples. The causes are draws that
+// depend on the rank, the number of ranks, the thread, the place in the batch,
+// the count since the run was resumed, or the earlier draws.
 absl::Status CheckRunsAgree(const LoadingCase& c, const LoadedSamples& one,
                             const LoadedSamples& run);
-// Are other pixels drawn for a sample in another epoch, for another sample of
-// the same pixels, with another seed?
+// Check that a sample's pixels differ in another epoch, for another sample of
+// the same image, and with another seed. Errors: kDataLoss.
 absl::Status CheckEpochsDiffer(const LoadedSamples& run);
 absl::Status CheckSamplesDiffer(const LoadedSamples& run);
 absl::Status CheckSeedsDiffer(const LoadedSamples& run,
                               const LoadedSamples& other_seed);
 
-// Each mutant, planted in loaders.
+// Returns the mutants, each planted in loaders.
 MutantSuite LoadingMutants();
 
 }  // namespace lockstep::conformance

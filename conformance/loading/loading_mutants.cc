@@ -1,4 +1,4 @@
-// Mutants of what samples are drawn by.
+// Mutants of the keys from which samples are drawn, and of the loaded results.
 #include <algorithm>
 #include <cstdint>
 #include <functional>
@@ -21,20 +21,20 @@
 namespace lockstep::conformance {
 namespace {
 
-// What a mutant knows beside the key.
+// The circumstances of a draw that a mutant knows, in addition to the key.
 struct Circumstances {
   LoadingCase c;
   int rank = 0;
-  int thread = 0;     // 0: the caller's; workers count from 1.
-  int64_t place = 0;  // In the rank's part of its batch.
+  int thread = 0;     // 0: the caller's thread. Workers count from 1.
+  int64_t place = 0;  // The place in the rank's part of the batch.
   int64_t loaded_before = 0;
 };
 
-// Draws by another key. The label stays the sample's.
+// Returns another key to draw from. The label stays the sample's.
 using OtherKey =
     std::function<SampleKey(SampleKey key, const Circumstances& at)>;
 
-// Changes what came out.
+// Changes the loaded pixels or label.
 using Spoil = std::function<void(std::span<float> last, std::span<float> out,
                                  SampleLabel& label, const Circumstances& at)>;
 
@@ -53,7 +53,7 @@ class MutantSource : public SampleSource {
 
   absl::StatusOr<SampleLabel> Load(const SampleKey& key, int worker,
                                    std::span<float> out) override {
-    // One at a time, so that what comes before what is by the index alone.
+    // Loads one sample at a time, so that the order depends on the index alone.
     const std::lock_guard lock(mutex_);
     Circumstances at = {c_, rank_, c_.workers == 0 ? 0 : worker + 1,
                         PlaceOf(key), loaded_before_++};
@@ -90,7 +90,7 @@ class MutantSource : public SampleSource {
 constexpr LoadingCase kCase = {
     .world_size = 2, .workers = 2, .batch_size = 6, .shuffled = true};
 
-// The same, resumed in the middle of each epoch.
+// The same case, resumed in the middle of each epoch.
 constexpr LoadingCase kResumedCase = [] {
   LoadingCase c = kCase;
   c.first_batch = 2;

@@ -1,6 +1,6 @@
-// The pixels of a sample do not depend on ranks, workers or order: loaders and
-// trainers at every number of both give one loader's, also loaders that are
-// resumed in the middle of an epoch; mutants are rejected.
+// The pixels of a sample do not depend on ranks, workers or order. Loaders and
+// trainers give one loader's pixels at every number of ranks and workers, also
+// loaders that resume in the middle of an epoch. Mutants are rejected.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -39,8 +39,8 @@ std::vector<LoadingCase> Grid(int world_size, bool mixtures) {
   return cases;
 }
 
-// Each case and, if it has two batches or more, the same case resumed half way
-// through each epoch.
+// Returns each case. If it has two batches or more, also returns the same case
+// resumed half way through each epoch.
 std::vector<LoadingCase> WithResumed(std::vector<LoadingCase> cases) {
   const size_t whole = cases.size();
   for (size_t i = 0; i < whole; ++i) {

@@ -1,7 +1,7 @@
-// Every mutant of every folder is caught by the checks that are there for it,
-// which name it and no other; and no check of any folder is there without a
-// mutant. Each is planted in one case; the folders' own tests go over their
-// grids.
+// Checks that every mutant of every folder is caught by its own checks, which
+// name it and no other mutant. Also checks that every check of every folder has
+// a mutant. Each mutant is planted in one case. The folders' own tests try
+// their whole grids.
 #include <algorithm>
 #include <iterator>
 #include <set>
@@ -62,8 +62,8 @@ TEST(AllMutantsTest, AMutantThatSurvivesOrIsNotNamedShows) {
   EXPECT_TRUE(IsNamed(mutant, {.checks = {}, .diagnosis = "0, as if lost"}));
 }
 
-// What names the other mutants of its folder, where it is not part of what
-// names this one.
+// Returns the words that name other mutants of the same folder, except words
+// that are part of this mutant's.
 std::set<std::string> OtherWords(const Mutant& mutant) {
   static const auto& all = *new std::vector<Mutant>(AllMutants());
   std::set<std::string> words;
@@ -76,7 +76,9 @@ std::set<std::string> OtherWords(const Mutant& mutant) {
   return words;
 }
 
-// Mutants that do what another does too, and more, which is said after it.
+// Returns the words of other mutants that the diagnosis contains too. Such a
+// mutant does what the other mutant does, and more, which its own words
+// describe.
 std::set<std::string> OtherWordsToo(const Mutant& mutant) {
   if (FullName(mutant) == "collectives.WrongRoot") {
     return {" beside the ", "as if nothing had been written"};

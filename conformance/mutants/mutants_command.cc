@@ -43,7 +43,7 @@ ABSL_FLAG(std::string, json, "", "also write the table as JSON");
 namespace lockstep::conformance {
 namespace {
 
-// The text wrapped, each line after two spaces.
+// Returns the text wrapped, with each line indented by two spaces.
 std::string Indented(const std::string& text) {
   return absl::StrCat("  ", WrapText(text, kTableColumns, /*margin=*/2));
 }
@@ -66,7 +66,7 @@ std::string Fate(const PlantedResult& result) {
                             result.mutant.says, "'");
 }
 
-// Those of one folder; `results` are by folder.
+// Returns the results of the first folder. `results` are sorted by folder.
 std::span<const PlantedResult> FirstFolder(
     std::span<const PlantedResult> results) {
   const auto other = std::find_if(
@@ -107,7 +107,7 @@ std::set<std::string> ListOf(const std::string& flag) {
   return {parts.begin(), parts.end()};
 }
 
-// A list of nothing, as of an empty variable, is a mistake.
+// An empty list, as from an empty variable, is a mistake.
 absl::Status CheckFlags() {
   const std::string folder = absl::GetFlag(FLAGS_folder);
   const std::string name = absl::GetFlag(FLAGS_name);
@@ -123,7 +123,7 @@ absl::Status CheckFlags() {
   return absl::OkStatus();
 }
 
-// Those of --folder.
+// Returns the mutants of --folder.
 absl::StatusOr<std::vector<Mutant>> MutantsOfFolders(
     std::span<const MutantSuite> suites) {
   std::set<std::string> wanted = ListOf(absl::GetFlag(FLAGS_folder));
@@ -141,7 +141,7 @@ absl::StatusOr<std::vector<Mutant>> MutantsOfFolders(
                    absl::StrJoin(folders, ", ")));
 }
 
-// Those of --folder that --name names.
+// Returns the mutants of --folder that --name names.
 absl::StatusOr<std::vector<Mutant>> MutantsFromFlags(
     std::span<const MutantSuite> suites) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<Mutant> mutants,
@@ -173,7 +173,7 @@ PlantedResult Plant(const Mutant& mutant) {
   return result;
 }
 
-// Returns the exit status.
+// Plants the mutants and prints the results. Returns the exit status.
 absl::StatusOr<int> PlantAll(const std::vector<Mutant>& mutants,
                              std::span<char* const> argv) {
   LOCKSTEP_RETURN_IF_ERROR(CheckNotLaunched());

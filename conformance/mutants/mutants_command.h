@@ -1,4 +1,4 @@
-// The command `mutants`: plants mutants and shows what the checks say of them.
+// The command `mutants`: plants mutants and shows which checks reject them.
 #ifndef LOCKSTEP_CONFORMANCE_MUTANTS_MUTANTS_COMMAND_H_
 #define LOCKSTEP_CONFORMANCE_MUTANTS_MUTANTS_COMMAND_H_
 
@@ -11,14 +11,14 @@
 
 namespace lockstep::conformance {
 
-// Every folder's mutants. Not to be called, nor a mutant planted, by two
-// threads at once.
+// Returns every folder's mutants. Not thread safe: two threads must not call
+// this function or plant a mutant at the same time.
 std::vector<MutantSuite> AllMutantSuites();
 
 struct PlantedResult {
   Mutant mutant;
   Caught caught;
-  std::string error;  // Why it gave nothing to check; "": it did.
+  std::string error;  // Why there was nothing to check. Empty if there was.
   double seconds = 0;
 
   bool is_caught() const { return error.empty() && IsCaught(mutant, caught); }
@@ -28,26 +28,29 @@ struct PlantedResult {
 struct MutantTotals {
   int mutants = 0;
   int caught = 0;
-  int named = 0;  // Of those.
+  int named = 0;  // The caught mutants that are named.
   double seconds = 0;
 };
 MutantTotals MutantTotalsOf(std::span<const PlantedResult> results);
 
-// Lines of at most kTableColumns, as far as words allow: the mutant, what was
-// planted, which checks caught it, whether it was named, the diagnosis.
+// Returns lines of at most kTableColumns, as far as words allow: the mutant,
+// its mistake, the checks that caught it, whether it was named, and the
+// diagnosis.
 std::string FormatPlanted(const PlantedResult& result);
 
-// A line a folder, one for all, and those that are not caught or not named.
+// Returns one line per folder, one for all folders, and the mutants that are
+// not caught or not named.
 std::string FormatMutantTotals(std::span<const PlantedResult> results);
 
-// The report as JSON: its data are {"totals": {"bugs", "caught", "named"},
-// "bugs": [{"folder", "name", "planted", "checks", "caught_by", "diagnosis",
-// "says", "caught", "named", "error", "seconds"}]}.
+// Returns the report as JSON. Its data are {"totals": {"bugs", "caught",
+// "named"}, "bugs": [{"folder", "name", "planted", "checks", "caught_by",
+// "diagnosis", "says", "caught", "named", "error", "seconds"}]}.
 report::Document MutantsDocument(const report::Origin& origin,
                                  std::span<const PlantedResult> results);
 
-// Plants the mutants of `suites` that the flags in `argv` ask for, each as it
-// is printed; returns the exit status. --help says what flags there are.
+// Plants the mutants of `suites` that the flags in `argv` select, and prints
+// each result before it plants the next. Returns the exit status. --help
+// describes the flags.
 int MutantsCommand(std::span<char* const> argv,
                    std::span<const MutantSuite> suites);
 

@@ -1,4 +1,4 @@
-// The command, and the forms of what planting gave.
+// Tests the command and the formats of its results.
 #include "conformance/mutants/mutants_command.h"
 
 #include <unistd.h>
@@ -124,15 +124,15 @@ TEST(MutantsReportTest, HasEveryFieldAsJson) {
   EXPECT_EQ(json["bugs"][4]["error"], results[4].error);
 }
 
-// A mutant of which planting gives `becomes`.
+// Returns a mutant whose planting results in `becomes`.
 Mutant Made(const std::string& name, absl::StatusOr<Caught> becomes) {
   Mutant mutant = Result("control", name, {}, "").mutant;
   mutant.plant = [becomes] { return becomes; };
   return mutant;
 }
 
-// Ends as the command on mutants of all kinds; what it prints goes to standard
-// error, which the caller sees.
+// Exits as the command does, on mutants of all kinds. Its output goes to
+// standard error, which the caller can read.
 [[noreturn]] void ExitAsCommand(std::string flag) {
   const MutantSuite suite =
       MakeSuite("control", std::vector<std::string>{"Coverage"},

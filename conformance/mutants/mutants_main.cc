@@ -1,4 +1,4 @@
-// The command `mutants`, of every folder's mutants.
+// The command `mutants`, with every folder's mutants.
 #include <cstddef>
 
 #include "conformance/mutants/mutants_command.h"

@@ -27,9 +27,9 @@
 namespace lockstep::conformance {
 namespace {
 
-// Returns the strides of the convolutions, by operation, with those of each
-// bottleneck's first two exchanged. A bottleneck's second convolution is one of
-// 3x3 behind a batch norm behind one of 1x1.
+// Returns the strides of the convolutions, by operation. In each bottleneck the
+// strides of the first two convolutions are exchanged. A bottleneck's second
+// convolution is one of 3x3 behind a batch norm behind a convolution of 1x1.
 std::map<int, int64_t> ExchangedStrides(const Network& network) {
   const std::vector<Network::Operation>& operations = network.operations();
   // The operation whose result is the first input of operation `at`.
@@ -67,8 +67,8 @@ void DeclareTensors(const Network& from, Network& to) {
   }
 }
 
-// Appends a ResNet's operation to the network `to`, which has the inputs. A
-// convolution gets this stride.
+// Appends a ResNet's operation to the network `to`, which already has the
+// inputs. A convolution gets `stride`.
 Value AppendLike(const Network::Operation& operation, int64_t stride,
                  std::span<const Value> inputs, Network& to) {
   const std::string& name = operation.name;
@@ -101,7 +101,7 @@ constexpr int64_t kHeads = 3;
 // The addition of the second block's input to its attention's output.
 constexpr char kShortcutSum[] = "blocks.1.add1";
 
-// A parameter's part of values or gradients.
+// Returns a parameter's part of values or gradients.
 std::span<float> PartOf(Model& model, std::span<float> all,
                         const std::string& name) {
   for (const ParameterSpec& spec : model.parameters().specs()) {
@@ -110,7 +110,8 @@ std::span<float> PartOf(Model& model, std::span<float> all,
   return {};
 }
 
-// Zeroes the projection's weights of one head, whose part is then lost.
+// Zeroes the projection's weights of one head, so that the head's output is
+// lost.
 absl::StatusOr<Metrics> LeaveHeadOut(const StepCall& call) {
   const std::string name = absl::StrCat(kAttention, ".proj.weight");
   Parameters& parameters = call.model.parameters();
@@ -135,7 +136,7 @@ absl::StatusOr<Metrics> LeaveHeadOut(const StepCall& call) {
   return metrics;
 }
 
-// Queries that are sqrt(head size) times as large undo the scale.
+// Multiplies the queries by sqrt(head size), which undoes the scale.
 absl::StatusOr<Metrics> LeaveScaleOut(const StepCall& call) {
   Parameters& parameters = call.model.parameters();
   const std::vector<float> before(parameters.values().begin(),
@@ -166,8 +167,8 @@ absl::StatusOr<Metrics> KeepPositions(const StepCall& call) {
   return metrics;
 }
 
-// Replaces the rank's gradients by the reference's of its own batch, without
-// those that come over one shortcut of the vision transformer.
+// Replaces the rank's gradients by the reference's gradients of its own batch.
+// The gradient through one shortcut of the vision transformer is left out.
 absl::StatusOr<Metrics> AddShortcutOnce(const StepCall& call) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
   Parameters& parameters = call.model.parameters();
@@ -191,8 +192,8 @@ absl::StatusOr<Metrics> AddShortcutOnce(const StepCall& call) {
   return metrics;
 }
 
-// Computes its steps by another network of the same tensors, which has its own
-// copies of parameters and buffers.
+// Computes its steps with another network of the same tensors. This network has
+// its own copies of parameters and buffers.
 class OtherNetwork : public SteppedModel {
  public:
   OtherNetwork(Model& inner, std::unique_ptr<Model> other)

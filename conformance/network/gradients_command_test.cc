@@ -1,13 +1,14 @@
-// The gradients command gives a network's gradients, buffers and loss: those of
-// the reference, and, from files that PyTorch wrote, those of PyTorch.
+// Checks that the gradients command returns a network's gradients, buffers and
+// loss: the reference's, and, from files that PyTorch wrote, PyTorch's.
 //
-// ResNet-18's images have 28 x 28 pixels, with two million ReLU inputs, of
-// which some are zero but for rounding. Where one is, a pixel's part of one
-// sample's gradient comes or goes, which changes a small tensor's gradient by
-// up to a hundredth of its norm or so. Gradients may therefore differ by
-// kGradient of it. Local and synchronised batch norm differ by ten times that
-// in most tensors, which is asserted. What rounding alone may do is the subject
-// of network_equivalence_test. Losses and buffers have no such jumps.
+// ResNet-18's images have 28 x 28 pixels, with two million ReLU inputs. Some of
+// these are zero up to rounding. If the sign of such an input changes, a
+// pixel's part of one sample's gradient appears or disappears. That changes a
+// small tensor's gradient by up to about a hundredth of its norm. Gradients may
+// therefore differ by kGradient times their norm. Local and synchronised batch
+// norm differ by ten times that bound in most tensors, which the test asserts.
+// network_equivalence_test covers the effect of rounding alone. Losses and
+// buffers have no such jumps.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -48,8 +49,8 @@ using testing::Not;
 
 constexpr int kDeadlineSeconds = 200;
 constexpr int64_t kSamples = 5;
-constexpr double kGradient = 3e-2;  // Of a tensor's norm.
-constexpr double kSmooth = 1e-5;    // Of losses and of buffers' norms.
+constexpr double kGradient = 3e-2;  // Relative to a tensor's norm.
+constexpr double kSmooth = 1e-5;    // Relative to losses and to buffers' norms.
 
 const TestedNetwork& ResNet18() {
   static const auto& tested =
@@ -57,23 +58,25 @@ const TestedNetwork& ResNet18() {
   return tested;
 }
 
-// Without batch norm, and with images of three channels, not square.
+// A network without batch norm. Its images have three channels and are not
+// square.
 const TestedNetwork& Vit() {
   static const auto& tested = *new TestedNetwork(
       "vit:patch=4,width=24,depth=2,heads=3", {3, 16, 12, 10}, {});
   return tested;
 }
 
-// How many samples each rank has, as the command deals them, by world size.
+// The number of samples on each rank, as the command deals them, by world size.
 const std::map<int, std::vector<int64_t>> kDeals = {
     {1, {5}}, {2, {3, 2}}, {4, {2, 2, 1, 0}}};
 
-// Whether that world size is tried, where a slice (base/slice.h) has these.
+// Whether a run tries the world size. A run that is not exhaustive tries
+// `slice` (base/slice.h).
 bool IsTried(int nproc, const std::vector<int>& slice) {
   return IsExhaustive() || std::ranges::count(slice, nproc) > 0;
 }
 
-// What a step gives, by tensor; the counters left out.
+// The result of a step, by tensor, without the counters.
 struct Answer {
   double loss = 0;
   std::map<std::string, std::vector<double>> tensors;
@@ -84,7 +87,8 @@ double DistanceOf(std::vector<double> a, const std::vector<double>& b) {
   return Norm(a);
 }
 
-// OK if `got` is `want`: kDataLoss with the first tensor that is not.
+// Checks that `got` is `want`. Error: kDataLoss with the first tensor that
+// differs.
 absl::Status CheckAnswer(const TestedNetwork& tested, const Answer& got,
                          const Answer& want) {
   const auto check = [](const std::string& what, double distance,
@@ -107,7 +111,8 @@ absl::Status CheckAnswer(const TestedNetwork& tested, const Answer& got,
   };
   double norm = 0;
   for (const ParameterSpec& spec : tested.specs()) {
-    // A gradient that is zero is compared with its convolution's, the last.
+    // A zero gradient is compared relative to the norm of its convolution's,
+    // the last.
     if (!tested.HasZeroGradient(spec)) norm = Norm(want.tensors.at(spec.name));
     LOCKSTEP_RETURN_IF_ERROR(compare(spec, kGradient * norm));
   }
@@ -125,7 +130,7 @@ std::vector<double> Widened(const NamedTensor& tensor) {
   return {values.begin(), values.end()};
 }
 
-// A file with an answer. Every counter in it must have become `batches`.
+// Reads a file with an answer. Every counter in it must equal `batches`.
 absl::StatusOr<Answer> ReadAnswer(const TestedNetwork& tested,
                                   const std::string& path, double batches) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Safetensors file, ReadSafetensors(path));
@@ -140,7 +145,7 @@ absl::StatusOr<Answer> ReadAnswer(const TestedNetwork& tested,
                                : Widened<float>(tensor);
   }
   answer.loss = answer.tensors.at("loss").at(0);
-  answer.tensors.erase("evaluation");  // Of PyTorch alone.
+  answer.tensors.erase("evaluation");  // Only PyTorch writes this tensor.
   answer.tensors.erase("outputs");
   EXPECT_EQ(answer.tensors.size(),
             tested.specs().size() + tested.buffer_specs().size() + 1);
@@ -175,7 +180,7 @@ absl::StatusOr<Answer> RunGradients(const TestedNetwork& tested,
   return ReadAnswer(tested, folder + "/out", /*batches=*/1);
 }
 
-// In how many parameters' gradients by ten tolerances.
+// Returns the number of parameters whose gradients differ by ten tolerances.
 size_t TensorsThatDiffer(const Answer& a, const Answer& b) {
   size_t count = 0;
   for (const ParameterSpec& spec : ResNet18().specs()) {
@@ -187,9 +192,9 @@ size_t TensorsThatDiffer(const Answer& a, const Answer& b) {
   return count;
 }
 
-// The command's answers to the files in `folder` are that of one rank and,
-// where batch norm is local, `local` by world size; and those two differ.
-// slice: the world sizes that a slice tries.
+// Expects that the command's answers to the files in `folder` are those of one
+// rank. With local batch norm, they must be `local` by world size, and the two
+// answers must differ. slice: the world sizes that a slice tries.
 void ExpectAnswers(const std::string& folder, const std::vector<int>& slice,
                    const std::map<int, Answer>& local) {
   const Answer& synchronised = local.at(1);
@@ -221,7 +226,7 @@ std::string EmptyFolder(const std::string& name) {
   return folder;
 }
 
-// The fixture's weights as a file, beside `batch`.
+// Writes the fixture's weights to a file, beside `batch`.
 void WriteInputs(const TestedNetwork& tested, const std::string& folder,
                  const Safetensors& batch) {
   const std::unique_ptr<Model> model = tested.CreateModel();
@@ -254,7 +259,7 @@ TEST(GradientsCommandTest, GivesWhatTheReferenceGives) {
   ExpectAnswers(folder, {1, 2}, local);
 }
 
-// Images [kSamples, c, h, w] of noise, and labels.
+// Returns images [kSamples, c, h, w] of noise, with labels.
 Safetensors NoiseFor(const TestedNetwork& tested) {
   const Samples samples = tested.Batch(9, kSamples);
   const auto& [c, h, w, classes] = tested.input();
@@ -291,7 +296,7 @@ TEST(GradientsCommandTest, GivesWhatPyTorchGivesOnItsOwnFiles) {
     EXPECT_THAT(answer, IsOk());
     return *std::move(answer);
   };
-  // What PyTorch saved.
+  // Use the weights that PyTorch saved.
   for (const char* name : {"/resnet", "/vit"}) {
     std::filesystem::rename(absl::StrCat(folder, name, "/saved"),
                             absl::StrCat(folder, name, "/weights"));

@@ -1,7 +1,7 @@
-// Networks without SyncBatchNorm, on 2, 3 and 4 ranks, take the step of ranks
-// whose batch norm normalises each rank's own share. The step is not one rank's
-// on the global batch, and the step with SyncBatchNorm is not that of such
-// ranks.
+// Checks networks without SyncBatchNorm on 2, 3 and 4 ranks. Their step is that
+// of ranks whose batch norm normalises each rank's own share. It is not one
+// rank's step on the global batch. The step with SyncBatchNorm is not that of
+// such ranks.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -28,7 +28,8 @@ std::string NameOfRun(const testing::TestParamInfo<NetworkRun>& info) {
 }
 
 // Returns the seed of a batch in which no derivative is in doubt in any share
-// of NetworkDeals. The test asserts that none is.
+// of NetworkDeals: rounding changes the sign of no ReLU input and the place of
+// no maximum. The test asserts this.
 uint32_t LocalBatchSeed(const std::string& name) {
   if (name == "resnet18d2l") return 2;
   if (name == "lenetbn") return 3;
@@ -45,7 +46,7 @@ const std::vector<const TestedNetwork*>& LocalNetworks() {
     std::vector<const TestedNetwork*> networks;
     for (const TestedNetwork* tested : AllTestedNetworks()) {
       if (tested->network().Count<BatchNormOp>() == 0) continue;
-      if (tested->is_winograd()) continue;  // The same batch norm.
+      if (tested->is_winograd()) continue;  // Has the same batch norm.
       const uint32_t seed = LocalBatchSeed(tested->name());
       const std::string spec =
           tested == &TestedResNet() ? "resnet18_d2l:width=16" : tested->spec();
@@ -56,8 +57,8 @@ const std::vector<const TestedNetwork*>& LocalNetworks() {
   return all;
 }
 
-// Returns runs of one step. Ranks with local batch norm start later steps with
-// running statistics of their own.
+// Returns runs of one step. In later steps, ranks with local batch norm have
+// different running statistics.
 std::vector<NetworkRun> LocalRuns() {
   std::vector<NetworkRun> runs;
   for (const TestedNetwork* tested : LocalNetworks()) {
@@ -78,7 +79,7 @@ auto Rejects(const std::string& what) {
 class LocalBatchNormTest : public testing::TestWithParam<NetworkRun> {};
 
 // Every batch norm of these networks has at least two values per channel in a
-// share of one sample, so that no share is refused.
+// share of one sample. No share is therefore refused.
 TEST_P(LocalBatchNormTest, StepIsThatOfRanksThatNormaliseTheirShares) {
   const NetworkRun& run = GetParam();
   ClaimRecorder recorder(
@@ -94,7 +95,7 @@ TEST_P(LocalBatchNormTest, StepIsThatOfRanksThatNormaliseTheirShares) {
   }
   RecordProperty("furthest", absl::StrCat(right.furthest));
   recorder.Measure(right.furthest / kNetworkSpread);
-  // The control: one rank's running statistics in place of another's.
+  // The control: one rank's running statistics replace another's.
   trace->ranks[1][1].running = trace->ranks[0][1].running;
   auto verdicts = CheckNetwork(run, *trace, BatchStatistics::kLocal).checks;
   const bool is_idle = run.deal[0] == 0;
@@ -110,9 +111,9 @@ TEST_P(LocalBatchNormTest, StepIsThatOfRanksThatNormaliseTheirShares) {
 INSTANTIATE_TEST_SUITE_P(Ranks, LocalBatchNormTest,
                          testing::ValuesIn(LocalRuns()), NameOfRun);
 
-// Images of 32 pixels leave the last stage one pixel. A share of one sample
-// then has one value per channel, which has no variance; the global batch has
-// eight.
+// Images of 32 pixels leave one pixel in the last stage. A share of one sample
+// then has one value per channel, which has no variance. The global batch has
+// eight values.
 TEST(LocalBatchNormOfOneValueTest, IsRefusedByItsName) {
   const TestedNetwork tested("resnet18:width=8", {3, 32, 32, 10}, {1});
   NetworkRun run = {.deal = {7, 1},

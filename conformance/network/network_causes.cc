@@ -1,4 +1,4 @@
-// Fits causes to a step of the network.
+// Finds causes that fit a wrong step of the network.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -27,10 +27,11 @@
 namespace lockstep::conformance {
 namespace {
 
-// How far, of what it would explain, an explanation may be off.
+// The largest error of an explanation, relative to the difference that it
+// explains.
 constexpr double kFit = 0.05;
 
-// The number of the first tensor whose digests differ.
+// Returns the index of the first tensor whose digests differ.
 std::optional<size_t> FirstDifference(std::span<const uint64_t> a,
                                       std::span<const uint64_t> b) {
   for (size_t i = 0; i < a.size(); ++i) {
@@ -39,8 +40,8 @@ std::optional<size_t> FirstDifference(std::span<const uint64_t> a,
   return {};
 }
 
-// "; ranks 0, 1 agree, ranks 2, 3 agree", where equal groups of several do;
-// else "".
+// Returns, for example, "; ranks 0, 1 agree, ranks 2, 3 agree", if the ranks
+// form groups of equal size that agree. Returns "" otherwise.
 std::string GroupsOf(const TestedNetwork& tested, const NetworkTrace& trace,
                      size_t moment) {
   std::vector<std::vector<size_t>> groups;
@@ -68,12 +69,12 @@ std::string GroupsOf(const TestedNetwork& tested, const NetworkTrace& trace,
   return text + ": groups of their own?";
 }
 
-// "resnet_block2.0.bn1" of "resnet_block2.0.bn1.running_mean".
+// Returns "resnet_block2.0.bn1" for "resnet_block2.0.bn1.running_mean".
 std::string LayerOf(const ParameterSpec& spec) {
   return spec.name.substr(0, spec.name.rfind('.'));
 }
 
-// Where one batch norm's running statistics differ and no other's.
+// Explains running statistics that differ in one batch norm and in no other.
 std::string OneNorm(const TestedNetwork& tested, const RankMoment& a,
                     const RankMoment& b) {
   std::set<std::string> norms, different;
@@ -90,8 +91,8 @@ std::string OneNorm(const TestedNetwork& tested, const RankMoment& a,
                       *different.begin(), " alone: not synchronised there?");
 }
 
-// Where the gradients of every batch norm's parameters, or of one layer's,
-// differ and no other's.
+// Explains gradients that differ in the parameters of every batch norm, or of
+// one layer, and in no others.
 std::string LayerGradients(const TestedNetwork& tested, const RankMoment& a,
                            const RankMoment& b) {
   const auto& specs = tested.specs();
@@ -112,8 +113,8 @@ std::string LayerGradients(const TestedNetwork& tested, const RankMoment& a,
                       " differ, and no others: not reduced?");
 }
 
-// An attention's heads among the rows of the linear layer before it, whose
-// outputs are queries, keys and values.
+// The place of an attention's heads among the rows of the linear layer before
+// it. The outputs of this layer are queries, keys and values.
 struct AttentionRows {
   std::string name;
   const ParameterSpec& weight;
@@ -160,7 +161,7 @@ double Distance(std::span<const double> a, std::span<const double> b) {
   return std::sqrt(Dot(d, d));
 }
 
-// k, if `got` is k times `want`.
+// Returns k if `got` is k times `want`.
 std::optional<double> FactorOf(std::span<const double> got,
                                std::span<const double> want) {
   const double k = Dot(got, want) / Dot(want, want);
@@ -170,11 +171,11 @@ std::optional<double> FactorOf(std::span<const double> got,
   return {};
 }
 
-// Returns the shortcuts: every use of a value but its first, which is a block's
-// branch.
+// Returns the shortcuts: every use of a value except its first use, which is a
+// block's branch.
 std::vector<Consumer> ShortcutsOf(const Network& network) {
   const std::vector<Network::Operation>& operations = network.operations();
-  std::vector<bool> is_used(operations.size() + 1);  // By value.
+  std::vector<bool> is_used(operations.size() + 1);  // Indexed by value.
   std::vector<Consumer> shortcuts;
   for (size_t i = 0; i < operations.size(); ++i) {
     const std::vector<int>& inputs = operations[i].inputs;
@@ -188,14 +189,14 @@ std::vector<Consumer> ShortcutsOf(const Network& network) {
   return shortcuts;
 }
 
-// Whether bfloat16 has all of these values.
+// Whether bfloat16 can represent all of these values.
 bool IsBFloat16(std::span<const float> values) {
   return std::ranges::all_of(values, [](float v) {
     return (std::bit_cast<uint32_t>(v) & 0xffff) == 0;
   });
 }
 
-// Returns a tensor's values among all of them.
+// Returns one tensor's values out of `all`.
 template <typename T>
 std::vector<double> PartOf(const ParameterSpec& spec, std::span<T> all) {
   const std::span<T> part = all.subspan(spec.offset, spec.size);
@@ -299,7 +300,7 @@ bool StepCauses::IsMeanOfMeans(const std::vector<double>& gradient) const {
 }
 
 bool StepCauses::IsOfLocalMasks(const std::vector<double>& gradient) const {
-  std::vector<int64_t> own;  // Of each sample, its number on its rank.
+  std::vector<int64_t> own;  // Each sample's number on its rank.
   for (const int64_t count : run_.deal) {
     for (int64_t i = 0; i < count; ++i) own.push_back(i);
   }
@@ -331,7 +332,8 @@ std::string StepCauses::OfAttention(const std::vector<double>& gradient) const {
     }
   }
   if (layers.empty()) return "";
-  // Attention is the same with queries that are as much larger.
+  // Attention without its scale equals attention with queries that are larger
+  // by this factor.
   const double factor = std::sqrt(static_cast<double>(layers[0].head_size()));
   std::vector<float> parameters(in_.parameters.begin(), in_.parameters.end());
   for (const AttentionRows& rows : layers) {

@@ -1,4 +1,4 @@
-// The comparison of the ranks with each other and with the reference.
+// Compares the ranks with each other and with the reference.
 #include "conformance/network/network_checks.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@
 namespace lockstep::conformance {
 namespace {
 
-// Keeps the first failure of a check.
+// Records the first failure of a check.
 void Fail(NetworkVerdicts& verdicts, NameIn<kNetworkChecks> check, int step,
           const std::string& what) {
   absl::Status& status = verdicts.checks.at(check.name());
@@ -35,7 +35,7 @@ void CheckRanks(const TestedNetwork& tested, const NetworkTrace& trace,
   for (size_t rank = 1; rank < trace.ranks.size(); ++rank) {
     for (size_t moment = 0; moment < zero.size(); ++moment) {
       RankMoment own = trace.ranks[rank][moment];
-      // Before the first step there are no gradients.
+      // There are no gradients before the first step.
       if (moment == 0) own.gradients = zero[0].gradients;
       if (moment > 0 && statistics == BatchStatistics::kLocal) {
         own.running = zero[moment].running;
@@ -67,7 +67,7 @@ void CheckStart(const TestedNetwork& tested, const NetworkTrace& trace,
   }
 }
 
-// Whether the rank normalises a share that is empty.
+// Whether the rank normalises an empty share.
 bool IsIdle(const NetworkRun& run, BatchStatistics statistics, size_t rank) {
   return statistics == BatchStatistics::kLocal && run.deal[rank] == 0;
 }
@@ -104,7 +104,7 @@ void CheckSgd(const TestedNetwork& tested, const NetworkTrace& trace,
       CheckUpdates(want, std::span<const RankTrace>(&trace.first, 1));
 }
 
-// One step of a run, with the reference at the run's own parameters.
+// Checks one step of a run, with the reference at the run's own parameters.
 class StepChecker {
  public:
   StepChecker(const NetworkRun& run, const NetworkTrace& trace, int step,
@@ -169,7 +169,7 @@ class StepChecker {
     const std::vector<float>& zero = trace_.ranks[0][step_].running;
     const std::vector<float>& before = trace_.ranks[rank][step_].running;
     const std::vector<float>& after = trace_.ranks[rank][step_ + 1].running;
-    // The batch's part does not depend on what was there before.
+    // The batch's part does not depend on the old value.
     const double kept =
         IsIdle(run_, statistics_, rank) ? 1 : 1 - kNetworkMomentum;
     std::vector<double> want = want_.RunningOn(rank);
@@ -224,7 +224,7 @@ double WidestTolerance(const StepInput& in) {
   double widest = rounding.loss_sum / (kMostOfLoss * want.loss_sum);
   const auto& buffers = in.tested.buffer_specs();
   for (size_t rank = 0; rank < want.running.size(); ++rank) {
-    // The rank with an empty share keeps what it had, exactly.
+    // A rank with an empty share keeps its statistics exactly.
     if (!in.local_deal.empty() && in.local_deal[rank] == 0) continue;
     const auto moved = TensorDistances(buffers, in.running, want.running[rank]);
     for (size_t i = 0; i < buffers.size(); ++i) {
@@ -235,7 +235,8 @@ double WidestTolerance(const StepInput& in) {
   const auto& specs = in.tested.specs();
   const auto norms = TensorNorms(specs, want.gradient);
   for (size_t i = 0; i < specs.size(); ++i) {
-    // A bias without a gradient stands beside its convolution's weights.
+    // A bias without a gradient is compared with the norm of its convolution's
+    // weights.
     const double norm = norms[in.tested.HasZeroGradient(specs[i]) ? i - 1 : i];
     widest = std::max(widest, rounding.gradients[i] / (kMostOfGradient * norm));
   }

@@ -1,15 +1,16 @@
-// Every network on one rank computes what the float64 reference does. Every
-// network on 2, 3 and 4 ranks, with SyncBatchNorm where there is batch norm,
-// takes one rank's steps on the global batch, however it is dealt. A rank that
-// leaves a step out is found. local_batch_norm_test.cc has local batch norm.
+// Checks every network on 1, 2, 3 and 4 ranks. On one rank it computes what the
+// float64 reference computes. On several ranks, with SyncBatchNorm if there is
+// batch norm, it takes one rank's steps on the global batch, however the batch
+// is dealt. The checks also detect a rank that skips a step.
+// local_batch_norm_test.cc covers local batch norm.
 //
-// The reference is float64 at the run's own parameters (network_checks.h); what
-// float32 may differ by is what the same plain loops do in float32. This needs
-// steps in which no ReLU's input, nor the lead of a maximum, is within
-// rounding of zero: one order of additions would then let a gradient through
-// where another does not. The fixtures are such that none is, which is
-// asserted: every such number is kNetworkClearance times as far from zero as
-// float32 errs in it.
+// The reference is float64 at the run's own parameters (network_checks.h). The
+// allowed error of float32 is that of the same plain loops in float32. This
+// requires steps in which no ReLU input and no lead of a maximum is within
+// rounding of zero. Otherwise one order of additions could let a gradient
+// through that another order stops. The tests assert that the fixtures satisfy
+// this: every such number is kNetworkClearance times as far from zero as its
+// float32 error.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -52,7 +53,7 @@ using testing::HasSubstr;
 
 class EveryNetworkTest : public testing::TestWithParam<const TestedNetwork*> {};
 
-// What the tolerances stand on.
+// Checks the assumptions of the tolerances.
 TEST_P(EveryNetworkTest, NoDerivativeIsInDoubtAndNoGradientNearZero) {
   const TestedNetwork& tested = *GetParam();
   const NetworkRun run = {
@@ -79,7 +80,8 @@ TEST_P(EveryNetworkTest, NoDerivativeIsInDoubtAndNoGradientNearZero) {
   }
 }
 
-// That all checks pass; returns how far off anything was of what may be.
+// Expects that all checks pass. Returns the largest error, relative to its
+// limit.
 double ExpectPasses(const NetworkVerdicts& verdicts) {
   for (const auto& [check, status] : verdicts.checks) {
     EXPECT_THAT(status, IsOk()) << check;
@@ -88,7 +90,7 @@ double ExpectPasses(const NetworkVerdicts& verdicts) {
   return verdicts.furthest / kNetworkSpread;
 }
 
-// Synchronised or not: a rank alone has no other's batch to miss.
+// Synchronised or not: a single rank lacks no other rank's batch.
 TEST_P(EveryNetworkTest, OneRankPasses) {
   for (const bool sync_bn : {true, false}) {
     const NetworkRun run = {.deal = {kNetworkBatchSize},
@@ -102,8 +104,8 @@ TEST_P(EveryNetworkTest, OneRankPasses) {
   }
 }
 
-// The reference in T, of images whose labels are mixed: outputs' losses, and in
-// training the gradients.
+// The reference in T for images with mixed labels: the losses, and in training
+// the gradients.
 template <typename T>
 struct MixedPass {
   MixedPass(const TestedNetwork& tested, const Batch& batch, bool training)
@@ -159,7 +161,7 @@ TEST_P(EveryNetworkTest, EvaluatesAndTakesMixedLabelsAsTheReferenceDoes) {
           << tested.specs()[i].name;
     }
   }
-  // The control: one sample's share.
+  // The control: one sample's share is wrong.
   const MixedPass<double> exact(tested, batch, /*training=*/false);
   const MixedPass<float> rounded(tested, batch, /*training=*/false);
   shares[1] = 0.75f;
@@ -171,7 +173,8 @@ TEST_P(EveryNetworkTest, EvaluatesAndTakesMixedLabelsAsTheReferenceDoes) {
 }
 
 // A sample's loss with label k is minus the logarithm of the probability of
-// class k, so the losses with all labels are its outputs up to a constant.
+// class k. The losses with all labels are therefore its outputs up to a
+// constant.
 TEST_P(EveryNetworkTest, OutputsAreTheReferences) {
   SetComputeThreads(1);
   const TestedNetwork& tested = *GetParam();
@@ -239,13 +242,14 @@ TEST_P(NetworkEquivalenceTest, StepsAreOneRanks) {
   recorder.Measure(ExpectPasses(CheckNetwork(GetParam(), *trace)));
 }
 
-// Every network on 2, 3 and 4 ranks, whose shares of the batch are even (as far
-// as they can be), uneven, or none for some rank. OneRankPasses has one rank.
+// Returns runs of every network on 2, 3 and 4 ranks. The ranks' shares of the
+// batch are even (as far as possible), uneven, or empty for some rank.
+// OneRankPasses covers one rank.
 std::vector<NetworkRun> RankMatrix() {
   std::vector<NetworkRun> runs;
   for (const TestedNetwork* tested : AllTestedNetworks()) {
     for (const auto& [even, uneven, empty] : NetworkDeals()) {
-      // Each gradient of four ranks travels by itself in two of three runs.
+      // With four ranks, each gradient is sent by itself in two of three runs.
       const int64_t bucket_bytes = even.size() == 4 ? 1 : 0;
       const int steps = std::min(2, tested->steps());
       runs.push_back({.deal = even,
@@ -276,7 +280,7 @@ TEST_P(NetworkProcessesTest, HaveTheBitsOfThreads) {
                     .tested = GetParam()};
   ClaimRecorder recorder(
       {BitsClaimOf(*run.tested), "processes", run.world_size(), "float32"});
-  // Before there are threads.
+  // Processes must start before there are threads.
   run.ranks = RanksOf(Backend::kProcesses);
   const auto processes = RunNetwork(run, Mutation());
   run.ranks = nullptr;
@@ -301,7 +305,7 @@ INSTANTIATE_TEST_SUITE_P(Networks, NetworkProcessesTest,
                                          &TestedVit()),
                          [](const auto& info) { return info.param->name(); });
 
-// Describes a network's tensors and operations, one a line.
+// Describes a network's tensors and operations, one per line.
 std::vector<std::string> LinesOf(const Network& network) {
   std::vector<std::string> lines;
   for (const auto& tensors : {network.parameters(), network.buffers()}) {
@@ -320,7 +324,7 @@ std::vector<std::string> LinesOf(const Network& network) {
   return lines;
 }
 
-// The wrong network of a mutant and of its cause is wrong in strides alone.
+// The wrong network of a mutant and of its cause differs only in its strides.
 TEST(StrideInFirstConvolutionTest, ChangesBottlenecksAlone) {
   std::set<std::string> changed;
   for (const TestedNetwork* tested : AllTestedNetworks()) {
@@ -346,7 +350,8 @@ TEST(StrideInFirstConvolutionTest, ChangesBottlenecksAlone) {
                   "layer4.0.conv1 stride 2", "layer4.0.conv2 stride 1"));
 }
 
-// The two shortcuts add a value as it is, and behind a convolution.
+// One of the two shortcuts adds a value as it is, the other behind a
+// convolution.
 TEST(LeftOutShortcutTest, IsNamedInNetworksWithBatchNormToo) {
   const TestedNetwork& tested = TestedTorchvisionResNet();
   const NetworkRun run = {

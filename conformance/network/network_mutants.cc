@@ -1,5 +1,5 @@
 // Mutants of batch norm across ranks, of reduction and of types, as decorators
-// of groups and models; and how a network's mutant is planted.
+// of groups and models. Also plants a network's mutants.
 #include "conformance/network/network_mutants.h"
 
 #include <algorithm>
@@ -29,9 +29,9 @@
 namespace lockstep::conformance {
 namespace {
 
-constexpr int kNorms = 17;  // In the network.
+constexpr int kNorms = 17;  // The number of batch norms in the network.
 
-// Splits batch norm's group off by other rules.
+// Splits batch norm's group off in a wrong way.
 class SplitMutant : public ForwardingCommunicator {
  public:
   using SplitFunction = absl::StatusOr<std::unique_ptr<Communicator>> (*)(
@@ -55,8 +55,8 @@ Mutation Splitting(SplitMutant::SplitFunction split) {
   }};
 }
 
-// Batch norm's group, whose calls of one layer go to nobody: that layer sees no
-// other rank's records, and no other rank's sums.
+// Batch norm's group, without the calls of one layer. That layer sees no
+// records and no sums of other ranks.
 class OneLayerAlone : public ForwardingCommunicator {
  public:
   OneLayerAlone(std::unique_ptr<Communicator> group, int layer)
@@ -84,14 +84,14 @@ class OneLayerAlone : public ForwardingCommunicator {
  private:
   const std::unique_ptr<Communicator> group_;
   const int layer_;
-  int forward_ = 0, backward_ = 0;  // Calls so far.
+  int forward_ = 0, backward_ = 0;  // The number of calls so far.
 };
 
 absl::StatusOr<std::unique_ptr<Communicator>> SplitForOneLayerAlone(
     Communicator& inner, int key) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> group,
                             inner.Split(/*color=*/0, key));
-  // The stem's, two of each block of the first stage, then this one.
+  // The stem's batch norm and two of each block of the first stage come first.
   return std::make_unique<OneLayerAlone>(std::move(group), /*layer=*/5);
 }
 
@@ -108,7 +108,8 @@ absl::Status BroadcastOnlyParameters(Communicator& group,
              : group.Run(call);
 }
 
-// The layer sums them over the ranks, and so does the trainer.
+// Sums these gradients over the ranks in the layer, although the trainer sums
+// them too.
 absl::StatusOr<Metrics> SumNormGradientsTwice(const StepCall& call) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
   Parameters& parameters = call.model.parameters();
@@ -121,7 +122,7 @@ absl::StatusOr<Metrics> SumNormGradientsTwice(const StepCall& call) {
   return metrics;
 }
 
-// As where activations are computed again for backward.
+// Runs forward twice, as if activations were computed again for backward.
 absl::StatusOr<Metrics> ForwardTwice(const StepCall& call) {
   LOCKSTEP_RETURN_IF_ERROR(call.MakeUnready().status());
   return call.Make();
@@ -174,7 +175,7 @@ absl::StatusOr<Metrics> LeaveOutWhereEmpty(const StepCall& call) {
   return Metrics();
 }
 
-// What bfloat16 makes of it.
+// Rounds a value to bfloat16.
 float Coarse(float value) {
   return std::bit_cast<float>((std::bit_cast<uint32_t>(value) + 0x8000u) &
                               0xffff0000u);

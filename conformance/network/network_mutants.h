@@ -1,5 +1,5 @@
-// Parts that the tables of networks' mutants share, and the descriptions of
-// wrong networks that the causes know too.
+// Parts that the tables of networks' mutants share, and wrong networks that the
+// causes use too.
 #ifndef LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_MUTANTS_H_
 #define LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_MUTANTS_H_
 
@@ -21,18 +21,18 @@ Mutant Planted(Mutant mutant, const std::vector<int64_t>& deal,
                const Mutation& mutation,
                const TestedNetwork& tested = TestedResNet());
 
-// Sums gradients over the ranks, but leaves each rank its own gradients of the
-// parameters that `of` picks.
+// Returns a mutation that sums gradients over the ranks, except those of the
+// parameters that `of` picks: there each rank keeps its own.
 Mutation LeaveGradients(const TestedNetwork& tested,
                         const std::function<bool(const ParameterSpec&)>& of);
 
-// Mutants of attention, masks, shortcuts and strides.
+// Returns the mutants of attention, masks, shortcuts and strides.
 std::vector<Mutant> ArchitectureMutants();
 
-// Describes a ResNet again, with the stride of each bottleneck in its first
-// convolution, of 1x1 (He et al. 2015), in place of the second, of 3x3: the
-// same tensors and the same shapes, but another function. Null if no bottleneck
-// of the network has a stride.
+// Returns a ResNet with the stride of each bottleneck in its first convolution,
+// of 1x1 (He et al. 2015), in place of the second, of 3x3. The tensors and
+// their shapes are the same, but the function is another. Returns null if no
+// bottleneck of the network has a stride.
 std::unique_ptr<const Network> WithStrideInFirstConvolution(
     const Network& network);
 

@@ -21,7 +21,7 @@
 namespace lockstep::conformance {
 namespace {
 
-// Norms of f(i) over each tensor.
+// Returns the norm of f(i) over each tensor.
 template <typename F>
 std::vector<double> NormsOf(std::span<const ParameterSpec> specs, F f) {
   std::vector<double> norms;
@@ -42,10 +42,10 @@ void RaiseTo(std::vector<double>& most, const std::vector<double>& values) {
   }
 }
 
-// A pass of T over some of the samples of a step, and what it borrows.
+// A pass of T over some of a step's samples, with the data that it borrows.
 template <typename T>
 struct ReferencePass {
-  // order: the samples that it has, in their order, by number.
+  // order: the numbers of these samples, in their order.
   ReferencePass(const StepInput& in, IndexOrder order)
       : parameters(in.parameters.begin(), in.parameters.end()),
         numbers(std::move(order)),
@@ -76,8 +76,8 @@ struct ReferencePass {
   const NetworkReference<T> pass;
 };
 
-// The passes over a step's batch: one rank's, or one for each rank with local
-// batch norm. Borrows the input.
+// The passes over a step's batch: one for one rank, or one for each rank with
+// local batch norm. Borrows the input.
 template <typename T>
 class StepPasses {
  public:
@@ -119,8 +119,8 @@ class StepPasses {
     return sum;
   }
 
-  // Returns the gradient of the losses' sum with these scales, by sample in the
-  // batch's order.
+  // Returns the gradient of the scaled losses' sum. `scales` are by sample, in
+  // the batch's order.
   std::vector<T> Gradient(std::span<const double> scales,
                           const Consumer* left_out = nullptr) const {
     std::vector<T> sum(in_.parameters.size());
@@ -166,7 +166,7 @@ NetworkStep StepOf(const StepPasses<double>& passes) {
   return {passes.LossSum(), passes.MeanGradient(), passes.Running()};
 }
 
-// Returns how far float32 comes from `exact`, whose step is `want`.
+// Returns how far float32 is from `exact`, whose step is `want`.
 Rounding RoundingOf(const StepInput& in, const StepPasses<double>& exact,
                     const NetworkStep& want) {
   const std::vector<double> losses = exact.Losses();

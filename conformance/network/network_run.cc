@@ -35,7 +35,7 @@
 namespace lockstep::conformance {
 namespace {
 
-// Of the bits; any one of them changes it.
+// Returns a digest of the bits. A change of any one bit changes the digest.
 uint64_t Digest(std::span<const float> values) {
   uint64_t digest = values.size();
   for (const float v : values) {
@@ -45,7 +45,7 @@ uint64_t Digest(std::span<const float> values) {
   return digest;
 }
 
-// The numbers of a global batch's samples.
+// Returns the numbers of a global batch's samples.
 std::span<const int64_t> SampleNumbers() {
   static const auto& numbers =
       *new std::vector<int64_t>(IdentityOf(kNetworkBatchSize));
@@ -66,7 +66,7 @@ Batch ShardOf(const Samples& samples, const NetworkRun& run, int rank,
           .step = step};
 }
 
-// Takes the steps with a model that is ready to; `full` may be null.
+// Takes the steps with a prepared model. `full` may be null.
 absl::StatusOr<std::vector<RankMoment>> TakeSteps(Model& model,
                                                   GradientReducer& reducer,
                                                   const NetworkRun& run,
@@ -85,7 +85,7 @@ absl::StatusOr<std::vector<RankMoment>> TakeSteps(Model& model,
   return moments;
 }
 
-// One rank's part of a run.
+// Runs one rank's part of a run.
 absl::StatusOr<std::vector<RankMoment>> TrainRank(Communicator& group,
                                                   const NetworkRun& run,
                                                   const Mutation& mutation,
@@ -115,7 +115,7 @@ absl::StatusOr<std::vector<RankMoment>> TrainRank(Communicator& group,
   return TakeSteps(model, reducer, run, rank, full);
 }
 
-// Passes what moments hold to a RankBytesWriter or RankBytesReader.
+// Passes the contents of moments to a RankBytesWriter or RankBytesReader.
 template <typename Bytes, typename Moments>
 void PassMoments(Bytes& bytes, Moments& moments) {
   for (auto& moment : moments) {

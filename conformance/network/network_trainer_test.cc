@@ -1,6 +1,6 @@
-// The trainer, from its sampler's order on, takes the steps of ResNet-18 that
-// one rank takes on the global batch, and evaluates to the same metrics at
-// every world size. A second step goes on from the first.
+// Checks the trainer, including its sampler's order. It takes the steps of
+// ResNet-18 that one rank takes on the global batch, and evaluates to the same
+// metrics at every world size. A second step continues from the first.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -38,12 +38,13 @@ namespace {
 
 constexpr int64_t kTrainerSide = 10;
 
-// Two of the trainer's evaluation batches, the second of 5 images: of 4 ranks,
-// two have none.
+// Two of the trainer's evaluation batches. The second has 5 images, so that two
+// of 4 ranks have none.
 constexpr int64_t kTestSize = Trainer::kEvaluationBatch + 5;
 const RunRanksOptions kRunRanks = {.group = {}, .deadline = absl::Seconds(200)};
 
-// The samples as the bytes that they came from, sample i in place places[i].
+// Returns the samples as their original bytes, with sample i in place
+// places[i].
 MemoryDataset DataOf(const Samples& samples, const IndexOrder& places) {
   std::vector<uint8_t> images(samples.images.size());
   std::vector<uint8_t> labels(samples.labels.size());
@@ -59,7 +60,7 @@ MemoryDataset DataOf(const Samples& samples, const IndexOrder& places) {
                        std::move(labels));
 }
 
-// The data set whose shuffled order gives the steps' batches.
+// Returns the data set whose shuffled order gives the steps' batches.
 MemoryDataset TrainData(uint64_t seed, int steps) {
   Samples all;
   for (int step = 0; step < steps; ++step) {
@@ -114,7 +115,7 @@ absl::Status TrainRank(Communicator& group, int steps, Trained& to) {
   return absl::OkStatus();
 }
 
-// On each of so many ranks. Errors: the first rank's.
+// Runs `fn` on each of so many ranks. Errors: the first rank's.
 absl::Status OnThreads(int world_size,
                        const std::function<absl::Status(Communicator&)>& fn) {
   for (const absl::Status& status :
@@ -134,7 +135,8 @@ absl::StatusOr<Trained> TrainOn(int world_size, int steps) {
   return trained;
 }
 
-// The metrics that every rank of `world_size` computes for these numbers.
+// Returns the metrics that every rank of `world_size` computes for these
+// numbers.
 absl::StatusOr<std::vector<Metrics>> EvaluateOn(
     int world_size, const std::vector<float>& parameters,
     const std::vector<float>& running) {
@@ -167,9 +169,9 @@ void ExpectBits(const std::vector<Metrics>& got, const Metrics& want) {
 
 class NetworkTrainerTest : public testing::TestWithParam<int> {};
 
-// The losses of 130 images in float32 and float64: a loss of 1 or more has an
-// error of some hundred roundings, 1e-5 is 168; the reference's argmax is the
-// answer unless two logits are that close.
+// Compares the losses of 130 images in float32 and float64. A loss of 1 or more
+// has an error of some hundred roundings; 1e-5 is 168 of them. The reference's
+// argmax is the answer unless two logits are that close.
 TEST_P(NetworkTrainerTest, TrainsAndEvaluatesAsOneRank) {
   const int world_size = GetParam();
   ClaimRecorder training({"resnet_trainer", "threads", world_size, "float32"});
@@ -205,7 +207,7 @@ TEST_P(NetworkTrainerTest, TrainsAndEvaluatesAsOneRank) {
     ExpectBits(*evaluated, got);
     evaluation.AddExact();
   }
-  // The control: what the running statistics were matters.
+  // The control: other running statistics change the loss.
   const auto changed = EvaluateOn(1, parameters, TestedResNet().Running(2));
   ASSERT_THAT(changed, IsOk());
   EXPECT_GT(std::abs((*changed)[0].loss_sum - got.loss_sum),
@@ -217,7 +219,7 @@ INSTANTIATE_TEST_SUITE_P(WorldSizes, NetworkTrainerTest, testing::Values(2, 4),
                            return absl::StrCat("P", info.param);
                          });
 
-// Two steps of ResNet-18 in float64, from the same start and with an update of
+// Two steps of ResNet-18 in float64 from the same start, with an update of
 // `learning_rate` between them.
 struct TwoSteps {
   TwoSteps(std::span<const Samples> batches, double learning_rate) {
@@ -243,14 +245,15 @@ struct TwoSteps {
   }
 
   std::vector<double> parameters;  // Between the steps.
-  double loss_sum = 0;             // Of the second step.
-  std::vector<double> gradient;    // Of that sum.
+  double loss_sum = 0;             // The second step's.
+  std::vector<double> gradient;    // The gradient of that sum.
 };
 
-// How far the second step's loss may be from `exact` in float32. The gradient
-// of the first step has a rounding error, the update rounds
-// twice, and the loss moves by that times its slope; then the second step
-// rounds too. The slope is the larger one of those at both ends of the way.
+// Returns how far the second step's loss may be from `exact` in float32. The
+// gradient of the first step has a rounding error, and the update rounds twice.
+// The loss moves by these errors times its slope. Then the second step rounds
+// too. The slope is the larger of the slopes at the exact and at the actual
+// parameters.
 double SecondLossBound(const TwoSteps& exact, const NetworkTrace& trace) {
   const TestedNetwork& tested = TestedResNet();
   const std::vector<float> running = tested.Running(1);
@@ -283,7 +286,7 @@ TEST(SecondStepTest, GoesOnFromTheFirstAsTheReferenceDoes) {
   EXPECT_NEAR(got, exact.loss_sum, bound);
   RecordProperty("over_bound",
                  absl::StrCat(std::abs(got - exact.loss_sum) / bound));
-  // The controls: an update that is left out, and one of a wrong rate.
+  // The controls: an update that is skipped, and updates at a wrong rate.
   for (const double rate : {0.0, 0.98, 1.02}) {
     const TwoSteps wrong(batches, rate * kNetworkLearningRate);
     EXPECT_GT(std::abs(got - wrong.loss_sum), bound) << rate;

@@ -1,7 +1,7 @@
-// The commands against torchvision's and timm's own modules: from the weights
-// that a module saved, `gradients` gives the module's gradients and buffers of
-// a step, which PyTorch computes in float64; and state_dicts and checkpoints
-// load on the other side.
+// Compares the commands with torchvision's and timm's own modules. From the
+// weights that a module saved, `gradients` returns the module's gradients and
+// buffers of a step, which PyTorch computes in float64. State_dicts and
+// checkpoints load on the other side.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -45,17 +45,16 @@ constexpr NetworkInput kInput = {3, 64, 64, 10};
 
 struct ModuleCase {
   const char* spec;
-  uint32_t seed = 1;  // PyTorch's, from which the module draws its weights.
-  // The images' seed. move_biases of torch_networks.py keeps ReLUs' inputs away
-  // from zero; these seeds keep maxima away from the next value.
+  uint32_t seed = 1;  // The seed from which PyTorch draws the module's weights.
+  // The images' seed. move_biases of torch_networks.py keeps ReLU inputs away
+  // from zero. These seeds keep maxima away from the next value.
   uint32_t batch_seed = 1;
 
   bool IsTimms() const { return absl::StartsWith(spec, "vit"); }
-  // A gradient that is wrong by this share of its norm is rejected, as is what
-  // the batch adds to a running statistic, and a loss that is wrong by a tenth
-  // of this. ResNet-50 with the weights that torchvision draws magnifies
-  // rounding: its gradients in float32 are off by 1e-4, those of the other
-  // networks by 1e-5.
+  // The relative error that the test must reject: of a gradient's norm, and of
+  // a batch's contribution to a running statistic. For the loss it is a tenth
+  // of this. ResNet-50 with torchvision's weights magnifies rounding: its
+  // float32 gradients are off by 1e-4, those of the other networks by 1e-5.
   double Fault() const {
     return absl::StartsWith(spec, "resnet50") ? 1e-2 : 1e-3;
   }
@@ -98,8 +97,8 @@ std::string EmptyFolder(const std::string& name) {
 }
 
 // Runs torch_networks.py on one case, in folder/net, with a Python that has
-// `modules`, and expects that the module is torchvision's or timm's own. The
-// test is skipped where no Python has them.
+// `modules`. Expects that the module is torchvision's or timm's own. Skips the
+// test if no Python has the modules.
 void AskPyTorch(const ModuleCase& which, int64_t classes,
                 const std::string& folder, const std::string& asked,
                 const std::string& modules) {
@@ -118,7 +117,7 @@ void AskPyTorch(const ModuleCase& which, int64_t classes,
                           which.IsTimms() ? ": timm's" : ": torchvision's")));
 }
 
-// The batch as users of PyTorch have it: images [n, c, h, w].
+// Returns the batch in PyTorch's layout: images [n, c, h, w].
 Safetensors BatchOf(const Samples& samples) {
   const auto& [c, h, w, classes] = kInput;
   std::vector<float> images(samples.images.size());
@@ -135,7 +134,7 @@ Safetensors BatchOf(const Samples& samples) {
   return batch;
 }
 
-// The results of a step, flat as TestedNetwork's specs lay tensors out.
+// The results of a step, flat, in the order of TestedNetwork's specs.
 template <typename T>
 struct StepTensors {
   double loss = 0;
@@ -155,8 +154,8 @@ absl::Status Take(const Safetensors& file, const ParameterSpec& spec,
   return absl::OkStatus();
 }
 
-// Expects a counter of 1 for each batch norm, and no tensor but those of the
-// network, the loss and so many others.
+// Expects a counter of 1 for each batch norm. The other tensors must be those
+// of the network, the loss and `others` more.
 void ExpectNothingElse(const TestedNetwork& tested, const Safetensors& file,
                        size_t others) {
   const size_t batch_norms = tested.buffer_specs().size() / 2;
@@ -171,7 +170,7 @@ void ExpectNothingElse(const TestedNetwork& tested, const Safetensors& file,
             tested.specs().size() + 3 * batch_norms + 1 + others);
 }
 
-// Reads the results of a step. others: as ExpectNothingElse has it.
+// Reads the results of a step. others: as in ExpectNothingElse.
 template <typename T>
 absl::StatusOr<StepTensors<T>> ReadStep(const TestedNetwork& tested,
                                         const std::string& path,
@@ -192,8 +191,8 @@ absl::StatusOr<StepTensors<T>> ReadStep(const TestedNetwork& tested,
   return step;
 }
 
-// PyTorch's float64 step, and how far float32 may be from it, in norm: its
-// rounding in plain loops times kNetworkSpread (network_checks.h).
+// PyTorch's float64 step, and how far float32 may be from it, in norm: the
+// rounding of plain loops times kNetworkSpread (network_checks.h).
 struct Expected {
   StepTensors<double> step;
   Rounding rounding;  // Already multiplied by kNetworkSpread.
@@ -203,9 +202,9 @@ void Multiply(std::vector<double>& values, double factor) {
   for (double& value : values) value *= factor;
 }
 
-// Reads the weights that PyTorch saved and its answer. Expects what the bounds
-// stand on: no ReLU input and no maximum is in doubt, and each bound is small
-// beside its number.
+// Reads the weights that PyTorch saved, and its answer. Expects the assumptions
+// of the bounds: no ReLU input and no maximum is in doubt, and each bound is
+// small relative to its number.
 absl::StatusOr<Expected> ReadExpected(double fault, const TestedNetwork& tested,
                                       const Samples& samples,
                                       const std::string& folder) {
@@ -239,8 +238,8 @@ absl::StatusOr<Expected> ReadExpected(double fault, const TestedNetwork& tested,
   return expected;
 }
 
-// Returns kDataLoss with the first tensor that is not within its bound.
-// furthest: raised to the largest error, in bounds.
+// Checks that each tensor is within its bound. Error: kDataLoss with the first
+// that is not. furthest: raised to the largest error, in bounds.
 absl::Status CheckTensors(std::span<const ParameterSpec> specs,
                           std::span<const float> got,
                           std::span<const double> want,
@@ -308,7 +307,7 @@ std::string NameOf(const testing::TestParamInfo<ModuleCase>& info) {
 
 class ModuleGradientsTest : public testing::TestWithParam<ModuleCase> {};
 
-// Batch norm is synchronised, so that ranks have the module's statistics.
+// Batch norm is synchronised, so that the ranks have the module's statistics.
 TEST_P(ModuleGradientsTest, AreWhatTheCommandGives) {
   const ModuleCase& which = GetParam();
   const TestedNetwork tested(which.spec, kInput, {});
@@ -349,8 +348,8 @@ std::vector<ModuleCase> StateDictCases() {
   return cases;
 }
 
-// Trains one step from the file `weights` of `folder`. At this learning rate it
-// changes a value by less than any float32 can show, but that of zero.
+// Trains one step from the file `weights` of `folder`. This learning rate is so
+// small that no float32 value changes, except zero.
 CommandOutcome TrainOneStep(const ModuleCase& which, int64_t classes,
                             const std::string& folder,
                             const std::string& weights) {
@@ -368,7 +367,7 @@ class StateDictTest : public testing::TestWithParam<ModuleCase> {};
 
 // The module's state_dict loads in `train`, with no tensor missing or left
 // over. The checkpoint of `train` loads in the module likewise
-// (load_state_dict, strict), with the values that the module had.
+// (load_state_dict, strict), with the module's values.
 TEST_P(StateDictTest, LoadsHereAndComesBack) {
   constexpr int64_t kClasses = 1000;  // The modules' default.
   const char* const modules = "safetensors.torch, timm, torchvision";

@@ -1,4 +1,4 @@
-// Tries causes until one gives what was drawn.
+// Tries causes until one explains the drawn indices.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +16,7 @@
 namespace lockstep::conformance {
 namespace {
 
-// So many indices are written out.
+// The largest number of indices that a message writes out.
 constexpr size_t kWrittenOut = 6;
 
 bool Exist(const DrawnEpoch& drawn) {
@@ -28,7 +28,8 @@ bool Exist(const DrawnEpoch& drawn) {
   return true;
 }
 
-// "; index 7 is drawn by no rank", where all should be drawn.
+// Returns, for example, "; index 7 is drawn by no rank", if every index must be
+// drawn.
 std::string Undrawn(const DrawnEpoch& drawn) {
   if (drawn.c.drop_last || drawn.c.drop_tail || !Exist(drawn)) return "";
   std::vector<int64_t> undrawn;
@@ -42,11 +43,12 @@ std::string Undrawn(const DrawnEpoch& drawn) {
                       " drawn by no rank");
 }
 
-// Whether that rank has, beside what it should have of whole turns, all of the
-// tail, and the others have the whole turns alone.
+// Whether `rank` draws its part of the whole turns and the entire tail, and the
+// other ranks draw only their parts of the whole turns.
 bool HasTheTail(const DrawnEpoch& drawn, size_t rank) {
   const SamplingCase& c = drawn.c;
-  // Where padding is shuffled too, one rank's order does not tell.
+  // If the padding is shuffled too, one rank's order does not tell the group's
+  // order.
   const std::vector<int64_t> order = c.semantics == Semantics::kPaddle
                                          ? ReferenceOrder(c, drawn.epoch)
                                          : PadOrCut(c, drawn.one_rank);
@@ -54,7 +56,7 @@ bool HasTheTail(const DrawnEpoch& drawn, size_t rank) {
   const int64_t whole = LengthOf(c, c.world_size - 1) / turn * turn;
   int64_t size = 0;
   for (int of = 0; of < c.world_size; ++of) size += LengthOf(c, of);
-  // One rank may lack samples too; and there may be no tail.
+  // A single rank may lack samples too, and the case may have no tail.
   if (std::ssize(order) != size || size == whole * c.world_size) return false;
   Lists lists = Deal(c, order);
   for (size_t i = 0; i < lists.size(); ++i) {
@@ -68,23 +70,25 @@ bool HasTheTail(const DrawnEpoch& drawn, size_t rank) {
   return true;
 }
 
-// What each rank's samples would be, were the order what `order` says.
+// Returns each rank's samples as if `order` were dealt.
 std::vector<Batches> DealtAs(const DrawnEpoch& drawn,
                              const std::vector<int64_t>& order) {
   return Cut(drawn.c, Deal(drawn.c, PadOrCut(drawn.c, order)));
 }
 
-// Whether every index comes once, and those once more.
+// Whether every index comes once, and those in `again` once more.
 bool RepeatsOnly(const DrawnEpoch& drawn, std::span<const int64_t> again) {
   std::vector<int64_t> counts(static_cast<size_t>(drawn.c.dataset_size), 1);
   for (const int64_t index : again) ++counts[static_cast<size_t>(index)];
   return counts == CountsOf(drawn);
 }
 
-// Of lengths where the data set does not go round the ranks.
+// Returns the cause of wrong lengths if the world size does not divide the data
+// set.
 std::string CauseOfTail(const DrawnEpoch& drawn) {
   const SamplingCase& c = drawn.c;
-  // One rank may lack samples too, and so not tell what should be dealt.
+  // A single rank may lack samples too. Its order then does not tell what must
+  // be dealt.
   if (std::ssize(drawn.one_rank) != c.dataset_size) return "";
   const auto is_dealt_as = [&drawn](const SamplingCase& other) {
     return drawn.ranks ==
@@ -103,7 +107,7 @@ std::string CauseOfTail(const DrawnEpoch& drawn) {
   if (c.semantics == Semantics::kExact && is_dealt_as(other)) {
     return "; the ranks are padded to be even, so that indices come twice";
   }
-  // Deal takes no order of kPaddle that does not go round the ranks.
+  // With kPaddle, Deal accepts only orders that the world size divides.
   if (c.semantics != Semantics::kTorch || PaddingOf(c) <= c.dataset_size) {
     return "";
   }
@@ -114,7 +118,8 @@ std::string CauseOfTail(const DrawnEpoch& drawn) {
              : "";
 }
 
-// "; rank 1 draws 0 in place of its own 1, and all else is right".
+// Returns, for example, "; rank 1 draws 0 in place of its own 1, and all else
+// is right".
 std::string OneInPlaceOfAnother(const DrawnEpoch& drawn) {
   const std::vector<Batches> want = DealtAs(drawn, drawn.one_rank);
   std::string found;
@@ -250,7 +255,7 @@ std::string CauseOfOrder(const DrawnEpoch& drawn) {
   }
   SamplingCase keyed = OneRank(drawn.c);
   keyed.shuffle = Shuffle::kKeyed;
-  // The keyed shuffle is defined by its own code.
+  // No reference defines the keyed shuffle, so its own code is used.
   const auto order = DrawRanks(MakeTestedSampler, keyed, drawn.epoch);
   return order.ok() && Flat((*order)[0]) == drawn.one_rank
              ? "; it is the keyed shuffle"

@@ -1,4 +1,4 @@
-// The properties of whole epochs.
+// Checks the properties of whole epochs.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -96,15 +96,16 @@ std::optional<std::string> SharedIndex(const DrawnEpoch& drawn) {
   return std::nullopt;
 }
 
-// How many indices come at least; given the lengths, exactly so many, but where
-// padding is shuffled too and drop_last drops some.
+// Returns the minimum number of distinct indices. Given the lengths, this
+// number is exact, unless the padding is shuffled too and drop_last drops some
+// of it.
 int64_t FewestIndices(const SamplingCase& c) {
   if (!c.drop_last) {
     return c.drop_tail ? c.dataset_size / c.world_size * c.world_size
                        : c.dataset_size;
   }
   const int64_t drawn = StepsOf(c) * c.batch_size * c.world_size;
-  // Where padding is shuffled too, any of it may come before what is dropped.
+  // If the padding is shuffled too, all of it may come before the dropped part.
   return c.semantics == Semantics::kPaddle && c.shuffle != Shuffle::kNone
              ? drawn - PaddingOf(c)
              : std::min(drawn, c.dataset_size);
@@ -133,8 +134,8 @@ std::optional<std::string> Uncovered(const DrawnEpoch& drawn) {
   return "one rank draws no permutation";
 }
 
-// Which indices may come again: kPaddle pads the data set, the others its
-// shuffled order.
+// Returns how often each index may come again. kPaddle pads the data set, the
+// other semantics pad its shuffled order.
 std::vector<int64_t> PaddingCounts(const DrawnEpoch& drawn) {
   std::vector<int64_t> order = drawn.one_rank;
   if (drawn.c.semantics == Semantics::kPaddle) {
@@ -161,8 +162,8 @@ std::optional<std::string> WrongPadding(const DrawnEpoch& drawn) {
 
 std::optional<std::string> WrongDeal(const DrawnEpoch& drawn) {
   const SamplingCase& c = drawn.c;
-  // kPaddle shuffles the padding too, so another number of ranks has another
-  // order.
+  // kPaddle shuffles the padding too, so that the order depends on the number
+  // of ranks.
   if (c.semantics == Semantics::kPaddle && c.shuffle != Shuffle::kNone &&
       PaddingOf(c) > 0) {
     return std::nullopt;
@@ -249,7 +250,7 @@ constexpr struct {
     {"Order", WrongOrder},
 };
 
-// That num_batches() says, before and after it, how long an epoch is.
+// Checks that num_batches() is the length of the epoch, before and after it.
 absl::Status CheckNumBatches(const SamplerFactory& make,
                              const SamplingCase& c) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto sampler, make(c, 0));

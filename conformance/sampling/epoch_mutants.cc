@@ -1,5 +1,6 @@
-// Mutants of whole epochs: which indices, on which rank, in which order; and
-// the epochs that they draw, each wrong in one respect that no option has.
+// Mutants of whole epochs: of the indices, their ranks and their order. The
+// first part draws wrong epochs, each wrong in one respect that no option
+// offers.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -19,14 +20,15 @@ Batches RealEpoch(const SamplingCase& c, int rank, int64_t epoch) {
   return DrawEpoch(*sampler).value();
 }
 
-// The order that one rank draws of so many samples.
+// Returns the order in which one rank draws so many samples.
 std::vector<int64_t> RealOrder(SamplingCase c, int64_t epoch) {
   c = OneRank(c);
   c.batch_size = c.dataset_size;
   return RealEpoch(c, 0, epoch)[0];
 }
 
-// As many steps as the case has, the last of them partial or empty.
+// Cuts a list into as many steps as the case has. The last steps may be partial
+// or empty.
 Batches CutOne(const SamplingCase& c, const std::vector<int64_t>& list) {
   Batches batches(static_cast<size_t>(StepsOf(c)));
   const auto batch = static_cast<size_t>(c.batch_size);
@@ -36,7 +38,7 @@ Batches CutOne(const SamplingCase& c, const std::vector<int64_t>& list) {
   return batches;
 }
 
-// Padding is the end of the order, the last sample first.
+// Pads with the end of the order, the last sample first.
 Batches PadFromTheEnd(const SamplingCase& c, int rank, int64_t epoch) {
   std::vector<int64_t> order = RealOrder(c, epoch);
   const size_t n = order.size();
@@ -46,8 +48,8 @@ Batches PadFromTheEnd(const SamplingCase& c, int rank, int64_t epoch) {
   return DealPart(c, order, rank);
 }
 
-// Padding ends where the order does, too short where it should go round
-// again.
+// Ends the padding where the order ends, so that it is too short if it must go
+// round again.
 Batches PadOnce(const SamplingCase& c, int rank, int64_t epoch) {
   std::vector<int64_t> order = RealOrder(c, epoch);
   const size_t n = order.size();
@@ -56,7 +58,7 @@ Batches PadOnce(const SamplingCase& c, int rank, int64_t epoch) {
   return DealPart(c, order, rank);
 }
 
-// The data set is padded, then shuffled.
+// Pads the data set, then shuffles it.
 Batches PadFirst(const SamplingCase& c, int rank, int64_t epoch) {
   SamplingCase padded = c;
   padded.dataset_size += PaddingOf(c);
@@ -65,12 +67,12 @@ Batches PadFirst(const SamplingCase& c, int rank, int64_t epoch) {
   return DealPart(c, order, rank);
 }
 
-// The data set is shuffled, then padded.
+// Shuffles the data set, then pads it.
 Batches PadLast(const SamplingCase& c, int rank, int64_t epoch) {
   return DealPart(c, PadOrCut(c, RealOrder(c, epoch)), rank);
 }
 
-// A rank takes a contiguous part of the order.
+// Deals each rank a contiguous part of the order.
 Batches StrideByBlocks(const SamplingCase& c, int rank, int64_t epoch) {
   const std::vector<int64_t> order = PadOrCut(c, RealOrder(c, epoch));
   int64_t begin = 0;
@@ -79,7 +81,7 @@ Batches StrideByBlocks(const SamplingCase& c, int rank, int64_t epoch) {
       c, {order.begin() + begin, order.begin() + begin + LengthOf(c, rank)});
 }
 
-// Paddle's sampler deals single samples.
+// Deals single samples, with Paddle's sampler.
 Batches DealOneByOne(const SamplingCase& c, int rank, int64_t epoch) {
   SamplingCase single = c;
   single.batch_size = 1;
@@ -91,7 +93,8 @@ Batches DealOneByOne(const SamplingCase& c, int rank, int64_t epoch) {
   return CutOne(c, list);
 }
 
-// Paddle's sampler does not split the tail. Precondition: it fits in a batch.
+// Gives the whole tail to the last rank, with Paddle's sampler. Precondition:
+// the tail fits in a batch.
 Batches GiveTheTailToTheLast(const SamplingCase& c, int rank, int64_t epoch) {
   const std::vector<int64_t> order = ReferenceOrder(c, epoch);
   const int64_t whole = LengthOf(c, 0) / c.batch_size * c.batch_size;
@@ -109,7 +112,7 @@ Batches LoseTheLast(const SamplingCase& c, int rank, int64_t epoch) {
   return batches;
 }
 
-// Rank 1 draws rank 0's first sample, not its own.
+// Draws rank 0's first sample on rank 1, instead of rank 1's own.
 Batches DrawAnothersFirst(const SamplingCase& c, int rank, int64_t epoch) {
   Batches batches = RealEpoch(c, rank, epoch);
   if (rank == 1) batches[0][0] = RealEpoch(c, 0, epoch)[0][0];
@@ -151,22 +154,22 @@ bool IsDivided(const SamplingCase& c) {
   return c.dataset_size % c.world_size == 0;
 }
 bool IsNotDivided(const SamplingCase& c) { return !IsDivided(c); }
-// As many samples on every rank.
+// Every rank draws the same number of samples.
 bool IsEven(const SamplingCase& c) { return !IsExact(c) || IsDivided(c); }
-// By PyTorch's own shuffle.
+// The samples are shuffled by PyTorch's own shuffle.
 bool IsTorchShuffled(const SamplingCase& c) {
   return !IsPaddle(c) && IsShuffled(c) && c.shuffle == Shuffle::kOwn;
 }
-// Padding that does not hold every sample, all of it drawn.
+// The padding does not contain every sample, and all of it is drawn.
 bool Pads(const SamplingCase& c) {
   return PaddingOf(c) > 0 && c.dataset_size > c.world_size && !c.drop_last;
 }
-// Where one rank's order tells what the others draw.
+// One rank's order determines what the other ranks draw.
 bool HasCommonOrder(const SamplingCase& c) {
   return !IsPaddle(c) || c.shuffle == Shuffle::kNone || PaddingOf(c) == 0;
 }
 int64_t Fewest(const SamplingCase& c) { return LengthOf(c, c.world_size - 1); }
-// On every rank.
+// Every rank draws at least two samples.
 bool HasTwoSamples(const SamplingCase& c) { return Fewest(c) > 1; }
 
 bool IsOfGroup(const SamplingCase& c, int rank) {
@@ -187,7 +190,7 @@ void SeedByTheNextEpoch(TestedSampler& real, const std::optional<SamplerState>&,
 
 std::vector<SamplingMutant> EpochMutants() {
   return {
-      // Repeated draws.
+      // Mutants of repeated draws.
       {{"DoesNotRefuseASecondDraw", "an epoch that nobody set is drawn again",
         "RepeatedDraw", "the second draw, by default, is not refused"},
        {.shows = {IsNotPaddle, IsShuffled},
@@ -210,7 +213,7 @@ std::vector<SamplingMutant> EpochMutants() {
             [](SamplingCase& c, int&) {
               if (!c.repeated_draw) c.repeated_draw = RepeatedDraw::kAllow;
             }}},
-      // Batches.
+      // Mutants of batches.
       {{"KeepsThePartialBatch", "the last batch is kept under drop_last",
         "Batches", "a partial batch, which drop_last leaves out"},
        {.shows = {[](const SamplingCase& c) {
@@ -242,7 +245,7 @@ std::vector<SamplingMutant> EpochMutants() {
       {{"SaysOneBatchLess", "num_batches() leaves the last batch out",
         "Batches", "it leaves the last one out"},
        {.says_batches = [](int64_t batches) { return batches - 1; }}},
-      // Lengths.
+      // Mutants of lengths.
       {{"PadsOnlyOnce",
         "torch: padding does not go round a data set that is too small",
         "Lengths", "padding goes through the data set once and ends"},
@@ -277,13 +280,13 @@ std::vector<SamplingMutant> EpochMutants() {
       {{"LosesASample", "exact: the last sample of the order is not drawn",
         "Lengths", "; lost: index "},
        {.shows = {IsExact, KeepsLast}, .draws = LoseTheLast}},
-      // Shards.
+      // Mutants of shards.
       {{"DrawsAnothersSample",
         "exact: rank 1 draws rank 0's first sample, not its own",
         "Disjointness", "in place of its own"},
        {.shows = {IsExact, HasSeveralRanks, HasSeveralSamples,
                   [](const SamplingCase& c) {
-                    // That is DrawsTheSameShard.
+                    // In this case the mutant equals DrawsTheSameShard.
                     return c.world_size != 2 || c.dataset_size != 2;
                   }},
         .draws = DrawAnothersFirst}},
@@ -325,7 +328,7 @@ std::vector<SamplingMutant> EpochMutants() {
                   HasCommonOrder,
                   [](const SamplingCase& c) { return c.batch_size > 1; }},
         .draws = DealOneByOne}},
-      // Padding.
+      // Mutants of padding.
       {{"PadsFromTheEnd", "padding repeats the end of the order, not its start",
         "Padding", "padding is the end of the order, not its start"},
        {.shows = {IsTorch, Pads}, .draws = PadFromTheEnd}},
@@ -335,7 +338,7 @@ std::vector<SamplingMutant> EpochMutants() {
       {{"PadsAfterTheShuffle", "paddle: the order is shuffled, then padded",
         "Padding", "the start of the order: shuffled, then padded"},
        {.shows = {IsPaddle, IsShuffled, Pads}, .draws = PadLast}},
-      // Shuffles.
+      // Mutants of shuffles.
       {{"ForgetsTheEpoch", "every epoch is the first", "EpochsDiffer",
         "both are shuffled: by the same seed"},
        {.shows = {IsShuffled}, .sets_epoch = ForgetEpoch}},

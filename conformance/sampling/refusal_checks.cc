@@ -1,4 +1,4 @@
-// What a sampler must refuse, and when.
+// Checks the options, draws and states that a sampler must refuse.
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -18,8 +18,8 @@
 namespace lockstep::conformance {
 namespace {
 
-// That the case is refused on the rank, in words that hold `name`. what:
-// what is wrong with it.
+// Checks that the rank refuses the case, with `name` in the message. what: the
+// fault of the case.
 absl::Status CheckRefusal(const SamplerFactory& make, const SamplingCase& c,
                           int rank, const std::string& name,
                           const std::string& what) {
@@ -36,7 +36,7 @@ absl::Status CheckRefusal(const SamplerFactory& make, const SamplingCase& c,
   return absl::OkStatus();
 }
 
-// The same of a case with that value of one of its numbers.
+// Checks likewise that the case is refused if one of its numbers is `value`.
 template <typename T>
 absl::Status CheckNumber(const SamplerFactory& make, SamplingCase c,
                          T SamplingCase::*number, const std::string& name,
@@ -50,13 +50,13 @@ RepeatedDraw ModeOf(const SamplingCase& c) {
   const RepeatedDraw mode = c.repeated_draw.value_or(
       c.semantics == Semantics::kPaddle ? RepeatedDraw::kAdvance
                                         : RepeatedDraw::kRefuse);
-  // An order that no epoch changes may come again.
+  // An order that no epoch changes may be drawn again.
   return mode == RepeatedDraw::kRefuse && c.shuffle == Shuffle::kNone
              ? RepeatedDraw::kAllow
              : mode;
 }
 
-// How the draw after one of epoch 0 is not what the mode wants.
+// Returns how the draw after one of epoch 0 breaks the mode, or none.
 std::optional<std::string> WrongSecondDraw(
     const std::vector<std::vector<Batches>>& epochs, RepeatedDraw mode,
     size_t rank, const absl::StatusOr<Batches>& got) {
@@ -78,8 +78,8 @@ std::optional<std::string> WrongSecondDraw(
                       got.status().ToString());
 }
 
-// Under a mode that is asked for, or the default; and that the epoch can be set
-// after it.
+// Checks the second draw, in the requested mode or by default. Also checks that
+// the epoch can be set afterwards.
 absl::Status CheckMode(const SamplerFactory& make, const SamplingCase& c,
                        const std::vector<std::vector<Batches>>& epochs) {
   const std::string as =
@@ -105,7 +105,7 @@ absl::Status CheckMode(const SamplerFactory& make, const SamplingCase& c,
   return absl::OkStatus();
 }
 
-// A state that must be refused, by words in the error.
+// A state that must be refused, and the words that the error must contain.
 struct BadState {
   std::string what;
   SamplerState state;
@@ -148,7 +148,8 @@ std::vector<BadState> StatesOfNoPlace(const SamplingCase& c,
   add("world_size", &SamplerState::world_size, -1);
   add("batch_size", &SamplerState::batch_size, 0);
   add("visited", &SamplerState::visited, -1);
-  // A place just beyond the end of a rank's epoch may be taken for the end.
+  // A sampler may take a place just beyond the end of a rank's epoch for the
+  // end.
   add("visited", &SamplerState::visited, c.dataset_size + 2);
   if (c.semantics != Semantics::kPaddle) return bad;
   if (c.shuffle != Shuffle::kNone) add("epoch", &SamplerState::epoch, -1);

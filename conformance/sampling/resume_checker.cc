@@ -1,4 +1,4 @@
-// Stopping, going on, and what is in between.
+// Checks that an epoch can be stopped and resumed.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -19,14 +19,14 @@
 namespace lockstep::conformance {
 namespace {
 
-// Not 0, where a state that has lost its epoch would be right.
+// Not 0: a state that has lost its epoch would then pass.
 constexpr int64_t kEpoch = 1;
 
-// What is drawn of an epoch that is gone on with before the next one is set.
+// The part of a resumed epoch that is drawn before the next epoch is set.
 enum class Draws { kNothing, kABatch, kAll };
 
-// What the ranks of a case drew, and rank 0's states: before the first step and
-// after each.
+// The batches of a case's ranks. Also rank 0's states, before the first step
+// and after each step.
 struct Run {
   std::vector<Batches> ranks;
   std::vector<SamplerState> states;
@@ -59,7 +59,8 @@ class ResumeChecker {
   }
 
  private:
-  // A number in [0, end) that depends on the case, the step and the use.
+  // Returns a number in [0, end) that depends on the case, the step and the
+  // use.
   int64_t Pick(size_t step, int64_t use, int64_t end) const {
     uint64_t x = static_cast<uint64_t>(
         ((case_.dataset_size * 16 + case_.world_size) * 16 + case_.batch_size) *
@@ -105,8 +106,8 @@ class ResumeChecker {
                                               : "none: it has fewer steps"));
   }
 
-  // Each rank of `c` from a state, or the start of the epoch, step by step;
-  // that their states agree.
+  // Runs each rank of `c` step by step, from a state or from the start of the
+  // epoch. Checks that the ranks' states agree.
   absl::StatusOr<Run> RunRanks(const SamplingCase& c,
                                const SamplerState* from) const {
     Run run;
@@ -140,7 +141,8 @@ class ResumeChecker {
     return run;
   }
 
-  // What the ranks of `c` draw from there on, for a check of that property.
+  // Returns what the ranks of `c` draw from `state` on. A failure names
+  // `property`.
   absl::StatusOr<std::vector<Batches>> DrawFrom(SamplingProperty property,
                                                 const SamplerState& state,
                                                 const SamplingCase& c) const {
@@ -164,7 +166,7 @@ class ResumeChecker {
     return ranks;
   }
 
-  // The order of the epoch: the sampler's own where it is keyed.
+  // Returns the order of the epoch, which is the sampler's own if it is keyed.
   absl::StatusOr<std::vector<int64_t>> Order() const {
     if (case_.shuffle != Shuffle::kKeyed) return ReferenceOrder(case_, kEpoch);
     const SamplingCase one_rank = OneRank(AtSize(1, case_.dataset_size));
@@ -273,7 +275,7 @@ class ResumeChecker {
         } else if (draws == Draws::kAll) {
           LOCKSTEP_RETURN_IF_ERROR(DrawEpoch(*sampler).status());
         }
-        // Paddle's goes on to it by itself.
+        // Paddle's sampler advances to the next epoch without SetEpoch.
         if (draws != Draws::kAll || next.semantics != Semantics::kPaddle) {
           sampler->SetEpoch(kEpoch + 1);
         }
@@ -314,14 +316,15 @@ absl::Status CheckSampler(const SamplerFactory& make, const SamplingCase& c) {
 
 namespace {
 
-// Whether `got` is `whole` from a step on.
+// Whether `got` is `whole` from `step` on.
 bool IsFrom(const Batches& whole, size_t step, const Batches& got) {
   return step <= whole.size() &&
          std::equal(got.begin(), got.end(),
                     whole.begin() + static_cast<ptrdiff_t>(step), whole.end());
 }
 
-// How the samples that were left, as a set, are wrongly dealt.
+// Returns how the set of drawn samples differs from the samples that were left,
+// or none.
 std::optional<std::string> WrongSamples(const SamplingCase& c,
                                         const std::vector<int64_t>& left,
                                         const std::vector<Batches>& got) {

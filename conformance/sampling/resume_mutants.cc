@@ -1,4 +1,4 @@
-// Mutants of states: what is saved, and what becomes of it.
+// Mutants of states: of saving and of restoring them.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,7 @@
 namespace lockstep::conformance {
 namespace {
 
-// Goes on from so many batches later, or earlier if negative.
+// Resumes so many batches later, or earlier if the number is negative.
 template <int kBatches>
 absl::Status RestoreMoved(TestedSampler& real, const SamplingCase& c,
                           const SamplerState& state) {
@@ -47,8 +47,8 @@ absl::Status TakeAnyState(TestedSampler& real, const SamplingCase&,
   return absl::OkStatus();
 }
 
-// Takes a state that is refused if `takes` says so of its order and of that of
-// the sampler.
+// Accepts a state that the sampler refuses, if `takes` accepts the state's
+// order and the sampler's.
 template <typename Takes>
 absl::Status TakeIf(TestedSampler& real, const SamplerState& state,
                     const Takes& takes) {
@@ -57,13 +57,14 @@ absl::Status TakeIf(TestedSampler& real, const SamplerState& state,
   return takes(state.order, here.order) ? absl::OkStatus() : status;
 }
 
-// One of its own order, wherever it is.
+// Accepts any place in the sampler's own order.
 absl::Status TakeAnyPlace(TestedSampler& real, const SamplingCase&,
                           const SamplerState& state) {
   return TakeIf(real, state, std::equal_to());
 }
 
-// One of as many samples, where both orders are shuffled or are not ...
+// Accepts a state of as many samples, if both orders are shuffled or neither
+// is.
 absl::Status TakeAnySeed(TestedSampler& real, const SamplingCase& c,
                          const SamplerState& state) {
   return TakeIf(real, state, [&c](const auto& order, const auto& here) {
@@ -73,7 +74,7 @@ absl::Status TakeAnySeed(TestedSampler& real, const SamplingCase& c,
   });
 }
 
-// ... and where one is.
+// Accepts a state of as many samples, if exactly one of the orders is shuffled.
 absl::Status TakeAnyOrder(TestedSampler& real, const SamplingCase& c,
                           const SamplerState& state) {
   return TakeIf(real, state, [&c](const auto& order, const auto& here) {
@@ -89,7 +90,8 @@ absl::Status RefuseWithoutSaying(TestedSampler& real, const SamplingCase&,
   return absl::InvalidArgumentError("the state is wrong");
 }
 
-// Goes to the end of the epoch; or, once a batch is drawn, back to the start.
+// After a refusal, moves to the end of the epoch. With kBack, moves back to the
+// start once a batch is drawn.
 template <bool kBack>
 absl::Status MoveIfRefused(TestedSampler& real, const SamplingCase& c,
                            const SamplerState& state) {
@@ -110,7 +112,7 @@ void KeepThePlace(TestedSampler& real,
   real.Restore(state).IgnoreError();
 }
 
-// Once a batch is drawn from there.
+// Ignores a new epoch once a batch of the restored epoch is drawn.
 void StayInABegunEpoch(TestedSampler& real,
                        const std::optional<SamplerState>& restored,
                        int64_t epoch) {
@@ -125,10 +127,10 @@ void ForgetWhatOthersVisited(SamplerState& state, int) {
   state.before = 0;
 }
 
-// From a state on, at another world size. Preconditions: not kPaddle, nothing
-// is dropped.
+// The following mutants resume from a state at another world size.
+// Preconditions: not kPaddle, and nothing is dropped.
 
-// What one rank draws from there on: no padding.
+// Returns what one rank draws from the state on. One rank needs no padding.
 std::vector<int64_t> RealRest(SamplingCase c, const SamplerState& state) {
   c.world_size = 1;
   c.batch_size = c.dataset_size;
@@ -138,7 +140,7 @@ std::vector<int64_t> RealRest(SamplingCase c, const SamplerState& state) {
   return batches.empty() ? std::vector<int64_t>() : batches[0];
 }
 
-// What is left is dealt from its end.
+// Deals the samples that are left, from their end.
 Batches ReverseTheRest(const SamplingCase& c, int rank,
                        const SamplerState& state) {
   std::vector<int64_t> left = RealRest(c, state);
@@ -146,7 +148,7 @@ Batches ReverseTheRest(const SamplingCase& c, int rank,
   return DealPart(c, PadOrCut(c, left), rank);
 }
 
-// Each rank draws one index of padding too many.
+// Draws one index of padding too many on each rank.
 Batches PadTheRestTwice(const SamplingCase& c, int rank,
                         const SamplerState& state) {
   std::vector<int64_t> order = PadOrCut(c, RealRest(c, state));
@@ -196,7 +198,7 @@ std::vector<SamplingMutant> ResumeMutants() {
         "as many samples of each rank are taken as visited, of whatever "
         "number of ranks",
         "Rescale", "ranks had visited as many as each of 1"},
-       {// Where there is padding, that is found first.
+       {// If there is padding, the check finds that first.
         .shows = {IsExact, KeepsLast,
                   [](const SamplingCase& c) {
                     return c.world_size == 1 &&

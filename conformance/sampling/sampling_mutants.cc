@@ -1,4 +1,4 @@
-// The decorator that plants a mutation, and the mutants of what is refused.
+// The decorator that plants a mutation, and the mutants of guards.
 #include "conformance/sampling/sampling_mutants.h"
 
 #include <algorithm>
@@ -85,7 +85,7 @@ class MutatedSampler : public TestedSampler {
   }
 
  private:
-  // What is drawn here instead, if anything.
+  // Returns the batches that the mutation draws instead, if any.
   std::optional<Batches> Drawn() const {
     if (mutation_.draws != nullptr)
       return mutation_.draws(case_, rank_, epoch_);
@@ -101,7 +101,7 @@ class MutatedSampler : public TestedSampler {
   const int rank_;
   const std::unique_ptr<TestedSampler> real_;
   std::optional<SamplerState> restored_;
-  bool goes_on_ = false;  // From restored_.
+  bool goes_on_ = false;  // Whether the sampler continues from restored_.
   int64_t epoch_ = 0;
   std::optional<Batches> drawn_;
   size_t step_ = 0;
@@ -114,7 +114,8 @@ void AtLeastOne(SamplingCase& c, int&) {
   if (c.*kMember < 1) c.*kMember = 1;
 }
 
-// Ranks beside the group, sizes below 1, and epochs of no step.
+// Mutants of ranks outside the group, of sizes below 1, and of epochs without a
+// step.
 std::vector<SamplingMutant> GuardMutants() {
   return {
       {{"TakesRanksModulo", "a rank outside the group is taken for another",
@@ -141,7 +142,7 @@ std::vector<SamplingMutant> GuardMutants() {
             [](SamplingCase& c, int& rank) {
               if (c.world_size > 0 && rank == c.world_size) rank = 0;
             }}},
-      // Under a drop_..., that sample would be dropped.
+      // With a drop option, this sample would be dropped.
       {{"TakesNoSamples",
         "a data set of less than one sample is taken for one of one", "Guards",
         "a dataset_size of 0 is not refused"},
@@ -156,7 +157,7 @@ std::vector<SamplingMutant> GuardMutants() {
   };
 }
 
-// Adds how the mutant is planted.
+// Adds the functions that plant the mutant.
 void Plant(SamplingMutant& planted) {
   auto& [mutant, mutation] = planted;
   const auto cases = [mutation = mutation,

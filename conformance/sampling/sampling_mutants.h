@@ -1,4 +1,4 @@
-// Mutants of samplers: what the checks of samplers must reject.
+// Mutants of samplers, which the checks of samplers must reject.
 #ifndef LOCKSTEP_CONFORMANCE_SAMPLING_SAMPLING_MUTANTS_H_
 #define LOCKSTEP_CONFORMANCE_SAMPLING_SAMPLING_MUTANTS_H_
 
@@ -13,30 +13,29 @@
 
 namespace lockstep::conformance {
 
-// What is done to the samplers of MakeTestedSampler. The hooks that are null
-// change nothing.
+// A change to the samplers of MakeTestedSampler. A null hook changes nothing.
 struct SamplingMutation {
-  // The mutant must be rejected in a case of which all of these are true.
+  // The mutant must be rejected in a case for which all of these are true.
   std::vector<bool (*)(const SamplingCase& c)> shows = {};
   bool ShowsIn(const SamplingCase& c) const;
 
-  // What the sampler is told instead.
+  // Changes the case and the rank that the sampler receives.
   void (*told)(SamplingCase& c, int& rank) = nullptr;
-  // What it draws instead.
+  // Draws the epoch in place of the sampler.
   Batches (*draws)(const SamplingCase& c, int rank, int64_t epoch) = nullptr;
-  // The same, from a state of another world size on.
+  // Draws in place of the sampler, from a state of another world size on.
   Batches (*draws_rest)(const SamplingCase& c, int rank,
                         const SamplerState& state) = nullptr;
-  // Whether empty batches come for ever after the last.
+  // Whether the sampler returns empty batches endlessly after the last batch.
   bool never_ends = false;
-  // What num_batches() says instead.
+  // Replaces the result of num_batches().
   int64_t (*says_batches)(int64_t batches) = nullptr;
-  // What it saves instead.
+  // Changes the state that the sampler saves.
   void (*saves)(SamplerState& state, int rank) = nullptr;
-  // What Restore does instead, ...
+  // Replaces Restore.
   absl::Status (*restores)(TestedSampler& real, const SamplingCase& c,
                            const SamplerState& state) = nullptr;
-  // ... and SetEpoch, where it was restored or not.
+  // Replaces SetEpoch. `restored` is the state of the last Restore, if any.
   void (*sets_epoch)(TestedSampler& real,
                      const std::optional<SamplerState>& restored,
                      int64_t epoch) = nullptr;
@@ -46,19 +45,19 @@ struct SamplingMutation {
 };
 
 struct SamplingMutant {
-  Mutant mutant;  // Not yet of a suite.
+  Mutant mutant;  // Does not belong to a suite yet.
   SamplingMutation mutation;
 };
 
-// Makes samplers with the mutation, which they keep a copy of.
+// Returns a factory of samplers with the mutation, which it copies.
 SamplerFactory MakeMutated(const SamplingMutation& mutation);
 
-// A part of the grid: sizes that divide each other, that do not, and that are
-// below each other. In each of these cases (in a slice, in some) in which it
-// must show, CheckSampler must reject a mutant.
+// Returns a part of the grid: sizes that divide each other, that do not, and
+// that are below each other. CheckSampler must reject a mutant in each of these
+// cases in which it must show. A slice tries only some of them.
 std::vector<SamplingCase> SamplingMutantCases();
 
-// For `shows`.
+// Conditions for `shows`.
 inline bool IsPaddle(const SamplingCase& c) {
   return c.semantics == Semantics::kPaddle;
 }
@@ -66,7 +65,7 @@ inline bool IsNotPaddle(const SamplingCase& c) { return !IsPaddle(c); }
 inline bool IsExact(const SamplingCase& c) {
   return c.semantics == Semantics::kExact;
 }
-// Enough samples for no two orders to be alike by chance.
+// Enough samples that no two orders match by chance.
 inline bool IsShuffled(const SamplingCase& c) {
   return c.shuffle != Shuffle::kNone && c.dataset_size >= kManySamples;
 }
@@ -79,20 +78,21 @@ inline bool KeepsAll(const SamplingCase& c) {
   return !c.drop_last && !c.drop_tail;
 }
 
-// For what they draw instead: the batches of a rank that is dealt that order.
+// Returns the batches of a rank if `order` is dealt. For the hooks that draw.
 Batches DealPart(const SamplingCase& c, const std::vector<int64_t>& order,
                  int rank);
 
-// For `told`.
+// Sets a member of the case. For `told`.
 template <auto kMember, auto kValue>
 void Set(SamplingCase& c, int&) {
   c.*kMember = kValue;
 }
 
-// In whole epochs and in states; not yet with how they are planted.
+// Return the mutants of whole epochs and of states, without the functions that
+// plant them.
 std::vector<SamplingMutant> EpochMutants();
 std::vector<SamplingMutant> ResumeMutants();
-// These, and those in what is refused (guards).
+// Returns all mutants, those of guards included, with their functions.
 std::vector<SamplingMutant> AllSamplingMutants();
 MutantSuite SamplingMutants();
 

@@ -1,4 +1,4 @@
-// Shuffles, padding, dealing and resuming by their definitions.
+// Implements shuffles, padding, dealing and resuming by their definitions.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,8 @@ std::vector<int64_t> InOrder(int64_t n) {
   return order;
 }
 
-// torch.randperm: forwards, each place from the draw's remainder.
+// Shuffles as torch.randperm: forwards, with each place from the remainder of a
+// draw.
 std::vector<int64_t> TorchShuffled(int64_t n, int64_t seed) {
   std::mt19937 generator(static_cast<uint32_t>(seed));
   std::vector<int64_t> order = InOrder(n);
@@ -28,8 +29,8 @@ std::vector<int64_t> TorchShuffled(int64_t n, int64_t seed) {
   return order;
 }
 
-// numpy's RandomState(seed).shuffle: backwards, each place from as many bits as
-// it needs, again while it is too large.
+// Shuffles as numpy's RandomState(seed).shuffle: backwards. Each place comes
+// from as many bits as it needs, and is drawn again while it is too large.
 std::vector<int64_t> NumpyShuffled(std::vector<int64_t> values, int64_t seed) {
   std::mt19937 generator(static_cast<uint32_t>(seed));
   for (size_t last = values.size(); last-- > 1;) {
@@ -44,7 +45,7 @@ std::vector<int64_t> NumpyShuffled(std::vector<int64_t> values, int64_t seed) {
   return values;
 }
 
-// Without the entries that came before.
+// Returns the order without repeated entries.
 std::vector<int64_t> EachOnce(const std::vector<int64_t>& order) {
   std::vector<int64_t> once;
   for (const int64_t sample : order) {
@@ -121,7 +122,7 @@ std::vector<Batches> Cut(const SamplingCase& c, const Lists& lists) {
   const auto batch = static_cast<size_t>(c.batch_size);
   size_t steps = 0;
   if (c.drop_last) {
-    // The last rank has the fewest.
+    // The last rank has the fewest samples.
     steps = lists.back().size() / batch;
   } else {
     steps = (lists.front().size() + batch - 1) / batch;

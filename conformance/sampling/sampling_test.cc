@@ -1,9 +1,9 @@
-// Every epoch of the grid is what its semantics say, on every rank, and can be
-// stopped after every step and be gone on with at every world size: each
+// On every rank, each epoch of the grid follows its semantics. It can be
+// stopped after every step and resumed at every world size. The grid is each
 // semantics x shuffle x drop_tail x drop_last x data set size x world size x
-// batch size, or a slice of these (slice.h). The controls are the mutants; that
-// each property has one, and none is named for another, is asked of all folders
-// at once (conformance/mutants/all_mutants_test.cc).
+// batch size, or a slice of these (slice.h). The mutants are the controls.
+// conformance/mutants/all_mutants_test.cc checks for all folders that each
+// property has a mutant, and that no mutant is reported as another.
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -61,8 +61,8 @@ INSTANTIATE_TEST_SUITE_P(Grid, SamplingTest, kGrid, NameOf);
 
 class ResumeTest : public testing::TestWithParam<KindAndRanks> {};
 
-// And a state that is none is refused. The text of states is checked in
-// sampler/.
+// Also checks that invalid states are refused. The tests of sampler/ check the
+// text of states.
 TEST_P(ResumeTest, GoesOnWhereItStopped) {
   const auto& [kind, world_size] = GetParam();
   ClaimRecorder recorder(PlaceOf("resuming", GetParam()));
@@ -82,8 +82,8 @@ TEST(SamplingMutantsTest, WithoutAMutationPasses) {
   }
 }
 
-// A cause gives every index in its place: it is not named where rank 0
-// exchanges two.
+// A cause gives every index in its place, so none is named if rank 0 exchanges
+// two indices.
 TEST(SamplingMutantsTest, AreNotNamedWhereTwoIndicesAreExchanged) {
   const std::set<std::string> causes = {
       "DropsTheTail",  "KeepsTheTail",      "GivesTheTailToTheLastRank",
@@ -97,7 +97,8 @@ TEST(SamplingMutantsTest, AreNotNamedWhereTwoIndicesAreExchanged) {
     mutation.swaps = true;
     std::vector<SamplingCase> cases = SamplingMutantCases();
     std::erase_if(cases, [&](const SamplingCase& c) {
-      // Rank 0 has a whole batch, of two at least, whatever becomes of a tail.
+      // Rank 0 has a full batch of at least two samples, whatever happens to a
+      // tail.
       return c.world_size < 2 || c.batch_size < 2 ||
              c.dataset_size / c.world_size < c.batch_size ||
              !mutation.ShowsIn(c);
@@ -115,8 +116,8 @@ TEST(SamplingMutantsTest, AreNotNamedWhereTwoIndicesAreExchanged) {
 
 class SamplingMutantTest : public testing::TestWithParam<Mutant> {};
 
-// In every case in which it must show, first by the property that is there for
-// it, with a message that says so.
+// In every case in which a mutant must show, the first failing property is the
+// mutant's own, and its message names the mistake.
 TEST_P(SamplingMutantTest, IsRejectedByWhatIsThereForIt) {
   const auto cases = GetParam().plant_everywhere();
   ASSERT_THAT(cases, IsOk());
@@ -128,8 +129,9 @@ INSTANTIATE_TEST_SUITE_P(All, SamplingMutantTest,
                          testing::ValuesIn(SamplingMutants().mutants),
                          [](const auto& info) { return info.param.name; });
 
-// What the checks say: of ranks that are right too, and causes only where they
-// give every index; and the reference that they compare with.
+// The following tests check what the messages say: nothing of ranks that are
+// right, and a cause only if it gives every index. They also check the
+// reference.
 
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -138,7 +140,7 @@ using testing::Not;
 
 const SamplerFactory kMake = MakeTestedSampler;
 
-// Of three ranks, rank 0 takes a step less.
+// Lets rank 0 take one step less than the other ranks.
 Batches LoseTheLastStep(const SamplingCase& c, int rank, int64_t epoch) {
   const auto sampler = MakeTestedSampler(c, rank).value();
   sampler->SetEpoch(epoch);
@@ -147,7 +149,7 @@ Batches LoseTheLastStep(const SamplingCase& c, int rank, int64_t epoch) {
   return batches;
 }
 
-// That the others have no sample for it is not to be said.
+// The message must not say that the other ranks have no sample left.
 TEST(EpochCheckerTest, DoesNotTellARankThatTakesMoreToTakeAnEmptyStep) {
   const SamplingCase c = {
       .semantics = Semantics::kExact, .dataset_size = 7, .world_size = 3};
@@ -157,7 +159,7 @@ TEST(EpochCheckerTest, DoesNotTellARankThatTakesMoreToTakeAnEmptyStep) {
   EXPECT_THAT(says, Not(HasSubstr("no sample left")));
 }
 
-// Causes by how often indices come, wherever.
+// The following causes depend on how often indices come, in any place.
 
 std::vector<int64_t> OrderOf(SamplingCase c) {
   c.world_size = 1;
@@ -169,7 +171,7 @@ std::vector<Batches> Dealt(const SamplingCase& c,
   return Cut(c, Deal(c, PadOrCut(c, order)));
 }
 
-// Epoch 0 of a case, drawn rightly by one rank.
+// Returns epoch 0 of a case, which one rank drew rightly.
 DrawnEpoch EpochOf(const SamplingCase& c, const std::vector<Batches>& ranks,
                    const std::vector<int64_t>& one_rank) {
   return {kMake, c, 0, ranks, one_rank};
@@ -194,7 +196,7 @@ TEST_P(EpochCausesTest, NamesIndicesFromOne) {
   for (int64_t& index : order) ++index;
   EXPECT_EQ(CauseOfIndex(EpochOf(case_, Dealt(case_, order), order)),
             "; they go from 1 to n, not from 0 to n - 1");
-  // One wrong index, with the same least and most.
+  // One index is wrong, but the minimum and the maximum are the same.
   ranks_[0][0][0] = case_.dataset_size;
   EXPECT_THAT(CauseOfIndex(drawn_), IsEmpty());
 }
@@ -204,7 +206,7 @@ TEST_P(EpochCausesTest, NamesPaddingThatEnds) {
   std::vector<Batches> ranks = Cut(c, Deal(c, {0, 0}));
   EXPECT_EQ(CauseOfLengths(EpochOf(c, ranks, {0})),
             "; padding goes through the data set once and ends, not round it");
-  // As many, but not where they belong.
+  // The lengths are the same, but on the wrong ranks.
   std::swap(ranks.front(), ranks.back());
   EXPECT_THAT(CauseOfLengths(EpochOf(c, ranks, {0})), IsEmpty());
 }
@@ -248,13 +250,13 @@ TEST_P(EpochCausesTest, NamesWhatIsLost) {
   EXPECT_EQ(CauseOfLengths(drawn_),
             absl::StrCat("; lost: index ", 3 * GetParam() + 1,
                          " is drawn by no rank"));
-  // Nor does one rank draw it.
+  // One rank does not draw the index either.
   const std::vector<int64_t> fewer(order_.begin(), order_.end() - 1);
   for (const std::vector<int64_t>& one_rank : {fewer, {}}) {
     EXPECT_THAT(CauseOfLengths(EpochOf(case_, ranks_, one_rank)),
                 HasSubstr("; lost: "));
   }
-  // An index that does not exist: nothing is known of the others.
+  // An index does not exist, so nothing is known of the others.
   ranks_[0][0][0] = -1;
   EXPECT_THAT(CauseOfLengths(drawn_), IsEmpty());
 }
@@ -262,8 +264,8 @@ TEST_P(EpochCausesTest, NamesWhatIsLost) {
 INSTANTIATE_TEST_SUITE_P(Ranks, EpochCausesTest, testing::Values(3, 4),
                          RanksName);
 
-// The reference against orders that PyTorch and numpy were seen to draw, and
-// places worked out by hand; the tests of sampler/ have longer ones.
+// Compares the reference with orders that PyTorch and numpy have drawn, and
+// with places worked out by hand. The tests of sampler/ have longer ones.
 
 SamplingCase Case(Semantics semantics, int64_t n, int world_size,
                   int64_t batch_size) {
@@ -277,7 +279,7 @@ std::vector<Batches> Draw(const SamplingCase& c) {
   return EpochPlace(c, 0, ReferenceOrder(c, 0)).Rest();
 }
 
-// torch.manual_seed(0); torch.randperm(10)
+// The order of torch.manual_seed(0); torch.randperm(10).
 TEST(SamplingReferenceTest, ShufflesAsPyTorch) {
   SamplingCase c = Case(Semantics::kTorch, 10, 1, 10);
   c.shuffle = Shuffle::kOwn;
@@ -285,7 +287,8 @@ TEST(SamplingReferenceTest, ShufflesAsPyTorch) {
   EXPECT_THAT(ReferenceOrder(c, 0), ElementsAre(4, 1, 7, 5, 3, 9, 0, 8, 6, 2));
 }
 
-// x = list(range(10)) + [0, 1]; numpy.random.RandomState(1).shuffle(x)
+// The order of x = list(range(10)) + [0, 1];
+// numpy.random.RandomState(1).shuffle(x).
 TEST(SamplingReferenceTest, PadsAndShufflesAsPaddle) {
   SamplingCase c = Case(Semantics::kPaddle, 10, 4, 1);
   c.shuffle = Shuffle::kOwn;
@@ -322,7 +325,7 @@ TEST(SamplingReferenceTest, TilesPaddingWhereSamplesAreFew) {
               ElementsAre(1, 0, 1, 0, 1));
 }
 
-// 4 of 11 visited by two ranks; three take the seven that are left.
+// Two ranks have visited 4 of 11 samples. Three ranks take the remaining seven.
 TEST(SamplingReferenceTest, DealsWhatIsLeftToRanksOfAnotherNumber) {
   const SamplingCase two = Case(Semantics::kTorch, 11, 2, 2);
   const EpochPlace stopped =
@@ -332,14 +335,14 @@ TEST(SamplingReferenceTest, DealsWhatIsLeftToRanksOfAnotherNumber) {
               ElementsAre(ElementsAre(ElementsAre(4, 7), ElementsAre(10)),
                           ElementsAre(ElementsAre(5, 8), ElementsAre(4)),
                           ElementsAre(ElementsAre(6, 9), ElementsAre(5))));
-  // The same ranks go on with what they had, padding included.
+  // The same ranks continue with their own indices, padding included.
   EXPECT_THAT(stopped.TakenOverBy(Case(Semantics::kTorch, 11, 2, 4)).Rest(),
               ElementsAre(ElementsAre(ElementsAre(4, 6, 8, 10)),
                           ElementsAre(ElementsAre(5, 7, 9, 0))));
 }
 
-// The order of PadsAndShufflesAsPaddle: a sample that came as padding is not
-// left because its own place has not come.
+// Uses the order of PadsAndShufflesAsPaddle. A sample that came as padding is
+// visited, even if its own place has not come yet.
 TEST(SamplingReferenceTest, LeavesNoSampleThatCameAsPadding) {
   SamplingCase four = Case(Semantics::kPaddle, 10, 4, 1);
   four.shuffle = Shuffle::kOwn;
@@ -356,7 +359,7 @@ TEST(SamplingReferenceTest, LeavesNoSampleThatCameAsPadding) {
 
 class ResumeCausesTest : public testing::TestWithParam<int> {
  protected:
-  // What a rank draws of an epoch from a step on.
+  // Returns what a rank draws of an epoch from a step on.
   Batches From(int64_t epoch, size_t step) const {
     const auto ranks =
         Cut(case_, Deal(case_, PadOrCut(case_, ReferenceOrder(case_, epoch))));
@@ -406,7 +409,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ResumeCausesTest, testing::Values(3, 4),
 
 constexpr int64_t kSteps = 3;
 
-// Two ranks draw two steps, others three more, and again others go on.
+// Two ranks draw two steps, other ranks draw three more, and others resume
+// again.
 class TakeOverTest : public testing::TestWithParam<int> {
  protected:
   static SamplingCase CaseOf(int world_size) {

@@ -1,4 +1,4 @@
-// The epochs that the conformance suite asks samplers for.
+// The epochs that the conformance suite asks of samplers.
 #include "conformance/sampling/tested_sampler.h"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// The cases that samplers are tried on, what is asked of them, and the sampler
-// that is tested: those of sampler/, or any other behind the same functions.
+// The cases that samplers are tested in, the properties that they must have,
+// and the tested sampler: one of sampler/, or any other behind the same
+// functions.
 #ifndef LOCKSTEP_CONFORMANCE_SAMPLING_TESTED_SAMPLER_H_
 #define LOCKSTEP_CONFORMANCE_SAMPLING_TESTED_SAMPLER_H_
 
@@ -22,81 +23,83 @@ namespace lockstep::conformance {
 enum class Semantics {
   kTorch,   // PyTorch's DistributedSampler.
   kPaddle,  // Paddle's DistributedBatchSampler.
-  kExact,   // The first without padding: each sample once.
+  kExact,   // PyTorch's sampler without padding: each sample once.
 };
 
 enum class Shuffle {
   kNone,   // 0, 1, 2, ...
-  kOwn,    // As PyTorch or Paddle does.
-  kKeyed,  // In O(1) memory; not of kPaddle.
+  kOwn,    // The shuffle of PyTorch or Paddle.
+  kKeyed,  // In O(1) memory. kPaddle does not support it.
 };
 
-// What the ranks of a group are told, all the same.
+// The options of a group's ranks, which are equal on all ranks.
 struct SamplingCase {
   Semantics semantics = Semantics::kTorch;
   Shuffle shuffle = Shuffle::kNone;
-  // The end of the order that does not go round the ranks is cut: PyTorch's
-  // drop_last. Of kTorch alone.
+  // Cuts the end of the order if the world size does not divide it: PyTorch's
+  // drop_last. Only for kTorch.
   bool drop_tail = false;
-  // The last step is left out unless every rank has a whole batch for it.
+  // Leaves the last step out unless every rank has a full batch for it.
   bool drop_last = false;
   int64_t dataset_size = 1;
   int world_size = 1;
-  int64_t batch_size = 1;  // Of one rank.
-  int64_t seed = 42;       // Not of kPaddle.
-  // Of a second draw without SetEpoch; else what the semantics do: kPaddle
-  // draws the next epoch, the others refuse.
+  int64_t batch_size = 1;  // The batch size of one rank.
+  int64_t seed = 42;       // Not used by kPaddle.
+  // The effect of a second draw without SetEpoch. Without a value, kPaddle
+  // draws the next epoch and the other semantics refuse.
   std::optional<RepeatedDraw> repeated_draw = std::nullopt;
 };
 
 inline constexpr int64_t kMaxDatasetSize = 40;
 inline constexpr int kMaxSamplingRanks = 9;
 inline constexpr int64_t kMaxBatchSize = 7;
-// From so many samples on, no two orders of the suite are alike by chance; as
-// seeds are fixed, that holds always or never.
+// From so many samples on, no two orders of the suite match by chance. Because
+// seeds are fixed, they match always or never.
 inline constexpr int64_t kManySamples = 10;
 
-// Every semantics x shuffle x drop_tail x drop_last; the numbers are not set.
+// Returns every semantics x shuffle x drop_tail x drop_last. The sizes are not
+// set.
 std::vector<SamplingCase> SamplingKinds();
 
-// "torch", "paddle" or "exact".
+// Returns "torch", "paddle" or "exact".
 const char* Name(Semantics semantics);
 
-// "TorchKeyedDropTail", for the names of tests.
+// Returns, for example, "TorchKeyedDropTail", for the names of tests.
 std::string KindName(const SamplingCase& kind);
 
-// How a failing test shows its parameter, a kind.
+// Prints a failing test's parameter, which is a kind.
 void PrintTo(const SamplingCase& kind, std::ostream* out);
 
-// "torch, keyed shuffle, drop_tail, n=11 P=2 B=3".
+// Returns, for example, "torch, keyed shuffle, drop_tail, n=11 P=2 B=3".
 std::string ToString(const SamplingCase& c);
 
-// The kinds at these sizes, in every combination.
+// Returns the kinds at these sizes, in every combination.
 std::vector<SamplingCase> CasesOf(std::span<const SamplingCase> kinds,
                                   std::span<const int64_t> dataset_sizes,
                                   std::span<const int> world_sizes,
                                   std::span<const int64_t> batch_sizes);
 
-// The kind at every data set size x batch size up to the largest, at one world
-// size.
+// Returns the kind at every data set size x batch size up to the largest, at
+// one world size.
 std::vector<SamplingCase> CasesAt(const SamplingCase& kind, int world_size);
 
-// The case of one rank that draws all that its ranks are dealt.
+// Returns the case of one rank that draws everything that the ranks of `c` are
+// dealt.
 SamplingCase OneRank(SamplingCase c);
 
-// What is asked of whole epochs and of states, in this order: the names that a
-// failure may have.
+// The properties of whole epochs and of states, in the order of the checks.
+// Each is a name that a failure may have.
 inline constexpr const char* kSamplingProperties[] = {
     "Guards",       "Batches", "Lengths",      "Disjointness", "Coverage",
     "Padding",      "Deal",    "EpochsDiffer", "SeedsDiffer",  "Order",
-    "RepeatedDraw",  // Of whole epochs.
+    "RepeatedDraw",  // The last property of whole epochs.
     "States",       "Resume",  "Rescale",      "NextEpoch",    "BadStates"};
 using SamplingProperty = NameIn<kSamplingProperties>;
 
 using Batches = std::vector<std::vector<int64_t>>;  // Of one rank, by step.
 
-// One rank's batches; the contract of each function is BatchSampler's. An
-// adapter of this class holds any sampler to the suite.
+// A sampler of one rank's batches. The contract of each function is that of
+// BatchSampler. An adapter of this class lets the suite test any sampler.
 class TestedSampler {
  public:
   virtual ~TestedSampler() = default;
@@ -109,109 +112,115 @@ class TestedSampler {
   virtual absl::Status Restore(const SamplerState& state) = 0;
 };
 
-// Makes the sampler of a rank, before its first epoch.
+// Creates the sampler of a rank, before its first epoch.
 using SamplerFactory =
     std::function<absl::StatusOr<std::unique_ptr<TestedSampler>>(
         const SamplingCase& c, int rank)>;
 
-// BatchSampler over DistributedSampler or PaddleSampler. Errors: theirs.
+// Creates a BatchSampler over DistributedSampler or PaddleSampler. Errors:
+// those of these classes.
 absl::StatusOr<std::unique_ptr<TestedSampler>> MakeTestedSampler(
     const SamplingCase& c, int rank);
 
-// Begins the epoch and takes all of its batches. Errors: the sampler's, and
-// CheckEnds'.
+// Begins the epoch and draws all of its batches. Errors: the sampler's, and
+// those of CheckEnds.
 absl::StatusOr<Batches> DrawEpoch(TestedSampler& sampler);
 
-// Adds the batches that are left of an epoch. Errors: CheckEnds'.
+// Adds the remaining batches of an epoch. Errors: those of CheckEnds.
 absl::Status DrawRest(TestedSampler& sampler, Batches& batches);
 
-// Errors: kDataLoss, of Batches, if there are more than any epoch of the suite
-// has.
+// Checks the number of batches. Errors: kDataLoss for "Batches" if there are
+// more than in any epoch of the suite.
 absl::Status CheckEnds(const Batches& batches);
 
-// The same by each rank of the case, from the start of the epoch. Errors: also
-// the factory's; the message names the case and the rank.
+// Draws the epoch from its start on each rank of the case. Errors: also the
+// factory's. The message names the case and the rank.
 absl::StatusOr<std::vector<Batches>> DrawRanks(const SamplerFactory& make,
                                                const SamplingCase& c,
                                                int64_t epoch);
 
-// Where the ranks' batches are first not the wanted ones, as "rank 0, step 1:
-// draws 3 4, wanted 3 5".
+// Returns the first place where the ranks' batches are wrong, for example "rank
+// 0, step 1: draws 3 4, wanted 3 5".
 std::optional<std::string> FirstDifference(const std::vector<Batches>& got,
                                            const std::vector<Batches>& want);
 std::optional<std::string> FirstDifference(const Batches& got,
                                            const Batches& want, int rank);
 
-// The error with the case and the rank before its message, or behind that of a
-// kDataLoss, which starts with a property; OK stays OK.
+// Adds the case and the rank to an error: before its message, or after that of
+// a kDataLoss, which starts with a property. OK stays OK.
 absl::Status At(const SamplingCase& c, int rank, const absl::Status& status);
 
-// The kDataLoss of a sampler that breaks a property: the only way to make one.
-// The second is of a case that the caller adds, with At().
+// Return the kDataLoss of a sampler that breaks a property. Every such error is
+// made here. The second function omits the case, which the caller adds with
+// At().
 absl::Status Breaks(SamplingProperty property, const SamplingCase& c,
                     const std::string& how);
 absl::Status Breaks(SamplingProperty property, const std::string& how);
 
-using Lists = std::vector<std::vector<int64_t>>;  // One of indices per rank.
+// One list of indices per rank.
+using Lists = std::vector<std::vector<int64_t>>;
 
-// How many entries make the data set a multiple of the world size where it is
-// padded; else 0.
+// Returns the number of entries that pad the data set to a multiple of the
+// world size, or 0 if it is not padded.
 int64_t PaddingOf(const SamplingCase& c);
 
-// How many indices a rank draws in an epoch before batches are dropped.
+// Returns how many indices a rank draws in an epoch before batches are dropped.
 int64_t LengthOf(const SamplingCase& c, int rank);
 
-// The steps of an epoch; none if drop_tail or drop_last leaves nothing, which
-// samplers refuse.
+// Returns the number of steps of an epoch. 0 if drop_tail or drop_last leaves
+// nothing; samplers refuse such a case.
 int64_t StepsOf(const SamplingCase& c);
 
-// The order of an epoch: of the samples (kTorch, kExact), or of the padded
-// data set (kPaddle, which pads first). Precondition: no keyed shuffle, which
-// is defined by its own code.
+// Returns the order of an epoch: of the samples (kTorch, kExact), or of the
+// padded data set (kPaddle, which pads first). Precondition: no keyed shuffle,
+// which only its own code defines.
 std::vector<int64_t> ReferenceOrder(const SamplingCase& c, int64_t epoch);
 
-// `order` as it is dealt: padded from its start, round and round, or cut, to a
-// multiple of the world size; or as it is (kExact).
+// Returns `order` as it is dealt. kTorch and kPaddle pad it from its start,
+// repeatedly if needed, or cut it, to a multiple of the world size. kExact
+// keeps it.
 std::vector<int64_t> PadOrCut(const SamplingCase& c,
                               const std::vector<int64_t>& order);
 
-// Deals an order that PadOrCut gave: in turn, one by one; or a batch at a time,
-// and the tail in equal parts (kPaddle).
+// Deals an order that PadOrCut returned, sample by sample. kPaddle deals batch
+// by batch, and the tail in equal parts.
 Lists Deal(const SamplingCase& c, const std::vector<int64_t>& order);
 
-// Cuts each rank's list into batches, of all ranks the same number.
+// Cuts each rank's list into batches. All ranks get the same number of batches.
 std::vector<Batches> Cut(const SamplingCase& c, const Lists& lists);
 
-// A place in an epoch, as the definition of resuming has it.
+// A place in an epoch, by the definition of resuming.
 class EpochPlace {
  public:
-  // Where the ranks of the case begin an epoch of that order.
+  // The place where the ranks of the case begin an epoch of that order.
   EpochPlace(const SamplingCase& c, int64_t epoch,
              const std::vector<int64_t>& order);
 
-  // What these ranks draw from here on.
+  // Returns what these ranks draw from here on.
   std::vector<Batches> Rest() const;
 
-  // Where they are after so many steps.
+  // Returns the ranks' place after so many steps.
   EpochPlace After(int64_t steps) const;
 
-  // Whether ranks of that case go on with what these were dealt, padding and
-  // all, instead of dealing what is left anew.
+  // Whether ranks of `c` continue with the indices that these ranks were dealt,
+  // padding included. Otherwise the remaining samples are dealt anew.
   bool IsContinuedBy(const SamplingCase& c) const;
 
-  // Where ranks of that case go on from here. At the start of an epoch they
-  // begin their own.
+  // Returns the place where ranks of `c` continue from here. At the start of an
+  // epoch they begin their own.
   EpochPlace TakenOverBy(const SamplingCase& c) const;
 
-  // The samples that nobody has visited, in the order they had, each once.
+  // Returns the samples that no rank has visited, in their order, each once.
   std::vector<int64_t> Unvisited() const;
 
  private:
   SamplingCase case_;
   int64_t epoch_;
-  std::vector<int64_t> order_;  // Unvisited when these ranks took over.
-  Lists dealt_;                 // Of it.
-  int64_t visited_ = 0;         // By each rank since.
+  // The samples that were unvisited when these ranks took over.
+  std::vector<int64_t> order_;
+  Lists dealt_;  // The indices that each rank was dealt, padding included.
+  // The number of indices that each rank has visited since.
+  int64_t visited_ = 0;
 };
 
 }  // namespace lockstep::conformance

@@ -27,7 +27,7 @@ struct Size {
 constexpr Size kSizes[] = {{1, 1031, 15}, {3, 529, 15}, {63, 49, 15},
                            {64, 49, 15},  {65, 49, 15}, {2048, 4, 4}};
 
-// In the order of the enumerators.
+// The names stand in the order of the enumerators.
 constexpr const char* kFusedNames[] = {
     "", " relu", " residual", " residual+relu", " residual+relu in place"};
 constexpr const char* kTrackingNames[] = {"momentum", "cumulative",
@@ -172,7 +172,7 @@ std::vector<BatchNormProblem> LargeProblems() {
                             .hw = hw,
                             .fused = fused};
   };
-  return {// Channels first are cut within a channel alone.
+  return {// With channels first, the kernels cut only within a channel.
           large(DataType::kFloat64, 1, 12304, Fused::kNothing),
           large(DataType::kFloat32, 64, 784, Fused::kResidualRelu),
           large(DataType::kBFloat16, 64, 784, Fused::kNothing)};

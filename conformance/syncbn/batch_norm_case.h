@@ -1,6 +1,6 @@
-// The layers and batches that batch norm is tried on, the ranks' inputs and
-// what must come of them, what is asked of it, and numbers as a layer's memory
-// holds them.
+// The layers and batches that test batch norm, with each rank's inputs and
+// expected results. Also the names of the checks, and the encoding of numbers
+// as a layer's memory holds them.
 #ifndef LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CASE_H_
 #define LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CASE_H_
 
@@ -20,39 +20,43 @@
 
 namespace lockstep::conformance {
 
-// How many samples the ranks have.
+// The number of samples on each rank.
 enum class RankBatches {
   kEven,
   kUneven,
-  kOneSample,  // Each rank has one.
-  kEmptyRank,  // Uneven, and one rank has none.
+  kOneSample,  // Each rank has one sample.
+  kEmptyRank,  // Uneven, and one rank has no samples.
   kOneInAll,   // One rank has one sample, the others have none.
-  // One rank has 22 samples and the others 6, whose values drift by two
+  // One rank has 22 samples and the others have 6. The values drift by two
   // deviations from the first sample to the last.
   kLarge,
 };
 
-// The means of channels over their deviations.
+// The ratio of a channel's mean to its deviation.
 enum class Offsets {
   kOrdinary,  // About 1.
-  kFar,       // 1000: what E[x^2] - E[x]^2 cannot do. Of bfloat16 64, which is
-              // what it can hold.
+  // 1000, where E[x^2] - E[x]^2 cancels. In bfloat16 64, the most that the type
+  // can hold.
+  kFar,
 };
 
-// What is fused with the layer.
+// The operations that are fused with the layer.
 enum class Fused {
   kNothing,
   kRelu,
   kResidual,
   kResidualRelu,
-  kInPlace,  // kResidualRelu with y in the residual's place and dx in dy's.
+  // kResidualRelu, where y overwrites the residual and dx overwrites dy.
+  kInPlace,
 };
 
-// How batches enter running statistics.
+// The way in which a batch enters the running statistics.
 enum class Tracking {
-  kMomentum,    // Torch: 0.3. Paddle: 0.8.
+  kMomentum,    // 0.3 for Torch, 0.8 for Paddle.
   kCumulative,  // No momentum.
-  kNone,        // Not at all; evaluation then uses a rank's own batch.
+  // The layer keeps no running statistics. Evaluation then uses each rank's own
+  // batch.
+  kNone,
 };
 
 inline constexpr RankBatches kAllBatches[] = {
@@ -62,7 +66,7 @@ inline constexpr DataType kActivationTypes[] = {
     DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16,
     DataType::kFloat64};
 
-// A layer's values on every rank. It is trained twice, then evaluated.
+// A layer's values on every rank. The layer is trained twice, then evaluated.
 struct BatchNormProblem {
   int world_size = 1;
   DataType type = DataType::kFloat32;
@@ -74,7 +78,7 @@ struct BatchNormProblem {
   Fused fused = Fused::kNothing;
 };
 
-// What changes neither y nor gradients of training.
+// The settings that change neither y nor the gradients of training.
 struct BatchNormVariant {
   Layout layout = Layout::kNchw;
   Tracking tracking = Tracking::kMomentum;
@@ -84,85 +88,89 @@ struct BatchNormVariant {
 inline constexpr int kSteps = 3;
 inline constexpr bool IsTraining(int step) { return step < 2; }
 
-// "Even", "Uneven", ...: for the names of tests.
+// Returns "Even", "Uneven", ..., for the names of tests.
 const char* Name(RankBatches batches);
 
 bool HasRelu(Fused fused);
 bool HasResidual(Fused fused);
 
-// "P=2 float32 uneven [.., 64, 49] affine relu far".
+// Returns, for example, "P=2 float32 uneven [.., 64, 49] affine relu far".
 std::string ToString(const BatchNormProblem& problem);
-// "nhwc, paddle, cumulative".
+// Returns, for example, "nhwc, paddle, cumulative".
 std::string ToString(const BatchNormVariant& variant);
 
-// Samples by rank. Steps deal the same sizes to the ranks in turn, so that
-// another rank is the empty one.
+// Returns the number of samples by rank. Each step rotates the sizes by one
+// rank, so that another rank is the empty one.
 std::vector<int64_t> BatchSizes(const BatchNormProblem& problem, int step);
 
-// Epsilon is 0.05 where the layer is affine, large enough for its place in the
-// formula to show in every type, and else 1e-5.
+// Returns the layer's options. Epsilon is 0.05 if the layer is affine, which is
+// large enough to show its place in the formula in every type. Otherwise
+// epsilon is 1e-5.
 BatchNormOptions OptionsOf(const BatchNormProblem& problem,
                            const BatchNormVariant& variant);
 
-// C in {1, 3, 63, 64, 65, 2048} x small and large H x W x affine x offsets,
-// without fusion. A far offset has fewer pixels, as the mean's rounding, which
-// grows with their number, would hide everything else; in 16 bits it has 15, as
-// of fewer values all may round to the same.
+// Returns C in {1, 3, 63, 64, 65, 2048} x small and large H x W x affine x
+// offsets, without fusion. A problem with far offsets has fewer pixels: the
+// rounding of the mean grows with their number and would hide every other
+// error. In 16 bits such a problem has 15 pixels, since fewer values may all
+// round to the same number.
 std::vector<BatchNormProblem> ProblemsOf(int world_size, DataType type,
                                          RankBatches batches);
 
-// Every fusion x C in {3, 64} x small and large H x W x affine.
+// Returns every fusion x C in {3, 64} x small and large H x W x affine.
 std::vector<BatchNormProblem> FusedProblemsOf(int world_size, DataType type,
                                               RankBatches batches);
 
-// One value per channel on one of the ranks: refused on all of them, or
-// accepted on all.
+// Returns problems with one value per channel on one of the ranks. All ranks
+// must refuse such a batch, or all must accept it.
 std::vector<BatchNormProblem> OneValueProblems(int world_size);
 
-// On two ranks; of activations so large that the CPU's kernels cut each layout
-// into several segments; the second writes 4 MiB of float32 past the caches.
+// Returns problems of two ranks. Their activations are so large that the CPU's
+// kernels cut each layout into several segments. The second problem writes 4
+// MiB of float32 past the caches.
 std::vector<BatchNormProblem> LargeProblems();
 
-// Problems of one kind, which a test tries as one case.
+// The problems of one kind, which a test tries as one case.
 struct MatrixPart {
   int world_size;
   DataType type;
   RankBatches batches;
 };
-// With every one of kAllBatches.
+// Returns one part for each size and type with each of kAllBatches.
 std::vector<MatrixPart> PartsOf(std::span<const int> world_sizes,
                                 std::span<const DataType> types);
-// "P2_float32_Even".
+// Returns, for example, "P2_float32_Even".
 std::string ToString(const MatrixPart& part);
 
 // Whether the last value of each channel of each sample is 16 deviations off,
-// so that a kernel cannot leave it out unseen: in the cases of 529 and 1031
-// pixels, which are no whole vectors. Where statistics are float32 only of up
-// to 10,000 values per channel: of more, rounding may do as much as one value
-// does.
+// so that the result shows if a kernel leaves this value out. True for the
+// cases of 529 and 1031 pixels, which do not fill whole vectors. If statistics
+// are float32, a channel may have at most 10,000 values: with more values,
+// rounding may change the result by as much as one value does.
 bool IsSpiked(const BatchNormProblem& problem);
 
-// The layouts that activations of so many channels can have: two, or all three.
+// Returns the layouts that activations of so many channels can have: two, or
+// all three.
 std::vector<Layout> LayoutsOf(int64_t channels);
 
-// The problem's layouts x two profiles x three ways to track.
+// Returns the problem's layouts x two profiles x three ways to track.
 std::vector<BatchNormVariant> AllVariants(const BatchNormProblem& problem);
-// The problem's layouts.
+// Returns the problem's layouts, with default tracking and semantics.
 std::vector<BatchNormVariant> LayoutVariants(const BatchNormProblem& problem);
 
-// Elements of `type`, each rounded to it.
+// Returns elements of `type`, each value rounded to that type.
 std::string Encode(DataType type, std::span<const double> values);
 std::vector<double> Decode(DataType type, absl::string_view bytes);
 
-// Random bits of a key: the same on every machine.
+// Returns random bits for a key, which are the same on every machine.
 uint64_t Hash(uint64_t key);
-// In [-1, 1).
+// Returns a number in [-1, 1).
 double Uniform(uint64_t key);
 
-// Bytes of one rank's inputs in one layout.
+// The bytes of one rank's inputs in one layout.
 struct EncodedBatch {
   std::string x;
-  std::string residual;  // Empty: none.
+  std::string residual;  // Empty if there is no residual.
   std::string dy;
 };
 
@@ -170,19 +178,20 @@ struct EncodedBatch {
 struct SolvedStep {
   bool training = true;
   std::vector<ReferenceBatch> ranks;
-  // For each layout of the problem, by rank.
+  // The inputs for each layout of the problem, by rank.
   std::map<Layout, std::vector<EncodedBatch>> inputs;
   const EncodedBatch& InputsOf(Layout layout, int rank) const {
     return inputs.at(layout)[static_cast<size_t>(rank)];
   }
-  // What a layer that tracks is given in evaluation: [c].
+  // The statistics [c] that a layer which tracks receives in evaluation.
   std::vector<double> running_mean;
   std::vector<double> running_variance;
 
-  // In training of all ranks; in evaluation the running statistics.
+  // The statistics of all ranks in training, the running statistics in
+  // evaluation.
   ReferenceStatistics statistics;
   ReferenceResult want;
-  // In evaluation: of a layer that does not track, each rank's own batch alone.
+  // In evaluation of a layer that does not track: each rank's own batch alone.
   std::vector<ReferenceStatistics> own_statistics;
   std::vector<ReferenceResult> own_want;
 };
@@ -192,33 +201,40 @@ struct SolvedProblem {
   ReferenceLayer layer;
   Precision precision;
   DataType statistics_type = DataType::kFloat32;
-  // What the running statistics start with: [c].
+  // The initial running statistics: [c].
   std::vector<double> first_mean;
   std::vector<double> first_variance;
-  std::vector<SolvedStep> steps;  // kSteps of them.
+  std::vector<SolvedStep> steps;  // kSteps entries.
 
   ActivationShape ShapeOf(int step, int rank, Layout layout) const;
 };
 
-// Inputs: channel c of rank r is normal-like about a mean and with a deviation
-// of its own, moved by another step on each rank, so that a rank's statistics
-// are not the batch's; with a spike or a drift where the problem says so.
-// Upstream gradients are random, with a mean and a part that follows x, so that
-// neither dx nor the gradients of the parameters vanish. They are 0 where
-// rounding decides whether ReLU lets them through.
+// Returns the problem's inputs with their reference. Channel c of rank r is
+// roughly normal, with its own mean and deviation. Each rank shifts its values
+// by another amount, so that one rank's statistics differ from the whole
+// batch's. A spike or a drift is added if the problem asks for one.
+//
+// Upstream gradients are random. They have a mean and a part that follows x, so
+// that neither dx nor the gradients of the parameters vanish. An upstream
+// gradient is 0 if rounding decides whether ReLU lets it through.
 SolvedProblem SolveProblem(const BatchNormProblem& problem);
 
-// Whether the reference says something of every channel: a bound on y is at
-// most half of the channel's deviation, or of the value's distance from the
-// mean where that is more; bounds on dx and dweight are at most a quarter of
-// what these are made of. And of the channels no more than a third has dx or a
-// parameter's gradient near zero, by chance; those that ReLU closes have none,
-// but they are not all. Error: kInternal, saying which. Nothing is asked of
-// less than four values per channel, whose dx vanishes.
+// Checks that the reference can reject a wrong value in every channel:
+//
+//   - A bound on y is at most half of the channel's deviation, or half of the
+//     value's distance from the mean if that is larger.
+//   - Bounds on dx and dweight are at most a quarter of the terms that these
+//     gradients consist of.
+//   - At most a third of the channels have dx or a parameter's gradient near
+//     zero by chance. Channels that ReLU closes have no gradients, but at least
+//     one channel must have some.
+//
+// Channels with fewer than four values are not checked, because their dx
+// vanishes. Error: kInternal, which names the channel.
 absl::Status CheckMeaning(const SolvedProblem& solved);
 
-// What is asked of batch norm, in this order: the names that a failure may
-// have.
+// The checks of batch norm, in the order in which they run. Each is a name that
+// a failure may have.
 inline constexpr const char* kBatchNormChecks[] = {
     "Status",        "Untouched",        "Ready",
     "Output",        "RunningMean",      "RunningVariance",

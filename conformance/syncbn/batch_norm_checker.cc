@@ -1,4 +1,4 @@
-// Compares what the ranks have with the reference, output by output.
+// Compares each output of the ranks with the reference.
 #include "conformance/syncbn/batch_norm_checker.h"
 
 #include <cmath>
@@ -27,8 +27,8 @@ std::string OnRank(int rank, const std::string& what) {
   return absl::StrCat("rank ", rank, ": ", what);
 }
 
-// The element that is furthest off, in bounds, if one is off by more than its
-// bound. NaN is. Raises view.largest.
+// Returns the element that is furthest off, measured in bounds, if any element
+// is off by more than its bound. NaN always is. Raises view.largest.
 std::optional<size_t> Worst(const StepView& view, std::span<const double> got,
                             const Bounded& want) {
   std::optional<size_t> worst;
@@ -36,7 +36,7 @@ std::optional<size_t> Worst(const StepView& view, std::span<const double> got,
   BoundedError largest = *view.largest;
   for (size_t i = 0; i < got.size(); ++i) {
     const double off = std::fabs(got[i] - want.value[i]);
-    // Quotients compared without dividing.
+    // Compares the quotients without dividing.
     if (off * largest.bound > largest.error * want.bound[i]) {
       largest = {off, want.bound[i]};
     }
@@ -62,7 +62,7 @@ bool Enters(const StepView& view) {
          !(batch.count == 1 && view.variant.semantics.refuses_one_value);
 }
 
-// Written out from the definition, not the product's WeightOfBatch.
+// Computed from the definition, not with the product's WeightOfBatch.
 double BatchWeight(const StepView& view, int64_t batches_before) {
   switch (view.variant.tracking) {
     case Tracking::kCumulative:
@@ -99,7 +99,7 @@ ReferenceRunning WantedRunning(const StepView& view,
       view.solved.precision);
 }
 
-// One running statistic, [c].
+// Checks one running statistic, [c].
 std::string CheckRunning(const StepView& view, const char* name,
                          std::string RankOutputs::*field,
                          Bounded ReferenceRunning::*reference,
@@ -166,7 +166,7 @@ std::string Place(const SolvedProblem& solved, const char* name, size_t index) {
 }
 
 std::string CheckStatus(const StepView& view) {
-  // Where the ranks normalise with the same statistics.
+  // The first message among ranks that normalise with the same statistics.
   std::string first;
   for (int rank = 0; rank < view.world_size(); ++rank) {
     const absl::Status& status = view.Of(rank).status;
@@ -209,7 +209,7 @@ std::string CheckReady(const StepView& view) {
   return CheckComplaint(view, "Ready");
 }
 
-// y or dx, [n, c, hw].
+// Checks y or dx, [n, c, hw].
 std::string CheckActivations(const StepView& view, const char* name,
                              std::string RankOutputs::*field,
                              std::vector<Bounded> ReferenceResult::*reference,
@@ -246,7 +246,7 @@ bool AnyRefuses(const StepView& view) {
   return false;
 }
 
-// A parameter's gradient as the ranks have it, added up.
+// Checks a parameter's gradient, summed over the ranks.
 std::string CheckParameterGradient(const StepView& view, const char* name,
                                    std::string RankOutputs::*field,
                                    Bounded ReferenceResult::*reference) {

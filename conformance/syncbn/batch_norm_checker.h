@@ -1,5 +1,5 @@
 // Runs a layer through a problem on one rank, or on every rank of a new group,
-// and holds what came of it to the reference.
+// and compares the results with the reference.
 #ifndef LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CHECKER_H_
 #define LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CHECKER_H_
 
@@ -23,11 +23,11 @@
 
 namespace lockstep::conformance {
 
-// Makes the layer of one rank.
+// Creates the layer of one rank.
 using LayerFactory = std::function<absl::StatusOr<std::unique_ptr<BatchNorm>>(
     const BatchNormOptions& options, Communicator& group)>;
 
-// What one rank has after one step: bytes as the layer left them.
+// The outputs of one rank after one step, as bytes that the layer wrote.
 struct RankOutputs {
   std::string y;
   std::string dx;
@@ -37,11 +37,11 @@ struct RankOutputs {
   std::string running_mean;
   std::string running_variance;
   int64_t batches = 0;
-  // What the layer did that it may not: wrote to its inputs or beside its
-  // outputs ("Untouched: ..."), did not call `gradients_ready` once, with the
-  // final gradients ("Ready: ..."). Empty: nothing.
+  // The rule that the layer broke. "Untouched: ..." if it wrote to its inputs
+  // or beside its outputs. "Ready: ..." if it did not call `gradients_ready`
+  // exactly once, with final gradients. Empty if the layer broke no rule.
   std::string complaint;
-  absl::Status status;  // Of Forward, or else of Backward.
+  absl::Status status;  // Forward's, or Backward's if Forward succeeded.
 };
 
 inline constexpr std::pair<const char*, std::string RankOutputs::*>
@@ -53,70 +53,74 @@ inline constexpr std::pair<const char*, std::string RankOutputs::*>
                        {"running mean", &RankOutputs::running_mean},
                        {"running variance", &RankOutputs::running_variance}};
 
-// What each byte of outputs holds before, but of those in an input's place:
-// NaN in every type of float, of bits that no computation gives.
+// The byte that fills each output before the call, except an output that
+// overwrites an input. Such bytes are NaN in every float type, with bits that
+// no computation gives.
 inline constexpr char kUnwritten = '\xff';
 
-// Memory of a rank that the layer can use and the host too, aligned to 64.
+// Allocates a rank's memory, aligned to 64 bytes. Both the layer and the host
+// can use the memory.
 using MemoryFactory =
     std::function<std::shared_ptr<void>(Communicator& group, size_t bytes)>;
 std::shared_ptr<void> HostMemory(Communicator& group, size_t bytes);
 
-// Of one rank, by step.
+// The outputs of one rank, by step.
 using RankRun = std::vector<RankOutputs>;
 
-// SyncBatchNorm over kernels of its own.
+// Creates SyncBatchNorm layers, each of which owns its kernels.
 using KernelsFactory =
     std::function<absl::StatusOr<std::unique_ptr<BatchNormKernels>>()>;
 LayerFactory SyncBatchNormOver(const KernelsFactory& make_kernels);
 
 // Trains the layer twice and evaluates it once, for each problem and variant,
-// all in one group. Outputs hold NaN before; in step 1 no buffer of activations
-// or parameters is aligned to more than its elements. Gives the runs of each
-// problem by variant, then by rank. Error: what the first rank got that could
-// not join the group or make the layer, or died.
+// all in one group. Outputs hold NaN before each call. In step 1 no buffer of
+// activations or parameters is aligned to more than its elements. Returns the
+// runs of each problem by variant, then by rank. Error: the first error of a
+// rank that could not join the group, could not create the layer, or died.
 using VariantRuns = std::vector<std::vector<RankRun>>;
 absl::StatusOr<std::vector<VariantRuns>> RunProblems(
     const RankRunner& run, std::span<const SolvedProblem> problems,
     std::span<const BatchNormVariant> variants, const LayerFactory& make,
     const MemoryFactory& allocate = HostMemory);
 
-// The same of one problem.
+// Runs one problem likewise, on ranks of `backend`.
 absl::StatusOr<VariantRuns> RunVariants(
     Backend backend, const SolvedProblem& solved,
     std::span<const BatchNormVariant> variants, const LayerFactory& make,
     const RunRanksOptions& options = {});
 
-// `ranks` is by rank. Asks in this order, each of every step:
+// Compares a run with the reference. `ranks` is indexed by rank. Each check
+// runs on every step, in this order:
 //
-//   Status            is one value per channel refused where the semantics say
-//                     so, in one line and the same on every rank, with the
-//                     running statistics left alone, and is nothing else?
-//   Untouched         are inputs and the memory beside outputs as they were?
-//   Ready             was gradients_ready called once, with final gradients?
-//   Output            is y the reference's, within its bound?
-//   RunningMean       is the running mean, from what it was before the step?
-//   RunningVariance   is the running variance, likewise?
-//   BatchCount        has the count of batches grown by one, if there are any?
-//   BiasGradient      do the ranks' dbias add up to the reference's?
-//   WeightGradient    do the ranks' dweight?
-//   InputGradient     is dx the reference's?
-//   ResidualGradient  is dresidual, to the bit?
-//   RanksAgree        have all ranks the same bits of running statistics?
+//   Status            A rank refuses one value per channel if the semantics say
+//                     so: in one line, equal on every rank, with the running
+//                     statistics unchanged. Nothing else is refused.
+//   Untouched         Inputs and the memory beside outputs are unchanged.
+//   Ready             gradients_ready was called once, with final gradients.
+//   Output            y is the reference's, within its bound.
+//   RunningMean       The running mean follows from its value before the step.
+//   RunningVariance   The running variance follows likewise.
+//   BatchCount        The count of batches, if there is one, grows by one.
+//   BiasGradient      The sum of the ranks' dbias is the reference's.
+//   WeightGradient    The sum of the ranks' dweight is the reference's.
+//   InputGradient     dx is the reference's.
+//   ResidualGradient  dresidual is the reference's, to the bit.
+//   RanksAgree        All ranks have the same bits of running statistics.
 //
-// As each step starts from the statistics that the layer had, no tolerance
+// Each step starts from the statistics that the layer had, so no tolerance
 // grows with the number of steps. Errors: kDataLoss, "NAME: CASE, step S, rank
-// R: ..." with the element, by how much it is off, the bound, and the cause
-// where it can be told.
+// R: ..." with the element, its error, the bound, and the cause if the checks
+// can tell.
 //
-// Where there is no error, returns the largest that any number is off, over its
+// Without an error, returns the largest quotient of any number's error and its
 // bound: at most 1.
 absl::StatusOr<double> MeasureRun(const SolvedProblem& solved,
                                   const BatchNormVariant& variant,
                                   std::span<const RankRun> ranks);
 
-// SameBits: whether two runs of the same case gave the same bits on every rank.
-// Error: kDataLoss, likewise; `between` is how the runs differ.
+// Checks "SameBits": two runs of the same case must give the same bits on every
+// rank. Error: kDataLoss, with the same message format. `between` says how the
+// runs differ.
 absl::Status CheckSameBits(const SolvedProblem& solved,
                            const BatchNormVariant& variant,
                            std::span<const RankRun> runs,

@@ -1,4 +1,4 @@
-// Puts a mutation around the parts of a layer, and plants mutants.
+// Wraps the parts of a layer in a mutation, and plants mutants.
 #include "conformance/syncbn/batch_norm_mutants.h"
 
 #include <cstddef>
@@ -76,7 +76,7 @@ class MutatedKernels : public BatchNormKernels {
 
   absl::Status Normalize(const NormalizeCall& call) override {
     if (mutation_.normalized == nullptr) return real_->Normalize(call);
-    // As it was, in case y is written there.
+    // Copied first, because y may overwrite this buffer.
     const std::string residual = BytesOf(call.residual);
     const std::string y = BytesOf(call.y);
     LOCKSTEP_RETURN_IF_ERROR(real_->Normalize(call));
@@ -172,13 +172,13 @@ class MutatedLayer : public BatchNorm {
 
 RunRanksOptions GroupOf() {
   RunRanksOptions options;
-  // A group that a mutant breaks has ended by then, and has not waited for it.
+  // A group that a mutant breaks fails within this time.
   options.group.timeout = absl::Seconds(10);
   options.deadline = absl::Minutes(2);
   return options;
 }
 
-// The problems and the variants in which it must show.
+// A problem, with the variants in which the mutant must show.
 struct Shown {
   BatchNormProblem problem;
   std::vector<BatchNormVariant> variants;
@@ -200,7 +200,7 @@ std::vector<Shown> WhereItShows(const LayerRanks& ranks,
   return all;
 }
 
-// Plants it in groups that each of the variants leaves usable.
+// Plants the mutant. If it breaks its group, each variant gets a new group.
 absl::StatusOr<int64_t> PlantIn(const LayerRanks& ranks, const Shown& shown,
                                 const Mutant& mutant,
                                 const BatchNormMutation& mutation) {

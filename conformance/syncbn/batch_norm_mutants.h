@@ -1,4 +1,4 @@
-// Mutants of SyncBatchNorm, one layer: what the checks of batch norm must
+// Mutants of one SyncBatchNorm layer, which the checks of batch norm must
 // reject.
 #ifndef LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_MUTANTS_H_
 #define LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_MUTANTS_H_
@@ -40,27 +40,28 @@ struct BackwardsCall {
 
 using MergeResult = absl::Status;
 
-// The cases in which a mutant must be rejected: those that have all of it.
+// The cases in which a mutant must be rejected: those that meet every
+// condition.
 struct Shows {
   bool affine = false;
   bool relu = false;
   bool residual = false;
-  bool pixels = false;     // Several,
-  bool one_pixel = false;  // or so few values that n and n - 1 differ by more
-                           // than rounding.
+  bool pixels = false;  // A channel has several pixels.
+  // A channel has one pixel, so that n and n - 1 differ by more than rounding.
+  bool one_pixel = false;
   std::optional<bool> blocks = std::nullopt;  // Whether channels are in blocks.
-  int64_t channels = 1;                       // At least.
+  int64_t channels = 1;                       // The minimum.
   bool spiked = false;
-  // Values per channel in the batch, at least: from 4 on dx does not vanish,
-  // and chance does not hide a wrong statistic.
+  // The minimum number of values per channel in the batch. From 4 on, dx does
+  // not vanish, and chance does not hide a wrong statistic.
   int64_t values = 0;
-  bool one_value = false;     // Exactly.
-  bool outputs = false;       // y is computed: the batch is not refused,
-  bool own_accepted = false;  // nor would a rank's own be.
-  int ranks = 0;              // That have values, at least.
-  bool empty_rank = false;    // One of several.
-  bool tracked = false;       // Batches enter running statistics,
-  bool momentum = false;      // by momentum.
+  bool one_value = false;     // The batch has exactly one value per channel.
+  bool outputs = false;       // y is computed: the batch is not refused.
+  bool own_accepted = false;  // A rank's own batch would not be refused either.
+  int ranks = 0;              // The minimum number of ranks that have values.
+  bool empty_rank = false;    // One of several ranks has no samples.
+  bool tracked = false;       // Batches enter the running statistics.
+  bool momentum = false;      // Batches enter with momentum.
   const char* semantics = nullptr;
   bool (*also)(const BatchNormProblem& problem) = nullptr;
 
@@ -68,39 +69,39 @@ struct Shows {
           const BatchNormVariant& variant) const;
 };
 
-// What is done to the kernels, the group or the layer. The hooks that are null
-// change nothing.
+// A change to the kernels, the group or the layer. A null hook changes nothing.
 struct BatchNormMutation {
   using BackwardCall = BatchNormKernels::BackwardCall;
   using NormalizeCall = BatchNormKernels::NormalizeCall;
 
   Shows shows;
-  // Where it is planted, if not in MutantProblems().
+  // The problems in which the mutant is planted, if not MutantProblems().
   std::vector<BatchNormProblem> (*problems)() = nullptr;
-  // Whether it leaves the group unusable, so that each case has its own.
+  // Whether the mutation leaves the group unusable, so that each case needs its
+  // own.
   bool breaks_group = false;
 
-  // What the layer is told instead.
+  // Changes the options that the layer receives.
   void (*told)(BatchNormOptions& options) = nullptr;
-  // After ComputeMoments.
+  // Runs after ComputeMoments.
   void (*moments)(const ActivationShape& shape, ConstBuffer x,
                   const RecordAccess& record) = nullptr;
-  // In place of Merge.
+  // Replaces Merge.
   MergeResult (*merges)(BatchNormKernels& real,
                         const MergeCall& call) = nullptr;
-  // After Normalize; y as it was before.
+  // Runs after Normalize. `y` holds the bytes from before the call.
   void (*normalized)(const NormalizeCall& call, ConstBuffer y) = nullptr;
-  // After BackwardReduce.
+  // Runs after BackwardReduce.
   void (*reduced)(int rank, Buffer dweight, Buffer dbias) = nullptr;
-  // Before BackwardReduce, and before BackwardInput.
+  // Run before BackwardReduce and before BackwardInput.
   void (*told_reduce)(BackwardCall& call) = nullptr;
   void (*told_input)(BackwardCall& call) = nullptr;
-  // After BackwardInput; dy as it was before.
+  // Runs after BackwardInput. `dy` holds the bytes from before the call.
   void (*input_gradient)(const BackwardCall& call, ConstBuffer dy) = nullptr;
-  // In place of the group's call.
+  // Replaces the group's call.
   absl::Status (*runs)(Communicator& real, const Collective& call) = nullptr;
-  // In place of Forward and Backward. `untracked` is a layer that tracks
-  // nothing and is otherwise the same.
+  // Replace Forward and Backward. `untracked` is the same layer without running
+  // statistics.
   absl::Status (*forwards)(BatchNorm& real, BatchNorm& untracked,
                            BatchNorm::Forwards buffers) = nullptr;
   absl::Status (*backwards)(const BackwardsCall& call) = nullptr;
@@ -108,12 +109,12 @@ struct BatchNormMutation {
 
 std::unique_ptr<BatchNormKernels> MakeCpuKernels();
 
-// Where mutants are planted: in a third, drawn once, of a part of the grid:
-// float32 and bfloat16, 1 and 3 ranks, 3 and 65 channels; fused with everything
-// at 3 ranks, 64 channels too.
+// Returns the problems in which mutants are planted: a fixed random third of a
+// part of the grid. The part has float32 and bfloat16, 1 and 3 ranks, 3 and 65
+// channels. It also has every fusion at 3 ranks, with 3 and 64 channels.
 std::vector<BatchNormProblem> MutantProblems();
 
-// Where mutants run, and over which kernels.
+// The ranks on which mutants run, and the kernels that they use.
 struct LayerRanks {
   RankRunner run;
   std::function<absl::StatusOr<std::unique_ptr<BatchNormKernels>>(
@@ -125,28 +126,29 @@ struct LayerRanks {
 };
 LayerRanks CpuLayersOnThreads();
 
-// What MeasureRun says of a layer with the mutation, by variant, all run in one
-// group; if `twice`, in two runs, and what CheckSameBits says of them.
+// Returns what MeasureRun says of the mutated layer, by variant. All variants
+// run in one group. If `twice`, each variant runs twice, and CheckSameBits
+// compares the two runs.
 std::vector<absl::Status> CheckMutated(
     const LayerRanks& ranks, const BatchNormMutation& mutation, bool twice,
     const SolvedProblem& problem,
     const std::vector<BatchNormVariant>& variants);
 
-// A mutant and what it does.
+// A mutant with its mutation.
 struct Planted {
   Planted(Mutant mutant, const BatchNormMutation& mutation)
       : mutant(std::move(mutant)), mutation(mutation) {}
 
-  Mutant mutant;  // Without a way to plant it.
+  Mutant mutant;  // Has no functions that plant it.
   BatchNormMutation mutation;
 };
 
-// In the batch's sums, statistics and y; in running statistics; in gradients,
-// and in how the layer is called and what it leaves.
+// Return the mutants of the batch's sums, its statistics and y; of the running
+// statistics; and of the gradients, the calls and the memory of a layer.
 std::vector<Planted> StatisticsMutants();
 std::vector<Planted> RunningMutants();
 std::vector<Planted> GradientMutants();
-// Those that show somewhere on these ranks.
+// Returns the mutants that must show in at least one case on these ranks.
 MutantSuite BatchNormMutants(const LayerRanks& ranks = CpuLayersOnThreads());
 
 }  // namespace lockstep::conformance

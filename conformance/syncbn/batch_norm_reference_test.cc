@@ -1,5 +1,6 @@
-// The reference's gradients are the slopes of its own loss; its results are
-// PyTorch's; its bounds grow with the precision and are not all-allowing.
+// Tests the reference. Its gradients are the slopes of its own loss, and its
+// results are PyTorch's. Its bounds follow the precision and reject wrong
+// numbers.
 #include "syncbn/testing/batch_norm_reference.h"
 
 #include <algorithm>
@@ -34,7 +35,8 @@ using testing::StartsWith;
 
 constexpr Precision kExact = {.unit = 0x1p-53};
 
-// sum y dy over all ranks: the loss whose gradients backward gives.
+// Returns the sum of y dy over all ranks: the loss whose gradients backward
+// computes.
 double Loss(const ReferenceLayer& layer, const ReferenceStatistics* constants,
             const std::vector<ReferenceBatch>& ranks) {
   const ReferenceStatistics statistics =
@@ -50,8 +52,8 @@ double Loss(const ReferenceLayer& layer, const ReferenceStatistics* constants,
   return loss;
 }
 
-// The slope of the loss over `number`, by central differences: off by about
-// kStep^2 times the third derivative and 2^-52 |loss| / kStep.
+// The slope of the loss over `number`, by central differences. Its error is
+// about kStep^2 times the third derivative plus 2^-52 |loss| / kStep.
 constexpr double kStep = 1e-5;
 constexpr double kTolerance = 1e-7;
 
@@ -93,7 +95,7 @@ TEST_P(ReferenceGradientTest, IsTheSlopeOfTheLoss) {
   const auto loss = [&] { return Loss(layer, constants, ranks); };
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     for (size_t i = 0; i < ranks[rank].x.size(); ++i) {
-      // No element is so near to zero that a step takes it across.
+      // No element is so near to zero that a step changes its sign.
       if (layer.relu) {
         const double y =
             ReferenceBeforeRelu(layer, step.statistics, ranks[rank], kExact)
@@ -128,7 +130,8 @@ INSTANTIATE_TEST_SUITE_P(
 // PyTorch's numbers, from testdata/make_golden.py.
 class GoldenFile {
  public:
-  // The next line that is no comment, by its first word and the rest.
+  // Reads the next line that is not a comment: its first word, then its
+  // numbers.
   bool Next(std::string& name, std::vector<double>& numbers) {
     std::string line;
     do {
@@ -142,7 +145,7 @@ class GoldenFile {
     return true;
   }
 
-  // The numbers of a line that must have that name.
+  // Returns the numbers of the next line, whose name must be `want`.
   std::vector<double> Read(const std::string& want) {
     std::string name;
     std::vector<double> numbers;
@@ -177,7 +180,7 @@ struct GoldenCase {
   ReferenceLayer layer;
 };
 
-// got: of all ranks.
+// Compares all ranks' numbers with `got`, which holds those of the whole batch.
 void ExpectNear(std::span<const Bounded> ranks, const std::vector<double>& got,
                 const std::string& name) {
   size_t at = 0;
@@ -191,7 +194,7 @@ void ExpectNear(std::span<const Bounded> ranks, const std::vector<double>& got,
   EXPECT_EQ(at, got.size()) << name;
 }
 
-// The ranks' parts of a batch, cut where `first` samples are before.
+// Cuts a batch in two, one part per rank, after `first` samples.
 std::vector<ReferenceBatch> Cut(const GoldenCase& c, int64_t first,
                                 const std::vector<double>& x,
                                 const std::vector<double>& dy) {
@@ -209,7 +212,7 @@ void CheckGoldenStep(GoldenFile& file, const GoldenCase& c, int step,
   const std::vector<double> x = file.Read("x");
   const std::vector<double> dy = file.Read("dy");
   const bool training = step < 2;
-  // Two ranks, of which one may be empty, with PyTorch's one batch.
+  // Two ranks, one of which may be empty, together have PyTorch's batch.
   const auto ranks = Cut(c, c.n / 3, x, dy);
   const ReferenceStatistics statistics =
       training || !c.tracks
@@ -257,8 +260,8 @@ TEST(ReferenceGoldenTest, IsWhatPyTorchGives) {
   EXPECT_EQ(cases, 6);
 }
 
-// A number that is off in its last place or two is within the bounds of its
-// type, and far outside those of a better one.
+// An error of one or two units in the last place is within the bounds of the
+// number's type. It is far outside the bounds of a more precise type.
 TEST(ReferenceBoundTest, FollowsThePrecision) {
   BatchNormProblem problem;
   problem.channels = 3;
@@ -290,10 +293,12 @@ TEST(ReferenceRunningTest, AnEmptyBatchChangesNothing) {
   EXPECT_EQ(running.mean.bound, std::vector<double>(2));
 }
 
-// A problem that says nothing of one channel is rejected, whatever it says of
-// the others; and large ones are as large as they are meant to be.
+// The following tests check CheckMeaning and LargeProblems. CheckMeaning
+// rejects a problem whose reference is meaningless for one channel, even if it
+// is good for all others. Large problems reach the sizes that they are meant to
+// reach.
 
-// Of 9 channels and 2 samples of 4 pixels.
+// Returns a problem of 9 channels and 2 samples of 4 pixels.
 SolvedProblem SmallProblem() {
   SolvedProblem solved = SolveProblem({.world_size = 2,
                                        .batches = RankBatches::kOneSample,
@@ -317,7 +322,7 @@ void SetChannels(std::vector<double>& numbers, size_t from, size_t to,
 TEST(MeaningTest, RejectsABoundThatOneChannelIsTooSmallFor) {
   for (size_t c = 0; c < 9; ++c) {
     SolvedProblem solved = SmallProblem();
-    // The other channels would bear 0.4.
+    // The other channels would accept a bound of 0.4.
     for (size_t i = 0; i < 9; ++i) solved.layer.weight[i] = 1;
     ASSERT_THAT(CheckMeaning(solved), IsOk());
     SetChannels(solved.steps[1].want.y[1].bound, c, c + 1, 0.4);
@@ -328,8 +333,8 @@ TEST(MeaningTest, RejectsABoundThatOneChannelIsTooSmallFor) {
   }
 }
 
-// By chance, up to a third of the channels may have a gradient near zero; ReLU
-// may take away all but one channel's.
+// By chance, up to a third of the channels may have a gradient near zero. ReLU
+// may clear the gradients of all channels but one.
 TEST(MeaningTest, RejectsBoundsOfGradientsAndGradientsNearZero) {
   const auto meaning = [](auto change) {
     SolvedProblem solved = SmallProblem();
@@ -364,8 +369,8 @@ TEST(MeaningTest, RejectsBoundsOfGradientsAndGradientsNearZero) {
   EXPECT_THAT(CheckMeaning(solved), Rejects("9 have none"));
 }
 
-// The sizes from which the CPU's kernels take other ways (reductions.cc,
-// elementwise.cc), aligned, in the first step.
+// The CPU's kernels take other paths from these sizes on (reductions.cc,
+// elementwise.cc), for aligned memory. The test checks the first step.
 TEST(LargeProblemsTest, HaveSegmentsAndStreams) {
   constexpr int64_t kTwoSegments = 2 << 17;
   int last = 0;
@@ -384,11 +389,11 @@ TEST(LargeProblemsTest, HaveSegmentsAndStreams) {
   EXPECT_EQ(streams, 1);
 }
 
-// A cause fits numbers that are wrong, all of them, and no others. The mutants
-// (batch_norm_mutants.h) show that each is named where it is one, but for the
-// running statistics.
+// A cause fits numbers if all of them are wrong in its way, and fits no other
+// numbers. The mutants (batch_norm_mutants.h) show that the checks name each
+// cause, except the running statistics.
 
-// Of any other name, BatchNormCheck does not compile.
+// BatchNormCheck does not compile with any other name.
 static_assert(IsNameIn(kBatchNormChecks, "Status"));
 static_assert(IsNameIn(kBatchNormChecks, "SameBits"));
 static_assert(!IsNameIn(kBatchNormChecks, "Outputs"));
@@ -397,7 +402,7 @@ static_assert(!IsNameIn(kBatchNormChecks, ""));
 
 constexpr double kBound = 0.01;
 
-// 1, 2, 3, ..., each within kBound.
+// Returns 1, 2, 3, ..., each with the bound kBound.
 Bounded Wanted(int64_t size) {
   Bounded want(size);
   for (size_t i = 0; i < want.value.size(); ++i) {
@@ -436,8 +441,8 @@ TEST_F(BestFitTest, NamesTheClosestMistake) {
   EXPECT_EQ(Fit(Scaled(3), alternatives), "");
 }
 
-// Neither what would not be rejected, nor what is no closer: of numbers that
-// are two bounds off for any reason.
+// A cause explains nothing if its own numbers would pass, or if it comes no
+// closer than the reference. The tested number is off by two bounds.
 TEST_F(BestFitTest, DoesNotNameWhatExplainsNothing) {
   std::vector<double> got = want_.value;
   got[2] += 2 * kBound;
@@ -469,7 +474,7 @@ TEST_F(BestFitTest, AsksForEveryElementAndStretchesBounds) {
   EXPECT_EQ(Fit(got, {doubled}), ", as if doubled");
 }
 
-// Of 66 channels with 3 values.
+// The problem has 66 channels with 3 values each.
 TEST(FirstChannelsTest, NamesThemIfTheyAreRightAndMostOfEachOtherIsWrong) {
   const Bounded want = Wanted(66 * 3);
   const auto cause = [&want](const std::vector<double>& got, int64_t channel) {
@@ -493,7 +498,7 @@ TEST(NotWrittenTest, AsksForTheBytesOfEveryWrongElement) {
   got[1] = got[3] = NAN;
   EXPECT_EQ(NotWritten(got, want, {false, true, false, true}),
             ", as if it had not been written, 2 of 4");
-  // A NaN that was computed.
+  // The wrong number is a computed NaN.
   EXPECT_EQ(NotWritten(got, want, {false, true, false, false}), "");
   got[0] = 7;
   EXPECT_EQ(NotWritten(got, want, {false, true, false, true}), "");
@@ -515,7 +520,7 @@ struct Outputs {
              layer.bias[c];
     }
   }
-  // By means that are moved, and variances `times` as large.
+  // Sets y as if all means were moved and all variances were `times` as large.
   void Normalize(double moved, double times) {
     ChannelMoments m = MomentsOf(step().statistics);
     for (double& mean : m.mean) mean += moved;
@@ -551,14 +556,14 @@ TEST_P(OutputCausesTest, NamesNoneForOneWrongElement) {
       outputs_.y[i] = right;
     }
   }
-  // Beside a mistake.
+  // The one wrong element stands beside a mistake in all elements.
   outputs_.Normalize(0, 1.5);
   outputs_.y[2] += 0.5;
   EXPECT_EQ(outputs_.Cause(), "");
 }
 
-// Which no mutant uses, and other causes give almost the same y; and a line
-// through every element.
+// No mutant uses the running statistics in training, and other causes give
+// almost the same y. The test also fits a line through every element.
 TEST_P(OutputCausesTest, NamesRunningStatisticsOrFitsALine) {
   const SolvedStep& step = outputs_.step();
   outputs_.Normalize({step.running_mean, step.running_variance});
@@ -572,7 +577,8 @@ TEST_P(OutputCausesTest, NamesRunningStatisticsOrFitsALine) {
 
 INSTANTIATE_TEST_SUITE_P(WorldSizes, OutputCausesTest, testing::Values(3, 4));
 
-// Nor in bfloat16, where x itself has few digits, for a halved one.
+// In bfloat16, x itself has few digits. The test then only asks that no
+// cancellation is named for a halved variance.
 TEST(FarOutputCausesTest, DoesNotNameACancellationForAnotherVariance) {
   for (const DataType type :
        {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16}) {

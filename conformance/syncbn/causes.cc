@@ -1,5 +1,5 @@
-// Measures numbers against alternatives, in units of their bounds; and the
-// causes of all that a step gives but y.
+// Measures numbers against alternatives, in units of their bounds. Also finds
+// the causes of every wrong output of a step except y.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -24,13 +24,13 @@ bool IsRight(double value, const Bounded& want, size_t i) {
   return std::fabs(value - want.value[i]) <= want.bound[i];
 }
 
-// How many bounds that is, at most kSlack, which NaN is.
+// Returns the error in bounds, at most kSlack. NaN counts as kSlack.
 double Times(double off, double bound) {
   const double times = off == 0 ? 0 : std::fabs(off) / bound;
   return times < kSlack ? times : kSlack;
 }
 
-// The running statistic [c] that `entering`, of channel c, makes of `before`.
+// Returns the running statistic [c] after `entering(c)` enters `before`.
 template <typename Fn>
 auto Entered(std::span<const double> before, double weight, Fn entering) {
   return [before, weight, entering](size_t, size_t c) {
@@ -38,8 +38,9 @@ auto Entered(std::span<const double> before, double weight, Fn entering) {
   };
 }
 
-// The cause of a wrong running statistic [c] that was `before`: of another
-// batch than `right`, or by another weight; `others` are tried first.
+// Returns the cause of a wrong running statistic [c] that was `before`.
+// Candidates are `others` first, then another batch than `right` or another
+// weight.
 template <typename Right, typename Normalized, typename Own>
 std::string CauseOfRunning(std::span<const double> before, double w,
                            const Bounded& want, std::span<const double> got,
@@ -91,7 +92,7 @@ std::string FirstChannelsOnly(std::span<const double> got, const Bounded& want,
                               int64_t hw, int64_t channels, int64_t channel) {
   constexpr int64_t kChannels = 64;
   if (channel < kChannels) return "";
-  // Of each channel: right numbers less wrong ones.
+  // For each channel, the right numbers minus the wrong ones.
   std::vector<int64_t> more_right(static_cast<size_t>(channels));
   for (size_t i = 0; i < got.size(); ++i) {
     const int64_t c = static_cast<int64_t>(i) / hw % channels;
@@ -180,7 +181,7 @@ std::string CauseOfInputGradient(const StepView& view, int rank,
   const double n = std::max(1.0, static_cast<double>(right.count));
   const double own_n =
       std::max(1.0, static_cast<double>(batch.n * solved.problem.hw));
-  // With sums of the ranks in `sums`, times s0 and s1, of `upstream`.
+  // Returns dx of `upstream`, with s0 and s1 times the two sums in `sums`.
   const auto with = [&](const ReferenceResult& sums, double s0, double s1,
                         const std::vector<double>& upstream) {
     return [&, s0, s1](size_t i, size_t c) {

@@ -1,5 +1,5 @@
-// Mutants of what comes backward, and of how a layer treats its callers, its
-// memory and the group.
+// Mutants of the gradients, and of how a layer treats its callers, its memory
+// and the group.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -28,13 +28,13 @@ void Clear(Buffer buffer) {
   }
 }
 
-// One half of the sums [2, c].
+// Clears one half of the sums [2, c].
 void ClearHalf(Buffer sums, int half) {
   const int64_t channels = sums.count / 2;
   Clear(sums.Part(half * channels, channels));
 }
 
-// The all-reduce of sums gives what this rank gave.
+// Skips the all-reduce of sums, so that each rank keeps its own sums.
 absl::Status ReduceNothing(Communicator& real, const Collective& call) {
   return call.operation == Operation::kAllReduce ? absl::OkStatus()
                                                  : real.Run(call);
@@ -85,8 +85,9 @@ absl::Status RefuseByBatch(BatchNorm& real, BatchNorm&,
                       "batch norm: one value per channel, on another rank");
 }
 
-// One more unit in the last place of the first y in every call of a rank. Of
-// constants there is no room for it in the bounds.
+// Adds one more unit in the last place to the first y in every call of a rank.
+// Skips layers that normalise with constants, because their bounds are too
+// narrow.
 void DriftWithEveryCall(const BatchNormKernels::NormalizeCall& call,
                         ConstBuffer) {
   thread_local int calls = 0;
@@ -124,7 +125,7 @@ std::vector<Planted> GradientMutants() {
                "InputGradient",
                "as if the sums were this rank's own, over the global count"},
               {.shows = {.values = 4, .ranks = 2}, .runs = ReduceNothing}),
-      // In what ReLU lets through.
+      // Mutants of the gradient that ReLU lets through.
       Planted({"LetsEveryGradientThrough",
                "dx is of dy, not of what ReLU let through", "InputGradient",
                "as if ReLU let every gradient through"},

@@ -1,4 +1,4 @@
-// Calls a layer with memory that shows what it writes.
+// Calls a layer with guarded memory, which shows what the layer writes.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -44,7 +44,7 @@ std::string Complaint(BatchNormCheck check, const std::string& what) {
 // Elements between two guards.
 class GuardedBuffer {
  public:
-  // `offset`: bytes off an address that is aligned to 64.
+  // `offset`: bytes beyond an address that is aligned to 64.
   GuardedBuffer(const HostFactory& allocate, DataType type,
                 absl::string_view bytes, size_t offset)
       : type_(type),
@@ -75,7 +75,7 @@ class GuardedBuffer {
   char* begin() const { return memory_.get() + offset_; }
 
   DataType type_;
-  std::string first_;  // What it held first.
+  std::string first_;  // The initial contents.
   size_t offset_;
   size_t total_;
   std::shared_ptr<char> memory_;
@@ -150,7 +150,7 @@ class StepMemory {
     return parts_[kDweight].bytes() + parts_[kDbias].bytes();
   }
 
-  // The first thing written that should not be.
+  // Returns the first buffer that was written although it must not be.
   std::string Touched() const {
     for (const Part input : {kX, kResidual, kDy, kWeight, kBias}) {
       if (in_place_ && (input == kResidual || input == kDy)) continue;
@@ -198,7 +198,7 @@ class StepMemory {
 
   const ActivationShape shape_;
   const bool training_, relu_, in_place_;
-  std::vector<GuardedBuffer> parts_;  // By Part.
+  std::vector<GuardedBuffer> parts_;  // Indexed by Part.
 };
 
 // The running statistics of one rank's layer.
@@ -259,7 +259,7 @@ RankOutputs RunStep(StepMemory& memory, RunningMemory& running,
   return out;
 }
 
-// Passes what a run holds to a RankBytesWriter or RankBytesReader.
+// Passes the contents of a run to a RankBytesWriter or RankBytesReader.
 template <typename Bytes, typename Run>
 void PassRun(Bytes& bytes, Run& run) {
   for (auto& step : run) {
@@ -327,7 +327,7 @@ class OwningLayer : public BatchNorm {
   }
 
  private:
-  const std::unique_ptr<BatchNormKernels> kernels_;  // Outlives layer_.
+  const std::unique_ptr<BatchNormKernels> kernels_;  // Must outlive layer_.
   const std::unique_ptr<BatchNorm> layer_;
 };
 

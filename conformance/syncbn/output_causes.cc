@@ -1,4 +1,4 @@
-// The causes of what comes forward.
+// Finds the cause of a wrong y.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -25,7 +25,8 @@
 namespace lockstep::conformance {
 namespace {
 
-// y of one rank, [n, c, hw], had every rank read its memory in another layout.
+// Returns y of one rank, [n, c, hw], as if every rank read its memory in
+// another layout.
 std::vector<double> InLayout(const StepView& view, int rank, Layout other) {
   const SolvedProblem& solved = view.solved;
   const Layout right = view.variant.layout;
@@ -79,7 +80,7 @@ ChannelValues ValuesOfChannel(const SolvedProblem& solved,
   return values;
 }
 
-// Which elements of y, [n, c, hw], hold the bytes that were there before.
+// Returns which elements of y, [n, c, hw], hold the bytes from before the call.
 std::vector<bool> Unwritten(const StepView& view, int rank) {
   const SolvedProblem& solved = view.solved;
   const SolvedStep& step = view.solved_step();
@@ -98,8 +99,9 @@ std::vector<bool> Unwritten(const StepView& view, int rank) {
   return {nchw.begin(), nchw.end()};
 }
 
-// The mean and variance that all of the channel's y follow, if they do: those
-// of a line through its first element and the one furthest from it.
+// Returns the mean and variance that explain all of the channel's y, if there
+// are any. They follow from a line through its first element and the element
+// whose x is furthest from the first.
 std::string WithFit(const StepView& view, int rank, int64_t channel,
                     std::span<const double> got) {
   const SolvedProblem& solved = view.solved;
@@ -108,7 +110,7 @@ std::string WithFit(const StepView& view, int rank, int64_t channel,
   if (solved.layer.relu || !batch.residual.empty()) return "";
   const ChannelValues values = ValuesOfChannel(
       solved, batch, view.WantOn(rank).y[view.IndexOf(rank)], channel, got);
-  // Any two values lie on a line.
+  // With two distinct values, a line always fits.
   if (std::set<double>(values.x.begin(), values.x.end()).size() < 3) return "";
   size_t last = 0;
   for (size_t i = 0; i < values.x.size(); ++i) {
@@ -132,7 +134,7 @@ std::string WithFit(const StepView& view, int rank, int64_t channel,
         [&](size_t) { return std::max(1.0, inverse / right); }}});
 }
 
-// Sums of values and their squares, each addition rounded.
+// Sums of values and of their squares, with each addition rounded.
 struct SquareSums {
   DataType type;
   double count = 0;
@@ -173,7 +175,7 @@ SquareSums SquareSumsOf(const StepView& view, const ReferenceBatch& batch,
   return sums;
 }
 
-// Divided by n - 1.
+// Returns the moments with the variance divided by n - 1.
 ChannelMoments UnbiasedMomentsOf(const ReferenceStatistics& statistics) {
   ChannelMoments result = MomentsOf(statistics);
   const auto count = static_cast<double>(statistics.count);
@@ -183,8 +185,8 @@ ChannelMoments UnbiasedMomentsOf(const ReferenceStatistics& statistics) {
   return result;
 }
 
-// The ranks' moments, averaged without weights. An empty rank, which has zeros,
-// may count as any other.
+// Returns the ranks' moments, averaged without weights. `with_empty` also
+// counts an empty rank, whose moments are zero.
 ChannelMoments UnweightedMoments(const StepView& view, bool with_empty) {
   std::vector<ChannelMoments> all;
   for (int rank = 0; rank < view.world_size(); ++rank) {
@@ -205,12 +207,14 @@ ChannelMoments UnweightedMoments(const StepView& view, bool with_empty) {
   return result;
 }
 
-// Which values of a rank's batch were taken.
+// Whether the statistics take value i of sample n.
 using Takes =
     std::function<bool(const ReferenceBatch& batch, int64_t n, int64_t i)>;
 
-// All ranks' moments had each taken some of its values for all: with the right
-// count, so that the others seem to be zeros in the mean, or with theirs.
+// Returns the moments as if each rank had taken only some of its values. The
+// sums are divided by the right count, so that the left-out values count as
+// zeros in the mean. With `own_count` they are divided by the number of taken
+// values.
 ChannelMoments IncompleteMoments(const StepView& view, bool own_count,
                                  const Takes& takes) {
   const int64_t hw = view.solved.problem.hw;
@@ -247,11 +251,13 @@ ChannelMoments IncompleteMoments(const StepView& view, bool own_count,
   return all;
 }
 
-// The right means, and variances that are E[x^2] - E[x]^2, or 0 where that is
-// negative: of sums that are rounded to `type` value by value, in the order of
-// samples and pixels. In float32 and float64 all that follows is rounded so
-// too; of 16 bits only the sums are. `whole`: the ranks' sums are added up, in
-// `type`; else each rank's variance is made so, and these are merged rightly.
+// Returns the right means, with variances E[x^2] - E[x]^2, or 0 if that is
+// negative. The sums are rounded to `type` after each value, in the order of
+// samples and pixels. In float32 and float64 all later steps are rounded too;
+// in 16 bits only the sums are.
+//
+// `whole`: the ranks' sums are added in `type`. Otherwise each rank computes
+// its variance this way, and the merge is correct.
 ChannelMoments SquaredMoments(const StepView& view, DataType type, bool whole) {
   ChannelMoments result = MomentsOf(view.solved_step().statistics);
   std::vector<ReferenceStatistics> own;
@@ -275,7 +281,8 @@ ChannelMoments SquaredMoments(const StepView& view, DataType type, bool whole) {
   return result;
 }
 
-// y of one rank, by other moments, roots and residuals. Borrows the view.
+// Returns y of one rank with other moments, epsilon or residual. Borrows the
+// view.
 std::function<double(size_t i, size_t c)> OutputBy(
     const StepView& view, int rank, const ChannelMoments& m,
     bool epsilon_outside = false, bool scales_residual = false) {
@@ -292,7 +299,7 @@ std::function<double(size_t i, size_t c)> OutputBy(
   };
 }
 
-// Statistics of a part of the values.
+// Returns the alternatives whose statistics leave some values out.
 std::vector<Alternative> IncompleteAlternatives(const StepView& view,
                                                 int rank) {
   const int64_t hw = view.solved.problem.hw;
@@ -320,7 +327,8 @@ std::vector<Alternative> IncompleteAlternatives(const StepView& view,
                                      int64_t) { return n < batch.n / 2; }))}};
 }
 
-// Variances whose digits cancelled. Bounds grow with the inverse deviation.
+// Returns the alternatives whose variance loses digits by cancellation. Bounds
+// grow with the inverse deviation.
 std::vector<Alternative> SquareAlternatives(const StepView& view, int rank) {
   std::vector<std::pair<DataType, const char*>> types = {
       {DataType::kFloat32, "in float32"}};
@@ -345,7 +353,7 @@ std::vector<Alternative> SquareAlternatives(const StepView& view, int rank) {
   return alternatives;
 }
 
-// What y may have been computed from.
+// Returns the wrong computations that y may come from.
 std::vector<Alternative> OutputAlternatives(const StepView& view, int rank) {
   const SolvedStep& of = view.solved_step();
   const ChannelMoments right = MomentsOf(view.StatisticsOn(rank));

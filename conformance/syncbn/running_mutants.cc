@@ -1,4 +1,4 @@
-// Mutants of what enters the running statistics.
+// Mutants of the values that enter the running statistics.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -27,7 +27,8 @@ std::vector<double> NumbersOf(const Buffer& buffer) {
   return numbers;
 }
 
-// The running variance as if the batch's had been multiplied by `factor`.
+// Changes the running variance as if the batch's variance were multiplied by
+// `factor`.
 void ScaleEntered(const MergeCall& call, const std::vector<double>& before,
                   double factor) {
   const double w = call.options.weight_of_batch;
@@ -38,8 +39,9 @@ void ScaleEntered(const MergeCall& call, const std::vector<double>& before,
   }
 }
 
-// The values that the merge found on all ranks; 0 if it failed. On a device
-// waits for it, so that what it wrote may be read.
+// Returns the number of values that the merge found on all ranks, or 0 if it
+// failed. On a device, waits until the merge is done, so that the host may read
+// its results.
 int64_t MergedValues(BatchNormKernels& real, const MergeCall& call,
                      const MergeResult& result) {
   if (!result.ok()) return 0;
@@ -65,8 +67,8 @@ MergeResult MergeTwice(BatchNormKernels& real, const MergeCall& call) {
   return result.ok() ? real.Merge(call) : result;
 }
 
-// The variance that enters is that of the normalised values: v / (v + epsilon),
-// or 1 - epsilon r^2.
+// Enters the variance of the normalised values: v / (v + epsilon), which is 1 -
+// epsilon r^2.
 MergeResult MergeNormalizedVariance(BatchNormKernels& real,
                                     const MergeCall& call) {
   const std::vector<double> before = NumbersOf(call.running.variance);
@@ -86,7 +88,7 @@ MergeResult MergeNormalizedVariance(BatchNormKernels& real,
   return result;
 }
 
-// And so is the mean, which is 0.
+// Enters the mean of the normalised values too, which is 0.
 MergeResult MergeNormalized(BatchNormKernels& real, const MergeCall& call) {
   const std::vector<double> mean = NumbersOf(call.running.mean);
   const MergeResult result = MergeNormalizedVariance(real, call);
@@ -104,7 +106,7 @@ MergeResult MergeUntracked(BatchNormKernels& real, const MergeCall& call) {
   return real.Merge(told);
 }
 
-// Only this rank's batch enters; the whole is normalised with.
+// Enters only this rank's batch, but normalises with the whole.
 MergeResult MergeOwnIntoRunning(BatchNormKernels& real, const MergeCall& call) {
   MergeCall own = call;
   own.gathered += call.own * call.record.size_bytes();
@@ -113,7 +115,7 @@ MergeResult MergeOwnIntoRunning(BatchNormKernels& real, const MergeCall& call) {
   return entered.ok() ? MergeUntracked(real, call) : entered;
 }
 
-// One unit in the last place, on all ranks but the first.
+// Adds one unit in the last place, on all ranks but the first.
 MergeResult MergeWithRounding(BatchNormKernels& real, const MergeCall& call) {
   const MergeResult result = real.Merge(call);
   if (MergedValues(real, call, result) < 2 || call.own == 0) return result;
@@ -176,7 +178,7 @@ std::vector<Planted> RunningMutants() {
                "the variance is taken after normalising", "RunningVariance",
                "as if the normalised values had entered"},
               {.shows = {.tracked = true}, .merges = MergeNormalizedVariance}),
-      // Of the wrong batch, or with the wrong weight.
+      // Mutants that enter the wrong batch, or use the wrong weight.
       Planted({"InvertsMomentum", "momentum is the weight of the other one",
                "RunningMean", "as if momentum were inverted"},
               {.shows = {.tracked = true, .momentum = true},
@@ -207,7 +209,7 @@ std::vector<Planted> RunningMutants() {
                                       RankBatches::kEmptyRank;
                              }},
                .merges = MergeOwnIntoRunning}),
-      // Of ranks that no longer agree, or have lost count.
+      // Mutants whose ranks no longer agree, or count batches wrongly.
       Planted(
           {"RoundsByRank", "the ranks' running means differ in the last bit",
            "RanksAgree", "has other bits than on rank 0"},

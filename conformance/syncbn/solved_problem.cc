@@ -1,4 +1,4 @@
-// Makes inputs and their reference.
+// Creates a problem's inputs and their reference.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -20,7 +20,7 @@
 namespace lockstep::conformance {
 namespace {
 
-// Keys of what is random.
+// The keys of random numbers.
 enum Stream : uint64_t {
   kWeight = 1,
   kBias,
@@ -33,7 +33,8 @@ enum Stream : uint64_t {
   kSign,
 };
 
-// Of up to 2^32 elements of a stream on up to 64 ranks.
+// Returns a random number. Each stream has up to 2^32 elements on up to 64
+// ranks.
 double Draw(Stream stream, int step, int rank, int64_t i) {
   const auto high =
       static_cast<uint64_t>((stream * 4 + static_cast<uint64_t>(step)) * 64 +
@@ -100,7 +101,7 @@ ReferenceBatch MakeBatch(const BatchNormProblem& problem, int step, int rank,
   return batch;
 }
 
-// Takes the gradient away where rounding decides what ReLU does.
+// Clears the upstream gradient of values where rounding decides what ReLU does.
 void Forgive(const SolvedProblem& solved, const ReferenceStatistics& statistics,
              ReferenceBatch& batch) {
   if (!solved.layer.relu) return;
@@ -127,7 +128,7 @@ std::vector<EncodedBatch> EncodeAll(const SolvedProblem& solved,
   return encoded;
 }
 
-// The reference of the step, whose inputs and running statistics are there.
+// Computes the step's reference from its inputs and running statistics.
 void Finish(const SolvedProblem& solved, SolvedStep& step) {
   const ReferenceLayer& layer = solved.layer;
   const Precision& precision = solved.precision;
@@ -146,7 +147,7 @@ void Finish(const SolvedProblem& solved, SolvedStep& step) {
   step.want = ReferenceOf(layer, step.statistics, step.ranks, precision);
 }
 
-// Running statistics that no batch gave.
+// Draws running statistics that no batch has produced.
 void DrawRunning(const SolvedProblem& solved, int step,
                  std::vector<double>& mean, std::vector<double>& variance) {
   for (int64_t c = 0; c < solved.problem.channels; ++c) {
@@ -159,19 +160,19 @@ void DrawRunning(const SolvedProblem& solved, int step,
   }
 }
 
-// NaN stays.
+// Raises `most` to `value`. NaN stays.
 void RaiseTo(double value, double& most) {
   if (std::isnan(value) || value > most) most = value;
 }
 
-// What the reference says of one channel, on all ranks; bounds in parts of what
-// makes them meaningless.
+// How well the reference checks one channel, on all ranks. Each bound is given
+// as a fraction of the size at which it becomes meaningless.
 struct ChannelMeaning {
   double y_bound = 0;
   double dx_bound = 0;
   double dweight_bound = 0;
-  bool closed = true;  // By ReLU, for every value.
-  double dx = 0;       // The largest; in units of weight / deviation.
+  bool closed = true;  // ReLU clears every value.
+  double dx = 0;       // The largest, in units of weight / deviation.
   double dweight = 0;
   double dbias = 0;
 
@@ -188,10 +189,10 @@ struct ChannelMeaning {
   }
 };
 
-// A bound is meaningless from half a deviation of y on, or a quarter of weight
-// / deviation, of which dx is made, or of a value's part in dweight; and of y
-// and dx, where a value is further than a deviation from the mean, as much
-// later.
+// Returns how well the reference checks a channel. A bound is meaningless from
+// these sizes on: half a deviation of y; a quarter of weight / deviation, the
+// scale of dx; a quarter of the number of values for dweight. If a value is z >
+// 1 deviations from the mean, the limits of its y and dx are z times as large.
 ChannelMeaning MeaningOf(const SolvedProblem& solved, const SolvedStep& step,
                          int64_t channel, int64_t count) {
   const auto c = static_cast<size_t>(channel);

@@ -1,5 +1,5 @@
-// Mutants of how a batch is added up, of the statistics that a layer normalises
-// with, and of y.
+// Mutants of a batch's sums, of the statistics that a layer normalises with,
+// and of y.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -36,8 +36,8 @@ void ForValues(const ActivationShape& shape, ConstBuffer x, int64_t c, Fn fn) {
   }
 }
 
-// E[x^2] - E[x]^2, with sums as narrow as `type`, and where that is float32 all
-// that follows.
+// Computes the variance as E[x^2] - E[x]^2, with sums rounded to `type`. If
+// `type` is float32, all later steps are rounded too.
 void Square(DataType type, const ActivationShape& shape, ConstBuffer x,
             const RecordAccess& record) {
   const auto count = static_cast<double>(shape.values_per_channel());
@@ -66,8 +66,8 @@ void SquareInOwnType(const ActivationShape& shape, ConstBuffer x,
   Square(x.type, shape, x, record);
 }
 
-// Mean and M2 of the values that `takes` wants, divided by `count`, which may
-// be of more.
+// Sets mean and M2 of the values that `takes` selects. Divides by `count`,
+// which may be larger than the number of these values.
 template <typename Takes>
 void SetMoments(const ActivationShape& shape, ConstBuffer x, double count,
                 const RecordAccess& record, Takes takes) {
@@ -99,7 +99,7 @@ void SkipTheLastOfBatch(const ActivationShape& shape, ConstBuffer x,
              });
 }
 
-// The first half of the samples stands for both.
+// Takes the first half of the samples for the whole.
 void TakeOneSegment(const ActivationShape& shape, ConstBuffer x,
                     const RecordAccess& record) {
   const int64_t half = shape.n / 2;
@@ -119,7 +119,8 @@ void LeaveChannelsOut(const ActivationShape& shape, ConstBuffer,
   }
 }
 
-// Of so many channels that in one of them chance does not hide the mutant.
+// Returns problems with so many channels that in at least one of them chance
+// does not hide the mutant.
 std::vector<BatchNormProblem> FarProblems(
     std::initializer_list<DataType> types) {
   std::vector<BatchNormProblem> far;
@@ -138,7 +139,7 @@ std::vector<BatchNormProblem> FarProblems(
   return far;
 }
 
-// Each rank's record as of as many values as any other's.
+// Merges the ranks' records as if all ranks had the same number of values.
 template <bool empty_too>
 MergeResult MergeWithEqualWeights(BatchNormKernels& real,
                                   const MergeCall& call) {
@@ -165,7 +166,7 @@ MergeResult MergeWithEqualWeights(BatchNormKernels& real,
   MergeCall told = call;
   told.gathered = records;
   LOCKSTEP_RETURN_IF_ERROR(real.Merge(told));
-  // On a device waits for it.
+  // On a device, waits for the merge.
   LOCKSTEP_RETURN_IF_ERROR(real.ReadCount(call.saved).status());
   RecordAccess(call.record, call.saved).set_count(values);
   return absl::OkStatus();
@@ -178,12 +179,12 @@ MergeResult MergeOwnAlone(BatchNormKernels& real, const MergeCall& call) {
   return real.Merge(told);
 }
 
-// With inverse(r, variance, epsilon, n) in place of the inverse deviation r.
+// Replaces the inverse deviation r by inverse(r, variance, epsilon, n).
 template <typename Fn>
 MergeResult MergeWith(BatchNormKernels& real, const MergeCall& call,
                       Fn inverse) {
   LOCKSTEP_RETURN_IF_ERROR(real.Merge(call));
-  // On a device waits for it.
+  // On a device, waits for the merge.
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t values, real.ReadCount(call.saved));
   const RecordAccess saved(call.record, call.saved);
   const auto n = static_cast<double>(values);
@@ -264,8 +265,8 @@ std::vector<Planted> StatisticsMutants() {
           {.shows = {.values = 4},
            .problems =
                [] {
-                 // Not bfloat16: its squares have 16 bits, so that float32 adds
-                 // 256 of them exactly, and nothing is wrong.
+                 // Without bfloat16: its squares have 16 bits, so that float32
+                 // adds 256 of them exactly and no error shows.
                  return FarProblems({DataType::kFloat32, DataType::kFloat16});
                },
            .moments = SquareInFloat}),

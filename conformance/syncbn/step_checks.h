@@ -1,5 +1,5 @@
-// One step of a run on all ranks, beside what must have come of it; and what a
-// wrong result looks like: the causes that would give it.
+// One step of a run on all ranks, beside its reference. Also the causes that
+// explain a wrong result.
 #ifndef LOCKSTEP_CONFORMANCE_SYNCBN_STEP_CHECKS_H_
 #define LOCKSTEP_CONFORMANCE_SYNCBN_STEP_CHECKS_H_
 
@@ -23,13 +23,13 @@ struct BoundedError {
   double bound = 1;
 };
 
-// Borrows all of it.
+// A step of a run. Borrows everything that it refers to.
 struct StepView {
   const SolvedProblem& solved;
   const BatchNormVariant& variant;
   std::span<const RankRun> ranks;
   int step;
-  // Where MeasureRun keeps the error that is largest beside its bound.
+  // The error that is largest relative to its bound. MeasureRun keeps it here.
   BoundedError* largest = nullptr;
 
   const SolvedStep& solved_step() const {
@@ -49,7 +49,7 @@ struct StepView {
     return UsesOwn() ? solved_step().own_statistics[static_cast<size_t>(rank)]
                      : solved_step().statistics;
   }
-  // Of a rank's batch alone, in training too.
+  // Returns the statistics of a rank's batch alone, in training too.
   ReferenceStatistics OwnStatisticsOf(int rank) const {
     return StatisticsOf(solved.layer, {&BatchOn(rank), 1}, solved.precision);
   }
@@ -72,22 +72,22 @@ struct StepView {
   }
 };
 
-// Each returns ", as if ..." for the first cause that fits the numbers within
-// four times their bounds, or else "". They look at the inputs and the
-// reference of a step, and at `got` in place of what the ranks have. A cause
-// whose numbers would not be rejected, or that come no closer, explains
-// nothing.
+// Each function returns ", as if ..." for the cause that fits best, or "". A
+// fit is off by less than four times the numbers' bounds. The inputs are those
+// of a step's reference, with `got` in place of the ranks' outputs. A cause
+// explains nothing if the checks would accept its numbers, or if they are no
+// closer to `got` than the reference is.
 
-// y of one channel on one rank. got: [n, c, hw] of the rank; which of it was
-// never written is told by the rank's bytes.
+// Explains y of one channel on one rank. got: [n, c, hw] of the rank. The
+// rank's bytes tell which elements were never written.
 std::string CauseOfOutput(const StepView& view, int rank, int64_t channel,
                           std::span<const double> got);
 
-// dx, likewise.
+// Explains dx, likewise.
 std::string CauseOfInputGradient(const StepView& view, int rank,
                                  int64_t channel, std::span<const double> got);
 
-// Running statistics [c] of one rank before a batch of weight `weight` entered.
+// The running statistics [c] of one rank before a batch entered with `weight`.
 struct RunningBefore {
   std::vector<double> mean;
   std::vector<double> variance;
@@ -102,48 +102,53 @@ std::string CauseOfRunningVariance(const StepView& view, int rank,
                                    const Bounded& want,
                                    std::span<const double> got);
 
-// The sum over ranks [c] of a parameter's gradient, which `gradient` is in the
-// reference. own: that of rank 0 alone.
+// Explains a parameter's gradient [c], summed over ranks. `gradient` is the
+// field of the reference. own: the gradient of rank 0 alone.
 std::string CauseOfParameterGradient(const StepView& view, const Bounded& want,
                                      Bounded ReferenceResult::*gradient,
                                      std::span<const double> own,
                                      std::span<const double> got);
 
-// dresidual of one rank, [n, c, hw], to the bit.
+// Explains dresidual of one rank, [n, c, hw]. The fit is exact to the bit.
 std::string CauseOfResidualGradient(const StepView& view, int rank,
                                     std::span<const double> got);
 
-// What may have been computed instead: a cause, and what it makes of element i,
-// which is of channel c.
+// A computation that may have replaced the right one: its cause, and its value
+// for element i of channel c.
 struct Alternative {
   std::string name;
   std::function<double(size_t i, size_t c)> value;
-  // How many times the bounds of a channel are larger by it; once, if null.
+  // The factor by which the alternative stretches a channel's bounds; 1 if
+  // null.
   std::function<double(size_t c)> stretch = nullptr;
 };
 
-// ", as if NAME" of the alternative that comes closest to all numbers [..,
-// channels, hw], if it fits them, or else "": each is off by no more than
-// four times its bound, which may be of a smaller number; in bounds, none is
-// off by as much as the worst is from `want`; and the alternative's own numbers
-// are not within the bounds of `want`, or it would explain what is right.
+// Returns ", as if NAME" of the alternative that comes closest to all numbers
+// [.., channels, hw], or "" if none fits. An alternative fits under three
+// conditions:
+//
+//   - Each number is off by less than four times its bound, which includes the
+//     rounding of the alternative's own value.
+//   - In bounds, no number is off by as much as the worst is from `want`.
+//   - The alternative's own numbers are not within the bounds of `want`.
+//     Otherwise it would explain a right result.
 std::string BestFit(std::span<const double> got, const Bounded& want,
                     const Precision& precision, int64_t hw, int64_t channels,
                     const std::vector<Alternative>& alternatives);
 
-// ", as if only the first 64 channels were computed", if `channel` is not one
-// of them, those are right, and of each other one more than half is wrong, or
-// else "".
+// Returns ", as if only the first 64 channels were computed", or "". The cause
+// applies if `channel` is not among these 64, all of their numbers are right,
+// and more than half of each other channel is wrong.
 std::string FirstChannelsOnly(std::span<const double> got, const Bounded& want,
                               int64_t hw, int64_t channels, int64_t channel);
 
-// ", as if it had not been written ...", if every number that is wrong is
-// `unwritten`: its bytes are those that the memory held before; or else "". A
-// NaN that was computed has others.
+// Returns ", as if it had not been written ...", if every wrong number is
+// `unwritten`: its bytes are those that the memory held before. Otherwise
+// returns "". A computed NaN has other bytes.
 std::string NotWritten(std::span<const double> got, const Bounded& want,
                        const std::vector<bool>& unwritten);
 
-// Mean and variance that each channel may have been normalised with.
+// The mean and variance that each channel may have been normalised with.
 struct ChannelMoments {
   std::vector<double> mean;
   std::vector<double> variance;

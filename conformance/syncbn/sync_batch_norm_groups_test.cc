@@ -1,7 +1,6 @@
-// What ranks do together: processes give the bits of threads and every run
-// those of the last; and what goes wrong on one rank ends on all of them, in an
-// error that says so (that one value per channel does, sync_batch_norm_test
-// says).
+// Tests ranks together. Processes give the same bits as threads, and each run
+// the same as the last. A fault on one rank ends on all ranks, in an error that
+// describes it. (sync_batch_norm_test covers one value per channel.)
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -49,8 +48,9 @@ struct Part {
 
 class SyncBatchNormBackendsTest : public testing::TestWithParam<Part> {};
 
-// Every kind of batch, of 3 and 64 channels, affine, with ReLU alone and with
-// all that is fused; always one of these with each kind of batch.
+// Tries every kind of batch, with 3 and 64 channels, affine, with ReLU alone
+// and with every fusion. A run that is not exhaustive tries one of these
+// problems with each kind of batch.
 TEST_P(SyncBatchNormBackendsTest, GiveTheSameBits) {
   const auto& [world_size, type] = GetParam();
   ClaimRecorder claim(
@@ -132,7 +132,8 @@ class SmallLayer {
 
   BatchNorm::Forwards& forwards() { return forwards_; }
 
-  // What the rank gets, or an error if the running statistics have changed.
+  // Returns Forward's status, or an error if the running statistics have
+  // changed.
   absl::Status ForwardUntouched(Communicator& group) {
     LOCKSTEP_ASSIGN_OR_RETURN(const auto layer,
                               SyncBatchNorm::Create(options_, kernels_, group));
@@ -191,7 +192,8 @@ TEST(SyncBatchNormErrorsTest, RanksWithOtherChannelsAreTold) {
                           HasSubstr("rank 2 called AllGather"), IsOneLine()))));
 }
 
-// A rank whose arguments are wrong says what is, and the others are told.
+// A rank with wrong arguments returns what is wrong, and the other ranks learn
+// which rank failed.
 TEST(SyncBatchNormErrorsTest, WrongArgumentsOfOneRankEndOnAll) {
   const auto statuses =
       RunRanks(Backend::kThreads, 3, [&](Communicator& group) {
@@ -209,8 +211,8 @@ TEST(SyncBatchNormErrorsTest, WrongArgumentsOfOneRankEndOnAll) {
   }
 }
 
-// An empty rank that does not take part is a fault that ends in time: it leaves
-// the group, or stays in it without a call.
+// If an empty rank does not take part, the call ends in an error in time. The
+// rank leaves the group, or stays in it without a call.
 TEST(SyncBatchNormErrorsTest, AnEmptyRankThatLeavesOrStaysAwayIsNamed) {
   for (const bool stays : {false, true}) {
     std::array<absl::Notification, 3> done;
@@ -238,8 +240,8 @@ TEST(SyncBatchNormErrorsTest, AnEmptyRankThatLeavesOrStaysAwayIsNamed) {
   }
 }
 
-// Local batch norm through oneDNN: batch norm of one rank, in every layer that
-// has it; and of two ranks it is not, and the checks say so.
+// Local batch norm through oneDNN is batch norm of one rank, in every layer
+// that oneDNN supports. On two ranks it is not, and the checks must say so.
 
 absl::StatusOr<std::unique_ptr<BatchNorm>> MakeLocal(
     const BatchNormOptions& options, Communicator&) {
@@ -255,7 +257,7 @@ TEST_P(LocalBatchNormTest, IsBatchNormOfOneRank) {
   std::vector<BatchNormProblem> problems =
       ProblemsOf(world_size, type, batches);
   for (const auto& fused : FusedProblemsOf(world_size, type, batches)) {
-    // A bfloat16 output with a residual is rounded twice
+    // oneDNN rounds a bfloat16 output with a residual twice
     // (//syncbn/cpu:onednn_batch_norm_test).
     if (type == DataType::kBFloat16 && HasResidual(fused.fused)) continue;
     problems.push_back(fused);
@@ -273,7 +275,7 @@ TEST_P(LocalBatchNormTest, IsBatchNormOfOneRank) {
       for (const RankOutputs& step : run[0]) {
         if (!absl::IsUnimplemented(step.status)) continue;
         ASSERT_EQ(type, DataType::kBFloat16);
-        GTEST_SKIP() << step.status;  // oneDNN lacks it on this processor.
+        GTEST_SKIP() << step.status;  // Not supported on this processor.
       }
     }
     for (size_t v = 0; v < variants.size(); ++v) {
@@ -282,8 +284,8 @@ TEST_P(LocalBatchNormTest, IsBatchNormOfOneRank) {
       largest = std::max(largest, *error);
     }
   }
-  // Float32 rounds, but where the only rank is empty and there is nothing to
-  // round: any other measure of 0 is one that was not taken.
+  // Float32 always rounds, unless the only rank is empty. In any other case a
+  // largest error of 0 means that nothing was measured.
   EXPECT_EQ(largest == 0, batches == RankBatches::kEmptyRank) << largest;
   EXPECT_LE(largest, 1);
 }
@@ -298,7 +300,7 @@ INSTANTIATE_TEST_SUITE_P(All, LocalBatchNormTest,
 TEST(LocalBatchNormControlTest, IsNotBatchNormOfTwoRanks) {
   std::vector<BatchNormProblem> problems =
       ProblemsOf(2, DataType::kFloat32, RankBatches::kUneven);
-  // Of one value per channel on a rank, it is refused.
+  // With one value per channel on a rank, the layer refuses the batch.
   std::erase_if(problems, [](const auto& problem) { return problem.hw == 1; });
   for (const auto& problem : SliceOf(problems, 6)) {
     const SolvedProblem solved = SolveProblem(problem);

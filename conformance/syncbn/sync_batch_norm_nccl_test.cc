@@ -1,8 +1,9 @@
-// A part of the matrix for the CUDA kernels and the `nccl` backend, on the
-// stand-in for CUDA and NCCL and on GPUs. The layer works on the device's copy
-// of what the checker reads and writes (device_mirror.h); for the mutants,
-// which look at what each kernel and each call did, each of these does. The
-// ranks of a test live through all of its cases. The stand-in takes a hundred
+// Runs a part of the matrix on the CUDA kernels and the `nccl` backend, on the
+// stand-in for CUDA and NCCL and on GPUs. The layer works on device copies of
+// the checker's buffers (device_mirror.h). The mutants look at the result of
+// each kernel and each call, so there each of these works on device copies. A
+// test's ranks live through all of its cases. The stand-in takes a hundred
+// times as long as a plain loop, so each part tries another problem.
 // times as long as a loop would, so that each part tries another problem.
 #include <cuda_runtime.h>
 
@@ -79,7 +80,7 @@ std::shared_ptr<void> AllocateArea(Communicator& group, size_t bytes) {
   return MirrorOf(group)->Allocate(static_cast<int64_t>(bytes)).value();
 }
 
-// SyncBatchNorm over CUDA kernels and NCCL, on the copies of its buffers.
+// SyncBatchNorm over CUDA kernels and NCCL, on device copies of its buffers.
 class MirroredLayer : public BatchNorm {
  public:
   static absl::StatusOr<std::unique_ptr<BatchNorm>> Create(
@@ -124,11 +125,12 @@ class MirroredLayer : public BatchNorm {
 
   MirroredCommunicator& group_;
   DeviceMirror& mirror_;
-  std::unique_ptr<BatchNormKernels> kernels_;  // Outlives layer_.
+  std::unique_ptr<BatchNormKernels> kernels_;  // Must outlive layer_.
   std::unique_ptr<BatchNorm> layer_;
 };
 
-// CUDA kernels, each on the copies of its buffers, and done when it returns.
+// CUDA kernels on device copies of their buffers. Each call has completed when
+// it returns.
 class MirroredKernels : public BatchNormKernels {
  public:
   static absl::StatusOr<std::unique_ptr<BatchNormKernels>> Create(
@@ -163,7 +165,8 @@ class MirroredKernels : public BatchNormKernels {
     });
   }
   absl::StatusOr<int64_t> ReadCount(const std::byte* saved) override {
-    return StatisticsRecord::Count(saved);  // Merge has brought it back.
+    // Merge has already copied it to the host.
+    return StatisticsRecord::Count(saved);
   }
   absl::Status UseRunning(const RunningCall& call) override {
     return Run([&] {
@@ -208,8 +211,8 @@ class MirroredKernels : public BatchNormKernels {
   const std::unique_ptr<BatchNormKernels> real_;
 };
 
-// Of 3 channels of one pixel and 65 of several, affine or far; and all that is
-// fused, in place.
+// Returns problems of 3 channels with one pixel and of 65 channels with
+// several, affine or far; and problems with every fusion, in place.
 std::vector<BatchNormProblem> SomeProblems(int world_size, DataType type,
                                            RankBatches batches) {
   std::vector<BatchNormProblem> some;
@@ -231,14 +234,14 @@ std::vector<BatchNormProblem> SomeProblems(int world_size, DataType type,
   return {some[number % some.size()]};
 }
 
-// Each of the kernels' layouts, each profile and each way to track.
+// Returns each of the kernels' layouts, each profile and each way to track.
 std::vector<BatchNormVariant> SomeVariants() {
   return {{Layout::kNchw, Tracking::kMomentum, kTorchBatchNorm},
           {Layout::kNhwc, Tracking::kCumulative, kPaddleBatchNorm},
           {Layout::kNhwc, Tracking::kNone, kTorchBatchNorm}};
 }
 
-using Part = std::tuple<int, DataType>;  // World size and type.
+using Part = std::tuple<int, DataType>;  // The world size and the type.
 
 class SyncBatchNormNcclTest : public testing::TestWithParam<Part> {};
 
@@ -279,7 +282,7 @@ INSTANTIATE_TEST_SUITE_P(
                           Name(std::get<1>(info.param)));
     });
 
-// The controls, each in the first case in which it must show.
+// The controls. Each is planted in the first case in which it must show.
 class BatchNormNcclMutantTest : public testing::TestWithParam<Mutant> {};
 
 TEST_P(BatchNormNcclMutantTest, IsRejectedByWhatIsThereForIt) {

@@ -1,9 +1,9 @@
-// SyncBatchNorm over N ranks is batch norm over the whole batch: the matrix of
-// layouts, types, batches, channels, pixels, parameters, momentum, profiles and
-// world sizes, or a slice of it (slice.h), against one process in float64. The
-// controls are the mutants; that each check has one, and none is named for
-// another, is asked of all folders at once
-// (conformance/mutants/all_mutants_test).
+// SyncBatchNorm over N ranks is batch norm over the whole batch. The tests
+// compare it with one process in float64, in a matrix of layouts, types,
+// batches, channels, pixels, parameters, momentum, profiles and world sizes, or
+// in a slice of this matrix (slice.h). The mutants are the controls.
+// conformance/mutants/all_mutants_test checks for all folders that each check
+// has a mutant, and that no mutant is reported as another.
 #include "syncbn/sync_batch_norm.h"
 
 #include <algorithm>
@@ -32,7 +32,8 @@
 namespace lockstep::conformance {
 namespace {
 
-// Of a group that hangs; no measure of its speed.
+// Returns a deadline that only a group that hangs exceeds. It does not measure
+// speed.
 RunRanksOptions Patient() {
   RunRanksOptions options;
   options.deadline = absl::Minutes(3);
@@ -72,8 +73,8 @@ void CheckProblem(const BatchNormProblem& problem,
   }
 }
 
-// Of a part's problems, those that are tried; of each part others, also the
-// first, which every slice has.
+// Returns those of a part's problems that are tried. Each part tries other
+// problems, also as the first, which every slice contains.
 std::vector<BatchNormProblem> PartOf(std::vector<BatchNormProblem> problems) {
   const int world_size = problems[0].world_size;
   const uint64_t part = static_cast<uint64_t>(world_size) * 64 +
@@ -87,7 +88,7 @@ std::vector<BatchNormProblem> PartOf(std::vector<BatchNormProblem> problems) {
 using VariantsOf =
     std::vector<BatchNormVariant>(const BatchNormProblem& problem);
 
-// Some of the problems, over the CPU's kernels.
+// Checks some of the problems, over the CPU's kernels.
 void CheckPart(const std::vector<BatchNormProblem>& problems,
                VariantsOf& variants_of) {
   ClaimRecorder recorder(OnThreads(problems[0].world_size, problems[0].type));
@@ -107,8 +108,8 @@ TEST_P(SyncBatchNormMatrixTest, IsBatchNormOfTheWholeBatch) {
 INSTANTIATE_TEST_SUITE_P(Parts, SyncBatchNormMatrixTest,
                          testing::ValuesIn(PartsAt({1, 2, 3, 4, 8})), NameOf);
 
-// One value per channel on one rank: refused on all of them, in the same words;
-// or, in the other profile, accepted on all.
+// With one value per channel on one rank, all ranks refuse the batch with the
+// same message. In the other profile all ranks accept it.
 TEST(OneValueTest, IsRefusedOrAcceptedOnEveryRank) {
   for (const int world_size : {2, 3, 8}) {
     for (const auto& problem : SliceOf(OneValueProblems(world_size), 4)) {
@@ -118,7 +119,8 @@ TEST(OneValueTest, IsRefusedOrAcceptedOnEveryRank) {
   }
 }
 
-// What the matrix is too small for: segments, and stores past the caches.
+// Covers what the matrix is too small for: segments, and stores past the
+// caches.
 TEST(LargeBatchTest, IsBatchNormOfTheWholeBatch) {
   std::vector<BatchNormProblem> problems = LargeProblems();
   if (!IsExhaustive()) problems.resize(2);
@@ -138,8 +140,8 @@ TEST_P(FusedSyncBatchNormTest, IsFusedBatchNormOfTheWholeBatch) {
 INSTANTIATE_TEST_SUITE_P(Parts, FusedSyncBatchNormTest,
                          testing::ValuesIn(PartsAt({1, 3})), NameOf);
 
-// Kernels that share no code with the CPU's, so that what the two have in
-// common is known: the order of kernels and messages.
+// These kernels share no code with the CPU's. A failure with both shows a
+// mistake in their common part, the order of kernels and messages.
 class PlainSyncBatchNormTest : public testing::TestWithParam<MatrixPart> {};
 
 TEST_P(PlainSyncBatchNormTest, IsBatchNormOfTheWholeBatch) {
@@ -171,8 +173,8 @@ TEST(BatchNormMutantsTest, WithoutAMutationPasses) {
 
 class BatchNormMutantTest : public testing::TestWithParam<Mutant> {};
 
-// In every case in which it must show, first by the check that is there for it,
-// with a message that says so.
+// In every case in which a mutant must show, the first failing check is the
+// mutant's own, and its message names the mistake.
 TEST_P(BatchNormMutantTest, IsRejectedByWhatIsThereForIt) {
   const auto cases = GetParam().plant_everywhere();
   ASSERT_THAT(cases, IsOk());
