@@ -35,7 +35,7 @@ AlignedBuffer::AlignedBuffer(int64_t size) : size_(size) {
       static_cast<size_t>(is_huge ? kHugePage : kAlignment)};
   data_ = {static_cast<float*>(::operator new(bytes, alignment)),
            Free{alignment}};
-  // An error leaves the memory in small pages.
+  // If madvise fails, the memory stays in small pages.
   if (is_huge) madvise(data_.get(), bytes, MADV_HUGEPAGE);
   std::fill_n(data_.get(), size_, 0.0f);
 }

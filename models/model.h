@@ -1,4 +1,5 @@
-// What a trainer needs of a network: its parameters, its buffers, and one step.
+// The interface of a trainable network: its parameters, its buffers, and one
+// training step.
 #ifndef LOCKSTEP_MODELS_MODEL_H_
 #define LOCKSTEP_MODELS_MODEL_H_
 
@@ -21,8 +22,9 @@ namespace lockstep {
 class Communicator;
 
 // A fixed number of zero-filled host floats, 64-byte aligned. Movable; spans
-// stay valid when it moves. From kHugePage bytes on it asks the kernel for huge
-// pages, so that a processor looks up fewer addresses.
+// stay valid when the buffer moves. A buffer of at least kHugePage bytes asks
+// the kernel for huge pages, which need fewer address translations (TLB
+// entries).
 class AlignedBuffer {
  public:
   static constexpr int64_t kAlignment = 64;  // Bytes: a cache line.
@@ -61,7 +63,7 @@ struct Shape {
 };
 
 // One tensor of a model: the name that the model's source gives it, its shape,
-// and where it lies in the flat array of its type.
+// and its position in the flat array of its data type.
 struct TensorSpec {
   std::string name;
   std::vector<int64_t> shape;
@@ -69,7 +71,8 @@ struct TensorSpec {
   int64_t size = 0;    // Product of the shape.
   DataType type = DataType::kFloat32;
 
-  // Its part of that array.
+  // Returns this tensor's part of `all`, the flat array of the tensor's data
+  // type.
   template <typename T>
   std::span<T> Part(std::span<T> all) const {
     assert(type == kDataTypeOf<std::remove_const_t<T>>);
@@ -78,31 +81,33 @@ struct TensorSpec {
 };
 using ParameterSpec = TensorSpec;
 
-// All parameters of one replica in one contiguous float32 array (row-major
-// tensors one after the other, in the order in which the model's source
-// declares them), and their gradients in a second array of the same layout.
-// Any run of neighbouring parameters is therefore one span: a bucket.
+// All parameters of one replica in one contiguous float32 array. Row-major
+// tensors follow each other in the order in which the model's source declares
+// them. The gradients are in a second array of the same layout. Any run of
+// neighbouring parameters is therefore one span: a bucket.
 class Parameters {
  public:
-  // shapes: name and shape of each parameter, in order. Zero-filled.
+  // shapes: the name and shape of each parameter, in order. Values and
+  // gradients start as zeros.
   explicit Parameters(
       std::vector<std::pair<std::string, std::vector<int64_t>>> shapes);
 
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   int count() const { return static_cast<int>(specs_.size()); }
 
-  // Host float32, 64-byte aligned, all parameters; owned by this object.
+  // All parameters: host float32, 64-byte aligned; owned by this object.
   std::span<float> values() { return values_.span(); }
   std::span<const float> values() const { return values_.span(); }
   std::span<float> gradients() { return gradients_; }
   std::span<const float> gradients() const { return gradients_; }
 
-  // Gives the gradients another place, such as memory that the ranks of a group
-  // share: host float32 of the same size, 64-byte aligned, which `owner` keeps
-  // alive. Their values do not move along. Invalidates spans of gradients.
+  // Moves the gradients to `memory`, for example memory that the ranks of a
+  // group share: host float32 of the same size, 64-byte aligned. `owner` keeps
+  // `memory` alive. The gradients' values are not copied. Invalidates spans of
+  // gradients.
   void PlaceGradients(std::span<float> memory, std::shared_ptr<void> owner);
 
-  // One parameter's part of those; index in [0, count()).
+  // One parameter's part of the values or gradients; index in [0, count()).
   std::span<float> value(int index) { return specs_[index].Part(values()); }
   std::span<const float> value(int index) const {
     return specs_[index].Part(values());
@@ -121,13 +126,14 @@ class Parameters {
   std::shared_ptr<void> gradient_owner_;
 };
 
-// State that training changes but no gradient does, such as batch norm's
-// running statistics: a float32 tensor, or one int64 (num_batches_tracked),
-// which has the empty shape.
+// A buffer: state that training changes without a gradient, such as batch
+// norm's running statistics. A buffer is a float32 tensor or one int64 counter
+// (num_batches_tracked) with the empty shape.
 using BufferSpec = TensorSpec;
 
 // All buffers of one replica, in the order in which the model's source declares
-// them: the float32 ones in one contiguous array, the int64 ones in another.
+// them. The float32 buffers are in one contiguous array, the int64 counters in
+// another.
 class Buffers {
  public:
   Buffers() = default;
@@ -139,13 +145,14 @@ class Buffers {
   const std::vector<BufferSpec>& specs() const { return specs_; }
   int count() const { return static_cast<int>(specs_.size()); }
 
-  // Host memory of all buffers of the type; owned by this object.
+  // All buffers of one data type, in host memory; owned by this object.
   std::span<float> floats() { return floats_; }
   std::span<const float> floats() const { return floats_; }
   std::span<int64_t> counters() { return counters_; }
   std::span<const int64_t> counters() const { return counters_; }
 
-  // One buffer's part of those; index in [0, count()), of that type.
+  // One buffer's part of its array; index in [0, count()), of a buffer of that
+  // type.
   std::span<float> value(int index) { return specs_[index].Part(floats()); }
   std::span<const float> value(int index) const {
     return specs_[index].Part(floats());
@@ -159,32 +166,36 @@ class Buffers {
   std::vector<int64_t> counters_;
 };
 
-// A micro-batch. Borrowed for the duration of a call. Images lie channels last:
-// element (n, c, h, w) is at ((n * H + h) * W + w) * C + c, without gaps.
+// A micro-batch. Borrowed for the duration of a call. Images are stored
+// channels last, without gaps: element (n, c, h, w) is at ((n * H + h) * W + w)
+// * C + c.
 struct Batch {
   std::span<const float> images;    // Host [n, h, w, c].
   std::span<const int32_t> labels;  // Host [n], each in [0, classes).
 
-  // Of images that are mixed of two: sample i's loss is shares[i] times that of
-  // labels[i] plus 1 - shares[i] times that of other_labels[i]. Host [n], or
-  // both empty.
+  // The second label and the share of the first label, for images that are
+  // mixed from two. Sample i's loss is shares[i] times the loss of labels[i]
+  // plus 1 - shares[i] times the loss of other_labels[i]. Host [n], or both
+  // empty.
   std::span<const int32_t> other_labels = {};
   std::span<const float> shares = {};
 
   // The keys of random masks (dropout, drop path): the samples' numbers, the
-  // same on whichever rank a sample is, and the step's. No numbers: 0 to n - 1.
+  // seed and the step. A sample has the same number on every rank. If `samples`
+  // is empty, the numbers are 0 to n - 1.
   std::span<const int64_t> samples = {};
   uint64_t seed = 0;
   int64_t step = 0;
 };
 
-// Sums over samples, so that they add up over batches and ranks.
+// Sums over samples. Adding them up over batches and ranks gives the sums over
+// all samples.
 struct Metrics {
   double loss_sum = 0;
   int64_t correct = 0;
   int64_t samples = 0;
 
-  // Of the samples, of which there is at least one.
+  // Averages over the samples; there must be at least one sample.
   double mean_loss() const { return loss_sum / static_cast<double>(samples); }
   double accuracy() const {
     return static_cast<double>(correct) / static_cast<double>(samples);
@@ -199,45 +210,49 @@ struct Metrics {
 };
 
 // One replica of a classifier trained with softmax cross-entropy. Not thread
-// safe. Any batch size from 0 up; work space grows to the largest seen.
+// safe. A batch may have any size from 0 up; work space grows to the largest
+// batch so far.
 class Model {
  public:
-  // Called with a parameter's index once its gradient is final.
+  // A callback that receives a parameter's index once its gradient is final.
   using GradientReady = absl::FunctionRef<void(int)>;
 
   virtual ~Model() = default;
 
   virtual Parameters& parameters() = 0;
 
-  // Running statistics and the like; empty in models without.
+  // Batch norm's running statistics and the like. Empty if the model has no
+  // buffers.
   virtual Buffers& buffers() = 0;
 
-  // Of one image: n = 1.
+  // The shape of one image: n = 1.
   virtual const Shape& input_shape() const = 0;
   virtual int64_t classes() const = 0;
 
   // Makes every batch norm layer normalise, in training, over the batches of
-  // all ranks of `group` (SyncBatchNorm), which the model borrows from now on
-  // and uses in ForwardBackward alone. Every rank then calls ForwardBackward at
-  // the same time, with an empty batch if need be. Parameters and buffers stay.
-  // Returns the number of such layers: 0 where there is nothing to convert.
+  // all ranks of `group` (SyncBatchNorm). The model borrows `group` from now on
+  // and uses it only in ForwardBackward. Every rank then calls ForwardBackward
+  // at the same time, with an empty batch if the rank has no samples.
+  // Parameters and buffers keep their values. Returns the number of batch norm
+  // layers; 0 means that there is nothing to convert.
   virtual int ConvertSyncBatchNorm(Communicator& group) = 0;
 
-  // Overwrites the gradients with those of gradient_scale * (sum of the batch's
-  // losses), calling `ready` once for each parameter, from the last layer to
-  // the first, while backward goes on with the layers below. Updates the
-  // buffers. An empty batch gives zero gradients. Errors: those of the group of
-  // ConvertSyncBatchNorm; kInvalidArgument if the sizes of images and labels do
-  // not fit each other or a label is out of range.
+  // Overwrites the gradients with the gradients of gradient_scale * (sum of the
+  // batch's losses). Calls `ready` once for each parameter, from the last layer
+  // to the first, while backward goes on with the layers below. Updates the
+  // buffers. An empty batch gives zero gradients. Errors: the errors of the
+  // group of ConvertSyncBatchNorm; kInvalidArgument if the sizes of images and
+  // labels do not match or a label is out of range.
   virtual absl::StatusOr<Metrics> ForwardBackward(const Batch& batch,
                                                   float gradient_scale,
                                                   GradientReady ready) = 0;
 
-  // Whether ForwardBackward calls `ready` only once nothing is left to compute.
+  // Whether ForwardBackward calls `ready` only after all gradients are
+  // computed.
   virtual bool announces_gradients_at_end() const { return false; }
 
-  // Forward only, with the buffers as they are. Errors: kInvalidArgument as
-  // above.
+  // Runs forward only and leaves the buffers unchanged. Errors:
+  // kInvalidArgument, as ForwardBackward.
   virtual absl::StatusOr<Metrics> Evaluate(const Batch& batch) = 0;
 };
 

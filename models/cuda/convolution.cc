@@ -25,10 +25,10 @@
 namespace lockstep {
 namespace {
 
-// Operands by the names that cuDNN's variant pack knows them by.
+// The operands' numbers in cuDNN's variant pack.
 enum Uid : int64_t { kX = 1, kW, kY, kBias, kSum, kBiased };
 
-// cuDNN's error with the last words of its log.
+// Returns cuDNN's error with the last message of its log.
 absl::Status BackendStatus(cudnnStatus_t error, absl::string_view what) {
   if (error == CUDNN_STATUS_SUCCESS) return absl::OkStatus();
   std::array<char, 512> words = {};
@@ -74,7 +74,7 @@ absl::Status Finalize(const CudnnDescriptor& descriptor, const char* what) {
   return BackendStatus(cudnnBackendFinalize(descriptor.get()), what);
 }
 
-// At most `most` values of an attribute.
+// Returns at most `most` values of an attribute.
 template <typename T>
 absl::StatusOr<std::vector<T>> Get(cudnnBackendDescriptor_t descriptor,
                                    cudnnBackendAttributeName_t name,
@@ -90,7 +90,7 @@ absl::StatusOr<std::vector<T>> Get(cudnnBackendDescriptor_t descriptor,
   return values;
 }
 
-// The descriptors that an attribute holds, copied into new ones of `kind`.
+// Returns the descriptors of an attribute, copied into new ones of type `kind`.
 absl::StatusOr<std::vector<CudnnDescriptor>> GetDescriptors(
     cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
     cudnnBackendDescriptorType_t kind, int64_t most) {
@@ -118,12 +118,13 @@ Dims StridesOf(const Dims& dims, Layout layout) {
                                  : Dims{c * h * w, h * w, w, 1};
 }
 
-// The operation graph: one convolution, and perhaps bias and ReLU behind it.
+// Builds the operation graph: one convolution, optionally followed by bias and
+// ReLU.
 class GraphBuilder {
  public:
   explicit GraphBuilder(const ConvolutionGraph& graph) : graph_(graph) {}
 
-  // What it made, the operation graph last.
+  // Returns all descriptors of the graph. The operation graph is the last one.
   absl::StatusOr<std::vector<CudnnDescriptor>> Build() {
     const ConvolutionGraph& g = graph_;
     const ConvolutionPass pass = g.pass;
@@ -281,7 +282,7 @@ class GraphBuilder {
     return absl::OkStatus();
   }
 
-  // y = x + b, or mode(x) if b is null.
+  // Adds an operation: y = x + b, or y = mode(x) if b is null.
   absl::Status Pointwise(cudnnPointwiseMode_t mode, cudnnBackendDescriptor_t x,
                          cudnnBackendDescriptor_t b,
                          cudnnBackendDescriptor_t y) {
@@ -315,12 +316,12 @@ class GraphBuilder {
   std::vector<cudnnBackendDescriptor_t> ops_;
 };
 
-// What an engine configuration is, read back from cuDNN.
+// The facts about an engine configuration, as cuDNN reports them.
 struct EngineFacts {
   std::string name;
   std::string notes;
-  bool unwanted = false;       // Nondeterministic, or with sums not of float32.
-  bool rounds_inputs = false;  // Of float32.
+  bool unwanted = false;       // Nondeterministic, or sums below float32.
+  bool rounds_inputs = false;  // Rounds float32 inputs.
 };
 
 absl::StatusOr<EngineFacts> FactsOf(cudnnBackendDescriptor_t config) {
@@ -365,7 +366,8 @@ absl::StatusOr<EngineFacts> FactsOf(cudnnBackendDescriptor_t config) {
         "FFT",          "nondeterministic", "Winograd",
         "Winograd 4x4", "Winograd 6x6",     "Winograd 13x13",
         "keeps NaN"};
-    // The library may be newer than the header.
+    // The installed library may be newer than the header and report unknown
+    // notes.
     const auto index = static_cast<size_t>(about);
     note(index < std::size(kNumerical) ? kNumerical[index] : "?");
     facts.unwanted |= about == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC ||
@@ -386,7 +388,7 @@ absl::StatusOr<EngineFacts> FactsOf(cudnnBackendDescriptor_t config) {
   return facts;
 }
 
-// What cuDNN's heuristics propose, best first.
+// Returns the configurations that cuDNN's heuristics propose, best first.
 absl::StatusOr<std::vector<CudnnDescriptor>> Propose(
     const CudnnDevice& device, cudnnBackendDescriptor_t graph,
     cudnnBackendHeurMode_t mode) {
@@ -513,7 +515,8 @@ absl::StatusOr<ConvolutionPlan> ConvolutionPlan::Create(
   if (!parts.ok()) return named(parts.status());
   made.parts_ = *std::move(parts);
   absl::Status last = absl::UnimplementedError("nothing was proposed");
-  // The second mode's are slower, and there where the first has none.
+  // The fallback mode's configurations are slower, but exist where mode A has
+  // none.
   for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     absl::StatusOr<std::vector<CudnnDescriptor>> configs =
         Propose(device, made.parts_.back().get(), mode);

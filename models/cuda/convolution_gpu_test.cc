@@ -1,5 +1,6 @@
-// Executes plans on a GPU. The numbers are small integers, whose sums every
-// precision holds, so all is compared bit for bit with a loop on the host.
+// Executes plans on a GPU. All values are small integers, so every precision
+// represents the sums exactly. The results are therefore compared bit for bit
+// with a loop on the host.
 #include <cuda_runtime.h>
 #include <cudnn.h>
 
@@ -24,7 +25,7 @@
 namespace lockstep {
 namespace {
 
-// [n, c, h, w] in this order.
+// A host tensor whose values are in the order [n, c, h, w].
 struct Tensor {
   Tensor(int64_t n, int64_t c, int64_t h, int64_t w)
       : shape{n, c, h * w},
@@ -35,14 +36,14 @@ struct Tensor {
   double& At(int64_t i, int64_t j, int64_t y, int64_t x) {
     return values[static_cast<size_t>(((i * shape.c + j) * h + y) * w + x)];
   }
-  // Integers of [-most, most].
+  // Fills the tensor with integers in [-most, most].
   void Fill(uint32_t seed, int most) {
     for (double& value : values) {
       seed = seed * 1664525 + 1013904223;
       value = static_cast<int>((seed >> 16) % (2 * most + 1)) - most;
     }
   }
-  // As they lie on the device.
+  // Returns the values in the order of `layout`, as the device stores them.
   std::vector<double> In(Layout layout) const {
     ActivationShape placed = shape;
     placed.layout = layout;
@@ -86,7 +87,8 @@ TEST_F(ConvolutionPlanGpuTest, EveryPassIsExactOnSmallIntegers) {
   const CudnnOwner<cudnnHandle_t> owner(handle);
   const absl::StatusOr<CudnnDevice> card = CudnnDevice::OfHandle(handle);
   ASSERT_THAT(card, IsOk());
-  // At most 8 * 9 * 2 * 1 and 1 in a sum: bfloat16 has all integers to 256.
+  // A sum has at most 8 * 9 products of at most 2 * 1, and a bias of 1.
+  // bfloat16 represents all integers up to 256.
   ConvolutionGraph g = {.name = "exact", .n = 2, .c = 8, .h = 7, .w = 9};
   g.out_channels = 8;
   g.kernel = 3;
@@ -128,7 +130,7 @@ TEST_F(ConvolutionPlanGpuTest, EveryPassIsExactOnSmallIntegers) {
         SCOPED_TRACE(Describe(g));
         const auto plan = ConvolutionPlan::Create(*card, g);
         ASSERT_THAT(plan, IsOk());
-        // What the pass writes holds NaN before.
+        // The output operand holds NaN before the pass.
         struct Operand {
           Operand(Tensor& tensor, DataType type, Layout layout, bool written)
               : want(tensor.In(layout)),

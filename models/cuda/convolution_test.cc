@@ -1,5 +1,6 @@
-// Every convolution of every network has a plan, on every card in cards/ and on
-// the GPU that is there, if one is. Needs cuDNN, and neither GPU nor driver.
+// Checks that every convolution of every network has a plan on every card in
+// cards/, and on the installed GPU if there is one. Needs cuDNN, but neither a
+// GPU nor a driver.
 #include "models/cuda/convolution.h"
 
 #include <cuda_runtime.h>
@@ -49,7 +50,8 @@ std::string DescriptionOf(const std::string& card) {
   return json.value_or("");
 }
 
-// By name; what comes of a GPU that is there is printed, to be kept in cards/.
+// Returns the cards by name. If a GPU is installed, prints its description,
+// which can be saved in cards/.
 std::map<std::string, CudnnDevice> Cards() {
   std::map<std::string, CudnnDevice> cards;
   for (const char* const name : {"a100", "b200", "h100", "rtx5090"}) {
@@ -73,8 +75,8 @@ std::map<std::string, CudnnDevice> Cards() {
   return cards;
 }
 
-// The passes of every convolution of every network, each shape once: in
-// bfloat16 and channels last, the fields to vary.
+// Returns the passes of every convolution of every network, each shape once.
+// Precision is bfloat16 and layout channels last; tests change these fields.
 std::vector<ConvolutionGraph> GraphsOfNetworks() {
   std::vector<ConvolutionGraph> graphs;
   std::set<std::string> seen;
@@ -116,7 +118,8 @@ std::vector<ConvolutionGraph> GraphsOfNetworks() {
   return graphs;
 }
 
-// "eng62 tensor 0.1" is engine 62, on tensor cores, with 0.1 MiB of workspace.
+// Returns, for example, "eng62 tensor 0.1": engine 62, on tensor cores, with
+// 0.1 MiB of workspace.
 std::string Cell(const ConvolutionPlan& plan) {
   const std::vector<std::string> words = absl::StrSplit(plan.engine(), ' ');
   return absl::StrFormat(
@@ -125,8 +128,9 @@ std::string Cell(const ConvolutionPlan& plan) {
       static_cast<double>(plan.workspace_bytes()) * 0x1p-20);
 }
 
-// Plans each graph in every precision, with the layout; prints a table. Returns
-// Describe() of those without a plan, or with one that breaks the precision.
+// Plans each graph in every precision, in `layout`; prints a table. Returns
+// Describe() of the graphs without a plan, and of those whose plan does not
+// keep the precision.
 std::vector<std::string> Unplanned(const std::string& name,
                                    const CudnnDevice& card, Layout layout,
                                    const std::vector<ConvolutionGraph>& graphs,
@@ -167,9 +171,9 @@ std::vector<std::string> Unplanned(const std::string& name,
 
 TEST(ConvolutionPlanTest, EveryConvolutionOfEveryNetworkHasOne) {
   const std::vector<ConvolutionGraph> graphs = GraphsOfNetworks();
-  // ResNet-18's 11 shapes and LeNet's 2, of which lenet_bn's have no ReLU: 15
-  // forward, 13 weight gradients, and 11 input gradients, since images have
-  // none.
+  // ResNet-18 has 11 shapes and LeNet 2; lenet_bn repeats LeNet's without ReLU.
+  // Together: 15 forward passes, 13 weight gradients, and 11 input gradients,
+  // since images need no gradient.
   EXPECT_EQ(graphs.size(), 39u);
   std::set<std::set<std::string>> engines;
   for (const auto& [name, card] : Cards()) {
@@ -179,11 +183,11 @@ TEST(ConvolutionPlanTest, EveryConvolutionOfEveryNetworkHasOne) {
     }
     engines.insert(of_card);
   }
-  // Cards differ in their engines: their descriptions are read.
+  // The cards get different engines, so cuDNN reads their descriptions.
   EXPECT_GE(engines.size(), 4u);
 }
 
-// The control: what has no plan is named.
+// The control: graphs without a plan are named.
 TEST(ConvolutionPlanTest, NamesWhatHasNoPlan) {
   const auto card = CudnnDevice::OfDescription(DescriptionOf("h100"));
   ASSERT_THAT(card, IsOk());
@@ -198,7 +202,8 @@ TEST(ConvolutionPlanTest, NamesWhatHasNoPlan) {
                           StartsWith("odd one: forward tf32"),
                           StartsWith("odd one: forward float32")));
 
-  // cuDNN has no code for it, so gradients of bfloat16 are bfloat16.
+  // cuDNN has no engine that writes float32 gradients of bfloat16 inputs. The
+  // gradients of bfloat16 are therefore bfloat16.
   ConvolutionGraph wide = {.name = "wide",
                            .pass = ConvolutionPass::kWeightGradient,
                            .n = 8,
@@ -216,7 +221,7 @@ TEST(ConvolutionPlanTest, NamesWhatHasNoPlan) {
                StartsWith("wide: weight gradient bfloat16 to float32 "
                           "nhwc [8,64,56,56] 64@3x3/1: no plan among ")));
 
-  // A card that this cuDNN no longer has code for.
+  // This cuDNN version has no code for Volta cards.
   std::string old = DescriptionOf("h100");
   old.replace(old.find("\"deviceVer\": 900"), 16, "\"deviceVer\": 700");
   const auto volta = CudnnDevice::OfDescription(old);
