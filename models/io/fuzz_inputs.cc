@@ -21,14 +21,15 @@
 namespace lockstep {
 namespace {
 
-// Separated by spaces.
+// The words that mutations insert, separated by spaces.
 constexpr absl::string_view kWords =
     "null true {} [] \"\" -1 1e999 0.5 \"nan\" NaN [[[[[[[[[[[[[[[[[ "
     "18446744073709551616 9223372036854775808 \"\\ud800\" \xff \"a\":1, , }";
 
 }  // namespace
 
-// Plain mutations: libFuzzer has better ones, and needs clang.
+// These mutations are simple and work with every compiler. libFuzzer's
+// mutations are better, but need clang.
 std::string Mutated(std::span<const std::string> seeds, std::mt19937& random) {
   static const auto& words =
       *new std::vector<std::string>(absl::StrSplit(kWords, ' '));

@@ -1,5 +1,6 @@
-// libFuzzer's entry: LOCKSTEP_CHECK, in LOCKSTEP_NAMESPACE, is the name of the
-// function that checks a reader, such as CheckSafetensors; see CONTRIBUTING.md.
+// libFuzzer's entry point. LOCKSTEP_CHECK, in LOCKSTEP_NAMESPACE, is the name
+// of the function that checks a reader, such as CheckSafetensors; see
+// CONTRIBUTING.md.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

@@ -1,4 +1,4 @@
-// The safetensors format: a length, a JSON header, the tensors' bytes.
+// The safetensors format: a length, a JSON header, and the tensors' bytes.
 #include "models/io/safetensors.h"
 
 #include <algorithm>
@@ -34,7 +34,8 @@ using Json = nlohmann::json;
 
 constexpr char kMetadata[] = "__metadata__";
 constexpr int64_t kLengthBytes = 8;
-// The format's own bound; it keeps a damaged length from reserving memory.
+// The format's own limit. The limit keeps a damaged length from reserving
+// memory.
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
 constexpr std::pair<const char*, DataType> kTypes[] = {
@@ -55,12 +56,14 @@ absl::Status Damaged(absl::string_view name, absl::string_view what) {
   return absl::DataLossError(absl::StrCat(name, ": ", what));
 }
 
-// A text of the file for a message: printable, and not much of it.
+// Returns a text of the file for a message: printable, and at most 100 bytes of
+// it.
 std::string Shown(const std::string& text) {
   constexpr size_t kMost = 100;
   if (text.size() <= kMost) return absl::Utf8SafeCEscape(text);
   size_t end = kMost;
-  while (end > 0 && (text[end] & 0xc0) == 0x80) --end;  // Within a character.
+  // Stays on a character's boundary.
+  while (end > 0 && (text[end] & 0xc0) == 0x80) --end;
   return absl::StrCat(absl::Utf8SafeCEscape(text.substr(0, end)), "...");
 }
 
@@ -69,7 +72,8 @@ absl::Status DamagedTensor(absl::string_view name, const std::string& tensor,
   return Damaged(name, absl::StrCat("tensor '", Shown(tensor), "' ", what));
 }
 
-// Bytes of a tensor; nothing if a dimension is negative or they exceed int64.
+// Returns the bytes of a tensor, or nothing if a dimension is negative or the
+// number exceeds int64.
 std::optional<int64_t> ByteSize(const std::vector<int64_t>& shape,
                                 DataType type) {
   int64_t size = SizeOf(type);
@@ -81,7 +85,8 @@ std::optional<int64_t> ByteSize(const std::vector<int64_t>& shape,
   return size;
 }
 
-// An array of non-negative integers that fit int64; else nothing.
+// Returns the integers of a JSON array, or nothing unless all are non-negative
+// and fit int64.
 std::optional<std::vector<int64_t>> ParseIntegers(const Json& json) {
   if (!json.is_array()) return std::nullopt;
   std::vector<int64_t> integers;
@@ -131,7 +136,7 @@ absl::StatusOr<std::map<std::string, std::string>> ParseMetadata(
   return metadata;
 }
 
-// A tensor of the header, with its place in the file instead of its bytes.
+// A tensor of the header, with its position in the file instead of its bytes.
 struct Entry {
   std::string name;
   NamedTensor tensor;
@@ -174,7 +179,8 @@ absl::StatusOr<Entry> ParseEntry(const std::string& key, const Json& json,
   return entry;
 }
 
-// Fills in the tensors' bytes; they must cover `data` without gap or overlap.
+// Fills in the tensors' bytes. The tensors must cover `data` without gap or
+// overlap.
 absl::Status CopyData(std::vector<Entry>& entries, absl::string_view data,
                       absl::string_view name) {
   std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
@@ -203,7 +209,7 @@ absl::Status CopyData(std::vector<Entry>& entries, absl::string_view data,
   return absl::OkStatus();
 }
 
-// What the model has under one name, and where.
+// One tensor of the model: its type, its shape and its memory.
 struct Target {
   DataType type;
   std::vector<int64_t> shape;
@@ -229,7 +235,7 @@ std::map<std::string, Target> TargetsOf(Parameters& parameters,
   return targets;
 }
 
-// "float32 [20, 1, 3, 3]".
+// Returns, for example, "float32 [20, 1, 3, 3]".
 std::string Describe(DataType type, const std::vector<int64_t>& shape) {
   return absl::StrCat(Name(type), " [", absl::StrJoin(shape, ", "), "]");
 }
@@ -238,7 +244,8 @@ absl::Status Unfit(absl::string_view file, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(file, ": ", what));
 }
 
-// An int64 tensor is a count, which is to go on counting.
+// Rejects an int64 tensor that is no valid count of batches. Counting must be
+// able to go on, so int64's maximum is rejected too.
 absl::Status CheckCounter(const NamedTensor& tensor, const std::string& name,
                           absl::string_view file) {
   if (tensor.type != DataType::kInt64) return absl::OkStatus();
@@ -251,8 +258,8 @@ absl::Status CheckCounter(const NamedTensor& tensor, const std::string& name,
                                   ", which is no count of batches"));
 }
 
-// Refuses a NaN or an infinity. ReLU may turn a NaN into a zero, which would
-// hide it from the loss.
+// Rejects a NaN or an infinity. ReLU may turn a NaN into zero, so the loss
+// would not show the NaN.
 absl::Status CheckFinite(const NamedTensor& tensor, const std::string& name,
                          absl::string_view file) {
   if (tensor.type != DataType::kFloat32) return absl::OkStatus();
@@ -293,7 +300,7 @@ absl::Status CheckTensors(const NamedTensors& tensors,
   return absl::OkStatus();
 }
 
-// `flat`: laid out as the parameters are.
+// Returns the parameters' parts of `flat`, which has the parameters' layout.
 NamedTensors TensorsOf(const Parameters& parameters,
                        std::span<const float> flat) {
   NamedTensors tensors;
@@ -349,7 +356,7 @@ absl::StatusOr<std::string> SerializeSafetensors(const Safetensors& content) {
   }
   std::string text =
       header.dump(-1, ' ', false, Json::error_handler_t::replace);
-  // The format aligns the data to 8 bytes by spaces after the header.
+  // The format aligns the data to 8 bytes with spaces after the header.
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t length = text.size();
   std::string bytes(kLengthBytes, '\0');

@@ -1,5 +1,5 @@
-// Reads and writes safetensors files, named tensors and a few strings, and puts
-// a model's parameters and buffers into such tensors.
+// Reads and writes safetensors files, which hold named tensors and strings.
+// Converts a model's parameters and buffers to such tensors and back.
 #ifndef LOCKSTEP_MODELS_IO_SAFETENSORS_H_
 #define LOCKSTEP_MODELS_IO_SAFETENSORS_H_
 
@@ -20,21 +20,21 @@
 
 namespace lockstep {
 
-// One tensor; row-major, in the byte order of a little-endian machine, which is
-// the file's.
+// One tensor; row-major, in the file's byte order, which is little-endian as
+// the machine's.
 struct NamedTensor {
   DataType type = DataType::kFloat32;
   std::vector<int64_t> shape;   // Empty: a scalar.
   std::vector<std::byte> data;  // Product of shape * SizeOf(type) bytes.
 
-  // A tensor of these values; `shape` is theirs.
+  // Returns a tensor with copies of `values`, whose shape is `shape`.
   template <typename T>
   static NamedTensor Of(std::vector<int64_t> shape, std::span<const T> values) {
     const std::span<const std::byte> bytes = std::as_bytes(values);
     return {kDataTypeOf<T>, std::move(shape), {bytes.begin(), bytes.end()}};
   }
 
-  // Its values; empty if they are not of type T.
+  // Returns the tensor's values, or nothing if their type is not T.
   template <typename T>
   std::vector<T> Values() const {
     if (type != kDataTypeOf<T>) return {};
@@ -48,7 +48,7 @@ struct NamedTensor {
 
 using NamedTensors = std::map<std::string, NamedTensor>;
 
-// A file's content. A name may be any UTF-8 but "__metadata__".
+// A file's content. A name may be any UTF-8 string except "__metadata__".
 struct Safetensors {
   std::map<std::string, std::string> metadata;
   NamedTensors tensors;
@@ -58,31 +58,34 @@ struct Safetensors {
 
 // Reads a file. Errors, all with the path: kNotFound and the like from the file
 // system; kDataLoss if the content breaks the format (a length beyond the file,
-// a header that is not JSON, a shape that does not fit its bytes, tensors that
-// overlap or leave a gap); kUnimplemented for a type that DataType lacks.
+// a header that is not JSON, a shape that does not match its bytes, tensors
+// that overlap or leave a gap); kUnimplemented for a type that DataType lacks.
 absl::StatusOr<Safetensors> ReadSafetensors(const std::string& path);
 
-// Replaces a file as ReplaceFile does. Errors: kInvalidArgument if a tensor's
-// bytes do not fit its shape; the file system's, with the path.
+// Writes a file as ReplaceFile does. Errors: kInvalidArgument if a tensor's
+// bytes do not match its shape; the file system's, with the path.
 absl::Status WriteSafetensors(const std::string& path,
                               const Safetensors& content);
 
-// The same between memory and content; `name` stands for the path in errors.
+// Parse and serialize a file's content in memory. `name` stands for the path in
+// errors.
 absl::StatusOr<Safetensors> ParseSafetensors(absl::string_view bytes,
                                              absl::string_view name);
 absl::StatusOr<std::string> SerializeSafetensors(const Safetensors& content);
 
-// Each parameter's value, or its gradient, as a float32 tensor under its name.
+// Return each parameter's value, or its gradient, as a float32 tensor under its
+// name.
 NamedTensors ValueTensors(const Parameters& parameters);
 NamedTensors GradientTensors(const Parameters& parameters);
 
-// Each buffer under its name: a float32 tensor, or an int64 scalar.
+// Returns each buffer under its name: a float32 tensor, or an int64 scalar.
 NamedTensors BufferTensors(const Buffers& buffers);
 
 // Copies the values of all parameters and buffers from `tensors`, the content
-// of `file`. Errors: kInvalidArgument, with the file and the tensor, if one is
-// missing, is none of the model's, has another type or shape, or holds a NaN or
-// an infinity; parameters and buffers are then as before.
+// of `file`. Errors: kInvalidArgument, with the file and the tensor, if a
+// tensor is missing, does not belong to the model, has another type or shape,
+// or holds a NaN, an infinity or an impossible count. Parameters and buffers
+// are then unchanged.
 absl::Status LoadTensors(const NamedTensors& tensors, absl::string_view file,
                          Parameters& parameters, Buffers& buffers);
 

@@ -16,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-// Of every type, with and without elements.
+// Returns content with tensors of every type, with and without elements.
 Safetensors Example() {
   Safetensors content;
   content.metadata = {{"format", "pt"}, {"é", "\"\n"}};

@@ -1,4 +1,4 @@
-// Gives ParseSafetensors arbitrary bytes and checks what it does.
+// Passes arbitrary bytes to ParseSafetensors and checks the result.
 #ifndef LOCKSTEP_MODELS_IO_SAFETENSORS_CHECK_H_
 #define LOCKSTEP_MODELS_IO_SAFETENSORS_CHECK_H_
 
@@ -7,18 +7,18 @@
 
 namespace lockstep {
 
-// The first promise that was not kept, "" for none: bytes that are refused are
-// refused as kDataLoss or kUnimplemented, in one line with the file's name;
-// content that is accepted has no more bytes than the file, and is the same
-// when it was written and read again.
-// accepted: set to whether the bytes were.
+// Returns the first broken rule, or "" for none. Rules for rejected bytes: the
+// error is kDataLoss or kUnimplemented, in one line with the file's name. Rules
+// for accepted content: its tensors have no more bytes than the file, and
+// writing and reading it again gives the same content. accepted: set to whether
+// the bytes were accepted.
 std::string CheckSafetensors(const std::string& bytes, bool& accepted);
 
-// A file with this header, whatever it is, and data.
+// Returns the bytes of a file with this header, valid or not, and data.
 std::string SafetensorsBytes(const std::string& header,
                              const std::string& data);
 
-// Files to start from; some are damaged.
+// Returns files for mutation; some are damaged.
 std::vector<std::string> SafetensorsSeeds();
 
 }  // namespace lockstep

@@ -169,7 +169,7 @@ TEST(SafetensorsTest, NamesAnUnknownTypeAndShowsLittleOfALongName) {
   }
 }
 
-// Text, a pickle and a zip, which are what users take for one.
+// Users may mistake text, a pickle or a zip for a safetensors file.
 TEST(SafetensorsTest, SaysThatAFileIsNoneAtAll) {
   for (const std::string other :
        {"{\"report\": \"a file of JSON\"}", "\x80\x02}q\0U\5state_dict",
@@ -198,7 +198,7 @@ TEST(SafetensorsTest, RejectsEveryTruncationAndAnyTrailingByte) {
   EXPECT_FALSE(ParseSafetensors(*bytes + "x", "w").ok());
 }
 
-// What a damaged byte may do is an error or other content; never more.
+// A damaged byte leads to an error or to other content, and to nothing else.
 TEST(SafetensorsTest, SurvivesEveryFlippedBitAndEveryByteOfJson) {
   const absl::StatusOr<std::string> bytes = SerializeSafetensors(Example());
   ASSERT_THAT(bytes, IsOk());
@@ -217,7 +217,7 @@ TEST(SafetensorsTest, SurvivesEveryFlippedBitAndEveryByteOfJson) {
   EXPECT_GT(rejected, 1000);
 }
 
-// Tensors of a model: what they hold, and what does not fit.
+// Tests of a model's tensors: their content, and tensors that do not match.
 
 class ModelTensorsTest : public testing::Test {
  protected:
@@ -227,7 +227,8 @@ class ModelTensorsTest : public testing::Test {
     variance_ = buffers_.AddFloats("variance", {2});
   }
 
-  // What a file with this model would hold, all of it not zero.
+  // Returns the tensors of a file of this model, with nonzero values
+  // everywhere.
   NamedTensors Filled() {
     std::iota(parameters_.values().begin(), parameters_.values().end(), 1.0f);
     std::iota(buffers_.floats().begin(), buffers_.floats().end(), 10.0f);
@@ -317,7 +318,7 @@ TEST_F(ModelTensorsTest, NamesTheTensorThatDoesNotFitAndLoadsNothing) {
   }
 }
 
-// The fuzz check on seeds and on mutations of them.
+// The fuzz check on the seeds and on mutations of them.
 
 constexpr int kMutations = 5000;
 
@@ -336,12 +337,13 @@ TEST(SafetensorsFuzzTest, KeepsItsPromisesOnSeedsAndMutations) {
     SCOPED_TRACE(i);
     accepted += accepts(Mutated(seeds, random)) ? 1 : 0;
   }
-  // Else the mutations would have tested the refusals alone.
+  // Both outcomes must occur often: otherwise the mutations would test only
+  // rejection or only acceptance.
   EXPECT_GT(accepted, kMutations / 200);
   EXPECT_LT(accepted, kMutations / 2);
 }
 
-// The control: a message that breaks each of its rules.
+// The control: each of these messages breaks one rule.
 TEST(CheckMessageTest, FindsOutABadMessage) {
   const auto wrong = [](const std::string& message) {
     return CheckMessage(absl::DataLossError(message), "f");

@@ -1,4 +1,4 @@
-// Writes the corpus that safetensors_fuzzer starts from into a folder.
+// Writes the initial corpus of safetensors_fuzzer to a folder.
 #include <cstdio>
 #include <string>
 

@@ -17,7 +17,8 @@ void NameAndDraw(Network& network, int number) {
   network.AddDraw(weight, Draw::Kind::kNormal, kWeightScale);
 }
 
-// Number 1 or 2, with what follows it.
+// Adds convolution `number` (1 or 2), batch norm if asked for, ReLU and
+// pooling.
 Value ConvolutionAndPool(Network& network, int number, Value x, int64_t out,
                          int64_t kernel, bool batch_norm) {
   x = network.Convolution(absl::StrCat("conv", number), x,
@@ -32,10 +33,10 @@ Value ConvolutionAndPool(Network& network, int number, Value x, int64_t out,
 
 // LeNet of d2l's chapter on training on several GPUs: conv 20@3x3, ReLU,
 // average pool 2x2 -> conv 50@5x5, ReLU, average pool 2x2 -> linear 128, ReLU
-// -> linear classes. Parameters are W1, b1 to W4, b4 as there, linear weights
-// [in, out]. Weights are normal numbers times 0.01, the same as PyTorch's randn
-// after manual_seed; biases are zero. batch_norm: bn1 and bn2 stand after the
-// convolutions, before their ReLUs.
+// -> linear classes. Parameters are W1, b1 to W4, b4 as in the chapter, with
+// linear weights [in, out]. Weights are normal numbers times 0.01, the same as
+// PyTorch's randn after manual_seed; biases are zero. batch_norm: bn1 and bn2
+// follow the convolutions, before their ReLUs.
 Network LeNet(const NetworkInput& input, bool batch_norm) {
   Network network(batch_norm ? "lenet_bn" : "lenet", input.shape());
   Value x = network.input();

@@ -8,10 +8,10 @@
 namespace lockstep {
 namespace {
 
-// A perceptron: `depth` linear layers of `width` with ReLU, and one to the
-// classes. It is torch.nn.Sequential(Flatten(), Linear(), ReLU(), ...,
-// Linear()), with that module's names ("1.weight", "3.weight", ...) and what
-// its construction draws after manual_seed.
+// A perceptron: `depth` linear layers of `width` with ReLU, and one linear
+// layer to the classes. The network equals torch.nn.Sequential(Flatten(),
+// Linear(), ReLU(), ..., Linear()), with that module's names ("1.weight",
+// "3.weight", ...) and its first values after manual_seed.
 Network Perceptron(const NetworkInput& input, int64_t width, int64_t depth) {
   Network network("mlp", input.shape());
   Value x = network.input();

@@ -22,7 +22,7 @@ std::string Text(const Shape& shape) {
   return absl::StrCat("[", shape.c, ", ", shape.h, ", ", shape.w, "]");
 }
 
-// Of a window over `size` elements, which it fits.
+// Returns the number of windows over `size` elements. The window must fit.
 int64_t Extent(int64_t size, int64_t kernel, int64_t stride, int64_t padding) {
   return (size + 2 * padding - kernel) / stride + 1;
 }
@@ -104,7 +104,8 @@ void Network::DeclareBatchNorm(const std::string& name, int64_t channels) {
 int Network::AddBuffer(const std::string& name, std::vector<int64_t> shape,
                        bool counter, float first_value) {
   for (size_t i = 0; i < buffers_.size(); ++i) {
-    if (buffers_[i].name == name) return static_cast<int>(i);  // Declared.
+    // A declared buffer keeps its position.
+    if (buffers_[i].name == name) return static_cast<int>(i);
   }
   buffers_.push_back({.name = name,
                       .shape = std::move(shape),

@@ -1,6 +1,6 @@
-// Networks as data: the operations, the tensors with their names and first
-// values, and no memory, no device and no library. //models/cpu computes what
-// is described here.
+// Networks as data: operations, and tensors with their names and first values.
+// A description needs no memory, no device and no library. //models/cpu
+// computes the networks that are described here.
 #ifndef LOCKSTEP_MODELS_NETWORKS_NETWORK_H_
 #define LOCKSTEP_MODELS_NETWORKS_NETWORK_H_
 
@@ -16,15 +16,15 @@
 
 namespace lockstep {
 
-// What an operation does to its inputs, per sample. Tensors are named by their
-// index in Network::parameters() or Network::buffers(); kNoTensor: there is
-// none.
+// The operations: how each computes its output from its inputs, per sample. An
+// operation names its tensors by their index in Network::parameters() or
+// Network::buffers(). kNoTensor means that the operation has no such tensor.
 inline constexpr int kNoTensor = -1;
 
-// 2-D convolution, a cross-correlation as PyTorch's conv2d, perhaps followed by
-// ReLU: [c, h, w] -> [out_channels, h', w'], h' = (h + 2 padding - kernel) /
-// stride + 1, w' alike. Weights [out_channels, c, kernel, kernel], bias
-// [out_channels].
+// 2-D convolution, a cross-correlation as PyTorch's conv2d, optionally followed
+// by ReLU: [c, h, w] -> [out_channels, h', w']. h' = (h + 2 padding - kernel) /
+// stride + 1, and w' likewise. Weights are [out_channels, c, kernel, kernel],
+// bias is [out_channels].
 struct ConvolutionOp {
   int weight = kNoTensor;
   int bias = kNoTensor;
@@ -34,9 +34,9 @@ struct ConvolutionOp {
   bool relu = false;
 };
 
-// y = W x + b, perhaps followed by ReLU. Of a whole sample, whose features
-// count in the order c, h, w (what PyTorch's flatten gives): [c, h, w] ->
-// [out, 1, 1]; or of each position of it by itself: [c, h, w] -> [out, h, w].
+// y = W x + b, optionally followed by ReLU. x is a whole sample, [c, h, w] ->
+// [out, 1, 1], with features in the order c, h, w as PyTorch's flatten gives.
+// With per_position, x is each position separately: [c, h, w] -> [out, h, w].
 struct LinearOp {
   int weight = kNoTensor;  // [out, in]; with inputs_first [in, out].
   int bias = kNoTensor;    // [out].
@@ -46,8 +46,8 @@ struct LinearOp {
 };
 
 // torch.nn.BatchNorm2d: y = (x - mean) / sqrt(variance + epsilon) * weight +
-// bias, of the batch in training, then perhaps + the second input, then perhaps
-// ReLU. Momentum 0.1.
+// bias. In training, mean and variance are the batch's. The second input, if
+// any, is then added, and ReLU, if set, follows. Momentum 0.1.
 struct BatchNormOp {
   int weight = kNoTensor;        // [c].
   int bias = kNoTensor;          // [c].
@@ -58,8 +58,9 @@ struct BatchNormOp {
   bool relu = false;
 };
 
-// Pooling over windows; padding counts as minus infinity for the maximum, and
-// is none for the average. Rows and columns left over at the end are dropped.
+// Pooling over windows. Padding counts as minus infinity for the maximum;
+// average pooling has no padding. Rows and columns left over at the end are
+// dropped.
 struct PoolOp {
   bool maximum = false;
   int64_t kernel = 1;
@@ -77,38 +78,39 @@ struct LayerNormOp {
   double epsilon = 1e-6;
 };
 
-// x * Phi(x), with the normal distribution's Phi (torch.nn.GELU()).
+// x * Phi(x), where Phi is the normal distribution's (torch.nn.GELU()).
 struct GeluOp {};
 
-// Multi-head self-attention of what a linear layer gave each position:
-// [3 * c, h, w] -> [c, h, w]. The channels are query, key and value, and in
-// each of them head by head: softmax(q k^T / sqrt(c / heads)) v.
+// Multi-head self-attention. The input holds, for each position, the result of
+// a linear layer: [3 * c, h, w] -> [c, h, w]. Its channels are query, key and
+// value, each of them head by head. The output is softmax(q k^T / sqrt(c /
+// heads)) v.
 struct AttentionOp {
   int64_t heads = 1;
-  double dropout = 0;  // Of the softmax, in training.
-  int layer = 0;       // Names the layer to the masks' generator.
+  double dropout = 0;  // The dropout rate of the softmax, in training.
+  int layer = 0;       // The layer's number for the masks' generator.
 };
 
-// The patches of an image as a sequence that begins with the class token, with
-// the position embedding added: [c, h, w] -> [c, h * w + 1, 1].
+// Turns the patches of an image into a sequence that begins with the class
+// token, and adds the position embedding: [c, h, w] -> [c, h * w + 1, 1].
 struct EmbedOp {
   int class_token = kNoTensor;  // [1, 1, c].
   int position = kNoTensor;     // [1, h * w + 1, c].
 };
 
-// The first position alone: [c, h, w] -> [c, 1, 1].
+// Takes only the first position: [c, h, w] -> [c, 1, 1].
 struct FirstPositionOp {};
 
-// In training, zeroes each value with probability `rate` and divides the others
-// by 1 - rate; else gives its input.
+// In training, zeroes each value with probability `rate` and divides the other
+// values by 1 - rate. In evaluation, returns its input.
 struct DropoutOp {
   double rate = 0;
   int layer = 0;
 };
 
-// The sum of two inputs. drop_path: the probability with which, in training,
-// the second input is left out for a whole sample; else it is divided by one
-// minus that (stochastic depth, Huang et al. 2016, as timm scales it).
+// The sum of two inputs. In training, the second input of a whole sample is
+// left out with probability drop_path, and otherwise divided by 1 - drop_path
+// (stochastic depth, Huang et al. 2016, scaled as in timm).
 struct AddOp {
   double drop_path = 0;
   int layer = 0;
@@ -119,12 +121,14 @@ using OperationKind =
                  GlobalAveragePoolOp, LayerNormOp, GeluOp, AttentionOp, EmbedOp,
                  FirstPositionOp, DropoutOp, AddOp>;
 
-// A parameter or buffer: the name that the network's source gives it.
+// The description of a parameter or buffer. The network's source gives the
+// name.
 struct TensorDescription {
   std::string name;
   std::vector<int64_t> shape;
-  bool counter = false;   // An int64 without a shape; else float32.
-  float first_value = 0;  // Of all elements, before anything is drawn.
+  bool counter = false;  // true: an int64 without a shape; false: float32.
+  // The value of all elements, before anything is drawn.
+  float first_value = 0;
 
   // The number of elements: the product of the shape.
   int64_t size() const {
@@ -135,13 +139,13 @@ struct TensorDescription {
 };
 
 // One draw of a parameter's first values. Draws run in their order with one
-// generator, and a later draw may overwrite an earlier one, as where PyTorch
+// generator. A later draw may overwrite an earlier one, just as PyTorch
 // constructs a module and then initialises it again.
 struct Draw {
   enum class Kind {
     kUniform,          // In [-scale, scale).
-    kNormal,           // Standard deviation `scale`.
-    kTruncatedNormal,  // The same, cut off at +-2 (not at 2 scale), as timm.
+    kNormal,           // Of standard deviation `scale`.
+    kTruncatedNormal,  // As kNormal, cut off at +-2 (not at 2 scale), as timm.
     kConstant,
   };
   int parameter = 0;
@@ -149,29 +153,31 @@ struct Draw {
   double scale = 0;
 };
 
-// Where a value comes from, while a network is put together.
+// A value in a network that is being put together: the input, or an operation's
+// result.
 struct Value {
   int index = 0;
-  Shape shape;  // Of one sample.
+  Shape shape;  // The shape of one sample.
 };
 
-// A network, put together operation by operation; afterwards read only. What
-// does not fit is kept as the network's status, and later calls do nothing.
-// Layers' tensors are named "<name>.weight", "<name>.bias" and so on unless
-// said otherwise. Values: weights and biases are 0 and norms' weights 1 until
-// draws are added.
+// A network, built operation by operation; afterwards read only. If an
+// operation does not fit, the error becomes the network's status, and later
+// calls do nothing. A layer's tensors are named "<name>.weight", "<name>.bias"
+// and so on, unless stated otherwise. Until draws are added, weights and biases
+// are 0 and norms' weights are 1.
 class Network {
  public:
-  // One operation. Its result is value number index + 1; the network's input is
-  // value 0.
+  // One operation. The result of operations()[i] is value i + 1; the network's
+  // input is value 0.
   struct Operation {
     std::string name;
     OperationKind kind;
-    std::vector<int> inputs;  // Values; two for AddOp and perhaps BatchNormOp.
-    Shape output;             // Of one sample: n = 1.
+    // Values' numbers; two for AddOp, one or two for BatchNormOp.
+    std::vector<int> inputs;
+    Shape output;  // The shape of one sample: n = 1.
   };
 
-  // input: of one sample.
+  // input: the shape of one sample.
   Network(std::string name, const Shape& input);
 
   struct ConvolutionOptions {
@@ -195,7 +201,7 @@ class Network {
   Value Linear(const std::string& name, const Value& x,
                const LinearOptions& options);
   Value BatchNorm(const std::string& name, const Value& x, bool relu);
-  // relu(batch_norm(x) + shortcut).
+  // Adds relu(batch_norm(x) + shortcut).
   Value BatchNormAddRelu(const std::string& name, const Value& x,
                          const Value& shortcut);
   Value Pool(const std::string& name, const Value& x, const PoolOp& options);
@@ -211,22 +217,22 @@ class Network {
   Value Add(const std::string& name, const Value& x, const Value& branch,
             double drop_path);
 
-  // Puts a parameter here in the order of parameters, before the layer that
-  // uses it is added.
+  // Adds a parameter at this position in the order of parameters. Called before
+  // the layer that uses the parameter is added.
   void Declare(const std::string& name, std::vector<int64_t> shape);
   void DeclareBatchNorm(const std::string& name, int64_t channels);
 
-  // Gives the weight and the bias of the layer that was added last other names.
+  // Renames the weight and the bias of the layer that was added last.
   void Rename(const std::string& weight, const std::string& bias);
 
   void AddDraw(int parameter, Draw::Kind kind, double scale);
-  // Draws by name; no such parameter is an error.
+  // Adds a draw by the parameter's name; an unknown name is an error.
   void AddDraw(const std::string& parameter, Draw::Kind kind, double scale);
-  // What PyTorch's Linear and Conv2d draw when they are constructed: weights
-  // and then the bias, if any, uniform in +-1 / sqrt(fan in).
+  // Adds the draws of PyTorch's constructors of Linear and Conv2d: weights and
+  // then the bias, if any, uniform in +-1 / sqrt(fan in).
   void DrawAsTorchConstructs(const std::string& layer);
-  // torch.nn.init.kaiming_normal_(mode="fan_out", nonlinearity="relu") of the
-  // layer's weights.
+  // Adds a draw of the layer's weights:
+  // torch.nn.init.kaiming_normal_(mode="fan_out", nonlinearity="relu").
   void DrawHeNormalFanOut(const std::string& layer);
 
   const std::string& name() const { return name_; }
@@ -237,14 +243,14 @@ class Network {
   }
   const std::vector<TensorDescription>& buffers() const { return buffers_; }
   const std::vector<Draw>& draws() const { return draws_; }
-  // Of one sample, as the last operation leaves it: [classes, 1, 1].
+  // The shape of one sample after the last operation: [classes, 1, 1].
   const Shape& output_shape() const;
-  // Returns the shape of one sample of that value.
+  // Returns the shape of one sample of value number `value`.
   const Shape& ShapeOf(int value) const {
     return value == 0 ? input_ : operations_[value - 1].output;
   }
   int64_t classes() const { return output_shape().c; }
-  // How many operations of this kind there are.
+  // Returns the number of operations of this kind.
   template <typename Kind>
   int Count() const {
     int count = 0;
@@ -254,21 +260,22 @@ class Network {
     return count;
   }
 
-  // kInvalidArgument, naming the network and the layer, if one did not fit.
+  // kInvalidArgument, naming the network and the layer, if a layer did not fit.
   const absl::Status& status() const { return status_; }
-  // Makes `fault` of the layer the status, unless there is one already.
+  // Sets the status to `fault` of the layer, unless there is an error already.
   void Fail(absl::string_view layer, absl::string_view fault);
 
  private:
   Value Append(const std::string& name, OperationKind kind,
                std::vector<Value> inputs, const Shape& output);
-  // The one of that name, if it was declared.
+  // Adds a parameter, or finds it if it was declared; returns its index.
   int AddParameter(const std::string& name, std::vector<int64_t> shape,
                    float first_value = 0);
   int AddBuffer(const std::string& name, std::vector<int64_t> shape,
                 bool counter, float first_value = 0);
-  int FindParameter(absl::string_view name) const;  // kNoTensor: none.
-  // Whether the kernel fits; if not, fails.
+  // Returns the index, or kNoTensor if there is no such parameter.
+  int FindParameter(absl::string_view name) const;
+  // Returns whether the kernel fits the input; if not, fails.
   bool WindowFits(const std::string& name, const Value& x, int64_t kernel,
                   int64_t stride, int64_t padding);
   BatchNormOp BatchNormTensors(const std::string& name, int64_t channels);
@@ -283,16 +290,17 @@ class Network {
   absl::Status status_;
 };
 
-// The parameters and buffers of a network: zeroes and ones, or with their first
-// values drawn as PyTorch would draw them after torch.manual_seed(seed).
+// The parameters and buffers of a network. Without a seed, values are the first
+// values (zeros and ones). With a seed, values are drawn as PyTorch draws them
+// after torch.manual_seed(seed).
 Parameters CreateParameters(const Network& network);
 Parameters CreateParameters(const Network& network, uint64_t seed);
 Buffers CreateBuffers(const Network& network);
 
-// Floating-point operations of one sample forward, a multiplication and an
-// addition counting as two: those of convolutions, linear layers and attention.
-// Products with padding count, as is usual. Backward takes twice as many, but
-// for what no gradient is needed of.
+// Return the floating-point operations of one sample forward. A multiplication
+// and an addition count as two. Convolutions, linear layers and attention are
+// counted; other operations count as 0. Products with padding count, as is
+// usual. Backward takes twice as many, except where no gradient is needed.
 int64_t FlopsOf(const Network& network, int operation);
 int64_t FlopsOf(const Network& network);
 

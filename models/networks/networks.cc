@@ -21,8 +21,8 @@
 namespace lockstep {
 namespace {
 
-// The list. Each line names a function that stands in a file of its own and
-// returns a family of networks. Adding a network is its file and a line here.
+// The list. Each line names a function that is defined in its own file and
+// returns a family of networks. A new network needs its file and a line here.
 #define LOCKSTEP_NETWORK_FAMILIES(FAMILY) \
   FAMILY(LeNets)                          \
   FAMILY(D2lResNets)                      \
@@ -42,7 +42,7 @@ std::string NameOf(absl::string_view spec) {
   return std::string(spec.substr(0, spec.find(':')));
 }
 
-// The network, whose status says whether the images fit it.
+// Returns the network; its status says whether the images fit.
 absl::StatusOr<Network> DescribeNetwork(absl::string_view spec,
                                         const NetworkInput& input) {
   LOCKSTEP_ASSIGN_OR_RETURN(const NetworkEntry entry, EntryOf(spec));
@@ -64,7 +64,7 @@ absl::StatusOr<Network> DescribeNetwork(absl::string_view spec,
   return network;
 }
 
-// 11689512 as 11,689,512.
+// Returns, for example, "11,689,512" for 11689512.
 std::string Grouped(int64_t number) {
   std::string text = absl::StrCat(number);
   for (int at = static_cast<int>(text.size()) - 3; at > 0; at -= 3) {
@@ -199,7 +199,8 @@ absl::StatusOr<NetworkEntry> EntryOf(absl::string_view spec) {
 }
 
 absl::StatusOr<bool> HasBatchNorm(absl::string_view spec) {
-  // Whatever does not fit such images has been described as far as it matters.
+  // The network's status is ignored. If the images do not fit, the layers
+  // before the failing layer still show whether the network has batch norm.
   LOCKSTEP_ASSIGN_OR_RETURN(
       const Network network,
       DescribeNetwork(spec, {.channels = 3, .height = 224, .width = 224}));

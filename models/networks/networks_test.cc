@@ -1,6 +1,6 @@
-// The generator of initial weights, what networks promise beside PyTorch's
-// numbers (//models/reference has these), models by name, and their
-// parameters and buffers.
+// Tests the generator of initial weights, the networks' behaviour, networks by
+// name, and their parameters and buffers. //models/reference compares the
+// networks' numbers with PyTorch's.
 #include "models/networks/networks.h"
 
 #include <algorithm>
@@ -50,12 +50,12 @@ using testing::Not;
 
 struct Draw {
   uint64_t seed = 0;
-  bool first = false;  // After seeding.
+  bool first = false;  // Drawn first after seeding.
   size_t size = 0;
-  std::vector<double> ends;  // Half of them from the start, half from the end.
+  std::vector<double> ends;  // Half from the start, half from the end.
 };
 
-// Numbers that PyTorch drew: testdata/generate_goldens.py wrote them.
+// Reads numbers that PyTorch drew; testdata/generate_goldens.py wrote them.
 std::vector<Draw> ReadDraws() {
   std::ifstream file("models/networks/testdata/randn_golden.txt");
   std::vector<Draw> draws;
@@ -84,14 +84,14 @@ std::vector<Draw> ReadDraws() {
   return draws;
 }
 
-// PyTorch's float32 log, square root, sine and cosine are each within 2 ulp,
-// and so is the product: within 4 ulp of a radius, which is below 8, in all.
-// 24-bit uniform numbers allow sqrt(-2 log(2^-24)) = 5.77 at most. A number
-// near zero has that absolute error too, for the angle that makes it small was
-// rounded on the scale of the radius.
+// PyTorch's float32 log, square root, sine, cosine and product are each within
+// 2 ulp. Together the error is within 4 ulp of a radius below 8: 24-bit uniform
+// numbers allow at most sqrt(-2 log(2^-24)) = 5.77. A number near zero has the
+// same absolute error, because its angle was rounded on the scale of the
+// radius.
 constexpr double kTolerance = 4 * 0x1p-24 * 8;
 
-// The largest error of the ends; NaN if there is one.
+// Returns the largest error of the ends, or NaN if one is NaN.
 double WorstError(const Draw& want, std::span<const float> got) {
   double worst = 0;
   const size_t size = want.ends.size();
@@ -122,8 +122,8 @@ TEST(TorchGeneratorTest, DrawsWhatPyTorchDraws) {
   RecordProperty("worst_error", std::to_string(worst * 0x1p24) + " * 2^-24");
 }
 
-// The control: draws that are one number out of step, or of another seed, are
-// far off.
+// The control: draws that are one number out of step, or of another seed,
+// differ by more than 0.1.
 TEST(TorchGeneratorTest, GoldenRejectsOtherDraws) {
   const Draw golden = ReadDraws().at(0);
   TorchGenerator other_seed(golden.seed + 1);
@@ -136,8 +136,8 @@ TEST(TorchGeneratorTest, GoldenRejectsOtherDraws) {
   EXPECT_GT(WorstError(golden, out), 0.1);
 }
 
-// Written by PyTorch 1.13: manual_seed(3), randn(1), empty(3).uniform_(-0.1,
-// 0.7), randn(1), empty(2).uniform_(0, 1), randn(1).
+// PyTorch 1.13 wrote these numbers: manual_seed(3), randn(1),
+// empty(3).uniform_(-0.1, 0.7), randn(1), empty(2).uniform_(0, 1), randn(1).
 TEST(TorchGeneratorTest, DrawsUniformNumbersAmongNormalOnes) {
   TorchGenerator generator(3);
   const auto normal = [&] {
@@ -153,7 +153,7 @@ TEST(TorchGeneratorTest, DrawsUniformNumbersAmongNormalOnes) {
   EXPECT_NEAR(normal(), 0x1.9b47p-1, kTolerance);
   EXPECT_THAT(uniform(-0.1f, 0.7f, 3),
               ElementsAre(0x1.1bf24ep-2f, -0x1.a938cep-5f, 0x1.08f4cep-1f));
-  // The second of the pair that the first came from.
+  // The second number of the pair that the first normal draw began.
   EXPECT_NEAR(normal(), 0x1.660f0cp-3, kTolerance);
   EXPECT_THAT(uniform(0, 1, 2), ElementsAre(0x1.7cc62ap-1f, 0x1.3057fap-1f));
   EXPECT_NEAR(normal(), 0x1.9a68c8p-1, kTolerance);
@@ -197,7 +197,7 @@ std::map<uint64_t, std::vector<GoldenWeights>> ReadGoldenWeights() {
   return by_seed;
 }
 
-// The largest difference of one of the ends, and that of the sums, per element;
+// Returns the largest difference of the ends and of the sums per element, or
 // NaN if there is one.
 double WorstDifference(const GoldenWeights& golden,
                        std::span<const float> values) {
@@ -213,8 +213,8 @@ double WorstDifference(const GoldenWeights& golden,
   return worst;
 }
 
-// torch_generator.h's bound on a normal number, times 0.01, and the rounding of
-// that product.
+// The bound of torch_generator.h on a normal number, times 0.01, plus the
+// rounding of the product.
 constexpr double kNormalDifference = 0.01 * 0x1p-19 + 0.06 * 0x1p-24;
 
 TEST(FirstWeightsTest, AreThoseThatPyTorchDraws) {
@@ -230,7 +230,7 @@ TEST(FirstWeightsTest, AreThoseThatPyTorchDraws) {
       ASSERT_EQ(spec.name, golden[i].name);
       ASSERT_EQ(spec.size, golden[i].size);
       ASSERT_EQ(golden[i].ends.size(), 6u);
-      // Biases and batch norm are exact but for the script's sum.
+      // Biases and batch norm are exact, except for the sum in the script.
       const double tolerance = spec.shape.size() > 1 ? kNormalDifference : 0;
       const double difference = WorstDifference(golden[i], parameters.value(i));
       EXPECT_TRUE(difference <= tolerance + 0x1p-50) << difference;
@@ -238,8 +238,8 @@ TEST(FirstWeightsTest, AreThoseThatPyTorchDraws) {
   }
 }
 
-// The controls: a generator one number out of step, or the weights of another
-// layer.
+// The controls: a generator that is one number out of step, and the weights of
+// another layer.
 TEST(FirstWeightsTest, GoldenRejectsOtherWeights) {
   const std::vector<GoldenWeights> golden = ReadGoldenWeights().at(0);
   const Parameters parameters =
@@ -283,8 +283,8 @@ struct Samples {
   std::vector<int32_t> labels;
 };
 
-// Initial weights times `scale`: the larger, the larger are the gradients of
-// the first layers.
+// Returns LeNet with initial weights times `scale`. A larger scale gives larger
+// gradients in the first layers.
 std::unique_ptr<Model> ScaledLeNet(float scale) {
   std::unique_ptr<Model> model = *CreateModel("lenet", 0);
   for (float& x : model->parameters().values()) x *= scale;
@@ -306,7 +306,7 @@ std::vector<std::string> NamesOf(const std::vector<TensorSpec>& specs) {
   return names;
 }
 
-// As a rank runs; more threads would spin on a busy machine.
+// One thread, as in a rank; more threads would spin on a busy machine.
 class LeNetTest : public testing::Test {
  protected:
   void SetUp() override { SetComputeThreads(1); }
@@ -331,7 +331,7 @@ TEST_F(LeNetTest, EvaluateGivesTheMetricsOfForwardBackward) {
   }
 }
 
-// Powers of two only move exponents, so the scale shows exactly.
+// Scaling by a power of two changes only exponents, so the comparison is exact.
 TEST_F(LeNetTest, ScalesGradientsAndZeroesThemOfAnEmptyBatch) {
   const Samples samples(3);
   const std::unique_ptr<Model> model = ScaledLeNet(8);
@@ -341,8 +341,8 @@ TEST_F(LeNetTest, ScalesGradientsAndZeroesThemOfAnEmptyBatch) {
   EXPECT_THAT(Gradients(*model, Samples(0).batch()), Each(0.0f));
 }
 
-// The order in which a step says that gradients are ready; expects each once,
-// with its final value.
+// Returns the order in which a step announces gradients. Expects each gradient
+// once, with its final value.
 std::vector<int> ReadyOrder(Model& model, const Batch& batch) {
   std::vector<int> order;
   std::map<int, std::vector<float>> at_ready;
@@ -371,7 +371,8 @@ TEST_F(LeNetTest, CallsReadyFromLastToFirstWithFinalGradients) {
   }
 }
 
-// More sizes than plans are kept, with the first again at the end.
+// Uses more batch sizes than plans are kept, and the first size again at the
+// end.
 TEST_F(LeNetTest, SameBitsWhateverRanBefore) {
   const Samples samples(17);
   const std::unique_ptr<Model> model = ScaledLeNet(8);
@@ -416,7 +417,7 @@ TEST(LeNetBatchNormTest, DrawsLeNetsWeights) {
   EXPECT_EQ(value(*norm, 10), value(*plain, 6));
 }
 
-// What a rank has after a step on its part of a group's batch.
+// A rank's results after a step on its part of a group's batch.
 struct GroupStep {
   Metrics metrics;
   std::vector<float> gradients, buffers;
@@ -441,7 +442,7 @@ absl::StatusOr<GroupStep> Step(Communicator& group, int64_t samples) {
   return result;
 }
 
-// Each rank's result of a step; rank r has samples[r].
+// Returns each rank's result of a step; rank r has samples[r] samples.
 std::vector<GroupStep> Steps(const std::vector<int64_t>& samples) {
   std::vector<GroupStep> results(samples.size());
   const auto statuses = RunRanks(
@@ -455,7 +456,7 @@ std::vector<GroupStep> Steps(const std::vector<int64_t>& samples) {
   return results;
 }
 
-// An empty rank adds nothing, to the bit, wherever it stands among the ranks.
+// An empty rank does not change any bit of the results, whatever its number.
 TEST(LeNetBatchNormTest, ARankWithoutSamplesTakesPartInBatchNorm) {
   const GroupStep one = Steps({5})[0];
   ASSERT_EQ(one.metrics.samples, 5);
@@ -478,8 +479,9 @@ TEST(LeNetBatchNormTest, ARankWithoutSamplesTakesPartInBatchNorm) {
   }
 }
 
-// The control: a rank that leaves the step out, as a model without plans for
-// empty batches would, is missed. It says so at its next call.
+// The control: if a rank skips the step, as a model without plans for empty
+// batches would, the group reports an error. The rank's next call reports the
+// error too.
 TEST(LeNetBatchNormTest, ARankThatSkipsTheStepIsMissed) {
   const auto statuses =
       RunRanks(Backend::kThreads, 2, [&](Communicator& group) -> absl::Status {
@@ -492,7 +494,8 @@ TEST(LeNetBatchNormTest, ARankThatSkipsTheStepIsMissed) {
 TEST(LeNetBatchNormTest, EvaluatesWithoutMessages) {
   class Silent : public FakeCommunicator {
    public:
-    int world_size() const override { return 2; }  // One would send nothing.
+    // With one rank nothing would be sent.
+    int world_size() const override { return 2; }
     absl::Status Run(const Collective&) override {
       return absl::InternalError("a message");
     }
@@ -512,7 +515,7 @@ TEST(LeNetBatchNormTest, EvaluatesWithoutMessages) {
   EXPECT_EQ(model->buffers().counter(2), 0);
 }
 
-// The order of the names; //models/reference holds them all to PyTorch.
+// The order of the names; //models/reference compares all names with PyTorch's.
 TEST(NamesTest, ComeInTheOrderOfTheSources) {
   const std::unique_ptr<Model> lenet = *CreateModel("lenet", 0);
   EXPECT_THAT(NamesOf(lenet->parameters().specs()),
@@ -600,7 +603,7 @@ TEST(CreateNetworkTest, FitsImagesAndClasses) {
   }
 }
 
-// The counts that torchvision's and timm's own pages give.
+// The parameter counts on torchvision's and timm's own pages.
 TEST(NetworksTableTest, HasTheParametersOfTheSources) {
   const std::pair<const char*, const char*> wants[] = {
       {"resnet18", "11,689,512"},
@@ -627,7 +630,7 @@ TEST(NetworksTableTest, StandsInTheReadme) {
       << NetworksTable();
 }
 
-// Each, with the images that benchmarks give it.
+// Every network takes the images that benchmarks use for it.
 TEST(ListedNetworksTest, FitTheImagesOfBenchmarks) {
   for (const NetworkEntry& entry : ListedNetworks()) {
     EXPECT_THAT(CreateNetwork(entry.name, entry.benchmark_input()), IsOk())
@@ -638,8 +641,9 @@ TEST(ListedNetworksTest, FitTheImagesOfBenchmarks) {
 }
 
 TEST(FlopsTest, AreThoseOfThePapers) {
-  // 1.8, 3.6 and 4.1 billion multiplications at 224x224 (He et al. 2015, table
-  // 1, and for the stride of v1.5), 1.3 (DeiT-Ti, Touvron et al. 2020).
+  // Multiplications at 224x224: 1.8, 3.6 and 4.1 billion (He et al. 2015, table
+  // 1; the last for the stride of v1.5), and 1.3 billion (DeiT-Ti, Touvron et
+  // al. 2020).
   const std::pair<const char*, double> wants[] = {
       {"resnet18", 1.82},
       {"resnet34", 3.67},
@@ -654,7 +658,7 @@ TEST(FlopsTest, AreThoseOfThePapers) {
   }
 }
 
-// What all models are made of.
+// Tests of the types in models/model.h.
 
 Parameters Three() {
   return Parameters({{"W", {2, 3}}, {"s", {}}, {"b", {5}}});

@@ -21,8 +21,8 @@ void DeclareConvolution(Network& network, const std::string& name, int64_t in,
   network.Declare(name + ".bias", {out});
 }
 
-// The chapter's Residual, whose convolutions come before its batch norms in the
-// state_dict. Its shortcut is a convolution if stride > 1.
+// Adds the chapter's Residual, which has its convolutions before its batch
+// norms in the state_dict. Its shortcut is a convolution if stride > 1.
 Value D2lResidual(Network& network, const std::string& name, const Value& x,
                   int64_t out, int64_t stride) {
   DeclareConvolution(network, name + ".conv1", x.shape.c, out, 3);
@@ -43,7 +43,7 @@ Value D2lResidual(Network& network, const std::string& name, const Value& x,
   return network.BatchNormAddRelu(name + ".bn2", y, shortcut);
 }
 
-// torchvision's convolution and batch norm, "<name><number>".
+// Adds torchvision's convolution and batch norm, and ReLU if asked for.
 Value ConvolutionAndNorm(Network& network, const std::string& convolution,
                          const std::string& norm, const Value& x,
                          Network::ConvolutionOptions options, bool relu) {
@@ -53,8 +53,8 @@ Value ConvolutionAndNorm(Network& network, const std::string& convolution,
                            relu);
 }
 
-// One block of a torchvision ResNet: two convolutions of 3x3, or one of 1x1,
-// 3x3 and 1x1.
+// Adds one block of a torchvision ResNet: two convolutions of 3x3, or one each
+// of 1x1, 3x3 and 1x1.
 Value Block(Network& network, const std::string& name, const Value& x,
             int64_t width, int64_t stride, bool bottleneck) {
   const int64_t out = bottleneck ? width * kBottleneckExpansion : width;
@@ -81,7 +81,7 @@ Value Block(Network& network, const std::string& name, const Value& x,
   if (stride == 1 && x.shape.c == out) {
     return network.BatchNormAddRelu(norm, y, x);
   }
-  // Before the shortcut's tensors, as in the state_dict.
+  // Declared before the shortcut's tensors, as in the state_dict.
   network.DeclareBatchNorm(norm, out);
   const Value shortcut = ConvolutionAndNorm(
       network, name + ".downsample.0", name + ".downsample.1", x,
@@ -89,8 +89,8 @@ Value Block(Network& network, const std::string& name, const Value& x,
   return network.BatchNormAddRelu(norm, y, shortcut);
 }
 
-// torchvision's construction draws the shortcut of a block before the block,
-// and then all convolutions again, by He et al. (2015) for the fan out.
+// torchvision's constructor draws the shortcut of a block before the block. It
+// then draws all convolutions again, by He et al. (2015) for the fan out.
 void AddTorchvisionDraws(Network& network,
                          const std::vector<std::string>& convolutions) {
   std::vector<std::string> constructed;
@@ -118,11 +118,11 @@ void AddTorchvisionDraws(Network& network,
 }
 
 // ResNet-18 of d2l's chapter on training on several GPUs, with a 3x3 stem of
-// stride 1, no max-pool, and a bias in every convolution. Tensors are named as
-// the state_dict of the chapter's module ("resnet_block2.0.conv3.bias",
-// "fc.1.weight"). First values: what PyTorch gives after manual_seed(seed), the
+// stride 1, no max-pool, and a bias in every convolution. Tensors have the
+// names of the chapter's state_dict ("resnet_block2.0.conv3.bias",
+// "fc.1.weight"). First values are PyTorch's after manual_seed(seed), the
 // module's construction, and the chapter's init_weights (normal times 0.01).
-// width: the first stage's channels.
+// width: the channels of the first stage.
 Network D2lResNet18(const NetworkInput& input, int64_t width) {
   Network network("resnet18_d2l", input.shape());
   Value x = network.Convolution("0", network.input(),
@@ -137,7 +137,8 @@ Network D2lResNet18(const NetworkInput& input, int64_t width) {
   }
   x = network.GlobalAveragePool("global_avg_pool", x);
   network.Linear("fc.1", x, {.out = input.classes});
-  // What PyTorch's modules draw when constructed, and then init_weights.
+  // PyTorch's modules draw their weights when constructed, then init_weights
+  // draws again.
   std::vector<std::string> layers;
   for (const TensorDescription& parameter : network.parameters()) {
     if (parameter.shape.size() > 1) {
@@ -154,13 +155,13 @@ Network D2lResNet18(const NetworkInput& input, int64_t width) {
 
 struct ResNetOptions {
   std::string name;
-  std::vector<int> blocks = {2, 2, 2, 2};  // Of each of the four stages.
+  std::vector<int> blocks = {2, 2, 2, 2};  // For each of the four stages.
   bool bottleneck = false;
   int64_t width = 64;  // Channels of the first stage.
 };
 
-// ResNet as torchvision has it, with its names and first values. The stride of
-// a bottleneck is in its 3x3 convolution ("v1.5").
+// torchvision's ResNet, with its names and first values. The stride of a
+// bottleneck is in its 3x3 convolution ("v1.5").
 Network ResNet(const NetworkInput& input, const ResNetOptions& options) {
   Network network(options.name, input.shape());
   Value x = ConvolutionAndNorm(network, "conv1", "bn1", network.input(),

@@ -1,4 +1,4 @@
-// table: the networks with their sizes, in Markdown.
+// Prints the networks with their sizes as a Markdown table.
 #include <cstdio>
 #include <span>
 

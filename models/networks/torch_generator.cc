@@ -12,14 +12,15 @@ namespace {
 
 constexpr size_t kBlock = 16;
 
-// Box and Muller on one block of uniform numbers: element j gives the radius
-// and element j + 8 the angle of two normal numbers, which take their places.
+// Applies the Box-Muller method to one block of uniform numbers. Element j
+// gives the radius and element j + 8 the angle of two normal numbers, which
+// replace them.
 void NormalFromUniform(std::span<float, kBlock> block) {
   constexpr float kTwoPi = 2 * std::numbers::pi_v<float>;
   for (size_t j = 0; j < kBlock / 2; ++j) {
-    // In (0, 1], so that the logarithm is finite.
+    // The value is in (0, 1], so the logarithm is finite.
     const float u = 1 - block[j];
-    // The angle is rounded to float32, as there; the rest is not.
+    // The angle is rounded to float32, as in PyTorch; the other steps are not.
     const float theta = kTwoPi * block[j + kBlock / 2];
     const double radius = std::sqrt(-2 * std::log(static_cast<double>(u)));
     block[j] = static_cast<float>(radius * std::cos(double{theta}));
@@ -34,9 +35,9 @@ double Polynomial(std::span<const double> coefficients, double x) {
   return sum;
 }
 
-// The inverse error function on (-1, 1): the polynomials of Giles,
-// "Approximating the erfinv function" (2010), which have 2^-21, and one step of
-// Newton's method in float64.
+// Returns the inverse error function on (-1, 1). Uses the polynomials of Giles,
+// "Approximating the erfinv function" (2010), which are accurate to 2^-21, and
+// one step of Newton's method in float64.
 double InverseErf(double x) {
   static constexpr double kCentral[] = {
       2.81022636e-08,  3.43273939e-07, -3.5233877e-06,
@@ -55,8 +56,8 @@ double InverseErf(double x) {
 
 }  // namespace
 
-// PyTorch's normal_ and uniform_ on the CPU, restated from its documented
-// behaviour and checked against its output.
+// PyTorch's normal_ and uniform_ on the CPU, written from their documented
+// behaviour and checked against PyTorch's output.
 
 TorchGenerator::TorchGenerator(uint64_t seed)
     : generator_(static_cast<uint32_t>(seed)) {}
@@ -71,14 +72,15 @@ void TorchGenerator::FillNormal(std::span<float> out) {
     NormalFromUniform(out.subspan(i).first<kBlock>());
   }
   if (out.size() % kBlock == 0) return;
-  // The last 16 are drawn again, over some that were already normal.
+  // The last 16 are drawn again, over some numbers that were already normal.
   const std::span<float, kBlock> tail = out.last<kBlock>();
   for (float& x : tail) x = UniformFloat();
   NormalFromUniform(tail);
 }
 
 void TorchGenerator::FillUniform(float low, float high, std::span<float> out) {
-  // The difference is rounded to float32, as there; the rest is rounded once.
+  // The difference is rounded to float32, as in PyTorch; the result is rounded
+  // once.
   const double range = high - low;
   for (float& x : out) x = static_cast<float>(UniformFloat() * range + low);
 }
@@ -86,7 +88,8 @@ void TorchGenerator::FillUniform(float low, float high, std::span<float> out) {
 void TorchGenerator::FillTruncatedNormal(float deviation,
                                          std::span<float> out) {
   constexpr float kLimit = 2;
-  // Of the standard normal distribution, within +-limit / deviation.
+  // The probability that a standard normal number is within +-limit /
+  // deviation.
   const double inside = std::erf(kLimit / deviation / std::numbers::sqrt2);
   FillUniform(static_cast<float>(-inside), static_cast<float>(inside), out);
   for (float& x : out) {

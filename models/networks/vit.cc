@@ -19,8 +19,8 @@ struct VisionTransformerOptions {
   int64_t width = 192;
   int64_t depth = 12;
   int64_t heads = 3;
-  double dropout =
-      0;  // After the embedding, attention's output, and in the MLP.
+  // The rate after the embedding, after attention's output, and in the MLP.
+  double dropout = 0;
   double attention_dropout = 0;
   double drop_path = 0;
 };
@@ -52,11 +52,11 @@ Value Block(Network& network, const std::string& name, Value x,
   return network.Add(name + ".add2", x, y, drop_path);
 }
 
-// The vision transformer as timm has it, with its names and first values:
-// patches through a convolution, class token, position embedding, `depth`
-// blocks of attention and a two-layer perceptron, each behind a layer norm and
-// with a shortcut, and a linear head on the class token. drop_path grows
-// linearly to its value in the last block.
+// timm's vision transformer, with its names and first values. A convolution
+// cuts patches; class token and position embedding follow. `depth` blocks have
+// attention and a two-layer perceptron, each behind a layer norm and with a
+// shortcut. A linear head reads the class token. drop_path grows linearly with
+// depth and reaches its value in the last block.
 Network VisionTransformer(const NetworkInput& input,
                           const VisionTransformerOptions& options) {
   Network network(options.name, input.shape());
@@ -83,7 +83,7 @@ Network VisionTransformer(const NetworkInput& input,
     x = Block(network, absl::StrCat("blocks.", i), std::move(x), options,
               drop_path);
   }
-  // Of the class token alone: layer norm is by position.
+  // Layer norm works by position, so only the class token needs it.
   x = network.FirstPosition("class_token", x);
   x = network.LayerNorm("norm", x);
   network.Linear("head", x, {.out = input.classes});
@@ -94,7 +94,8 @@ Network VisionTransformer(const NetworkInput& input,
           parameter.name.substr(0, parameter.name.rfind(".weight")));
     }
   }
-  // What PyTorch's modules draw when constructed, and then timm's init_weights.
+  // PyTorch's modules draw their weights when constructed, then timm's
+  // init_weights draws again.
   network.DrawAsTorchConstructs("patch_embed.proj");
   for (const std::string& layer : linears) network.DrawAsTorchConstructs(layer);
   network.AddDraw("pos_embed", Draw::Kind::kTruncatedNormal, kDeviation);
@@ -107,7 +108,8 @@ Network VisionTransformer(const NetworkInput& input,
   return network;
 }
 
-// Every size may be given; `defaults` are those of the name.
+// Adds options for every size; `defaults` are the defaults of the named
+// network.
 NetworkEntry TransformerEntry(const VisionTransformerOptions& defaults,
                               const std::string& what) {
   return {
@@ -131,7 +133,7 @@ NetworkEntry TransformerEntry(const VisionTransformerOptions& defaults,
       }};
 }
 
-// timm's networks of 16x16 patches, whose heads have 64 channels each.
+// Returns one of timm's networks with 16x16 patches and heads of 64 channels.
 NetworkEntry Patch16(const std::string& size, int64_t width,
                      const std::string& what) {
   NetworkEntry entry =
