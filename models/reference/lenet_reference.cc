@@ -14,18 +14,18 @@
 namespace lockstep {
 namespace {
 
-// The fixtures are from std::mt19937's own numbers, the same with every
-// standard library.
+// The fixtures use only numbers of std::mt19937, which every standard library
+// generates equally.
 constexpr int kLeNetSide = 28;
 
-// In [0, 1).
+// Returns a uniform number in [0, 1).
 double Uniform(std::mt19937& random) { return random() * 0x1p-32; }
 
 struct LayerWeights {
   int weights, fan_in, biases;
-  // Of the well-conditioned weights: uniform^power of mean gain / fan_in.
+  // The well-conditioned weights: uniform^power with mean gain / fan_in.
   double gain, power;
-  double bias;  // Their mean.
+  double bias;  // The mean of the biases.
 };
 constexpr LayerWeights kLayerWeights[] = {{180, 9, 20, 1.3, 8, -0.1},
                                           {25000, 500, 50, 1.3, 30, -0.02},
@@ -71,7 +71,8 @@ std::vector<float> WellConditionedLeNet(uint32_t seed) {
     const double scale = layer.gain * (layer.power + 1) / layer.fan_in;
     for (int i = 0; i < layer.weights; ++i) {
       const double weight = scale * std::pow(Uniform(random), layer.power);
-      // Zero in place of numbers that float32 arithmetic is slow on.
+      // Tiny weights become zero, since float32 arithmetic is slow on
+      // subnormals.
       out.push_back(weight < 1e-12 ? 0.0f : static_cast<float>(weight));
     }
     for (int i = 0; i < layer.biases; ++i) {

@@ -1,4 +1,5 @@
-// From std::mt19937's own numbers, the same with every standard library.
+// Uses only numbers of std::mt19937, which every standard library generates
+// equally.
 #include "models/reference/network_inputs.h"
 
 #include <cmath>
@@ -15,18 +16,18 @@
 namespace lockstep {
 namespace {
 
-// In [0, 1).
+// Returns a uniform number in [0, 1).
 double Uniform(std::mt19937& random) { return random() * 0x1p-32; }
 
-// Of mean 0 and variance 1.
+// Returns a number of mean 0 and variance 1.
 double Centred(std::mt19937& random) {
   return std::sqrt(12.0) * (Uniform(random) - 0.5);
 }
 
 double Up(int64_t channel) { return channel % 2 == 0 ? 1 : -1; }
 
-// The weights that are as PyTorch does not have them, [in, out]; and those that
-// are small: of the last layer, and of convolutions that are added as they are.
+// The weights with the layout [in, out], unlike PyTorch's; and the weights that
+// must be small: the last layer's, and those of shortcuts' convolutions.
 struct SpecialWeights {
   explicit SpecialWeights(const Network& network) {
     for (const Network::Operation& operation : network.operations()) {

@@ -1,5 +1,5 @@
-// Parameters, running statistics and batches of any network, at which its
-// gradients are not small and few derivatives are in doubt.
+// Parameters, running statistics and batches for any network. Gradients at
+// these inputs are not small, and few derivatives of ReLU are uncertain.
 #ifndef LOCKSTEP_MODELS_REFERENCE_NETWORK_INPUTS_H_
 #define LOCKSTEP_MODELS_REFERENCE_NETWORK_INPUTS_H_
 
@@ -11,18 +11,20 @@
 
 namespace lockstep {
 
-// Flat, as CreateParameters(network) lays them out. Weights are scaled by their
-// fan-in, and a shortcut's convolution is small beside what batch norm puts on
-// top of it. Few ReLU inputs come near zero: each batch norm's bias is 1.5 to
-// 2.5 times its weight, upwards in even channels and downwards in odd ones, so
-// that a twentieth of the inputs is on the other side of zero than its channel.
-// Where an input is zero but for rounding its derivative is a matter of the
-// order of additions, and one such input changes a gradient by a thousand times
-// what rounding does.
+// Returns flat parameters in the layout of CreateParameters(network). Weights
+// are scaled by their fan-in. The convolution of a shortcut is small compared
+// with the batch norm's result that it is added to.
+//
+// Few ReLU inputs come near zero. Each batch norm's bias is 1.5 to 2.5 times
+// its weight, positive in even channels and negative in odd ones. A twentieth
+// of the inputs therefore has the opposite sign of its channel. If an input is
+// zero up to rounding, its derivative depends on the order of additions. One
+// such input changes a gradient a thousand times more than rounding does.
 std::vector<float> RandomParameters(const Network& network, uint32_t seed);
 
-// Flat, as CreateBuffers(network).floats() lays them out: running statistics
-// that no batch would give, means around zero, variances in [0.5, 1.5).
+// Returns flat running statistics in the layout of
+// CreateBuffers(network).floats(). Their values are unlike any batch's: means
+// around zero, variances in [0.5, 1.5).
 std::vector<float> RandomRunning(const Network& network, uint32_t seed);
 
 struct RandomSamples {
@@ -32,8 +34,8 @@ struct RandomSamples {
   Batch batch() const { return {.images = images, .labels = labels}; }
 };
 
-// n images of random bytes divided by 255, as a Dataset gives them, with random
-// labels.
+// Returns n images of random bytes divided by 255, as a Dataset gives them,
+// with random labels.
 RandomSamples RandomBatchOf(const Network& network, uint32_t seed, int64_t n);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Layer by layer, forward and backward.
+// Forward and backward, layer by layer.
 #include "models/reference/network_reference.h"
 
 #include <algorithm>
@@ -33,7 +33,8 @@ template <typename T>
 T Relu(const T& z) {
   return z > 0 ? z : 0;
 }
-// As float32 may see it: between 0 and z + bound.
+// Returns the exact result, with a bound for what float32 computes: a value
+// between 0 and z + bound.
 BoundedNumber Relu(const BoundedNumber& z) {
   if (z.value > 0) return z;
   return {0, std::max(z.value + z.bound, 0.0)};
@@ -43,14 +44,14 @@ template <typename T>
 T ReluBackward(const T& z, const T& dy) {
   return z > 0 ? dy : 0;
 }
-// Where z may be of either sign, so may the derivative be 0 or 1.
+// If z may have either sign, its derivative may be 0 or 1.
 BoundedNumber ReluBackward(const BoundedNumber& z, const BoundedNumber& dy) {
   if (z.value > z.bound) return dy;
   if (z.value + z.bound <= 0) return {};
   return {z.value > 0 ? dy.value : 0, std::abs(dy.value) + dy.bound};
 }
 
-// What a sample's outputs should be: two classes and their weights.
+// A sample's target distribution: two classes and their weights.
 struct Target {
   int32_t label = 0, other = 0;
   double share = 1;
@@ -60,7 +61,7 @@ struct Target {
   }
 };
 
-// Of outputs z: the loss, whose gradient replaces them.
+// Returns the loss of outputs z, and replaces z by the loss's gradient.
 template <typename T>
 T CrossEntropy(std::span<T> z, const Target& target, T scale) {
   const T largest = *std::ranges::max_element(z);
@@ -77,10 +78,10 @@ T CrossEntropy(std::span<T> z, const Target& target, T scale) {
   return loss;
 }
 
-// How far log p may be from its exact value; see the header for the terms.
-// 32 u is exp in the numerator, the denominator and of the log-probability, the
-// division and second-order terms; 10 u times the logarithm's size is its
-// error, and two subtractions.
+// Returns the bounds on the error of log p; see the header for the terms. 32 u
+// covers exp in the numerator, in the denominator and of the log-probability,
+// the division and second-order terms. 10 u times the logarithm's size covers
+// the logarithm's error and two subtractions.
 std::vector<double> LogProbabilityBounds(std::span<const BoundedNumber> z,
                                          double largest, double log_sum) {
   double worst = 0, worst_eta = 0;
@@ -126,7 +127,7 @@ BoundedNumber CrossEntropy(std::span<BoundedNumber> z, const Target& target,
 double ValueOf(double x) { return x; }
 double ValueOf(const BoundedNumber& x) { return x.value; }
 
-// One forward pass, and what backward needs of it.
+// One forward pass, and the values that backward needs.
 template <typename T>
 struct Pass {
   const Network& network;
@@ -134,17 +135,19 @@ struct Pass {
   Batch batch;
   bool training = true;
   KeepMask keep = nullptr;
-  double more = 0;  // See BoundedSum::Finish; of parameters' gradients.
+  double more = 0;  // For parameters' gradients; see BoundedSum::Finish.
   SumOverRanks<T> sum_over_ranks = nullptr;
   WinogradRule winograd = nullptr;
   std::vector<int64_t> parameter_offsets = {}, buffer_offsets = {};
-  // By value: forward, and while backward runs.
+  // The activations of each value, which backward reads too.
   std::vector<Plane<T>> values = {};
-  // By operation: what its ReLU was given; and what else backward needs.
+  // For each operation: the inputs of its ReLU, and other values for backward.
   std::vector<Plane<T>> inner = {};
   std::vector<std::vector<T>> saved = {}, saved_too = {};
-  std::map<int, T> counts = {};  // A batch norm's values for each channel.
-  std::map<int, std::vector<int64_t>> maxima = {};  // Inputs, by output.
+  // The number of values per channel, by batch norm.
+  std::map<int, T> counts = {};
+  // The maxima's input elements, by output.
+  std::map<int, std::vector<int64_t>> maxima = {};
 
   std::span<const T> Parameter(int index) const {
     if (index == kNoTensor) return {};
@@ -195,7 +198,7 @@ struct Pass {
             static_cast<double>(batch.shares[sample])};
   }
 
-  // One operation, its inputs and its place among the operations.
+  // One operation and its index in the network.
   struct Call {
     const Network::Operation& operation;
     int index;
@@ -234,8 +237,8 @@ struct Pass {
     return dy;
   }
 
-  // Calls f with the Winograd form of a convolution and returns true, if that
-  // is how to compute it.
+  // Calls f with the Winograd form of the convolution and returns true, if the
+  // rule selects it.
   template <typename F>
   bool IfWinograd(const ConvolutionOp& op, const Call& call, const Shape& x,
                   F f) const {
@@ -253,7 +256,7 @@ struct Pass {
     return false;
   }
 
-  // Convolutions and linear layers.
+  // Computes convolutions and linear layers.
   template <typename Op>
   Plane<T> Forward(const Op& op, const Call& call, std::vector<T>&) {
     const Plane<T>& x = In(call);
@@ -365,7 +368,7 @@ struct Pass {
   static Window WindowOf(const GlobalAveragePoolOp&, const Shape& x) {
     return {.kernel_h = x.h, .kernel_w = x.w};
   }
-  // f(output element, input element), window by window.
+  // Calls f(input element) for all elements in the window of output `out`.
   template <typename F>
   static void ForWindow(const Window& window, const Shape& x, const Shape& y,
                         int64_t out, F f) {
@@ -390,7 +393,7 @@ struct Pass {
     }
     return y;
   }
-  // The sums are of the products with the share, which is one rounding.
+  // Each sum adds products with the share; a product is rounded once.
   template <typename Op>
   Plane<T> BackwardAverage(const Op& op, const Call& call,
                            const Plane<T>& dy) const {
@@ -409,8 +412,8 @@ struct Pass {
     return dx;
   }
 
-  // Keeps in `inner` by how much each maximum exceeds the next, where both are
-  // not zero.
+  // Stores in `inner` the margin of each maximum over the next value, or 1 if
+  // the maximum is zero or the only value.
   Plane<T> ForwardMaximum(const PoolOp& op, const Call& call) {
     const Plane<T>& x = In(call);
     Plane<T> y(OutShape(call));
@@ -508,7 +511,7 @@ struct Pass {
     return {std::move(dx)};
   }
 
-  // The normal distribution's Phi.
+  // Returns Phi of the normal distribution.
   static T Phi(T x) {
     return static_cast<T>(0.5) * (1 + std::erf(x / std::numbers::sqrt2_v<T>));
   }
@@ -527,7 +530,7 @@ struct Pass {
     return {std::move(dy)};
   }
 
-  // One head of one sample: where its queries, keys and values lie.
+  // One head of one sample: the positions of its queries, keys and values.
   struct Head {
     int64_t sample, head, length, size, width;
 
@@ -538,7 +541,7 @@ struct Pass {
     int64_t Out(int64_t position, int64_t i) const {
       return (sample * length + position) * width + head * size + i;
     }
-    // Of the softmax, within the sample.
+    // Returns a position in the softmax, within the sample.
     int64_t Score(int64_t query, int64_t key) const {
       return (head * length + query) * length + key;
     }
@@ -704,7 +707,7 @@ struct Pass {
     return {dy, Branch(op, dy)};
   }
 
-  // Calls f(operation) where T knows it.
+  // Calls f(operation) if T supports the operation; otherwise aborts.
   template <typename Result, typename F>
   static Result Visit(const OperationKind& kind, F f) {
     return std::visit(

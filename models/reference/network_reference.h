@@ -1,7 +1,8 @@
-// The step of any network as one rank computes it: outputs, loss, gradients and
-// running statistics, from the network's description and the operations'
-// definitions, in plain loops; in float64, in float32 to see what rounding
-// does, or in float64 with a bound on how far float32 can be.
+// The training step of any network as one rank computes it: outputs, loss,
+// gradients and running statistics. The reference uses the network's
+// description and the definitions of the operations, in plain loops. It
+// computes in float64; in float32, which shows the effect of rounding; or in
+// float64 with a bound on the error of float32.
 #ifndef LOCKSTEP_MODELS_REFERENCE_NETWORK_REFERENCE_H_
 #define LOCKSTEP_MODELS_REFERENCE_NETWORK_REFERENCE_H_
 
@@ -17,29 +18,30 @@
 
 namespace lockstep {
 
-// In training, whether an element of a random layer (AttentionOp::layer and so
-// on) is kept, of the sample with that number (Batch::samples); rate: with what
-// probability it should not be. Elements count as they lie: of dropout position
-// * channels + channel, of attention (head * length + query) * length + key; an
-// addition's branch is element 0.
+// Decides, in training, whether an element of a random layer
+// (AttentionOp::layer and so on) is kept. `sample` is the sample's number
+// (Batch::samples), `rate` the probability of dropping the element. The
+// element's number depends on the layer. Dropout: position * channels +
+// channel. Attention: (head * length + query) * length + key. The branch of an
+// addition is element 0.
 using KeepMask = std::function<bool(int layer, double rate, int64_t sample,
                                     int64_t element)>;
 
-// The masks that a model draws for batches of this seed and step
+// Returns the masks that a model draws for batches of this seed and step
 // (Batch::seed and Batch::step).
 KeepMask MasksOf(uint64_t seed, int64_t step);
 
-// Replaces numbers of this rank by their sums over all ranks of a run that
-// share a batch. Every rank calls it equally often, with as many numbers.
+// Replaces this rank's numbers by their sums over all ranks that share a batch.
+// Every rank makes the same number of calls, with equally many numbers.
 template <typename T>
 using SumOverRanks = std::function<void(std::span<T>)>;
 
-// Whether F(4x4, 3x3) (winograd.h) computes that convolution of a batch x to y,
-// to see how it rounds. It has kernels of 3x3 at stride 1.
+// Decides whether F(4x4, 3x3) (winograd.h) computes the convolution from x to
+// y, which shows its rounding. The convolution has 3x3 kernels at stride 1.
 using WinogradRule = std::function<bool(const ConvolutionOp& op, const Shape& x,
                                         const Shape& y)>;
 
-// An operation's use of a value: its input number `input`.
+// An operation that uses a value, as its input number `input`.
 struct Consumer {
   int operation = 0;
   int input = 0;
@@ -47,24 +49,25 @@ struct Consumer {
   friend bool operator==(const Consumer&, const Consumer&) = default;
 };
 
-// One forward pass, from which backward passes can be asked. T is double,
-// float, or BoundedNumber, which knows convolutions, linear layers, their ReLUs
-// and average pools. The derivatives of ReLU at zero are zero; of a window's
-// equal maxima the first counts. What does not fit ends the process.
+// One forward pass, with any number of backward passes. T is double, float, or
+// BoundedNumber. BoundedNumber supports convolutions, linear layers, their
+// ReLUs and average pools; any other operation aborts the process. The
+// derivative of ReLU at zero is zero. Of equal maxima in a window, the first
+// gets the gradient. Sizes must match (asserted).
 template <typename T>
 class NetworkReference {
  public:
-  // parameters, running: flat, as CreateParameters(network).values() and
-  // CreateBuffers(network).floats() lay them out. The network, the parameters
-  // and the batch's spans are borrowed while this object lives. batch: may
-  // be empty in training, where it is a rank's share; a batch norm needs at
-  // least two values per channel, or none. keep: null if all elements are kept.
-  // world_size: as BoundedReference has it. sum_over_ranks: null if every rank
-  // has batch statistics of its own; otherwise batch norm takes those of all
-  // ranks (SyncBatchNorm). Gradients are never summed over ranks. winograd:
-  // float32 or float64 computes convolutions of 3x3 at stride 1 by F(4x4, 3x3)
-  // (winograd.h), to see how that rounds. Cost: some 2 GFLOP/s in float64,
-  // twice as many FLOPs for Gradient.
+  // parameters, running: flat, in the layout of
+  // CreateParameters(network).values() and CreateBuffers(network).floats(). The
+  // network, the parameters and the batch's spans are borrowed while this
+  // object lives. batch: may be empty in training, as a rank's share. A batch
+  // norm needs at least two values per channel, or none. keep: null if all
+  // elements are kept. world_size: as in BoundedReference. sum_over_ranks: null
+  // if every rank has its own batch statistics. Otherwise batch norm uses the
+  // statistics of all ranks (SyncBatchNorm). Gradients are never summed over
+  // ranks. winograd: null, or the rule that selects 3x3 convolutions at stride
+  // 1 for F(4x4, 3x3) (winograd.h); float32 or float64 only. Cost: some 2
+  // GFLOP/s in float64; Gradient takes twice as many FLOPs.
   NetworkReference(const Network& network, std::span<const T> parameters,
                    std::span<const T> running, const Batch& batch,
                    bool training, KeepMask keep = nullptr, int world_size = 1,
@@ -72,20 +75,22 @@ class NetworkReference {
                    WinogradRule winograd = nullptr);
 
   std::vector<T> outputs;  // [n, classes].
-  std::vector<T> losses;   // By sample.
+  std::vector<T> losses;   // One for each sample.
   T loss_sum = {};
   int64_t correct = 0;
   // The running statistics after this batch.
   std::vector<T> running;
-  // By operation with a ReLU or with maxima, what decides its derivative: the
-  // ReLU's inputs, and by how much each maximum above zero exceeds the next.
+  // The values that decide derivatives, for each operation with ReLU or maxima:
+  // the ReLU's inputs, or the margin of each nonzero maximum over the next
+  // value.
   std::vector<std::vector<T>> switches;
 
-  // Of scale * loss_sum, all parameters, flat. Only after training.
+  // Returns the gradient of scale * loss_sum for all parameters, flat. Only
+  // after a pass in training.
   std::vector<T> Gradient(double scale) const;
-  // Likewise, with a scale for each sample's loss. left_out: a consumer whose
-  // part of the gradient of its input is forgotten, which is a bug to be found;
-  // the input has another consumer. Null: none.
+  // Returns the gradient with a scale for each sample's loss. left_out: a
+  // consumer whose part of the gradient of its input is omitted, to simulate a
+  // bug; the input must have another consumer. Null: nothing is omitted.
   std::vector<T> Gradient(std::span<const double> scales,
                           const Consumer* left_out = nullptr) const;
 
@@ -94,37 +99,39 @@ class NetworkReference {
   std::shared_ptr<State> state_;
 };
 
-// Whether the parameter is a batch norm's.
+// Returns whether the parameter belongs to a batch norm.
 bool IsNorm(const Network& network, int parameter);
-// Whether it is a convolution's bias that goes straight into a batch norm,
-// which takes every constant away: its gradient in training is zero.
+// Returns whether the parameter is the bias of a convolution that feeds a batch
+// norm. Batch norm removes every constant, so the bias's gradient in training
+// is zero.
 bool HasZeroGradient(const Network& network, int parameter);
 
-// Loss and gradients of the mean loss of a whole batch.
+// The loss and the gradients of the mean loss of a whole batch.
 struct BoundedStep {
-  double loss_sum = 0;        // Over the batch, not its mean.
-  double loss_sum_bound = 0;  // For float32 losses.
+  double loss_sum = 0;        // The sum over the batch, not the mean.
+  double loss_sum_bound = 0;  // The bound on the error of float32 losses.
   Bounded gradient;           // Of loss_sum / samples; all parameters, flat.
 };
 
-// Them, and how far a float32 implementation may be from each if its samples
-// are spread in any way over up to `world_size` ranks that sum their gradients
-// in any order. Of networks that BoundedNumber knows.
+// Returns loss and gradients, with a bound on the error of a float32
+// implementation. Its samples may be spread in any way over up to `world_size`
+// ranks that sum their gradients in any order. The network may have only
+// operations that BoundedNumber supports.
 //
-// parameters and batch are float32 already, so no error is charged for them.
-// The bound is rigorous under the assumptions named here and never tuned. It
-// follows every tensor from the images to the gradients:
+// parameters and batch are float32 already, so they have no error. The bound is
+// rigorous under the assumptions named here and never tuned. It follows every
+// tensor from the images to the gradients:
 // - Convolutions, linear layers, average pools and their gradients are sums of
 //   products (bounded.h). The sum over ranks regroups the same terms: it adds
 //   `world_size` at most.
-// - ReLU does not enlarge an error. Where float32 may see the other sign of z
-//   (|z| <= bound) its derivative may be the other one too: the bound on the
-//   gradient is then |delta| + bound(delta).
+// - ReLU does not enlarge an error. If float32 may see the opposite sign of z
+//   (|z| <= bound), its derivative may also be the opposite one. The bound on
+//   the gradient is then |delta| + bound(delta).
 // - Softmax: log p moves by at most bound(z_k) + max_j bound(z_j), since
-//   log-sum-exp is 1-Lipschitz in the maximum norm; exp and log are taken to be
-//   within 4 ulp (8 u); p as a quotient or as exp of the log-probability, with
-//   the maximum subtracted first; the scale 1/n rounded and applied before or
-//   after the subtraction of the label.
+//   log-sum-exp is 1-Lipschitz in the maximum norm. exp and log are taken to be
+//   within 4 ulp (8 u). p may be a quotient, or exp of the log-probability,
+//   with the maximum subtracted first. The scale 1/n is rounded, and applied
+//   before or after the subtraction of the label.
 BoundedStep BoundedReference(const Network& network,
                              std::span<const float> parameters,
                              const Batch& batch, int world_size);

@@ -1,5 +1,5 @@
-// The float64 reference of every network against PyTorch and against the slopes
-// of its own loss; its error bounds against float32.
+// Compares the float64 reference of every network with PyTorch and with the
+// slopes of its own loss, and its error bounds with float32.
 #include "models/reference/network_reference.h"
 
 #include <algorithm>
@@ -41,8 +41,8 @@
 namespace lockstep {
 namespace {
 
-// 1 + 2^-24 rounds to 1: n such additions lose n * 2^-24 together, the worst
-// that a float32 sum can do. The bound must hold, and not by much.
+// 1 + 2^-24 rounds to 1, so n such additions lose n * 2^-24 together. A float32
+// sum cannot lose more. The bound must be larger, but not by much.
 TEST(BoundedTest, WorstCaseSumIsWithinTheBoundAndCloseToIt) {
   for (const int64_t n : {1, 2, 3, 10, 500, 4096}) {
     std::vector<float> terms(n + 1, 0x1p-24f);
@@ -59,7 +59,7 @@ TEST(BoundedTest, WorstCaseSumIsWithinTheBoundAndCloseToIt) {
   }
 }
 
-// The factors' own bounds e and f come out as |a| f + e |b| + e f.
+// The factors' own bounds e and f give the bound |a| f + e |b| + e f.
 TEST(BoundedTest, FactorsPassTheirBoundsOn) {
   const BoundedNumber got =
       (BoundedSum({2, 0.5}) * BoundedSum({-3, 0.25})).Finish();
@@ -95,7 +95,7 @@ TEST(BoundedTest, NanStaysNan) {
   EXPECT_TRUE(std::isnan((nan * nan).Finish().bound));
 }
 
-// LeNet on blobs, with bounds.
+// Tests of LeNet's bounds on images of blobs.
 
 struct LeNetProblem {
   LeNetProblem(std::vector<float> values, int64_t samples)
@@ -116,8 +116,8 @@ struct LeNetProblem {
   std::vector<int32_t> labels;
 };
 
-// Whichever sample is the first. With every sum in another order:
-// ReorderedLeNetTest of conformance/checks_test.cc.
+// The order of samples changes in the second turn. ReorderedLeNetTest of
+// conformance/checks_test.cc tests every order of sums.
 TEST(LeNetReferenceTest, BoundsHoldInFloat32) {
   const Network lenet = *CreateNetwork("lenet");
   for (const auto& parameters : {HeLeNet(1), WellConditionedLeNet(1)}) {
@@ -129,7 +129,7 @@ TEST(LeNetReferenceTest, BoundsHoldInFloat32) {
       EXPECT_NEAR(got.loss_sum, want.loss_sum, want.loss_sum_bound);
       const double largest = LargestError(want.gradient, got.Gradient(0.25));
       EXPECT_LE(largest, 1);
-      EXPECT_GT(largest, 0);  // Float32 does round.
+      EXPECT_GT(largest, 0);  // float32 does round.
       std::rotate(problem.images.begin(), problem.images.begin() + kLeNetPixels,
                   problem.images.end());
       std::rotate(problem.labels.begin(), problem.labels.begin() + 1,
@@ -151,12 +151,12 @@ TEST(LeNetReferenceTest, BoundsAreSmallAgainstWellConditionedGradients) {
   EXPECT_EQ(at, kLeNetParameters);
 }
 
-// Every network.
+// Tests of every network.
 
-enum class Ask { kFirst, kStep };  // Of PyTorch (torch_networks.py).
+enum class Ask { kFirst, kStep };  // Asked of torch_networks.py.
 
-// The modules that a case is compared with: those of the chapter and a copy of
-// timm's, which torch_networks.py has; torchvision's; timm's own.
+// The modules that a case is compared with: the chapter's and a copy of timm's,
+// both in torch_networks.py; torchvision's; timm's own.
 enum class Source { kScript, kTorchvision, kTimm };
 
 struct NetworkCase {
@@ -164,15 +164,15 @@ struct NetworkCase {
   NetworkInput input;
   Ask ask = Ask::kStep;
   bool exhaustive = false;
-  // Of the numbers that PyTorch 1.13 gave for a step (DigestsOf).
-  // EqualsPyTorchTest compares them with the installed one's.
+  // The digests (DigestsOf) of PyTorch 1.13's numbers for a step.
+  // EqualsPyTorchTest compares them with the installed PyTorch's.
   std::vector<double> digests = {};
 
   bool IsOf(Source source) const {
     const std::string text = spec;
     const bool torchvision = absl::StartsWith(text, "resnet") &&
                              !absl::StartsWith(text, "resnet18_d2l");
-    if (source == Source::kTimm) {  // timm draws masks of its own.
+    if (source == Source::kTimm) {  // timm draws its own masks.
       return absl::StartsWith(text, "vit") && !absl::StrContains(text, "drop");
     }
     return torchvision == (source == Source::kTorchvision);
@@ -252,15 +252,15 @@ const NetworkCase kCases[] = {
      .exhaustive = true},
 };
 
-constexpr uint64_t kSeed = 3;  // The script's.
+constexpr uint64_t kSeed = 3;  // As in the script.
 constexpr int64_t kSamples = 6;
 
-// The script's mask.
+// The mask of the script.
 bool Keep(int layer, double, int64_t sample, int64_t element) {
   return (layer * 31 + sample * 21 + element * 17) % 64 >= 16;
 }
 
-// A step's inputs, with labels that are mixed where `mixed`.
+// The inputs of a step. If `mixed`, each sample has two labels.
 struct Problem {
   explicit Problem(const Network& described, bool mixed = true)
       : network(described),
@@ -288,8 +288,8 @@ struct Problem {
   std::vector<float> shares;
 };
 
-// What a step gives: the outputs before it in evaluation; its outputs, loss,
-// gradients and running statistics, by tensor.
+// The results of a step by tensor: the outputs before the step in evaluation,
+// and the step's outputs, loss, gradients and running statistics.
 struct Answer {
   double loss = 0;
   std::map<std::string, std::vector<double>> tensors;
@@ -333,18 +333,20 @@ double DistanceOf(const std::vector<double>& a, const std::vector<double>& b) {
   return std::sqrt(sum);
 }
 
-// Two float64 computations differ by what their sums' orders make of rounding,
-// which is 2^-29 of what it is in float32. So the reference in float32, in the
-// same plain loops, shows for each tensor how far float64 may be off, in norm;
-// its own error there is of that size, and PyTorch's sums, in blocks, are no
-// worse. kSpread is for chance: a tensor of one element would need float32 to
-// come 16 times closer than usual. What is zero but for rounding, such as the
-// gradient of a bias before a batch norm, needs no other rule.
+// Tolerances. Two float64 computations differ by rounding in the orders of
+// their sums, which is 2^-29 of the rounding in float32. The reference in
+// float32, in the same plain loops, therefore shows for each tensor how far
+// float64 may be off, in norm. The reference's own error in float64 has that
+// size, and PyTorch's sums, in blocks, have no larger error. kSpread allows for
+// chance: a tensor of one element would fail only if float32 came 16 times
+// closer than usual. Values that are zero up to rounding, such as the gradient
+// of a bias before a batch norm, need no other rule.
 constexpr double kSpread = 16;
 constexpr double kOfFloat64 = 0x1p-29;
 
-// The first tensor of `want` that `got` is too far from; "" if there is none.
-// furthest: raised to the largest error, in tolerances.
+// Returns the first tensor of `want` that `got` differs from by more than the
+// tolerance, or "" for none. furthest: raised to the largest error, in
+// tolerances.
 std::string FirstDifference(const Answer& got, const Answer& want,
                             const Answer& rounded, double& furthest) {
   const auto differs = [&](double distance, double tolerance) {
@@ -364,7 +366,7 @@ std::string FirstDifference(const Answer& got, const Answer& want,
                              tolerance);
     }
   }
-  // A loss moves by at most twice the largest error of its outputs.
+  // A loss changes by at most twice the largest error of its outputs.
   const double tolerance =
       2 * kSpread * kOfFloat64 *
       (DistanceOf(rounded.tensors.at("outputs"), want.tensors.at("outputs")) +
@@ -376,9 +378,9 @@ std::string FirstDifference(const Answer& got, const Answer& want,
   return "";
 }
 
-// A number for each kind of tensor, outputs in evaluation and training,
-// gradients, running statistics: the sum of term(name, i) over its tensors in
-// their order, with signs that look random.
+// Returns one number for each kind of tensor: outputs in evaluation, outputs in
+// training, gradients, running statistics. The number is the sum of term(name,
+// i) over the kind's tensors in order, with signs that look random.
 template <typename Term>
 std::vector<double> Digests(const Network& network, const Answer& answer,
                             bool with_signs, Term term) {
@@ -412,7 +414,7 @@ std::vector<double> DigestsOf(const Network& network, const Answer& answer) {
                  });
 }
 
-// That the answer has PyTorch's digests, within what FirstDifference allows.
+// Expects PyTorch's digests within the tolerance of FirstDifference.
 void ExpectDigests(const NetworkCase& which, const Network& network,
                    const Answer& answer, const Answer& rounded) {
   const std::vector<double> got = DigestsOf(network, answer);
@@ -432,7 +434,8 @@ void ExpectDigests(const NetworkCase& which, const Network& network,
   }
 }
 
-// The cases that a run of this test has, of those that are for this.
+// Returns the cases for `ask`. A run that is not exhaustive leaves out the
+// exhaustive cases.
 std::vector<NetworkCase> CasesOf(Ask ask) {
   std::vector<NetworkCase> cases;
   for (const NetworkCase& which : kCases) {
@@ -443,7 +446,7 @@ std::vector<NetworkCase> CasesOf(Ask ask) {
   return cases;
 }
 
-// PyTorch itself need not be there.
+// Runs without PyTorch.
 TEST(NetworkReferenceTest, HasTheNumbersThatPyTorchGave) {
   for (const NetworkCase& which : CasesOf(Ask::kStep)) {
     if (which.exhaustive) continue;
@@ -454,7 +457,7 @@ TEST(NetworkReferenceTest, HasTheNumbersThatPyTorchGave) {
   }
 }
 
-// Names and shapes, a line each.
+// Returns the tensors' names and shapes, one line each.
 template <typename Tensors>
 std::string Order(const Tensors& tensors) {
   std::string text;
@@ -471,7 +474,7 @@ std::string ReadFile(const std::string& path) {
   return content.str();
 }
 
-// The weights and the batch as users of PyTorch have them: [n, c, h, w].
+// Writes the weights and the batch in PyTorch's layout: [n, c, h, w].
 void WriteInputs(const std::string& folder, const Problem& problem) {
   Parameters parameters = CreateParameters(problem.network);
   Buffers buffers = CreateBuffers(problem.network);
@@ -515,8 +518,9 @@ Answer ReadAnswer(const std::string& path) {
   return answer;
 }
 
-// How far a first value may be from PyTorch's: what torch_generator.h says of
-// the last draw of its parameter, and the rounding of products.
+// Returns the tolerance of a first value against PyTorch: the bound of
+// torch_generator.h for the parameter's last draw, and the rounding of
+// products.
 double FirstValueTolerance(const Draw* draw, double value) {
   constexpr double kRoundoff = 0x1p-24;
   if (draw == nullptr) return 0;
@@ -571,8 +575,8 @@ void ExpectStep(const NetworkCase& which, const Problem& problem,
   if (!which.exhaustive) ExpectDigests(which, network, want, rounded);
 }
 
-// Writes what torch_networks.py needs for the cases of this source; returns
-// them by the names of their folders.
+// Writes the files that torch_networks.py needs for the cases of `source`.
+// Returns the cases by the names of their folders.
 std::map<std::string, NetworkCase> WriteCases(Source source,
                                               const std::string& folder) {
   std::filesystem::remove_all(folder);
@@ -598,8 +602,8 @@ std::map<std::string, NetworkCase> WriteCases(Source source,
   return cases;
 }
 
-// Asks PyTorch with these Python modules, and compares. whose: what the script
-// says of the module of every case; empty if that may differ.
+// Runs PyTorch with these Python modules, and compares. whose: the script's
+// text about the module of every case; empty if the text may differ.
 void ExpectPyTorchs(Source source, const std::string& modules,
                     const std::string& whose) {
   const std::string folder = absl::StrCat(testing::TempDir(), "/torch");
@@ -640,8 +644,8 @@ TEST(EqualsPyTorchTest, OfTimm) {
   ExpectPyTorchs(Source::kTimm, "timm, torch, numpy", "timm's");
 }
 
-// The controls: another number of heads, other masks, labels that are not
-// mixed, and other running statistics in evaluation are told apart.
+// The controls: the comparison detects another number of heads, other masks,
+// labels that are not mixed, and other running statistics in evaluation.
 TEST(NetworkReferenceTest, ComparisonRejectsSmallFaults) {
   const NetworkCase& vit = kCases[7];
   const Network network = vit.Describe();
@@ -681,8 +685,9 @@ TEST(NetworkReferenceTest, ComparisonRejectsSmallFaults) {
             "");
 }
 
-// A direction of norm 1 in one tensor: half along the gradient, so that the
-// slope is not small, half at random, so that it is about every element.
+// Returns a direction of norm 1 in one tensor. Half of it is along the
+// gradient, so that the slope is not small. The other half is random, so that
+// every element counts.
 std::vector<double> Direction(std::span<const double> gradient,
                               std::mt19937& random) {
   std::vector<double> direction;
@@ -695,14 +700,15 @@ std::vector<double> Direction(std::span<const double> gradient,
   return direction;
 }
 
-// Central differences. The loss, about 5, is rounded by 1e-15, which over
-// 2 * kStep makes 1e-9; its third derivative adds kStep^2 times it; and where
-// the step leads a ReLU's input through zero, one pixel's part of a gradient
-// comes or goes halfway.
+// Compares central differences with gradients. The loss, about 5, is rounded by
+// 1e-15; divided by 2 * kStep, that is 1e-9. The third derivative adds kStep^2
+// times itself. If the step moves a ReLU's input through zero, half of one
+// pixel's part of a gradient appears or disappears.
 TEST(NetworkReferenceTest, GradientsAreSlopesOfTheLoss) {
   constexpr double kStep = 1e-6;
   std::mt19937 random(1);
-  for (const int which : {1, 2, 7}) {  // With batch norms; with masks.
+  // Networks with batch norms, and with masks.
+  for (const int which : {1, 2, 7}) {
     const Network network = kCases[which].Describe();
     const Problem problem(network);
     std::vector<double> parameters(problem.parameters.begin(),
@@ -718,7 +724,7 @@ TEST(NetworkReferenceTest, GradientsAreSlopesOfTheLoss) {
     int compared = 0;
     for (int i = 0; i < described.count(); ++i) {
       const ParameterSpec& spec = described.specs()[i];
-      // Of the many blocks of a network, one; of the others, all.
+      // Tests one of a network's many blocks, and all other tensors.
       const bool chosen = spec.name.find("block") == std::string::npos ||
                           spec.name.find("block3.0") != std::string::npos ||
                           spec.name.find("blocks.1") != std::string::npos;

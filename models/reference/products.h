@@ -1,6 +1,6 @@
 // Sums of products: convolutions and linear layers in plain loops, of float32,
 // float64 or bounded numbers. A convolution is a sum over the taps of its
-// kernel, each a product of matrices; a linear layer is a convolution whose
+// kernel, each a product of matrices. A linear layer is a convolution whose
 // kernel is as large as its input.
 #ifndef LOCKSTEP_MODELS_REFERENCE_PRODUCTS_H_
 #define LOCKSTEP_MODELS_REFERENCE_PRODUCTS_H_
@@ -20,7 +20,7 @@ namespace lockstep::reference {
 template <typename T>
 inline constexpr bool kIsBounded = std::is_same_v<T, BoundedNumber>;
 
-// What a sum of products of T is added up in.
+// The type in which products of T are summed.
 template <typename T>
 using SumOf = std::conditional_t<kIsBounded<T>, BoundedSum, T>;
 
@@ -57,7 +57,7 @@ struct Plane {
   explicit Plane(const Shape& shape) : shape(shape), v(shape.size()) {}
   int64_t pixels() const { return shape.n * shape.h * shape.w; }
 
-  // f(element, channel) added up over the pixels, by channel.
+  // Returns the sum of f(element, channel) over the pixels, by channel.
   template <typename F>
   std::vector<T> SumOverPixels(F f) const {
     std::vector<T> sums(shape.c);
@@ -73,13 +73,13 @@ inline Shape WithSamples(Shape shape, int64_t n) {
   return shape;
 }
 
-// A kernel's or a pool's. Pixels are numbered over all samples.
+// The window of a kernel or a pool. Pixels are numbered over all samples.
 struct Window {
   int64_t kernel_h = 1, kernel_w = 1, stride = 1, padding = 0;
 
   int64_t taps() const { return kernel_h * kernel_w; }
-  // The pixel of `x` that tap `tap` of output pixel `pixel` of `y` meets; -1 if
-  // it is padding.
+  // Returns the pixel of `x` that tap `tap` reads for pixel `pixel` of the
+  // output `y`, or -1 for padding.
   int64_t Input(int64_t tap, int64_t pixel, const Shape& x,
                 const Shape& y) const {
     const int64_t i = pixel / y.w % y.h * stride + tap / kernel_w - padding;
@@ -89,8 +89,9 @@ struct Window {
   }
 };
 
-// Row to[r] of y += row from[r] of x times b, for every r, where b is [rows,
-// columns]. Four rows of b at a time, so that y is not the bottleneck.
+// Adds row from[r] of x times b to row to[r] of y, for every r; b is [rows,
+// columns]. Processes four rows of b at a time, so that y is not the
+// bottleneck.
 template <typename S>
 void AddProducts(std::span<const int64_t> from, std::span<const int64_t> to,
                  const S* x, const S* b, int64_t rows, int64_t columns, S* y) {
@@ -119,7 +120,7 @@ void AddProducts(std::span<const int64_t> from, std::span<const int64_t> to,
   }
 }
 
-// The sums of products of a convolution or linear layer.
+// Computes the sums of products of a convolution or linear layer.
 template <typename T>
 class Products {
  public:
@@ -181,8 +182,8 @@ class Products {
     ForTaps(x.shape, dy.shape,
             [&](int64_t tap, std::span<const int64_t> inputs,
                 std::span<const int64_t> outputs) {
-              // x transposed, [in, pairs], so that the product's rows are
-              // inputs.
+              // x is transposed to [in, pairs], so that the rows of the product
+              // are inputs.
               const auto pairs = static_cast<int64_t>(inputs.size());
               columns.resize(in_ * pairs);
               rows.resize(pairs * out_);
@@ -207,11 +208,12 @@ class Products {
   }
 
  private:
-  // So many output pixels at a time, so that they stay in the cache over the
-  // taps.
+  // The number of output pixels that all taps process together, so that these
+  // pixels stay in the cache.
   static constexpr int64_t kChunk = 64;
 
-  // Calls f(tap, input pixels, output pixels), paired, for all that meet.
+  // Calls f(tap, input pixels, output pixels) with all pairs that a tap
+  // connects.
   template <typename F>
   void ForTaps(const Shape& x, const Shape& y, F f) const {
     std::vector<int64_t> inputs, outputs;
@@ -232,13 +234,14 @@ class Products {
     }
   }
 
-  // Where a weight is in its tensor: [out, in, taps], or [in, taps, out].
+  // Returns a weight's position in its tensor: [out, in, taps], or [in, taps,
+  // out].
   int64_t Place(int64_t tap, int64_t i, int64_t o) const {
     const int64_t at = i * window_.taps() + tap;
     return inputs_first_ ? at * out_ + o : o * in_ * window_.taps() + at;
   }
 
-  // Each tap's weights as a matrix: [in, out], or transposed [out, in].
+  // Returns each tap's weights as a matrix: [in, out], or transposed [out, in].
   std::vector<S> TapMatrices(std::span<const T> weight, bool transposed) const {
     std::vector<S> matrices(weights());
     for (int64_t at = 0; at < weights(); ++at) {

@@ -1,13 +1,13 @@
-// Winograd's convolution F(4x4, 3x3) in plain loops: what a kernel of 3x3 at
-// stride 1 gives, with 36 products for a tile of 4x4 outputs where direct
-// convolution has 144.
+// Winograd's convolution F(4x4, 3x3) in plain loops, for 3x3 kernels at stride
+// 1. A tile of 4x4 outputs takes 36 products, where direct convolution takes
+// 144.
 //
 // Y = A' [ sum over c of (G w_c G') o (B' x_c B) ] A for a tile of 6x6 inputs x
 // and a kernel w; o multiplies element by element. The matrices evaluate
 // polynomials at 0, +-a, +-b and infinity, and interpolate.
 //
 // Sources: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks,
-// arXiv 1509.09308, section 4; the points a = 5/8 and b = 3/2 are oneDNN's,
+// arXiv 1509.09308, section 4. The points a = 5/8 and b = 3/2 are oneDNN's,
 // which lose fewer bits than 1 and 2.
 #ifndef LOCKSTEP_MODELS_REFERENCE_WINOGRAD_H_
 #define LOCKSTEP_MODELS_REFERENCE_WINOGRAD_H_
@@ -26,11 +26,11 @@
 
 namespace lockstep::reference {
 
-// Row-major.
+// A row-major matrix.
 template <typename T, size_t kRows, size_t kColumns>
 using Matrix = std::array<std::array<T, kColumns>, kRows>;
 
-// left * x * right, where right is transposed.
+// Returns left * x * left', where left' is the transpose of left.
 template <typename T, size_t kRows, size_t kColumns>
 Matrix<T, kRows, kRows> Sandwich(const Matrix<T, kRows, kColumns>& left,
                                  const Matrix<T, kColumns, kColumns>& x) {
@@ -60,7 +60,7 @@ Matrix<T, kColumns, kRows> Transposed(const Matrix<T, kRows, kColumns>& x) {
   return result;
 }
 
-// B', G and A'.
+// The matrices B', G and A'.
 template <typename T>
 struct WinogradMatrices {
   Matrix<T, 6, 6> input = {};
@@ -101,12 +101,14 @@ struct WinogradMatrices {
   }
 };
 
-// A convolution of 3x3 at stride 1 and its gradients. T is float or double.
+// Computes a 3x3 convolution at stride 1 and its gradients. T is float or
+// double.
 template <typename T>
 class WinogradProducts {
  public:
-  // magnitudes: the absolute values of all matrices and of all numbers, which a
-  // bound on rounding is a multiple of (WinogradBound).
+  // magnitudes: whether to compute with the absolute values of all matrices and
+  // all numbers. The bound on rounding is a multiple of that result
+  // (WinogradBound).
   WinogradProducts(int64_t padding, int64_t in, int64_t out, bool magnitudes)
       : padding_(padding),
         in_(in),
@@ -124,7 +126,7 @@ class WinogradProducts {
     absolute(matrices_.output);
   }
 
-  // weight: [out, in, 3, 3]. bias: may be empty. shape: of y.
+  // weight: [out, in, 3, 3]. bias: may be empty. shape: y's shape.
   Plane<T> Forward(const Plane<T>& x, std::span<const T> weight,
                    std::span<const T> bias, const Shape& shape) const {
     const Tiles tiles(shape);
@@ -161,8 +163,8 @@ class WinogradProducts {
     return y;
   }
 
-  // The gradient of an input of that shape: a convolution of dy with the kernel
-  // turned around.
+  // Returns the gradient of an input of shape x: a convolution of dy with the
+  // kernel rotated by 180 degrees.
   Plane<T> InputGradient(const Shape& x, std::span<const T> weight,
                          const Plane<T>& dy) const {
     std::vector<T> turned(weight.size());
@@ -178,8 +180,8 @@ class WinogradProducts {
         .Forward(dy, turned, {}, x);
   }
 
-  // dw = G' [ sum over tiles of (B' x B) o (A dy A') ] G, and the bias's
-  // gradient unless that is empty. Overwritten.
+  // Overwrites dweight with G' [ sum over tiles of (B' x B) o (A dy A') ] G,
+  // and dbias, unless it is empty, with the bias's gradient.
   void ParameterGradients(const Plane<T>& x, const Plane<T>& dy,
                           std::span<T> dweight, std::span<T> dbias) const {
     const Tiles tiles(dy.shape);
@@ -221,11 +223,12 @@ class WinogradProducts {
         : shape(shape), rows((shape.h + 3) / 4), columns((shape.w + 3) / 4) {}
 
     int64_t count() const { return shape.n * rows * columns; }
-    // A tile's first row, first column and sample.
+    // The tile's first row, first column and sample.
     int64_t Row(int64_t tile) const { return tile / columns % rows * 4; }
     int64_t Column(int64_t tile) const { return tile % columns * 4; }
     int64_t Sample(int64_t tile) const { return tile / (rows * columns); }
-    // The pixel in the tile's row i and column j; -1 outside the image.
+    // Returns the pixel in the tile's row i and column j, or -1 outside the
+    // image.
     int64_t Pixel(int64_t tile, int64_t i, int64_t j) const {
       const int64_t h = Row(tile) + i, w = Column(tile) + j;
       if (h >= shape.h || w >= shape.w) return -1;
@@ -238,7 +241,7 @@ class WinogradProducts {
 
   T Number(T x) const { return magnitudes_ ? std::abs(x) : x; }
 
-  // [36, in, out].
+  // Returns the transformed kernels: [36, in, out].
   std::vector<T> Kernels(std::span<const T> weight) const {
     std::vector<T> kernels(36 * in_ * out_);
     for (int64_t o = 0; o < out_; ++o) {
@@ -256,7 +259,7 @@ class WinogradProducts {
     return kernels;
   }
 
-  // [36, tiles, in].
+  // Returns the transformed inputs: [36, tiles, in].
   std::vector<T> InputTiles(const Plane<T>& x, const Tiles& tiles) const {
     std::vector<T> inputs(36 * tiles.count() * in_);
     for (int64_t tile = 0; tile < tiles.count(); ++tile) {
@@ -280,7 +283,7 @@ class WinogradProducts {
     return inputs;
   }
 
-  // [36, tiles, out].
+  // Returns the transformed output gradients: [36, tiles, out].
   std::vector<T> DeltaTiles(const Plane<T>& dy, const Tiles& tiles) const {
     const Matrix<T, 6, 4> spread = Transposed(matrices_.output);
     std::vector<T> deltas(36 * tiles.count() * out_);
@@ -307,45 +310,50 @@ class WinogradProducts {
   WinogradMatrices<T> matrices_;
 };
 
-// How far a float32 Winograd convolution or gradient may be from the exact one,
-// over the magnitude of WinogradProducts(magnitudes = true). terms: that are
-// added up for a point of the transforms: input channels forward, output
-// channels for the input's gradient, tiles for the weights'.
+// Returns the bound on the error of a float32 Winograd convolution or gradient,
+// as a multiple of the result of WinogradProducts(magnitudes = true). terms:
+// the number of terms added up for a point of the transforms: input channels
+// forward, output channels for the input's gradient, tiles for the weights'.
 //
-// In first order each inner product of length n adds gamma(n) (Higham, section
-// 3.1), whatever its order; a matrix product on both sides adds it twice. Rows
-// of B' have at most 4 numbers other than zero, those of G 3, of A' 5, and
-// those of A and G' 4 and 5; the numbers of G are rounded themselves, which
-// adds 1 a side. That is 2 (4 + 4 + 5) = 26 forward and 2 (4 + 4 + 6) = 28 for
-// weights. The same analysis: Barabasz, Anderson, Soodhalter and Gregg, Error
-// Analysis and Improving the Accuracy of Winograd Convolution for Deep Neural
-// Networks, ACM TOMS 46(4), 2020, arXiv 1803.10986, theorem 2. The second order
-// is covered by taking gamma of the sum of the lengths (Higham, lemma 3.3).
+// In first order, each inner product of length n adds gamma(n) in any order
+// (Higham, section 3.1); a matrix product on both sides adds it twice. Rows of
+// B' have at most 4 nonzero numbers, rows of G 3, of A' 5, of A 4, and of G' 5.
+// The numbers of G are rounded themselves, which adds 1 a side. The sums are 2
+// (4 + 4 + 5) = 26 forward and 2 (4 + 4 + 6) = 28 for weights. The same
+// analysis: Barabasz, Anderson, Soodhalter and Gregg, Error Analysis and
+// Improving the Accuracy of Winograd Convolution for Deep Neural Networks, ACM
+// TOMS 46(4), 2020, arXiv 1803.10986, theorem 2. gamma of the sum of the
+// lengths also covers the second order (Higham, lemma 3.3).
 inline double WinogradBound(int64_t terms) { return Gamma(terms + 28); }
 
-// The expected error of the same, over the result, both as root mean squares,
-// in units of rounding. It is that of a direct convolution which adds up the
-// square of this many products.
+// Returns the expected error of a float32 Winograd convolution, divided by the
+// result, both as root mean squares, in units of rounding. A direct convolution
+// that adds up the square of this number of products has the same expected
+// error.
 //
-// Rounding errors that are independent of each other and of mean zero add up as
-// squares: a sum of n numbers errs by sqrt(n), where WinogradBound has n
-// (Higham and Mary, A New Approach to Probabilistic Rounding Error Analysis,
-// SIAM J. Sci. Comput. 41(5), 2019). So each of the 36 points errs by
-// sqrt(terms + 28), as a share of its own root mean square. For inputs and
-// weights that are independent numbers of variance 1, point (i, j) has variance
-// terms * b_i b_j * g_i g_j: b and g are the sums of squares of the rows of B'
-// and G. A' on both sides adds these variances up with the squares of its
-// numbers as factors. On average over the 16 outputs that is terms * (S / 4)^2,
-// where S sums a_i b_i g_i over six points, and a is the sum of squares of a
-// column of A'. An output has variance 9 terms: the share grows by S / 12,
-// which is 4.78. Gradients of weights sum points of variance b_i b_j * a_i a_j
-// with the squares of G as factors: terms * (S / 3)^2 on average over 9
-// outputs, of variance 16 terms, so S / 12 as well. That holds for tiles inside
-// an image; in those at its border, zeros among the inputs leave an output up
-// to a quarter more, as a share of it.
+// Independent rounding errors of mean zero add up as squares: a sum of n
+// numbers errs by sqrt(n), where WinogradBound has n (Higham and Mary, A New
+// Approach to Probabilistic Rounding Error Analysis, SIAM J. Sci. Comput.
+// 41(5), 2019). Each of the 36 points therefore errs by sqrt(terms + 28),
+// relative to its own root mean square.
 //
-// In the limit of many terms that is 1.59 times the error of direct convolution
-// forward, of 9 products for each term, and 1.20 times for weights, of 16.
+// Inputs and weights are taken as independent numbers of variance 1. Point (i,
+// j) then has variance terms * b_i b_j * g_i g_j: b and g are the sums of
+// squares of the rows of B' and G. A' on both sides adds these variances up
+// with the squares of its numbers as factors. The average over the 16 outputs
+// is terms * (S / 4)^2, where S sums a_i b_i g_i over six points, and a is the
+// sum of squares of a column of A'. An output has variance 9 terms, so the
+// relative error grows by S / 12, which is 4.78.
+//
+// Gradients of weights sum points of variance b_i b_j * a_i a_j with the
+// squares of G as factors. The average over 9 outputs is terms * (S / 3)^2. An
+// output has variance 16 terms, so the factor is S / 12 as well. This analysis
+// is valid for tiles inside an image. In tiles at its border, zeros among the
+// inputs raise an output's relative error by up to a quarter.
+//
+// In the limit of many terms, the error is 1.59 times the error of direct
+// convolution forward, with 9 products for each term. For weights, with 16
+// products, the factor is 1.20.
 inline double WinogradError(int64_t terms) {
   const auto matrices = WinogradMatrices<double>::Create();
   double sum = 0;
