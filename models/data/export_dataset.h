@@ -1,4 +1,4 @@
-// Writes data sets as the files that LoadDataset reads.
+// Writes data sets as files that LoadDataset reads.
 #ifndef LOCKSTEP_MODELS_DATA_EXPORT_DATASET_H_
 #define LOCKSTEP_MODELS_DATA_EXPORT_DATASET_H_
 
@@ -16,39 +16,40 @@
 
 namespace lockstep {
 
-// The formats that an export can have, named as --dataset names their readers.
+// The formats of an export, named as --dataset names their readers.
 enum class ExportFormat {
   // train/CLASS/00000.jpg and test/CLASS/00000.jpg, numbered by the index in
-  // the data set. A class without a name is a folder named by its label, with
-  // as many digits as the largest label, so that the order of names is that of
-  // labels. A slash in a class's name becomes an underscore.
+  // the data set. The folder of a class without a name is its label, with as
+  // many digits as the largest label has, so that names and labels have the
+  // same order. A slash in a class's name becomes an underscore.
   kImageFolder,
   // train/00000.jpg and val/00000.jpg; train_list.txt and val_list.txt with a
   // line "train/00000.jpg 9" for each image, in the order of the data set.
   // Paths have no blanks, since PaddleViT splits a line at its blank.
   kImageList,
-  // data_batch_1.bin to data_batch_5.bin, whose sizes differ by one image at
-  // most, and test_batch.bin; in the order of the data set.
+  // data_batch_1.bin to data_batch_5.bin, whose sizes differ by at most one
+  // image, and test_batch.bin; in the order of the data set.
   kCifar10,
 };
 
 struct ExportOptions {
   ExportFormat format = ExportFormat::kImageFolder;
 
-  // Image folders and lists: JPEGs of `quality` in [1, 100], or else PNGs.
+  // Image folders and lists: JPEGs of `quality` in [1, 100], or PNGs.
   bool jpeg = true;
   int quality = 95;
 
-  // At most so many images of each part, at least 1, spread evenly over it.
+  // The largest number of images of each part, at least 1, spread evenly over
+  // it.
   std::optional<int64_t> limit = std::nullopt;
 
-  // The size that every image is resized to by Resizer, antialiased bilinear,
-  // without regard to its ratio. 0 and 0: images keep their sizes.
+  // The size to which Resizer resizes every image, antialiased bilinear. The
+  // ratio of the sides is not kept. 0 and 0: images keep their sizes.
   int64_t height = 0;
   int64_t width = 0;
 
-  // 1 or 3: the number of channels that every image is converted to after it
-  // has been resized. 0: images keep their channels.
+  // The number of channels, 1 or 3, to which every image is converted after
+  // resizing. 0: images keep their channels.
   int64_t channels = 0;
 };
 
@@ -59,28 +60,29 @@ struct ExportSummary {
   std::string note;
 };
 
-// Called before each image with the part's name and how many of its images are
-// written. An error ends the export.
+// A callback before each image, with the part's name and the number of its
+// images that are written. An error ends the export.
 using ExportStep = absl::FunctionRef<absl::Status(absl::string_view part,
                                                   int64_t done, int64_t total)>;
 
-// Writes both parts below the folder `dir`, which is created if it is absent.
-// Holds one image at a time in memory.
+// Writes both parts below the folder `dir`, which is created if it does not
+// exist. Holds one image at a time in memory.
 //
 // Errors, one line: kInvalidArgument, beginning with --format or --limit, if
-// kCifar10 cannot hold the data set: it needs images of 32 x 32 with 3
+// kCifar10 cannot hold the data set (it needs images of 32 x 32 with 3
 // channels, at most 10 classes, at least 5 images for training, at most
-// kCifarMostRecords a file; `step`'s; the data set's, with the image's path;
-// the file system's, with the path. After an error some files are written.
+// kCifarMostRecords a file); the errors of `step`; the data set's, with the
+// image's path; the file system's, with the path. After an error some files are
+// written.
 absl::StatusOr<ExportSummary> ExportDataset(const DatasetParts& parts,
                                             const ExportOptions& options,
                                             const std::string& dir,
                                             ExportStep step);
 
-// Says how far a task of many images is: "train: 1200 of 60000 images, 400
-// images/s, 147 s left". On a terminal the line is rewritten, at most five
+// Prints the progress of a task with many images: "train: 1200 of 60000 images,
+// 400 images/s, 147 s left". On a terminal the line is rewritten, at most five
 // times a second; otherwise lines follow each other, at most one a second. A
-// task that ends earlier prints nothing. Not thread safe.
+// task that ends before the first line is due prints nothing. Not thread safe.
 class ImageProgress {
  public:
   // rewrite: whether `out` is a terminal.
@@ -89,12 +91,13 @@ class ImageProgress {
   ImageProgress(const ImageProgress&) = delete;
   ImageProgress& operator=(const ImageProgress&) = delete;
 
-  // `done` of `total` images are done at `now`. The rate counts from the first
-  // call of a task; another `what` or `total`, or a smaller `done`, begins one.
+  // Reports that `done` of `total` images are done at `now`. The rate counts
+  // from the first call of a task. Another `what` or `total`, or a smaller
+  // `done`, begins a new task.
   void Show(absl::string_view what, int64_t done, int64_t total,
             absl::Time now);
 
-  // Takes the line off the terminal.
+  // Removes the line from the terminal.
   void Clear();
 
  private:

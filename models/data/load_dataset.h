@@ -18,7 +18,7 @@
 
 namespace lockstep {
 
-// What each data set reads, one a line, as the help of --dataset has it.
+// The files that each data set reads, one line each, for the help of --dataset.
 inline constexpr char kDatasetHelp[] =
     "fashion_mnist  Fashion-MNIST's or MNIST's four IDX files\n"
     "cifar10        CIFAR-10's binary files, data_batch_1.bin and so on\n"
@@ -29,92 +29,95 @@ inline constexpr char kDatasetHelp[] =
     "synthetic      made up: each class a pattern in noise; needs no files";
 
 struct DatasetOptions {
-  // How many samples of each part; all of them if not set. Image folders and
-  // lists, which may be sorted by class, give as many spread evenly over the
-  // part; the others the first. Of `synthetic`, 10,000 and 1,000 if not set.
+  // The number of samples of each part; all samples if not set. Image folders
+  // and lists may be sorted by class, so their samples are spread evenly over
+  // the part. Other data sets take the first samples, except with
+  // test_fraction, which spreads them too. `synthetic` has 10,000 and 1,000
+  // samples if not set.
   std::optional<int64_t> train_samples = std::nullopt;
   std::optional<int64_t> test_samples = std::nullopt;
 
-  // Not 0: this share of the images to train on is drawn for testing instead,
-  // from `seed`, and the part that the format has for testing is not used. An
-  // image folder may then have its classes in the folder itself, without
-  // train/. Not for synthetic. Above 0 and below 1.
+  // If not 0, the share of the training images that is drawn for testing, from
+  // `seed`. The format's own test part is then not used, and an image folder
+  // may have its classes in the folder itself, without train/. Not for
+  // synthetic. Above 0 and below 1.
   double test_fraction = 0;
 
-  // Image folders and lists: every image is converted to these, 1 or 3.
+  // Image folders and lists: the channels of every image after conversion, 1 or
+  // 3.
   int64_t channels = 3;
 
-  // Image folders and lists: decodes every file once while loading, and leaves
-  // out those whose bytes are no image that can be decoded, so that an epoch
-  // has the same samples on every rank and every time. A file that cannot be
-  // read for another reason stays an error. Without this nothing is decoded
-  // while loading, and a bad image is an error of Read. Cost: that of an
-  // epoch's decoding, on `threads` threads (0: as many as this process has
-  // cores). progress: called from this thread after some files, with how many
-  // of how many are done.
+  // Image folders and lists: whether to decode every file once while loading,
+  // and leave out files whose bytes are no decodable image. An epoch then has
+  // the same samples on every rank and in every run. Other errors of reading a
+  // file remain errors. If false, nothing is decoded while loading, and a bad
+  // image is an error of Read. Cost: decoding every image once, on `threads`
+  // threads (0: one for each core of this process). progress: called from this
+  // thread after some files, with the number of files that are done and their
+  // total.
   bool skip_bad_images = false;
   int threads = 0;
   std::function<void(int64_t done, int64_t total)> progress = {};
 
-  // Lists and synthetic: the number of classes. If 0, a list has as many as its
-  // largest label in train_list.txt says, and synthetic has 10. Of others: 0,
-  // or as many as they have.
+  // Lists and synthetic: the number of classes. 0: a list has the largest label
+  // in train_list.txt plus 1, and synthetic has 10. Other data sets: 0, or
+  // their number of classes.
   int num_classes = 0;
 
-  ImageShape shape = {224, 224, 3};  // Synthetic.
-  uint64_t seed = 0;                 // Synthetic, and of test_fraction.
+  ImageShape shape = {224, 224, 3};  // Only for synthetic.
+  uint64_t seed = 0;                 // For synthetic and test_fraction.
 };
 
 struct DatasetParts {
   std::unique_ptr<const Dataset> train;
   std::unique_ptr<const Dataset> test;
-  // The errors of the images that skip_bad_images left out of both.
+  // The errors of the images that skip_bad_images left out of both parts.
   std::vector<std::string> skipped;
 };
 
-// Returns the sentence with which commands tell of DatasetParts::skipped: how
-// many images there are, and the error of the first, which names its file. ""
-// if there is none. No line end.
+// Returns the sentence in which commands report DatasetParts::skipped: the
+// number of images, and the first image's error, which names its file. Returns
+// "" if no image was skipped. No line end.
 std::string SkippedText(const std::vector<std::string>& skipped);
 
-// Loads the data set `name`, one of those in kDatasetHelp, from the folder
-// `dir`, which synthetic does not need and fashion_mnist replaces by
-// kFashionMnistDir if it is empty.
+// Loads the data set `name` of kDatasetHelp from the folder `dir`. synthetic
+// needs no folder. fashion_mnist reads kFashionMnistDir if `dir` is empty.
 //
-// Labels: an image folder's classes are the folders in train/ in the order of
-// their names (of their bytes, as torchvision's ImageFolder has it), and so are
-// the images, at any depth below their class; test/ is taken before val/, and
-// may lack classes. A list's paths are taken from `dir` unless they are
+// Labels: an image folder's classes are the folders in train/, sorted by the
+// bytes of their names, as in torchvision's ImageFolder. Images are sorted
+// likewise, at any depth below their class. test/ is preferred to val/ and need
+// not have every class. A list's paths are relative to `dir` unless they are
 // absolute, and may have blanks.
 //
 // Errors, one line: kInvalidArgument or kOutOfRange, beginning with the flag
 // (--dataset, --data_dir, --train_samples, --test_samples, --test_fraction,
-// --num_classes, --in_channels, --image_size), for what the options say;
-// kNotFound for a missing folder or file; kInvalidArgument or kDataLoss for a
-// file or folder that is not as it should be (an empty class folder, a class
-// that train/ lacks, a label that is no number or out of range, a file of a
-// wrong size), beginning with its path, or, in lists, with the list's path and
-// the line.
+// --num_classes, --in_channels, --image_size), for the options; kNotFound for a
+// missing folder or file; kInvalidArgument or kDataLoss for an invalid file or
+// folder (an empty class folder, a class that train/ lacks, a label that is no
+// number or out of range, a file of a wrong size), beginning with its path, or,
+// in lists, with the list's path and the line.
 absl::StatusOr<DatasetParts> LoadDataset(const std::string& name,
                                          const std::string& dir,
                                          const DatasetOptions& options = {});
 
-// The readers of whole files, given their bytes. Errors begin with `name`.
+// The following functions read whole files, given their bytes. Errors begin
+// with `name`.
 
-// The lines of an image list: a path, blanks, a label in [0, num_classes), or
-// below kMaxClasses if num_classes is 0. The path is what stands before the
-// last blank and the blanks around it, in `dir`, if there is one, unless it is
-// absolute. At least one line.
+// Parses the lines of an image list: a path, blanks, a label in [0,
+// num_classes), or below kMaxClasses if num_classes is 0. The path ends before
+// the last blanks; blanks around it are removed. A path that is not absolute is
+// relative to `dir`, unless `dir` is empty. The list must have at least one
+// line.
 inline constexpr int kMaxClasses = 1'000'000;
 absl::StatusOr<ImageIndex> ParseImageList(absl::string_view text,
                                           const std::string& name,
                                           int num_classes,
                                           const std::string& dir = "");
 
-// Appends a file of CIFAR-10: records of a label and the red, green and blue
-// planes of 32 x 32 pixels; at least one. images: [n, 32, 32, 3]; labels: [n];
-// after an error unspecified. LoadDataset reads at most kCifarMostRecords a
-// file, twenty times the original's 10,000.
+// Appends a file of CIFAR-10. The file has at least one record: a label and the
+// red, green and blue planes of 32 x 32 pixels. images: [n, 32, 32, 3]; labels:
+// [n]; unspecified after an error. LoadDataset reads at most kCifarMostRecords
+// a file, twenty times the original's 10,000.
 inline constexpr int64_t kCifarSide = 32;
 inline constexpr int kCifarClasses = 10;
 inline constexpr int64_t kCifarMostRecords = 200'000;
@@ -122,21 +125,24 @@ absl::Status AppendCifar10(absl::string_view bytes, const std::string& name,
                            std::vector<uint8_t>& images,
                            std::vector<uint8_t>& labels);
 
-// Appends such a record. image: [32, 32, 3]; label: in [0, kCifarClasses).
+// Appends one record to `bytes`. image: [32, 32, 3]; label: in [0,
+// kCifarClasses).
 void AppendCifar10Record(const Image& image, int label, std::string& bytes);
 
-// Load an image folder and an image list for LoadDataset, which splits what
-// they return: with options.test_fraction they load no part for testing.
+// Load an image folder and an image list for LoadDataset. With
+// options.test_fraction they load no test part, and LoadDataset splits the
+// training part.
 absl::StatusOr<DatasetParts> LoadImageFolder(const std::string& dir,
                                              const DatasetOptions& options);
 absl::StatusOr<DatasetParts> LoadImageList(const std::string& dir,
                                            const DatasetOptions& options);
 
-// `count` indices that are spread evenly over [0, size), ascending.
+// Returns `count` indices that are spread evenly over [0, size), ascending.
 std::vector<int64_t> SpreadIndices(int64_t count, int64_t size);
 
-// The number of samples that the option says, or all. Errors: kOutOfRange,
-// beginning with the flag, unless it is in [1, size].
+// Returns the number of samples of the option, or `size` if it is not set.
+// Errors: kOutOfRange, beginning with the flag, if the option is not in [1,
+// size].
 absl::StatusOr<int64_t> SampleCount(absl::string_view flag,
                                     const std::optional<int64_t>& samples,
                                     int64_t size);

@@ -1,4 +1,4 @@
-// A data set cut in two: one part to train on, one to test with.
+// Splits a data set into a training part and a test part.
 #ifndef LOCKSTEP_MODELS_DATA_SPLIT_H_
 #define LOCKSTEP_MODELS_DATA_SPLIT_H_
 
@@ -50,15 +50,15 @@ class SubsetDataset final : public Dataset {
 };
 
 struct SplitIndices {
-  std::vector<int64_t> train;  // Both ascending.
+  std::vector<int64_t> train;  // Ascending, as test.
   std::vector<int64_t> test;
 };
 
-// Draws the images to test with from [0, size): size * fraction of them,
-// rounded, but at least one, and at least one is left to train on. Depends on
-// nothing else, so every rank draws the same; another seed draws others.
+// Draws the test images from [0, size): size * fraction of them, rounded. Each
+// part gets at least one image. The result depends only on the arguments, so
+// every rank draws the same images; another seed draws others.
 //
-// size: at least 2. fraction: in (0, 1). Cost: time for a sort.
+// size: at least 2. fraction: in (0, 1). Cost: a sort.
 SplitIndices DrawSplit(int64_t size, double fraction, uint64_t seed);
 
 }  // namespace lockstep

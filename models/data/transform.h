@@ -1,6 +1,6 @@
-// What makes the float32 values of a batch of an image's bytes: sizes, crops,
-// flips, colours, mixtures. Everything random is a function of the run's seed,
-// the epoch and the sample.
+// Computes the float32 values of samples from images' bytes: sizes, crops,
+// flips, colours, mixtures. Random choices are functions of the run's seed, the
+// epoch and the sample.
 #ifndef LOCKSTEP_MODELS_DATA_TRANSFORM_H_
 #define LOCKSTEP_MODELS_DATA_TRANSFORM_H_
 
@@ -20,73 +20,78 @@
 
 namespace lockstep {
 
-// Names the random numbers of one sample. Neither rank nor worker nor batch nor
-// position is part of it, so that pixels cannot depend on them.
+// The key of one sample's random numbers. Rank, worker, batch and position are
+// not part of the key, so pixels cannot depend on them.
 struct SampleKey {
   uint64_t seed = 0;
   int64_t epoch = 0;
-  int64_t index = 0;  // In the data set.
+  int64_t index = 0;  // The index in the data set.
 };
 
-// A part of the image, by torchvision's RandomResizedCrop.
+// The random part of the image that torchvision's RandomResizedCrop draws.
 struct ResizedCrop {
-  double min_area = 0.08;  // Of the image's.
+  double min_area = 0.08;  // As a share of the image's area.
   double max_area = 1;
-  double min_ratio = 3.0 / 4;  // Width over height, uniform in its logarithm.
+  double min_ratio = 3.0 / 4;  // Width over height; log-uniform.
   double max_ratio = 4.0 / 3;
 };
 
-// The most pixels on a side of a result.
+// The largest number of pixels on a side of a result.
 inline constexpr int64_t kMostSide = 1 << 14;
 
-// In the order in which they are applied. The default changes nothing but the
-// type: value / 255.
+// The options, in the order in which they are applied. The default changes only
+// the type: value / 255.
 struct TransformOptions {
-  // Of every result; 0 and 0: of the data set's images, which are then of one
-  // shape.
+  // The size of every result. 0 and 0: the size of the data set's images, which
+  // must then all have one shape.
   int64_t height = 0;
   int64_t width = 0;
-  // 0: as the data set has them, 3 for image files. Another number than an
-  // image's: grey three times, or the luma of ITU-R 601-2 as Pillow's
-  // convert("L").
+  // The number of channels of every result. 0: as in the data set, or 3 for
+  // image files. If an image has another number, grey is repeated three times,
+  // and colours become the luma of ITU-R 601-2, as in Pillow's convert("L").
   int64_t channels = 0;
   Interpolation interpolation = Interpolation::kBilinear;
-  // A part is drawn and resized to height x width. Otherwise the image is
-  // resized, to `shorter_side` pixels on its shorter side if that is not 0,
-  // else to height x width, and its middle is cut out, or
+  // If resized_crop is set, a random part is drawn and resized to height x
+  // width. Otherwise the image is resized: to `shorter_side` pixels on its
+  // shorter side, or to height x width if shorter_side is 0.
   std::optional<ResizedCrop> resized_crop = {};
   int64_t shorter_side = 0;
-  // any place of it with this many black pixels around it (RandomCrop). An
-  // image that is smaller even so lies in the middle of black ones.
+  // How a part of height x width is taken from the resized image. Not set: the
+  // middle. Set: a random position, with this number of black pixels around the
+  // image (RandomCrop). If the image is too small even so, it lies in the
+  // middle of black pixels.
   std::optional<int64_t> crop_padding = {};
-  double flip = 0;  // The probability of left for right.
-  // As ColorJitter, in random order: factors from [max(0, 1 - x), 1 + x], and a
-  // turn of the colours from [-hue, hue], hue at most 0.5.
+  double flip = 0;  // The probability of a horizontal flip.
+  // Colour changes of ColorJitter, in random order: factors from [max(0, 1 -
+  // x), 1 + x], and a turn of the colours from [-hue, hue]; hue is at most 0.5.
   double brightness = 0;
   double contrast = 0;
   double saturation = 0;
   double hue = 0;
-  // Of [0, 1], so (value / 255 - mean) / std, each operation rounded, as
-  // Normalize. Of each channel, or one for all; empty: 0 and 1.
+  // Normalize: (value / 255 - mean) / std, each operation rounded; mean and
+  // std are on the scale [0, 1]. One for each channel, or one for all; empty: 0
+  // and 1.
   std::vector<float> mean = {};
   std::vector<float> std = {};
-  // The probability that a rectangle, of 2 to 33% of the area and a ratio of
-  // 0.3 to 3.3, is set to 0 (RandomErasing). None in ten tries: nothing is.
+  // The probability that a random rectangle is set to 0 (RandomErasing), with 2
+  // to 33% of the area and a ratio of 0.3 to 3.3. If ten tries find no
+  // rectangle, nothing is erased.
   double erase = 0;
-  // Mixtures with another image of the data set, by a share from Beta(alpha,
-  // alpha), of all pixels or of a rectangle; 0: none; both: either, by a coin.
-  // The other one is drawn from the data set by the sample's own key, and looks
-  // as it does itself in that epoch before it is mixed. So it needs no
-  // knowledge of the batch, and costs reading a second image.
+  // Mixtures with another image of the data set. The share is drawn from
+  // Beta(alpha, alpha), and is the share of all pixels (mixup) or of a
+  // rectangle (cutmix). 0: none; both: one of them, chosen at random. The
+  // sample's own key draws the partner from the data set. The partner looks as
+  // it does itself in that epoch, before it is mixed. A mixture therefore needs
+  // no knowledge of the batch, but reads a second image.
   double mixup = 0;
   double cutmix = 0;
 };
 
-// The same without anything random: for evaluation.
+// Returns the options without random operations, for evaluation.
 TransformOptions WithoutAugmentation(TransformOptions options);
 
-// Options as text. Errors: kInvalidArgument with one line that names the field
-// at fault and what it must be.
+// Parse options from text. Errors: kInvalidArgument with one line that names
+// the field at fault and its valid values.
 //
 // A list, separated by commas, of
 //   none                          nothing random
@@ -98,16 +103,16 @@ TransformOptions WithoutAugmentation(TransformOptions options);
 //   mixup[:ALPHA] cutmix[:ALPHA]  0.2 and 1
 absl::Status ParseAugmentation(absl::string_view text,
                                TransformOptions& options);
-// "224" or "192x256", height first; "0" leaves images as they are.
+// Parses "224" or "192x256", height first; "0" keeps images' sizes.
 absl::Status ParseImageSize(absl::string_view text, TransformOptions& options);
-// Means and deviations: each a number for all channels, one for each channel,
-// separated by commas, or nothing. "imagenet" for both: those of torchvision's
-// weights.
+// Parses means and deviations: one number for all channels, one for each
+// channel, separated by commas, or nothing. "imagenet" for both stands for the
+// values of torchvision's weights.
 absl::Status ParseMeanAndStd(absl::string_view mean, absl::string_view std,
                              TransformOptions& options);
 
-// What a sample counts as: its loss is share * loss(label) + (1 - share) *
-// loss(other).
+// The label of a sample, which may be mixed. Its loss is share * loss(label) +
+// (1 - share) * loss(other).
 struct SampleLabel {
   int32_t label = 0;
   int32_t other = 0;
@@ -116,8 +121,8 @@ struct SampleLabel {
   bool operator==(const SampleLabel&) const = default;
 };
 
-// What one thread needs to transform samples, kept from one to the next, so
-// that nothing is allocated once the largest image has been seen.
+// One thread's work space for transforming samples. The memory is reused, so
+// that nothing is allocated after the largest image.
 struct TransformScratch {
   AxisWeights down, across;
   Resizer resizer;
@@ -125,60 +130,63 @@ struct TransformScratch {
   std::vector<float> partner;
 };
 
-// What is drawn for one image.
+// The random choices for one image, and its sizes.
 struct Drawn {
-  ImageRegion crop;    // Of the image;
-  int64_t height = 0;  // resized to this size,
-  int64_t width = 0;   //
-  int64_t top = 0;     // of which the result is the part from here on,
-  int64_t left = 0;    // which may begin before it and end after it.
+  ImageRegion crop;    // The part of the image to resize.
+  int64_t height = 0;  // The size to which `crop` is resized.
+  int64_t width = 0;
+  // The position of the result in the resized crop. The result may begin before
+  // the crop and end after it.
+  int64_t top = 0;
+  int64_t left = 0;
   bool flip = false;
   std::array<int, 4> color_order = {0, 1, 2, 3};
-  std::array<float, 4> colors = {1, 1, 1, 0};  // Brightness to hue.
-  ImageRegion erase;                           // Of the result; empty: nothing.
+  std::array<float, 4> colors = {1, 1, 1, 0};  // From brightness to hue.
+  ImageRegion erase;  // A part of the result; empty: nothing is erased.
 };
 
-// Immutable: any number of threads may use one at once, each with a scratch of
-// its own.
+// Transforms the samples of a data set. Immutable: any number of threads may
+// use one object at once, each with its own scratch.
 class Transform {
  public:
-  // Errors: kInvalidArgument naming the option: a number out of its range;
-  // sizes of 0 for a data set whose images have shapes of their own.
+  // Errors: kInvalidArgument naming the option, if a number is out of its
+  // range, or if the size is 0 and the data set's images have different shapes.
   static absl::StatusOr<Transform> Create(const TransformOptions& options,
                                           const Dataset& dataset);
 
-  ImageShape shape() const { return shape_; }  // Of every result.
+  ImageShape shape() const { return shape_; }  // The shape of every result.
   bool mixes() const { return options_.mixup > 0 || options_.cutmix > 0; }
 
-  // Reads the sample of the key from the data set and transforms it: a function
-  // of key, data set and options alone.
-  // out: host float32 [height, width, channels] of shape(); overwritten.
-  // Errors: the data set's.
+  // Reads the sample of the key from the data set and transforms it. The result
+  // depends only on key, data set and options. out: host float32 [height,
+  // width, channels] of shape(); overwritten. Errors: the data set's.
   absl::StatusOr<SampleLabel> Load(const Dataset& dataset, const SampleKey& key,
                                    TransformScratch& scratch,
                                    std::span<float> out) const;
 
-  // What the key draws for an image of that size.
+  // Returns the random choices of the key for an image of that size.
   Drawn Draw(const SampleKey& key, const ImageShape& image) const;
 
-  // The other image of a mixture: which one, and what becomes of it.
+  // The partner of a mixture, and how it is mixed.
   struct Mixture {
     int64_t partner = 0;  // In [0, size).
-    float share = 1;      // Of the image itself.
-    ImageRegion box;      // What is taken from the partner; empty: mixed.
+    float share = 1;      // The image's own share.
+    ImageRegion box;  // The partner's rectangle; empty: all pixels are mixed.
   };
   std::optional<Mixture> DrawMixture(const SampleKey& key, int64_t size) const;
 
  private:
   Transform(const TransformOptions& options, const ImageShape& shape);
 
-  // Without mixtures.
+  // Transforms one image, without mixtures.
   absl::Status LoadOne(const Dataset& dataset, const SampleKey& key,
                        TransformScratch& scratch, std::span<float> out) const;
-  // Where colours change or black is around: all bytes first, then the floats.
+  // Writes all bytes first and then the floats, for results with changed
+  // colours or black borders.
   void WriteByWayOfBytes(const Drawn& drawn, int64_t channels,
                          TransformScratch& scratch, std::span<float> out) const;
-  // `count` pixels of bytes to floats. channels: of the bytes.
+  // Converts `count` pixels from bytes to floats. channels: the bytes'
+  // channels.
   void WriteRow(const uint8_t* bytes, int64_t channels, int64_t count,
                 bool flip, float* row) const;
   void DrawColors(const SampleKey& key, Drawn& drawn) const;
@@ -188,7 +196,7 @@ class Transform {
   TransformOptions options_;
   ImageShape shape_;
   bool changes_colors_;
-  // What each byte becomes, by channel.
+  // The float for each byte value, by channel.
   std::vector<std::array<float, 256>> values_;
 };
 

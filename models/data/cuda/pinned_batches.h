@@ -1,4 +1,4 @@
-// A loader's batches in memory from which a GPU copies.
+// Memory for a loader's batches from which a GPU copies directly.
 #ifndef LOCKSTEP_MODELS_DATA_CUDA_PINNED_BATCHES_H_
 #define LOCKSTEP_MODELS_DATA_CUDA_PINNED_BATCHES_H_
 
@@ -7,14 +7,15 @@
 namespace lockstep {
 
 // Returns an allocator of pinned host memory for LoaderOptions::allocate. A GPU
-// copies from such memory without a copy between, and cudaMemcpyAsync returns
-// before the copy is done: it must be done before the next call of Next, which
-// gives the batch's memory to other samples.
+// copies from such memory directly, and cudaMemcpyAsync returns before the copy
+// is done. The copy must finish before the next call of Next, which reuses the
+// batch's memory for other samples.
 //
-// The allocator gives null if the runtime refuses; it then takes the error from
-// the runtime (cudaGetLastError), so that later launches do not meet it. Memory
-// belongs to the device that is current when a loader is made; all devices copy
-// from it. Freeing it, when the loader is gone, waits for that device.
+// The allocator returns null if the runtime refuses. It then clears the
+// runtime's error (cudaGetLastError), so that later launches do not report it.
+// The memory belongs to the device that is current when a loader is made; all
+// devices can copy from it. Freeing the memory with the loader waits for that
+// device.
 AllocateBatches PinnedBatches();
 
 }  // namespace lockstep
