@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-// Truncates, as a cast of a tensor does.
+// Truncates, as a tensor's cast to uint8 does.
 uint8_t ToByte(float value) {
   return static_cast<uint8_t>(std::clamp(value, 0.0f, 255.0f));
 }
@@ -18,8 +18,8 @@ float Luma(const uint8_t* rgb) {
   return std::floor(rgb[0] * 0.2989f + rgb[1] * 0.587f + rgb[2] * 0.114f);
 }
 
-// A value between a byte and `other`, or beyond: byte * factor + addend, where
-// the addend is other * (1 - factor).
+// The table of byte * factor + addend. With addend = other * (1 - factor), that
+// is a blend of the byte and `other`, or an extrapolation.
 using ByteTable = std::array<uint8_t, 256>;
 ByteTable BlendTable(float factor, float addend) {
   ByteTable table;
@@ -33,8 +33,9 @@ void Apply(const ByteTable& table, std::span<uint8_t> pixels) {
   for (uint8_t& value : pixels) value = table[value];
 }
 
-// The sextant of the colour circle, the place in it and HSV's other two
-// numbers give the colour back. All in [0, 1].
+// Turns the hue of one pixel in HSV, with all numbers in [0, 1]. The colour
+// then follows from the hue's sextant, the position in the sextant, saturation
+// and value.
 void Turn(uint8_t* rgb, float turn) {
   const float r = rgb[0] / 255.0f, g = rgb[1] / 255.0f, b = rgb[2] / 255.0f;
   const float most = std::max({r, g, b}), least = std::min({r, g, b});
@@ -57,7 +58,7 @@ void Turn(uint8_t* rgb, float turn) {
                                            {t, p, most}, {most, p, q}};
   const std::array<float, 3>& turned = sextants[static_cast<int>(whole) % 6];
   for (int c = 0; c < 3; ++c) {
-    // As torchvision scales floats to bytes.
+    // torchvision scales floats to bytes with the same factor.
     rgb[c] = ToByte(std::clamp(turned[c], 0.0f, 1.0f) * (256 - 1e-3f));
   }
 }
@@ -69,7 +70,7 @@ void AdjustBrightness(std::span<uint8_t> pixels, float factor) {
 }
 
 void AdjustContrast(std::span<uint8_t> pixels, int64_t channels, float factor) {
-  double sum = 0;  // Of whole numbers, hence exact.
+  double sum = 0;  // A sum of whole numbers, hence exact.
   for (size_t i = 0; i < pixels.size(); i += channels) {
     sum += channels == 3 ? Luma(&pixels[i]) : pixels[i];
   }

@@ -19,7 +19,7 @@ namespace lockstep {
 namespace {
 
 constexpr char kName[] = "file";
-// So that an input of a few bytes takes no long time.
+// The limit on pixels keeps an input of a few bytes from taking a long time.
 constexpr int64_t kFuzzPixels = 1 << 16;
 
 std::string CheckRefusal(const absl::Status& status) {
@@ -67,8 +67,8 @@ std::string CheckDecoder(const std::string& bytes, const auto& decoder,
   return back.ok() && *back == *image ? "" : "another image after writing";
 }
 
-// With the checksum of every whole chunk of a PNG as it should be: a length, a
-// name and data, of the last two, behind them.
+// Returns the PNG with the right checksum for every whole chunk. A chunk is a
+// length, a name and data, followed by the checksum of name and data.
 std::string WithChecksums(std::string png) {
   const auto* const bytes = reinterpret_cast<const unsigned char*>(png.data());
   for (size_t at = 8; at + 12 <= png.size();) {
@@ -85,7 +85,7 @@ std::string WithChecksums(std::string png) {
   return png;
 }
 
-// An image with structure: colours that change along both sides.
+// Returns an image whose colours change along both sides.
 Image Example(int64_t height, int64_t width, int64_t channels) {
   Image image = {height, width, channels, {}};
   for (int64_t i = 0; i < image.shape().size(); ++i) {

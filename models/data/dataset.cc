@@ -19,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-// All 256 quotients: a look-up is exact, and quicker than a division.
+// All 256 quotients: a look-up is exact, and faster than a division.
 constexpr std::array<float, 256> kUnitScale = [] {
   std::array<float, 256> table{};
   for (int value = 0; value < 256; ++value) {
@@ -31,8 +31,8 @@ constexpr std::array<float, 256> kUnitScale = [] {
 constexpr int64_t kSide = 28;
 constexpr int kClasses = 10;
 
-// Only says that nothing is there; what is there and unreadable is for the
-// reader to report.
+// Returns whether nothing exists at `path`. If the path exists but cannot be
+// read, the reader reports the error.
 bool Missing(const std::string& path) {
   std::error_code error;
   return std::filesystem::status(path, error).type() ==

@@ -1,4 +1,4 @@
-// The bytes of a data set, from files to batches.
+// Tests the bytes of a data set, from files to batches.
 #include "models/data/dataset.h"
 
 #include <sys/stat.h>
@@ -58,9 +58,8 @@ TEST(DatasetTest, GathersInTheGivenOrderWithRepeats) {
   dataset.GatherLabels({}, {});
 }
 
-// The checksum is that of torch.arange(256,
-// dtype=torch.uint8).float().div(255), which is what torchvision's ToTensor
-// does, as 1024 little-endian bytes.
+// The checksum is that of torch.arange(256, dtype=torch.uint8).float().div(255)
+// as 1024 little-endian bytes. torchvision's ToTensor computes the same.
 TEST(DatasetTest, ScalesEveryByteAsTorchvisionDoes) {
   std::vector<int64_t> all(32);
   std::iota(all.begin(), all.end(), 0);
@@ -75,7 +74,7 @@ TEST(DatasetTest, ScalesEveryByteAsTorchvisionDoes) {
   EXPECT_NE(crc32(0, bytes, 1024), 3023629315u);
 }
 
-// Loading the four files: the real ones, and small ones with every fault.
+// Tests of loading the four files: real files, and small ones with every fault.
 
 constexpr char kTrainImages[] = "/train-images-idx3-ubyte";
 constexpr char kTrainLabels[] = "/train-labels-idx1-ubyte";
@@ -88,7 +87,7 @@ Bytes ImagesOf(uint32_t count) {
 
 Bytes LabelsOf(uint32_t count) { return IdxBytes({count}, Ramp(count, 10)); }
 
-// A folder with 12 images to train on and 5 to test with.
+// Creates a folder with 12 images for training and 5 for testing.
 std::string MakeDataDir() {
   const std::string dir = MakeTestDir();
   WriteBytes(dir + kTrainImages, ImagesOf(12));
@@ -161,7 +160,7 @@ TEST(FashionMnistTest, NamesTheFileAndTheFault) {
   }
 }
 
-// What Python's gzip, zlib.crc32 and sum say of the four files.
+// The results of Python's gzip, zlib.crc32 and sum for the four files.
 struct Published {
   int64_t size;
   uint32_t images_crc32;
@@ -190,13 +189,13 @@ TEST(FashionMnistTest, ReadsThePublishedDataSet) {
   ExpectPublished(data->test, {10000, 309494841, 606848831, 573469082});
 }
 
-// IDX files, plain and compressed: right ones, every kind of wrong one, and
-// mutations.
+// Tests of IDX files, plain and compressed: valid ones, every kind of invalid
+// one, and mutations.
 
 TEST(IdxTest, ReadsPlainAndCompressedAlike) {
   const std::string path = MakeTestDir() + "/file";
-  // The last is more than one chunk of the growing buffer, and not a whole
-  // number of them.
+  // The last size is more than one chunk of the growing buffer, and not a whole
+  // number of chunks.
   for (const uint32_t size : {1u, 2u, 3u, 1000u, 300000u, (3u << 20) + 5}) {
     const Bytes labels = Ramp(size);
     WriteBytes(path, IdxBytes({size}, labels));
@@ -217,7 +216,7 @@ TEST(IdxTest, ReadsPlainAndCompressedAlike) {
 
 TEST(IdxTest, NamesWhatIsNoRegularFile) {
   const std::string dir = MakeTestDir();
-  // Opening a pipe that nobody writes to would wait for ever.
+  // Opening a pipe without a writer would wait forever.
   ASSERT_EQ(mkfifo((dir + "/pipe").c_str(), 0600), 0);
   for (const auto& [name, code, what] :
        {std::tuple("/absent", absl::StatusCode::kNotFound, "No such file"),
@@ -228,8 +227,8 @@ TEST(IdxTest, NamesWhatIsNoRegularFile) {
   }
 }
 
-// Up to three bytes of gzip, depending on zlib, are no gzip yet but a plain
-// file, which is no IDX.
+// gzip data of up to three bytes (depending on zlib) count as a plain file,
+// which is not IDX.
 TEST(IdxTest, RejectsEveryTruncation) {
   const std::string path = MakeTestDir() + "/cut";
   for (const bool compressed : {false, true}) {
@@ -246,8 +245,8 @@ TEST(IdxTest, RejectsEveryTruncation) {
   }
 }
 
-// The end of the gzip stream, where checksum and length are, lies behind the
-// last value: it must be read although nothing of it is needed.
+// The gzip stream ends with checksum and length, after the last value. The
+// reader must read them although it needs no more values.
 TEST(IdxTest, RejectsAWrongGzipChecksumOrLength) {
   const std::string path = MakeTestDir() + "/damaged.gz";
   WriteGzip(path, IdxBytes({200}, Ramp(200)));
@@ -256,7 +255,7 @@ TEST(IdxTest, RejectsAWrongGzipChecksumOrLength) {
     Bytes damaged = whole;
     damaged[damaged.size() - from_end] ^= 1;
     WriteBytes(path, damaged);
-    // The file is named once, although zlib's own message names it too.
+    // The error names the file once, although zlib's own message names it too.
     EXPECT_THAT(ReadIdxLabels(path),
                 StatusIs(kDataLoss,
                          StartsWith(path + ": its gzip data is damaged (inco")))
@@ -292,7 +291,8 @@ TEST(IdxTest, NamesWhatIsWrong) {
       {IdxBytes({1u << 31, 1u << 31, 4}, Ramp(100)), kDataLoss,
        "absurd dimensions"},
       {IdxBytes({kMost, 257, 1}, Ramp(100)), kDataLoss, "absurd dimensions"},
-      // 2^40 bytes claimed and 100 there: fails on the bytes, not on memory.
+      // The header claims 2^40 bytes, and the file has 100. The reader must
+      // fail on the bytes, not on memory.
       {IdxBytes({1u << 20, 1u << 10, 1u << 10}, Ramp(100)), kDataLoss,
        "data needs 1099511627776 bytes, got 100"},
       {IdxBytes({2, 2, 2}, Ramp(5)), kDataLoss, "data needs 8 bytes, got 5"},
@@ -311,7 +311,7 @@ TEST(IdxTest, NamesWhatIsWrong) {
                                          "hold labels")));
 }
 
-// A random edit: bytes changed, cut off, added, or repeated.
+// Makes a random edit: bytes changed, cut off, added, or repeated.
 void Mutate(std::mt19937& random, Bytes& bytes) {
   const size_t at = bytes.empty() ? 0 : random() % bytes.size();
   switch (random() % 4) {
@@ -330,8 +330,8 @@ void Mutate(std::mt19937& random, Bytes& bytes) {
   }
 }
 
-// Whatever the bytes, the reader either names a fault or returns exactly what
-// the header describes.
+// For any bytes, the reader either names a fault or returns exactly the content
+// that the header describes.
 TEST(IdxTest, SurvivesMutations) {
   const std::string path = MakeTestDir() + "/file";
   std::mt19937 random(20240607);
@@ -363,7 +363,7 @@ TEST(IdxTest, SurvivesMutations) {
   EXPECT_GT(rejected, 250);
 }
 
-// The same through gzip: a mutated stream never yields a wrong label unnoticed.
+// Through gzip, a mutated stream never yields a wrong label without an error.
 TEST(IdxTest, SurvivesMutationsOfCompressedFiles) {
   const std::string path = MakeTestDir() + "/labels.gz";
   const Bytes labels = Ramp(200, 10);
@@ -377,7 +377,7 @@ TEST(IdxTest, SurvivesMutationsOfCompressedFiles) {
     WriteBytes(path, bytes);
     const absl::StatusOr<Bytes> read = ReadIdxLabels(path);
     if (read.ok()) {
-      ASSERT_EQ(*read, labels);  // In gzip's header, some bytes do not matter.
+      ASSERT_EQ(*read, labels);  // Some bytes of gzip's header do not matter.
     } else {
       ++rejected;
       ASSERT_THAT(std::string(read.status().message()), StartsWith(path));

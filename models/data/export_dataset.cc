@@ -37,7 +37,7 @@ absl::Status MakeFolder(const std::string& path) {
   return error ? absl::ErrnoToStatus(error.value(), path) : absl::OkStatus();
 }
 
-// A file that is written piece by piece. Close tells of all errors.
+// A file that is written in pieces. Close returns the first error.
 class OutputFile {
  public:
   explicit OutputFile(std::string path) : path_(std::move(path)) {
@@ -60,7 +60,7 @@ class OutputFile {
   }
 
  private:
-  // Keeps the first error.
+  // Records the first error.
   void Note() {
     if (file_.good() || !status_.ok()) return;
     status_ = absl::ErrnoToStatus(errno != 0 ? errno : EIO,
@@ -72,7 +72,8 @@ class OutputFile {
   absl::Status status_;
 };
 
-// One part of the data set: the chosen images in order, as they are written.
+// One part of the data set: the chosen images in order, in the form in which
+// they are written.
 class Part {
  public:
   Part(const Dataset& data, const ExportOptions& options)
@@ -92,7 +93,8 @@ class Part {
     return channels > 0 ? WithChannels(std::move(image), channels) : image;
   }
 
-  // The shape of every image that Read returns, if it is the same and known.
+  // Returns the shape of every image that Read returns, if it is the same for
+  // all and known.
   std::optional<ImageShape> shape() const {
     std::optional<ImageShape> shape = data_.shape();
     if (!shape.has_value()) return shape;
@@ -128,7 +130,7 @@ class Part {
   Resizer resizer_;
 };
 
-// Image folders and lists.
+// Writes image folders and lists.
 
 absl::Status WriteImage(const Image& image, const ExportOptions& options,
                         const std::string& path) {
@@ -140,7 +142,7 @@ absl::Status WriteImage(const Image& image, const ExportOptions& options,
   return file.Close();
 }
 
-// The name of the file of image i.
+// Returns the name of the file of image i.
 std::string FileName(const Part& part, int64_t i,
                      const ExportOptions& options) {
   const int digits = std::max<int>(
@@ -195,7 +197,7 @@ absl::Status WriteList(Part& part, const std::string& name,
   return list.Close();
 }
 
-// CIFAR-10's files.
+// Writes CIFAR-10's files.
 
 constexpr int64_t kTrainFiles = 5;
 
@@ -211,7 +213,7 @@ absl::Status CheckCifarShape(const ImageShape& shape, absl::string_view which) {
       which, shape.height, shape.width, shape.channels));
 }
 
-// Checks everything that is known before an image is read.
+// Checks all conditions that are known before images are read.
 absl::Status CheckForCifar(const Part& train, const Part& test,
                            const ExportOptions& options) {
   const int classes = train.data().num_classes();
@@ -277,7 +279,8 @@ absl::Status WriteCifar(Part& train, Part& test, const std::string& dir,
                         step);
 }
 
-// The classes that a reader would miss, since `train` has no image of them.
+// Returns a note about classes without images in `train`, which readers of the
+// export cannot count. "" if the readers need no note.
 std::string NoteOf(const Part& train, const Part& test, ExportFormat format) {
   if (format == ExportFormat::kCifar10) return "";
   const int classes = train.data().num_classes();
@@ -337,7 +340,7 @@ void ImageProgress::Show(absl::string_view what, int64_t done, int64_t total,
     total_ = total;
     first_done_ = done;
     begin_ = now;
-    // The first line tells of a whole interval too.
+    // The first line covers a whole interval too.
     printed_ = std::max(printed_, now);
   }
   last_done_ = done;
@@ -351,8 +354,8 @@ void ImageProgress::Show(absl::string_view what, int64_t done, int64_t total,
       absl::StrFormat("%s: %d of %d images, %.*f images/s, %.0f s left", what,
                       done, total, rate < 10 ? 1 : 0, rate,
                       std::ceil(static_cast<double>(total - done) / rate));
-  // The cursor waits at the start of the line, so that an error takes its
-  // place.
+  // The cursor stays at the start of the line, so that an error overwrites the
+  // line.
   out_ << (rewrite_ ? absl::StrCat("\x1b[2K", line, "\r")
                     : absl::StrCat(line, "\n"))
        << std::flush;

@@ -1,4 +1,5 @@
-// The command `export` and its parts: what it writes is the same data set.
+// Tests the command `export` and its parts: reading an export gives the same
+// data set.
 #include "models/data/export_dataset.h"
 
 #include <cmath>
@@ -45,7 +46,8 @@ void Write(const std::string& path, absl::string_view bytes) {
   WriteBytes(path, Bytes(bytes.begin(), bytes.end()));
 }
 
-// A folder with Fashion-MNIST's four files, of 40 and 20 images, in idx/.
+// Creates a folder with Fashion-MNIST's four files, of 40 and 20 images, in
+// idx/.
 std::string MakeIdx() {
   const std::string dir = MakeTestDir();
   std::filesystem::create_directories(dir + "/idx");
@@ -53,8 +55,8 @@ std::string MakeIdx() {
   return dir;
 }
 
-// Two images in train/a/, one in train/b/ and one in val/b/; of one size, or
-// growing.
+// Creates two images in train/a/, one in train/b/ and one in val/b/. Each image
+// is larger than the one before by `growth`.
 std::string MakeFolder(int64_t side, int64_t growth) {
   const std::string dir = MakeTestDir();
   for (const char* file :
@@ -70,7 +72,7 @@ void ExpectExported(const std::string& flags) {
   ASSERT_EQ(outcome.exit_status, 0) << flags << "\n" << outcome.output;
 }
 
-// The labels and, unless only labels are compared, the pixels, in order.
+// Expects the same labels in order, and the same pixels if `pixels`.
 void ExpectSame(const Dataset& want, const Dataset& got, bool pixels = true) {
   ASSERT_EQ(got.size(), want.size());
   for (int64_t i = 0; i < want.size(); ++i) {
@@ -141,7 +143,7 @@ TEST(ExportTest, WritesAListThatIsTheSameDataSetInItsOrder) {
     ExpectSame(*idx->test, *list->test, png);
     EXPECT_EQ(list->train->num_classes(), 10);
   }
-  // PaddleViT splits a line into a path in the folder, one blank, a label.
+  // PaddleViT splits a line into a path in the folder, one blank, and a label.
   const std::string train = Contents(dir + "/list-jpeg/train_list.txt");
   EXPECT_THAT(train, StartsWith(absl::StrCat("train/00000.jpg ",
                                              idx->train->label(0), "\n")));
@@ -165,14 +167,14 @@ TEST(ExportTest, WritesCifarFilesThatAreTheSameDataSet) {
   ASSERT_EQ(cifar->train->size(), 13);
   ASSERT_EQ(cifar->test->size(), 13);
   for (int64_t i = 0; i < 13; ++i) {
-    // Spread evenly over 10,000 and 1,000.
+    // Samples are spread evenly over 10,000 and 1,000.
     const int64_t train = i * 10'000 / 13, test = i * 1'000 / 13;
     EXPECT_EQ(cifar->train->label(i), synthetic->train->label(train));
     EXPECT_EQ(*cifar->train->Read(i), *synthetic->train->Read(train)) << i;
     EXPECT_EQ(cifar->test->label(i), synthetic->test->label(test));
     EXPECT_EQ(*cifar->test->Read(i), *synthetic->test->Read(test)) << i;
   }
-  // 13 in five files.
+  // The five files hold 13 images.
   for (const auto& [file, records] :
        {std::pair(1, 2), {2, 3}, {3, 2}, {4, 3}, {5, 3}}) {
     EXPECT_EQ(std::filesystem::file_size(
@@ -187,7 +189,7 @@ TEST(ExportTest, WritesCifarFilesThatAreTheSameDataSet) {
     EXPECT_EQ(Contents(absl::StrCat(dir, "/cifar", file)),
               Contents(absl::StrCat(dir, "/again", file)));
   }
-  // 32 x 32 and 3 channels out of 28 x 28 and one.
+  // Converts 28 x 28 images with one channel to 32 x 32 with three.
   std::filesystem::create_directories(dir + "/idx");
   WriteIdxFiles(dir + "/idx", /*train=*/40, /*test=*/20);
   ExpectExported(absl::StrCat(" --data_dir=", dir,
@@ -200,7 +202,7 @@ TEST(ExportTest, WritesCifarFilesThatAreTheSameDataSet) {
   ExpectSame(*idx->train, *fashion->train, /*pixels=*/false);
 }
 
-// The images that training at that size sees, value / 255, as bytes.
+// Returns the image that training at that size reads (value / 255), as bytes.
 Image Transformed(const Dataset& data, int64_t index, int64_t height,
                   int64_t width) {
   const Transform transform =
@@ -248,7 +250,7 @@ TEST(ExportTest, ResizesFilesOfManySizes) {
   }
 }
 
-// Fashion-MNIST as a folder of photos.
+// Exports Fashion-MNIST as a folder of photos.
 TEST(ExportTest, WritesPhotos) {
   const std::string dir = MakeIdx();
   ExpectExported(absl::StrCat(
@@ -272,7 +274,7 @@ TEST(ExportTest, NotesClassesThatTrainLacks) {
               IsOk());
   const CommandOutcome folder = RunCommand(kExport + flags + "/folder", 60);
   EXPECT_THAT(folder.output, HasSubstr("images for testing alone"));
-  // Classes without any image.
+  // Exports classes without any image.
   const std::string two = absl::StrCat(
       kExport, " --dataset=synthetic --image_size=4 --num_classes=2 --limit=40",
       " --format=image_list --out=", dir, "/two");
@@ -284,7 +286,7 @@ TEST(ExportTest, NotesClassesThatTrainLacks) {
   EXPECT_THAT(five.output, HasSubstr("3 of 5 classes have no image"));
 }
 
-// The names of the folder's files and folders.
+// Returns the names of the folder's files and folders.
 std::vector<std::string> Entries(const std::string& dir) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(dir)) {
@@ -380,7 +382,7 @@ TEST(ExportTest, NamesTheFlagAtFault) {
   for (const auto& [wrong, message] : cases) {
     ExpectUsageError(RunCommand(kExport + wrong, 60), "export", wrong, message);
   }
-  // Files of unlike sizes are refused once they are read.
+  // Files of different sizes are rejected when they are read.
   for (int i = 2; i < 5; ++i) {
     Write(absl::StrCat(dir, "/train/b/", i, ".png"),
           *EncodePng({40, 32, 3, Ramp(40 * 32 * 3)}));
@@ -392,7 +394,7 @@ TEST(ExportTest, NamesTheFlagAtFault) {
   ExpectUsage(RunCommand(absl::StrCat(kExport, " --help"), 60), "export");
 }
 
-// Returns the text printed if each of `total` images takes that long.
+// Returns the printed text if each of `total` images takes that long.
 std::string Progress(bool rewrite, absl::Duration each, int64_t total) {
   std::ostringstream out;
   ImageProgress progress(out, rewrite);
@@ -411,11 +413,11 @@ TEST(ImageProgressTest, SaysCountRateAndSecondsLeft) {
   progress.Show("train", 399, 60'000, begin + absl::Milliseconds(999));
   progress.Show("train", 1200, 60'000, begin + absl::Seconds(3));
   progress.Show("train", 1201, 60'000, begin + absl::Milliseconds(3999));
-  // Another part has a rate of its own, and still a line a second at most.
+  // Another part has its own rate, but still prints at most one line a second.
   progress.Show("test", 0, 10, begin + absl::Seconds(4));
   progress.Show("test", 1, 10, begin + absl::Milliseconds(4900));
   progress.Show("test", 3, 10, begin + absl::Seconds(6));
-  // The same part of another data set.
+  // The same part of another data set begins a new task.
   progress.Show("test", 2, 10, begin + absl::Seconds(8));
   progress.Show("test", 6, 10, begin + absl::Seconds(9));
   EXPECT_EQ(out.str(),

@@ -1,4 +1,5 @@
-// The command `export`: any data set as an image folder, a list or CIFAR files.
+// The command `export` writes any data set as an image folder, a list or CIFAR
+// files.
 #include <signal.h>
 #include <unistd.h>
 
@@ -101,8 +102,8 @@ leaves nothing behind.
 
 volatile sig_atomic_t interrupted = 0;
 
-// From now on signals end the export in good order, so that the temporary
-// folder is removed. A signal that is ignored, as by nohup, stays so.
+// From now on, signals end the export cleanly, so that the temporary folder is
+// removed. A signal that is ignored, as by nohup, stays ignored.
 void CatchSignals() {
   for (const int signal : {SIGHUP, SIGINT, SIGPIPE, SIGTERM}) {
     struct sigaction action = {};
@@ -114,7 +115,7 @@ void CatchSignals() {
   }
 }
 
-// The folder to write, without a slash at its end.
+// Returns the folder to write, without a slash at its end.
 absl::StatusOr<std::filesystem::path> CheckedOutput() {
   if (absl::GetFlag(FLAGS_output_dir).empty()) {
     return absl::InvalidArgumentError("--output_dir: must name a folder");
@@ -209,7 +210,8 @@ absl::StatusOr<ExportSummary> WriteAndRename(
   LOCKSTEP_ASSIGN_OR_RETURN(
       const TemporaryFolder temporary,
       TemporaryFolder::Create("." + output.filename().string(), parent));
-  // A folder below it, since the temporary folder is this user's alone.
+  // The export goes to a subfolder with ordinary permissions, since only this
+  // user can access the temporary folder.
   const std::string partial = temporary.path() + "/partial";
   const auto step = [&](absl::string_view part, int64_t done, int64_t total) {
     if (interrupted != 0) return absl::CancelledError("interrupted");

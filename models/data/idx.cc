@@ -23,23 +23,24 @@
 namespace lockstep {
 namespace {
 
-// gzread's sizes are unsigned int and its results int.
+// gzread takes unsigned int sizes and returns int.
 constexpr size_t kMaxRead = size_t{1} << 30;
 constexpr unsigned kBufferBytes = 1 << 18;
 
 constexpr uint8_t kUnsignedByte = 0x08;
 constexpr int kLabelsRank = 1;
 constexpr int kImagesRank = 3;
-// No data set of bytes in one file is that large; a header that says so lies.
+// No data set of bytes in one file is that large, so a larger size in a header
+// is an error.
 constexpr int64_t kMaxPayload = int64_t{1} << 40;
 constexpr int64_t kFirstChunk = int64_t{1} << 20;
 
-// A sequential reader of a regular file's content, decompressed or as it is.
-// Errors begin with the path.
+// A sequential reader of a regular file's content, which is decompressed if it
+// is gzip. Errors begin with the path.
 class GzipFile {
  public:
   static absl::StatusOr<GzipFile> Open(const std::string& path) {
-    // Before opening, since opening a pipe would wait for its writer.
+    // Checked before opening, since opening a pipe would wait for its writer.
     struct stat info;
     if (stat(path.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, path);
     if (!S_ISREG(info.st_mode)) {
@@ -47,7 +48,7 @@ class GzipFile {
           path, S_ISDIR(info.st_mode) ? ": is a directory, not a file"
                                       : ": is not a regular file"));
     }
-    errno = 0;  // gzopen leaves it alone where memory is what it lacks.
+    errno = 0;  // gzopen leaves errno at 0 if memory runs out.
     const gzFile file = gzopen(path.c_str(), "rb");
     if (file == nullptr) {
       return absl::ErrnoToStatus(errno != 0 ? errno : ENOMEM, path);
@@ -56,15 +57,16 @@ class GzipFile {
     return GzipFile(path, file);
   }
 
-  // Reads up to out.size() bytes and returns how many; fewer only at the end of
-  // the content, and 0 after it. The checksum at the end of gzip's data is
-  // verified by the read that meets the end, so read until 0.
+  // Reads up to out.size() bytes and returns their number, which is smaller
+  // only at the end of the content, and 0 after it. Read until 0: the read that
+  // meets the end also verifies the checksum at the end of gzip's data.
   absl::StatusOr<int64_t> Read(std::span<uint8_t> out) {
     int64_t total = 0;
     while (!out.empty()) {
       const auto wanted = static_cast<unsigned>(std::min(out.size(), kMaxRead));
       const int count = gzread(file_.get(), out.data(), wanted);
-      // A stream that is cut off is an error state beside a count of bytes.
+      // At a truncated stream, gzread sets an error state but also returns a
+      // count.
       LOCKSTEP_RETURN_IF_ERROR(Fault());
       if (count <= 0) break;
       total += count;
@@ -80,7 +82,7 @@ class GzipFile {
 
   GzipFile(const std::string& path, gzFile file) : path_(path), file_(file) {}
 
-  // What zlib holds against the file, or OK.
+  // Returns zlib's error for the file, or OK.
   absl::Status Fault() const {
     int code = Z_OK;
     const int system_error = errno;
@@ -141,7 +143,7 @@ absl::Status CheckMagic(const std::string& name, std::span<const uint8_t> magic,
   return absl::OkStatus();
 }
 
-// The product of the dimensions, checked.
+// Returns the product of the dimensions, checked against the limits.
 absl::StatusOr<int64_t> PayloadSize(const std::string& name,
                                     std::span<const int64_t> dimensions) {
   int64_t size = 1;
@@ -182,8 +184,8 @@ absl::StatusOr<std::vector<int64_t>> ReadHeader(const std::string& name,
   return dimensions;
 }
 
-// Reads exactly `size` bytes and then the end. A header may claim any size, so
-// the buffer only doubles as bytes arrive.
+// Reads exactly `size` bytes and then the end of the file. A header may claim
+// any size, so the buffer only doubles as bytes arrive.
 absl::StatusOr<std::vector<uint8_t>> ReadPayload(const std::string& name,
                                                  int64_t size, GzipFile& file) {
   std::vector<uint8_t> payload;
@@ -206,7 +208,7 @@ absl::StatusOr<std::vector<uint8_t>> ReadPayload(const std::string& name,
   return payload;
 }
 
-// The values of a file of the given rank, and their dimensions.
+// Returns the values of a file of the given rank, and sets `dimensions`.
 absl::StatusOr<std::vector<uint8_t>> ReadIdx(const std::string& path, int rank,
                                              std::vector<int64_t>& dimensions) {
   LOCKSTEP_ASSIGN_OR_RETURN(GzipFile file, GzipFile::Open(path));

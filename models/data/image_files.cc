@@ -30,7 +30,7 @@
 namespace lockstep {
 namespace {
 
-// More than any picture of kMaxPixels, and than the list of any data set.
+// Larger than any picture of kMaxPixels, and than the list of any data set.
 constexpr int64_t kMostBytes = int64_t{1} << 30;
 
 class FileDataset final : public Dataset {
@@ -53,7 +53,7 @@ class FileDataset final : public Dataset {
 
   std::string file(int64_t index) const override { return files_.path(index); }
 
-  // The two steps of Read. path: of file(); bytes: of ReadBytes.
+  // The two steps of Read. path: the result of file(); bytes: of ReadBytes.
   static absl::StatusOr<std::string> ReadBytes(const std::string& path) {
     return NamingFile(path, [&] { return ReadForeignFile(path, kMostBytes); });
   }
@@ -82,8 +82,8 @@ class FileDataset final : public Dataset {
   const ImageIndex& files() const { return files_; }
 
  private:
-  // Returns what `read` returns. If memory runs out there, the error names the
-  // file.
+  // Returns the result of `read`. If memory runs out in `read`, the error names
+  // the file.
   template <typename Read>
   static auto NamingFile(const std::string& path, const Read& read)
       -> decltype(read()) {
@@ -118,8 +118,9 @@ class FileDataset final : public Dataset {
   std::vector<std::string> class_names_;
 };
 
-// The fault of an image. Every rank finds bad bytes bad, but another rank may
-// read what this one cannot.
+// The result of checking an image. Bad bytes are bad on every rank. A file that
+// cannot be read here may still be readable on another rank, so it is no bad
+// image.
 struct Verdict {
   absl::Status status = absl::OkStatus();
   bool is_bad_image = false;
@@ -133,7 +134,7 @@ Verdict Judge(const FileDataset& data, int64_t index) {
   return {status, absl::IsDataLoss(status) || absl::IsInvalidArgument(status)};
 }
 
-// Judges every image. Returns the verdicts in the images' order.
+// Checks every image. Returns the verdicts in the images' order.
 std::vector<Verdict> JudgeAll(const FileDataset& data,
                               const DatasetOptions& options) {
   std::vector<Verdict> verdicts(data.size());
@@ -153,8 +154,8 @@ std::vector<Verdict> JudgeAll(const FileDataset& data,
   return verdicts;
 }
 
-// The data set of the files, or of as many as the option says, less those that
-// are to be skipped. `name`: what they come from.
+// Returns the data set of the files, or of as many as the option says, without
+// the bad images if they are to be skipped. `name`: the source of the files.
 absl::StatusOr<std::unique_ptr<const Dataset>> MakePart(
     const std::string& name, ImageIndex files, int num_classes,
     const std::vector<std::string>& class_names, absl::string_view flag,
@@ -191,7 +192,8 @@ absl::StatusOr<std::unique_ptr<const Dataset>> MakePart(
 
 // Image folders.
 
-// Whether something has that path. Error: what keeps one from seeing it.
+// Returns whether the path exists. Errors: the file system's, if it cannot
+// tell.
 absl::StatusOr<bool> Exists(const std::string& path) {
   std::error_code error;
   const bool exists = std::filesystem::exists(path, error);
@@ -199,7 +201,7 @@ absl::StatusOr<bool> Exists(const std::string& path) {
   return exists;
 }
 
-// The names of the folders of classes.
+// Returns the names of the folders of classes.
 absl::StatusOr<std::vector<std::string>> ClassNames(const std::string& dir) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<std::string> names, FolderNames(dir));
   if (!names.empty()) return names;

@@ -33,8 +33,9 @@ bool IsImageName(absl::string_view name) {
          absl::EndsWithIgnoreCase(name, ".png");
 }
 
-// A link that leads nowhere is no folder. path: of `parent`. Error: what keeps
-// one from seeing where a link leads.
+// Returns whether an entry of `parent`, whose path is `path`, is a folder or a
+// link to a folder. A link without a target is no folder. Errors: the file
+// system's, if it cannot follow a link.
 absl::StatusOr<bool> IsFolder(const std::string& path, DIR* parent,
                               const dirent& entry) {
   if (entry.d_type == DT_DIR) return true;
@@ -72,7 +73,7 @@ absl::StatusOr<FolderContent> ReadFolder(const std::string& path) {
     } else if (IsImageName(name)) {
       content.images.emplace_back(name);
     }
-    errno = 0;  // That a link leads nowhere is no fault of reading.
+    errno = 0;  // A link without a target set errno, but is no error.
   }
   if (errno != 0) return absl::ErrnoToStatus(errno, path);
   std::ranges::sort(content.folders);
@@ -80,10 +81,10 @@ absl::StatusOr<FolderContent> ReadFolder(const std::string& path) {
   return content;
 }
 
-// The folders below one that have images, found one inside the other.
+// Walks folders recursively and collects the folders that have images.
 class FolderWalk {
  public:
-  // dir: the folder that will be visited first.
+  // dir: the first folder to visit.
   explicit FolderWalk(const std::string& dir) {
     struct stat info = {};
     for (std::string path = dir + "/.."; stat(path.c_str(), &info) == 0;
@@ -111,7 +112,7 @@ class FolderWalk {
     return absl::OkStatus();
   }
 
-  // Folder and names.
+  // Each folder's path and the names of its images.
   std::vector<std::pair<std::string, std::vector<std::string>>>& found() {
     return found_;
   }

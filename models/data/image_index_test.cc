@@ -18,7 +18,7 @@ std::vector<ImageFile> FilesOf(const ImageIndex& index) {
   return files;
 }
 
-// Folders that take turns, as in a list that is shuffled.
+// Folders alternate, as in a shuffled list.
 TEST(ImageIndexTest, ReturnsThePathsThatItWasGiven) {
   ImageIndex index;
   index.Add("a/1.png", 0);

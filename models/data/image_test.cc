@@ -1,5 +1,5 @@
-// Image files, held to what Pillow makes of them; and the readers of foreign
-// bytes, which keep their promises whatever those are.
+// Compares decoded image files with Pillow's results. Checks that the readers
+// of foreign bytes keep their rules for any bytes.
 #include "models/data/image.h"
 
 #include <zlib.h>
@@ -86,7 +86,7 @@ TEST(GoldenImagesTest, AreDecodedAndConvertedAsPillowDoes) {
   }
 }
 
-// Wherever a file is cut off, it is refused, by an error that names it.
+// A file that is cut off anywhere is rejected, with an error that names it.
 TEST(GoldenImagesTest, AreRefusedWhenTheyAreCutOff) {
   for (const Golden& golden : Goldens()) {
     for (size_t size = 0; size < golden.file.size(); ++size) {
@@ -101,14 +101,15 @@ TEST(GoldenImagesTest, AreRefusedWhenTheyAreCutOff) {
   }
 }
 
-// The pixels of a region are those of the whole image there, whether libjpeg
-// computes the others or not; and a file that is cut off is refused though the
-// region comes before.
+// The pixels of a region equal the same pixels of the whole image, whether
+// libjpeg computes other pixels or not. A file that is cut off after the region
+// is rejected too.
 TEST(GoldenImagesTest, HaveRegionsThatAreThePixelsOfTheWhole) {
   std::mt19937 random(3);
   std::vector<Golden> goldens = Goldens();
-  // Two scans of ten. What they leave out libjpeg guesses from the blocks
-  // around, each version in its way, so that it is not among Pillow's.
+  // Two scans of ten. libjpeg guesses the missing coefficients from
+  // neighbouring blocks, differently in each version, so this image is not
+  // among Pillow's.
   const std::vector<std::string> scans =
       absl::StrSplit(GoldenFile("jpeg_progressive_large"), "\xff\xda");
   goldens.push_back({.name = "jpeg_partial",
@@ -212,8 +213,8 @@ TEST(DecodeImageTest, NamesTheFileAndTheFault) {
               StatusIs(kInvalidArgument, HasSubstr("x")));
 }
 
-// Pixels are all right whatever an orientation says that is not as it should
-// be. The tag is the directory's second entry of 12 bytes.
+// An invalid orientation does not affect the pixels. The tag is the directory's
+// second entry of 12 bytes.
 TEST(DecodeImageTest, IgnoresDamagedOrientations) {
   const std::string file = GoldenFile("jpeg_orientation_6");  // "II".
   const std::string upright = GoldenFile("jpeg_orientation_1");
@@ -240,7 +241,8 @@ TEST(DecodeImageTest, IgnoresDamagedOrientations) {
     ASSERT_THAT(image, IsOk());
     EXPECT_EQ(*image, *want);
   }
-  // Else the cases would have changed nothing.
+  // The undamaged orientation changes the image; otherwise the cases would test
+  // nothing.
   EXPECT_NE(*DecodeImage(file, "f"), *want);
 }
 
@@ -276,8 +278,8 @@ TEST(EncodeTest, ComesBackThePngToTheBitTheJpegNearly) {
               StatusIs(kInvalidArgument, HasSubstr("65501 x 1")));
 }
 
-// The readers of images, lists and CIFAR-10 on their seeds and on mutations of
-// them: what the fuzzers look at, in every build.
+// Runs the checks of the fuzzers on seeds and on mutations, in every build: the
+// readers of images, lists and CIFAR-10.
 TEST(DataCheckTest, ReadersKeepTheirPromisesOnMutations) {
   constexpr int kMutations = 5000;
   for (DataCheck& check : DataChecks()) {
@@ -295,7 +297,8 @@ TEST(DataCheckTest, ReadersKeepTheirPromisesOnMutations) {
       EXPECT_EQ(check.check(Mutated(check.seeds, random), ok), "");
       accepted += ok ? 1 : 0;
     }
-    // Else the mutations would have tested the refusals alone, or nothing.
+    // Both outcomes must occur often: otherwise the mutations would test only
+    // rejection or only acceptance.
     EXPECT_GT(accepted, kMutations / 200);
     EXPECT_LT(accepted, kMutations - kMutations / 20);
   }

@@ -1,6 +1,6 @@
-// JPEG files through libjpeg, which reports errors by a jump: functions here
-// that call setjmp have no object with a destructor, and neither has anything
-// between them and libjpeg.
+// JPEG files through libjpeg, which reports errors by longjmp. Functions here
+// that call setjmp therefore have no objects with destructors, and neither does
+// any function between them and libjpeg.
 #include <algorithm>
 #include <csetjmp>
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-// In this order: each needs the one before.
+// jerror.h needs jpeglib.h before it.
 // clang-format off
 #include <jpeglib.h>
 #include <jerror.h>
@@ -26,17 +26,17 @@
 namespace lockstep {
 namespace {
 
-// What a file of a few kilobytes may hold of empty scans, each of which costs a
-// pass over the image, is bounded. Real files have about ten.
+// The largest number of scans. A file of a few kilobytes may hold many empty
+// scans, and each costs a pass over the image. Real files have about ten.
 constexpr int kMaxScans = 500;
 constexpr int kExif = JPEG_APP0 + 1;
 
-// As many rows at a time as libjpeg mostly makes at once; still in the cache
-// when they are used.
+// The number of rows to read at a time. libjpeg mostly makes as many at once,
+// and they are still in the cache when they are used.
 constexpr int kRows = 16;
 
 struct ErrorManager {
-  jpeg_error_mgr base;  // First: libjpeg hands out a pointer to it.
+  jpeg_error_mgr base;  // Must be first: libjpeg passes a pointer to it.
   jmp_buf jump;
   char message[JMSG_LENGTH_MAX];
 };
@@ -47,8 +47,9 @@ struct ErrorManager {
   std::longjmp(errors->jump, 1);
 }
 
-// A message of level -1 is a warning. Those that mean lost pixels are errors;
-// others (odd versions, bytes between markers) are met in good pictures.
+// Handles a message. Level -1 is a warning. Warnings about lost pixels are
+// treated as errors. Good pictures often cause other warnings (odd versions,
+// bytes between markers).
 void OnMessage(j_common_ptr info, int level) {
   if (level >= 0) return;
   switch (info->err->msg_code) {
@@ -79,8 +80,8 @@ void CheckScans(j_common_ptr info) {
   }
 }
 
-// A decoder and its errors. The two calls return whether all went well;
-// otherwise `errors.message` says what did not.
+// A decoder and its errors. ReadHeader and ReadPixels return whether they
+// succeeded; otherwise `errors.message` is the error.
 struct Decoder {
   Decoder() { UseErrorManager(errors, info.err); }
   ~Decoder() { jpeg_destroy_decompress(&info); }
@@ -100,14 +101,14 @@ struct Decoder {
     return true;
   }
 
-  // Reads the region of the image as it is stored. What lies below it is read
-  // too, for its damages, unless `stop`.
+  // Reads the region of the image as it is stored. Unless `stop`, also reads
+  // the rows below, to detect damage there.
   bool ReadPixels(const ImageRegion& region, bool stop, TakeRows take) {
     if (setjmp(errors.jump) != 0) return false;
     jpeg_start_decompress(&info);
     // Colours at half resolution are interpolated with their neighbours. Rows
-    // have theirs when libjpeg skips others; columns at the edge of a crop do
-    // not, so what is decoded has a margin of columns.
+    // keep their neighbours when libjpeg skips other rows. Columns at the edge
+    // of a crop do not, so the decoded region has a margin of columns.
     constexpr int64_t kMargin = 2;
     JDIMENSION left = 0;
     if (!SmoothsBlocks()) {
@@ -142,17 +143,19 @@ struct Decoder {
       jpeg_abort_decompress(&info);
       return true;
     }
-    // Not skipped: libjpeg skips to the end without looking.
+    // These rows are read, not skipped: libjpeg skips to the end without
+    // checking.
     while (info.output_scanline < info.output_height) {
       ReadRows(info.output_height, rows);
     }
-    // Up to the marker of the image's end, which a file that is cut off lacks.
+    // Reads up to the marker of the image's end, which a truncated file does
+    // not have.
     jpeg_finish_decompress(&info);
     return true;
   }
 
-  // Reads the next rows, at most kRows and none from `end` on, to `rows`.
-  // Returns how many.
+  // Reads the next rows into `rows`, at most kRows and none from `end` on.
+  // Returns their number.
   int64_t ReadRows(int64_t end, uint8_t* rows) {
     uint8_t* pointers[kRows];
     const size_t stride = size_t{info.output_width} * info.output_components;
@@ -166,8 +169,8 @@ struct Decoder {
     return count;
   }
 
-  // Whether libjpeg guesses coefficients that a progressive file leaves out
-  // from the blocks around: no region is then decoded alone.
+  // Returns whether libjpeg guesses coefficients that a progressive file leaves
+  // out from neighbouring blocks. A region of such a file is not decoded alone.
   bool SmoothsBlocks() const {
     bool smooths = false;
     for (int c = 0; info.progressive_mode && c < info.num_components; ++c) {
@@ -178,8 +181,9 @@ struct Decoder {
     return smooths;
   }
 
-  // Inverted CMYK to RGB, in place. What ink leaves of black's share is rounded
-  // as in Pillow's conversion: x * y / 255 to nearest.
+  // Converts inverted CMYK to RGB, in place: white - (255 - colour) * white /
+  // 255, where white is the inverted black. The product is rounded as in
+  // Pillow's conversion: x * y / 255 to nearest.
   static void ConvertCmyk(uint8_t* row, int64_t width) {
     uint8_t* out = row;
     for (int64_t x = 0; x < width; ++x, row += 4, out += 3) {
@@ -197,15 +201,16 @@ struct Decoder {
   ErrorManager errors = {};
 };
 
-// The EXIF orientation in an APP1 marker: 1 to 8; 1 if there is none, or it is
-// not as it should be, since pixels are all right without it.
+// Returns the EXIF orientation in an APP1 marker, 1 to 8. A missing or invalid
+// orientation is 1, since the pixels are valid without it.
 int Orientation(absl::string_view exif) {
   constexpr absl::string_view kHead("Exif\0\0", 6);
   if (exif.substr(0, kHead.size()) != kHead) return 1;
   const absl::string_view tiff = exif.substr(kHead.size());
   const bool little = tiff.substr(0, 2) == "II";
   if (!little && tiff.substr(0, 2) != "MM") return 1;
-  // `size` bytes from `at`; 0 if they are not there.
+  // Returns the number in `size` bytes from `at`, or 0 if the bytes do not
+  // exist.
   const auto number = [&](size_t at, int size) -> uint32_t {
     if (at > tiff.size() || tiff.size() - at < static_cast<size_t>(size)) {
       return 0;
@@ -242,8 +247,8 @@ int Orientation(const jpeg_decompress_struct& info) {
   return 1;
 }
 
-// What turns an image as it is stored into what a viewer shows: rows and
-// columns exchanged, and taken from their other ends.
+// The change from an image as it is stored to the image as viewers show it:
+// rows and columns are exchanged, and read from the opposite ends.
 struct Turn {
   explicit Turn(int orientation)
       : exchange(orientation >= 5),
@@ -255,7 +260,8 @@ struct Turn {
   bool exchange, from_bottom, from_right;
 };
 
-// Where a region of the turned image is in the stored one, of that shape.
+// Returns the position of a region of the turned image in the stored image,
+// which has shape `shape`.
 ImageRegion Stored(ImageRegion region, const Turn& turn,
                    const ImageShape& shape) {
   if (turn.exchange) {
@@ -284,7 +290,7 @@ Image Turned(const Image& image, const Turn& turn) {
   return out;
 }
 
-// An encoder, as the decoder above.
+// An encoder and its errors, used as Decoder.
 struct Encoder {
   Encoder() { UseErrorManager(errors, info.err); }
   ~Encoder() {
@@ -315,7 +321,7 @@ struct Encoder {
 
   jpeg_compress_struct info = {};
   ErrorManager errors = {};
-  unsigned char* bytes = nullptr;  // libjpeg's, by malloc.
+  unsigned char* bytes = nullptr;  // Allocated by libjpeg with malloc.
   unsigned long size = 0;          // NOLINT: libjpeg's type.
 };
 
@@ -360,7 +366,8 @@ absl::Status DecodeJpeg(absl::string_view bytes, const std::string& name,
   LOCKSTEP_RETURN_IF_ERROR(CheckRegion(region, shape, name));
   region = Stored(region, turn, stored);
 
-  // A file that ends as it should was not cut off: no need to read on.
+  // A file that ends with the end marker is not cut off, so reading on is not
+  // needed.
   const bool stop = absl::EndsWith(bytes, "\xff\xd9");
   if (orientation == 1) {
     return decoder.ReadPixels(region, stop, take) ? absl::OkStatus() : fault();

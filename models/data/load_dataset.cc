@@ -44,7 +44,7 @@ absl::StatusOr<MemoryDataset> LoadCifar10Files(
                         "frog", "horse", "ship", "truck"});
 }
 
-// The first so many samples of both.
+// Returns the first samples of both parts, as many as the options say.
 absl::StatusOr<DatasetParts> FirstOf(MemoryDataset train, MemoryDataset test,
                                      const DatasetOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(
@@ -84,12 +84,12 @@ absl::StatusOr<DatasetParts> LoadIdx(const std::string& dir,
   return FirstOf(std::move(data.train), std::move(data.test), options);
 }
 
-// The most channels of a synthetic image.
+// The largest number of channels of a synthetic image.
 constexpr int64_t kMaxSyntheticChannels = 64;
 
-// Images that are made when they are read: of each class a pattern of 4 x 4
-// fields of one colour each, in noise of half their range. What a sample is
-// depends on the seed, the part and its index alone.
+// Images that are computed when they are read. Each class has a pattern of 4 x
+// 4 fields of one colour each, in noise of half their range. A sample depends
+// only on the seed, the part and its index.
 class SyntheticDataset final : public Dataset {
  public:
   SyntheticDataset(ImageShape shape, int num_classes, int64_t size,
@@ -138,7 +138,7 @@ class SyntheticDataset final : public Dataset {
   }
 
  private:
-  // What is drawn.
+  // The random streams.
   static constexpr uint64_t kLabels = 0, kPatterns = 1, kNoise = 2;
 
   const ImageShape shape_;
@@ -185,7 +185,7 @@ absl::Status CheckTestFraction(double fraction, bool synthetic) {
                    "--test_samples says");
 }
 
-// Cuts parts.train in two.
+// Splits parts.train into two parts.
 absl::StatusOr<DatasetParts> Split(DatasetParts parts,
                                    const DatasetOptions& options) {
   const std::shared_ptr<const Dataset> whole = std::move(parts.train);
@@ -292,7 +292,7 @@ absl::StatusOr<DatasetParts> LoadDataset(const std::string& name,
   LOCKSTEP_RETURN_IF_ERROR(
       CheckRange("--num_classes", options.num_classes, 0, kMaxClasses));
   const bool splits = options.test_fraction != 0;
-  DatasetOptions whole = options;  // What is loaded.
+  DatasetOptions whole = options;  // The options for loading before the split.
   if (splits) {
     LOCKSTEP_RETURN_IF_ERROR(
         CheckTestFraction(options.test_fraction, kind == Kind::kSynthetic));

@@ -1,5 +1,4 @@
-// Data sets by name, from folders of files that are as they should be and that
-// are not.
+// Tests data sets by name, from folders of valid and invalid files.
 #include "models/data/load_dataset.h"
 
 #include <algorithm>
@@ -41,12 +40,12 @@ void Write(const std::string& path, absl::string_view bytes) {
   WriteBytes(path, Bytes(bytes.begin(), bytes.end()));
 }
 
-// A PNG of one pixel: the value tells which it is.
+// Returns a PNG of one pixel, whose value identifies it.
 std::string Pixel(uint8_t value) {
   return *EncodePng({1, 1, 3, {value, 1, 2}});
 }
 
-// The first value of every image, or -1 where it cannot be read.
+// Returns the first value of every image, or -1 if the image cannot be read.
 std::vector<int> Values(const Dataset& data) {
   std::vector<int> values;
   for (int64_t i = 0; i < data.size(); ++i) {
@@ -62,8 +61,8 @@ std::vector<int> Labels(const Dataset& data) {
   return labels;
 }
 
-// Classes B, a and b (in that order, as bytes); the order of the files is
-// torchvision's: 10, 11, 12 (in a folder below), then 20, 21 and 30.
+// Creates classes B, a and b (in that order, as bytes). The files have
+// torchvision's order: 10, 11, 12 (in a folder below), then 20, 21 and 30.
 std::string MakeFolder() {
   const std::string dir = MakeTestDir();
   Write(dir + "/train/B/x10.PNG", Pixel(10));
@@ -74,7 +73,7 @@ std::string MakeFolder() {
   Write(dir + "/train/a/2.png", Pixel(21));
   Write(dir + "/train/b/1.png", Pixel(30));
   Write(dir + "/train/a file beside.png", Pixel(99));
-  Write(dir + "/val/b/1.png", Pixel(40));  // Classes may be missing here.
+  Write(dir + "/val/b/1.png", Pixel(40));  // Classes may be missing in val/.
   return dir;
 }
 
@@ -89,7 +88,7 @@ std::string MakeList() {
   return dir;
 }
 
-// 20 records: 3 in each file to train on, 5 to test with.
+// Creates 20 records: 3 in each file for training, 5 for testing.
 std::string CifarRecords(int first, int count) {
   std::string bytes;
   for (int i = first; i < first + count; ++i) {
@@ -122,10 +121,10 @@ TEST(ImageFolderTest, HasTorchvisionsClassesAndOrder) {
   EXPECT_THAT(Values(*data->test), ElementsAre(40));
   EXPECT_THAT(Labels(*data->test), ElementsAre(2));
   EXPECT_EQ(data->test->num_classes(), 3);
-  EXPECT_EQ(data->train->Read(3)->channels, 3);  // The grey one.
+  EXPECT_EQ(data->train->Read(3)->channels, 3);  // The grey image.
 }
 
-// The folders are in, in-1 and in/folder.png: a slash sorts behind a hyphen.
+// The folders are in, in-1 and in/folder.png: a slash sorts after a hyphen.
 TEST(ImageFolderTest, FollowsLinksAndSortsFoldersByPath) {
   const std::string dir = MakeFolder();
   const std::string elsewhere = dir + "/elsewhere";
@@ -159,7 +158,7 @@ TEST(ImageFolderTest, NamesALinkToAFolderAboveIt) {
 
 TEST(ImageFolderTest, GivesSamplesSpreadOverThePartAndTheChannelsAskedFor) {
   const std::string dir = MakeFolder();
-  Write(dir + "/test/B/1.png", Pixel(50));  // Taken before val.
+  Write(dir + "/test/B/1.png", Pixel(50));  // Preferred to val/.
   const auto data =
       LoadDataset("image_folder", dir, {.train_samples = 3, .channels = 1});
   ASSERT_THAT(data, IsOk());
@@ -198,7 +197,8 @@ TEST(ImageFolderTest, LeavesOutBadImagesWhenAskedToAndOthersNever) {
     EXPECT_EQ(SkippedText({}), "");
     EXPECT_GE(done, 7);
   }
-  // What cannot be read may be read by another rank: no reason to skip it.
+  // Another rank may be able to read a file that cannot be read here, so the
+  // file is not skipped.
   std::filesystem::create_symlink("/nowhere", dir + "/train/b/9.png");
   EXPECT_THAT(LoadDataset("image_folder", dir, {.skip_bad_images = true}),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("/b/9.png")));
@@ -269,8 +269,8 @@ TEST(SyntheticTest, DependsOnTheSeedAndTheIndexAlone) {
   EXPECT_NE(*data->train->Read(3), *data->test->Read(3));
   EXPECT_EQ(data->train->shape(), (ImageShape{9, 14, 3}));
 
-  // What it is for: the mean image of each class, of the training part, is
-  // nearest to the images of that class in the other part.
+  // Synthetic images must be learnable: the mean training image of each class
+  // is nearest to the test images of that class.
   std::map<int, std::vector<double>> sums;
   std::map<int, int> counts;
   for (int64_t i = 0; i < data->train->size(); ++i) {
@@ -299,7 +299,7 @@ TEST(SyntheticTest, DependsOnTheSeedAndTheIndexAlone) {
   EXPECT_GE(right, 95);
 }
 
-// Each image once, whichever part it is in, and the same parts again.
+// Expects each image in exactly one part, and the same parts again.
 void ExpectSplit(const char* name, const std::string& dir,
                  const std::vector<int>& whole) {
   const auto data = LoadDataset(name, dir, {.test_fraction = 0.3});
@@ -324,7 +324,7 @@ TEST(TestFractionTest, DrawsThePartToTestWith) {
   ExpectSplit("cifar10", dir, Values(*cifar->train));
   dir = MakeFolder();
   ExpectSplit("image_folder", dir, {10, 11, 12, 20, 21, 30});
-  // Classes in the folder itself.
+  // The classes may be in the folder itself.
   ExpectSplit("image_folder", dir + "/train", {10, 11, 12, 20, 21, 30});
   std::set<std::vector<int>> tests;
   for (uint64_t seed = 0; seed < 8; ++seed) {
@@ -370,7 +370,7 @@ TEST(LoadDatasetTest, NamesTheFlagTheFileOrTheLineAndTheFault) {
   const struct {
     const char* name;
     Change change;
-    std::string start;  // Of the message; "DIR" is the folder.
+    std::string start;  // The message's start; "DIR" is the folder.
     std::string message;
     DatasetOptions options = {};
   } cases[] = {

@@ -26,8 +26,8 @@ namespace {
 
 constexpr int64_t kAlignment = 64;
 
-// A worker takes as many samples at a time as make this many bytes, so that
-// small ones are not outweighed by the locks.
+// The bytes of samples that a worker takes at a time. Small samples are taken
+// together, so that locking does not dominate.
 constexpr int64_t kPieceBytes = 64 << 10;
 
 int64_t RoundedUp(int64_t bytes) {

@@ -1,5 +1,5 @@
-// Batches in order from any number of workers, within the memory that is
-// allowed, and errors where they belong.
+// Tests that batches come in order from any number of workers, within the
+// allowed memory, and that errors belong to the right batch.
 #include "models/data/loader.h"
 
 #include <algorithm>
@@ -39,10 +39,11 @@ using Batches = std::vector<std::vector<int64_t>>;
 constexpr ImageShape kShape = {2, 3, 1};
 constexpr uint64_t kSeed = 3;
 constexpr int64_t kEpoch = 5;
-// Of one sample with its labels; see SlotBytes.
+// The bytes of one sample with its labels; see SlotBytes.
 constexpr int64_t kSampleBytes = 6 * 4 + 4 + 12;
 
-// Samples whose pixels are their index, after `before` has looked at it.
+// A source whose samples have their index as pixels. Each Load calls `before`
+// first.
 class NumberSource : public SampleSource {
  public:
   explicit NumberSource(
@@ -54,7 +55,7 @@ class NumberSource : public SampleSource {
                                    std::span<float> out) override {
     EXPECT_EQ(key.seed, kSeed);
     EXPECT_EQ(key.epoch, kEpoch);
-    // Alone under its number.
+    // No other thread uses this worker's number.
     EXPECT_FALSE(busy_[worker].exchange(true));
     const absl::Status status = before_ ? before_(key.index) : absl::OkStatus();
     std::ranges::fill(out, static_cast<float>(key.index));
@@ -94,8 +95,8 @@ void ExpectBatch(const absl::StatusOr<LoadedBatch>& loaded,
   }
 }
 
-// With empty ones first, last and between; the longest of over 2,000 samples,
-// so that several workers share it.
+// Returns batches with empty ones first, last and between. The longest has over
+// 2,000 samples, so that several workers share it.
 Batches AllKinds() {
   Batches batches = {{}, {1, 2, 3}, {4}, {}, {}, {7, 7, 7, 9}, {}, {}};
   for (int64_t i = 0; i < 6001; ++i) batches[6].push_back(i);
@@ -116,15 +117,15 @@ TEST(LoaderTest, GivesTheBatchesInOrder) {
   }
 }
 
-// Batches of 16, numbered from 0 on.
+// Returns batches of 16, numbered from 0 on.
 Batches SixteenEach(int64_t n) {
   Batches batches(n, std::vector<int64_t>(16));
   for (int64_t i = 0; i < n * 16; ++i) batches[i / 16][i % 16] = i;
   return batches;
 }
 
-// Each part of a batch's memory, rounded up to 64 bytes: 6 floats, a label and
-// a mixed label of each of 16 samples.
+// Each part of a batch's memory is rounded up to 64 bytes: 6 floats, a label
+// and a mixed label for each of 16 samples.
 constexpr int64_t kSixteen = 384 + 64 + 192;
 static_assert(kSixteen == 16 * kSampleBytes);
 
@@ -133,8 +134,8 @@ TEST(LoaderTest, HoldsNoMoreThanIsAllowedAndReadsAheadAsFar) {
     for (const int workers : {1, 3}) {
       std::mutex mutex;
       std::condition_variable loaded;
-      int64_t held = 0;      // The batch that the caller has.
-      int64_t furthest = 0;  // The furthest sample that was loaded.
+      int64_t held = 0;      // The batch that the caller holds.
+      int64_t furthest = 0;  // The last sample that was loaded.
       NumberSource source([&](int64_t index) {
         const std::lock_guard lock(mutex);
         EXPECT_LT(index / 16, held + slots);
@@ -163,7 +164,7 @@ TEST(LoaderTest, HoldsNoMoreThanIsAllowedAndReadsAheadAsFar) {
           held = b;
         }
         ExpectBatch(loader->Next(), batches[b]);
-        // All that may be loaded ahead is, without another call.
+        // All batches that may be loaded ahead are loaded without another call.
         std::unique_lock lock(mutex);
         EXPECT_TRUE(loaded.wait_for(lock, std::chrono::seconds(60), [&] {
           return furthest == std::min<int64_t>(b + slots, 9) * 16 - 1;
@@ -225,8 +226,8 @@ TEST(LoaderTest, RefusesWhatCannotBe) {
                        HasSubstr("no memory for 1 batches of 640 bytes")));
 }
 
-// The product's source, from several threads at once: each sample is what one
-// thread alone makes of it.
+// Calls ImageSource from several threads at once. Each sample equals the sample
+// that one thread alone computes.
 TEST(ImageSourceTest, TransformsTheSameOnAnyThread) {
   constexpr int64_t kImages = 200;
   constexpr ImageShape kImage = {7, 6, 3};

@@ -1,6 +1,6 @@
-// PNG files through libpng, which reports errors by a jump: functions here that
-// call setjmp have no object with a destructor, and neither has anything
-// between them and libpng.
+// PNG files through libpng, which reports errors by longjmp. Functions here
+// that call setjmp therefore have no objects with destructors, and neither does
+// any function between them and libpng.
 #include <png.h>
 
 #include <csetjmp>
@@ -21,11 +21,11 @@
 namespace lockstep {
 namespace {
 
-// What both directions share. Calls that take libpng's structures return
-// whether all went well; otherwise `message` says what did not.
+// The state of a decoder or an encoder. Functions that take libpng's structures
+// return whether they succeeded; otherwise `message` is the error.
 struct PngContext {
   char message[200] = "";
-  absl::string_view input;  // What is left to read.
+  absl::string_view input;  // The bytes that are not read yet.
 };
 
 [[noreturn]] void OnError(png_structp png, png_const_charp message) {
@@ -34,7 +34,7 @@ struct PngContext {
   png_longjmp(png, 1);
 }
 
-// Of what concerns no pixel: colour profiles, texts.
+// Ignores warnings, which concern no pixels: colour profiles, texts.
 void OnWarning(png_structp, png_const_charp) {}
 
 void ReadBytes(png_structp png, png_bytep to, size_t size) {
@@ -56,7 +56,7 @@ struct Decoder {
     context.input = bytes;
     png_set_read_fn(png, &context, ReadBytes);
     png_read_info(png, info);
-    png_set_expand(png);  // Palettes, grey of less than 8 bits.
+    png_set_expand(png);  // Palettes, and grey of less than 8 bits.
     png_set_strip_16(png);
     png_set_strip_alpha(png);
     passes = png_set_interlace_handling(png);
@@ -64,7 +64,7 @@ struct Decoder {
     return true;
   }
 
-  // `out` has `height` rows of png_get_rowbytes.
+  // out: `height` rows of png_get_rowbytes.
   bool ReadPixels(uint8_t* out, int64_t height) {
     if (setjmp(png_jmpbuf(png)) != 0) return false;
     const size_t stride = png_get_rowbytes(png, info);
@@ -73,7 +73,7 @@ struct Decoder {
         png_read_row(png, out + y * stride, nullptr);
       }
     }
-    // The checksum of the last data, and that the end is there.
+    // Checks the checksum of the last data, and that the end exists.
     png_read_end(png, nullptr);
     return true;
   }

@@ -1,5 +1,5 @@
-// Each pass stands here twice: as plain loops, and with AVX2. Integers make
-// both give the same bytes.
+// Each pass is implemented twice: as plain loops, and with AVX2. Both use
+// integers and give the same bytes.
 #include "models/data/resize.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace lockstep {
 namespace {
 
-// A vector may be written this far beyond a row's last pixel.
+// The number of bytes beyond a row's last pixel that a vector may write.
 constexpr int64_t kSlack = 16;
 
 double Filter(Interpolation interpolation, double x) {
@@ -40,7 +40,7 @@ void AcrossRow(const uint8_t* row, const AxisWeights& axis, int64_t channels,
     const uint8_t* const from =
         row + (axis.starts[x] - axis.needs_begin) * channels;
     const int16_t* const weights = axis.weights.data() + x * axis.taps;
-    // What lies beyond the needed columns has no weight, and is not read.
+    // Columns beyond the needed ones have no weight, and are not read.
     const int64_t taps = std::min(axis.taps, axis.needs_end - axis.starts[x]);
     for (int64_t c = 0; c < channels; ++c) {
       int32_t sum = 1 << (axis.precision - 1);
@@ -52,7 +52,7 @@ void AcrossRow(const uint8_t* row, const AxisWeights& axis, int64_t channels,
   }
 }
 
-// Columns [i, n).
+// Computes columns [i, n) of a row.
 void DownRow(const uint8_t* const* taps, int64_t count, const int16_t* weights,
              int precision, int64_t i, int64_t n, uint8_t* out) {
   for (; i < n; ++i) {
@@ -65,10 +65,10 @@ void DownRow(const uint8_t* const* taps, int64_t count, const int16_t* weights,
 #ifdef __x86_64__
 #define LOCKSTEP_RESIZE_AVX2 __attribute__((target("avx2")))
 
-// Two rows of three channels at once: pixels of row a in the lower half of the
-// vector and of row b in the upper one. Of two pixels r r g g b b of 16 bits
-// are multiplied with w w w w w w and added in pairs; four are loaded at a
-// time.
+// Computes two rows of three channels at once: row a is in the lower half of
+// each vector, row b in the upper half. Four pixels are loaded at a time. Two
+// pixels, r r g g b b in 16 bits, are multiplied with weights w w w w w w and
+// added in pairs.
 LOCKSTEP_RESIZE_AVX2 void AcrossRowsAvx2(const uint8_t* a, const uint8_t* b,
                                          const AxisWeights& axis,
                                          uint8_t* out_a, uint8_t* out_b) {
@@ -111,7 +111,8 @@ LOCKSTEP_RESIZE_AVX2 void AcrossRowsAvx2(const uint8_t* a, const uint8_t* b,
   }
 }
 
-// Sixteen columns and two taps at a time. Returns how many columns that is.
+// Computes sixteen columns and two taps at a time. Returns the number of
+// columns computed.
 LOCKSTEP_RESIZE_AVX2 int64_t DownRowAvx2(const uint8_t* const* taps,
                                          int64_t count, const int16_t* weights,
                                          int precision, int64_t n,
@@ -136,7 +137,8 @@ LOCKSTEP_RESIZE_AVX2 int64_t DownRowAvx2(const uint8_t* const* taps,
           high, _mm256_madd_epi16(_mm256_cvtepu8_epi16(_mm_unpackhi_epi8(a, b)),
                                   two));
     }
-    // Packing works on halves, so their quarters are put in order after it.
+    // Packing works on the halves of vectors, so the quarters are reordered
+    // after it.
     const __m256i words = _mm256_permute4x64_epi64(
         _mm256_packs_epi32(_mm256_sra_epi32(low, bits),
                            _mm256_sra_epi32(high, bits)),
@@ -167,7 +169,7 @@ void AxisWeights::Compute(const AxisPart& wanted, Interpolation how) {
       static_cast<double>(part.from) / static_cast<double>(part.to);
   const double stretch = std::max(scale, 1.0);
   const double support = (how == Interpolation::kBilinear ? 1 : 2) * stretch;
-  // The most that a pixel can have, an even number.
+  // The largest number of taps of a pixel, rounded up to an even number.
   taps = std::min(static_cast<int64_t>(2 * support + 1), part.from);
   taps += taps % 2;
   exact.assign((part.count + 1) * taps, 0);
@@ -179,7 +181,7 @@ void AxisWeights::Compute(const AxisPart& wanted, Interpolation how) {
         std::max(static_cast<int64_t>(center - support + 0.5), int64_t{0});
     const int64_t end =
         std::min(static_cast<int64_t>(center + support + 0.5), part.from);
-    // Those that are not wanted count for the precision alone.
+    // Pixels outside the wanted part affect only the precision.
     const bool wanted = i >= part.begin && i < part.begin + part.count;
     const int64_t at = wanted ? i - part.begin : part.count;
     double* const w = exact.data() + at * taps;
@@ -206,7 +208,7 @@ void AxisWeights::Compute(const AxisPart& wanted, Interpolation how) {
 }
 
 void AxisWeights::RoundWeights(double largest) {
-  // The most bits with which the largest weight is below 2^15.
+  // The largest number of bits for which the largest weight is below 2^15.
   precision = 0;
   while (precision < 22 &&
          static_cast<int>(0.5 + largest * (1 << (precision + 1))) < 1 << 15) {
@@ -248,14 +250,14 @@ void Resizer::Add(const PixelRows& rows) {
     }
     return;
   }
-  // Vectors read pixels of no weight too, beyond the row; so rows from which
-  // they would leave the memory are copied first.
+  // Vectors also read pixels without weight, beyond the row. Rows from which
+  // such a read would leave the memory are copied first.
   const int64_t reach = row_bytes + 3 * across.taps + kSlack;
   const uint8_t* const end =
       rows.data + (rows.height - 1) * rows.stride + row_bytes;
   last_rows_.resize(2 * reach);
   for (int64_t y = 0; y < rows.height; y += 2) {
-    // A last row without a second one is resized twice.
+    // A last row without a partner is resized twice.
     const int64_t next = std::min(y + 1, rows.height - 1);
     const uint8_t* pair[] = {rows.data + y * rows.stride,
                              rows.data + next * rows.stride};
@@ -282,7 +284,7 @@ void Resizer::Finish(absl::FunctionRef<void(int64_t, const uint8_t*)> row) {
   taps_.resize(down.taps);
   for (int64_t y = 0; y < down.part.count; ++y) {
     for (int64_t k = 0; k < down.taps; ++k) {
-      // The taps without weight are of some row that there is.
+      // Taps without weight point to some existing row.
       const int64_t from = std::min(down.starts[y] + k, down.needs_end - 1);
       taps_[k] = rows + (from - down.needs_begin) * stride_;
     }

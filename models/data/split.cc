@@ -13,7 +13,7 @@
 namespace lockstep {
 namespace {
 
-// Keeps these numbers apart from others of the same seed.
+// Separates these random numbers from other numbers of the same seed.
 constexpr uint64_t kSplit = 0x73706c6974;  // "split".
 
 }  // namespace
@@ -24,7 +24,8 @@ SubsetDataset::SubsetDataset(std::shared_ptr<const Dataset> whole,
 
 SplitIndices DrawSplit(int64_t size, double fraction, uint64_t seed) {
   const CounterRandom random(seed, kSplit);
-  std::vector<std::pair<uint64_t, int64_t>> drawn;  // A number, an index.
+  // A random number and an index.
+  std::vector<std::pair<uint64_t, int64_t>> drawn;
   drawn.reserve(size);
   for (int64_t i = 0; i < size; ++i) drawn.emplace_back(random.Bits(i), i);
   std::ranges::sort(drawn);

@@ -1,4 +1,4 @@
-// What is done with what was drawn (transform_draws.cc).
+// Applies the random choices that transform_draws.cc draws.
 #include "models/data/transform.h"
 
 #include <algorithm>
@@ -25,7 +25,7 @@
 namespace lockstep {
 namespace {
 
-// The part of a resized axis that the result has.
+// Returns the part of a resized axis that the result needs.
 AxisPart PartOf(int64_t from, int64_t to, int64_t begin, int64_t count) {
   const int64_t first = std::clamp(begin, int64_t{0}, to);
   return {from, to, first, std::clamp(begin + count, first, to) - first};
@@ -38,7 +38,7 @@ absl::Status InRange(absl::string_view what, double value, double least,
       what, " is ", value, ", must be in [", least, ", ", most, "]"));
 }
 
-// Also that NaN is refused.
+// Checks the ranges of all numbers; rejects NaN.
 absl::Status CheckNumbers(const TransformOptions& options) {
   constexpr double kMost = 1e6;
   for (const auto& [what, value, most] :
@@ -87,8 +87,8 @@ absl::Status CheckChannelValues(absl::string_view what,
   return absl::OkStatus();
 }
 
-// Images of one or three channels can become each other. Any other number must
-// be the data set's own.
+// Images of one or three channels can be converted into each other. Any other
+// number must be the data set's own.
 absl::Status CheckChannels(const TransformOptions& options, int64_t channels,
                            const std::optional<ImageShape>& known) {
   const auto has_colors = [](int64_t n) { return n == 1 || n == 3; };
@@ -110,7 +110,8 @@ absl::Status CheckChannels(const TransformOptions& options, int64_t channels,
   return absl::OkStatus();
 }
 
-// Channel c's, of none, one for all or all.
+// Returns channel c's value; `values` has one for each channel, one for all, or
+// none.
 float ValueOf(std::span<const float> values, int64_t c, float none) {
   if (values.empty()) return none;
   return values[values.size() == 1 ? 0 : c];
@@ -152,7 +153,7 @@ absl::StatusOr<Transform> Transform::Create(const TransformOptions& options,
     LOCKSTEP_RETURN_IF_ERROR(
         InRange(what, static_cast<double>(value), least, kMostSide));
   }
-  // So that a crop always has a pixel of the image.
+  // With this limit a crop always has a pixel of the image.
   LOCKSTEP_RETURN_IF_ERROR(InRange(
       "crop's padding", static_cast<double>(options.crop_padding.value_or(0)),
       0, static_cast<double>(std::min(shape.height, shape.width) - 1)));
@@ -180,7 +181,7 @@ Transform::Transform(const TransformOptions& options, const ImageShape& shape)
 
 void Transform::WriteRow(const uint8_t* bytes, int64_t channels, int64_t count,
                          bool flip, float* row) const {
-  // Flipped: backwards from the last pixel on.
+  // If flipped, writes backwards from the last pixel.
   const int64_t step = flip ? -shape_.channels : shape_.channels;
   float* to = flip ? row + (count - 1) * shape_.channels : row;
   const float* const values = values_[0].data();

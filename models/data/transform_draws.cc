@@ -1,4 +1,4 @@
-// What is drawn for a sample.
+// Draws the random choices for a sample.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -13,9 +13,9 @@
 namespace lockstep {
 namespace {
 
-// Each operation's numbers are a stream of their own, so that one does not
-// change with whether another is asked for. The values are part of what a seed
-// means: append, never renumber.
+// Each operation's numbers are a separate stream, so that adding or removing
+// another operation does not change them. The values are part of a seed's
+// meaning: append new ones, never renumber.
 enum class Operation : uint64_t {
   kResizedCrop,
   kCrop,
@@ -31,10 +31,10 @@ CounterRandom Stream(const SampleKey& key, Operation operation) {
                        static_cast<uint64_t>(operation));
 }
 
-// To nearest, halves to even, as Python's round.
+// Rounds to nearest, halves to even, as Python's round.
 int64_t Round(double x) { return static_cast<int64_t>(std::nearbyint(x)); }
 
-// Numbers of a stream in turn.
+// Draws numbers of a stream in order.
 class Draws {
  public:
   explicit Draws(CounterRandom stream) : stream_(stream) {}
@@ -47,8 +47,9 @@ class Draws {
   }
   int64_t Below(int64_t n) { return stream_.UniformInt(next_++, n); }
 
-  // Gamma(alpha, 1), in logarithms, so that no small alpha rounds to 0
-  // (Marsaglia & Tsang 2000, with their step for alpha < 1).
+  // Returns the logarithm of a draw from Gamma(alpha, 1). The logarithm keeps
+  // draws with a small alpha from rounding to 0 (Marsaglia & Tsang 2000, with
+  // their step for alpha < 1).
   double LogGamma(double alpha) {
     const double boost = alpha < 1 ? std::log(1 - Uniform(0, 1)) / alpha : 0;
     const double d = (alpha < 1 ? alpha + 1 : alpha) - 1.0 / 3;
@@ -78,7 +79,7 @@ class Draws {
   uint64_t next_ = 0;
 };
 
-// torchvision's RandomResizedCrop.get_params.
+// Draws as torchvision's RandomResizedCrop.get_params.
 ImageRegion DrawResizedCrop(Draws draws, const ResizedCrop& crop,
                             const ImageShape& image) {
   const auto area = static_cast<double>(image.height * image.width);
@@ -94,7 +95,7 @@ ImageRegion DrawResizedCrop(Draws draws, const ResizedCrop& crop,
     const int64_t top = draws.Below(image.height - height + 1);
     return {top, draws.Below(image.width - width + 1), height, width};
   }
-  // The largest part of the middle with a ratio that is allowed.
+  // The largest middle part with an allowed ratio.
   const auto width = static_cast<double>(image.width);
   const auto height = static_cast<double>(image.height);
   ImageRegion part = {0, 0, image.height, image.width};
@@ -110,7 +111,7 @@ ImageRegion DrawResizedCrop(Draws draws, const ResizedCrop& crop,
   return part;
 }
 
-// torchvision's RandomErasing.get_params.
+// Draws as torchvision's RandomErasing.get_params.
 ImageRegion DrawErase(Draws draws, const ImageShape& shape) {
   const auto area = static_cast<double>(shape.height * shape.width);
   for (int attempt = 0; attempt < 10; ++attempt) {
@@ -125,17 +126,18 @@ ImageRegion DrawErase(Draws draws, const ImageShape& shape) {
   return {};
 }
 
-// Where the middle `part` of `whole` pixels begins, as torchvision's
-// CenterCrop, which pads what is too small.
+// Returns where the middle `part` of `whole` pixels begins, as in torchvision's
+// CenterCrop, which pads images that are too small.
 int64_t Middle(int64_t whole, int64_t part) {
   if (whole < part) return -((part - whole) / 2);
   return Round(static_cast<double>(whole - part) / 2);
 }
 
-// Where `part` of `whole` pixels with `padding` on both sides begins.
+// Draws where `part` of `whole` pixels with `padding` on both sides begins.
 int64_t DrawBegin(Draws& draws, int64_t whole, int64_t part, int64_t padding) {
   const int64_t places = whole + 2 * padding - part + 1;
-  // Drawn in any case, so that one axis does not change the other's number.
+  // A number is drawn in every case, so that the other axis's number does not
+  // depend on this axis.
   const int64_t begin = draws.Below(std::max(places, int64_t{1})) - padding;
   return places < 1 ? Middle(whole, part) : begin;
 }
@@ -206,8 +208,9 @@ std::optional<Transform::Mixture> Transform::DrawMixture(const SampleKey& key,
   const double share = draws.Beta(cut ? options_.cutmix : options_.mixup);
   mixture.share = static_cast<float>(share);
   if (!cut) return mixture;
-  // torchvision's CutMix: a box of that share around any point, cut off at the
-  // image's edges, and the share that is left.
+  // torchvision's CutMix: the box has that share around a random point
+  // and is cut off at the image's edges. The share is then computed from the
+  // box.
   const double half = std::sqrt(1 - share) / 2;
   const auto side = [&](int64_t size_of_side, int64_t& begin, int64_t& count) {
     const int64_t middle = draws.Below(size_of_side);

@@ -1,4 +1,4 @@
-// Options as text.
+// Parses options from text.
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -21,11 +21,11 @@ absl::Status Bad(absl::string_view field, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat("'", field, "' ", what));
 }
 
-// An operation's numbers: their defaults, and where they go.
+// The syntax of an operation: its numbers' defaults, and where they are stored.
 struct Syntax {
   absl::string_view name;
   std::vector<double> numbers;
-  double most;  // Each is in [0, most].
+  double most;  // Each number is in [0, most].
   void (*set)(const std::vector<double>& numbers, TransformOptions& options);
 };
 

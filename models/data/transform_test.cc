@@ -1,5 +1,6 @@
-// Pixels against torchvision's and Pillow's (testdata/torchvision_goldens.py),
-// what is drawn and from which key, and options as text.
+// Compares pixels with torchvision's and Pillow's
+// (testdata/torchvision_goldens.py). Tests the random draws and their keys, and
+// options as text.
 #include "models/data/transform.h"
 
 #include <algorithm>
@@ -45,7 +46,7 @@ Bytes Noise(int64_t n) {
   return bytes;
 }
 
-// `n` images of noise; all the same if told so.
+// Returns `n` images of noise; all the same if `repeat`.
 MemoryDataset NoiseDataset(ImageShape shape, int64_t n = 1,
                            bool repeat = false) {
   Bytes images = Noise(shape.size() * (repeat ? 1 : n));
@@ -75,7 +76,7 @@ std::vector<float> LoadOne(const Transform& transform, const Dataset& dataset,
   return out;
 }
 
-// The bytes that values / 255 were made of.
+// Returns the bytes from which values / 255 were computed.
 Bytes BytesOf(const std::vector<float>& values) {
   Bytes bytes;
   for (const float value : values) {
@@ -106,8 +107,8 @@ Bytes ResizedPart(const Bytes& bytes, int64_t channels, const AxisPart& down,
   const Image image = {down.from, across.from, channels, bytes};
   Resizer resizer(use_vectors);
   resizer.Begin(down_weights, across_weights, channels);
-  // One, two and three rows at a time, each time in memory of their own, so
-  // that asan sees a read beyond.
+  // Adds one, two and three rows at a time, each time in memory of their own,
+  // so that asan detects a read beyond.
   int64_t most = 0;
   for (int64_t y = down_weights.needs_begin; y < down_weights.needs_end;
        y += most) {
@@ -136,7 +137,7 @@ Bytes Resized(const Bytes& bytes, const ImageShape& from, int64_t height,
                      {from.width, width, 0, width}, interpolation, use_vectors);
 }
 
-// The lines of the file that begin with `kind`, without it.
+// Returns the lines of the file that begin with `kind`, without it.
 std::vector<std::istringstream> Goldens(const std::string& kind) {
   std::ifstream file("models/data/testdata/torchvision_golden.txt");
   std::vector<std::istringstream> lines;
@@ -196,18 +197,18 @@ TEST(TorchvisionTest, ResizesToTheSameBytes) {
     const Bytes other = ResizedAs(golden, OtherThan(golden.mode));
     told_apart += LargestDifference(other, golden.want) > 1;
   }
-  EXPECT_GE(told_apart, 24);  // Of 28; one pixel has nothing to tell them by.
+  EXPECT_GE(told_apart, 24);  // Out of 28; images of one pixel do not differ.
 }
 
-// Whether Pillow 13 resizes down before across. Pillow up to 12 and torchvision
-// always resize across first.
+// Returns whether Pillow 13 resizes down before across. Pillow up to 12 and
+// torchvision always resize across first.
 bool PillowGoesDownFirst(const ResizeGolden& golden) {
   const int64_t rows_less = golden.from.height - golden.height;
   const int64_t columns_less = golden.from.width - golden.width;
   return rows_less > 0 && rows_less > 2 * columns_less;
 }
 
-// Our two passes, in Pillow's order.
+// Returns the result of our two passes in Pillow's order.
 Bytes ResizedInPillowsOrder(const ResizeGolden& golden) {
   if (!PillowGoesDownFirst(golden)) return ResizedAs(golden, golden.mode);
   ImageShape between = golden.from;
@@ -217,14 +218,14 @@ Bytes ResizedInPillowsOrder(const ResizeGolden& golden) {
   return Resized(down, between, golden.height, golden.width, golden.mode);
 }
 
-// The most levels between Pillow's values and ours. Pillow rounds weights to 22
-// bits, ATen to 16. A bicubic pass has negative weights, and so can enlarge the
-// first pass's difference.
+// Returns the largest allowed difference between Pillow's values and ours, in
+// levels. Pillow rounds weights to 22 bits, ATen to 16. A bicubic pass has
+// negative weights, and so can enlarge the first pass's difference.
 int PillowLevels(Interpolation mode) {
   return mode == Interpolation::kBicubic ? 2 : 1;
 }
 
-// Whether no value is further from Pillow's than PillowLevels.
+// Returns whether all values are within PillowLevels of Pillow's.
 bool IsNearPillow(const Bytes& got, const ResizeGolden& golden) {
   return LargestDifference(got, golden.want) <= PillowLevels(golden.mode);
 }
@@ -245,7 +246,7 @@ TEST(PillowTest, ResizesAlmostToTheSameBytes) {
         !IsNearPillow(ResizedAs(golden, OtherThan(golden.mode)), golden);
   }
   EXPECT_EQ(differ_in_order, 1);  // 40 x 50 to 39 x 51, bicubic.
-  EXPECT_GE(told_apart, 24);      // Of 28, as above.
+  EXPECT_GE(told_apart, 24);      // Out of 28, as above.
 }
 
 // The control of the test above.
@@ -296,7 +297,8 @@ TEST(TorchvisionTest, ChangesColorsWithinOneLevel) {
     if (name == "hue") AdjustHue(bytes, shape.channels, factor);
     const Bytes want = ReadHex(line);
     EXPECT_LE(LargestDifference(bytes, want), 1);
-    // The greys of some, and colours turned too little, are further away.
+    // The control: the unchanged image differs, unless saturation or hue change
+    // an image of one channel.
     if (shape.channels == 3 || name == "brightness" || name == "contrast") {
       EXPECT_GT(LargestDifference(Noise(shape.size()), want), 20);
     }
@@ -354,7 +356,8 @@ TEST(TransformTest, TakesTheDataSetsOwnChannels) {
                HasSubstr("channels is 2, must be 1 or 3")));
 }
 
-// Every part of small resizes, which reads no more than it says.
+// Resizes every part of small images. A part reads only the pixels that it
+// declares.
 TEST(ResizerTest, PartsArePartsOfTheWhole) {
   constexpr int64_t kWidth = 4;
   for (const int64_t channels : {1, 3}) {
@@ -413,7 +416,7 @@ TEST(TransformTest, MakesGreyOfColorsAndColorsOfGrey) {
               ElementsAre(5, 5, 5, 9, 9, 9));
 }
 
-// Everything at once.
+// Returns options with all random operations.
 TransformOptions Everything() {
   TransformOptions options = {.height = 6, .width = 8};
   EXPECT_THAT(
@@ -423,7 +426,7 @@ TransformOptions Everything() {
 }
 
 TEST(TransformTest, IsAFunctionOfSeedEpochAndSample) {
-  // All images are the same, so that only what is drawn can tell them apart.
+  // All images are the same, so only the draws can distinguish the results.
   const MemoryDataset dataset = NoiseDataset({9, 11, 3}, 20, /*repeat=*/true);
   const Transform transform = MakeTransform(Everything(), dataset);
   std::set<std::vector<float>> results;
@@ -434,7 +437,7 @@ TEST(TransformTest, IsAFunctionOfSeedEpochAndSample) {
         const SampleKey key = {seed, epoch, index};
         std::vector<float> again(transform.shape().size());
         ASSERT_THAT(transform.Load(dataset, key, scratch, again), IsOk());
-        // Whatever was done before with the scratch.
+        // The result does not depend on earlier uses of the scratch.
         EXPECT_EQ(LoadOne(transform, dataset, key), again);
         results.insert(std::move(again));
       }
@@ -490,8 +493,9 @@ TEST(TransformTest, FlipsErasesAndPads) {
     }
     ASSERT_EQ(LoadOne(transform, dataset, {1, epoch, 0}), want);
   }
-  EXPECT_EQ(places.size(), 25u);  // All; one is missing once in 120 seeds.
-  // Outside by chance once in 10,000 each: 3.9 deviations of 7.1.
+  // All of them; one is missing for one seed in 120.
+  EXPECT_EQ(places.size(), 25u);
+  // Each count is outside by chance once in 10,000: 3.9 deviations of 7.1.
   EXPECT_NEAR(flips, 100, 28);
   EXPECT_NEAR(erased, 100, 28);
 }
@@ -517,8 +521,9 @@ TEST(TransformTest, ResizesTheCropThatIsDrawn) {
         BytesOf(LoadOne(transform, dataset, {3, epoch, 0})),
         Resized(image.pixels, image.shape(), 7, 6, Interpolation::kBilinear));
   }
-  // What 100,000 of torchvision's draws give for this shape, and 3.9 deviations
-  // of the two means' difference, which is outside once in 10,000.
+  // The means of 100,000 of torchvision's draws for this shape. The tolerance
+  // is 3.9 deviations of the two means' difference, which is exceeded once in
+  // 10,000.
   EXPECT_NEAR(area, 0.4785, 0.0211);
   EXPECT_NEAR(log_ratio, 0.0246, 0.0147);
 }
@@ -574,16 +579,16 @@ TEST(TransformTest, MixesWithAnotherImageAsItLooksItself) {
       EXPECT_NEAR(label.share, 1 - from_other, 1e-6);
     }
   }
-  // A box, unless it is empty, is as likely as not; at alpha 1 a share is
-  // uniform. Outside once in 10,000 each.
+  // A box, unless it is empty, has probability 1/2. At alpha 1 a share is
+  // uniform. Each value is outside by chance once in 10,000.
   EXPECT_NEAR(boxes, 195, 45);
   EXPECT_NEAR(share / (kDraws - boxes), 0.5, 0.09);
   EXPECT_GT(partners.size(), 38u);
 }
 
-// Beta(a, a) has mean 1/2 and variance 1 / (4 (2 a + 1)); the mean of 4,000
-// is within 3.9 deviations but once in 10,000, and the variance, whose
-// deviation is at most 1/4 * 1/sqrt(4000) * 1/sqrt(2), within 0.011.
+// Beta(a, a) has mean 1/2 and variance 1 / (4 (2 a + 1)). The mean of 4,000
+// draws is outside 3.9 deviations once in 10,000. The variance, whose deviation
+// is at most 1/4 * 1/sqrt(4000) * 1/sqrt(2), is within 0.011.
 TEST(TransformTest, DrawsSharesFromBeta) {
   const MemoryDataset dataset = NoiseDataset({4, 4, 1});
   for (const double alpha : {0.01, 0.2, 1.0, 8.0}) {

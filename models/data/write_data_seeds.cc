@@ -1,5 +1,5 @@
-// Writes the corpora that the fuzzers of this folder start from, each into a
-// folder of its own below the given one.
+// Writes the initial corpora of this folder's fuzzers, each to its own folder
+// below the given one.
 #include <cstdio>
 #include <string>
 

@@ -1,4 +1,5 @@
-// Pinned batches are those of ordinary memory, and are freed with their loader.
+// Checks that pinned batches equal batches of ordinary memory, and that they
+// are freed with their loader.
 #include "models/data/cuda/pinned_batches.h"
 
 #include <cuda_runtime.h>
@@ -54,7 +55,7 @@ absl::StatusOr<std::unique_ptr<Loader>> MakeLoader(SampleSource& source,
                         {.workers = workers, .allocate = std::move(allocate)});
 }
 
-// A batch's values as a device has them, and its labels.
+// A batch's values after a copy through a device, and its labels.
 struct Copied {
   std::vector<float> images;
   std::vector<int32_t> labels;
@@ -81,8 +82,8 @@ Copied CopyThroughDevice(const LoadedBatch& batch) {
   return copied;
 }
 
-// All batches of a loader. pinned: receives the bytes of pinned memory that
-// there are while the loader lives.
+// Returns all batches of a loader. pinned: receives the number of bytes of
+// pinned memory while the loader lives.
 std::vector<Copied> Load(int workers, AllocateBatches allocate,
                          int64_t& pinned) {
   const MemoryDataset dataset = MakeDataset();
@@ -109,14 +110,14 @@ TEST(PinnedBatchesTest, GivesTheSameBatchesAndFreesThem) {
   EXPECT_FALSE(want[0] == want[4]);
   for (const int workers : {0, 1, 3}) {
     EXPECT_TRUE(Load(workers, PinnedBatches(), pinned) == want) << workers;
-    // A slot at least, of five images.
+    // At least one slot, of five images.
     EXPECT_GE(pinned, 5 * kShape.size() * int64_t{sizeof(float)});
     EXPECT_EQ(LivePinnedBytes(), 0);
   }
 }
 
-// A copy that is enqueued later takes what the memory then holds: from memory
-// that is not pinned the runtime would have copied at once.
+// A copy that is enqueued later reads the memory's new content. From memory
+// that is not pinned, the runtime would have copied at once.
 TEST(PinnedBatchesTest, CopiesDoNotWaitForTheHost) {
   const std::shared_ptr<std::byte> memory = PinnedBatches()(1);
   ASSERT_NE(memory, nullptr);
@@ -139,7 +140,7 @@ TEST(PinnedBatchesTest, CopiesDoNotWaitForTheHost) {
   EXPECT_EQ(cudaFree(device), cudaSuccess);
 }
 
-// While a stream is captured the runtime refuses to allocate.
+// While a stream is captured, the runtime refuses to allocate.
 TEST(PinnedBatchesTest, RefusedMemoryIsAnErrorOfTheLoaderAlone) {
   const MemoryDataset dataset = MakeDataset();
   absl::StatusOr<Transform> transform = Transform::Create({}, dataset);
@@ -153,7 +154,7 @@ TEST(PinnedBatchesTest, RefusedMemoryIsAnErrorOfTheLoaderAlone) {
               StatusIs(absl::StatusCode::kResourceExhausted,
                        testing::HasSubstr("no memory for ")));
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
-  // The control: the runtime keeps the error if nobody takes it.
+  // The control: without the allocator, the runtime keeps the error.
   void* memory = nullptr;
   EXPECT_NE(cudaMallocHost(&memory, 1), cudaSuccess);
   EXPECT_NE(cudaGetLastError(), cudaSuccess);

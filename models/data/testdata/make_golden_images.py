@@ -14,7 +14,7 @@ import zlib
 
 from PIL import Image, ImageOps
 
-HEIGHT, WIDTH = 11, 19  # No multiple of a block of pixels.
+HEIGHT, WIDTH = 11, 19  # Not multiples of a block of pixels.
 
 
 def noisy(mode):
@@ -39,7 +39,7 @@ def jpeg(image, **options):
 def oriented(value, endian):
     exif = Image.Exif()
     exif.endian = endian
-    exif[0x010F] = "maker"  # A tag before the one that counts.
+    exif[0x010F] = "maker"  # A tag before the orientation.
     exif[0x0112] = value
     return jpeg(noisy("L"), quality=60, exif=exif.tobytes())
 
@@ -78,7 +78,7 @@ def files():
     yield "jpeg_grey", jpeg(grey)
     cmyk = jpeg(noisy("CMYK"))
     adobe = cmyk.index(b"Adobe")
-    assert cmyk[adobe + 11] == 0  # The marker's transform: none.
+    assert cmyk[adobe + 11] == 0  # The transform in the marker: none.
     yield "jpeg_cmyk", cmyk
     yield "jpeg_ycck", cmyk[:adobe + 11] + b"\2" + cmyk[adobe + 12:]
     large = colour.resize((75, 60), Image.BICUBIC)  # Several rows of blocks.
