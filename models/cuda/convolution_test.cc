@@ -221,7 +221,7 @@ TEST(ConvolutionPlanTest, NamesWhatHasNoPlan) {
                StartsWith("wide: weight gradient bfloat16 to float32 "
                           "nhwc [8,64,56,56] 64@3x3/1: no plan among ")));
 
-  // This cuDNN version has no code for Volta cards.
+  // The installed cuDNN has no code for Volta cards.
   std::string old = DescriptionOf("h100");
   old.replace(old.find("\"deviceVer\": 900"), 16, "\"deviceVer\": 700");
   const auto volta = CudnnDevice::OfDescription(old);

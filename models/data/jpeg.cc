@@ -143,8 +143,7 @@ struct Decoder {
       jpeg_abort_decompress(&info);
       return true;
     }
-    // These rows are read, not skipped: libjpeg skips to the end without
-    // checking.
+    // Reads the rows below, since libjpeg skips rows without checking them.
     while (info.output_scanline < info.output_height) {
       ReadRows(info.output_height, rows);
     }
