@@ -42,8 +42,8 @@ class Dataset {
   virtual absl::Status ReadRegion(int64_t index, ChooseRegion choose,
                                   TakeRows take) const;
 
-  // Returns the shape of every image, if all images have the same shape and it
-  // is known without decoding them.
+  // Returns the shape of every image, if all images have one shape and the
+  // shape is known without decoding them.
   virtual std::optional<ImageShape> shape() const = 0;
 
   // Returns the name of the class with this label, or the label in digits if
