@@ -28,7 +28,7 @@ namespace {
 // batches of 2 or more: by a quarter for images of 4x4, by a tenth for 7x7, not
 // for 14x14. Products of smaller matrices are mostly overhead.
 constexpr int64_t kFewPixels = 49;         // In an output.
-constexpr int64_t kManyWeights = 64 * 64;  // At one position in the kernel.
+constexpr int64_t kManyWeights = 64 * 64;  // For one position in the kernel.
 
 // The pixels of a batch in another order: by row of the image; in a row the
 // columns 0, stride, 2 stride ..., then 1, stride + 1 ...; for each column, all
