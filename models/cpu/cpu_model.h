@@ -130,8 +130,8 @@ absl::StatusOr<std::unique_ptr<CpuReplica>> CreateCpuReplica(
 absl::StatusOr<std::unique_ptr<Model>> CreateModel(
     absl::string_view spec, uint64_t seed, const NetworkInput& input = {});
 
-// Checks that the images, labels, shares and sample numbers of `batch` have
-// sizes that match each other and the model, and that labels are in range.
+// Checks that the sizes of the images, labels, shares and sample numbers of
+// `batch` match each other and the model. Checks that labels are in range.
 // Error: kInvalidArgument.
 absl::Status CheckBatch(const Model& model, const Batch& batch);
 

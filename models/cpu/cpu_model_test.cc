@@ -427,8 +427,8 @@ TEST(MaskTest, DoesNotDependOnTheSplitOfTheBatch) {
 // Sixteen samples at a time.
 
 // A chain like LeNet's with other sizes. Blocks of channels, columns and
-// filters are not full, pools drop rows and columns, one layer has no pool
-// after it, and the first convolution is not computed again.
+// filters are not full, and pools drop rows and columns. One layer has no pool
+// after it. The first convolution is not computed again.
 Network Chain(int64_t channels, int64_t height, int64_t width) {
   Network network("chain", {.n = 1, .c = channels, .h = height, .w = width});
   Value x = network.Convolution("conv1", network.input(),
@@ -448,9 +448,9 @@ Network LinearAlone() {
   return network;
 }
 
-// Returns values of -1, 0 or 1. With such images, and weights of a quarter of
-// such values, every layer's output is exact in any order of additions, so each
-// ReLU decides alike.
+// Returns values of -1, 0 or 1. Images are such values, and weights a quarter
+// of such values. Every layer's output is then exact in any order of additions,
+// so each ReLU decides alike.
 std::vector<float> Signs(int64_t size, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<float> values(size);

@@ -2,9 +2,9 @@
 //
 // Sixteen samples are the innermost dimension. One value of all sixteen is a
 // `lane group`: 16 floats, which fill one AVX-512 register. A layer of 20 or 50
-// channels therefore wastes no part of a register, ReLU and pooling need no
-// shuffles, and parameters are used row-major, without conversion. Images are
-// [c, h, w] of lane groups.
+// channels therefore wastes no part of a register, and ReLU and pooling need no
+// shuffles. Parameters are used row-major, without conversion. Images are [c,
+// h, w] of lane groups.
 //
 // x, y, dx, dy: host float32, lane groups, aligned to 64 bytes. w, b, dw, db:
 // host float32 parameters and their gradients, of any alignment. Results are

@@ -24,8 +24,8 @@
 namespace lockstep {
 namespace {
 
-// A first convolution with at most this many products per output value is
-// computed again in the backward pass, which is faster than reading its output
+// The backward pass computes a first convolution again if its output takes at
+// most this many products per value. That is faster than reading the output
 // from memory.
 constexpr int64_t kCheapProducts = 32;
 // The number of channels that are computed at a time, together with the pool

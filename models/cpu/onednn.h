@@ -187,8 +187,9 @@ class Primitive {
   std::unordered_map<int, dnnl::memory> args_;
 };
 
-// A copy from one format or type to another, such as of a parameter from its
-// plain format in Parameters to the format of a primitive. Throws dnnl::error.
+// A copy from one format or type to another. For example, a parameter is copied
+// from its plain format in Parameters to the format of a primitive. Throws
+// dnnl::error.
 class Reorder {
  public:
   Reorder() = default;

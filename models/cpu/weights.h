@@ -20,8 +20,8 @@ namespace lockstep {
 class TwoFormatPass {
  public:
   // plain: float32 [o, i, h, w]. Returns no value unless plain is row-major
-  // without gaps, and both formats are float32 or bfloat16 with blocks of o and
-  // i only, of at most kTileValues values.
+  // without gaps. Both formats must be float32 or bfloat16 and have blocks of o
+  // and i only, of at most kTileValues values.
   static std::optional<TwoFormatPass> Create(const onednn::Desc& plain,
                                              const onednn::Desc& first,
                                              const onednn::Desc& second);
@@ -78,9 +78,9 @@ class WeightConversion {
                    const std::optional<onednn::Desc>& data);
 
   // Returns whether the plain weights are read once. They are if only one
-  // format is wanted, if one format serves both primitives, if a primitive
-  // takes the plain weights, or if TwoFormatPass writes both. If false, oneDNN
-  // makes each format in a separate pass.
+  // format is wanted or one serves both primitives, if a primitive takes plain
+  // weights, or if TwoFormatPass writes both formats. If false, oneDNN makes
+  // each format in a separate pass.
   bool converts_once() const { return !writes_two_ || pass_.has_value(); }
 
   // The bytes of the weights that the data primitive reads; 0 if it reads the

@@ -80,8 +80,8 @@ absl::StatusOr<Metrics> AllReduceMetrics(Communicator& communicator,
 // every earlier bucket are final. Its all-reduce therefore runs while backward
 // computes the gradients of the next buckets.
 //
-// The order and the bounds of the buckets are fixed, whatever order the
-// gradients become ready in, and every element is added in the same order
+// The order and the bounds of the buckets do not depend on the order in which
+// gradients become ready. Every element is added in the same order
 // (UniformAllReduce). The sums therefore have the same bits on every run and
 // with buckets of any size; over NCCL, with buckets of the same size.
 //

@@ -477,7 +477,7 @@ TEST(TrainStepTest, RefusesAnEmptyGlobalBatchAndReportsTheModelsError) {
                        HasSubstr("differ in number")));
 }
 
-// Batch norm's messages at the same time as the sums of gradients, and the end
+// Tests of batch norm's messages at the same time as the sums of gradients, and
 // of a step in which a rank fails between its messages.
 
 // A model whose ForwardBackward runs the test's script.

@@ -40,10 +40,10 @@ class ExactSum {
   ExactSum& operator+=(const ExactSum& other);
 
   // Returns the sum, rounded once, to nearest even. The result is an infinity
-  // from half a unit in the last place beyond DBL_MAX on. As in IEEE 754
-  // addition, infinities of one sign give that infinity, infinities of both
-  // signs or a NaN give NaN, and numbers that cancel give plus zero. The sum of
-  // no numbers is plus zero. Cost: O(kWords).
+  // from half a unit in the last place beyond DBL_MAX on. Special cases are
+  // those of IEEE 754 addition: infinities of one sign give that infinity;
+  // infinities of both signs or a NaN give NaN; numbers that cancel give plus
+  // zero. The sum of no numbers is plus zero. Cost: O(kWords).
   double Round() const;
 
   // Returns the accumulator itself, normalised, for a reduction: limbs in [0,

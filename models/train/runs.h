@@ -43,14 +43,14 @@ auto CatchBadAlloc(const Run& run) -> decltype(run()) {
 }
 
 // Chooses the algorithm from --convolution and --deterministic_across_machines.
-// Errors: one line that names the flag, if the name is unknown, if oneDNN lacks
-// Winograd on this machine, or if the two flags contradict each other.
+// Errors, in one line that names the flag: an unknown name; Winograd, if oneDNN
+// lacks it on this machine; flags that contradict each other.
 absl::StatusOr<ConvolutionAlgorithm> ChooseConvolution(absl::string_view text,
                                                        bool deterministic);
 
 // Checks the flags that both commands have. Errors: kInvalidArgument, beginning
-// with the flag, if the model does not exist, if `sync_bn` is set and the model
-// has no batch norm, or if a number is out of its range.
+// with the flag, for an unknown model, for `sync_bn` with a model without batch
+// norm, and for a number out of its range.
 absl::Status CheckCommonFlags(absl::string_view model, bool sync_bn, int nproc,
                               int threads_per_rank, double timeout_s);
 
@@ -167,7 +167,7 @@ absl::StatusOr<CheckpointInfo> LoadCheckpoint(const std::string& path,
 // The files of output_dir, which rank 0 replaces after every epoch: a
 // checkpoint, which holds the weights, and the metrics of each epoch of this
 // run. A run that resumes from a checkpoint in output_dir keeps the metrics of
-// the earlier epochs, unless the metrics file is of another model or seed.
+// earlier epochs, unless they are of another model or seed.
 inline constexpr char kCheckpointName[] = "weights.safetensors";
 inline constexpr char kMetricsName[] = "metrics.json";
 
@@ -193,11 +193,12 @@ absl::StatusOr<DatasetParts> LoadData(const TrainRunOptions& options);
 // has no Winograd. With sync_bn, batch norm's messages have a group of their
 // own, because the gradients are summed at the same time.
 //
-// Errors: kInvalidArgument for an unknown model, for sync_bn with a model that
-// has no batch norm, and, naming a rank, for data that is not the same on every
-// rank; kUnimplemented if the checkpoint of `resume` used Winograd and some
-// rank lacks it; the trainer's, and those of reading and writing files. After
-// an error the caller must leave the group, so that the other ranks fail too.
+// Errors: kInvalidArgument for an unknown model and for sync_bn with a model
+// that has no batch norm; kInvalidArgument, naming a rank, for data that
+// differs between ranks; kUnimplemented if the checkpoint of `resume` used
+// Winograd and some rank lacks it; the trainer's, and those of reading and
+// writing files. After an error the caller must leave the group, so that the
+// other ranks fail too.
 absl::Status RunTraining(Communicator& communicator, const DatasetParts& data,
                          const TrainRunOptions& options);
 

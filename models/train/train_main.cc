@@ -296,8 +296,8 @@ absl::StatusOr<int> Run(std::span<char* const> argv) {
   absl::StatusOr<int> result =
       Train(config, std::vector<std::string>(argv.begin() + 1, argv.end()));
   if (!absl::IsOutOfRange(result.status())) return result;
-  // A launched rank's error begins with the rank, even if it names a flag, such
-  // as a number of samples that the data set does not have.
+  // A launched rank's error begins with the rank, even if it names a flag. An
+  // example is a number of samples that the data set does not have.
   Fail(kProgram, result.status());
   return kUsageError;
 }

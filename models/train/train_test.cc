@@ -164,9 +164,9 @@ class TrainTest : public testing::Test {
     return dirs;
   }
 
-  // Starts a run of more epochs than the test will wait for, with `temp` as the
-  // folder for temporary files, and waits for the end of its first epoch.
-  // Processes that the run leaves behind become children of this process.
+  // Starts a run of more epochs than the test will wait for, and waits for the
+  // end of its first epoch. `temp` is the folder for temporary files. Processes
+  // that the run leaves behind become children of this process.
   Subprocess StartEndless(Flags flags, const std::string& temp) {
     EXPECT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
     flags.push_back("--epochs=1000000");
@@ -177,8 +177,8 @@ class TrainTest : public testing::Test {
   }
 
   // Kills rank `victim` of an endless run. Expects that the run then ends
-  // within two seconds, that the launcher and another rank name the victim, and
-  // that no process and no file in `temp` is left.
+  // within two seconds, and that the launcher and another rank name the victim.
+  // No process and no file in `temp` may be left.
   void ExpectEndAfterDeath(Subprocess& program, int victim,
                            const std::string& temp) {
     const pid_t pid = FindRank(program, victim);

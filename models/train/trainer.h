@@ -105,9 +105,9 @@ class Trainer {
   // Batch k is samples [k, k + 1) * kEvaluationBatch on whichever rank computes
   // it. Whole batches are divided among the ranks, so some ranks have one more
   // than others, or none. Their losses are summed exactly, and the sum is
-  // rounded once. This requires that a batch gives the same bits on every rank,
-  // as the models here do on machines of one kind with the same number of
-  // compute threads.
+  // rounded once. A batch must therefore give the same bits on every rank. The
+  // models here do on machines of one kind with the same number of compute
+  // threads.
   //
   // Errors: kInternal if not every sample was counted exactly once; those of
   // Transform::Create and of reading data; the model's; the communicator's.
@@ -117,9 +117,9 @@ class Trainer {
   // every rank; empty if there is none.
   const std::string& warning() const { return warning_; }
 
-  // Small enough that 10,000 test images are 80 batches, an equal share each
-  // for 2, 4, 5 and 8 ranks, and that a small network's activations stay in the
-  // cache. Large enough that the costs of each call are negligible.
+  // Small enough that 10,000 test images are 80 batches, which 2, 4, 5 and 8
+  // ranks share equally. A small network's activations also stay in the cache.
+  // Large enough that the costs of each call are negligible.
   static constexpr int64_t kEvaluationBatch = 125;
 
  private:
