@@ -163,7 +163,8 @@ def check_names(name, text, root):
         package, _, target = label.rstrip(".:").partition(":")
         target = target or package.split("/")[-1]
         path = os.path.join(root, package[2:], "BUILD.bazel")
-        # No Bazel within a test; and no macro makes the targets named here.
+        # A test cannot run Bazel, so this reads BUILD files; no macro makes
+        # these targets.
         if not os.path.exists(path) or 'name = "%s",' % target not in read(path):
             problems.append("no target %s:%s" % (package, target))
     return ["%s: %s" % (name, problem) for problem in problems]

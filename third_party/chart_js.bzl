@@ -1,7 +1,7 @@
 """Finds Chart.js, which draws the charts of HTML reports, on this machine."""
 
-# Debian and Ubuntu: the package libjs-chart.js, under the names that releases 3
-# and 4 give the file.
+# The file of Debian's and Ubuntu's package libjs-chart.js, by its names in
+# releases 3 and 4.
 _CANDIDATES = [
     "/usr/share/javascript/chart.js/chart.min.js",
     "/usr/share/javascript/chart.js/chart.umd.js",
@@ -34,8 +34,9 @@ def _chart_js_impl(repository_ctx):
             return
     repository_ctx.file("BUILD.bazel", _MISSING)
 
-# @chart_js//:chart_js is Chart.js as one minified file. Where the machine has
-# none the repository still loads, and building that target says what to do.
+# @chart_js//:chart_js is Chart.js as one minified file. If Chart.js is not
+# installed, the repository still loads, and building the target says what to
+# do.
 chart_js = repository_rule(
     implementation = _chart_js_impl,
     configure = True,

@@ -43,8 +43,9 @@ def _gloo_impl(repository_ctx):
         repository_ctx.file("BUILD.bazel", _MISSING)
 
 # @gloo//:gloo is the distribution's Gloo, whose headers compilers find by
-# default. Where there is none, it and all that depends on it is incompatible;
-# @gloo//:found.bzl has FOUND for those who can do without.
+# default. If Gloo is not installed, the target and all its dependents are
+# incompatible. @gloo//:found.bzl has FOUND for targets that can do without
+# Gloo.
 gloo = repository_rule(
     implementation = _gloo_impl,
     configure = True,

@@ -1,6 +1,6 @@
 """Finds Intel oneCCL, which the all-reduce benchmark compares with."""
 
-# Where Intel's installers put the library.
+# The folder of Intel's installers.
 _DEFAULT_ROOT = "/opt/intel/oneapi/ccl/latest"
 
 _FOUND = """
@@ -52,11 +52,11 @@ def _oneccl_impl(repository_ctx):
     else:
         repository_ctx.file("BUILD.bazel", _MISSING)
 
-# @oneccl//:oneccl is the oneCCL of the folder that the environment variable
-# CCL_ROOT names, which can be a Python environment, or else of Intel's
-# installers. Where there is none, it and all that depends on it is
-# incompatible; @oneccl//:found.bzl has FOUND for those who can do without.
-# SYCL compilers alone see SYCL in its headers.
+# @oneccl//:oneccl is the oneCCL in the folder CCL_ROOT (an environment
+# variable; the folder may be a Python environment), or in the folder of Intel's
+# installers. If oneCCL is not there, the target and all its dependents are
+# incompatible. @oneccl//:found.bzl has FOUND for targets that can do without
+# oneCCL. Only SYCL compilers see SYCL in its headers.
 oneccl = repository_rule(
     implementation = _oneccl_impl,
     configure = True,

@@ -1,10 +1,10 @@
 """Finds Open MPI's headers and libraries, which no compiler looks for."""
 
-# Where Debian and Ubuntu put the headers of libopenmpi-dev; the libraries are
-# where every linker looks.
+# The folder of libopenmpi-dev's headers on Debian and Ubuntu. Every linker
+# finds the libraries.
 _DEBIAN_INCLUDE = "/usr/lib/%s-linux-gnu/openmpi/include"
 
-# The C++ bindings, which MPI-3 removed, are left out of mpi.h.
+# OMPI_SKIP_MPICXX leaves the C++ bindings, which MPI-3 removed, out of mpi.h.
 _FOUND = """
 cc_library(
     name = "openmpi",
@@ -55,10 +55,10 @@ def _openmpi_impl(repository_ctx):
     else:
         repository_ctx.file("BUILD.bazel", _MISSING)
 
-# @openmpi//:openmpi is Open MPI's C library. Where the machine has none, it and
-# all that depends on it is incompatible: `bazel build //...` leaves it out, and
-# @openmpi//:found.bzl has FOUND for those who can do without.
-# After installing Open MPI: `bazel sync --configure`, or `bazel shutdown`.
+# @openmpi//:openmpi is Open MPI's C library. If Open MPI is not installed, the
+# target and all its dependents are incompatible, so `bazel build //...` leaves
+# them out. @openmpi//:found.bzl has FOUND for targets that can do without Open
+# MPI. After installing Open MPI: `bazel sync --configure`, or `bazel shutdown`.
 openmpi = repository_rule(
     implementation = _openmpi_impl,
     configure = True,

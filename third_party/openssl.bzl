@@ -22,9 +22,9 @@ def _openssl_impl(repository_ctx):
     repository_ctx.file("BUILD.bazel", _FOUND if found else _MISSING)
 
 # @openssl//:openssl is the distribution's libcrypto, whose headers compilers
-# find by default. Where there is none it is empty, and what depends on it does
-# without where LOCKSTEP_HAS_OPENSSL is not defined; @openssl//:found.bzl has
-# FOUND for tests that cannot.
+# find by default. If OpenSSL is not installed, the library is empty, and its
+# dependents compile without LOCKSTEP_HAS_OPENSSL. @openssl//:found.bzl has
+# FOUND for tests that need OpenSSL.
 openssl = repository_rule(
     implementation = _openssl_impl,
     configure = True,

@@ -7,7 +7,7 @@ load("//third_party:openmpi.bzl", "openmpi")
 load("//third_party:openssl.bzl", "openssl")
 load("//tools/cuda:configure.bzl", "cuda_configure")
 
-_BAZEL = "/usr/share/bazel"  # Of the package bazel-bootstrap.
+_BAZEL = "/usr/share/bazel"  # From the package bazel-bootstrap.
 
 def lockstep_repositories(root = "."):
     """Declares every repository that Lockstep's targets name.

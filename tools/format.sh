@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Formats every C++ and CUDA source that git knows, or with --check prints what
-# is not formatted and fails.
+# Formats every C++ and CUDA source in git. With --check, prints the lines that
+# are not formatted and fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 case "${1:-}" in

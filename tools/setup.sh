@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what Lockstep needs from the distribution's packages, Bazel included,
-# and nothing from anywhere else, but for the tools of --ci that no distribution
-# has. Running it again changes nothing.
+# Installs the distribution's packages that Lockstep needs, including Bazel.
+# Nothing comes from elsewhere, except the tools of --ci that no distribution
+# has. Running the script again changes nothing.
 set -euo pipefail
 
 usage() {
@@ -27,7 +27,7 @@ TEXT
 
 packages=(
   bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto
-  bazel-skylib                  # Bazel, and the rules that it looks for
+  bazel-skylib                  # Bazel and its rules
   g++ git                       # the compiler; `git clone`
   libabsl-dev libbenchmark-dev libgmock-dev libgtest-dev
   libdnnl-dev                   # convolution on the CPU
@@ -39,19 +39,19 @@ packages=(
   nlohmann-json3-dev zlib1g-dev
   libjs-chart.js                # the charts of the HTML reports
   python3-matplotlib            # the curves of the SyncBN experiment
-  dataset-fashion-mnist         # the data that is trained on
+  dataset-fashion-mnist         # the default training data
 )
 ci_packages=(
   clang clang-format libclang-rt-dev
   python3-venv shellcheck       # the tools of requirements-ci.txt; scripts
   python3-yaml                  # the workflows of ci/; timm reads YAML too
 )
-# Installed where the distribution has them; targets that need one that is
-# missing are left out of the build.
+# These packages are installed if the distribution has them. Targets that need a
+# missing one are left out of the build.
 optional_packages=(
-  libgloo-dev                   # what the all-reduce benchmark compares with
-  python3-torch                 # what //conformance:check judges by default
-  python3-torchvision           # the networks that ours are held to
+  libgloo-dev                   # a peer in the all-reduce benchmark
+  python3-torch                 # the default trainer of //conformance:check
+  python3-torchvision           # networks to compare ours with
 )
 
 ci=false
@@ -80,7 +80,7 @@ is_installed() {
 }
 
 # Sets `missing`, and `unknown` to the optional packages that apt-get does not
-# know: those do not count.
+# know. `unknown` packages do not count as missing.
 find_missing() {
   missing=() unknown=()
   local package
@@ -117,7 +117,7 @@ install_packages() {
     as_root=(sudo)
   fi
   "${as_root[@]}" apt-get update -q
-  find_missing  # What is optional may be known only now.
+  find_missing  # apt-get may know optional packages only now.
   if [[ ${#unknown[@]} -gt 0 ]]; then
     echo "Not in this distribution: ${unknown[*]}"
   fi
@@ -126,9 +126,10 @@ install_packages() {
     apt-get install -y -q --no-install-recommends "${missing[@]}"
 }
 
-# Makes the virtual environment of requirements-ci.txt, once. Its stamp, written
-# last, holds the requirements that it was made for and what could not be had.
-# Nothing here ends the script: without a tool its tests are skipped.
+# Makes the virtual environment of requirements-ci.txt, once. The stamp, which
+# is written last, holds the requirements of the environment and the missing
+# tools. No failure here ends the script: the tests of a missing tool are
+# skipped.
 make_venv() {
   local venv=~/.cache/lockstep/venv requirement absent=() tool
   local requirements
@@ -148,7 +149,8 @@ make_venv() {
     rm -rf "${venv}"
     return
   fi
-  # One by one: some build on arrival, from what is not everywhere in reach.
+  # Tools are installed one by one, because some are built on arrival from
+  # sources that are not reachable everywhere.
   while read -r requirement; do
     timeout 25 "${venv}/bin/pip" install -q --disable-pip-version-check \
       --no-deps --retries 0 --timeout 10 -r <(echo "${requirement}") \

@@ -1,4 +1,5 @@
-// Four ranks, threads of this process, sum an array: rank r brings r + 1.
+// Four ranks, which are threads of this process, sum an array. Rank r
+// contributes r + 1.
 #include <cstdio>
 #include <span>
 #include <thread>

@@ -1,7 +1,6 @@
-// A data loader of one's own that takes its samples from Lockstep's sampler:
-// two epochs of eleven samples, over two ranks, in batches of two. Every sample
-// is loaded once in each epoch, and the order is PyTorch's
-// DistributedSampler's.
+// A user's own data loader that takes its samples from Lockstep's sampler: two
+// epochs of eleven samples, over two ranks, in batches of two. Every sample is
+// loaded once in each epoch, in the order of PyTorch's DistributedSampler.
 #include <cstdint>
 #include <cstdio>
 #include <memory>
@@ -18,7 +17,7 @@
 
 namespace {
 
-// Gives one rank's batches of a data set in memory.
+// Returns one rank's batches of a data set in memory.
 class DataLoader {
  public:
   static absl::StatusOr<DataLoader> Create(std::span<const std::string> data,
@@ -39,8 +38,9 @@ class DataLoader {
     return DataLoader(data, *std::move(batches));
   }
 
-  // Without a new epoch before each, the sampler refuses a second one: it would
-  // have the first one's order.
+  // Begins an epoch. SetEpoch must come before each BeginEpoch: without it, a
+  // second epoch would have the order of the first, and the sampler returns an
+  // error.
   absl::Status BeginEpoch(int64_t epoch) {
     batches_.SetEpoch(epoch);
     return batches_.BeginEpoch();

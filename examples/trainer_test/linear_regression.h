@@ -1,5 +1,5 @@
-// A trainer of one's own: linear regression by gradient descent over the ranks
-// of a group.
+// A user's own trainer: linear regression by gradient descent over the ranks of
+// a group.
 #ifndef LINEAR_REGRESSION_H_
 #define LINEAR_REGRESSION_H_
 
@@ -14,8 +14,8 @@ struct Sample {
   float y = 0;
 };
 
-// Sets `gradient` to that of the mean of (w x - y)^2 over the samples of all
-// ranks; `shard` are this rank's, as many or few as it has.
+// Sets `gradient` to the gradient of the mean of (w x - y)^2 over the samples
+// of all ranks. `shard` holds this rank's samples, of any number.
 absl::Status Gradient(lockstep::Communicator& group, float w,
                       std::span<const Sample> shard, float& gradient);
 

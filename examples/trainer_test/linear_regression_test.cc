@@ -1,5 +1,5 @@
-// Holds the trainer to what one rank computes, with the checks of Lockstep's
-// conformance suite, and shows that they reject a trainer that is wrong.
+// Compares the trainer with the result of one rank, by the checks of Lockstep's
+// conformance suite, and shows that they reject a wrong trainer.
 #include "linear_regression.h"
 
 #include <span>
@@ -19,7 +19,8 @@ using lockstep::Communicator;
 
 constexpr float kWeight = 0.25f;
 
-// Rank r of three has r + 1 samples, so the ranks' shards differ in size.
+// Returns rank r's samples. Rank r of three has r + 1, so the shards differ in
+// size.
 std::vector<Sample> Shard(int rank) {
   std::vector<Sample> shard;
   for (int i = 0; i <= rank; ++i) {
@@ -29,8 +30,9 @@ std::vector<Sample> Shard(int rank) {
   return shard;
 }
 
-// One rank on all samples, in float64, and how far float32 may be from it: each
-// of the six terms has three roundings, and their sum and its mean six more.
+// Returns the gradient of one rank with all samples, in float64, and the bound
+// of float32's error: three roundings in each of the six terms, and six more in
+// their sum and mean.
 lockstep::Bounded OneRank() {
   lockstep::Bounded gradient(1);
   double magnitude = 0;
@@ -48,7 +50,7 @@ lockstep::Bounded OneRank() {
 using Trainer = absl::Status (*)(Communicator&, float, std::span<const Sample>,
                                  float&);
 
-// The gradients that three ranks end with, held to those of one.
+// Compares the gradients of three ranks with the gradient of one.
 absl::Status Check(Trainer trainer) {
   std::vector<std::vector<float>> gradients(3, std::vector<float>(1));
   absl::Status status = lockstep::RunOnThreads(3, {}, [&](Communicator& group) {
@@ -65,7 +67,7 @@ TEST(LinearRegressionTest, ThreeRanksComputeWhatOneDoes) {
   EXPECT_EQ(Check(Gradient), absl::OkStatus());
 }
 
-// The control: the mean of the ranks' means.
+// The control: averages the means of the ranks.
 absl::Status MeanOfMeans(Communicator& group, float w,
                          std::span<const Sample> shard, float& gradient) {
   gradient = 0;

@@ -18,22 +18,22 @@
 namespace lockstep {
 namespace {
 
-constexpr int64_t kTile = 4;  // Rows and columns of an output's tile.
+constexpr int64_t kTile = 4;  // The rows and columns of an output's tile.
 
-// Winograd was faster from these on, with AVX-512. With fewer tiles in a batch
-// it transforms weights for too few products, with fewer channels it transforms
-// images for too few: 16 lose, 32 gain up to 1.6 times.
+// Winograd was faster from these sizes on, with AVX-512. With fewer tiles in a
+// batch the transformed weights serve too few products; with fewer channels the
+// transformed images do. 16 channels are slower, 32 up to 1.6 times as fast.
 constexpr int64_t kFewestTiles = 64;
 constexpr int64_t kFewestChannels = 32;
 
-// Whether Winograd can compute it, whatever the shapes.
+// Returns whether Winograd supports the operation, whatever the shapes.
 bool FitsWinograd(const ConvolutionOp& op) {
   return op.kernel == 3 && op.stride == 1 && op.padding <= 1;
 }
 
-// Whether the operation computes in kNchw16c: blocks of channels are full, and
-// a linear layer sees images of one pixel, which lie there as in kNhwc. x: of
-// its first input.
+// Returns whether the operation supports kNchw16c: its blocks of channels are
+// full, or it is a linear layer on images of one pixel, which have the same
+// layout in kNhwc. x: the shape of the first input.
 bool FitsBlocks(const Network::Operation& operation, const Shape& x) {
   if (const auto* op = std::get_if<LinearOp>(&operation.kind)) {
     return !op->per_position && x.h == 1 && x.w == 1;
@@ -84,7 +84,7 @@ Layout LayoutOf(const Network& network, DataType type,
       algorithm == ConvolutionAlgorithm::kDirect) {
     return Layout::kNhwc;
   }
-  // oneDNN's convolutions take images of 1 or 3 channels plane by plane.
+  // oneDNN's convolutions read images of 1 or 3 channels plane by plane.
   const Shape& input = network.input_shape();
   if (input.c != 1 && input.c != 3 && input.c % kChannelBlock != 0) {
     return Layout::kNhwc;

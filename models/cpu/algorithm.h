@@ -1,5 +1,5 @@
-// The choice of the algorithm that convolves, and of the layout of activations
-// that it needs.
+// Selects the convolution algorithm, and the layout of activations that it
+// needs.
 #ifndef LOCKSTEP_MODELS_CPU_ALGORITHM_H_
 #define LOCKSTEP_MODELS_CPU_ALGORITHM_H_
 
@@ -13,16 +13,16 @@
 namespace lockstep {
 
 enum class ConvolutionAlgorithm {
-  kAuto,      // Winograd where it is faster, else direct.
-  kDirect,    // Products of every weight with every pixel that it meets.
-  kWinograd,  // Winograd wherever it can compute the convolution.
+  kAuto,      // Winograd if it is faster, otherwise direct.
+  kDirect,    // Multiplies every weight with every pixel it meets.
+  kWinograd,  // Winograd wherever it supports the convolution.
 };
 
 inline constexpr ConvolutionAlgorithm kConvolutionAlgorithms[] = {
     ConvolutionAlgorithm::kAuto, ConvolutionAlgorithm::kDirect,
     ConvolutionAlgorithm::kWinograd};
 
-// "auto", "direct", "winograd".
+// Returns "auto", "direct" or "winograd".
 constexpr const char* Name(ConvolutionAlgorithm algorithm) {
   switch (algorithm) {
     case ConvolutionAlgorithm::kAuto:
@@ -34,31 +34,35 @@ constexpr const char* Name(ConvolutionAlgorithm algorithm) {
   }
 }
 
-// kUnimplemented, naming what is missing, for kWinograd where oneDNN has no
-// Winograd: from version 3.2 on, and without AVX-512.
+// Returns kUnimplemented, naming what is missing, if the algorithm is kWinograd
+// and oneDNN has no Winograd. oneDNN has it in versions before 3.2, on
+// processors with AVX-512.
 absl::Status CheckConvolutionAlgorithm(ConvolutionAlgorithm algorithm);
 
-// The algorithm of that name. Error: kInvalidArgument, listing the names.
+// Returns the algorithm of that name. Error: kInvalidArgument, listing the
+// names.
 absl::StatusOr<ConvolutionAlgorithm> ConvolutionNamed(absl::string_view name);
 
-// The algorithm of that name, for a flag --convolution. Errors:
-// kInvalidArgument, beginning with the flag and its value, for an unknown name
-// and for what CheckConvolutionAlgorithm refuses.
+// Returns the algorithm named by the flag --convolution. Error:
+// kInvalidArgument, beginning with the flag and its value, if the name is
+// unknown or CheckConvolutionAlgorithm returns an error.
 absl::StatusOr<ConvolutionAlgorithm> ParseConvolution(absl::string_view name);
 
-// How the activations of `network` lie in memory: kNchw16c where Winograd,
-// which needs it, is there and computes one of its convolutions; else kNhwc.
-// Does not depend on the batch.
+// Returns the memory layout of the activations of `network`. The layout is
+// kNchw16c if three things are true: Winograd, which needs it, is available for
+// `type`; every operation supports kNchw16c; and `algorithm` gives a
+// convolution to Winograd. Otherwise it is kNhwc. The layout does not depend on
+// the batch.
 Layout LayoutOf(const Network& network, DataType type,
                 ConvolutionAlgorithm algorithm);
 
-// Returns kDirect if Winograd computes none of the network's convolutions in
-// float32 on this machine, else `algorithm`.
+// Returns `algorithm`, or kDirect if Winograd computes none of the network's
+// convolutions in float32 on this machine.
 ConvolutionAlgorithm ResolveConvolution(const Network& network,
                                         ConvolutionAlgorithm algorithm);
 
-// Whether Winograd computes a convolution of x to y (for a batch of n) in
-// kNchw16c. F(4x4, 3x3): kernels of 3x3 at stride 1.
+// Returns whether Winograd computes the convolution of x to y in kNchw16c, for
+// a batch of n. The variant is F(4x4, 3x3): kernels of 3x3 at stride 1.
 bool IsWinograd(ConvolutionAlgorithm algorithm, const ConvolutionOp& op,
                 const Shape& x, const Shape& y);
 

@@ -1,7 +1,8 @@
-// A step takes no memory after the first of its batch size: operator new, which
-// is how our code takes it, gives no page. oneDNN's products of matrices take
-// malloc's for each call and give it back, so that from the second step on
-// malloc has what it needs from the system.
+// A step takes no memory from the system after the first step of its batch
+// size. Our code allocates by operator new, which then returns no page.
+// oneDNN's products of matrices call malloc and free in every step. From the
+// second step on, malloc has enough memory for them and asks the system for
+// none.
 #include <malloc.h>
 
 #include <atomic>
@@ -35,7 +36,7 @@ void Count(size_t bytes) {
 
 }  // namespace
 
-// In place of the library's; aligned memory is AlignedBuffer's.
+// These operators replace the library's. AlignedBuffer uses the aligned one.
 void* operator new(size_t bytes) {
   Count(bytes);
   if (void* const memory = malloc(bytes)) return memory;
@@ -58,7 +59,7 @@ void operator delete(void* memory, size_t, std::align_val_t) noexcept {
 namespace lockstep {
 namespace {
 
-// Bytes that malloc has from the system.
+// Returns the bytes that malloc has taken from the system.
 size_t SystemBytes() {
   const struct mallinfo2 info = mallinfo2();
   return info.arena + info.hblkhd;

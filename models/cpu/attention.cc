@@ -1,5 +1,5 @@
-// Multi-head self-attention: matrix products by oneDNN, on queries, keys and
-// values where the linear layer left them, without a copy.
+// Multi-head self-attention. oneDNN multiplies queries, keys and values in the
+// memory where the linear layer wrote them, without a copy.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -54,7 +54,8 @@ class Product {
 // With s = q k^T / sqrt(d), p = softmax(s), y = p v:
 //   dv = p^T dy,  dp = dy v^T,  ds = p (dp - sum(dp p)),
 //   dq = ds k / sqrt(d),  dk = ds^T q / sqrt(d).
-// `saved` holds p, [n, heads, length, length]; scratch dp, and dropped-out p.
+// `saved` holds p, [n, heads, length, length]. Scratch holds dp and the
+// dropped-out p.
 class AttentionPlan : public OperationPlan {
  public:
   // Throws dnnl::error.
@@ -68,7 +69,7 @@ class AttentionPlan : public OperationPlan {
     const int64_t heads = op_.heads;
     const int64_t d = width_ / heads;
     const auto type = OnednnType(context.type);
-    // Query, key or value; what y is; and their transposes.
+    // Descriptors of a query, key or value; of y; and of their transposes.
     const auto rows = [&](int64_t pitch) {
       return Desc({n_, heads, length_, d}, type,
                   memory::dims{length_ * pitch, d, pitch, 1});
@@ -167,7 +168,7 @@ class AttentionPlan : public OperationPlan {
                                  AlignedBytes(backward.scratchpad_desc()));
   }
 
-  // Where query (0), key (1) or value (2) begins.
+  // Returns the start of the query (0), key (1) or value (2).
   template <typename T>
   T* Part(T* qkv, int part) const {
     return const_cast<T*>(

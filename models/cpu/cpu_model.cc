@@ -33,20 +33,20 @@
 #include "syncbn/batch_norm.h"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 
-// The one call into the OpenMP runtime that oneDNN brings along. Declared here
-// because <omp.h> is absent where the compiler's own OpenMP is
-// not installed, while oneDNN's runtime, which has the function, always is.
+// The only call into the OpenMP runtime that oneDNN brings along. The function
+// is declared here because <omp.h> is absent if the compiler's own OpenMP is
+// not installed. oneDNN's runtime, which defines the function, is always there.
 extern "C" void omp_set_num_threads(int count);
 
 namespace lockstep {
 namespace {
 
-// The loss is computed in float64: that is a thousandth of a step, and
+// The loss is computed in float64: that takes a thousandth of a step, and
 // softmax - 1 cancels.
 
 bool IsCorrect(std::span<const float> logits, int32_t label) {
   for (size_t k = 0; k < logits.size(); ++k) {
-    // Written so that a NaN on either side fails.
+    // The comparisons are false if either side is a NaN.
     const bool below = static_cast<int32_t>(k) < label
                            ? logits[k] < logits[label]
                            : logits[k] <= logits[label];
@@ -55,14 +55,15 @@ bool IsCorrect(std::span<const float> logits, int32_t label) {
   return true;
 }
 
-// What a sample should be: `label` by `share`, and `other` by the rest.
+// A sample's target: `label` with weight `share`, `other` with weight 1 -
+// share.
 struct Target {
   int32_t label;
   int32_t other;
   double share;
 };
 
-// The loss of one sample; its gradient unless that is empty.
+// Returns the loss of one sample. Overwrites `gradient` unless that is empty.
 double SampleLoss(std::span<const float> logits, const Target& target,
                   double scale, std::span<float> gradient) {
   // Subtracting the highest keeps every exponential in (0, 1].
@@ -84,14 +85,14 @@ double SampleLoss(std::span<const float> logits, const Target& target,
   return loss;
 }
 
-// The plans for one batch size, and where their buffers lie.
+// The plans for one batch size, and the offsets of their buffers.
 struct Step {
   std::vector<std::unique_ptr<OperationPlan>> plans;
   StepMemory training;
   StepMemory evaluation;
-  // Where a gradient is added to another: for the first and second input.
+  // Sums that add the first or second input's gradient to an earlier gradient.
   std::vector<Sum> dx_sums, dsecond_sums;
-  // From float32, channels last, where activations are not.
+  // Converts the input from float32, channels last, if activations differ.
   std::optional<Reorder> input;
 };
 
@@ -124,7 +125,7 @@ class NetworkOnCpu : public CpuReplica {
                                           float gradient_scale,
                                           GradientReady ready) override {
     LOCKSTEP_RETURN_IF_ERROR(CheckBatch(*this, batch));
-    // Ranks of a group exchange messages also for an empty batch.
+    // Ranks of a group exchange messages even if a batch is empty.
     if (batch.labels.empty() && batch_norm_group_ == nullptr) {
       std::ranges::fill(parameters().gradients(), 0.0f);
       for (int i = parameters().count(); i-- > 0;) ready(i);
@@ -148,14 +149,16 @@ class NetworkOnCpu : public CpuReplica {
   }
 
  private:
-  // A run meets a few sizes: the batch, the last of an epoch, the evaluation's.
+  // A run uses few batch sizes: the batch, the last of an epoch, the
+  // evaluation's.
   static constexpr size_t kMaxSteps = 8;
 
   static int64_t SizeOf(const Batch& batch) {
     return static_cast<int64_t>(batch.labels.size());
   }
 
-  // The plans for a batch of n, with memory() large enough for them.
+  // Returns the plans for a batch of n, and makes memory() large enough for
+  // them.
   absl::StatusOr<Step*> Prepare(int64_t n, bool training) {
     auto found = steps_.find(n);
     if (found == steps_.end()) {
@@ -181,9 +184,9 @@ class NetworkOnCpu : public CpuReplica {
     return &step;
   }
 
-  // oneDNN crashes where the code that it makes for a primitive finds no
-  // memory, so looks first whether there is enough: LeNet's plans take up to
-  // 25 MB, those of ResNet-18, whose parameters have 45 MB, 70 MB.
+  // Checks that there is memory for oneDNN's generated code: oneDNN crashes if
+  // it finds none. LeNet's plans take up to 25 MB. The plans of ResNet-18,
+  // whose parameters take 45 MB, take 70 MB.
   absl::Status CheckMemoryForPlans() {
     const int64_t bytes =
         (int64_t{32} << 20) +
@@ -239,7 +242,7 @@ class NetworkOnCpu : public CpuReplica {
     return step;
   }
 
-  // And the conversion of the input. Throws dnnl::error.
+  // Makes the sums and the conversion of the input. Throws dnnl::error.
   void MakeSums(int64_t n, Step& step) const {
     step.dx_sums.resize(step.plans.size());
     step.dsecond_sums.resize(step.plans.size());
@@ -271,7 +274,7 @@ class NetworkOnCpu : public CpuReplica {
     if (value > 0) return At(memory.values[value]);
     return step.input.has_value() ? input_ : batch.images.data();
   }
-  // Of its second input; null if it has none.
+  // Returns the operation's second input; null if it has none.
   const void* SecondOf(const Step& step, const StepMemory& memory,
                        const Batch& batch,
                        const Network::Operation& operation) const {
@@ -301,7 +304,8 @@ class NetworkOnCpu : public CpuReplica {
     return absl::OkStatus();
   }
 
-  // The loss, and in training its gradient, in the types of activations.
+  // Returns the loss; in training, writes its gradient in the type of
+  // activations.
   Metrics Loss(const Batch& batch, float gradient_scale,
                const StepMemory& memory, bool training) {
     void* const y = At(memory.values.back());
@@ -367,11 +371,11 @@ class NetworkOnCpu : public CpuReplica {
   CpuBatchNormKernels batch_norm_kernels_;
   std::optional<PlanContext> context_;
   std::map<int64_t, Step> steps_;  // By batch size.
-  // Of the step that runs, parts of memory().
-  void* input_ = nullptr;     // Where it is not the batch's.
-  std::span<float> logits_;   // float32, and their gradient: used where
+  // Parts of memory(), of the step that runs.
+  void* input_ = nullptr;     // The converted input, if any.
+  std::span<float> logits_;   // float32 logits and their gradient: used if
   std::span<float> dlogits_;  // activations are of another type.
-  void* base_ = nullptr;      // Where a StepMemory begins.
+  void* base_ = nullptr;      // The start of a StepMemory.
 };
 
 }  // namespace
@@ -392,7 +396,7 @@ void CpuReplica::CollectTimes(OperationTimes* times) {
 
 absl::Status CpuReplica::Reserve(int64_t n, int64_t bytes) {
   if (workspace_bytes() >= bytes) return absl::OkStatus();
-  memory_ = AlignedBuffer();  // Frees the old before it takes the new.
+  memory_ = AlignedBuffer();  // Frees the old memory first.
   try {
     memory_ = AlignedBuffer((bytes + 3) / 4);
   } catch (const std::bad_alloc&) {

@@ -23,17 +23,18 @@
 
 namespace lockstep {
 
-// Sets the number of threads of the layers' computations in the calling thread:
-// each of a run's ranks has its own.
+// Sets the number of threads that compute layers for the calling thread. Each
+// rank of a run sets its own number.
 void SetComputeThreads(int count);
 
-// What each operation took in the steps since it was last cleared.
+// The seconds that each operation has taken since the sums were cleared.
 struct OperationTimes {
   std::vector<double> forward_seconds;  // By operation; [operations].
   std::vector<double> backward_seconds;
 };
 
-// Adds the time of a call to a sum, if one is wanted.
+// Adds the duration of its own lifetime to a sum; does nothing if `sum` is
+// null.
 class OperationTimer {
  public:
   explicit OperationTimer(double* sum) : sum_(sum) {
@@ -52,9 +53,9 @@ class OperationTimer {
   Clock::time_point start_;
 };
 
-// A Model that computes a Network in host memory, on the calling thread's
-// threads (SetComputeThreads). A step of a batch size that was seen before
-// takes no memory from the system.
+// A Model that computes a Network in host memory, on the OpenMP threads of the
+// calling thread (SetComputeThreads). After the first step of a batch size, a
+// step takes no memory from the system.
 class CpuReplica : public Model {
  public:
   Parameters& parameters() override { return parameters_; }
@@ -63,32 +64,34 @@ class CpuReplica : public Model {
   int64_t classes() const override { return network_.classes(); }
   const Network& network() const { return network_; }
 
-  // Bytes of activations, gradients of activations and scratch space so far.
+  // The bytes reserved so far for activations, their gradients and scratch
+  // space.
   int64_t workspace_bytes() const {
     return memory_.size() * static_cast<int64_t>(sizeof(float));
   }
 
-  // How each operation computes a batch of n, for reports: "winograd",
-  // "direct", "products of matrices", "lanes"; "" where there is no choice.
-  // Plans it.
+  // Returns how each operation computes a batch of n, for reports: "winograd",
+  // "direct", "products of matrices" or "lanes"; "" for an operation with only
+  // one algorithm. Plans the batch size if it has no plans yet.
   virtual absl::StatusOr<std::vector<std::string>> Algorithms(int64_t n) = 0;
   // The layout of activations.
   virtual Layout layout() const = 0;
 
-  // Adds up what operations take in `times` from now on; null: no more.
-  // Borrowed.
+  // Adds the time of each operation to `times` from now on; null stops the
+  // collection. `times` is borrowed.
   void CollectTimes(OperationTimes* times);
 
  protected:
   CpuReplica(Network network, uint64_t seed);
 
-  // Makes memory() take `bytes`, aligned to 64; what was there is lost if it
-  // was shorter. Error: kResourceExhausted, naming the batch of n.
+  // Makes memory() at least `bytes` long, aligned to 64 bytes. The contents are
+  // lost if the memory has to grow. Error: kResourceExhausted, naming the batch
+  // of n.
   absl::Status Reserve(int64_t n, int64_t bytes);
   float* memory() { return memory_.data(); }
 
-  // Add what passes until the timer's end to that operation's sum, if there is
-  // one. wanted: false for all threads of a step but one.
+  // Return a timer that adds its lifetime to the operation's sum, if times are
+  // collected. wanted: true on one thread of a step, false on all others.
   OperationTimer TimeForward(size_t operation, bool wanted = true) const;
   OperationTimer TimeBackward(size_t operation, bool wanted = true) const;
 
@@ -101,33 +104,40 @@ class CpuReplica : public Model {
 };
 
 struct CpuReplicaOptions {
-  uint64_t seed = 0;  // Of the first weights.
-  // Of activations: float32, or bfloat16 with float32 parameters and sums.
+  uint64_t seed = 0;  // The seed of the first weights.
+  // The type of activations: float32, or bfloat16 with float32 parameters and
+  // sums.
   DataType type = DataType::kFloat32;
-  // kWinograd where CheckConvolutionAlgorithm allows it.
+  // kWinograd is valid only if CheckConvolutionAlgorithm allows it.
   ConvolutionAlgorithm convolution = ConvolutionAlgorithm::kAuto;
-  // Else no two buffers of a step share memory: for finding faults.
+  // If false, no two buffers of a step share memory, which helps to find
+  // faults.
   bool share_memory = true;
-  // Compute sixteen samples at a time what FitsLanes (lane_model.h). Else all
-  // is oneDNN's: for comparing.
+  // If true, a network that FitsLanes (lane_model.h) is computed sixteen
+  // samples at a time. If false, oneDNN computes every network, for
+  // comparisons.
   bool lanes = true;
 };
 
-// Errors: the network's status; kInvalidArgument for another type, or a network
-// that does not end in one value for each class; CheckConvolutionAlgorithm's.
+// Creates a replica of `network`. Errors: the network's status;
+// kInvalidArgument for another type of activations, or for a network that does
+// not end in one value per class; those of CheckConvolutionAlgorithm.
 absl::StatusOr<std::unique_ptr<CpuReplica>> CreateCpuReplica(
     Network network, const CpuReplicaOptions& options = {});
 
-// The network of that name and options (CreateNetwork). Errors: its, too.
+// Creates a model of the network that `spec` names (CreateNetwork). Errors:
+// those of CreateNetwork and CreateCpuReplica.
 absl::StatusOr<std::unique_ptr<Model>> CreateModel(
     absl::string_view spec, uint64_t seed, const NetworkInput& input = {});
 
-// Errors: kInvalidArgument unless images, labels and the rest have sizes that
-// fit each other and the model, and labels are in range.
+// Checks that the sizes of the images, labels, shares and sample numbers of
+// `batch` match each other and the model. Checks that labels are in range.
+// Error: kInvalidArgument.
 absl::Status CheckBatch(const Model& model, const Batch& batch);
 
-// Softmax cross-entropy of host float32 logits [n, classes], and its gradient
-// times gradient_scale, overwritten, unless that is empty. Labels are in range.
+// Returns the softmax cross-entropy of host float32 logits [n, classes].
+// Overwrites `gradient`, unless that is empty, with the gradient of the loss
+// times gradient_scale. Labels must be in range.
 Metrics SoftmaxCrossEntropy(std::span<const float> logits, const Batch& batch,
                             int64_t classes, float gradient_scale,
                             std::span<float> gradient);

@@ -1,6 +1,6 @@
-// Networks on the CPU: the loss, the memory of a step, random masks, and what
-// does not fit. What the operations compute is held to their definitions and to
-// PyTorch in models/reference.
+// Tests of networks on the CPU: the loss, the memory of a step, random masks,
+// and errors. models/reference compares the operations' results with their
+// definitions and with PyTorch.
 #include "models/cpu/cpu_model.h"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ auto Invalid(const char* what) {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// A batch of which only the labels matter. Keeps them.
+// Returns a batch in which only the labels matter. Keeps the labels.
 Batch Labelled(const std::vector<int32_t>& labels) {
   static std::vector<int32_t>& kept = *new std::vector<int32_t>;
   kept = labels;
@@ -149,7 +149,7 @@ struct Interval {
   int first, last;
 };
 
-// Whether no two buffers that are needed at one time overlap.
+// Returns whether no two buffers that are needed at the same time overlap.
 bool AreApart(const std::vector<Interval>& buffers,
               const std::vector<int64_t>& offsets) {
   for (size_t i = 0; i < buffers.size(); ++i) {
@@ -185,7 +185,7 @@ TEST(ArenaTest, KeepsApartWhatIsNeededAtOneTime) {
     }
     ASSERT_TRUE(AreApart(buffers, offsets));
   }
-  // The control: what is at one place at one time is not apart.
+  // The control: two buffers at one offset at one time are not apart.
   EXPECT_FALSE(AreApart({{10, 0, 2}, {10, 2, 3}}, {0, 9}));
   EXPECT_TRUE(AreApart({{10, 0, 1}, {10, 2, 3}}, {0, 9}));
 }
@@ -197,7 +197,7 @@ TEST(ArenaTest, SharesWhatIsNeededInTurn) {
   EXPECT_EQ(arena.size(), 2 * 640);
 }
 
-// What a step on samples [begin, end) of a batch of noise leaves.
+// The results of a step on samples [begin, end) of a batch of noise.
 struct Outcome {
   double loss = 0;
   std::vector<float> gradients;
@@ -256,7 +256,7 @@ const char* const kSpecs[] = {
     "vit:patch=8,width=16,depth=2,heads=2,dropout=0.2,attention_dropout=0.1,"
     "drop_path=0.3"};
 
-// Buffers that share memory although both are needed would change the bits.
+// If buffers shared memory while both are needed, the bits would change.
 TEST(StepMemoryTest, SharingChangesNoBits) {
   for (const std::string spec : kSpecs) {
     for (const DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
@@ -308,7 +308,7 @@ TEST(AlignedBufferTest, BeginsWhereAPageDoesOnceItFillsOne) {
   }
 }
 
-// bfloat16 rounds to 8 bits: gradients keep their direction.
+// bfloat16 rounds to 8 bits, so gradients keep their direction.
 TEST(StepTest, BFloat16IsCloseToFloat32) {
   for (const std::string spec : {kSpecs[0], kSpecs[4]}) {
     const auto exact = MakeReplica(spec, {.seed = 1});
@@ -327,8 +327,9 @@ TEST(StepTest, BFloat16IsCloseToFloat32) {
   }
 }
 
-// A convolution of few pixels, which ReLU leaves as they are: it has another
-// plan then. Everything before the linear layer is positive.
+// Takes a step of a network with a convolution of few pixels. Everything before
+// the linear layer is positive, so a ReLU after the convolution changes no
+// value; it only selects another plan.
 Outcome StepOfFewPixels(const Shape& input,
                         const Network::ConvolutionOptions& options) {
   Network network("few", input);
@@ -375,7 +376,8 @@ TEST(StepTest, ConvolutionOfFewPixelsIsConvolution) {
     const Outcome want = StepOfFewPixels(input, tried.options);
     EXPECT_NEAR(got.loss, want.loss, 1e-6);
     ASSERT_EQ(got.gradients.size(), want.gradients.size());
-    // The stem's weights and bias; the convolution's and the linear layer's.
+    // First the stem's weights and bias, then those of the convolution and the
+    // linear layer.
     const int64_t stem = 3 * 64;
     for (const auto& [begin, end] : {std::pair<int64_t, int64_t>{0, stem},
                                      {stem, std::ssize(want.gradients)}}) {
@@ -387,7 +389,7 @@ TEST(StepTest, ConvolutionOfFewPixelsIsConvolution) {
       EXPECT_GT(norm, 0);
       EXPECT_LT(std::sqrt(difference / norm), 1e-5);
     }
-    EXPECT_NE(got.gradients, want.gradients);  // That there are two plans.
+    EXPECT_NE(got.gradients, want.gradients);  // There are two plans.
   }
 }
 
@@ -401,8 +403,8 @@ TEST(StepTest, AnEmptyBatchHasZeroGradients) {
   }
 }
 
-// Masks are keyed by sample and step: a batch in two parts has the loss and, to
-// rounding, the gradient of the whole; at another step it has others.
+// Masks are keyed by sample and step. A batch in two parts has the loss of the
+// whole batch and, to rounding, its gradient; at another step both differ.
 TEST(MaskTest, DoesNotDependOnTheSplitOfTheBatch) {
   const std::string spec = kSpecs[4];
   const auto model = MakeReplica(spec, {.seed = 1});
@@ -424,9 +426,9 @@ TEST(MaskTest, DoesNotDependOnTheSplitOfTheBatch) {
 
 // Sixteen samples at a time.
 
-// LeNet's chain with other numbers: blocks of channels, columns and filters
-// that are not full, rows and columns that pools drop, a layer with no pool
-// behind it, and a first convolution that is not computed again.
+// A chain like LeNet's with other sizes. Blocks of channels, columns and
+// filters are not full, and pools drop rows and columns. One layer has no pool
+// after it. The first convolution is not computed again.
 Network Chain(int64_t channels, int64_t height, int64_t width) {
   Network network("chain", {.n = 1, .c = channels, .h = height, .w = width});
   Value x = network.Convolution("conv1", network.input(),
@@ -446,9 +448,9 @@ Network LinearAlone() {
   return network;
 }
 
-// -1, 0 or 1. With such images, and weights of a quarter of that, what comes
-// out of every layer is exact in whatever order it is added up, so that each
-// ReLU decides alike.
+// Returns values of -1, 0 or 1. Images are such values, and weights a quarter
+// of such values. Every layer's output is then exact in any order of additions,
+// so each ReLU decides alike.
 std::vector<float> Signs(int64_t size, unsigned seed) {
   std::mt19937 random(seed);
   std::vector<float> values(size);
@@ -456,7 +458,8 @@ std::vector<float> Signs(int64_t size, unsigned seed) {
   return values;
 }
 
-// The loss and then the gradients of a step on the first n of 33 samples.
+// Returns the loss and then the gradients of a step on the first n of 33
+// samples.
 std::vector<std::vector<float>> StepOf(Model& model, int64_t n) {
   const int64_t size = model.input_shape().size();
   const std::vector<float> images = Signs(33 * size, 6);
@@ -494,7 +497,7 @@ std::vector<std::vector<float>> StepOf(Model& model, int64_t n) {
   return outcome;
 }
 
-// The largest relative difference of the loss and of a parameter's gradient.
+// Returns the largest relative difference of the loss and of any gradient.
 double Difference(const std::vector<std::vector<float>>& a,
                   const std::vector<std::vector<float>>& b) {
   double largest = 0;
@@ -504,7 +507,7 @@ double Difference(const std::vector<std::vector<float>>& a,
       difference += std::pow(double{a[i][k]} - b[i][k], 2);
       norm += std::pow(double{b[i][k]}, 2);
     }
-    if (difference == 0 && norm == 0) continue;  // Of no sample.
+    if (difference == 0 && norm == 0) continue;  // No samples.
     const double relative = std::sqrt(difference / norm);
     largest = relative <= largest ? largest : relative;  // NaN stays.
   }
@@ -526,7 +529,7 @@ TEST(LanesTest, GiveWhatOneDnnGives) {
     const auto other = CreateCpuReplica(network, {.seed = 3, .lanes = false});
     ASSERT_THAT(lanes, IsOk());
     ASSERT_THAT(other, IsOk());
-    // What samples of another batch left must not count as a sample.
+    // Values that samples of another batch left must not count as a sample.
     const std::vector<float> nans(16 * network.input_shape().size(), kNan);
     EXPECT_THAT((*lanes)->Evaluate(
                     {.images = nans, .labels = std::vector<int32_t>(16)}),
@@ -539,7 +542,7 @@ TEST(LanesTest, GiveWhatOneDnnGives) {
         EXPECT_EQ(StepOf(**lanes, n), got) << n;  // To the bit.
       }
     }
-    // The control: a sample less is a difference.
+    // The control: one sample less makes a difference.
     EXPECT_GT(Difference(StepOf(**lanes, 32), StepOf(**other, 33)),
               100 * kLaneTolerance);
   }
@@ -623,7 +626,7 @@ TEST(StepTest, NamesWhatDoesNotFit) {
       Invalid("no activations of float16"));
 }
 
-// One value for each channel has no variance.
+// A channel with one value has no variance.
 TEST(StepTest, NamesTheBatchNormOfOneValue) {
   const auto model = MakeReplica("resnet18_d2l:width=8", {.seed = 1});
   const std::vector<float> image(3 * 32 * 32);

@@ -1,7 +1,7 @@
-// Convolution of small images: for each place of the kernel products of
-// matrices whose rows are pixels of all samples. oneDNN's convolution has few
-// pixels of one image to use a weight for, and its gradient of weights none
-// outside the image to skip.
+// Convolution of small images: products of matrices, whose rows are pixels of
+// all samples, for each position in the kernel. oneDNN's convolution uses a
+// weight for the few pixels of one image only. Its weight gradient does not
+// skip pixels outside the image.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -24,22 +24,23 @@
 namespace lockstep {
 namespace {
 
-// Where this was faster with AVX-512, one thread and two, from batches of 2 on:
-// images of 4x4 by a quarter, of 7x7 by a tenth, of 14x14 not. Smaller matrices
-// are all overhead.
-constexpr int64_t kFewPixels = 49;         // Of an output.
-constexpr int64_t kManyWeights = 64 * 64;  // Of one place of the kernel.
+// This plan was faster for these sizes with AVX-512, on one thread and two, for
+// batches of 2 or more: by a quarter for images of 4x4, by a tenth for 7x7, not
+// for 14x14. Products of smaller matrices are mostly overhead.
+constexpr int64_t kFewPixels = 49;         // In an output.
+constexpr int64_t kManyWeights = 64 * 64;  // For one position in the kernel.
 
-// Pixels of a batch in another order: by row of the image, in it the columns 0,
-// stride, 2 stride ..., then 1, stride + 1 ..., and for each the samples. So
-// what a row of the output reads for one place of the kernel lies together.
+// The pixels of a batch in another order: by row of the image; in a row the
+// columns 0, stride, 2 stride ..., then 1, stride + 1 ...; for each column, all
+// samples. The pixels that a row of the output reads for one position in the
+// kernel are therefore contiguous.
 struct PixelOrder {
   Shape shape;
   int64_t stride;
-  int64_t run;  // Channels of a pixel that lie together in activations.
+  int64_t run;  // A pixel's contiguous channels in activations.
 
   int64_t ColumnsOfPhase() const { return (shape.w + stride - 1) / stride; }
-  // Of the first sample's pixel (h, w): pixels before it.
+  // Returns the number of pixels before pixel (h, w) of the first sample.
   int64_t At(int64_t h, int64_t w) const {
     return ((h * stride + w % stride) * ColumnsOfPhase() + w / stride) *
            shape.n;
@@ -49,7 +50,7 @@ struct PixelOrder {
   }
   int64_t bytes() const { return AlignedBytes(size() * 4); }
 
-  // Copies activations to this order; and back.
+  // Copy activations to this order, and back.
   const float* Gather(const void* from, float* to) const {
     const auto* const x = static_cast<const float*>(from);
     ForEachRun([&](int64_t i, int64_t j) { std::copy_n(x + i, run, to + j); });
@@ -62,7 +63,7 @@ struct PixelOrder {
   }
 
  private:
-  // f(offset in activations, offset in this order).
+  // Calls f(offset in activations, offset in this order).
   template <typename F>
   void ForEachRun(const F& f) const {
     int64_t i = 0;
@@ -78,8 +79,9 @@ struct PixelOrder {
   }
 };
 
-// Saved: weights, a matrix [out, in] for each place of the kernel. Scratch:
-// their gradients, likewise; then x and y, or their gradients, in PixelOrder.
+// Saved: weights, a matrix [out, in] for each position in the kernel. Scratch:
+// the gradients of the weights, in the same form; then x and y, or their
+// gradients, in PixelOrder.
 class FewPixelsPlan : public OperationPlan {
  public:
   // Throws dnnl::error.
@@ -166,17 +168,18 @@ class FewPixelsPlan : public OperationPlan {
   }
 
   struct Space {
-    float* gradients;  // Of weights.
+    float* gradients;  // The gradients of the weights.
     float* x;
     float* y;
   };
-  // Pixels [x, x + rows) of x by a place of the kernel are part of
-  // [y, y + rows) of y.
+  // Pixels [x, x + rows) of x, multiplied with one position in the kernel, are
+  // added to [y, y + rows) of y.
   struct Product {
     int64_t place, x, y, rows;
-    bool first;  // Of its place.
+    bool first;  // The first product of its place.
   };
-  // Row-major, each `stride` after the one before; if is 'T', transposed.
+  // A row-major matrix whose rows are `stride` values apart; transposed if `is`
+  // is 'T'.
   struct Matrix {
     char is;
     const float* data;
@@ -214,7 +217,7 @@ class FewPixelsPlan : public OperationPlan {
     }
   }
 
-  // c = a b + beta c.
+  // Computes c = a b + beta c.
   static void Multiply(const Matrix& a, const Matrix& b, const Size& c_size,
                        int64_t k, float beta, float* c) {
     dnnl::error::wrap_c_api(
@@ -224,8 +227,8 @@ class FewPixelsPlan : public OperationPlan {
         "product of matrices");
   }
 
-  // The products of one place of the kernel; rows of the image that follow each
-  // other in both are one product.
+  // Adds the products of one position in the kernel. Rows of the image that are
+  // contiguous in both x and y become one product.
   void AddProducts(int64_t place) {
     const int64_t stride = op_.stride;
     const int64_t above = place / op_.kernel - op_.padding;
@@ -258,7 +261,7 @@ class FewPixelsPlan : public OperationPlan {
   const int64_t in_, out_;
   const PixelOrder x_, y_;
   std::vector<Product> products_;
-  std::vector<int64_t> unused_places_;  // Wholly outside of images so small.
+  std::vector<int64_t> unused_places_;  // Always outside the image.
   int64_t weights_bytes_ = 0;
   Reorder weights_, gradients_;
 };
@@ -268,7 +271,7 @@ class FewPixelsPlan : public OperationPlan {
 bool HasFewPixels(const PlanContext& context, const PlanRequest& request) {
   const auto& op = std::get<ConvolutionOp>(request.operation->kind);
   const Shape& y = request.output;
-  // The image of a network in kNchw16c may lie plane by plane.
+  // The input image of a network in kNchw16c may be stored plane by plane.
   const bool by_pixel =
       context.layout == Layout::kNhwc || request.operation->inputs[0] != 0;
   return by_pixel && context.type == DataType::kFloat32 && op.kernel > 1 &&

@@ -14,7 +14,7 @@ namespace {
 #else
 #define LOCKSTEP_LANES
 #endif
-// Becomes part of a function that is LOCKSTEP_LANES.
+// Inlined into functions that are LOCKSTEP_LANES.
 #define LOCKSTEP_LANES_INLINE __attribute__((always_inline)) inline
 
 typedef float Group __attribute__((vector_size(kLanes * sizeof(float))));
@@ -39,8 +39,8 @@ LOCKSTEP_LANES_INLINE void ForBlocks(int64_t n, const F& f) {
   for (; i < n; ++i) f(Block<1>(), i);
 }
 
-// Adds lanes in pairs, kHalf apart: of each 2 * kHalf lanes of the result the
-// first half is a's sums and the second b's.
+// Adds lanes in pairs that are kHalf apart. Of each 2 * kHalf lanes of the
+// result, the first half holds a's sums and the second half b's.
 template <int kHalf, int... kLane>
 LOCKSTEP_LANES_INLINE void AddPairs(const Group& a, const Group& b, Group& sum,
                                     std::integer_sequence<int, kLane...>) {
@@ -51,7 +51,7 @@ LOCKSTEP_LANES_INLINE void AddPairs(const Group& a, const Group& b, Group& sum,
   sum = kept + moved;
 }
 
-// Lane i of the first group becomes the sum of the lanes of group i.
+// Sets lane i of the first group to the sum of the lanes of group i.
 template <int kHalf = kLanes / 2>
 LOCKSTEP_LANES_INLINE void SumLanes(Group (&groups)[kLanes]) {
 #pragma GCC unroll 8
@@ -62,7 +62,7 @@ LOCKSTEP_LANES_INLINE void SumLanes(Group (&groups)[kLanes]) {
   if constexpr (kHalf > 1) SumLanes<kHalf / 2>(groups);
 }
 
-// to[r * row + c * column] += the sum of the lanes of sum[r][c].
+// Adds the sum of the lanes of sum[r][c] to to[r * row + c * column].
 template <int kRows, int kColumns>
 LOCKSTEP_LANES_INLINE void AddSums(const Group (&sum)[kRows][kColumns],
                                    int64_t row, int64_t column, float* to) {
@@ -88,7 +88,7 @@ LOCKSTEP_LANES_INLINE void AddSums(const Group (&sum)[kRows][kColumns],
   }
 }
 
-// db[o] += the sum of the `groups` groups of dy at o * row + i * column.
+// Adds the sum of the `groups` groups of dy at o * row + i * column to db[o].
 LOCKSTEP_LANES_INLINE void AddBias(int64_t out, int64_t groups, int64_t row,
                                    int64_t column, const float* dy, float* db) {
   for (int64_t o = 0; o < out; ++o) {
@@ -105,7 +105,7 @@ LOCKSTEP_LANES_INLINE void Store(const Group& value, bool relu, Group* to) {
   *to = relu ? (value > zero ? value : zero) : value;
 }
 
-// Registers hold kOut x kColumns sums.
+// Computes kOut x kColumns outputs, whose sums stay in registers.
 template <int kOut, int kColumns>
 LOCKSTEP_LANES_INLINE void ConvolutionTile(const LaneConvolution& shape,
                                            const Group* x, const float* w,
@@ -139,8 +139,8 @@ LOCKSTEP_LANES_INLINE void ConvolutionTile(const LaneConvolution& shape,
   }
 }
 
-// dx[c, r, i + k] += dy[o, r - kr, i] w[o, c, kr, k]: what a block of columns
-// of dy adds to stays in registers.
+// Adds dy[o, r - kr, i] w[o, c, kr, k] to dx[c, r, i + k]. The part of dx that
+// a block of columns of dy is added to stays in registers.
 template <int kKernel, int kIn, int kColumns>
 LOCKSTEP_LANES_INLINE void ConvolutionDxTile(const LaneConvolution& shape,
                                              const Group* dy, const float* w,
@@ -197,7 +197,7 @@ LOCKSTEP_LANES_INLINE void ConvolutionDx(const LaneConvolution& shape,
       });
 }
 
-// Of one row of taps of kOut filters.
+// Computes the gradient of one row of taps of kOut filters.
 template <int kKernel, int kOut>
 LOCKSTEP_LANES_INLINE void ConvolutionDwTile(const LaneConvolution& shape,
                                              const Group* x, const Group* dy,
@@ -236,8 +236,8 @@ LOCKSTEP_LANES_INLINE void ConvolutionDw(const LaneConvolution& shape,
       });
 }
 
-// y = matrix * x (+ start), where row r, column c of the matrix is at r * row +
-// c * column.
+// Computes y = matrix * x (+ start). Row r, column c of the matrix is at r *
+// row + c * column.
 LOCKSTEP_LANES_INLINE void Product(int64_t rows, int64_t columns, int64_t row,
                                    int64_t column, const float* matrix,
                                    const float* x, const float* start,

@@ -24,15 +24,16 @@
 namespace lockstep {
 namespace {
 
-// A first convolution whose output takes at most this many products for each
-// value is computed again in the backward pass: that is faster than to read it
+// The backward pass computes a first convolution again if its output takes at
+// most this many products per value. That is faster than reading the output
 // from memory.
 constexpr int64_t kCheapProducts = 32;
-// So many channels at a time, together with the pool behind it: a tile of
-// ConvolveLanes, of which output and gradient stay in the cache.
+// The number of channels that are computed at a time, together with the pool
+// after them. They are a tile of ConvolveLanes, whose output and gradient stay
+// in the cache.
 constexpr int64_t kBlock = 5;
 
-// One operation as the kernels take it.
+// One operation in the form that the kernels take.
 struct Stage {
   std::variant<LaneConvolution, LanePool, LaneLinear> shape;
   int weight = kNoTensor;
@@ -40,7 +41,7 @@ struct Stage {
   bool relu = false;
   bool in_blocks =
       false;        // Computed in blocks, and again in the backward pass.
-  int64_t out = 0;  // Lane groups of its output, of a block if in blocks.
+  int64_t out = 0;  // Lane groups of the output, or of one block of it.
 };
 
 bool Fits(const Network::Operation& operation) {
@@ -56,8 +57,8 @@ bool Fits(const Network::Operation& operation) {
   return op != nullptr && !op->per_position && op->bias != kNoTensor;
 }
 
-// y: the part of the operation's output that is used. x: its input; becomes the
-// part of that which y is made of.
+// Returns the stage of an operation. y: the part of the operation's output that
+// is used. x: the operation's input; is cut to the part that y depends on.
 Stage StageOf(const Network::Operation& operation, const Shape& y, Shape& x) {
   Stage stage;
   stage.out = y.size();
@@ -165,14 +166,14 @@ class LaneReplica : public CpuReplica {
            std::holds_alternative<LanePool>(stages_[stage].shape);
   }
 
-  // A slab's values and their gradients are needed until the thread begins its
-  // next slab, but for linear layers' inputs and the gradients of their
-  // outputs: their weights' gradients are computed once all slabs are done, so
-  // that each sum leaves the registers once.
+  // Plans the memory of a step. A slab's values and their gradients are needed
+  // until the thread begins its next slab. Linear layers' inputs and the
+  // gradients of their outputs are needed longer: the gradients of the weights
+  // are computed after all slabs, so that each sum leaves the registers once.
   //
-  // Memory: each thread's values, or each slab's; logits; two gradients for
-  // each thread, or each slab's; and for every thread but the first its sum of
-  // the parameters' gradients.
+  // The memory holds: values, by thread or by slab; logits; two gradients by
+  // thread, or gradients by slab; and for every thread except the first its sum
+  // of the parameters' gradients.
   absl::Status Arrange(const Batch& batch) {
     n_ = static_cast<int64_t>(batch.labels.size());
     slabs_ = (n_ + kLanes - 1) / kLanes;  // The last one may hold zeros.
@@ -201,7 +202,7 @@ class LaneReplica : public CpuReplica {
     return Reserve(n_, size * static_cast<int64_t>(sizeof(float)));
   }
 
-  // Floats of a slab's part of value i.
+  // Returns the floats of value i of a slab.
   int64_t SizeOf(size_t value) const {
     return kLanes * (value == 0 ? used_input_.size() : stages_[value - 1].out);
   }
@@ -209,7 +210,7 @@ class LaneReplica : public CpuReplica {
     return memory() + values_[value] +
            (IsLinear(value) ? slab : thread) * SizeOf(value);
   }
-  // The gradient of a stage's output.
+  // Returns the gradient of a stage's output.
   float* DyOf(size_t stage, int64_t slab, int thread) {
     if (IsLinear(stage)) {
       return memory() + dys_[stage] + slab * SizeOf(stage + 1);
@@ -217,7 +218,7 @@ class LaneReplica : public CpuReplica {
     return memory() + own_ +
            (2 * thread + static_cast<int64_t>(stage % 2)) * widest_;
   }
-  // A thread's sum of the gradients of the parameter.
+  // Returns a thread's sum of the gradients of the parameter.
   float* GradientOf(int index, int thread) {
     if (thread == 0) return parameters().gradient(index).data();
     const auto all = static_cast<int64_t>(parameters().gradients().size());
@@ -240,7 +241,7 @@ class LaneReplica : public CpuReplica {
                   for (int64_t s = begin; s < end; ++s) f(s, thread);
                 });
   }
-  // Of the batch.
+  // Returns the metrics of the batch.
   Metrics Total() const {
     Metrics total;
     for (const Metrics& metrics : metrics_) total += metrics;
@@ -250,12 +251,12 @@ class LaneReplica : public CpuReplica {
   int64_t SamplesOf(int64_t slab) const {
     return std::min(kLanes, n_ - slab * kLanes);
   }
-  // [samples of the slab, classes].
+  // Returns the logits of a slab, [samples of the slab, classes].
   std::span<float> LogitsOf(int64_t slab, int thread) {
     return {memory() + logits_ + thread * kLanes * classes(),
             static_cast<size_t>(SamplesOf(slab) * classes())};
   }
-  // The labels of a slab.
+  // Returns the labels of a slab.
   Batch PartOf(const Batch& batch, int64_t slab) const {
     const auto part = [&](auto all) {
       return all.empty() ? all
@@ -267,8 +268,8 @@ class LaneReplica : public CpuReplica {
             .other_labels = part(batch.other_labels),
             .shares = part(batch.shares)};
   }
-  // Rows [samples, size] as lane groups, with zeros for samples that there are
-  // not.
+  // Converts rows [samples, size] to lane groups, with zeros for missing
+  // samples.
   static void ToLanes(std::span<const float> rows, int64_t size, float* lanes) {
     const int64_t samples = static_cast<int64_t>(rows.size()) / size;
     std::fill_n(lanes, size * kLanes, 0.0f);
@@ -278,7 +279,7 @@ class LaneReplica : public CpuReplica {
       }
     }
   }
-  // What is used of images [n, h, w, c], as [c, h, w] of lane groups.
+  // Converts the used part of images [n, h, w, c] to [c, h, w] of lane groups.
   void ImagesToLanes(const float* images, int64_t slab, float* lanes) {
     const Shape& all = input_shape();
     const Shape& used = used_input_;
@@ -302,7 +303,7 @@ class LaneReplica : public CpuReplica {
     for (size_t i = 0; i < stages_.size(); ++i) {
       if (stages_[i].in_blocks) {
         ForwardInBlocks(slab, thread);
-        ++i;  // With the pool.
+        ++i;  // The pool is done too.
       } else {
         ForwardOf(i, slab, thread);
       }
@@ -330,8 +331,8 @@ class LaneReplica : public CpuReplica {
     }
   }
 
-  // Calls f(convolution, pool, first) for the first two stages' shapes with a
-  // block of channels, from channel `first` on.
+  // Calls f(convolution, pool, first) with the first two stages' shapes cut to
+  // a block of channels that begins at channel `first`.
   template <typename F>
   void ForChannelBlocks(const F& f) {
     auto convolution = std::get<LaneConvolution>(stages_[0].shape);
@@ -342,7 +343,7 @@ class LaneReplica : public CpuReplica {
       f(convolution, pool, first);
     }
   }
-  // The first convolution's output of a block of channels, in value 1.
+  // Computes a block of channels of the first convolution's output, in value 1.
   void ConvolveBlock(const LaneConvolution& shape, int64_t first, int64_t slab,
                      int thread) {
     const int64_t filter = shape.in * shape.kernel * shape.kernel;
@@ -365,7 +366,7 @@ class LaneReplica : public CpuReplica {
     });
   }
 
-  // With the gradient of the last stage's output in its place.
+  // Requires the gradient of the last stage's output in its memory.
   void Backward(int64_t slab, int thread) {
     for (size_t i = stages_.size(); i-- > 0;) {
       if (i == 1 && stages_[0].in_blocks) return BackwardInBlocks(slab, thread);
@@ -379,7 +380,7 @@ class LaneReplica : public CpuReplica {
     const float* const x = ValueOf(i, slab, thread);
     float* const dy = DyOf(i, slab, thread);
     float* const dx = i > 0 ? DyOf(i - 1, slab, thread) : nullptr;
-    if (stage.relu && !IsPool(i + 1)) {  // A pool does it in passing.
+    if (stage.relu && !IsPool(i + 1)) {  // Else the pool applies it.
       ReluLanesDy(stage.out, ValueOf(i + 1, slab, thread), dy);
     }
     if (const auto* shape = std::get_if<LaneConvolution>(&stage.shape)) {
@@ -418,7 +419,7 @@ class LaneReplica : public CpuReplica {
     });
   }
 
-  // The gradients of linear layers' parameters, from all slabs.
+  // Computes the gradients of linear layers' parameters from all slabs.
   void LinearDw() {
     for (size_t i = 0; i < stages_.size(); ++i) {
       if (!IsLinear(i)) continue;
@@ -436,14 +437,14 @@ class LaneReplica : public CpuReplica {
 
   std::vector<Stage> stages_;
   Shape used_input_;  // The part of the input that the output depends on.
-  // Of the step that runs.
+  // Members of the step that runs.
   int64_t n_ = 0, slabs_ = 0;
   int threads_ = 1;
   std::vector<Metrics> metrics_;  // [slabs].
   // Offsets in memory(): of values, of gradients of stages' outputs, and so on.
   std::vector<int64_t> values_, dys_;
   int64_t logits_ = 0, own_ = 0, sums_ = 0;
-  int64_t widest_ = 0;  // Floats of one of a thread's gradients.
+  int64_t widest_ = 0;  // The floats of one of a thread's gradients.
 };
 
 }  // namespace

@@ -10,18 +10,23 @@
 
 namespace lockstep {
 
-// Whether CreateLaneReplica computes the network: on a processor with AVX-512,
-// a chain of convolutions of 3x3 and 5x5 without padding and with at most
-// kMostLaneChannels outputs, average pools whose windows lie side by side, and
-// linear layers, as LeNet is. What oneDNN makes of channels whose number is no
-// multiple of 16 wastes a third of each register; here samples are innermost
-// (lane_kernels.h), a thread takes sixteen of them from the images to the
-// gradients within its cache, and what a pool drops is not computed.
+// Returns whether CreateLaneReplica supports the network. The processor must
+// have AVX-512, and the network must be a chain, like LeNet, of:
+//
+//   - convolutions of 3x3 and 5x5 without padding, with at most
+//     kMostLaneChannels outputs;
+//   - average pools whose windows do not overlap;
+//   - linear layers.
+//
+// oneDNN vectorises over channels, so LeNet's 20 and 50 channels waste about a
+// third of each register. Here samples are innermost (lane_kernels.h). A thread
+// takes sixteen samples from the images to the gradients within its cache, and
+// values that a pool drops are not computed.
 inline constexpr int64_t kMostLaneChannels = 64;
 bool FitsLanes(const Network& network);
 
-// A replica of such a network, in float32. Its threads share the samples; with
-// the same number of threads the same inputs give the same bits.
+// Creates a replica of such a network, in float32. Its threads share the
+// samples. With the same number of threads, the same inputs give the same bits.
 std::unique_ptr<CpuReplica> CreateLaneReplica(Network network, uint64_t seed);
 
 }  // namespace lockstep

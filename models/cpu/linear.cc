@@ -1,4 +1,4 @@
-// Convolution and linear layers: y = W x + b and perhaps ReLU, by oneDNN.
+// Convolution and linear layers by oneDNN: y = W x + b, with an optional ReLU.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -27,7 +27,7 @@ namespace {
 using dnnl::memory;
 using onednn::Desc;
 
-// A layer whose weights are one parameter and whose bias, if any, another.
+// A layer with one weight parameter and at most one bias parameter.
 struct Affine {
   std::string layer;  // For messages.
   int weight = kNoTensor;
@@ -35,8 +35,8 @@ struct Affine {
   bool relu = false;
 };
 
-// The descriptors of a layer's three primitives; `data` is without a value if
-// no input gradient is wanted.
+// The descriptors of a layer's three primitives. `data` has no value if no
+// input gradient is wanted.
 template <typename F, typename W, typename D>
 struct Descriptors {
   typename F::primitive_desc forward;
@@ -44,12 +44,13 @@ struct Descriptors {
   std::optional<typename D::primitive_desc> data;
 };
 
-// The order of conversions and primitives in a step of such a layer. Scratch:
+// Runs the conversions and primitives of such a layer in a step. Scratch:
 // converted weights or their gradients, then oneDNN's scratchpad. Saved: the
 // weights that the data primitive reads, unless it reads the plain ones.
 class AffinePlan : public OperationPlan {
  public:
-  // plain: how the weights lie in Parameters, float32. Throws dnnl::error.
+  // plain: the format of the weights in Parameters, float32. Throws
+  // dnnl::error.
   template <typename F, typename W, typename D>
   AffinePlan(const PlanContext& context, Affine affine, int64_t y_size,
              const Desc& plain, const Descriptors<F, W, D>& of)
@@ -115,7 +116,7 @@ class AffinePlan : public OperationPlan {
       }
       WeightGradients(buffers, scratchpad);
     }));
-    // Outside the catch: `ready` is the caller's code.
+    // `ready` is called outside CatchOnednn, because it is the caller's code.
     if (affine_.bias != kNoTensor) ready(affine_.bias);
     ready(affine_.weight);
     if (buffers.dx == nullptr) return absl::OkStatus();
@@ -131,7 +132,7 @@ class AffinePlan : public OperationPlan {
 
  private:
   void PlanRelu(int64_t y_size) {
-    // Element by element, so one flat dimension serves any layout.
+    // ReLU works element by element, so one flat dimension serves any layout.
     constexpr auto kRelu = dnnl::algorithm::eltwise_relu_use_dst_for_bwd;
     const Desc flat = Flat(y_size, context_.type);
     const auto desc = onednn::EltwiseBackward(
@@ -180,7 +181,7 @@ class AffinePlan : public OperationPlan {
   Reorder gradients_;
 };
 
-// The plan of such a layer, by MakePlan.
+// Creates the plan of such a layer by MakePlan.
 PlanOr PlanAffine(const PlanContext& context, const Affine& affine,
                   const PlanRequest& request,
                   absl::FunctionRef<std::unique_ptr<OperationPlan>()> make) {
@@ -210,7 +211,8 @@ PlanOr PlanConvolution(const PlanContext& context, const PlanRequest& request) {
         .weights = {request.output.c, request.x.c, op.kernel, op.kernel},
         .stride = {op.stride, op.stride},
         .padding = {op.padding, op.padding}};
-    // Each direction for itself, should one lack Winograd for these sizes.
+    // Each direction chooses separately, because one may lack Winograd for
+    // these sizes.
     std::vector<std::string> algorithms;
     const auto descriptor = [&](const auto& create) {
       if (winograd) {
@@ -254,7 +256,7 @@ PlanOr PlanConvolution(const PlanContext& context, const PlanRequest& request) {
   });
 }
 
-// oneDNN's inner product, on weights whose formats convert row by row.
+// Uses oneDNN's inner product, on weights whose formats convert row by row.
 PlanOr PlanLinear(const PlanContext& context, const PlanRequest& request) {
   const auto& op = std::get<LinearOp>(request.operation->kind);
   const Affine affine = {request.operation->name, op.weight, op.bias, op.relu};
@@ -266,9 +268,10 @@ PlanOr PlanLinear(const PlanContext& context, const PlanRequest& request) {
     const int64_t out = request.output.c;
     const int64_t features = in.c * in.h * in.w;
     const memory::dims dims{out, in.c, in.h, in.w};
-    // Outputs innermost, or outermost, in both, so that the conversion between
-    // them moves whole rows, and for a 1x1 input there is none. `any` would
-    // pick a blocked format whose conversion costs more than it saves.
+    // Outputs are innermost, or outermost, in both formats. The conversion
+    // between them therefore moves whole rows, and a 1x1 input needs none.
+    // `any` would pick a blocked format whose conversion costs more than it
+    // saves.
     const Desc plain(dims, memory::data_type::f32,
                      op.inputs_first
                          ? memory::dims{1, in.h * in.w * out, in.w * out, out}

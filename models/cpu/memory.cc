@@ -15,8 +15,8 @@ namespace {
 
 constexpr int kNone = -1;
 
-// The step as a time line: forward i at time i, the loss at time L, backward i
-// at time 2 L - i.
+// Plans a step on a time line: forward of operation i at time i, the loss at
+// time L, backward of operation i at time 2 L - i.
 class Planner {
  public:
   Planner(const Network& network,
@@ -48,7 +48,7 @@ class Planner {
   }
 
  private:
-  // Buffers in the arena.
+  // The numbers of an operation's buffers in the arena.
   struct Ids {
     int saved = kNone, forward_scratch = kNone, backward_scratch = kNone;
     int dx = kNone, dsecond = kNone;
@@ -81,8 +81,8 @@ class Planner {
     arena_.Extend(values_[count_], count_, count_);  // The loss reads it.
   }
 
-  // Backward, the last consumer of a value is the first to write its gradient;
-  // others add to it.
+  // In the backward pass the last consumer of a value writes its gradient
+  // first; the other consumers add to it.
   void PlanGradients(std::vector<Ids>& ids) {
     gradients_[count_] = Add(BytesOf(count_), count_, count_);
     for (int i = count_ - 1; i >= 0; --i) {
@@ -101,8 +101,8 @@ class Planner {
     }
   }
 
-  // Where operation i writes the gradient of `value`. in_place: it may be where
-  // dy is.
+  // Returns the buffer where operation i writes the gradient of `value`.
+  // in_place: the gradient may use dy's buffer.
   int PlanGradient(int value, int i, int dy, bool in_place, bool& add) {
     int& gradient = gradients_[value];
     add = gradient != kNone;
@@ -157,7 +157,7 @@ void Arena::Extend(int id, int first, int last) {
   buffers_[id].last = std::max(buffers_[id].last, last);
 }
 
-// placed: by offset.
+// placed: sorted by offset.
 int64_t Arena::LowestFree(const Buffer& buffer,
                           const std::vector<const Buffer*>& placed) const {
   int64_t at = 0;

@@ -1,5 +1,5 @@
-// Where the buffers of a step lie: those that are never needed at the same time
-// share memory.
+// The placement of a step's buffers: buffers that are never needed at the same
+// time share memory.
 #ifndef LOCKSTEP_MODELS_CPU_MEMORY_H_
 #define LOCKSTEP_MODELS_CPU_MEMORY_H_
 
@@ -12,21 +12,20 @@
 
 namespace lockstep {
 
-// Buffers with the times from which and up to which they are needed, placed in
-// one array.
+// Places buffers in one array. Each buffer has a first and a last time of use.
 class Arena {
  public:
-  // Returns the buffer's number. bytes: 0 allowed. first <= last.
+  // Adds a buffer and returns its number. bytes: 0 allowed. first <= last.
   int Add(int64_t bytes, int first, int last);
-  // Makes buffer `id` last from `first` or earlier up to `last` or later.
+  // Extends the lifetime of buffer `id` to include [first, last].
   void Extend(int id, int first, int last);
 
-  // Places every buffer, the largest first, each as low as it can lie. Cost:
-  // quadratic in their number.
+  // Places every buffer, the largest first, each at the lowest free offset.
+  // Cost: quadratic in the number of buffers.
   void Place();
 
-  int64_t offset(int id) const { return buffers_[id].offset; }  // Once placed.
-  int64_t size() const { return size_; }  // Bytes, likewise.
+  int64_t offset(int id) const { return buffers_[id].offset; }  // After Place.
+  int64_t size() const { return size_; }  // In bytes; after Place.
 
  private:
   struct Buffer {
@@ -42,8 +41,9 @@ class Arena {
   int64_t size_ = 0;
 };
 
-// Where an operation's buffers are: byte offsets into a step's memory, or
-// kNowhere. Operation i is planned by plans[i], and its output is value i + 1.
+// The placement of the operations' buffers: byte offsets into a step's memory,
+// or kNowhere. Operation i is planned by plans[i], and its output is value i
+// + 1.
 struct StepMemory {
   static constexpr int64_t kNowhere = -1;
 
@@ -51,28 +51,28 @@ struct StepMemory {
     int64_t saved = kNowhere;
     int64_t forward_scratch = kNowhere;
     int64_t backward_scratch = kNowhere;
-    // Where backward writes the gradients of the two inputs.
+    // The destinations of the gradients of the two inputs in the backward pass.
     int64_t dx = kNowhere;
     int64_t dsecond = kNowhere;
-    // Whether those are then to be added to the value's gradient.
+    // Whether dx and dsecond must then be added to the value's gradient.
     bool add_dx = false;
     bool add_dsecond = false;
   };
 
   std::vector<Operation> operations;
   std::vector<int64_t> values;     // Value 0, the input, is elsewhere.
-  std::vector<int64_t> gradients;  // Of values; none of the input.
+  std::vector<int64_t> gradients;  // By value; the input has none.
   int64_t bytes = 0;
 };
 
 struct MemoryOptions {
-  int64_t batch = 0;          // Samples.
-  int64_t element_bytes = 4;  // Of an activation.
-  bool training = true;       // Else an evaluation.
-  bool share = true;          // Else each buffer lasts all the time.
+  int64_t batch = 0;          // In samples.
+  int64_t element_bytes = 4;  // The size of an activation.
+  bool training = true;       // False: evaluation.
+  bool share = true;          // False: no sharing of memory.
 };
 
-// The memory of a step.
+// Plans the memory of a step.
 StepMemory PlanMemory(const Network& network,
                       const std::vector<std::unique_ptr<OperationPlan>>& plans,
                       const MemoryOptions& options);

@@ -23,10 +23,11 @@
 namespace lockstep {
 namespace {
 
-// `saved` holds the batch's statistics. In training on a group every rank runs
-// Forward and Backward at the same time; messages wait for each other, planning
-// sends none. Errors, beside OperationPlan's: kInvalidArgument for a batch of
-// one value per channel, over all ranks, in training.
+// `saved` holds the batch's statistics. In training on a group, every rank must
+// run Forward and Backward at the same time, because their messages wait for
+// each other. Planning sends no messages. Errors, beside OperationPlan's:
+// kInvalidArgument for a training batch of one value per channel over all
+// ranks.
 class BatchNormPlan : public OperationPlan {
  public:
   BatchNormPlan(const PlanContext& context, const PlanRequest& request,
@@ -42,7 +43,7 @@ class BatchNormPlan : public OperationPlan {
         batch_norm_(std::move(batch_norm)) {
     saved_bytes = batch_norm_->SavedBytes(context.type);
     backward_reads_y = op_.relu;
-    // The gradient of the second input takes dy's place, if there is one.
+    // If there is a second input, its gradient takes dy's memory.
     dsecond_may_be_dy = true;
     dx_may_be_dy = request.operation->inputs.size() == 1;
   }
@@ -68,7 +69,7 @@ class BatchNormPlan : public OperationPlan {
   absl::Status Backward(const Backwards& buffers,
                         Model::GradientReady ready) override {
     Parameters& parameters = *context_.parameters;
-    // dx is always computed: where nobody wants it, in place of dy.
+    // dx is always computed; if the caller does not want it, it overwrites dy.
     void* const dx = buffers.dx == nullptr ? buffers.dy : buffers.dx;
     return Named(batch_norm_->Backward(
         {.shape = shape_,
@@ -97,7 +98,7 @@ class BatchNormPlan : public OperationPlan {
     return Buffer(data, data == nullptr ? 0 : size_, context_.type);
   }
 
-  // `status` with the layer's name, which those of BatchNorm lack.
+  // Returns `status` with the layer's name, which BatchNorm's errors lack.
   absl::Status Named(const absl::Status& status) const {
     if (status.ok()) return status;
     return absl::Status(status.code(),
@@ -112,7 +113,7 @@ class BatchNormPlan : public OperationPlan {
   const std::unique_ptr<BatchNorm> batch_norm_;
 };
 
-// By oneDNN. `saved` holds each position's mean and variance.
+// Layer norm by oneDNN. `saved` holds each position's mean and variance.
 class LayerNormPlan : public OperationPlan {
  public:
   // Throws dnnl::error.
@@ -144,7 +145,7 @@ class LayerNormPlan : public OperationPlan {
                    {DNNL_ARG_MEAN, forward.mean_desc()},
                    {DNNL_ARG_VARIANCE, forward.variance_desc()},
                    {DNNL_ARG_SCALE, scale},
-                   // Which oneDNN 2 asks for, though it has no use for it.
+                   // oneDNN 2 requires the shift, but does not use it.
                    {DNNL_ARG_SHIFT, scale},
                    {DNNL_ARG_DIFF_SCALE, scale},
                    {DNNL_ARG_DIFF_SHIFT, scale},
@@ -204,8 +205,8 @@ class LayerNormPlan : public OperationPlan {
 
 }  // namespace
 
-// With or without a group it computes with the same kernels, so that a rank
-// alone has the bits of a group of one.
+// Batch norm uses the same kernels with or without a group, so that a rank
+// alone computes the same bits as a group of one.
 PlanOr PlanBatchNorm(const PlanContext& context, const PlanRequest& request) {
   const auto& op = std::get<BatchNormOp>(request.operation->kind);
   const BatchNormOptions options = {.channels = request.x.c,

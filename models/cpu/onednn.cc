@@ -124,7 +124,7 @@ std::optional<Blocking> BlockingOf(const Desc& desc) {
       .inner_sizes = copy(inner.inner_blks, inner.inner_nblks),
       .inner_dims = copy(inner.inner_idxs, inner.inner_nblks)};
 #endif
-  // Sums that compensate for quantisation follow the values.
+  // Sums that compensate for quantisation would follow the values.
   auto bytes = static_cast<int64_t>(memory::data_type_size(blocking.type));
   for (const int64_t size : blocking.padded) bytes *= size;
   if (bytes != static_cast<int64_t>(desc.get_size())) return std::nullopt;
@@ -154,8 +154,8 @@ bool HasWinograd() {
   return true;
 }
 
-// Pooling in oneDNN 3 has a dilation too; element-wise primitives, softmax and
-// layer norm have descriptors of all tensors.
+// In oneDNN 3, pooling has a dilation too, and element-wise primitives, softmax
+// and layer norm take descriptors of all tensors.
 
 dnnl::pooling_forward::primitive_desc PoolForward(const dnnl::engine& engine,
                                                   bool maximum, const Desc& x,

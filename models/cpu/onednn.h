@@ -1,5 +1,5 @@
-// oneDNN, as the plans use it: primitive descriptors, primitives on plain
-// pointers, and its errors as statuses.
+// A wrapper of oneDNN for the plans: primitive descriptors, primitives on plain
+// pointers, and oneDNN's errors as statuses.
 #ifndef LOCKSTEP_MODELS_CPU_ONEDNN_H_
 #define LOCKSTEP_MODELS_CPU_ONEDNN_H_
 
@@ -17,26 +17,27 @@
 #include "oneapi/dnnl/dnnl.hpp"
 #include "syncbn/batch_norm.h"
 
-// oneDNN 2 and oneDNN 3 make primitive descriptors differently: these functions
-// are the only place that knows. They throw dnnl::error.
+// oneDNN 2 and oneDNN 3 make primitive descriptors differently. Only these
+// functions depend on the version. They throw dnnl::error.
 namespace lockstep::onednn {
 
 using Desc = dnnl::memory::desc;
 using Dims = dnnl::memory::dims;
 
-// What follows an operation: y = relu(scale * result).
+// The element-wise function applied to an operation's result: y = relu(scale *
+// result).
 struct After {
   bool relu = false;
   float scale = 1;
 };
 
-// Scratch space comes from the caller.
+// Returns attributes for `after`, with scratch space from the caller.
 dnnl::primitive_attr Attributes(const After& after);
 
-// The descriptors of primitive P. oneDNN 2 describes an operation (P::desc) and
-// then the primitive for it, with attributes before the engine; oneDNN 3 does
-// both at once. `args` are the same in both. forward: the descriptor of the
-// forward primitive.
+// Create the descriptors of primitive P. oneDNN 2 describes an operation
+// (P::desc) and then the primitive for it, with attributes before the engine;
+// oneDNN 3 does both at once. `args` are the same in both versions. forward:
+// the descriptor of the forward primitive.
 template <typename P, typename... Args>
 typename P::primitive_desc Forward(const dnnl::engine& engine,
                                    const After& after, const Args&... args) {
@@ -57,14 +58,15 @@ typename P::primitive_desc Backward(const dnnl::engine& engine,
 #endif
 }
 
-// A convolution of x to y. bias: empty if there is none.
+// A convolution of x to y. bias: empty if the convolution has none.
 struct Convolution {
   Desc x, y, bias;
   Dims weights;  // [out, in, height, width].
   Dims stride, padding;
 };
-// Weights are of the type of x in the format that the primitive wants, and
-// their gradients float32. relu: after it.
+// Create the descriptors of a convolution. Weights have the type of x, in the
+// format that the primitive prefers; their gradients are float32. relu: whether
+// a ReLU follows the convolution.
 dnnl::convolution_forward::primitive_desc ConvolutionForward(
     const dnnl::engine& engine, dnnl::algorithm algorithm,
     const Convolution& convolution, bool relu);
@@ -77,25 +79,26 @@ dnnl::convolution_backward_data::primitive_desc ConvolutionData(
     const dnnl::engine& engine, dnnl::algorithm algorithm,
     const Convolution& convolution);
 
-// A format of blocks. The value at index x[d] of each dimension d lies in the
-// outer block x[d] / (d's inner blocks); in it, inner blocks are without gaps,
-// the first the outermost.
+// A blocked format. The value at index x[d] of each dimension d lies in the
+// outer block x[d] / (product of d's inner blocks). Within an outer block,
+// inner blocks are contiguous, the first one outermost.
 struct Blocking {
   dnnl::memory::data_type type;
   Dims dims;
   Dims padded;   // dims, rounded up to whole blocks.
-  Dims strides;  // Of outer blocks, in values.
+  Dims strides;  // The strides of outer blocks, in values.
   Dims inner_sizes;
   Dims inner_dims;  // The dimension of each inner block.
 };
-// No value if the format is not one of blocks or holds other values besides.
+// Returns the blocking of `desc`. Returns no value if the format is not blocked
+// or holds other values too.
 std::optional<Blocking> BlockingOf(const Desc& desc);
 
-// Whether Winograd is there, forward and for both gradients, for float32 in
-// kNchw16c.
+// Returns whether oneDNN has Winograd for float32 in kNchw16c, forward and for
+// both gradients.
 bool HasWinograd();
 
-// Pooling of x to y.
+// The windows of a pooling operation from x to y.
 struct Window {
   Dims kernel, stride, padding_before, padding_after;
 };
@@ -108,7 +111,8 @@ dnnl::pooling_backward::primitive_desc PoolBackward(
     const dnnl::engine& engine, bool maximum, const Desc& x, const Desc& y,
     const Window& window);
 
-// Element-wise operations. The gradient of ReLU is from its output.
+// Create the descriptors of an element-wise operation. The gradient of ReLU is
+// computed from its output.
 dnnl::eltwise_forward::primitive_desc EltwiseForward(const dnnl::engine& engine,
                                                      dnnl::algorithm algorithm,
                                                      const Desc& x);
@@ -116,15 +120,16 @@ dnnl::eltwise_backward::primitive_desc EltwiseBackward(
     const dnnl::eltwise_forward::primitive_desc& forward,
     const dnnl::engine& engine, dnnl::algorithm algorithm, const Desc& x);
 
-// Softmax over dimension `last`, the last one.
+// Create the descriptors of a softmax over dimension `last`, which is the last
+// one.
 dnnl::softmax_forward::primitive_desc SoftmaxForward(const dnnl::engine& engine,
                                                      const Desc& x, int last);
 dnnl::softmax_backward::primitive_desc SoftmaxBackward(
     const dnnl::softmax_forward::primitive_desc& forward,
     const dnnl::engine& engine, const Desc& x, int last);
 
-// Layer norm over the last dimension, with weight and bias. The statistics are
-// kept for the backward pass.
+// Create the descriptors of layer norm over the last dimension, with weight and
+// bias. The statistics are kept for the backward pass.
 dnnl::layer_normalization_forward::primitive_desc LayerNormForward(
     const dnnl::engine& engine, const Desc& x, float epsilon);
 dnnl::layer_normalization_backward::primitive_desc LayerNormBackward(
@@ -141,25 +146,28 @@ absl::Status CatchOnednn(const std::string& layer,
 
 dnnl::memory::data_type OnednnType(DataType type);
 
-// Activations of `shape` as oneDNN sees them: dimensions n, c, h, w. Where
-// channels do not fill blocks, kNchw16c is a network's input: plane by plane.
+// Returns the descriptor of activations of `shape`: dimensions n, c, h, w. If c
+// is not a multiple of the channel block, kNchw16c means the input of a
+// network, which is stored plane by plane.
 dnnl::memory::desc Activations(const Shape& shape, DataType type,
                                Layout layout);
-// Rows of `columns` values without gaps; one run of values.
+// Return the descriptors of `rows` contiguous rows of `columns` values, and of
+// one contiguous run of `size` values.
 dnnl::memory::desc Rows(int64_t rows, int64_t columns, DataType type);
 dnnl::memory::desc Flat(int64_t size, DataType type);
 
-// Bytes, rounded up so that what follows is aligned to 64.
+// Return the number of bytes rounded up to a multiple of 64, so that the next
+// buffer is aligned to 64.
 int64_t AlignedBytes(int64_t bytes);
 int64_t AlignedBytes(const dnnl::memory::desc& desc);
 
-// `bytes` behind `start`; null behind null.
+// Returns `start` plus `bytes`; null if `start` is null.
 inline void* Offset(void* start, int64_t bytes) {
   return start == nullptr ? nullptr : static_cast<char*>(start) + bytes;
 }
 
-// A primitive and the memory objects of its arguments, made once. Throws
-// dnnl::error. Not thread safe.
+// A primitive and the memory objects of its arguments, both created once.
+// Throws dnnl::error. Not thread safe.
 class Primitive {
  public:
   using Args = std::initializer_list<std::pair<int, dnnl::memory::desc>>;
@@ -169,8 +177,8 @@ class Primitive {
             Args args);
 
   // Points each named argument (DNNL_ARG_...) at its memory, runs, and returns
-  // when done. Inputs are not written, whatever the type says; a null pointer
-  // is for an argument without elements.
+  // when the primitive has finished. Outputs are written although their
+  // pointers are const. A null pointer means an argument without elements.
   void Run(dnnl::stream& stream,
            std::initializer_list<std::pair<int, const void*>> pointers);
 
@@ -179,21 +187,22 @@ class Primitive {
   std::unordered_map<int, dnnl::memory> args_;
 };
 
-// A copy from one format or type to another, as of a parameter between the
-// plain one that it has in Parameters and the one that a primitive works in.
-// Throws dnnl::error.
+// A copy from one format or type to another. For example, a parameter is copied
+// from its plain format in Parameters to the format of a primitive. Throws
+// dnnl::error.
 class Reorder {
  public:
   Reorder() = default;
   Reorder(const dnnl::engine& engine, const dnnl::memory::desc& from,
           const dnnl::memory::desc& to);
 
-  // Whether there is nothing to do: the formats are the same.
+  // Returns whether the two formats are the same, so that no copy is needed.
   bool is_identity() const { return identity_; }
 
-  // Overwrites `to`; only if not is_identity().
+  // Overwrites `to`. Requires !is_identity().
   void Run(dnnl::stream& stream, const void* from, void* to);
-  // `from`, or `to` once it holds what is there.
+  // Returns `from` if is_identity(). Otherwise copies `from` to `to` and
+  // returns `to`.
   const void* RunIfNeeded(dnnl::stream& stream, const void* from, void* to);
 
  private:
@@ -201,7 +210,8 @@ class Reorder {
   Primitive reorder_;
 };
 
-// to[i] = a[i] + b[i] for i in [0, size), of one type. `to` may be a or b.
+// Computes to[i] = a[i] + b[i] for i in [0, size), all of one type. `to` may be
+// a or b.
 class Sum {
  public:
   Sum() = default;

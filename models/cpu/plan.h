@@ -1,5 +1,5 @@
-// The work of one operation for one batch size: what cpu_model.cc strings
-// together, and the operations' plans.
+// The work of one operation for one batch size: the interface that cpu_model.cc
+// drives, and the operations' plans.
 #ifndef LOCKSTEP_MODELS_CPU_PLAN_H_
 #define LOCKSTEP_MODELS_CPU_PLAN_H_
 
@@ -23,27 +23,29 @@ namespace lockstep {
 
 class BatchNormKernels;
 
-// What the plans of one replica share. All pointers outlive every plan.
+// The state shared by the plans of one replica. All pointers outlive every
+// plan.
 struct PlanContext {
   dnnl::engine engine;
   dnnl::stream stream;
-  // Of activations and their gradients: float32 or bfloat16. Parameters, their
-  // gradients and buffers are float32, and sums are taken in it.
+  // The type of activations and their gradients: float32 or bfloat16.
+  // Parameters, their gradients and buffers are float32, and sums are taken in
+  // float32.
   DataType type = DataType::kFloat32;
-  Layout layout = Layout::kNhwc;  // Of activations: LayoutOf.
+  Layout layout = Layout::kNhwc;  // By LayoutOf; of activations.
   ConvolutionAlgorithm convolution = ConvolutionAlgorithm::kDirect;
   Parameters* parameters = nullptr;
   Buffers* buffers = nullptr;
   BatchNormKernels* batch_norm_kernels = nullptr;
-  // Over whose ranks batch norm normalises in training; null: this rank's batch
-  // alone.
+  // The group over which batch norm normalises in training; null: this rank's
+  // batch alone.
   Communicator* batch_norm_group = nullptr;
 };
 
-// One operation's work on one batch size, prepared once and run every step.
-// Memory is the caller's: host memory, aligned to 64 bytes but for a network's
-// input, activations of the context's type and layout. A plan has no state
-// between calls. Not thread safe.
+// One operation's work on one batch size, prepared once and run every step. The
+// caller owns the memory: host memory, aligned to 64 bytes except for a
+// network's input, with activations of the context's type and layout. A plan
+// has no state between calls. Not thread safe.
 class OperationPlan {
  public:
   struct Forwards {
@@ -52,45 +54,48 @@ class OperationPlan {
     void* y;             // Overwritten.
     void* saved;         // [saved_bytes], kept until the backward call.
     void* scratch;       // [scratch_bytes], free between calls.
-    bool training;       // Else buffers are used and left alone.
+    bool training;       // If false, statistics are read, not updated.
     const Batch* batch;  // For the keys of random masks.
   };
   struct Backwards {
-    const void* x;       // As forward had them and left them, where
-    const void* second;  // backward_reads_x or _y says so; else unspecified.
+    const void* x;       // x, second and y are as forward left them
+    const void* second;  // if the plan reads them, else unspecified.
     const void* y;
     void* saved;
     void* dy;       // The gradient of y; unspecified afterwards.
     void* dx;       // Overwritten; null if not wanted.
-    void* dsecond;  // Likewise.
+    void* dsecond;  // The same for the second input.
     void* scratch;
     const Batch* batch;
   };
 
   virtual ~OperationPlan() = default;
 
-  // Errors: kInternal, naming the operation, if oneDNN fails; those of the
-  // batch norm group, in training.
+  // Computes y. Errors: kInternal, naming the operation, if oneDNN fails; in
+  // training, those of the batch norm group.
   virtual absl::Status Forward(const Forwards& buffers) = 0;
 
   // Overwrites the gradients of the operation's parameters and calls `ready`
-  // for each, before dx is computed where that can be. Errors as above.
+  // for each of them, if possible before dx is computed. Errors: as for
+  // Forward.
   virtual absl::Status Backward(const Backwards& buffers,
                                 Model::GradientReady ready) = 0;
 
-  // Set by the constructors alone.
-  // The algorithm where there is a choice, for reports; if directions differ,
-  // that of forward, of the weights' and of the input's gradient.
+  // The members below are set only by constructors. `chosen` names the
+  // algorithm for reports, if there is a choice. If the directions differ, it
+  // lists those of forward, of the weights' gradient and of the input's
+  // gradient.
   std::string chosen;
   int64_t saved_bytes = 0;
   int64_t scratch_bytes = 0;
-  bool backward_reads_x = true;  // And the second input.
+  bool backward_reads_x = true;  // x and the second input.
   bool backward_reads_y = false;
-  bool dx_may_be_dy = false;       // dx may lie in dy's memory.
-  bool dsecond_may_be_dy = false;  // dsecond may, and dx then does not.
+  bool dx_may_be_dy = false;       // dx may share dy's memory.
+  bool dsecond_may_be_dy = false;  // dsecond may share it; dx then must not.
 };
 
-// What to plan: an operation, its inputs for a batch (n >= 0), its output.
+// A request for a plan: an operation, its input for a batch (n >= 0), its
+// output.
 struct PlanRequest {
   const Network::Operation* operation;
   Shape x;
@@ -98,15 +103,16 @@ struct PlanRequest {
   bool input_gradient;  // Whether backward computes dx.
 };
 
-// The plan of any operation. For n = 0 it computes nothing but zero gradients,
-// though a batch norm still takes part in what ranks do together. Takes
-// milliseconds: keep it. Errors: kInternal, naming the operation, if oneDNN
-// fails.
+// Creates the plan of any operation. For n = 0 the plan only sets gradients to
+// zero, except that a batch norm still takes part in the group's messages. A
+// call takes milliseconds, so keep the plan. Errors: kInternal, naming the
+// operation, if oneDNN fails.
 using PlanOr = absl::StatusOr<std::unique_ptr<OperationPlan>>;
 PlanOr CreatePlan(const PlanContext& context, const PlanRequest& request);
 
-// By family: linear.cc (convolution and linear), norm.cc, attention.cc, pool.cc
-// and pointwise.cc. `request` holds that kind.
+// Create plans by family, in linear.cc (convolution and linear), norm.cc,
+// attention.cc, pool.cc and pointwise.cc. `request` must hold that kind of
+// operation.
 PlanOr PlanConvolution(const PlanContext& context, const PlanRequest& request);
 PlanOr PlanLinear(const PlanContext& context, const PlanRequest& request);
 PlanOr PlanBatchNorm(const PlanContext& context, const PlanRequest& request);
@@ -120,23 +126,25 @@ PlanOr PlanFirstPosition(const PlanContext& context,
 PlanOr PlanDropout(const PlanContext& context, const PlanRequest& request);
 PlanOr PlanAdd(const PlanContext& context, const PlanRequest& request);
 
-// Of PlanConvolution: whether the images are so small, and the weights so many,
-// that this is faster, and the plan (few_pixels.cc).
+// PlanConvolution uses PlanFewPixels if HasFewPixels returns true: the images
+// are so small, and the weights so many, that this plan is faster
+// (few_pixels.cc).
 bool HasFewPixels(const PlanContext& context, const PlanRequest& request);
 PlanOr PlanFewPixels(const PlanContext& context, const PlanRequest& request);
 
-// What `make`, which may throw dnnl::error, returns for the operation; for a
-// batch without samples a plan that gives zero gradients to the parameters of
-// `indices`, in the order given.
+// Returns what `make`, which may throw dnnl::error, returns for the operation.
+// For a batch without samples, returns a plan that sets the gradients of the
+// parameters in `indices` to zero, in the order given.
 PlanOr MakePlan(const PlanContext& context, const PlanRequest& request,
                 std::vector<int> indices,
                 absl::FunctionRef<std::unique_ptr<OperationPlan>()> make);
 
-// Dropout, which several operations have: to[i] = from[i] / (1 - rate) where
-// the layer's mask keeps it, else 0. Both [n, size] of `type`, perhaps the same
-// memory. The gradient is the same of the gradient. The mask of a sample is
-// random numbers keyed by the batch's seed and step, the sample and the layer,
-// so neither by rank nor by place in the batch.
+// Computes the dropout that several operations use: to[i] = from[i] / (1 -
+// rate) if the layer's mask keeps element i, else 0. Both arrays are [n, size]
+// of `type` and may be the same memory. The gradient is the same function of
+// the output's gradient. A sample's mask consists of random numbers keyed by
+// the batch's seed and step, the sample and the layer. The mask therefore
+// depends neither on the rank nor on the sample's position in the batch.
 void DropOut(const Batch& batch, int layer, double rate, DataType type,
              int64_t n, int64_t size, const void* from, void* to);
 

@@ -1,5 +1,5 @@
-// GELU, sums, dropout, and what begins and ends a transformer: operations that
-// touch each value once.
+// Operations that touch each value once: GELU, sums, dropout, and the first and
+// last operations of a transformer.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -23,7 +23,7 @@
 namespace lockstep {
 namespace {
 
-// Calls f with a null pointer of the type's element.
+// Calls f with a null pointer to the type's element.
 template <typename F>
 void WithElement(DataType type, const F& f) {
   if (type == DataType::kBFloat16) {
@@ -38,8 +38,8 @@ inline float Load(BFloat16 x) { return ToFloat(x); }
 inline void Store(float x, float& to) { to = x; }
 inline void Store(float x, BFloat16& to) { to = ToBFloat16(x); }
 
-// The random numbers of one layer for one sample of a batch: whether element i
-// is kept, with probability 1 - rate.
+// The random numbers of one layer for one sample of a batch. They decide
+// whether element i is kept, with probability 1 - rate.
 class Mask {
  public:
   Mask(const Batch& batch, int64_t sample, int layer, double rate)
@@ -130,7 +130,7 @@ class GeluPlan : public OperationPlan {
   Primitive forward_, backward_;
 };
 
-// The patches behind the class token, with the position embedding added.
+// Puts the class token before the patches, and adds the position embedding.
 class EmbedPlan : public OperationPlan {
  public:
   EmbedPlan(const PlanContext& context, const PlanRequest& request)
@@ -221,7 +221,7 @@ class FirstPositionPlan : public OperationPlan {
   }
 
  private:
-  const int64_t n_, first_, sample_;  // The latter two in bytes.
+  const int64_t n_, first_, sample_;  // The last two in bytes.
 };
 
 class DropoutPlan : public OperationPlan {
@@ -258,7 +258,7 @@ class DropoutPlan : public OperationPlan {
   const int64_t n_, size_;
 };
 
-// The sum, by oneDNN; with drop path sample by sample.
+// Adds two inputs by oneDNN; with drop path, sample by sample.
 class AddPlan : public OperationPlan {
  public:
   // Throws dnnl::error.
@@ -270,7 +270,7 @@ class AddPlan : public OperationPlan {
         size_(request.output.c * request.output.h * request.output.w),
         sum_(context.engine, request.x.size(), context.type) {
     backward_reads_x = false;
-    // Without drop path both gradients are dy.
+    // Without drop path both gradients equal dy.
     dx_may_be_dy = true;
   }
 
@@ -313,7 +313,7 @@ class AddPlan : public OperationPlan {
   }
 
  private:
-  // Of the branch: 0 where the sample leaves it out.
+  // Returns the factor of the branch: 0 if the sample drops it.
   float ScaleOf(const Batch& batch, int64_t n) const {
     const Mask mask(batch, n, op_.layer, op_.drop_path);
     return mask.Keeps(0) ? mask.scale() : 0;

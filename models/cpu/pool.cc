@@ -1,4 +1,4 @@
-// Pooling, by oneDNN.
+// Pooling by oneDNN.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -16,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-// `saved` holds which element of a window was the highest.
+// `saved` holds the index of the highest element of each window.
 class PoolPlan : public OperationPlan {
  public:
   // Throws dnnl::error.
@@ -76,8 +76,9 @@ class PoolPlan : public OperationPlan {
   Primitive forward_, backward_;
 };
 
-// The zeros behind the last rows or columns that windows need: fewer than those
-// in front where the windows leave some over.
+// Returns the number of zeros that windows need after the last row or column.
+// The number is smaller than op.padding, or negative, if the windows leave some
+// rows over.
 int64_t PaddingAfter(int64_t size, int64_t output, const PoolOp& op) {
   return (output - 1) * op.stride + op.kernel - size - op.padding;
 }

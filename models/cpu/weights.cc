@@ -42,7 +42,7 @@ bool IsRowMajor(const Blocking& plain) {
 
 // A tile holds the bits of a float32, or of a bfloat16 in the lower half.
 
-// to[j] = the bfloat16 of from[j].
+// Sets to[j] to the bfloat16 of from[j].
 LOCKSTEP_WEIGHTS_INLINE void RoundLoop(const float* from, int64_t n,
                                        uint32_t* to) {
   constexpr int64_t kUnit = 16;  // A loop of fixed length is vectorised.
@@ -54,14 +54,14 @@ LOCKSTEP_WEIGHTS_INLINE void RoundLoop(const float* from, int64_t n,
   for (; j < n; ++j) to[j] = ToBFloat16(from[j]).bits;
 }
 
-// to[p] = tile[at[p]] for p in [begin, n).
+// Sets to[p] to tile[at[p]] for p in [begin, n).
 template <typename T>
 LOCKSTEP_WEIGHTS_INLINE void GatherLoop(const uint32_t* tile, const int32_t* at,
                                         int64_t begin, int64_t n, T* to) {
   for (int64_t p = begin; p < n; ++p) to[p] = static_cast<T>(tile[at[p]]);
 }
 
-// The loops, compiled for an instruction set.
+// The loops, compiled for one instruction set.
 struct Kernels {
   template <typename T>
   using Gather = void (*)(const uint32_t* tile, const int32_t* at, int64_t n,
@@ -96,7 +96,7 @@ LOCKSTEP_WEIGHTS_AVX2 void GatherAvx2(const uint32_t* tile, const int32_t* at,
     if constexpr (std::is_same_v<T, uint32_t>) {
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + p), bits);
     } else {
-      // Packs within 128-bit halves, then takes the first quarter of each.
+      // Packs within 128-bit halves, then takes the first quarter of each half.
       const __m256i packed =
           _mm256_permute4x64_epi64(_mm256_packus_epi32(bits, bits), 0x08);
       _mm_storeu_si128(reinterpret_cast<__m128i*>(to + p),
@@ -113,7 +113,7 @@ LOCKSTEP_WEIGHTS_AVX512 void RoundAvx512(const float* from, int64_t n,
 template <typename T>
 LOCKSTEP_WEIGHTS_AVX512 void GatherAvx512(const uint32_t* tile,
                                           const int32_t* at, int64_t n, T* to) {
-  // gcc warns of the forms without a mask.
+  // gcc warns about the intrinsics without a mask.
   constexpr __mmask16 kAll = 0xffff;
   int64_t p = 0;
   for (; p + 16 <= n; p += 16) {
@@ -144,8 +144,8 @@ const Kernels& BestKernels() {
 
 }  // namespace
 
-// Returns no value if there are blocks of other dimensions or the places of the
-// kernel are not at one stride.
+// Returns no value if other dimensions have blocks, or if the distance between
+// neighbouring positions in the kernel is not constant.
 std::optional<TwoFormatPass::Format> TwoFormatPass::MakeFormat(
     const Blocking& plain, const Desc& desc) {
   const std::optional<Blocking> blocking = onednn::BlockingOf(desc);
@@ -175,7 +175,7 @@ std::optional<TwoFormatPass::Format> TwoFormatPass::MakeFormat(
   return format;
 }
 
-// Returns whether both formats' blocks cut the tiles evenly.
+// Returns whether the blocks of both formats divide the tiles evenly.
 bool TwoFormatPass::PlanTiles() {
   tile_o_ = std::max(first_.block_o, second_.block_o);
   tile_i_ = std::max(first_.block_i, second_.block_i);
@@ -190,13 +190,13 @@ bool TwoFormatPass::PlanTiles() {
   return true;
 }
 
-// stride_o, stride_i: of a tile.
+// stride_o, stride_i: the strides of a tile.
 void TwoFormatPass::FillTable(const Desc& desc, int64_t stride_o,
                               int64_t stride_i, Format& format) {
   const Blocking blocking = *onednn::BlockingOf(desc);
   format.in_tile.resize(format.block_o * format.block_i);
   for (int64_t p = 0; p < std::ssize(format.in_tile); ++p) {
-    // Digits of p, the innermost block first, are those of o and i.
+    // The digits of p, the innermost block first, are the digits of o and i.
     int64_t rest = p, index[2] = {}, unit[2] = {1, 1};
     for (size_t b = blocking.inner_sizes.size(); b-- > 0;) {
       const int64_t size = blocking.inner_sizes[b];
@@ -234,7 +234,8 @@ std::optional<TwoFormatPass> TwoFormatPass::Create(const Desc& plain,
   return pass;
 }
 
-// Channels beyond the last become zeros. o, i and place are the tile's first.
+// Fills channels beyond the last with zeros. o, i and place are the tile's
+// first.
 void TwoFormatPass::CopyTile(const float* plain, int64_t o, int64_t i,
                              int64_t place, uint32_t* tile) const {
   const int64_t count_o = std::min(tile_o_, outputs_ - o);
@@ -243,7 +244,7 @@ void TwoFormatPass::CopyTile(const float* plain, int64_t o, int64_t i,
   if (count_o < tile_o_ || count_i < tile_i_) {
     std::fill_n(tile, tile_o_ * tile_i_ * tile_places_, 0);
   }
-  // A row of inputs is one run if the tile has all places of the kernel.
+  // A row of inputs is one run if the tile has all positions in the kernel.
   const bool whole = count == places_;
   const int64_t runs = whole ? 1 : count_i;
   const int64_t run = whole ? count_i * places_ : count;

@@ -1,5 +1,5 @@
-// The weights of a layer, converted for oneDNN: from the plain ones of
-// Parameters to the formats that the forward and the data primitive want.
+// The conversion of a layer's weights for oneDNN: from the plain weights in
+// Parameters to the formats of the forward and the data primitive.
 #ifndef LOCKSTEP_MODELS_CPU_WEIGHTS_H_
 #define LOCKSTEP_MODELS_CPU_WEIGHTS_H_
 
@@ -14,38 +14,39 @@
 namespace lockstep {
 
 // A pass of our own that reads plain weights once and writes them in two
-// formats of blocks. A tile is [o, i, place of the kernel] of a block of
-// outputs and inputs: a thread copies it to a buffer, which stays in the cache,
-// and each format gathers its values there. Stateless.
+// blocked formats. A tile is [o, i, position in the kernel] of a block of
+// outputs and inputs. A thread copies a tile to a buffer, which stays in the
+// cache, and each format gathers its values from that buffer. Stateless.
 class TwoFormatPass {
  public:
-  // plain: float32 [o, i, h, w]. No value unless plain is row-major without
-  // gaps and both formats have blocks of o and i alone, of at most kTileValues
-  // values, and are of float32 or bfloat16.
+  // plain: float32 [o, i, h, w]. Returns no value unless plain is row-major
+  // without gaps. Both formats must be float32 or bfloat16 and have blocks of o
+  // and i only, of at most kTileValues values.
   static std::optional<TwoFormatPass> Create(const onednn::Desc& plain,
                                              const onednn::Desc& first,
                                              const onednn::Desc& second);
 
-  // Overwrites `first` and `second`, padding included, by the threads of
-  // ParallelFor. bfloat16 is rounded to nearest, ties to even.
+  // Overwrites `first` and `second`, padding included, on the threads of
+  // ParallelFor. Rounds bfloat16 to nearest, ties to even.
   void Run(const float* plain, void* first, void* second) const;
 
-  // The size of a thread's buffer, on its stack: 128 KiB. A tile of 64 x 32
-  // channels fits with all places of a 3x3 kernel. A pass that copies a tile in
-  // parts takes twice as long.
+  // The size of a thread's buffer, which is on its stack: 128 KiB. A tile of 64
+  // x 32 channels with all positions of a 3x3 kernel fits. A pass that copies a
+  // tile in parts takes twice as long.
   static constexpr int64_t kTileValues = 32768;
 
  private:
-  // A format, a sequence of blocks of [block_o, block_i] values for each place
-  // of the kernel.
+  // A format: for each position in the kernel, a sequence of blocks of
+  // [block_o, block_i] values.
   struct Format {
     int64_t block_o = 1, block_i = 1;
     int64_t blocks_o = 0, blocks_i = 0;  // Padding included.
-    // The distance from a block to the next in values; place: of the kernel.
+    // The distance between neighbouring blocks, in values; stride_place is
+    // between neighbouring positions in the kernel.
     int64_t stride_o = 0, stride_i = 0, stride_place = 0;
     bool is_bfloat16 = false;
-    // The place in a tile of each value of a block, relative to the block's
-    // first.
+    // The index in a tile of each value of a block, relative to the block's
+    // first value.
     std::vector<int32_t> in_tile;
   };
 
@@ -66,32 +67,33 @@ class TwoFormatPass {
   Format first_, second_;
 };
 
-// The conversion of a layer's weights, once a step where converts_once(). Not
+// The conversion of a layer's weights, once a step if converts_once(). Not
 // thread safe. Throws dnnl::error.
 class WeightConversion {
  public:
   WeightConversion() = default;
-  // plain: float32 [o, i, h, w]. data: without a value if no input gradient is
-  // wanted.
+  // plain: float32 [o, i, h, w]. data: no value if no input gradient is wanted.
   WeightConversion(const dnnl::engine& engine, const onednn::Desc& plain,
                    const onednn::Desc& forward,
                    const std::optional<onednn::Desc>& data);
 
-  // Returns whether the plain weights are read once: one format is wanted or
-  // serves both primitives, a primitive takes the plain one, or TwoFormatPass
-  // writes both. If false, oneDNN converts to each format by itself.
+  // Returns whether the plain weights are read once. They are if only one
+  // format is wanted or one serves both primitives, if a primitive takes plain
+  // weights, or if TwoFormatPass writes both formats. If false, oneDNN makes
+  // each format in a separate pass.
   bool converts_once() const { return !writes_two_ || pass_.has_value(); }
 
   // The bytes of the weights that the data primitive reads; 0 if it reads the
   // plain weights or is not wanted.
   int64_t data_bytes() const { return data_bytes_; }
-  // Returns whether the data primitive reads what Run writes to `forward`.
+  // Returns whether the data primitive reads the weights that Run writes to
+  // `forward`.
   bool is_shared() const { return is_shared_; }
 
-  // Writes to `forward` and `data`, which do not overlap, and returns the
-  // weights for the forward primitive: `plain` if it takes them as they are,
-  // else `forward`. Writes no data weights if `data` is null, is_shared() or
-  // data_bytes() is 0.
+  // Writes to `forward` and `data`, which must not overlap. Returns the weights
+  // for the forward primitive: `plain` if the primitive takes plain weights,
+  // else `forward`. Writes no data weights if `data` is null, is_shared() is
+  // true or data_bytes() is 0.
   const void* Run(dnnl::stream& stream, const float* plain, void* forward,
                   void* data);
 

@@ -1,5 +1,5 @@
-// Conversions of weights: the bytes are those of oneDNN's own, and a training
-// step reads the plain weights of a layer once.
+// Tests of weight conversions: the bytes equal those of oneDNN's own
+// conversion, and a training step reads the plain weights of a layer once.
 #include "models/cpu/weights.h"
 
 #include <cmath>
@@ -42,7 +42,7 @@ using Bytes = std::vector<uint8_t>;
 
 dnnl::engine Engine() { return {dnnl::engine::kind::cpu, 0}; }
 
-// Values of many magnitudes, with ties of bfloat16 and infinity among them.
+// Returns values of many magnitudes, including ties of bfloat16 and infinity.
 std::vector<float> Weights(const memory::dims& dims) {
   std::vector<float> weights(dims[0] * dims[1] * dims[2] * dims[3]);
   for (size_t j = 0; j < weights.size(); ++j) {
@@ -55,7 +55,7 @@ std::vector<float> Weights(const memory::dims& dims) {
   return weights;
 }
 
-// Memory that is not zero, so that padding shows.
+// Returns memory that is not zero, so that padding shows.
 Bytes Space(const Desc& desc) { return Bytes(desc.get_size(), 0xff); }
 
 Bytes Reordered(const std::vector<float>& weights, const Desc& plain,
@@ -204,8 +204,8 @@ TEST(WeightConversionTest, ConvertsOnlyWhatIsRead) {
   }
 }
 
-// oneDNN's conversions of plain weights, by shape ("64x32x3x3"): the reorders
-// of row-major float32 in its log.
+// Returns oneDNN's conversions of plain weights by shape ("64x32x3x3"): the
+// reorders of row-major float32 in its log.
 std::map<std::string, int> PlainReorders(const std::string& log) {
   std::map<std::string, int> counts;
   for (const auto& line : absl::StrSplit(log, '\n')) {
@@ -246,11 +246,11 @@ std::map<std::string, int> Layers(const Network& network) {
 constexpr char kBackward[] = "first gradient\n";
 
 std::string LogOfStep(CpuReplica& model) {
-  // Samples enough for Winograd.
+  // The batch has enough samples for Winograd.
   const std::vector<float> images(4 * model.input_shape().size(), 0.5f);
   const std::vector<int32_t> labels = {1, 2, 3, 0};
   const Batch batch = {.images = images, .labels = labels};
-  // Plans are made in the first step.
+  // The first step makes the plans.
   EXPECT_THAT(model.ForwardBackward(batch, 1, [](int) {}), IsOk());
   testing::internal::CaptureStdout();
   dnnl_set_verbose(1);
@@ -275,7 +275,7 @@ TEST_P(ConvertsOnceTest, InATrainingStep) {
       {.type = GetParam().type, .convolution = GetParam().convolution});
   ASSERT_THAT(model, IsOk());
   const std::string log = LogOfStep(**model);
-  ASSERT_THAT(log, testing::HasSubstr(",convolution,"));  // It is a log.
+  ASSERT_THAT(log, testing::HasSubstr(",convolution,"));  // The log is one.
   if (GetParam().convolution == ConvolutionAlgorithm::kWinograd &&
       onednn::HasWinograd()) {
     EXPECT_THAT(log, testing::HasSubstr("convolution_winograd"));
@@ -284,14 +284,15 @@ TEST_P(ConvertsOnceTest, InATrainingStep) {
   ASSERT_NE(backward, std::string::npos);
   const std::map<std::string, int> forward =
       PlainReorders(log.substr(0, backward));
-  // The first layer's, whose input has no gradient, are oneDNN's to convert.
+  // The input of the first layer has no gradient, so oneDNN converts its
+  // weights.
   EXPECT_THAT(forward, testing::Not(testing::IsEmpty()));
   for (const auto& [shape, count] : forward) {
     if (!layers.contains(shape)) continue;
     EXPECT_LE(count, layers.at(shape)) << shape;
   }
-  // Forward has converted the weights for backward, perhaps by a pass of our
-  // own, which is not in the log.
+  // Forward has converted the weights for backward. A pass of our own is not in
+  // the log.
   EXPECT_THAT(PlainReorders(log.substr(backward)), testing::IsEmpty());
 }
 

@@ -1,6 +1,7 @@
-// oneDNN's Winograd convolutions, forward and both gradients, held to the
-// definition of a convolution within the bound of F(4x4, 3x3), on shapes whose
-// tiles reach over the border; and which convolutions it computes.
+// Tests of oneDNN's Winograd convolutions, forward and both gradients. They are
+// compared with the definition of a convolution, within the bound of F(4x4,
+// 3x3), on shapes whose tiles reach over the border. Other tests check which
+// convolutions use Winograd.
 #include "models/reference/winograd.h"
 
 #include <algorithm>
@@ -57,7 +58,7 @@ const Case kCases[] = {
     {2, 16, 8, 6, 32, 0}, {3, 64, 3, 13, 16, 1},
 };
 
-// Returns the place of element (pixel, channel) of activations in kNchw16c.
+// Returns the index of element (pixel, channel) of activations in kNchw16c.
 int64_t InBlocks(const Shape& shape, int64_t pixel, int64_t channel) {
   const int64_t pixels = shape.h * shape.w;
   const int64_t block = pixel / pixels * (shape.c / 16) + channel / 16;
@@ -82,7 +83,7 @@ std::vector<float> FromBlocks(const Shape& shape, const float* blocks) {
   return values;
 }
 
-// One convolution and numbers for it, which float32 holds exactly.
+// One convolution and its inputs, which float32 holds exactly.
 struct Problem {
   explicit Problem(const Case& tried)
       : padding(tried.padding),
@@ -104,7 +105,7 @@ struct Problem {
   std::vector<double> weight;
 };
 
-// A convolution's results: y, the input's and the weights' gradients.
+// A convolution's results: y, and the gradients of the input and the weights.
 template <typename T>
 struct Outcome {
   std::vector<T> y, dx, dweight;
@@ -122,7 +123,7 @@ Outcome<double> Exact(const Problem& problem) {
   return outcome;
 }
 
-// The bounds of Winograd's errors.
+// Returns the bounds of Winograd's errors.
 Outcome<double> Bounds(const Problem& problem) {
   const Shape& x = problem.x.shape;
   const Shape& y = problem.dy.shape;
@@ -142,7 +143,7 @@ Outcome<double> Bounds(const Problem& problem) {
   return bounds;
 }
 
-// The bounds of direct convolution's errors: gamma of its products.
+// Returns the bounds of direct convolution's errors: gamma of its products.
 Outcome<double> DirectBounds(Problem problem) {
   for (std::vector<double>* values :
        {&problem.x.v, &problem.dy.v, &problem.weight}) {
@@ -159,7 +160,8 @@ Outcome<double> DirectBounds(Problem problem) {
   return bounds;
 }
 
-// By the plan of a network's only convolution. chosen: of the plan.
+// Computes the outcome by the plan of a network's only convolution. chosen: set
+// to the plan's `chosen`.
 Outcome<float> Compute(const Problem& problem, ConvolutionAlgorithm algorithm,
                        std::string* chosen = nullptr) {
   const Shape& x = problem.x.shape;
@@ -213,7 +215,7 @@ Outcome<float> Compute(const Problem& problem, ConvolutionAlgorithm algorithm,
           {gradients.begin(), gradients.end()}};
 }
 
-// The largest error over what is allowed.
+// Returns the largest ratio of an error to its bound.
 double Excess(const std::vector<float>& got, const std::vector<double>& want,
               const std::vector<double>& bounds) {
   EXPECT_EQ(got.size(), want.size());
@@ -244,7 +246,7 @@ TEST_P(WinogradTest, IsWithinItsBoundOfTheDefinition) {
   EXPECT_LE(Excess(got.dx, want.dx, bounds.dx), 1);
   EXPECT_LE(Excess(got.dweight, want.dweight, bounds.dweight), 1);
   EXPECT_EQ(chosen, "winograd");
-  // Proof that it was another algorithm.
+  // The results differ, so another algorithm computed them.
   EXPECT_NE(got.y, Compute(problem, ConvolutionAlgorithm::kDirect).y);
 }
 
@@ -266,8 +268,8 @@ TEST_P(WinogradTest, AForgottenTileIsFarOutsideTheBound) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, WinogradTest, testing::ValuesIn(kCases));
 
-// A pixel a million times as bright as the rest rounds every output of its
-// tile, those too whose window does not see it.
+// A pixel a million times as bright as all others rounds every output of its
+// tile, including outputs whose window does not contain it.
 TEST(WinogradBoundTest, OfDirectConvolutionIsTooTight) {
   if (!HasWinograd()) GTEST_SKIP() << "oneDNN has no Winograd here";
   Problem problem({2, 16, 8, 8, 16});
@@ -288,7 +290,7 @@ TEST(WinogradBoundTest, OfDirectConvolutionIsTooTight) {
   EXPECT_LE(Excess(got.dweight, want.dweight, bounds.dweight), 1);
 }
 
-// The rule that shapes alone decide: 32 channels and 64 tiles of 4x4 outputs.
+// Shapes alone decide: 32 channels and 64 tiles of 4x4 outputs are enough.
 TEST(AlgorithmTest, WinogradComputesWhereItGains) {
   struct Row {
     int64_t n, c, h, out;

@@ -1,7 +1,7 @@
-// The d2l chapter's recipe on the real data, which is needed where the
-// distribution's package puts it: LeNet learns as fast as in PyTorch from the
-// same weights and batches, and reaches the accuracy that it is known for. A
-// slice takes two epochs of three, and one of smaller batches in place of ten.
+// Tests of the d2l chapter's recipe on the real data, which must be where the
+// distribution's package puts it. LeNet must learn as fast as in PyTorch from
+// the same weights and batches, and reach its known accuracy. A slice trains
+// two epochs instead of three, and one epoch of smaller batches instead of ten.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -36,25 +36,25 @@
 namespace lockstep {
 namespace {
 
-// What testdata/recipe.py printed (torch 1.13): the mean training loss of each
-// epoch, and the test accuracy after the first.
+// The results that testdata/recipe.py printed (torch 1.13): the mean training
+// loss of each epoch, and the test accuracy after the first.
 constexpr double kTorchLoss[] = {2.3026, 1.5266, 0.7209};
 constexpr double kTorchAccuracy = 0.1859;
 
-// Rounding grows: after the first epoch the two runs part, and their losses
-// with them, by a percent or two. A run that is 5% behind in an epoch is
+// Rounding differences grow: after the first epoch the losses of the two runs
+// differ by a percent or two. A run whose loss in an epoch is 5% higher is
 // slower.
 constexpr double kMargin = 1.05;
 
-// One rank's strided share of torch.randperm(size), drawn for each epoch from
-// the generator that drew LeNet's weights after manual_seed(0). Epochs come in
-// order.
+// Returns one rank's strided share of torch.randperm(size). Each epoch's
+// permutation is drawn from the generator that drew LeNet's weights after
+// manual_seed(0). Epochs must come in order.
 class GlobalGeneratorSampler : public Sampler {
  public:
   GlobalGeneratorSampler(int64_t size, int world_size, int rank)
       : order_(size), world_size_(world_size), rank_(rank) {
-    // A tensor of n >= 16 normal numbers takes n draws, and 16 more if n is no
-    // multiple of 16.
+    // A tensor of n >= 16 normal numbers takes n draws, and 16 more if n is not
+    // a multiple of 16.
     for (const unsigned long long weights : {180, 25'000, 102'400, 1'280}) {
       generator_.discard(weights + (weights % 16 == 0 ? 0 : 16));
     }
@@ -116,7 +116,7 @@ absl::StatusOr<Result> TrainOnRank(Communicator& group,
   return result;
 }
 
-// Rank 0's result at 2 ranks; without losses after a failure.
+// Returns rank 0's result with 2 ranks; without losses after a failure.
 Result Train(float learning_rate, int64_t epochs) {
   const absl::StatusOr<FashionMnist> data = LoadFashionMnist();
   EXPECT_THAT(data, IsOk());
@@ -154,7 +154,8 @@ TEST(RecipeTest, LearnsAsFastAsPyTorch) {
   EXPECT_NEAR(result.accuracy, kTorchAccuracy, 0.01);
 }
 
-// The control: half the step is slower, and is seen to be.
+// The control: with half the learning rate training is slower, and the test
+// detects it.
 TEST(RecipeTest, RejectsHalfTheLearningRate) {
   const Result result = Train(0.1f, 2);
   ASSERT_EQ(result.losses.size(), 2);
@@ -163,7 +164,8 @@ TEST(RecipeTest, RejectsHalfTheLearningRate) {
 
 constexpr absl::Duration kDeadline = absl::Minutes(14);
 
-// The test accuracy after each epoch of a run of the command on two ranks.
+// Returns the test accuracy after each epoch of a run of the command on two
+// ranks.
 std::vector<double> TrainByCommand(std::vector<std::string> flags) {
   const std::string dir = absl::StrCat(testing::TempDir(), "/accuracy");
   std::filesystem::create_directories(dir);
@@ -182,10 +184,10 @@ std::vector<double> TrainByCommand(std::vector<std::string> flags) {
 }
 
 // PyTorch's own run of the recipe gives 0.19, 0.56, 0.71, 0.78, 0.78, 0.81,
-// 0.82, 0.78, 0.78, 0.80. From one epoch to the next the accuracy of such a run
-// moves by up to 0.05, and which epoch is the first to pass 0.80 depends on the
-// seed, so the bounds are on the best so far: 0.80 in the end and, since it
-// must not be slower to get there, 0.05 below PyTorch's best when half way.
+// 0.82, 0.78, 0.78, 0.80. The accuracy of such a run moves by up to 0.05
+// between epochs, and the first epoch to pass 0.80 depends on the seed. The
+// bounds are therefore on the best accuracy so far: 0.80 at the end and, since
+// training must not be slower, 0.05 below PyTorch's best half way.
 TEST(AccuracyTest, TwoRanksReachThePublishedAccuracyOfTheRecipe) {
   if (!IsExhaustive()) GTEST_SKIP() << "ten epochs";
   const std::vector<double> all = TrainByCommand({});
@@ -194,9 +196,9 @@ TEST(AccuracyTest, TwoRanksReachThePublishedAccuracyOfTheRecipe) {
   EXPECT_GE(*std::max_element(all.begin(), all.end()), 0.80);
 }
 
-// Nearly as many steps as the recipe's: seeds 0 to 2 end at 0.78 to 0.80. Half
-// the learning rate gets there too, which RecipeTest rejects. The control: a
-// tenth of the steps does not.
+// The run takes nearly as many steps as the recipe: seeds 0 to 2 end at 0.78 to
+// 0.80. Half the learning rate also reaches that accuracy; RecipeTest rejects
+// it. The control: a tenth of the steps does not reach it.
 TEST(AccuracyTest, OneEpochOfSmallBatchesLearns) {
   for (const bool few : {false, true}) {
     const std::vector<double> one = TrainByCommand(

@@ -63,7 +63,7 @@ ABSL_FLAG(bool, skip_bad_images, false,
 namespace lockstep {
 namespace {
 
-// `status` of parsing a flag, led by it.
+// Returns `status` of parsing a flag, prefixed with the flag.
 absl::Status OfFlag(absl::string_view name, const std::string& value,
                     const absl::Status& status) {
   return status.ok() ? status : FlagError(name, value, status.message());
@@ -96,7 +96,7 @@ absl::Status ReadTransform(const std::string& dataset,
                                {{"bilinear", Interpolation::kBilinear},
                                 {"bicubic", Interpolation::kBicubic}}));
   transform.channels = absl::GetFlag(FLAGS_in_channels);
-  // The synthetic data set makes images of as many channels as it is asked for.
+  // The synthetic data set makes images of any number of channels.
   if (dataset != "synthetic" && transform.channels != 0 &&
       transform.channels != 1 && transform.channels != 3) {
     return FlagError("in_channels", transform.channels, "must be 0, 1 or 3");

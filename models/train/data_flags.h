@@ -1,5 +1,5 @@
-// The flags of every command that trains: which data, and what becomes of its
-// images. A program that links this has them.
+// The data flags of every command that trains: which data set to load, and how
+// to transform its images. A program that links this library has these flags.
 #ifndef LOCKSTEP_MODELS_TRAIN_DATA_FLAGS_H_
 #define LOCKSTEP_MODELS_TRAIN_DATA_FLAGS_H_
 
@@ -14,17 +14,17 @@
 
 namespace lockstep {
 
-// What they say: LoadDataset(dataset, dir, options), and what a trainer does
-// with what that loads.
+// The values of the flags: the arguments of LoadDataset(dataset, dir, options),
+// and how a trainer transforms and loads the images.
 struct DataFlags {
   std::string dataset = {};
-  std::string dir = {};  // Not relative to where `bazel run` starts.
+  std::string dir = {};  // Resolved by UserPath.
   DatasetOptions options = {};
   TransformOptions transform = {};
   LoaderOptions loader = {};
 };
 
-// Their names, for sections of a usage.
+// The names of the flags, for sections of a usage text.
 inline constexpr char kDataFlags[] =
     "dataset data_dir=DIR train_samples=N test_fraction=F num_classes=N "
     "skip_bad_images";
@@ -32,12 +32,12 @@ inline constexpr char kImageFlags[] =
     "image_size=SIZE resize=N interpolation=I in_channels=N augment mean=M "
     "std=S workers=N loader_mb=N";
 
-// Another name of one of them, for a usage's aliases.
+// An alias of one of these flags, for the aliases of a usage text.
 inline constexpr std::pair<const char*, const char*> kDataAlias = {
     "channels", "in_channels"};
 
-// seed: of the synthetic data set and of --test_fraction. Errors:
-// kInvalidArgument, beginning with the flag; nothing is read.
+// Reads the flags; reads no file. seed: the seed of the synthetic data set and
+// of --test_fraction. Errors: kInvalidArgument, beginning with the flag.
 absl::StatusOr<DataFlags> ReadDataFlags(uint64_t seed);
 
 }  // namespace lockstep

@@ -1,4 +1,5 @@
-// Compiled without contraction of a * b + c: see BUILD.bazel.
+// SGD and gradient sums, compiled without contraction of a * b + c: see
+// BUILD.bazel.
 #include "models/train/data_parallel.h"
 
 #include <algorithm>
@@ -45,7 +46,7 @@ absl::StatusOr<std::string> PlaceGradientsInGroup(Communicator& communicator,
   const auto bytes =
       static_cast<int64_t>(std::as_bytes(parameters.gradients()).size());
   absl::StatusOr<GroupBuffer> memory = communicator.Allocate(bytes);
-  // The group goes on, and no rank has got any.
+  // The group still works, and no rank has received memory.
   if (absl::IsResourceExhausted(memory.status())) {
     return absl::StrCat("the group has no memory for ", bytes,
                         " bytes of gradients on each rank (",

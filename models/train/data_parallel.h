@@ -1,5 +1,6 @@
-// Data-parallel training steps: the same parameters on every rank, gradients of
-// the global mean loss, summed over the ranks while backward still runs.
+// Data-parallel training steps. Parameters are the same on every rank.
+// Gradients are those of the global mean loss, summed over the ranks while
+// backward runs.
 #ifndef LOCKSTEP_MODELS_TRAIN_DATA_PARALLEL_H_
 #define LOCKSTEP_MODELS_TRAIN_DATA_PARALLEL_H_
 
@@ -20,98 +21,104 @@
 
 namespace lockstep {
 
-// Plain stochastic gradient descent:
-// values[i] -= learning_rate * gradients[i]. The product is rounded to float32
-// and then the difference is: never fused, so that the bits do not depend on
+// Takes a step of plain stochastic gradient descent:
+// values[i] -= learning_rate * gradients[i]. The product is rounded to float32,
+// then the difference. The two are never fused, so the bits do not depend on
 // the machine or on the vector width.
 //
-// Host float32 spans of the same size (a precondition), 0 allowed; they do not
-// overlap.
+// Host float32 spans of the same size (a precondition), 0 allowed; they must
+// not overlap.
 void SgdUpdate(std::span<float> values, std::span<const float> gradients,
                float learning_rate);
 
-// Gives every rank rank 0's parameter values.
+// Copies rank 0's parameter values to every rank.
 absl::Status BroadcastParameters(Communicator& communicator,
                                  Parameters& parameters);
 
-// Gives the gradients a place in memory of the group (Communicator::Allocate),
-// which ranks of one host reduce straight from one another: all-reduces of
-// buckets of 256 KiB then take a third of the time. Where the group has no
-// memory for them they stay where they are, on every rank; so they do with one
-// rank. Their values do not move along. Before a GradientReducer takes them.
-// The memory may outlive the group.
+// Moves the gradients to memory of the group (Communicator::Allocate). Ranks of
+// one host read this memory directly from one another: all-reduces of buckets
+// of 256 KiB then take a third of the time. With one rank, or if the group has
+// no memory for them, the gradients stay in their old memory on every rank.
+// Their values are not copied. Call this function before a GradientReducer
+// takes the gradients. The memory may outlive the group.
 //
-// Returns a warning for the user if the group refused the memory: how many
-// bytes, why, and what it costs; else "". It is the same on every rank. Errors:
-// the communicator's, but for kResourceExhausted.
+// If the group refused the memory, returns a warning for the user: how many
+// bytes, why, and what it costs. Otherwise returns "". The result is the same
+// on every rank. Errors: those of the communicator except kResourceExhausted.
 absl::StatusOr<std::string> PlaceGradientsInGroup(Communicator& communicator,
                                                   Parameters& parameters);
 
-// Gives every rank rank 0's buffers, as PyTorch's DistributedDataParallel does:
-// where ranks normalise with statistics of their own batches, rank 0's running
-// statistics are the ones that count. Sizes are the same on every rank. One
-// message of all buffers' bytes; none with one rank or without buffers.
+// Copies rank 0's buffers to every rank, as PyTorch's DistributedDataParallel
+// does. If ranks normalise with statistics of their own batches, rank 0's
+// running statistics are the ones that count. The sizes must match on all
+// ranks. Sends one message with the bytes of all buffers; no message with one
+// rank or without buffers.
 absl::Status BroadcastBuffers(Communicator& communicator, Buffers& buffers);
 
 // Converts the model to batch norm over all ranks of `communicator`
 // (Model::ConvertSyncBatchNorm). Batch norm's messages get a group of their
-// own, since a GradientReducer uses the communicator while backward waits for
-// them. Returns that group, which the model borrows.
+// own, because a GradientReducer uses the communicator while backward waits for
+// these messages. Returns that group, which the model borrows.
 //
 // After an error, destroy that group before the reducer: declare it after the
-// reducer. Ranks that wait for this one in that group then go on, so that the
-// reducer, whose destructor waits for the sums that it has begun, gets their
-// part of the sums or their error.
+// reducer. Other ranks that wait for this rank in that group then continue. The
+// reducer's destructor waits for the sums that it has started, and receives
+// those ranks' part of the sums or their error.
 //
 // Errors: kInvalidArgument if the model has no batch norm; the communicator's.
 absl::StatusOr<std::unique_ptr<Communicator>> SynchroniseBatchNorm(
     Communicator& communicator, Model& model);
 
-// The sum of every rank's metrics, the same on every rank: losses in float64,
-// counts in int64. Errors: the communicator's.
+// Returns the sum of every rank's metrics, the same on every rank. Losses are
+// summed in float64, counts in int64. Errors: the communicator's.
 absl::StatusOr<Metrics> AllReduceMetrics(Communicator& communicator,
                                          const Metrics& metrics);
 
-// Sums one replica's gradients over all ranks, in buckets: runs of neighbouring
-// parameters, the last parameters first, each closed once it holds
-// `bucket_bytes`. A bucket is sent as soon as its gradients and those of every
-// earlier bucket are final, so that its all-reduce runs while backward computes
-// the ones before it. The order and the bounds of the buckets are fixed,
-// whatever order the gradients come in, and every element is added in the same
-// order (UniformAllReduce), so the sums have the same bits on every run and
-// with buckets of any size; over NCCL, with buckets of the same size. With one
-// rank there is nothing to send, and no thread. Borrows its arguments; uses the
-// communicator only between the first MarkReady of a step and the return of
-// Finish. Not thread safe.
+// Sums one replica's gradients over all ranks, in buckets. A bucket is a run of
+// neighbouring parameters, the last parameters first, and is closed once it
+// holds `bucket_bytes`. A bucket is sent as soon as its gradients and those of
+// every earlier bucket are final. Its all-reduce therefore runs while backward
+// computes the gradients of the next buckets.
 //
-// Where all gradients are final only once nothing is left to compute, there is
-// nothing to overlap with: Finish then sums them on the caller's thread, and no
-// rank waits for another thread to get its core.
+// The order and the bounds of the buckets do not depend on the order in which
+// gradients become ready. Every element is added in the same order
+// (UniformAllReduce). The sums therefore have the same bits on every run and
+// with buckets of any size; over NCCL, with buckets of the same size.
+//
+// With one rank the reducer sends nothing and starts no thread. It borrows its
+// arguments. It uses the communicator only between the first MarkReady of a
+// step and the return of Finish. Not thread safe.
+//
+// If all gradients become final only at the end of backward, nothing can
+// overlap. Finish then sums them on the caller's thread, so no rank waits for
+// another thread to get a core.
 class GradientReducer {
  public:
-  // A sixteenth of the gradients, so that the first sums begin early, but from
-  // 256 KiB, since each sum costs ranks a meeting, to 1 MiB, which stays in a
-  // core's cache while it is summed.
+  // Returns a sixteenth of the gradients' bytes, so that the first sums begin
+  // early, clamped to [256 KiB, 1 MiB]. Smaller buckets would cost more, since
+  // ranks have to meet for each sum. Larger ones would not stay in a core's
+  // cache while they are summed.
   static int64_t DefaultBucketBytes(const Parameters& parameters);
 
-  // bucket_bytes: at least 1, which gives each parameter a bucket of its own;
-  // 0: the default. overlaps: whether sums run while backward computes.
+  // bucket_bytes: at least 1, which gives each parameter a bucket of its own; 0
+  // means the default. overlaps: whether sums run while backward computes.
   GradientReducer(Communicator& communicator, Parameters& parameters,
                   int64_t bucket_bytes = 0, bool overlaps = true);
 
-  // Marks parameter `index`'s gradient as final for this step: it is not to be
-  // touched until Finish. index in [0, parameters.count()).
+  // Marks parameter `index`'s gradient as final for this step. The gradient
+  // must not be touched until Finish. index in [0, parameters.count()).
   void MarkReady(int index);
 
-  // Is told of gradients [begin, end) of Parameters::gradients once they are
+  // Called with gradients [begin, end) of Parameters::gradients once they are
   // summed.
   using Summed = absl::FunctionRef<void(int64_t begin, int64_t end)>;
 
   // Blocks until every bucket is summed, and begins the next step. Calls
-  // `summed` for each bucket in the order of sending, while later ones are
-  // still on their way. Errors: kFailedPrecondition if some gradient was not
-  // marked exactly once, before any call; the communicator's, after those of
-  // the buckets that are summed. The other gradients are then unspecified.
+  // `summed` for each bucket in the order of sending, while later buckets are
+  // still being summed. Errors: kFailedPrecondition, before any call of
+  // `summed`, if some gradient was not marked exactly once; the communicator's,
+  // after the calls for the buckets that were summed. After an error all other
+  // gradients are unspecified.
   absl::Status Finish(Summed summed = [](int64_t, int64_t) {});
 
   int bucket_count() const { return static_cast<int>(buckets_.size()); }
@@ -120,7 +127,7 @@ class GradientReducer {
   struct Bucket {
     std::span<float> gradients;
     int parameters = 0;  // In this bucket.
-    int missing = 0;     // Of them, not yet marked in this step.
+    int missing = 0;     // Parameters not yet marked in this step.
     std::optional<PendingCollective> sum = std::nullopt;  // Once started.
   };
 
@@ -133,18 +140,18 @@ class GradientReducer {
   std::vector<Bucket> buckets_;  // In the order of sending.
   std::vector<int> bucket_of_;   // By parameter.
   std::vector<int> marks_;       // By parameter, in this step.
-  size_t next_bucket_ = 0;       // The first that was not started.
+  size_t next_bucket_ = 0;       // The first bucket that was not started.
   // One of the two sums the buckets. Both are null with one rank.
   Communicator* direct_ = nullptr;
   std::unique_ptr<AsyncCommunicator> async_;
 };
 
-// Where one step's time went on this rank.
+// The time that one step took on this rank, by activity.
 struct StepTimes {
-  // Forward, backward, update; with SyncBatchNorm also its messages.
+  // Forward, backward and update; with SyncBatchNorm also its messages.
   absl::Duration compute;
   absl::Duration exposed_communication;  // Waiting for sums after backward.
-  absl::Duration data_wait;              // Gathering the batch.
+  absl::Duration data_wait;              // Waiting for the batch.
 };
 
 struct StepResult {
@@ -152,13 +159,13 @@ struct StepResult {
   StepTimes times;  // Without data_wait, which happens before the step.
 };
 
-// One step of SGD on the global batch of which `shard` is this rank's part
-// (perhaps empty): every rank computes the gradient of
-// (1/global_samples) * sum of its losses; their sum is the gradient of the
-// global mean loss, also when the shards differ in size. Then every rank
-// applies value -= learning_rate * gradient to the same bits, bucket by bucket
-// as they are summed. Errors: kInvalidArgument if global_samples < 1; the
-// model's; the reducer's, after which some values are of the next step.
+// Takes one step of SGD on a global batch. `shard` is this rank's part of the
+// batch and may be empty. Every rank computes the gradient of
+// (1/global_samples) * sum of its losses. The sum over the ranks is the
+// gradient of the global mean loss, even if the shards differ in size. Every
+// rank then applies value -= learning_rate * gradient to the same bits, bucket
+// by bucket as they are summed. Errors: kInvalidArgument if global_samples < 1;
+// the model's; the reducer's, after which some values may already be updated.
 absl::StatusOr<StepResult> TrainStep(Model& model, GradientReducer& reducer,
                                      const Batch& shard, int64_t global_samples,
                                      float learning_rate);

@@ -46,14 +46,15 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
 
-// Sizes around every vector width that a compiler may choose.
+// The sizes include every vector width that a compiler may choose.
 TEST(SgdUpdateTest, RoundsTheProductAndThenTheDifference) {
   for (size_t n = 0; n <= 70; ++n) {
     std::vector<float> values(n), gradients(n), want(n);
     for (size_t i = 0; i < n; ++i) {
       values[i] = 1.0f / static_cast<float>(i + 3);
       gradients[i] = 1.0f / static_cast<float>(2 * i + 7);
-      // Through memory, so that no compiler can fuse the two.
+      // The product goes through memory, so that no compiler can fuse the two
+      // operations.
       volatile float product = 0.3f * gradients[i];
       want[i] = values[i] - product;
     }
@@ -117,7 +118,7 @@ absl::Status ReduceAndCheck(Communicator& communicator,
   return absl::OkStatus();
 }
 
-// A group whose memory has ended, or that fails.
+// A group whose Allocate returns the given error.
 class WithoutMemory : public ForwardingCommunicator {
  public:
   WithoutMemory(Communicator& inner, absl::Status status)
@@ -130,8 +131,8 @@ class WithoutMemory : public ForwardingCommunicator {
   const absl::Status status_;
 };
 
-// In processes, whose memory is else their own; sums are right there, and the
-// place that is taken is one that peers reduce from.
+// Ranks that are processes share no memory except the group's. The sums in the
+// group's memory must be right, because other ranks read that memory.
 TEST(PlaceGradientsInGroupTest, ReducesThere) {
   for (const Backend backend : {Backend::kThreads, Backend::kProcesses}) {
     EXPECT_THAT(RunRanks(backend, 3,
@@ -182,7 +183,7 @@ INSTANTIATE_TEST_SUITE_P(WorldSizes, WorldSizeTest, testing::Range(1, 5),
                            return absl::StrCat("P", info.param);
                          });
 
-// Ranks finish their gradients in different orders, and still meet.
+// Ranks mark their gradients in different orders, and the sums are still right.
 TEST_P(WorldSizeTest, SumsEveryGradientForEveryBucketSizeAndOrder) {
   const std::vector<std::vector<int>> orders = AllOrders();
   OnRanks(GetParam(), [&](Communicator& communicator) -> absl::Status {
@@ -211,7 +212,7 @@ TEST_P(WorldSizeTest, BroadcastsRankZerosParametersAndBuffersAndSumsMetrics) {
     Buffers& buffers = model.buffers();
     buffers.floats()[0] = 0.5f + static_cast<float>(rank);
     buffers.floats()[1] = -2.0f - static_cast<float>(rank);
-    // More than a float32 could hold.
+    // The values are more than a float32 could hold.
     buffers.counters()[0] = (int64_t{1} << 60) + 1 + rank;
     LOCKSTEP_RETURN_IF_ERROR(
         BroadcastParameters(communicator, model.parameters()));
@@ -247,7 +248,8 @@ TEST_P(WorldSizeTest, RefusesAStepInWhichAGradientWasNotMarkedOnce) {
   }
 }
 
-// Writes down what it is asked to sum; the first sum waits to be released.
+// Records the sums that it is asked for. If `hold` is true, the first sum
+// blocks until it is released.
 class RecordingCommunicator : public FakeCommunicator {
  public:
   explicit RecordingCommunicator(bool hold = false) {
@@ -289,7 +291,8 @@ TEST(GradientReducerTest,
   }
 }
 
-// Every set of gradients that are final when a step ends too early.
+// The test tries every set of gradients that are final when a step ends too
+// early.
 TEST(GradientReducerTest, SumsNoBucketBeforeItsLastGradient) {
   const std::pair<int64_t, std::vector<std::vector<int>>> kBuckets[] = {
       {1, {{3}, {2}, {1}, {0}}},
@@ -346,16 +349,16 @@ TEST(GradientReducerTest, SumsTheFirstBucketWhileTheLastGradientIsComputed) {
     RecordingCommunicator communicator(/*hold=*/true);
     GradientReducer reducer(communicator, model.parameters(), /*bucket=*/1);
     reducer.MarkReady(3);
-    // The sum has begun although three gradients are still to come,
+    // The sum has begun although three gradients are not final yet.
     EXPECT_TRUE(communicator.started.WaitForNotificationWithTimeout(kDeadline));
-    // and marking them does not wait for it.
+    // Marking them does not wait for the sum.
     for (const int index : {2, 1, 0}) reducer.MarkReady(index);
     EXPECT_EQ(communicator.calls, 1);
     communicator.release.Notify();
     EXPECT_THAT(reducer.Finish(), IsOk());
     EXPECT_THAT(communicator.sums, SizeIs(4));
   }
-  // The control: with one bucket there is no overlap.
+  // The control: with one bucket nothing overlaps.
   RecordingCommunicator communicator;
   GradientReducer reducer(communicator, model.parameters(), kAllBytes);
   for (const int index : {3, 2, 1}) reducer.MarkReady(index);
@@ -365,7 +368,7 @@ TEST(GradientReducerTest, SumsTheFirstBucketWhileTheLastGradientIsComputed) {
   EXPECT_EQ(communicator.calls, 1);
 }
 
-// The second sum waits to be released.
+// Blocks the second sum until it is released.
 class HoldingCommunicator : public RecordingCommunicator {
  public:
   absl::Status Run(const Collective& collective) override {
@@ -390,7 +393,7 @@ TEST(GradientReducerTest, HandsOverABucketWhileTheNextIsOnItsWay) {
   }),
               IsOk());
   EXPECT_THAT(summed, ElementsAre(std::pair(4, 11), std::pair(0, 4)));
-  // Nothing is handed over in a step that was not complete.
+  // An incomplete step calls `summed` for nothing.
   RecordingCommunicator other;
   GradientReducer incomplete(other, model.parameters(), 12);
   for (const int index : {3, 2}) incomplete.MarkReady(index);
@@ -399,7 +402,7 @@ TEST(GradientReducerTest, HandsOverABucketWhileTheNextIsOnItsWay) {
                        HasSubstr("marked ready 0")));
 }
 
-// Without anything to overlap with, sums run in Finish and on its thread.
+// If nothing can overlap, sums run in Finish and on its thread.
 TEST(GradientReducerTest, SumsOnTheCallersThreadWhereNothingOverlaps) {
   class ThreadCommunicator : public RecordingCommunicator {
    public:
@@ -432,7 +435,7 @@ TEST(GradientReducerTest, SumsOnTheCallersThreadWhereNothingOverlaps) {
   }
 }
 
-// Every call fails, as when a rank has died.
+// Fails every call, as when a rank has died.
 class BrokenCommunicator : public RecordingCommunicator {
  public:
   absl::Status Run(const Collective&) override {
@@ -474,10 +477,10 @@ TEST(TrainStepTest, RefusesAnEmptyGlobalBatchAndReportsTheModelsError) {
                        HasSubstr("differ in number")));
 }
 
-// Batch norm's messages beside the sums of gradients: both at once, and how a
-// step ends in which a rank fails between them.
+// Tests of batch norm's messages at the same time as the sums of gradients, and
+// of a step in which a rank fails between its messages.
 
-// A model whose step is what the test says.
+// A model whose ForwardBackward runs the test's script.
 class ScriptedModel : public CountingModel {
  public:
   using Script = std::function<absl::Status(
@@ -501,7 +504,7 @@ class ScriptedModel : public CountingModel {
   Communicator* group_ = nullptr;
 };
 
-// As batch norm's.
+// Sends a message as batch norm does.
 absl::Status Message(Communicator& group) {
   int64_t ranks = 1;
   LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(std::span<int64_t>(&ranks, 1)));
@@ -510,8 +513,9 @@ absl::Status Message(Communicator& group) {
              : absl::DataLossError(absl::StrCat("sum is ", ranks));
 }
 
-// One step, of which the communicators are then left in the order in which
-// data_parallel.h asks for it, or in the other.
+// Takes one step, then destroys the batch norm group before the reducer, as
+// data_parallel.h requires. If `group_first` is false, destroys the reducer
+// first.
 absl::Status RunStep(Communicator& communicator, ScriptedModel::Script script,
                      bool group_first = true) {
   ScriptedModel model(std::move(script));
@@ -544,7 +548,7 @@ TEST_P(BackendTest, MessagesPassWhileGradientsAreSummed) {
       const std::span<float> gradient = model.parameters().gradient(index);
       std::fill(gradient.begin(), gradient.end(),
                 static_cast<float>(group.rank() + 1));
-      // Ranks differ in what comes first.
+      // The order of the message and the gradient differs between ranks.
       if (group.rank() == index) LOCKSTEP_RETURN_IF_ERROR(Message(group));
       ready(index);
       if (group.rank() != index) LOCKSTEP_RETURN_IF_ERROR(Message(group));
@@ -586,8 +590,9 @@ TEST(SynchroniseBatchNormTest, RefusesAModelWithoutBatchNorm) {
                     HasSubstr("no batch norm"))));
 }
 
-// Rank 1 fails where rank 0 waits for its message; `pending` of the two has
-// begun to sum a gradient by then, which the other never will.
+// Returns a script in which rank 1 fails while rank 0 waits for its message.
+// Rank `pending` has begun to sum a gradient before the failure; the other rank
+// never begins that sum.
 ScriptedModel::Script FailingScript(int pending,
                                     std::function<absl::Status()> fail) {
   return [pending, fail](ScriptedModel& model, Communicator& group,
@@ -608,7 +613,7 @@ TEST(SynchroniseBatchNormTest, NoRankWaitsForOneThatFailedBetweenMessages) {
           RunRanks(backend, 2, [&](Communicator& communicator) {
             return RunStep(communicator, FailingScript(pending, Fault));
           });
-      // Not kDeadlineExceeded.
+      // The error is not kDeadlineExceeded.
       EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kUnavailable,
                                         HasSubstr("rank 1")));
       EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kDataLoss, _));
@@ -616,8 +621,8 @@ TEST(SynchroniseBatchNormTest, NoRankWaitsForOneThatFailedBetweenMessages) {
   }
 }
 
-// The control: rank 1 waits for rank 0's part of the sum, and rank 0 for rank
-// 1's message, until one of the two waits is over: no sooner than the timeout.
+// The control: rank 1 waits for rank 0's part of the sum, and rank 0 waits for
+// rank 1's message. One of the two waits ends, but only after the timeout.
 TEST(SynchroniseBatchNormTest, InTheOtherOrderTheyWaitForEachOther) {
   RunRanksOptions options;
   options.group.timeout = absl::Milliseconds(300);

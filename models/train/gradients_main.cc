@@ -101,7 +101,7 @@ absl::StatusOr<SafetensorsFile> Read(const std::string& path) {
   return SafetensorsFile{path, std::move(content)};
 }
 
-// Reads the flags that say what the files must hold, and the type.
+// Reads the flags for the type and for the sizes that the files must have.
 absl::Status ReadExpectations(GradientsOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(
       options.dtype, ParseName<DataType>("--dtype", absl::GetFlag(FLAGS_dtype),
@@ -143,7 +143,7 @@ absl::Status ComputeAndWrite() {
                             Path("batch", absl::GetFlag(FLAGS_batch)));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string out_path,
                             Path("out", absl::GetFlag(FLAGS_out)));
-  // Checked first, since the step may take minutes.
+  // The path is checked first, since the step may take minutes.
   LOCKSTEP_RETURN_IF_ERROR(CheckReplaceable(out_path));
   LOCKSTEP_ASSIGN_OR_RETURN(const SafetensorsFile weights, Read(weights_path));
   LOCKSTEP_ASSIGN_OR_RETURN(const SafetensorsFile batch, Read(batch_path));

@@ -42,7 +42,7 @@ struct GlobalBatch {
   std::vector<int64_t> shape;  // [n, c, h, w].
   std::vector<float> images;   // [n, h, w, c].
   std::vector<int32_t> labels;
-  std::vector<int64_t> numbers;  // Of the samples: their places.
+  std::vector<int64_t> numbers;  // The samples' positions in the batch.
 
   int64_t size() const { return static_cast<int64_t>(labels.size()); }
 
@@ -61,7 +61,7 @@ absl::Status Unfit(const std::string& file, absl::string_view tensor,
       absl::StrCat(file, ": tensor '", tensor, "' ", what));
 }
 
-// The values of a tensor of the type; the caller looks at its shape.
+// Returns the values of a tensor of that type. The caller checks the shape.
 template <typename T>
 absl::StatusOr<std::vector<T>> ReadValues(const SafetensorsFile& file,
                                           const char* name) {
@@ -101,7 +101,7 @@ absl::Status CheckShapes(const SafetensorsFile& file) {
   return absl::OkStatus();
 }
 
-// From [n, c, h, w] to [n, h, w, c].
+// Converts [n, c, h, w] to [n, h, w, c].
 std::vector<float> ToChannelsLast(const std::vector<float>& images,
                                   const std::vector<int64_t>& shape) {
   const int64_t c = shape[1];
@@ -117,7 +117,7 @@ std::vector<float> ToChannelsLast(const std::vector<float>& images,
   return out;
 }
 
-// Checks a size that a flag names against that of a file. 0: no flag.
+// Checks that a size given by a flag equals that of a file. 0: no flag.
 absl::Status CheckSize(absl::string_view flag, int64_t expected, int64_t size,
                        const std::string& file, absl::string_view what) {
   if (expected == 0 || expected == size) return absl::OkStatus();
@@ -125,7 +125,7 @@ absl::Status CheckSize(absl::string_view flag, int64_t expected, int64_t size,
                    absl::StrCat(file, " has ", size, " ", what));
 }
 
-// The same of the height and width of images.
+// Checks the height and width of images in the same way.
 absl::Status CheckImageSize(const GradientsOptions& options,
                             const SafetensorsFile& batch,
                             const std::vector<int64_t>& images) {
@@ -139,8 +139,8 @@ absl::Status CheckImageSize(const GradientsOptions& options,
       absl::StrCat(batch.name, " has images of ", images[2], "x", images[3]));
 }
 
-// The network for the batch's images, with as many classes as the weights have
-// in its last layer.
+// Returns the network for the batch's images, with as many classes as the
+// weights of its last layer have.
 absl::StatusOr<Network> NetworkFor(const GradientsOptions& options,
                                    const SafetensorsFile& weights,
                                    const SafetensorsFile& batch) {
@@ -160,7 +160,7 @@ absl::StatusOr<Network> NetworkFor(const GradientsOptions& options,
       weights.content.tensors.find(network.parameters().back().name);
   if (head == weights.content.tensors.end() || head->second.shape.size() != 1 ||
       head->second.shape[0] < 1) {
-    return network;  // LoadTensors says what is wrong.
+    return network;  // LoadTensors reports the error.
   }
   input.classes = head->second.shape[0];
   LOCKSTEP_RETURN_IF_ERROR(CheckSize("num_classes", options.num_classes,
@@ -168,7 +168,8 @@ absl::StatusOr<Network> NetworkFor(const GradientsOptions& options,
   return create();
 }
 
-// All but the labels, whose range is that of the network's classes.
+// Reads the whole batch except the labels, whose range depends on the network's
+// classes.
 absl::StatusOr<GlobalBatch> ReadImages(const SafetensorsFile& file) {
   GlobalBatch batch;
   LOCKSTEP_ASSIGN_OR_RETURN(batch.images, ReadValues<float>(file, kImages));
@@ -196,7 +197,8 @@ absl::Status ReadLabels(const SafetensorsFile& file, int64_t classes,
   return absl::OkStatus();
 }
 
-// One rank's part in float32; on rank 0 the result, elsewhere nothing.
+// Computes one rank's part in float32. Returns the result on rank 0, nothing on
+// other ranks.
 absl::StatusOr<Safetensors> Float32Step(Communicator& communicator,
                                         const GradientsOptions& options,
                                         const SafetensorsFile& weights,
@@ -232,7 +234,7 @@ absl::StatusOr<Safetensors> Float32Step(Communicator& communicator,
   return result;
 }
 
-// A tensor of floats as float64; any other as it is.
+// Returns a tensor of floats as float64; any other tensor unchanged.
 NamedTensor Widened(const NamedTensor& tensor) {
   if (tensor.type != DataType::kFloat32) return tensor;
   const std::vector<float> values = tensor.Values<float>();
@@ -247,8 +249,8 @@ NamedTensor Narrowed(const NamedTensor& tensor) {
   return NamedTensor::Of(tensor.shape, std::span(narrow));
 }
 
-// Parameters, and what a step leaves in the buffers, as the reference has them:
-// flat, in the order of the network.
+// Parameters, and the buffers after a step, in the reference's form: flat, in
+// the order of the network.
 struct Float64Tensors {
   std::vector<double> parameters;
   std::vector<double> running;
@@ -281,8 +283,9 @@ absl::StatusOr<Float64Tensors> ReadFloat64(const SafetensorsFile& weights,
   return read;
 }
 
-// Refuses a batch norm of one value per channel, as the CPU's model does.
-// images: those over which batch norm takes its statistics.
+// Returns an error for a batch norm of one value per channel, as the CPU's
+// model does. images: the number of images over which batch norm takes its
+// statistics.
 absl::Status CheckVariances(const Network& network, int64_t images) {
   for (const Network::Operation& operation : network.operations()) {
     if (!std::holds_alternative<BatchNormOp>(operation.kind)) continue;
@@ -293,7 +296,7 @@ absl::Status CheckVariances(const Network& network, int64_t images) {
   return absl::OkStatus();
 }
 
-// The result's tensors, under the names of the network.
+// Returns the result's tensors, under the names of the network.
 NamedTensors Float64Result(const Network& network,
                            const std::vector<double>& gradient,
                            const std::vector<double>& running,
@@ -321,8 +324,9 @@ NamedTensors Float64Result(const Network& network,
   return tensors;
 }
 
-// One rank's part in float64, in the reference's plain loops; on rank 0 the
-// result, elsewhere nothing. Masks are those of the float32 step.
+// Computes one rank's part in float64, in the reference's plain loops. Returns
+// the result on rank 0, nothing on other ranks. Masks are those of the float32
+// step.
 absl::StatusOr<Safetensors> Float64Step(Communicator& communicator,
                                         const GradientsOptions& options,
                                         const Float64Tensors& weights,
@@ -375,7 +379,8 @@ absl::StatusOr<Safetensors> ComputeGradients(const GradientsOptions& options,
   LOCKSTEP_RETURN_IF_ERROR(
       RunOnThreads(options.world_size, options.group,
                    [&](Communicator& communicator) -> absl::Status {
-                     // On a rank's thread, which no exception may leave.
+                     // No exception may leave a rank's thread, which runs
+                     // this code.
                      LOCKSTEP_ASSIGN_OR_RETURN(
                          Safetensors mine, CatchBadAlloc([&] {
                            return wide ? Float64Step(communicator, options,

@@ -1,5 +1,5 @@
-// That a step gives the same however many ranks take it, what it refuses, and
-// the command as its users run it.
+// Tests that a step gives the same results on any number of ranks, tests of its
+// errors, and tests of the command.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -46,10 +46,11 @@ std::unique_ptr<Model> MakeModel(const std::string& name) {
   return *std::move(model);
 }
 
-// Moves what batch norm gives, which has deviation 1, away from zero by 4: in
-// every fourth channel downwards, else upwards. Where the input of a ReLU is
-// zero but for rounding, one order of additions lets a gradient through and
-// another does not, which would hide every smaller fault.
+// Moves the outputs of batch norm, whose standard deviation is 1, away from
+// zero by 4: downwards in every fourth channel, upwards in all others. If a
+// ReLU's input is zero except for rounding, one order of additions lets a
+// gradient through and another does not. That difference would hide every
+// smaller fault.
 void MoveAwayFromZero(Parameters& parameters) {
   for (int i = 0; i < parameters.count(); ++i) {
     const std::string& name = parameters.specs()[i].name;
@@ -61,7 +62,8 @@ void MoveAwayFromZero(Parameters& parameters) {
   }
 }
 
-// The same batch with its samples in another order: sample i is order[i].
+// Returns the same batch with its samples in another order: sample i is
+// order[i].
 Safetensors Reordered(const Safetensors& batch,
                       const std::vector<int64_t>& order) {
   Safetensors result = batch;
@@ -83,7 +85,7 @@ NamedTensors Compute(const GradientsOptions& options,
   return result.ok() ? result->tensors : NamedTensors();
 }
 
-// The Euclidean length of a - b, or of a.
+// Returns the Euclidean length of a - b, or of a.
 double Distance(const std::vector<float>& a, const std::vector<float>& b) {
   double sum = a.size() == b.size() ? 0 : NAN;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
@@ -97,11 +99,12 @@ double Norm(const std::vector<float>& a) {
   return Distance(a, std::vector<float>(a.size()));
 }
 
-// What rounding may do to each tensor. Ranks add what one rank adds, in another
-// order; so does one rank that has the samples in another order. The largest
-// distance that three such orders make is a sample of what an order can do, and
-// ranks may do eight times as much. Sums too short to differ between the orders
-// may still be rounded once per sample and rank.
+// The bound of rounding for each tensor. Several ranks add the same numbers as
+// one rank, but in another order. One rank that has the samples in another
+// order does too. The largest distance among three such orders is a sample of
+// the effect of an order, and ranks may differ by eight times as much. Sums too
+// short to differ between the orders may still be rounded once per sample and
+// rank.
 class Rounding {
  public:
   Rounding(const GradientsOptions& one_rank, const Safetensors& weights,
@@ -126,8 +129,8 @@ class Rounding {
 
   const NamedTensors& want() const { return want_; }
 
-  // The names of the tensors that are further from one rank's; of counters, the
-  // names of those that differ.
+  // Returns the names of the tensors that differ from one rank's by more than
+  // the bound. Counters must be equal.
   std::vector<std::string> Outside(const NamedTensors& got) const {
     std::vector<std::string> names;
     for (const auto& [name, tensor] : want_) {
@@ -142,7 +145,7 @@ class Rounding {
     return names;
   }
 
-  // The bound of all tensors together, relative to them.
+  // Returns the bound of all tensors together, relative to their norm.
   double RelativeBound() const {
     double bound = 0;
     double norm = 0;
@@ -158,7 +161,7 @@ class Rounding {
   std::map<std::string, double> bounds_;
 };
 
-// conformance/network compares the command's answers for resnet18_d2l with a
+// conformance/network compares the command's results for resnet18_d2l with a
 // reference's.
 class ModelTest : public testing::TestWithParam<std::string> {};
 
@@ -166,7 +169,7 @@ INSTANTIATE_TEST_SUITE_P(Models, ModelTest,
                          testing::Values("lenet", "lenet_bn"),
                          [](const auto& info) { return info.param; });
 
-// Four ranks have 2, 2, 2 and no images; of seven the last has none.
+// Four ranks have 2, 2, 2 and no images; of seven ranks the last has none.
 TEST_P(ModelTest, AddsUpTheRanksOwnStepsAndRepeatsItselfBitForBit) {
   SetComputeThreads(1);
   const Safetensors weights = WeightsOf(*MakeModel(GetParam()));
@@ -208,7 +211,7 @@ TEST_P(ModelTest, AddsUpTheRanksOwnStepsAndRepeatsItselfBitForBit) {
     for (const auto& [name, tensor] : buffers) {
       EXPECT_TRUE(got.at(name) == tensor) << name;
     }
-    // The parameters whose gradient is not the sum.
+    // Returns the parameters whose gradient is not the sum.
     const auto outside = [&](const NamedTensors& tensors) {
       std::vector<std::string> names;
       for (const ParameterSpec& spec : model->parameters().specs()) {
@@ -216,8 +219,8 @@ TEST_P(ModelTest, AddsUpTheRanksOwnStepsAndRepeatsItselfBitForBit) {
         bool same = std::ssize(values) == spec.size;
         for (int64_t i = 0; same && i < spec.size; ++i) {
           const int64_t at = spec.offset + i;
-          // Of P numbers, in any order: |error| <= (P - 1) u sum |x| (Jeannerod
-          // and Rump, 2013). Of one rank there is no addition.
+          // The error of a sum of P numbers, in any order: |error| <= (P - 1) u
+          // sum |x| (Jeannerod and Rump, 2013). One rank makes no addition.
           same = std::abs(values[i] - sum[at]) <=
                  (world_size - 1) * 0x1p-24 * magnitude[at];
         }
@@ -226,11 +229,12 @@ TEST_P(ModelTest, AddsUpTheRanksOwnStepsAndRepeatsItselfBitForBit) {
       return names;
     };
     EXPECT_THAT(outside(got), testing::IsEmpty()) << world_size;
-    // The control: without one of the samples.
+    // The control: a batch without one of the samples.
     EXPECT_THAT(
         outside(Compute(options, weights, RandomBatch(kImages - 1))),
         testing::SizeIs(testing::Ge(model->parameters().specs().size() / 2)));
-    // Rounded to float32 once, after float64 sums in the ranks' order.
+    // The loss is rounded to float32 once, after float64 sums in the ranks'
+    // order.
     const double loss = loss_sum / kImages;
     const NamedTensor& got_loss = got.at("loss");
     EXPECT_EQ(got_loss.shape, std::vector<int64_t>{1});
@@ -251,7 +255,7 @@ TEST(SyncBatchNormTest, IsTheSameOverAnyNumberOfRanks) {
   const Safetensors batch = RandomBatch(kImages);
   GradientsOptions options = {.model = "lenet_bn", .sync_bn = true};
   const Rounding rounding(options, weights, batch);
-  // Else everything would be the same.
+  // If the bound were large, all results would be within it.
   EXPECT_LT(rounding.RelativeBound(), 1e-5);
   for (const int world_size : {2, 4, 7}) {
     options.world_size = world_size;
@@ -260,7 +264,7 @@ TEST(SyncBatchNormTest, IsTheSameOverAnyNumberOfRanks) {
     EXPECT_THAT(rounding.Outside(got), testing::IsEmpty()) << world_size;
     EXPECT_TRUE(Compute(options, weights, batch) == got);
   }
-  // The controls: without one of the samples, and where ranks have statistics
+  // The controls: a batch without one of the samples, and ranks with statistics
   // of their own.
   options.world_size = 2;
   EXPECT_THAT(
@@ -273,7 +277,7 @@ TEST(SyncBatchNormTest, IsTheSameOverAnyNumberOfRanks) {
   }
 }
 
-// Images and labels that a model without batch norm would take.
+// Images and labels that a model without batch norm takes, with faults added.
 class BadInputTest : public testing::Test {
  protected:
   absl::Status StatusOf(const Safetensors& weights, const Safetensors& batch,
@@ -371,14 +375,15 @@ TEST_F(BadInputTest, NamesTheModelThatCannotBe) {
 
 // Steps in float64.
 
-// Float32 values of a tensor of either type of floats.
+// Returns the float32 values of a tensor of either type of floats.
 std::vector<float> Narrow(const NamedTensor& tensor) {
   if (tensor.type == DataType::kFloat32) return tensor.Values<float>();
   const std::vector<double> values = tensor.Values<double>();
   return {values.begin(), values.end()};
 }
 
-// The largest |a - b| of any element; NaN if the tensors are not alike.
+// Returns the largest |a - b| of any element; NaN if the tensors differ in
+// size.
 double LargestDifference(const NamedTensor& a, const NamedTensor& b) {
   const std::vector<double> x = a.Values<double>();
   const std::vector<double> y = b.Values<double>();
@@ -402,11 +407,12 @@ double LargestValue(const NamedTensors& tensors) {
   return largest;
 }
 
-// How far ranks may be from one rank, over the largest value of any tensor.
-// Ranks add in another order, which moves a sum of n terms by n 2^-53 of the
-// terms' absolute sum, and later layers pass that on. No network here has sums
-// of more than 2^14 terms; the other 2^10 are room for cancellation and layers.
-// The control shows that a wrong step is 10^5 times further away.
+// The allowed difference between several ranks and one rank, relative to the
+// largest value of any tensor. Ranks add in another order. The order moves a
+// sum of n terms by n 2^-53 of the terms' absolute sum, and later layers pass
+// that on. No network here has sums of more than 2^14 terms; a factor of 2^10
+// is left for cancellation and layers. The control shows that a wrong step
+// differs by 10^5 times as much.
 constexpr double kOrderInFloat64 = 0x1p-29;
 
 TEST(Float64GradientsTest, RanksComputeWhatOneRankComputes) {
@@ -433,18 +439,20 @@ TEST(Float64GradientsTest, RanksComputeWhatOneRankComputes) {
       }
     }
   }
-  // A control: batch norm of each rank's own images is something else.
+  // The control: batch norm over each rank's own images gives other results.
   const NamedTensors local = Compute(
       {.model = "lenet_bn", .dtype = DataType::kFloat64, .world_size = 2},
       weights, batch);
   EXPECT_GT(LargestDifference(one.at("W2"), local.at("W2")), 1e5 * bound);
 }
 
-// A share of a gradient's norm: far above what float32 does to these networks,
-// some 1e-6, and far below what other masks do (MasksGoBySampleOnEveryRank).
+// A share of a gradient's norm. It is far above the float32 errors of these
+// networks, some 1e-6, and far below the effect of other masks
+// (MasksGoBySampleOnEveryRank).
 constexpr double kNearFloat32 = 1e-4;
 
-// In a step with masks, float32 is near float64 only if both draw the same.
+// In a step with masks, float32 is near float64 only if both draw the same
+// masks.
 TEST(Float64GradientsTest, AreNearThoseInFloat32) {
   for (const std::string spec :
        {"lenet_bn",
@@ -466,13 +474,13 @@ TEST(Float64GradientsTest, AreNearThoseInFloat32) {
           Distance(Narrow(tensor), narrow.at(name).Values<float>()), 2);
       norm += std::pow(Norm(Narrow(tensor)), 2);
     }
-    // conformance/network derives bounds; this tells types and masks apart.
+    // conformance/network derives bounds; this test tells types and masks
+    // apart.
     EXPECT_LE(std::sqrt(difference / norm), kNearFloat32) << spec;
   }
 }
 
-// Samples keep their masks and their places on every rank, also where a rank
-// has no sample.
+// Samples keep their masks on every rank, even if a rank has no sample.
 TEST(Float64GradientsTest, MasksGoBySampleOnEveryRank) {
   const std::string spec =
       "vit:depth=2,width=16,heads=2,dropout=0.25,attention_dropout=0.25,"
@@ -491,7 +499,7 @@ TEST(Float64GradientsTest, MasksGoBySampleOnEveryRank) {
           << name << " at " << world_size;
     }
   }
-  // The control: the samples in other places have other masks.
+  // The control: at other positions the samples have other masks.
   std::vector<int64_t> order(kImages);
   std::iota(order.begin(), order.end(), 0);
   std::swap(order[0], order[3]);
@@ -524,7 +532,7 @@ TEST(Float64GradientsTest, TakesWeightsInFloat64) {
                        StartsWith("W.st: tensor 'W1' is float64 ")));
 }
 
-// The last stage of this network gives an image of 32x32 one pixel.
+// The last stage of this network reduces an image of 32x32 to one pixel.
 TEST(GradientsOfOneValueTest, AreRefusedInBothTypes) {
   const std::string spec = "resnet18:width=4";
   const auto network =
@@ -558,7 +566,7 @@ class GradientsTest : public testing::Test {
     std::filesystem::remove_all(root_);
     std::filesystem::create_directories(root_);
     Safetensors lenet = MakeWeights("lenet");
-    lenet.metadata["model"] = "lenet";  // As a checkpoint has it.
+    lenet.metadata["model"] = "lenet";  // As in a checkpoint.
     Write("lenet", lenet);
     Write("batch", RandomBatch(3));
   }
@@ -575,14 +583,14 @@ class GradientsTest : public testing::Test {
     ASSERT_THAT(WriteSafetensors(Path(name), content), IsOk());
   }
 
-  // From the folder with the files, as bazel run says where the user is.
+  // Runs the command from the folder with the files, as `bazel run` does.
   CommandOutcome Run(const std::string& flags) const {
     return RunCommand(absl::StrCat("env BUILD_WORKING_DIRECTORY=", root_,
                                    " models/train/gradients ", flags),
                       kDeadlineSeconds);
   }
 
-  // Standard flags, with which the command succeeds, and more.
+  // Runs the command with flags with which it succeeds, and with `flags`.
   CommandOutcome RunWith(const std::string& flags) const {
     return Run(absl::StrCat("--weights=lenet --batch=batch --out=out ", flags));
   }
@@ -696,7 +704,7 @@ TEST_F(GradientsTest, NamesTheFileThatDoesNotFit) {
   ExpectError("--weights=text", Path("text"));
   ExpectError("--batch=text", Path("text"));
   ExpectError("--out=none/out", Path("none/out"));
-  // Before it looks at what is to be computed.
+  // The command checks --out before it reads any file.
   ExpectError("--out=none/out --weights=none", Path("none/out"));
   std::filesystem::create_directory(Path("folder"));
   ExpectError("--out=folder --batch=none", Path("folder") + ": cannot replace");
@@ -716,7 +724,7 @@ TEST_F(GradientsTest, NamesTheFileThatDoesNotFit) {
 #if !defined(ABSL_HAVE_ADDRESS_SANITIZER) && \
     !defined(ABSL_HAVE_THREAD_SANITIZER)
 
-// Limits at which the weights do not fit, nor what oneDNN makes for them.
+// At these limits neither the weights nor oneDNN's code for them fit in memory.
 TEST_F(GradientsTest, SaysThatMemoryIsShort) {
   Write("resnet18_d2l", MakeWeights("resnet18_d2l"));
   for (const int mebibytes : {100, 150, 200, 250}) {

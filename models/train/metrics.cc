@@ -19,7 +19,7 @@ using Uint128 = unsigned __int128;
 
 constexpr int kLimbBits = 32;
 constexpr int64_t kLimbMask = (int64_t{1} << kLimbBits) - 1;
-constexpr int kMantissaBits = 52;  // Those stored.
+constexpr int kMantissaBits = 52;  // The stored bits.
 constexpr int kUnitExponent = -1074;
 
 }  // namespace
@@ -45,7 +45,8 @@ void ExactSum::Add(double value, int64_t times) {
   const int position = std::max(exponent, 1) - 1;
   const int shift = position % kLimbBits;
   const Uint128 magnitude = Uint128{hidden | stored} * times;  // Below 2^116.
-  // The first piece apart: all of magnitude << shift may not fit 128 bits.
+  // The first piece is computed separately, because all of magnitude << shift
+  // may not fit in 128 bits.
   int64_t piece = static_cast<int64_t>(magnitude << shift) & kLimbMask;
   Uint128 rest = magnitude >> (kLimbBits - shift);
   for (int limb = position / kLimbBits;; ++limb) {
@@ -88,9 +89,9 @@ double ExactSum::Round() const {
   int top = kLimbs - 1;
   while (top >= 0 && sum.words_[top] == 0) --top;
   if (top < 0) return 0.0;
-  // Three limbs have at least 65 bits, more than a double and what decides its
-  // rounding, where the limbs below them count as one bit. What needs rounding
-  // has more than 53 bits, hence is not subnormal and is rounded only here.
+  // Three limbs have at least 65 bits: a double and the bits that decide its
+  // rounding, if the limbs below count as one bit. A sum that needs rounding
+  // has more than 53 bits, so it is not subnormal and is rounded only here.
   Uint128 leading = 0;
   for (int i = top; i > top - 3; --i) {
     leading =
@@ -138,7 +139,7 @@ void AverageMeter::UpdateSum(double sum, int64_t count) {
 }
 
 double AverageMeter::average() const {
-  // Not 0 / 0, the sign of whose NaN is the compiler's choice.
+  // 0 / 0 is avoided, because the compiler chooses the sign of its NaN.
   if (count_ == 0) return std::numeric_limits<double>::quiet_NaN();
   return sum() / static_cast<double>(count_);
 }

@@ -1,5 +1,5 @@
-// Sums and averages that have the same bits whoever adds what, in any order and
-// over any number of ranks.
+// Sums and averages whose bits do not depend on which rank adds a number, on
+// the order, or on the number of ranks.
 #ifndef LOCKSTEP_MODELS_TRAIN_METRICS_H_
 #define LOCKSTEP_MODELS_TRAIN_METRICS_H_
 
@@ -13,44 +13,46 @@
 
 namespace lockstep {
 
-// The sum of float64 numbers without rounding: a fixed-point number wide enough
-// for every double and for what carries out of it: 70 limbs of 32 bits, each in
-// an int64_t, whose unit is 2^-1074, the smallest double (a small
+// The sum of float64 numbers without rounding. It is a fixed-point number wide
+// enough for every double and for carries: 70 limbs of 32 bits, each in an
+// int64_t, with the smallest double, 2^-1074, as the unit (a small
 // superaccumulator: Neal 2015, "Fast exact summation using small and large
-// superaccumulators"; Kulisch's long accumulator). The sum of integers does not
-// depend on the order of the additions, so neither do the bits of Round(): the
-// same numbers give the same double however they are dealt to accumulators. A
-// limb has room for 2^31 - 1 adds before carries must move up, which the sum
-// does by itself in time. Not thread safe.
+// superaccumulators"; Kulisch's long accumulator). A sum of integers does not
+// depend on the order of the additions, so the bits of Round() do not either:
+// the same numbers give the same double however they are divided among
+// accumulators. A limb has room for 2^31 - 1 adds before carries must move up;
+// the sum moves them in time by itself. Not thread safe.
 //
 // Infinities and NaN are kept apart from the limbs; minus zero adds nothing.
 //
-// Limit: the sum of the finite numbers stays below 2^1166 in magnitude at every
-// time: that is room for 2^79 of the largest adds.
+// Limit: the sum of the finite numbers must stay below 2^1166 in magnitude at
+// every time. That is room for 2^79 of the largest adds.
 class ExactSum {
  public:
-  // What Words() holds: the limbs, then whether +inf, -inf and NaN were added.
+  // The size of Words(): the limbs, then whether +inf, -inf and NaN were added.
   static constexpr int kWords = 73;
 
   // Adds value * times. times: at least 0; with 0 nothing is added, whatever
   // the value. Cost: O(1); once in 2^31 adds, O(kWords).
   void Add(double value, int64_t times = 1);
 
-  // Adds all that was added to `other`, which may be *this.
+  // Adds all numbers that were added to `other`, which may be *this.
   ExactSum& operator+=(const ExactSum& other);
 
-  // The sum, rounded once, to nearest even; an infinity from half a unit in the
-  // last place beyond DBL_MAX on. As IEEE 754 addition has it, one infinity
-  // gives that infinity, both or a NaN give NaN, and numbers that cancel give
-  // plus zero, as do none at all. Cost: O(kWords).
+  // Returns the sum, rounded once, to nearest even. The result is an infinity
+  // from half a unit in the last place beyond DBL_MAX on. Special cases are
+  // those of IEEE 754 addition: infinities of one sign give that infinity;
+  // infinities of both signs or a NaN give NaN; numbers that cancel give plus
+  // zero. The sum of no numbers is plus zero. Cost: O(kWords).
   double Round() const;
 
-  // The accumulator itself, normalised, for a reduction: limbs in [0, 2^32),
-  // but the last in [-2^32, 2^32), then three words in {0, 1}; the same ones
-  // whatever the order of the adds. Up to 2^31 - 1 such arrays, one a rank, are
-  // added element by element without overflow, and writing the result here
-  // makes this accumulator the sum of all. Valid as long as *this; to be
-  // written only before the next call. Cost: O(kWords).
+  // Returns the accumulator itself, normalised, for a reduction: limbs in [0,
+  // 2^32), except the last, which is in [-2^32, 2^32), then three words in {0,
+  // 1}. The words do not depend on the order of the adds. Up to 2^31 - 1 such
+  // arrays, one for each rank, can be added element by element without
+  // overflow. Writing the result to these words makes this accumulator the sum
+  // of all. The span is valid as long as *this; write to it only before the
+  // next call. Cost: O(kWords).
   std::span<int64_t> Words();
 
  private:
@@ -69,10 +71,10 @@ class ExactSum {
   int64_t adds_ = 0;
 };
 
-// The running average of a metric, weighted by how many samples each update
-// stands for. The sum is exact until it is read (ExactSum), so the same updates
-// give the same bits in any order and however they are dealt to meters. Not
-// thread safe.
+// The running average of a metric, weighted by the number of samples of each
+// update. The sum is exact until it is read (ExactSum). The same updates
+// therefore give the same bits in any order and however they are divided among
+// meters. Not thread safe.
 //
 // Limit: counts add up to less than 2^63, over all ranks.
 class AverageMeter {
@@ -81,20 +83,20 @@ class AverageMeter {
   // last() changes.
   void Update(double value, int64_t count = 1);
 
-  // Adds `count` samples, at least 1, whose values have the sum `sum`: without
-  // the rounding of a mean.
+  // Adds `count` samples, at least 1, whose values have the sum `sum`. This
+  // avoids the rounding of a mean.
   void UpdateSum(double sum, int64_t count);
 
-  // The value of the last update; NaN before the first.
+  // Returns the value of the last update; NaN before the first.
   double last() const { return last_; }
 
-  // The sum of value * count, rounded once. Cost: as ExactSum::Round.
+  // Returns the sum of value * count, rounded once. Cost: as ExactSum::Round.
   double sum() const { return sum_.Round(); }
 
   int64_t count() const { return count_; }
 
-  // sum() / count(): the sum over samples, not the mean of the updates' means;
-  // infinite if the sum is beyond DBL_MAX.
+  // Returns sum() / count(): the mean over samples, not the mean of the
+  // updates' means. The result is infinite if the sum is beyond DBL_MAX, and
   // NaN if there is no sample, since 0 would look like a perfect loss.
   double average() const;
 
@@ -109,11 +111,11 @@ class AverageMeter {
   double last_ = std::numeric_limits<double>::quiet_NaN();
 };
 
-// The meter of every rank's updates: sum, count and average have the same bits
-// on every rank, and the bits that one meter with all the updates would have,
-// at any world size. last() is this rank's own. `meter` stays this rank's part
-// and may be updated further. Cost: one AllReduce of 592 bytes. Errors: the
-// communicator's.
+// Returns the meter of every rank's updates. Its sum, count and average have
+// the same bits on every rank. They are the bits of one meter with all the
+// updates, at any world size. last() is this rank's own. `meter` stays this
+// rank's part and may be updated further. Cost: one AllReduce of 592 bytes.
+// Errors: the communicator's.
 absl::StatusOr<AverageMeter> AllReduceMeter(Communicator& communicator,
                                             const AverageMeter& meter);
 

@@ -1,5 +1,6 @@
-// ExactSum against an independent exact sum, and meters, which have the same
-// bits at every number of ranks; with controls that are not exact.
+// Tests of ExactSum against an independent exact sum, and of meters, which have
+// the same bits at every number of ranks. The controls are sums that are not
+// exact.
 #include "models/train/metrics.h"
 
 #include <algorithm>
@@ -33,9 +34,9 @@ namespace {
 
 using testing::ElementsAre;
 
-// The simplest exact sum of finite doubles, to test the other one: bit i counts
-// the multiples of 2^(i - 1074). No limbs, no wide integers, no conversion that
-// rounds: nothing in common with ExactSum.
+// The simplest exact sum of finite doubles, as a reference for ExactSum: bit i
+// counts the multiples of 2^(i - 1074). It shares nothing with ExactSum: no
+// limbs, no wide integers, no conversion that rounds.
 class BitSum {
  public:
   // times: at least 0.
@@ -52,7 +53,7 @@ class BitSum {
     }
   }
 
-  // To nearest even, bit by bit; zero is plus zero.
+  // Rounds to nearest even, bit by bit; zero is plus zero.
   double Round() const {
     std::vector<int64_t> bits = bits_;
     const bool negative = Carry(bits) < 0;
@@ -78,8 +79,8 @@ class BitSum {
  private:
   static constexpr int kBits = 2300;
 
-  // Makes every bit 0 or 1; returns what carries out: -1 if the sum is
-  // negative.
+  // Makes every bit 0 or 1. Returns the carry out of the last bit: -1 if the
+  // sum is negative.
   static int64_t Carry(std::vector<int64_t>& bits) {
     int64_t carry = 0;
     for (int64_t& bit : bits) {
@@ -186,7 +187,7 @@ std::vector<Known> KnownSums() {
   };
 }
 
-// How many sums come out with other bits than they should.
+// Returns how many sums do not have the expected bits.
 int CountWrong(const Summation& summation, const std::vector<Known>& known) {
   return static_cast<int>(
       std::count_if(known.begin(), known.end(), [&](const Known& k) {
@@ -203,7 +204,7 @@ TEST(ExactSumTest, RoundsKnownSumsOnceAndSoDoesTheOracle) {
   }
 }
 
-// The edges of the format and of the limbs, and numbers between.
+// Returns the edges of the format and of the limbs, and numbers between.
 Values EdgeValues() {
   Values values = {0.0,
                    kTiny,
@@ -217,7 +218,7 @@ Values EdgeValues() {
                    0.1,
                    0x1.fffffffffffffp-1,
                    kHalfUlpOfMax};
-  // Around the seams of the lowest, a middle and the highest limb.
+  // The values around the seams of the lowest, a middle and the highest limb.
   for (const int seam :
        {32 - 1074, 64 - 1074, 34 * 32 - 1074, 65 * 32 - 1074}) {
     values.push_back(std::ldexp(1.0, seam));
@@ -235,7 +236,7 @@ TEST(ExactSumTest, EqualsTheOracleOnEveryPairAndTripleOfEdges) {
       ASSERT_EQ(Bits(SumExactly({a, b})), Bits(SumByBits({a, b})))
           << a << " + " << b;
       for (const double c : edges) {
-        if (!(b <= c)) continue;  // Other orders are another test's.
+        if (!(b <= c)) continue;  // Another test covers other orders.
         ASSERT_EQ(Bits(SumExactly({a, b, c})), Bits(SumByBits({a, b, c})))
             << a << " + " << b << " + " << c;
       }
@@ -254,7 +255,7 @@ TEST(ExactSumTest, AddsAValueAnyNumberOfTimes) {
       sum.Add(a, times);
       want.Add(a, times);
       ASSERT_EQ(Bits(sum.Round()), Bits(want.Round())) << a << " * " << times;
-      // And beside something that shows all lower bits.
+      // The sum with a small number shows all lower bits.
       sum.Add(-a, std::max<int64_t>(times - 1, 0));
       sum.Add(kTiny);
       ASSERT_EQ(Bits(sum.Round()), Bits(SumByBits({times == 0 ? 0 : a, kTiny})))
@@ -267,7 +268,8 @@ TEST(ExactSumTest, AddsAValueAnyNumberOfTimes) {
   EXPECT_EQ(WordsOf(at_once), WordsOf(repeated));
 }
 
-// The next number from the engine itself, so that every library draws the same.
+// Returns a number drawn from the engine itself, so that every library draws
+// the same.
 double RandomDouble(std::mt19937_64& random, int exponents, int base) {
   const uint64_t bits = random();
   const double mantissa = static_cast<double>(bits >> 11);
@@ -275,7 +277,8 @@ double RandomDouble(std::mt19937_64& random, int exponents, int base) {
   return std::ldexp((bits & 1) != 0 ? mantissa : -mantissa, exponent);
 }
 
-// Sets of numbers that cancel in part, with their sums by the oracle.
+// Returns sets of numbers that cancel in part, with their sums by the
+// reference.
 std::vector<Known> RandomSums() {
   std::mt19937_64 random(11);
   std::vector<Known> known;
@@ -286,7 +289,7 @@ std::vector<Known> RandomSums() {
       for (double& value : values) {
         value = RandomDouble(random, exponents, base);
       }
-      // Half of them again, with the other sign.
+      // Half of the numbers are added again, with the other sign.
       for (size_t i = 0; i < size / 2; ++i) values.push_back(-values[i]);
       const double sum = SumByBits(values);
       known.push_back({std::move(values), sum});
@@ -303,7 +306,7 @@ TEST(ExactSumControlTest, PlainAndCompensatedSumsAreRejected) {
   }
 }
 
-// The different results over all orders of the values.
+// Returns the different results over all orders of the values.
 std::set<uint64_t> ResultsOverOrders(const Summation& summation,
                                      Values values) {
   std::sort(values.begin(), values.end());
@@ -334,14 +337,14 @@ TEST(ExactSumTest, TreatsInfinitiesAndNanAsAdditionDoes) {
       }
       ExactSum left, right;
       left.Add(a, int64_t{1} << 62);
-      right.Add(b, 0);  // Of nothing there is nothing, NaN included.
+      right.Add(b, 0);  // With times = 0 nothing is added, not even a NaN.
       left += right;
       EXPECT_EQ(std::isnan(left.Round()), std::isnan(a));
     }
   }
 }
 
-// Splits the values over `parts` sums and adds those up, by += or, as a
+// The test splits the values over `parts` sums. It adds the sums by += or, as a
 // reduction does, word by word.
 TEST(ExactSumTest, SumsOfPartsOfRandomNumbersHaveTheBitsOfTheWhole) {
   for (const Known& known : RandomSums()) {
@@ -374,7 +377,7 @@ TEST(ExactSumTest, KeepsInfinitiesAndNanThroughManyReductionsAndDoublings) {
     const std::vector<int64_t> want = WordsOf(sum);
     for (int round = 0; round < 100; ++round) {
       sum += sum;
-      for (int64_t& word : sum.Words()) word *= 8;  // As over 8 like ranks.
+      for (int64_t& word : sum.Words()) word *= 8;  // As over 8 equal ranks.
     }
     EXPECT_EQ(WordsOf(sum), want);
     EXPECT_EQ(sum.Words()[70 + (std::isnan(value) ? 2 : value > 0 ? 0 : 1)], 1);
@@ -396,8 +399,9 @@ TEST(ExactSumTest, WordsLeaveRoomForEveryRank) {
   }
 }
 
-// Doubling counts as twice the adds, so this passes the number after which a
-// sum must normalise itself several times, with bits in many limbs.
+// Doubling counts as twice the adds. This test therefore passes the number
+// after which a sum must normalise itself several times, with bits in many
+// limbs.
 TEST(ExactSumTest, NormalisesItselfBeforeALimbOverflows) {
   for (const double sign : {1.0, -1.0}) {
     ExactSum doubled, want;
@@ -412,7 +416,7 @@ TEST(ExactSumTest, NormalisesItselfBeforeALimbOverflows) {
   }
 }
 
-// As large as a reduction over 2^31 - 1 ranks can leave them.
+// The words are as large as a reduction over 2^31 - 1 ranks can leave them.
 TEST(ExactSumTest, AddsToTheLargestWords) {
   constexpr int64_t kRanks = (int64_t{1} << 31) - 1;
   for (const double sign : {1.0, -1.0}) {
@@ -461,19 +465,20 @@ TEST(AverageMeterTest, CountsAMeanAsItsSamplesWithoutRounding) {
   together.Update(0.1, 1000);
   for (int i = 0; i < 1000; ++i) apart.Update(0.1);
   EXPECT_EQ(together.average(), 0.1);
-  // What 0.1 is above a tenth; a rounded product would leave nothing.
+  // The rest is the difference between 0.1 and a tenth; a rounded product would
+  // leave nothing.
   for (AverageMeter* meter : {&together, &apart}) meter->Update(-100);
   EXPECT_EQ(together.sum(), 800 * 0x1p-57);
   EXPECT_EQ(Bits(together.sum()), Bits(apart.sum()));
 }
 
-// Update i of the run, whoever makes it.
+// Update i of the run, on whichever rank makes it.
 struct Update {
   double value;
   int64_t count;
 };
 
-// Means whose sums round, of counts that differ; the last ones cancel.
+// Returns means whose sums round, of counts that differ; the last ones cancel.
 std::vector<Update> Updates(int n) {
   std::vector<Update> updates;
   for (int i = 0; i < n; ++i) {
@@ -484,7 +489,7 @@ std::vector<Update> Updates(int n) {
   return updates;
 }
 
-// What a rank ends with: the bits of average and sum, and the count, as text.
+// Returns a rank's result as text: the bits of average and sum, and the count.
 std::string ResultOf(const AverageMeter& meter) {
   return absl::StrCat(Bits(meter.average()), " ", Bits(meter.sum()), " ",
                       meter.count());
@@ -492,20 +497,20 @@ std::string ResultOf(const AverageMeter& meter) {
 
 constexpr int kWorldSizes[] = {1, 2, 3, 4, 8};
 
-// Ways to deal the updates: in turn; unevenly, so that of several ranks some
-// have none; all to the last rank.
+// Returns ways to divide the updates: in turn; unevenly, so that some of
+// several ranks have none; all to the last rank.
 std::vector<std::function<int(int, int)>> Deals() {
   return {[](int i, int world_size) { return i % world_size; },
           [](int i, int world_size) { return i * i * 4 % world_size; },
           [](int, int world_size) { return world_size - 1; }};
 }
 
-// How ranks average: with meters, or, as controls, with float64 sums or with
-// the mean of the ranks' averages, as if ranks were alike.
+// How ranks average: with meters or, as controls, with float64 sums or with the
+// mean of the ranks' averages, which ignores their counts.
 enum class Average { kMeter, kPlainSum, kMeanOfMeans };
 
-// All that the ranks end with at any world size, dealt in any way: one entry if
-// it is the same bits everywhere.
+// Returns the different results of the ranks at any world size and with any
+// division. One entry means the same bits everywhere.
 std::set<std::string> Everywhere(Backend backend,
                                  const std::vector<Update>& updates,
                                  Average average = Average::kMeter) {
@@ -570,7 +575,7 @@ TEST_P(AllReduceMeterTest, GivesOneMetersBitsAtEveryWorldSize) {
 
 TEST(AllReduceMeterControlTest, OtherAveragesDependOnTheWorldSize) {
   std::vector<Update> updates = Updates(50);
-  updates.resize(50);  // Without what a plain sum loses altogether.
+  updates.resize(50);  // Without the values that a plain sum loses.
   for (const Average average : {Average::kPlainSum, Average::kMeanOfMeans}) {
     EXPECT_GT(Everywhere(Backend::kThreads, updates, average).size(), 1u);
   }

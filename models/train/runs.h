@@ -1,7 +1,8 @@
-// What the commands do. train: one rank's whole run, with epochs, evaluation,
-// progress, and files that hold what a run needs to go on as if it had not
-// stopped. gradients: one step's loss, gradients and buffers, from tensors to
-// tensors.
+// The implementation of the commands.
+//
+// train: one rank's whole run, with epochs, evaluation, progress, and
+// checkpoints from which an interrupted run resumes. gradients: one step's
+// loss, gradients and buffers, from tensors to tensors.
 #ifndef LOCKSTEP_MODELS_TRAIN_RUNS_H_
 #define LOCKSTEP_MODELS_TRAIN_RUNS_H_
 
@@ -27,7 +28,8 @@
 
 namespace lockstep {
 
-// What `run` returns; kResourceExhausted if it found too little memory.
+// Returns the result of `run`, or kResourceExhausted if `run` found too little
+// memory.
 template <typename Run>
 auto CatchBadAlloc(const Run& run) -> decltype(run()) {
   try {
@@ -40,19 +42,19 @@ auto CatchBadAlloc(const Run& run) -> decltype(run()) {
   }
 }
 
-// Reads --convolution and --deterministic_across_machines. Errors: one line
-// that names the flag, for an unknown name, Winograd that oneDNN lacks here,
-// and two flags that contradict each other.
+// Chooses the algorithm from --convolution and --deterministic_across_machines.
+// Errors, in one line that names the flag: an unknown name; Winograd, if oneDNN
+// lacks it on this machine; flags that contradict each other.
 absl::StatusOr<ConvolutionAlgorithm> ChooseConvolution(absl::string_view text,
                                                        bool deterministic);
 
 // Checks the flags that both commands have. Errors: kInvalidArgument, beginning
-// with the flag, if there is no such model, if it has no batch norm that
-// `sync_bn` could synchronise, or if a number is out of its range.
+// with the flag, for an unknown model, for `sync_bn` with a model without batch
+// norm, and for a number out of its range.
 absl::Status CheckCommonFlags(absl::string_view model, bool sync_bn, int nproc,
                               int threads_per_rank, double timeout_s);
 
-// One epoch over all ranks.
+// The results of one epoch over all ranks.
 struct EpochSummary {
   int64_t epoch = 0;          // From 0.
   Metrics train;              // While the parameters changed.
@@ -65,36 +67,36 @@ struct EpochSummary {
            absl::ToDoubleSeconds(train_time);
   }
 
-  // The share of train_time that this rank waited for data.
+  // Returns the share of train_time that this rank waited for data.
   double data_share() const {
     return absl::FDivDuration(times.data_wait, train_time);
   }
 };
 
-// Prints, on rank 0, a line about ten times an epoch but at most once a second,
+// Prints progress on rank 0. About ten times an epoch, but at most once a
+// second, prints a line with the metrics of all ranks since the previous line:
 //
 //   epoch  1/10  step  120/235  loss 2.3012  accuracy 0.112  12345 images/s
 //
-// with what happened since the line before it, on all ranks together. After
-// each epoch it prints a line for the whole epoch:
+// After each epoch, prints a line for the whole epoch:
 //
 //   epoch  1/10  loss 2.3012  accuracy 0.112  test accuracy 0.1000  ...
 //
-// which ends in images/s, the seconds of training, and the share of them that
-// rank 0 waited for data. Not thread safe.
+// This line ends in images/s, the seconds of training, and the share of them
+// that rank 0 waited for data. Not thread safe.
 class TrainingProgress {
  public:
-  // Borrows both. rewrite: `out` is a terminal, on which each line takes the
-  // place of the one before it, up to the end of the epoch.
+  // Borrows both. rewrite: whether `out` is a terminal, on which each line
+  // replaces the previous one until the end of the epoch.
   TrainingProgress(Communicator& communicator, int64_t epochs,
                    std::ostream& out, bool rewrite);
 
-  // To be called after every step on every rank, since it sums over the ranks,
-  // at steps that depend on the number of steps alone. Errors: the
+  // Must be called after every step on every rank, because it sums over the
+  // ranks, at steps that depend only on the number of steps. Errors: the
   // communicator's.
   absl::Status OnStep(const StepReport& report);
 
-  // To be called after every epoch; prints on rank 0.
+  // Must be called after every epoch. Prints on rank 0.
   void OnEpoch(const EpochSummary& summary);
 
  private:
@@ -110,96 +112,100 @@ class TrainingProgress {
   bool printed_ = false;
 };
 
-// The options of a run, which are the same on every rank. The caller has
-// checked the flags; PrepareRun and LoadData check the files.
+// The options of a run, which must match on all ranks. The caller has checked
+// the flags; PrepareRun and LoadData check the files.
 struct TrainRunOptions {
-  std::string model = "lenet";            // CreateNetwork's.
-  std::string dataset = "fashion_mnist";  // LoadDataset's.
-  std::string data_dir;                   // Likewise.
-  DatasetOptions data;                    // Likewise.
-  std::string parallelism = "single";     // As reports name it.
-  int64_t epochs = 10;                    // In all, those of `resume` included.
-  // Batch norm over the batches of all ranks. No part of a checkpoint: whether
-  // to go on with it is each run's choice.
+  std::string model = "lenet";            // As for CreateNetwork.
+  std::string dataset = "fashion_mnist";  // As for LoadDataset.
+  std::string data_dir;                   // As for LoadDataset.
+  DatasetOptions data;                    // As for LoadDataset.
+  std::string parallelism = "single";     // The name in reports.
+  int64_t epochs = 10;                    // Including the epochs of `resume`.
+  // Whether batch norm is over the batches of all ranks. A checkpoint does not
+  // store this option, so a resumed run may change it.
   bool sync_bn = false;
-  // kAuto: as the checkpoint of `resume` had it.
+  // kAuto: the algorithm of the checkpoint `resume`, if any.
   ConvolutionAlgorithm convolution = ConvolutionAlgorithm::kAuto;
   bool verbose = false;  // Prints how each layer is computed.
   int threads_per_rank = 1;
   TrainerOptions trainer;
   std::string output_dir;  // Empty: write no files.
   std::string resume;      // Path of a checkpoint; empty: start anew.
-  // Path of a safetensors file with the first weights, such as torchvision's or
-  // timm's; empty: drawn from the seed.
+  // The path of a safetensors file with the first weights, such as
+  // torchvision's or timm's; empty: the weights are drawn from the seed.
   std::string weights;
 };
 
-// What a checkpoint says besides parameters and buffers. SGD without momentum
-// has no state of its own, nor has SyncBatchNorm beyond the buffers that batch
-// norm has anyway, and the order of samples is a function of seed and epoch.
+// The metadata of a checkpoint, besides parameters and buffers. SGD without
+// momentum has no state of its own. SyncBatchNorm has none beyond the buffers
+// of batch norm. The order of samples is a function of seed and epoch.
 struct CheckpointInfo {
   std::string model;
   uint64_t seed = 0;
-  int64_t epochs = 0;  // Finished; the next one is number `epochs`, from 0.
-  // By ResolveConvolution.
+  int64_t epochs = 0;  // Finished; the next epoch's number, from 0.
+  // The result of ResolveConvolution.
   ConvolutionAlgorithm convolution = ConvolutionAlgorithm::kDirect;
 
   friend bool operator==(const CheckpointInfo&,
                          const CheckpointInfo&) = default;
 };
 
-// A safetensors file: each parameter and buffer under its own name
-// (models/io/safetensors.h), the info as metadata. Errors: those of
+// Writes a safetensors file with each parameter and buffer under its own name
+// (models/io/safetensors.h), and the info as metadata. Errors: those of
 // WriteSafetensors.
 absl::Status SaveCheckpoint(const std::string& path, const CheckpointInfo& info,
                             const Parameters& parameters,
                             const Buffers& buffers);
 
-// Reads the values of parameters and buffers too. Errors: those of
-// ReadSafetensors and LoadTensors; kInvalidArgument, with the path, if the file
-// is no checkpoint.
+// Returns the info, and reads the values of parameters and buffers. Errors:
+// those of ReadSafetensors and LoadTensors; kInvalidArgument, with the path, if
+// the file is not a checkpoint.
 absl::StatusOr<CheckpointInfo> LoadCheckpoint(const std::string& path,
                                               Parameters& parameters,
                                               Buffers& buffers);
 
 // The files of output_dir, which rank 0 replaces after every epoch: a
-// checkpoint, which holds the weights, and the numbers of each epoch of this
-// run. A run that resumes from a checkpoint in output_dir keeps the numbers of
-// the epochs before, unless the file's are of another model or seed.
+// checkpoint, which holds the weights, and the metrics of each epoch of this
+// run. A run that resumes from a checkpoint in output_dir keeps the metrics of
+// earlier epochs, unless they are of another model or seed.
 inline constexpr char kCheckpointName[] = "weights.safetensors";
 inline constexpr char kMetricsName[] = "metrics.json";
 
-// Checks what needs neither a rank nor the data: that a checkpoint to resume
-// from fits the options and leaves something to do, and that output_dir exists
-// or can be created. Errors: one line that names the flag or the file.
+// Checks everything that needs neither a rank nor the data: that a checkpoint
+// to resume from matches the options and leaves epochs to train, and that
+// output_dir exists or can be created. Errors: one line that names the flag or
+// the file.
 absl::Status PrepareRun(const TrainRunOptions& options);
 
-// The data that the options name, once the model fits its images and classes,
-// and the weights to begin with fit the model. Errors: LoadDataset's; one line
-// that names --model, or the file of weights and the tensor. Cost: where there
-// are weights, once more reading them.
+// Loads the data that the options name. Checks that the model fits the images
+// and classes, and that the first weights fit the model. Errors: LoadDataset's;
+// one line that names --model, or the file of weights and the tensor. Cost: if
+// the first weights are in a file, one more read of it.
 absl::StatusOr<DatasetParts> LoadData(const TrainRunOptions& options);
 
-// Trains on the calling thread, printing progress on rank 0's standard output,
-// and on its standard error at most one warning (Trainer::warning).
-// `data`: of LoadData. Resuming after epoch k, with the same options as the
-// earlier run, gives bit for bit what a run without the interruption gives.
-// The ranks first compare the numbers of their images, and the labels. All
-// ranks compute convolutions alike: direct where some rank has no Winograd.
-// With sync_bn, batch norm's messages have a group of their own, since the
-// gradients are summed at the same time. Errors: kInvalidArgument for an
-// unknown model, for sync_bn with a model that has no batch norm, and, naming a
-// rank, for data that is not the same on every rank; kUnimplemented for
-// convolutions that this rank lacks; the trainer's, and those of reading and
-// writing files. The caller then leaves the group, so that the other ranks
-// learn of it.
+// Trains on the calling thread. On rank 0, prints progress on standard output,
+// and at most one warning (Trainer::warning) on standard error. `data`: the
+// result of LoadData. Resuming after epoch k, with the same options as the
+// earlier run, gives the same bits as a run without the interruption.
+//
+// The ranks first compare their numbers of images, labels and file names
+// (CheckSameData). All ranks compute convolutions alike: direct if some rank
+// has no Winograd. With sync_bn, batch norm's messages have a group of their
+// own, because the gradients are summed at the same time.
+//
+// Errors: kInvalidArgument for an unknown model and for sync_bn with a model
+// that has no batch norm; kInvalidArgument, naming a rank, for data that
+// differs between ranks; kUnimplemented if the checkpoint of `resume` used
+// Winograd and some rank lacks it; the trainer's, and those of reading and
+// writing files. After an error the caller must leave the group, so that the
+// other ranks fail too.
 absl::Status RunTraining(Communicator& communicator, const DatasetParts& data,
                          const TrainRunOptions& options);
 
 struct GradientsOptions {
   std::string model = "lenet";
   // The type of the computation: float32 by the CPU's model, or float64 by the
-  // reference (models/reference), some 2 GFLOP/s on each rank.
+  // reference (models/reference), at some 2 GFLOP/s on each rank.
   DataType dtype = DataType::kFloat32;
   // The sizes that the files must have; 0: any size.
   int64_t num_classes = 0;
@@ -213,7 +219,7 @@ struct GradientsOptions {
   GroupOptions group = {};
 };
 
-// What a file holds, and what messages call it.
+// The content of a file, and the name of the file in messages.
 struct SafetensorsFile {
   std::string name;
   Safetensors content;
@@ -222,18 +228,19 @@ struct SafetensorsFile {
 // Computes one step. weights: every parameter and buffer of the model
 // (LoadTensors); for a step in float64, floats may be float64 too. batch:
 // "images" float32 [n, c, h, w] of a size that the model takes, and "labels"
-// int64 [n], n >= 1; its other tensors are ignored. Ranks take blocks of the
-// batch as d2l's split_batch cuts it, which are empty on some if n is small.
+// int64 [n], n >= 1; its other tensors are ignored. Each rank takes a block of
+// the batch as d2l's split_batch cuts it. If n is small, some blocks are empty.
 //
-// Returns the gradient of the mean loss over the whole batch for each parameter
-// under its name, each buffer of rank 0 after the step under its name, and that
-// "loss" [1]; floats have the type of `dtype`. The same arguments give the same
-// bits.
+// Returns three kinds of tensors: for each parameter, under its name, the
+// gradient of the mean loss over the whole batch; each buffer of rank 0 after
+// the step, under its name; and the mean loss as "loss" [1]. Floats have the
+// type of `dtype`. The same arguments give the same bits.
 //
-// Errors: kInvalidArgument, with the file and the tensor, for what does not fit
-// the above; beginning with --model, --num_classes, --in_channels or
-// --image_size for an unknown model and for sizes that do not fit the files;
-// for sync_bn with a model that has no batch norm; the model's.
+// Errors: kInvalidArgument, with the file and the tensor, for files that do not
+// match the description above; beginning with --model, --num_classes,
+// --in_channels or --image_size for an unknown model and for sizes that do not
+// match the files; for sync_bn with a model that has no batch norm; the
+// model's.
 absl::StatusOr<Safetensors> ComputeGradients(const GradientsOptions& options,
                                              const SafetensorsFile& weights,
                                              const SafetensorsFile& batch);

@@ -19,7 +19,7 @@
 namespace lockstep {
 namespace {
 
-// A rank's data set in few numbers, for ranks to compare.
+// A digest of a rank's data set, which ranks compare.
 struct DataDigest {
   int64_t train = 0;  // The number of images.
   int64_t test = 0;
@@ -28,7 +28,8 @@ struct DataDigest {
   bool operator==(const DataDigest&) const = default;
 };
 
-// A file's name and its folder's: ranks may have the data set in other places.
+// Returns a file's name with its folder's name only, because ranks may have the
+// data set in different places.
 absl::string_view NameOf(absl::string_view path) {
   const size_t name = path.rfind('/');
   if (name == path.npos || name == 0) return path;
@@ -54,7 +55,7 @@ DataDigest DigestOf(const DatasetParts& data) {
   return {data.train->size(), data.test->size(), static_cast<int64_t>(hash)};
 }
 
-// Says in what rank `rank` differs from rank 0.
+// Returns a message that says how rank `rank` differs from rank 0.
 std::string DescribeDifference(int rank, const DataDigest& digest,
                                const DataDigest& first) {
   if (digest.train != first.train) {

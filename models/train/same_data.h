@@ -1,4 +1,4 @@
-// Whether all ranks train on the same data.
+// A check that all ranks train on the same data.
 #ifndef LOCKSTEP_MODELS_TRAIN_SAME_DATA_H_
 #define LOCKSTEP_MODELS_TRAIN_SAME_DATA_H_
 
@@ -8,12 +8,12 @@
 
 namespace lockstep {
 
-// Checks that every rank has loaded the same images: as many of each part, with
-// the same labels and files, by name and folder, in the same order. Pixels are
-// not compared. Every rank must
-// call it. Error: kInvalidArgument, the same on every rank, naming the first
-// rank that differs from rank 0; the communicator's. Cost: a look at each
-// label, and an AllGather of three numbers.
+// Checks that every rank has loaded the same images: the same number of each
+// part, with the same labels and files, by name and folder, in the same order.
+// Pixels are not compared. Every rank must call this function. Errors:
+// kInvalidArgument, the same on every rank, naming the first rank that differs
+// from rank 0; the communicator's. Cost: a look at each label and file name,
+// and an AllGather of three numbers.
 absl::Status CheckSameData(Communicator& communicator,
                            const DatasetParts& data);
 

@@ -23,7 +23,8 @@ namespace {
 constexpr int kLabels = 7;     // Of the numbered data set.
 constexpr int64_t kSide = 28;  // Of the random images.
 
-// An image is two pixels: the index's high and low byte.
+// Returns the indices of a batch. An image is two pixels: the index's high and
+// low byte.
 absl::StatusOr<std::vector<int64_t>> IndicesOf(const Batch& batch) {
   if (batch.images.size() != 2 * batch.labels.size()) {
     return absl::InvalidArgumentError("images and labels differ in number");

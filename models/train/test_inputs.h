@@ -1,5 +1,5 @@
-// What tests train: a model and a data set that show who trained on what, and
-// tensors as the files of the gradients command hold them.
+// A model and a data set for tests, which show which rank trained on which
+// samples; and tensors in the form of the gradients command's files.
 #ifndef LOCKSTEP_MODELS_TRAIN_TEST_INPUTS_H_
 #define LOCKSTEP_MODELS_TRAIN_TEST_INPUTS_H_
 
@@ -14,22 +14,23 @@
 
 namespace lockstep {
 
-// n samples, fewer than 2^16, whose images spell their own index; the label of
-// sample i is i % 7.
+// Returns n samples, fewer than 2^16. The image of a sample encodes its index;
+// the label of sample i is i % 7.
 MemoryDataset NumberedDataset(int64_t n);
 
-// Reads the indices back from a batch of such samples, and writes down every
-// batch. Every gradient and loss is a small whole number before it is scaled,
-// so that sums are exact: element j of parameter p has the gradient
+// A model that decodes the indices of a batch of such samples, and records
+// every batch. Every gradient and loss is a small whole number before it is
+// scaled, so sums are exact. Element j of parameter p has the gradient
 //
-//   sum over samples i of (i + 3 * p + j) % 11,
+//   sum over samples i of (i + 3 * p + j) % 11.
 //
-// the loss of sample i is i % 5, and it is correct if i is even. Of what this
-// replica alone has trained on, buffer "sums" [2] holds the number of samples
-// and the sum of their indices, and counter "batches" how many had samples.
+// The loss of sample i is i % 5, and the sample is correct if i is even. The
+// buffers describe this replica's training alone: buffer "sums" [2] holds the
+// number of samples and the sum of their indices, and counter "batches" holds
+// the number of batches with samples.
 class CountingModel : public Model {
  public:
-  // Parameters of 3, 1, 5 and 2 elements, all `value` at first.
+  // Has parameters of 3, 1, 5 and 2 elements, all `value` at first.
   explicit CountingModel(float value = 0);
 
   Parameters& parameters() override { return parameters_; }
@@ -44,7 +45,7 @@ class CountingModel : public Model {
 
   // The indices of each batch so far.
   std::vector<std::vector<int64_t>> trained, evaluated;
-  // What random masks would be drawn from in each batch of training.
+  // The keys of the random masks in each batch of training.
   struct MaskKeys {
     std::vector<int64_t> samples;
     uint64_t seed;
@@ -59,12 +60,12 @@ class CountingModel : public Model {
   Shape input_shape_ = {.n = 1, .c = 1, .h = 28, .w = 28};
 };
 
-// A model's parameters and buffers, as weights files have them.
+// Returns a model's parameters and buffers, as weights files have them.
 Safetensors WeightsOf(Model& model);
 
-// n images of noise in [0, 1), and labels, of 28 x 28 in 10 classes. The same
-// numbers give the same bits; the samples of a smaller n are the first of a
-// larger one's.
+// Returns n images of noise in [0, 1), and labels, of 28 x 28 in 10 classes.
+// The same n gives the same bits, and a smaller n gives the first samples of a
+// larger one.
 Safetensors RandomBatch(int64_t n);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// The train command on image files: every format, workers, bad images, files
-// that vanish, and ranks that see different files.
+// Tests of the train command on image files: every format, workers, bad images,
+// files that vanish, and ranks that see different files.
 #include <sys/prctl.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -42,15 +42,15 @@ using testing::Not;
 
 using Flags = std::vector<std::string>;
 
-// For a run that hangs: within the 60 seconds that the whole test may take.
+// The deadline of a run that hangs, within the 60 seconds of the whole test.
 constexpr absl::Duration kDeadline = absl::Seconds(40);
 constexpr int64_t kTrain = 40;  // The images of the data sets.
 constexpr int64_t kTest = 10;
 constexpr int64_t kSide = 16;
 
-// The longest that a run may go on after a rank has met an error. Ranks wait 60
-// seconds for each other (--timeout_s), so a run that ends within this time has
-// not waited for a timeout.
+// The longest time that a run may continue after a rank has met an error. Ranks
+// wait 60 seconds for each other (--timeout_s), so a run that ends within this
+// time has not waited for a timeout.
 constexpr absl::Duration kPrompt = absl::Seconds(15);
 
 std::string WeightsText(const std::string& dir) {
@@ -83,7 +83,7 @@ void ExpectNoProcessLeft() {
   EXPECT_EQ(errno, ECHILD);
 }
 
-// Runs of the train command, and the data sets that they train on.
+// Runs of the train command, and their data sets.
 class TrainDataTest : public testing::Test {
  protected:
   TrainDataTest() : root_(MakeTestDir()) {
@@ -117,8 +117,8 @@ class TrainDataTest : public testing::Test {
                   {.format = ExportFormat::kImageFolder, .jpeg = jpeg});
   }
 
-  // The command that trains on a data set in files, followed by `more`, which
-  // are flags separated by spaces.
+  // Returns the command that trains on a data set in files, with the additional
+  // flags `more`, separated by spaces.
   static Flags Command(const std::string& dataset, const std::string& dir,
                        const std::string& more) {
     Flags flags = {"models/train/train", "--dataset=" + dataset,
@@ -141,7 +141,7 @@ class TrainDataTest : public testing::Test {
     return dir;
   }
 
-  // Runs a command that fails by itself: expects exit status 1 long before the
+  // Runs a command that fails by itself. Expects exit status 1 long before the
   // ranks' timeout, and that no process is left.
   static SubprocessResult RunToFailure(const Flags& command) {
     const absl::Time start = absl::Now();
@@ -163,8 +163,8 @@ struct ErrorLine {
   std::string what;
 };
 
-// Returns the ranks' error lines of a failed run. Expects at most one line of
-// each of `nproc` ranks, and beside them only the launcher's lines.
+// Returns the ranks' error lines of a failed run. Expects at most one line from
+// each of `nproc` ranks, and otherwise only the launcher's lines.
 std::vector<ErrorLine> ErrorLines(const std::string& err, int nproc) {
   std::vector<ErrorLine> lines;
   std::set<int> ranks;
@@ -185,8 +185,8 @@ std::vector<ErrorLine> ErrorLines(const std::string& err, int nproc) {
   return lines;
 }
 
-// Returns the rank of the first error line that begins with `begin` and has
-// `part` in it; -1, and a failure of the test, if there is none.
+// Returns the rank of the first error line that begins with `begin` and
+// contains `part`. If there is none, fails the test and returns -1.
 int RankThatNames(const std::string& err, int nproc, const std::string& begin,
                   const std::string& part) {
   for (const ErrorLine& line : ErrorLines(err, nproc)) {
@@ -233,7 +233,7 @@ TEST_F(TrainDataTest, EveryFormatOfTheSameImagesTrainsTheSameModel) {
     EXPECT_TRUE(weights("list", "image_list", list, "") == want) << nproc;
     // The control: another order of the same images.
     EXPECT_FALSE(weights("unsorted", "image_list", unsorted, "") == want);
-    // CIFAR-10 has ten classes, and so has a list that is told so.
+    // CIFAR-10 has ten classes, and so does a list with --num_classes=10.
     EXPECT_TRUE(weights("cifar", "cifar10", cifar, "") ==
                 weights("list10_", "image_list", list, " --num_classes=10"))
         << nproc;
@@ -265,7 +265,7 @@ TEST_F(TrainDataTest, TheNumberOfWorkersDoesNotChangeABit) {
     const std::string want = weights("none", drawn + "0");
     EXPECT_TRUE(weights("one", drawn + "1") == want) << nproc;
     EXPECT_TRUE(weights("eight", drawn + "8") == want) << nproc;
-    // The control: without augmentation.
+    // The control: a run without augmentation.
     EXPECT_FALSE(weights("plain", "--image_size=64 --workers=8") == want)
         << nproc;
   }
@@ -274,7 +274,7 @@ TEST_F(TrainDataTest, TheNumberOfWorkersDoesNotChangeABit) {
 TEST_F(TrainDataTest, ABadImageEndsEveryRankAtOnceAndIsNamed) {
   const std::string folder = MakeFolder("folder", /*jpeg=*/true);
   const std::string path = folder + "/train/1/bad.jpg";
-  // Returns the rank that met the image, and whose error line names it.
+  // Returns the rank that met the image and named it in its error line.
   const auto rank_that_names = [&](const std::string& more,
                                    const std::string& message) {
     const SubprocessResult result =
@@ -337,7 +337,8 @@ TEST_F(TrainDataTest, SkippedImagesAreCountedAndTheSameOnEveryRank) {
                                      text, ": neither")));
 }
 
-// Renames the folder away during a run of more epochs than the test waits for.
+// The test renames the folder during a run that would train for very many
+// epochs.
 TEST_F(TrainDataTest, AFolderThatVanishesEndsTheRunAndAFileIsNamed) {
   const std::string folder = MakeFolder("folder", /*jpeg=*/true);
   absl::StatusOr<Subprocess> program = Subprocess::Start(Command(
@@ -354,8 +355,8 @@ TEST_F(TrainDataTest, AFolderThatVanishesEndsTheRunAndAFileIsNamed) {
   ExpectNoProcessLeft();
 }
 
-// Starts ranks as another launcher does, each with a command of its own, and
-// expects that all of them refuse to train, with this message.
+// Starts ranks as another launcher does, each with its own command. Expects
+// that every rank refuses to train, with this message.
 void ExpectRefusal(const std::string& meeting, const std::vector<Flags>& ranks,
                    const std::string& message) {
   const std::string world_size = absl::StrCat(ranks.size());
@@ -412,7 +413,7 @@ TEST_F(TrainDataTest, RanksThatSeeDifferentFilesDoNotTrain) {
   const std::string last = MakeFolder("last", /*jpeg=*/true);
   const std::string image = FirstImage(first + "/train/1");
   WriteText(image, BadImage("truncated"));
-  const std::string added = "/train/1/~.jpg";  // Behind the others.
+  const std::string added = "/train/1/~.jpg";  // Sorted last.
   std::filesystem::copy_file(FirstImage(last + "/train/1"), first + added);
   WriteText(last + added, BadImage("truncated"));
   refused("image_folder", first, last,

@@ -138,7 +138,7 @@ if signal N killed a rank.
 
 struct Config {
   int world_size = 1;
-  std::optional<RankEnvironment> launched;  // By a launcher, as this rank.
+  std::optional<RankEnvironment> launched;  // If a launcher started this rank.
   GroupOptions group;
   TrainRunOptions run;
 };
@@ -229,22 +229,23 @@ absl::StatusOr<Config> ReadConfig(std::optional<RankEnvironment> launched) {
   return config;
 }
 
-// `status`, led by the rank.
+// Returns `status`, prefixed with the rank.
 absl::Status WithRank(int rank, const absl::Status& status) {
   if (status.ok()) return status;
   return absl::Status(status.code(),
                       absl::StrCat("rank ", rank, ": ", status.message()));
 }
 
-// Joins the launched run of which `environment` says this process is a rank,
-// and trains.
+// Joins the launched run and trains. `environment` says which rank of the run
+// this process is.
 absl::Status TrainAsLaunchedRank(const RankEnvironment& environment,
                                  const GroupOptions& group,
                                  const TrainRunOptions& options) {
   const auto train = [&]() -> absl::Status {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
                               JoinLaunchedGroup(environment, group));
-    // Read now: a rank that fails after it has joined is missed at once.
+    // Data is read after joining, so that the group notices at once if this
+    // rank fails.
     LOCKSTEP_ASSIGN_OR_RETURN(const DatasetParts data, LoadData(options));
     return RunTraining(*communicator, data, options);
   };
@@ -260,7 +261,7 @@ absl::StatusOr<int> Train(const Config& config,
     return 0;
   }
   {
-    // Read before any rank exists, so that a fault is reported once.
+    // Data is read before any rank exists, so that an error is reported once.
     LOCKSTEP_ASSIGN_OR_RETURN(const DatasetParts data, LoadData(config.run));
     if (config.run.parallelism != "ddp" || config.world_size == 1) {
       LOCKSTEP_RETURN_IF_ERROR(RunOnThreads(
@@ -271,7 +272,7 @@ absl::StatusOr<int> Train(const Config& config,
       return 0;
     }
   }
-  // This program again, as the ranks of a run that call TrainAsLaunchedRank.
+  // Each rank is this program again, and calls TrainAsLaunchedRank.
   LaunchOptions options;
   options.nproc = config.world_size;
   options.argv = {OwnProgram()};
@@ -295,8 +296,8 @@ absl::StatusOr<int> Run(std::span<char* const> argv) {
   absl::StatusOr<int> result =
       Train(config, std::vector<std::string>(argv.begin() + 1, argv.end()));
   if (!absl::IsOutOfRange(result.status())) return result;
-  // A launched rank's error begins with the rank, also where it names a flag: a
-  // number of samples that the data set turned out not to have.
+  // A launched rank's error begins with the rank, even if it names a flag. An
+  // example is a number of samples that the data set does not have.
   Fail(kProgram, result.status());
   return kUsageError;
 }

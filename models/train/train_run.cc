@@ -49,7 +49,7 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kSumsPerEpoch = 10;
 constexpr absl::Duration kInterval = absl::Seconds(1);
 
-// "step  12/235": `done` as wide as `total`, so that lines align.
+// Returns "step  12/235", with `done` as wide as `total`, so that lines align.
 std::string Counter(const char* what, int64_t done, int64_t total) {
   const int width = static_cast<int>(absl::StrCat(total).size());
   return absl::StrFormat("%s %*d/%d", what, width, done, total);
@@ -76,7 +76,7 @@ Json EpochJson(const EpochSummary& summary) {
 constexpr char kModel[] = "model";
 constexpr char kSeed[] = "seed";
 constexpr char kEpochs[] = "epochs";
-constexpr char kConvolution[] = "convolution";  // Since there is a choice.
+constexpr char kConvolution[] = "convolution";  // Absent in older files.
 
 absl::StatusOr<CheckpointInfo> InfoOf(const Safetensors& content,
                                       const std::string& path) {
@@ -111,7 +111,7 @@ absl::StatusOr<CheckpointInfo> ReadInfo(const std::string& path) {
   return InfoOf(content, path);
 }
 
-// The double that has the fewest digits of those that round to `value`.
+// Returns the double with the fewest digits that rounds to `value`.
 double Shortest(float value) {
   double shortest = 0;
   return absl::SimpleAtod(absl::StrCat(value), &shortest) ? shortest : value;
@@ -136,9 +136,10 @@ Json RunJson(const TrainRunOptions& options, const DatasetParts& data,
   };
 }
 
-// The epochs that metrics.json of the run's folder has up to that of the
-// checkpoint in the same folder that the run goes on from; none if the file is
-// not there or tells of a run with another model or seed. `run`: RunJson's.
+// Returns the earlier epochs from metrics.json in output_dir, up to the
+// checkpoint's last epoch. Returns none unless the checkpoint to resume from is
+// in output_dir and the file is of the same model and seed. `run`: the result
+// of RunJson.
 Json EarlierEpochs(const TrainRunOptions& options, const Json& run,
                    int64_t epochs) {
   Json earlier = Json::array();
@@ -194,8 +195,8 @@ absl::StatusOr<EpochSummary> RunEpoch(Trainer& trainer, int64_t epoch,
   return summary;
 }
 
-// Keeps the epoch in output_dir: the model, and in `report` (RunJson's) the
-// numbers.
+// Writes the epoch to output_dir: the model, and the metrics, which it appends
+// to `report` (a result of RunJson).
 absl::Status WriteFiles(const TrainRunOptions& options,
                         ConvolutionAlgorithm convolution,
                         const EpochSummary& summary, Model& model,
@@ -226,7 +227,7 @@ void Announce(const TrainRunOptions& options, const DatasetParts& data,
   std::cout << std::flush;
 }
 
-// Checks that the checkpoint to resume from fits the flags.
+// Checks that the checkpoint to resume from matches the flags.
 absl::Status CheckResume(const TrainRunOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(const CheckpointInfo info,
                             ReadInfo(options.resume));
@@ -247,7 +248,7 @@ absl::Status CheckResume(const TrainRunOptions& options) {
   return absl::OkStatus();
 }
 
-// The network for the data's images and classes.
+// Returns the network for the data's images and classes.
 absl::StatusOr<Network> NetworkFor(const TrainRunOptions& options,
                                    const DatasetParts& data) {
   LOCKSTEP_ASSIGN_OR_RETURN(const NetworkInput input,
@@ -257,8 +258,8 @@ absl::StatusOr<Network> NetworkFor(const TrainRunOptions& options,
   return FlagError("model", options.model, network.status().message());
 }
 
-// Reads the weights that the run begins with, if they are in a file, and
-// returns what the checkpoint says, if it is one to resume from.
+// Reads the first weights of the run if they are in a file. If the file is a
+// checkpoint to resume from, returns its info.
 absl::StatusOr<CheckpointInfo> LoadFirstWeights(const TrainRunOptions& options,
                                                 Parameters& parameters,
                                                 Buffers& buffers) {
@@ -273,8 +274,9 @@ absl::StatusOr<CheckpointInfo> LoadFirstWeights(const TrainRunOptions& options,
   return CheckpointInfo();
 }
 
-// Returns how the run's convolutions are computed, the same on every rank:
-// direct if some rank has no Winograd for the network.
+// Returns how the run computes convolutions, the same on every rank: direct if
+// some rank has no Winograd for the network. Error: kUnimplemented if a
+// checkpoint to resume from used Winograd and some rank has none.
 absl::StatusOr<ConvolutionAlgorithm> AgreeOnConvolution(
     Communicator& communicator, const TrainRunOptions& options,
     const Network& network) {
@@ -333,7 +335,7 @@ absl::Status Train(Communicator& communicator, const DatasetParts& data,
   if (communicator.rank() == 0 && !trainer->warning().empty()) {
     std::cerr << absl::StrCat("train: warning: ", trainer->warning(), "\n");
   }
-  // Declared after the trainer, which has the reducer.
+  // The group is declared after the trainer, which owns the reducer.
   std::unique_ptr<Communicator> batch_norm_group;
   if (options.sync_bn) {
     LOCKSTEP_ASSIGN_OR_RETURN(batch_norm_group,
@@ -359,7 +361,7 @@ absl::Status Train(Communicator& communicator, const DatasetParts& data,
           WriteFiles(options, convolution, summary, *model, report));
     }
   }
-  // No rank ends, which would look like its death, before all are done.
+  // No rank exits before all are done, because an exit would look like a death.
   return communicator.Barrier();
 }
 
@@ -451,8 +453,8 @@ void TrainingProgress::Print(const StepReport& report, const Metrics& sum) {
       Counter("step", report.step + 1, report.steps_per_epoch), sum.mean_loss(),
       sum.accuracy(),
       static_cast<double>(sum.samples) / absl::ToDoubleSeconds(wall_));
-  // The cursor waits at the start of the line, so that whatever is printed
-  // next, an error too, takes its place.
+  // The cursor waits at the start of the line, so that the next output, even an
+  // error, overwrites the line.
   out_ << (rewrite_ ? absl::StrCat("\x1b[2K", line, "\r")
                     : absl::StrCat(line, "\n"))
        << std::flush;
@@ -485,7 +487,8 @@ absl::StatusOr<DatasetParts> LoadData(const TrainRunOptions& options) {
     }
     LOCKSTEP_ASSIGN_OR_RETURN(const Network network, NetworkFor(options, data));
     if (options.resume.empty() && options.weights.empty()) return data;
-    // Without the draws of first values, which take seconds in large networks.
+    // Without a seed, CreateParameters draws no first values: drawing takes
+    // seconds in large networks.
     Parameters parameters = CreateParameters(network);
     Buffers buffers = CreateBuffers(network);
     LOCKSTEP_RETURN_IF_ERROR(

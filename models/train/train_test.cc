@@ -1,4 +1,5 @@
-// The trainer as its users run it: a binary, files, flags, and ranks that die.
+// Tests of the trainer as users run it: a binary, files, flags, and ranks that
+// die.
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -63,7 +64,7 @@ std::string ReadText(const std::string& path) {
   return ReadFile(path).value_or("");
 }
 
-// What a run left in its folder.
+// Returns the weights file that a run left in its folder.
 std::string WeightsText(const std::string& dir) {
   return ReadText(dir + "/weights.safetensors");
 }
@@ -80,7 +81,7 @@ nlohmann::json MetricsOf(const std::string& dir) {
                                /*allow_exceptions=*/false);
 }
 
-// The process of the run's rank `rank`; -1 if there is none.
+// Returns the process of the run's rank `rank`; -1 if there is none.
 pid_t FindRank(const Subprocess& program, int rank) {
   for (const pid_t pid : ProcessesWithVariable(absl::StrCat("RANK=", rank))) {
     if (DescendsFrom(pid, program.pid())) return pid;
@@ -88,7 +89,7 @@ pid_t FindRank(const Subprocess& program, int rank) {
   return -1;
 }
 
-// Expects of a failed run one line, which begins so.
+// Expects that a failed run printed one line, which begins with `message`.
 void ExpectError(const SubprocessResult& result, int exit_status,
                  const std::string& message) {
   EXPECT_EQ(result.exit_status, exit_status) << message;
@@ -108,7 +109,7 @@ class TrainTest : public testing::Test {
 
   std::string data() const { return root_ + "/data"; }
 
-  // A new folder.
+  // Returns a new folder.
   std::string Folder(const std::string& name) const {
     const std::string path = absl::StrCat(root_, "/", name);
     std::filesystem::create_directories(path);
@@ -139,9 +140,9 @@ class TrainTest : public testing::Test {
     return dir;
   }
 
-  // Trains for `epochs` epochs, and for some of them and then the rest.
-  // Returns the folders of all three runs, and expects the same weights and
-  // losses of the first and the last.
+  // Trains for `epochs` epochs without interruption; then for `part` epochs,
+  // and from there for all others. Returns the folders of all three runs.
+  // Expects the same weights and losses of the first and the last run.
   std::vector<std::string> ExpectToResume(const std::string& name, Flags flags,
                                           int part, int epochs) {
     const auto train = [&](const char* run, int last) {
@@ -163,9 +164,9 @@ class TrainTest : public testing::Test {
     return dirs;
   }
 
-  // Starts a run of more epochs than the test will wait for, with the folder
-  // `temp` for what is temporary, and waits for the end of its first. What the
-  // run leaves behind becomes a child of this process.
+  // Starts a run of more epochs than the test will wait for, and waits for the
+  // end of its first epoch. `temp` is the folder for temporary files. Processes
+  // that the run leaves behind become children of this process.
   Subprocess StartEndless(Flags flags, const std::string& temp) {
     EXPECT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
     flags.push_back("--epochs=1000000");
@@ -175,9 +176,9 @@ class TrainTest : public testing::Test {
     return program;
   }
 
-  // Kills rank `victim` of an endless run, and expects that the run then ends
-  // within two seconds, that the launcher and another rank name the victim, and
-  // that no process and no file in `temp` is left.
+  // Kills rank `victim` of an endless run. Expects that the run then ends
+  // within two seconds, and that the launcher and another rank name the victim.
+  // No process and no file in `temp` may be left.
   void ExpectEndAfterDeath(Subprocess& program, int victim,
                            const std::string& temp) {
     const pid_t pid = FindRank(program, victim);
@@ -193,7 +194,7 @@ class TrainTest : public testing::Test {
     EXPECT_THAT(program.err(),
                 testing::ContainsRegex(absl::StrCat(
                     "train: rank ", other, ": .*rank ", victim, "[^0-9]")));
-    // The program itself, and nothing else, waits to be reaped.
+    // Only the program itself waits to be reaped.
     EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), program.pid());
     EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
     EXPECT_EQ(errno, ECHILD);
@@ -203,9 +204,9 @@ class TrainTest : public testing::Test {
   const std::string root_;
 };
 
-// The largest difference of two values in the tensors of two runs whose names
-// have `part` in them, or, if `relative`, of that to the largest of a tensor's
-// values; infinite if one is no number.
+// Returns the largest difference of two values in the tensors of two runs whose
+// names contain `part`; infinity if a value is NaN. If `relative`, differences
+// are relative to the largest value of their tensor.
 double Distance(const NamedTensors& a, const NamedTensors& b,
                 const std::string& part = "", bool relative = false) {
   double distance = 0;
@@ -226,7 +227,7 @@ double Distance(const NamedTensors& a, const NamedTensors& b,
   return distance;
 }
 
-// Of the running statistics.
+// Returns the relative distance of the running statistics.
 double StatisticsDistance(const NamedTensors& a, const NamedTensors& b) {
   return Distance(a, b, "running_", /*relative=*/true);
 }
@@ -235,7 +236,7 @@ TEST_F(TrainTest, EveryParallelismTrainsTheSameModel) {
   const std::string single = Train("single", {"--epochs=4"});
   const NamedTensors want = WeightsOf(single);
   const nlohmann::json want_metrics = MetricsOf(single);
-  // What the runs agree on must have moved further than they may differ by.
+  // The weights must have moved further than the runs may differ.
   const double moved =
       Distance(want, WeightsOf(Train("first", {"--epochs=1"})));
   ASSERT_GT(moved, 1e-4);
@@ -277,7 +278,8 @@ TEST_F(TrainTest, ResumingKeepsTheEarlierEpochsOfItsFolder) {
   std::filesystem::copy_file(dir + "/weights.safetensors", second);
   Train("run", {"--epochs=4", "--nproc=2",
                 "--resume=" + dir + "/weights.safetensors"});
-  // Again from the second, so that the third and fourth are not kept.
+  // The run resumes from the second epoch again, so the old third and fourth
+  // are dropped.
   Train("run", {"--epochs=3", "--resume=" + second});
   const nlohmann::json metrics = MetricsOf(dir);
   EXPECT_EQ(metrics["world_size"], 1);
@@ -285,7 +287,8 @@ TEST_F(TrainTest, ResumingKeepsTheEarlierEpochsOfItsFolder) {
   EXPECT_EQ(metrics["epochs"][0], first[0]);
   EXPECT_EQ(metrics["epochs"][1], first[1]);
   EXPECT_EQ(metrics["epochs"][2]["epoch"], 3);
-  // Another run's are not: here one that began anew with another seed.
+  // The epochs of another run, which began anew with another seed, are dropped
+  // too.
   Train("run", {"--epochs=1", "--seed=1"});
   Train("run", {"--epochs=3", "--resume=" + second});
   ASSERT_EQ(MetricsOf(dir)["epochs"].size(), 1u);
@@ -314,8 +317,8 @@ TEST_F(TrainTest, TrainsOnTheFirstSamplesAlone) {
   EXPECT_NE(WeightsText(first), WeightsText(all));
 }
 
-// One rank writes more than the limit; of two, already the memory that they
-// share is more.
+// With one rank the files are larger than the limit; with two, the ranks'
+// shared memory already is.
 TEST_F(TrainTest, SaysWhatIsBeyondTheFileSizeLimit) {
   const std::string dir = Folder("limited");
   const auto run = [&](int nproc) {
@@ -337,8 +340,8 @@ TEST_F(TrainTest, SaysWhatIsBeyondTheFileSizeLimit) {
   EXPECT_THAT(two.err, testing::Not(HasSubstr("SIGXFSZ")));
 }
 
-// The memory that the ranks' gradients take together is beyond a limit that the
-// group's own memory and the checkpoint are within.
+// The memory of all ranks' gradients together exceeds a limit. The group's own
+// memory and the checkpoint do not.
 TEST_F(TrainTest, WarnsOnceThatTheGroupHasNoMemoryForGradients) {
   constexpr int64_t kLimit = 18 << 20;
   const Flags flags = {"--model=mlp:width=4096,depth=1", "--nproc=2",
@@ -408,7 +411,8 @@ TEST_F(TrainTest, RefusesACheckpointThatDoesNotFit) {
   }
 }
 
-// Each on images that are made up, of a shape and of classes of their own.
+// Each network trains on synthetic images, with its own shape and number of
+// classes.
 TEST_F(TrainTest, TrainsEveryKindOfNetworkOnSyntheticImages) {
   const std::vector<Flags> networks = {
       {"--model=resnet34:width=4", "--image_size=33", "--in_channels=3",
@@ -432,7 +436,7 @@ TEST_F(TrainTest, TrainsEveryKindOfNetworkOnSyntheticImages) {
   }
 }
 
-// Two ranks of a network whose channels fill blocks of 16.
+// Two ranks train a network whose channels fill blocks of 16.
 TEST_F(TrainTest, ConvolvesAsRankZeroAndTheCheckpointDecide) {
   const bool has_winograd =
       CheckConvolutionAlgorithm(ConvolutionAlgorithm::kWinograd).ok();
@@ -464,7 +468,7 @@ TEST_F(TrainTest, ConvolvesAsRankZeroAndTheCheckpointDecide) {
       train("winograd", {"--epochs=2", "--convolution=winograd", "--lr=0.01"});
   EXPECT_EQ(MetricsOf(winograd)["convolution"], "winograd");
   EXPECT_NE(WeightsText(winograd), WeightsText(direct));
-  // A run that goes on convolves as its checkpoint's did.
+  // A resumed run convolves as its checkpoint's run did.
   const std::string half =
       train("half", {"--epochs=1", "--convolution=winograd", "--lr=0.01"});
   const std::string rest = train(
@@ -480,13 +484,13 @@ TEST_F(TrainTest, ConvolvesAsRankZeroAndTheCheckpointDecide) {
   EXPECT_THAT(verbose.out, ContainsRegex("resnet_block1.0.conv1 +winograd"));
 }
 
-// Files of first weights: those of the network, and what does not fit it.
+// Files of first weights: those of the network, and weights that do not fit it.
 TEST_F(TrainTest, BeginsWithWeightsOfAFileOrNamesTheTensor) {
   const Flags flags = {"--model=mlp:width=8", "--dataset=synthetic",
                        "--image_size=6",      "--in_channels=1",
                        "--train_samples=64",  "--test_samples=8",
                        "--batch_size=64",     "--epochs=1",
-                       "--lr=1e-30"};  // The weights stay as they are.
+                       "--lr=1e-30"};  // The weights do not change.
   const auto with = [&](Flags more) {
     Flags all = flags;
     all.insert(all.end(), more.begin(), more.end());
@@ -574,8 +578,8 @@ TEST_F(TrainTest, TakesPathsRelativeToWhereBazelWasRun) {
       std::filesystem::exists(root_ + "/relative/out/weights.safetensors"));
 }
 
-// As torchrun --no-python starts ranks, on one host, and on two, which then
-// meet over TCP.
+// Ranks are started as torchrun --no-python does: on one host, and on two
+// hosts, which meet over TCP.
 TEST_F(TrainTest, JoinsTheRanksOfAnotherLauncher) {
   const std::string ours =
       WeightsText(Train("ours", {"--nproc=2", "--epochs=2"}));
@@ -605,14 +609,14 @@ TEST_F(TrainTest, JoinsTheRanksOfAnotherLauncher) {
   }
 }
 
-// Reaps what has become a child of this process, until there is nothing left;
-// false at the deadline.
+// Reaps the children of this process until none is left; returns false at the
+// deadline.
 bool AwaitNoChildren(absl::Duration deadline) {
   const absl::Time end = absl::Now() + deadline;
   while (absl::Now() < end) {
     const pid_t pid = waitpid(-1, nullptr, WNOHANG);
     if (pid < 0) return errno == ECHILD;
-    if (pid == 0) poll(nullptr, 0, 2);  // Leaves the core to those that end.
+    if (pid == 0) poll(nullptr, 0, 2);  // Leaves the core to the children.
   }
   return false;
 }
@@ -661,12 +665,13 @@ TEST(StatisticsDistanceTest, DoesNotLoseANan) {
             0.25);
 }
 
-// Networks with batch norm: statistics of a rank's own part of the batch or of
-// all ranks', in files, resumed, and with dead ranks.
+// Tests of networks with batch norm: statistics of a rank's own part of the
+// batch or of all ranks' parts, in files, resumed, and with dead ranks.
 class TrainBatchNormTest : public TrainTest,
                            public testing::WithParamInterface<const char*> {
  protected:
-  // Two steps an epoch, and more flags, separated by spaces.
+  // Returns the flags for two steps an epoch, with the additional flags `more`,
+  // separated by spaces.
   Flags WithFlags(const std::string& more) const {
     Flags flags = {absl::StrCat("--model=", GetParam()), "--train_samples=12",
                    "--test_samples=5", "--batch_size=8", "--lr=0.05"};
@@ -680,7 +685,7 @@ class TrainBatchNormTest : public TrainTest,
     return !IsExhaustive() && std::string(GetParam()) == "resnet18_d2l";
   }
 
-  // The batches that the first batch norm has seen.
+  // Returns the number of batches that the first batch norm has seen.
   int64_t BatchesOf(const NamedTensors& weights) {
     const bool lenet = std::string(GetParam()) == "lenet_bn";
     const NamedTensor& tensor =
@@ -697,7 +702,7 @@ INSTANTIATE_TEST_SUITE_P(Models, TrainBatchNormTest,
                            return std::string(info.param);
                          });
 
-// After one step from the same weights.
+// The statistics are compared after one step from the same weights.
 TEST_P(TrainBatchNormTest, SynchronisedRanksHaveTheStatisticsOfOne) {
   const auto train = [this](const std::string& name, const std::string& more) {
     return WeightsOf(
@@ -707,14 +712,15 @@ TEST_P(TrainBatchNormTest, SynchronisedRanksHaveTheStatisticsOfOne) {
   EXPECT_EQ(BatchesOf(one), 1);
   const double local = StatisticsDistance(one, train("local", "--nproc=2"));
   ASSERT_GT(local, 0.01);
-  // Rounding alone: at most 17 layers of it, each within a few 2^-24.
+  // The distance is rounding alone, of at most 17 layers, each within a few
+  // 2^-24.
   EXPECT_LT(StatisticsDistance(one, train("ddp", "--nproc=2 --sync_bn=true")),
             1e-5);
   if (IsLeftToExhaustive()) return;
   EXPECT_LT(StatisticsDistance(
                 one, train("dp", "--nproc=3 --parallelism=dp --sync_bn")),
             1e-5);
-  // Local batch norm is that of a group of one.
+  // Local batch norm gives the same bits as a group of one.
   EXPECT_TRUE(train("alone", "--nproc=1") == one);
 }
 
@@ -736,7 +742,7 @@ TEST_P(TrainBatchNormTest, ResumesBitForBitAsIfItHadNotStopped) {
     EXPECT_EQ(metrics["test_samples"], 5);
     EXPECT_EQ(metrics["epochs"][0]["train_samples"], 12);
   }
-  // Whether batch norm is synchronised is no part of a checkpoint.
+  // A checkpoint does not store whether batch norm is synchronised.
   const std::string other = Train(
       "other",
       WithFlags(absl::StrCat("--nproc=2 --sync_bn --epochs=2 --resume=", root_,
@@ -761,7 +767,7 @@ TEST_P(TrainBatchNormTest, EndsWithinTwoSecondsOfTheDeathOfARank) {
 
 class TrainMemoryTest : public TrainTest {
  protected:
-  // One step of resnet18_d2l in an address space of so many MiB.
+  // Runs one step of resnet18_d2l in an address space of `mebibytes` MiB.
   SubprocessResult RunLimited(int mebibytes, int batch_size) {
     const std::string command = absl::StrCat(
         "ulimit -v ", mebibytes << 10, " && exec ", kProgram,
@@ -771,10 +777,10 @@ class TrainMemoryTest : public TrainTest {
   }
 };
 
-// The program and two images take half of the limit; 200 images alone take more
-// than all of it.
+// The program and two images take half of the limit. 200 images alone exceed
+// it.
 TEST_F(TrainMemoryTest, SaysThatABatchIsTooLarge) {
-  // The control: what ends the run below is the batch.
+  // The control: the batch is what ends the run below.
   const SubprocessResult small = RunLimited(768, 2);
   EXPECT_EQ(small.exit_status, 0) << small.err;
   const SubprocessResult large = RunLimited(768, 200);
@@ -784,7 +790,7 @@ TEST_F(TrainMemoryTest, SaysThatABatchIsTooLarge) {
   EXPECT_THAT(large.err, EndsWith(" MiB of activations\n"));
 }
 
-// Limits at which the weights do not fit, nor what oneDNN makes for them.
+// At these limits neither the weights nor oneDNN's code for them fit in memory.
 TEST_F(TrainMemoryTest, SaysThatThereIsNotEnough) {
   for (const int mebibytes : {100, 150, 200, 250}) {
     const SubprocessResult result = RunLimited(mebibytes, 2);

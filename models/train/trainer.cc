@@ -34,7 +34,7 @@
 namespace lockstep {
 namespace {
 
-// The labels of mixed images, as a Batch has them.
+// The labels of mixed images, in the form of a Batch.
 struct Mixtures {
   std::vector<int32_t> labels;
   std::vector<float> shares;
@@ -85,8 +85,8 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
              .seed = static_cast<int64_t>(options.seed)}));
     sampler = std::make_unique<DistributedSampler>(std::move(shuffled));
   }
-  // Counting positions up to the size of the data set, not of the padded list,
-  // makes the batches of every world size those of one rank.
+  // Positions are counted up to the size of the data set, not of the padded
+  // list. The batches of every world size are therefore those of one rank.
   LOCKSTEP_ASSIGN_OR_RETURN(
       const GlobalBatches batches,
       GlobalBatches::Create(train.size(), options.batch_size,

@@ -24,8 +24,8 @@
 
 namespace lockstep {
 
-// How a global batch is dealt to the ranks. Either way the ranks together see
-// the batches that one rank alone would see.
+// How a global batch is divided among the ranks. With either value, the ranks
+// together see the batches that one rank alone would see.
 enum class Sharding {
   kStrided,     // DistributedSampler: rank r takes positions r, r+P, r+2P, ...
   kContiguous,  // split_batch (d2l, scatter): rank r takes the r-th block.
@@ -37,19 +37,19 @@ struct TrainerOptions {
   uint64_t seed = 0;
   Sharding sharding = Sharding::kStrided;
   int64_t bucket_bytes = 0;  // 0: GradientReducer::DefaultBucketBytes.
-  // What becomes of images: those that are trained on, by `seed`, epoch and
-  // index, and those that are evaluated, of which nothing is drawn.
+  // The transforms of images. Training images are transformed by random numbers
+  // of `seed`, epoch and index; evaluation images without random numbers.
   TransformOptions transform = {};
   TransformOptions evaluation_transform = {};
   LoaderOptions loader = {};
 };
 
-// The images and classes that a network must be for to train on that data so.
-// Error: of Transform::Create.
+// Returns the images and classes that a network must take to train on `train`
+// with this transform. Errors: those of Transform::Create.
 absl::StatusOr<NetworkInput> InputOf(const Dataset& train,
                                      const TransformOptions& transform);
 
-// One step, as the trainer reports it on every rank.
+// The report of one step, which the trainer makes on every rank.
 struct StepReport {
   int64_t epoch = 0;  // From 0.
   int64_t step = 0;   // In the epoch, from 0.
@@ -57,59 +57,69 @@ struct StepReport {
   int64_t global_samples = 0;
   Metrics shard_metrics;
   StepTimes times;
-  // Of the whole step; the first step's includes drawing the epoch's order.
+  // The time of the whole step; the first step includes drawing the epoch's
+  // order.
   absl::Duration wall;
 };
 
 // One rank's trainer. Borrows the communicator, the model and the data set,
-// which nobody else may use during a call; between calls, and in `on_step`,
-// they are free. Every rank calls ForwardBackward for every global batch, with
-// an empty batch where its shard is empty. Not thread safe. After an error the
-// ranks are no longer in step: destroy the trainer and leave the group.
+// which no other code may use during a call. Other code may use them between
+// calls and in `on_step`. Every rank calls ForwardBackward for every global
+// batch, with an empty batch if its shard is empty. Not thread safe. After an
+// error the ranks are no longer in step: destroy the trainer and leave the
+// group.
 class Trainer {
  public:
-  // Broadcasts rank 0's parameters and buffers, and gives the model's gradients
-  // memory of the group where it has some (PlaceGradientsInGroup). sampler: an
-  // order of samples other than the one that seed + epoch shuffles them to
-  // (null): for kStrided what this rank visits, padding allowed, for
-  // kContiguous the order of all samples. Errors: kInvalidArgument for a batch
-  // size or learning rate that is not positive, an empty data set, or a
-  // transform that does not fit it (Transform::Create); the communicator's.
+  // Broadcasts rank 0's parameters and buffers, and moves the model's gradients
+  // to memory of the group if it has some (PlaceGradientsInGroup).
+  //
+  // sampler: an order of samples to replace the shuffle by seed + epoch (null).
+  // For kStrided it returns the indices that this rank visits, padding allowed;
+  // for kContiguous, the order of all samples.
+  //
+  // Errors: kInvalidArgument for a batch size or learning rate that is not
+  // positive, an empty data set, or a transform that does not fit it
+  // (Transform::Create); the communicator's.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(
       Communicator& communicator, Model& model, const Dataset& train,
       const TrainerOptions& options,
       std::unique_ptr<Sampler> sampler = nullptr);
 
   // Trains on one pass over the training set, in the order that seed + epoch
-  // shuffles it to, calling `on_step` (which may be empty) after each step;
-  // `on_step` returning false ends the epoch early (on every rank at the same
-  // step). What pads a sampler's list to the same length on every rank is not
-  // trained on, so every sample counts once. Returns the metrics over all ranks
-  // and samples. Errors: kOutOfRange if the sampler draws an index outside the
-  // data set or too few; those of reading data, at the step that needs it; the
-  // model's; the communicator's.
+  // shuffles it to. Calls `on_step` (which may be empty) after each step. If
+  // `on_step` returns false, the epoch ends early; it must do so on every rank
+  // at the same step. The padding that makes a sampler's lists equally long on
+  // all ranks is not trained on, so every sample counts once.
+  //
+  // Returns the metrics over all ranks and samples. Errors: kOutOfRange if the
+  // sampler draws too few indices or one outside the data set; those of reading
+  // data, at the step that needs the data; the model's; the communicator's.
   absl::StatusOr<Metrics> TrainEpoch(
       int64_t epoch, const std::function<bool(const StepReport&)>& on_step);
 
-  // Gives every rank rank 0's buffers (BroadcastBuffers), so that a checkpoint
-  // written after it holds what was evaluated, whichever rank writes it; then
-  // metrics of `dataset` over all ranks: on every rank, at any world size, bit
-  // for bit those of one rank. Batch k is samples [k, k + 1) * kEvaluationBatch
-  // whoever computes it; whole batches are dealt to the ranks, so some have one
-  // more than others, or none; their losses are summed exactly, and the sum is
-  // rounded once. This requires that a batch gives the same bits on every rank,
-  // as the models here do on machines of one kind with the same number of
-  // compute threads. Every sample counts exactly once. Errors: kInternal if
-  // they did not; those of reading data; the model's; the communicator's.
+  // Copies rank 0's buffers to every rank (BroadcastBuffers), so that a
+  // checkpoint written later by any rank holds the buffers that were evaluated.
+  // Then returns the metrics of `dataset` over all ranks. They have the same
+  // bits on every rank and at any world size.
+  //
+  // Batch k is samples [k, k + 1) * kEvaluationBatch on whichever rank computes
+  // it. Whole batches are divided among the ranks, so some ranks have one more
+  // than others, or none. Their losses are summed exactly, and the sum is
+  // rounded once. A batch must therefore give the same bits on every rank. The
+  // models here do on machines of one kind with the same number of compute
+  // threads.
+  //
+  // Errors: kInternal if not every sample was counted exactly once; those of
+  // Transform::Create and of reading data; the model's; the communicator's.
   absl::StatusOr<Metrics> Evaluate(const Dataset& dataset);
 
-  // A line that the user should read about how this trainer runs, the same on
-  // every rank. Empty if there is nothing to say.
+  // A warning for the user about how this trainer runs, one line, the same on
+  // every rank; empty if there is none.
   const std::string& warning() const { return warning_; }
 
-  // Small enough that 10,000 test images are 80 batches, an equal share each
-  // for 2, 4, 5 and 8 ranks, and that a small network's activations stay in the
-  // cache; large enough that per-call costs vanish.
+  // Small enough that 10,000 test images are 80 batches, which 2, 4, 5 and 8
+  // ranks share equally. A small network's activations also stay in the cache.
+  // Large enough that the costs of each call are negligible.
   static constexpr int64_t kEvaluationBatch = 125;
 
  private:
@@ -118,9 +128,9 @@ class Trainer {
           const GlobalBatches& batches, const Transform& transform,
           std::string warning);
 
-  // What this rank visits in the epoch, checked.
+  // Returns the indices that this rank visits in the epoch, checked.
   absl::StatusOr<std::vector<int64_t>> DrawIndices(int64_t epoch);
-  // The part of `indices` that is this rank's in global batch `step`.
+  // Returns the part of `indices` that is this rank's in global batch `step`.
   std::span<const int64_t> ShardOf(std::span<const int64_t> indices,
                                    int64_t step) const;
 

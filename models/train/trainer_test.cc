@@ -1,5 +1,5 @@
-// Who trains on what and evaluates what, at several numbers of ranks; progress
-// lines, and checkpoints.
+// Tests of which rank trains on and evaluates which samples, at several numbers
+// of ranks; of progress lines, and of checkpoints.
 #include "models/train/trainer.h"
 
 #include <algorithm>
@@ -55,7 +55,7 @@ using testing::StartsWith;
 constexpr int64_t kSamples = 13;
 using Batches = std::vector<std::vector<int64_t>>;
 
-// The order of an epoch, from the sampler itself.
+// Returns the order of an epoch, from the sampler itself.
 std::vector<int64_t> EpochOrder(uint64_t seed, int64_t epoch) {
   absl::StatusOr<DistributedSampler> sampler = DistributedSampler::Create(
       {.dataset_size = kSamples, .seed = static_cast<int64_t>(seed)});
@@ -77,7 +77,7 @@ struct RankRun {
   Metrics metrics;
 };
 
-// Trains one epoch on each rank and returns what the ranks saw.
+// Trains one epoch on each rank and returns the batches that the ranks saw.
 std::vector<RankRun> TrainOneEpoch(int world_size,
                                    const TrainerOptions& options,
                                    int64_t epoch) {
@@ -117,14 +117,15 @@ INSTANTIATE_TEST_SUITE_P(Worlds, ShardingTest,
                                                "Batch", info.param.batch_size);
                          });
 
-// What the rank takes of each global batch, from the definition. The model is
-// called in every step, also where a rank has no sample for it.
+// Returns the rank's part of each global batch, from the definition. The model
+// is called in every step, even if a rank has no sample.
 Batches PartsOf(int rank, const Case& c, Sharding sharding,
                 const std::vector<int64_t>& order) {
   Batches parts;
   for (int64_t begin = 0; begin < kSamples; begin += c.batch_size) {
     const int64_t end = std::min(kSamples, begin + c.batch_size);
-    // As torch.chunk: all pieces but the last have ceil(n / P) samples.
+    // Pieces are cut as by torch.chunk: all but the last have ceil(n / P)
+    // samples.
     const int64_t piece = (end - begin + c.world_size - 1) / c.world_size;
     parts.emplace_back();
     for (int64_t i = begin; i < end; ++i) {
@@ -163,8 +164,8 @@ TEST_P(ShardingTest, RanksTakeTheirPartsOfEachBatchAndReportAllSamples) {
         const StepReport& report = run.reports[step];
         EXPECT_EQ(report.epoch, 2);
         EXPECT_EQ(report.step, step);
-        // Of the samples, wherever they are, and of the run's step: so one's
-        // masks are those that it has on any number of ranks.
+        // The keys are those of the samples and of the run's step, so a
+        // sample's masks are the same on any number of ranks.
         EXPECT_EQ(
             run.mask_keys[step],
             (CountingModel::MaskKeys{run.trained[step], 5, 2 * steps + step}));
@@ -236,7 +237,7 @@ TEST(TrainerTest, RefusesOptionsThatCannotTrain) {
   }
 }
 
-// Keeps what batches say beside images and labels.
+// Records the data of batches other than images and labels.
 class KeyedModel : public CountingModel {
  public:
   absl::StatusOr<Metrics> ForwardBackward(const Batch& batch, float,
@@ -287,7 +288,7 @@ TEST(TrainerTest, TellsTheModelSamplesStepsAndMixtures) {
   }
 }
 
-// A sampler that says what it is told to.
+// A sampler that returns given indices.
 class FixedSampler : public Sampler {
  public:
   explicit FixedSampler(std::vector<int64_t> indices)
@@ -303,7 +304,7 @@ absl::Status TrainOne(Trainer& trainer) {
   return trainer.TrainEpoch(0, {}).status();
 }
 
-// Numbered samples, of which one cannot be read.
+// Numbered samples, one of which cannot be read.
 class DamagedDataset : public Dataset {
  public:
   int64_t size() const override { return kSamples; }
@@ -387,8 +388,8 @@ TEST(TrainerTest, RefusesAnEvaluationThatCountsSamplesTwice) {
                        HasSubstr("counted 14 samples of a data set of 7")));
 }
 
-// What a trainer evaluates, on which ranks, and with which buffers.
-// Also that the batches are those of one rank.
+// Tests of evaluation: the samples, their ranks, and the buffers. The batches
+// must be those of one rank.
 TEST(TrainerEvaluationTest, EvaluatesEverySampleExactlyOnce) {
   constexpr int64_t kBatch = Trainer::kEvaluationBatch;
   for (const int64_t size : {int64_t{0}, int64_t{1}, int64_t{7}, kBatch,
@@ -425,7 +426,7 @@ TEST(TrainerEvaluationTest, EvaluatesEverySampleExactlyOnce) {
   }
 }
 
-// Writes down the buffers that it evaluates with.
+// Records the buffers that it evaluates with.
 class BufferReadingModel : public CountingModel {
  public:
   absl::StatusOr<Metrics> Evaluate(const Batch& batch) override {
@@ -446,7 +447,7 @@ TEST(TrainerEvaluationTest,
   constexpr int kRanks = 3;
   const MemoryDataset train = NumberedDataset(kSamples);
   const MemoryDataset test = NumberedDataset(3 * Trainer::kEvaluationBatch);
-  // By rank: the buffers after Create, after TrainEpoch, after Evaluate.
+  // The buffers of each rank after Create, after TrainEpoch and after Evaluate.
   std::vector<std::vector<double>> created(kRanks), trained(kRanks),
       left(kRanks);
   std::vector<std::vector<std::vector<double>>> evaluated_with(kRanks);
@@ -469,7 +470,7 @@ TEST(TrainerEvaluationTest,
   EXPECT_THAT(left, Each(trained[0]));
   EXPECT_THAT(evaluated_with,
               Each(std::vector<std::vector<double>>({trained[0]})));
-  // Else there would have been nothing to broadcast.
+  // If all ranks had equal buffers, a broadcast would not show.
   EXPECT_NE(trained[1], trained[0]);
   EXPECT_NE(trained[2], trained[0]);
 }
@@ -509,7 +510,7 @@ TEST_F(CheckpointTest, ReadsBackTheTensorsAndInfoThatItWroteAlone) {
 TEST_F(CheckpointTest, ReadsACheckpointOfAModelWithoutBuffers) {
   Buffers none;
   ASSERT_THAT(SaveCheckpoint(path_, kInfo, saved_.parameters(), none), IsOk());
-  // A model with buffers cannot go on from it, and keeps what it has.
+  // A model with buffers cannot resume from this file, and keeps its values.
   EXPECT_THAT(
       LoadCheckpoint(path_, loaded_.parameters(), loaded_.buffers()),
       StatusIs(absl::StatusCode::kInvalidArgument,
@@ -544,7 +545,7 @@ TEST_F(CheckpointTest, SaysHowConvolutionsWereComputedSinceThereIsAChoice) {
   EXPECT_THAT(LoadCheckpoint(path_, loaded_.parameters(), loaded_.buffers()),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        AllOf(StartsWith(path_), HasSubstr("auto, direct"))));
-  content.metadata.erase("convolution");  // As older files are.
+  content.metadata.erase("convolution");  // As in older files.
   ASSERT_THAT(WriteSafetensors(path_, content), IsOk());
   const auto info =
       LoadCheckpoint(path_, loaded_.parameters(), loaded_.buffers());
@@ -552,10 +553,12 @@ TEST_F(CheckpointTest, SaysHowConvolutionsWereComputedSinceThereIsAChoice) {
   EXPECT_EQ(info->convolution, ConvolutionAlgorithm::kDirect);
 }
 
-// Progress lines: what they say, how often, and that all ranks add to them.
-// What rank 0, then rank 1, prints of an epoch of `steps` steps of the given
-// length, in each of which rank r has r + 1 samples of loss r + 1, all correct
-// on rank 0 and none on rank 1.
+// Tests of progress lines: their text, how often they come, and that all ranks
+// add to them.
+//
+// Returns the lines that rank 0 and then rank 1 print for an epoch of `steps`
+// steps of the given length. In each step rank r has r + 1 samples of loss r +
+// 1, all correct on rank 0 and none on rank 1.
 std::vector<std::string> PrintEpoch(int64_t steps, absl::Duration wall,
                                     bool rewrite = false) {
   std::vector<std::ostringstream> outs(2);
@@ -606,7 +609,8 @@ int64_t Lines(const std::string& text) {
 TEST(ProgressTest, PrintsTenTimesAnEpochAndAtMostOnceASecond) {
   EXPECT_EQ(Lines(PrintEpoch(235, absl::Seconds(1))[0]), 10 + 1);
   EXPECT_EQ(Lines(PrintEpoch(5, absl::Seconds(1))[0]), 5 + 1);
-  // 23 steps of 20 ms a tenth: the first, and then every third.
+  // A tenth of the epoch takes 23 steps of 20 ms. The first tenth prints a
+  // line, and then every third does.
   EXPECT_EQ(Lines(PrintEpoch(235, absl::Milliseconds(20))[0]), 4 + 1);
   EXPECT_EQ(Lines(PrintEpoch(235, absl::Milliseconds(1))[0]), 1 + 1);
 }

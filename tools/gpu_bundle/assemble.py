@@ -21,17 +21,17 @@ import sys
 import tarfile
 import tempfile
 
-# What every host has.
+# Libraries that every host has.
 GLIBC = re.compile(
     r"(ld-linux.*|linux-vdso|libc|libm|libmvec|libdl|libpthread|librt|libutil"
     r"|libresolv|libanl)\.so\.\d+$")
 
-# What a host with a driver, and the toolkit or PyTorch, has.
+# Libraries of a host with a driver, and with the toolkit or PyTorch.
 NVIDIA = re.compile(
     r"(libcuda|libcudart|libnccl|libcudnn\w*|libcublas|libcublasLt|libnvrtc"
     r"|libnvJitLink|libnvidia-ml)\.so\.\d+$")
 
-# Read by tests of each, and so not by the trainer.
+# Fashion-MNIST's test images, which the stages of `train` train on and test with.
 DATA = [
     "t10k-images-idx3-ubyte.gz",
     "t10k-labels-idx1-ubyte.gz",
@@ -150,7 +150,7 @@ def check(root):
         raise Wrong(f"stages.txt: {missing} is not in the bundle")
     programs = {file for file in have if file.startswith("bin/")}
     for idle in sorted(programs - words - {"bin/run_stages"}):
-        # A program may start others, which are named after it.
+        # A program may start others, whose names begin with its name.
         if not any(idle.startswith(f"{word}_") for word in words & programs):
             raise Wrong(f"no stage of stages.txt runs {idle}")
 
@@ -189,7 +189,7 @@ def assemble(args, root):
         shutil.copy(source, f"{root}/{target}")
         os.chmod(f"{root}/{target}", 0o644 if target.endswith("txt") else 0o755)
     if args.data and all(os.path.exists(f"{args.data}/{f}") for f in DATA):
-        # Ten thousand images serve for training and for testing.
+        # The ten thousand test images serve for training and for testing.
         os.makedirs(f"{root}/data")
         for name in DATA:
             shutil.copy(f"{args.data}/{name}", f"{root}/data/{name}")

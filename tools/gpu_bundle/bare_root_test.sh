@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# bare_root_test.sh BUNDLE.tgz: the bundle in an empty root that has a
-# shell and the C library alone, where its programs find all libraries but
-# NVIDIA's, and run.sh says that there is no GPU.
+# bare_root_test.sh BUNDLE.tgz: tests the bundle in an empty root with only a
+# shell and the C library. Its programs find all libraries except NVIDIA's, and
+# run.sh says that there is no GPU.
 set -uo pipefail
 
 bundle=${PWD}/$1
@@ -16,8 +16,8 @@ fail() {
 
 tar -C "${root}" -xzf "${bundle}"
 
-# Where user namespaces are allowed, the programs see this root alone. Where they
-# are not, they see an empty environment, and this host's C library.
+# If user namespaces are allowed, the programs see only this root. Otherwise
+# they see an empty environment, and this host's C library.
 in_root() { # in_root NAME=VALUE... COMMAND...
   unshare --user --map-root-user chroot "${root}" /bin/sh -c \
     'for word; do
@@ -30,7 +30,8 @@ in_root() { # in_root NAME=VALUE... COMMAND...
 }
 here=
 if unshare --user --map-root-user chroot / true 2>/dev/null; then
-  # The shell, and the C library with its loader; by the paths they have here.
+  # Copies the shell, and the C library with its loader, to their paths on this
+  # host.
   mapfile -t files < <(
     for file in /bin/sh "${root}"/gpu_bundle/bin/*; do ldd "${file}"; done |
       grep -oE '/[^ ]*/(ld-linux|lib(c|m|dl|pthread|rt|resolv)\.so)[^ ]*' |
@@ -46,7 +47,8 @@ else
 fi
 bundle_root=${here}/gpu_bundle
 
-# Of every program, what the loader itself does not find but NVIDIA's.
+# Prints the libraries that the loader does not find for each program, except
+# NVIDIA's.
 not_found() {
   local program
   for program in "${root}"/gpu_bundle/bin/*; do
@@ -58,20 +60,21 @@ not_found() {
 missing=$(not_found)
 [[ -z ${missing} ]] || fail "not found: ${missing}"
 
-# What the host's libraries of these names have to have.
+# The manifest must name the functions that NVIDIA's libraries need to have.
 if grep -q '"libcudart' "${root}/gpu_bundle/manifest.json"; then
   grep -q '"cudaGetDeviceCount"' "${root}/gpu_bundle/manifest.json" ||
     fail "the manifest does not name the functions of NVIDIA's libraries"
 fi
 
-# What needs none of those starts.
+# Programs that need none of those libraries start.
 for program in train allreduce; do
   in_root LD_LIBRARY_PATH="${bundle_root}/lib" \
     "${bundle_root}/bin/${program}" --help > "${root}/help" 2>&1 ||
     fail "${program} --help: $(head -3 "${root}/help")"
 done
 
-# run_sh STATUS TEXT FLAGS...: one line that begins with TEXT, and the status.
+# run_sh STATUS TEXT FLAGS...: expects one line that begins with TEXT, and the
+# status.
 run_sh() {
   local want=$1 text=$2 status=0
   shift 2
@@ -86,8 +89,9 @@ if [[ -z ${here} || ! -e /dev/nvidiactl ]]; then
   run_sh 3 "run.sh: no GPU: " --suite=all --budget=60 --out=/out
 fi
 
-# The controls. A broken library of the bundle is not passed over for the host's;
-# one that is absent is missed, where this host's is not to be seen.
+# The controls. The host's library does not replace a broken library of the
+# bundle. A library that is absent from the bundle is reported, if the host's is
+# hidden.
 library=${root}/gpu_bundle/lib/libexpat.so.1
 [[ -s ${library} ]] || fail "no libexpat.so.1 in lib/, and so no control"
 : > "${library}"

@@ -15,7 +15,7 @@ def _gpu_bundle_impl(ctx):
     ctx.actions.run(
         executable = ctx.executable._assemble,
         arguments = [args],
-        # It holds the commit, and libraries of this machine.
+        # The bundle contains the commit and libraries of this machine.
         execution_requirements = {"no-cache": "1", "no-remote": "1"},
         inputs = inputs,
         mnemonic = "GpuBundle",

@@ -1,7 +1,7 @@
-// device FILE: writes what CUDA and cuDNN say of each GPU, as JSON.
+// device FILE: writes the descriptions of each GPU by CUDA and cuDNN, as JSON.
 //
-// "cudnn" is the description from which cuDNN builds plans on hosts that have
-// no such card.
+// "cudnn" is the description from which cuDNN builds plans on hosts without
+// such a card.
 #include <cuda_runtime.h>
 #include <cudnn.h>
 
@@ -16,7 +16,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// Attributes that cudaDeviceProp has not, or no longer.
+// Returns attributes that cudaDeviceProp does not have, or no longer has.
 ordered_json Attributes(int device) {
   constexpr struct {
     const char* name;
@@ -67,8 +67,8 @@ ordered_json Properties(const cudaDeviceProp& device) {
       {"pci", {device.pciDomainID, device.pciBusID, device.pciDeviceID}}};
 }
 
-// Of the device, as cuDNN itself writes and reads it; a text that says why not
-// where it does not.
+// Returns the device's description in cuDNN's own format; if cuDNN fails, a
+// text that says why.
 ordered_json CudnnDescription(int device) {
   cudnnBackendDescriptor_t properties = nullptr;
   int64_t size = 0;

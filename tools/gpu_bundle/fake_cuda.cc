@@ -1,6 +1,6 @@
-// As much of the driver and of NVIDIA's libraries as run_stages asks: the
-// environment says how many GPUs there are (FAKE_GPUS), whether each is for one
-// process alone (FAKE_EXCLUSIVE), and with what cuInit fails (FAKE_ERROR).
+// The functions of the driver and of NVIDIA's libraries that run_stages calls.
+// Environment variables set the number of GPUs (FAKE_GPUS), whether each is
+// exclusive to one process (FAKE_EXCLUSIVE), and cuInit's error (FAKE_ERROR).
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>

@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The items of a list such as PATH, but for empty ones.
+// Returns the items of a list such as PATH, without empty ones.
 std::vector<std::string> Items(const std::string& list) {
   return absl::StrSplit(list, ':', absl::SkipEmpty());
 }
@@ -40,8 +40,9 @@ bool IsThere(const std::string& path) {
   return fs::exists(path, error);
 }
 
-// The entries of the folder whose names begin with `prefix`, last name first,
-// so that of several versions the latest comes first.
+// Returns the entries of the folder whose names begin with `prefix`. They are
+// sorted by name, last first, so that the latest of several versions comes
+// first.
 std::vector<std::string> EntriesOf(const std::string& folder,
                                    absl::string_view prefix) {
   std::vector<std::string> entries;
@@ -56,15 +57,16 @@ std::vector<std::string> EntriesOf(const std::string& folder,
   return entries;
 }
 
-// The driver's functions, as cuda.h declares them.
+// The result type of the driver's functions, as cuda.h declares them.
 using CuResult = int;
 
-// A library that is loaded, and not unloaded: NVIDIA's leave threads behind.
+// A library that is loaded and never unloaded, because NVIDIA's libraries leave
+// threads behind.
 struct Library {
   explicit Library(const char* file)
       : handle(dlopen(file, RTLD_LAZY | RTLD_LOCAL)) {}
 
-  // Calls the function; `absent` where the library does not have it.
+  // Calls the function, or returns `absent` if the library does not have it.
   template <typename Result, typename... Args>
   Result Call(Result absent, const char* name, Args... args) const {
     using Function = Result (*)(Args...);
@@ -78,12 +80,12 @@ struct Library {
 };
 
 constexpr CuResult kNoDevice = 100;    // CUDA_ERROR_NO_DEVICE
-constexpr CuResult kNoFunction = 500;  // As if it were CUDA_ERROR_NOT_FOUND.
+constexpr CuResult kNoFunction = 500;  // Like CUDA_ERROR_NOT_FOUND.
 
-// "" where the library does not say it.
+// Returns the library's version; "" if the library does not say it.
 std::string VersionOf(absl::string_view name, const Library& library) {
   int number = 0;
-  int major = 10000;  // What one of each counts in the number.
+  int major = 10000;  // The weights of the parts of the number.
   int minor = 100;
   if (absl::StartsWith(name, "libcudart.")) {
     library.Call(1, "cudaRuntimeGetVersion", &number);
@@ -108,7 +110,7 @@ std::vector<std::string> PythonsOnPath() {
   return pythons;
 }
 
-// Python runs with the host's libraries, not with the bundle's.
+// Runs Python with the host's libraries instead of the bundle's.
 SubprocessResult RunPython(const std::string& python, const char* program,
                            absl::Duration timeout) {
   return RunSubprocess(
@@ -169,8 +171,8 @@ std::vector<std::string> FoldersToSearch() {
   return folders;
 }
 
-// What cuDNN opens by itself: of the same release as the runtime, or of CUDA
-// 12, for which there are builds of the same cuDNN.
+// Returns the libraries that cuDNN opens by itself. They have the runtime's
+// release, or are of CUDA 12, for which there are builds of the same cuDNN.
 std::vector<std::string> OpenedByOthers(const CudaFunctions& functions) {
   for (const auto& [name, called] : functions) {
     const size_t end = name.find(".so.");
@@ -187,7 +189,8 @@ std::vector<std::string> OpenedByOthers(const CudaFunctions& functions) {
   return {};
 }
 
-// Takes the folder's library, or says why not and returns false.
+// Adds the folder's library to `found`. If the library cannot be used, adds the
+// reason to `passed_over` and returns false.
 bool Take(const std::string& name, const std::string& folder,
           const std::vector<std::string>& called, CudaLibraries& libraries) {
   std::error_code error;

@@ -1,5 +1,5 @@
-// What this host has for the stages: GPUs, NVIDIA's libraries, a Python with
-// PyTorch, and programs.
+// The resources of this host for the stages: GPUs, NVIDIA's libraries, a Python
+// with PyTorch, and programs.
 #ifndef LOCKSTEP_TOOLS_GPU_BUNDLE_HOST_H_
 #define LOCKSTEP_TOOLS_GPU_BUNDLE_HOST_H_
 
@@ -18,48 +18,51 @@ struct Gpu {
   bool exclusive;  // To one process, so that no two ranks share it.
 };
 
-// The GPUs that CUDA_VISIBLE_DEVICES leaves, one at least: asks the driver
-// (libcuda.so.1), which is loaded but not linked. Errors: kNotFound, saying
-// why, where there is no driver or no GPU; kUnavailable where the driver fails.
+// Returns the GPUs that CUDA_VISIBLE_DEVICES leaves visible, at least one. Asks
+// the driver (libcuda.so.1), which is loaded but not linked. Errors: kNotFound,
+// saying why, if there is no driver or no GPU; kUnavailable if the driver
+// fails.
 absl::StatusOr<std::vector<Gpu>> FindGpus();
 
-// Of each library the functions that the programs call.
+// The functions that the programs call, by library.
 using CudaFunctions = std::map<std::string, std::vector<std::string>>;
 
 struct CudaLibraries {
   struct Found {
     std::string name;     // "libnccl.so.2"
-    std::string folder;   // Where it was found.
-    std::string file;     // Links resolved.
-    std::string version;  // As it says itself, "2.28.9"; "" if it does not.
+    std::string folder;   // The folder that has it.
+    std::string file;     // The file, with links resolved.
+    std::string version;  // "2.28.9"; "" if the library does not say it.
   };
   std::vector<Found> found;
   std::vector<std::string> passed_over;  // "FILE, 2.27.7: has no ncclX".
   std::vector<std::string> missing;
-  std::vector<std::string> looked;  // In the order in which it was looked.
+  std::vector<std::string> looked;  // The searched folders, in order.
 };
 
-// For each library the first folder that has it with all its functions: of
-// $LOCKSTEP_CUDA_LIBS, of the host's LD_LIBRARY_PATH, of the wheels of each
-// python3 on PATH, and of the toolkits in $CUDA_HOME, /usr/local/cuda* and the
-// system. What they open by themselves (cuBLAS, NVRTC) is looked for too, and
-// may be absent. Cost: starts each python3 once, and loads each library that it
-// asks for functions.
+// Finds each library in the first folder that has it with all its functions.
+// Searches $LOCKSTEP_CUDA_LIBS, the host's LD_LIBRARY_PATH, the wheels of each
+// python3 on PATH, and the toolkits in $CUDA_HOME, /usr/local/cuda* and the
+// system. Also searches for the libraries that cuDNN opens by itself (cuBLAS,
+// NVRTC), which may be absent. Cost: starts each python3 once, and loads each
+// library whose functions it checks.
 CudaLibraries FindCudaLibraries(const CudaFunctions& functions);
 
-// Links to what was found and to its parts, which lie beside it and begin with
-// its name: a folder for LD_LIBRARY_PATH that has nothing else, no other driver
-// say. Errors: the file system's.
+// Links to the libraries that were found and to their parts, which lie in the
+// same folder and whose names begin with the library's name. `folder` is then
+// an entry for LD_LIBRARY_PATH that has nothing else, such as another driver.
+// Errors: kUnavailable if the file system fails.
 absl::Status LinkLibraries(const CudaLibraries& libraries,
                            const std::string& folder);
 
-// The environment's variable; "" if it is not set.
+// Returns the environment variable; "" if it is not set.
 std::string Variable(const char* name);
 
-// The program on PATH, or "" if it is not there.
+// Returns the path of the program on PATH; "" if PATH does not have it.
 std::string FindProgram(absl::string_view name);
 
-// compute-sanitizer on PATH or in a toolkit; "" if it is not there.
+// Returns the path of compute-sanitizer on PATH or in a toolkit; "" if neither
+// has it.
 std::string FindComputeSanitizer();
 
 struct Torch {
@@ -68,7 +71,8 @@ struct Torch {
   std::string version;  // Or why there is none.
 };
 
-// Cost: imports PyTorch once for each python3 on PATH until one has it.
+// Finds the first python3 on PATH whose PyTorch sees a GPU. Cost: imports
+// PyTorch once in each python3 up to that one.
 Torch FindTorch();
 
 }  // namespace lockstep::gpu_bundle

@@ -80,7 +80,7 @@ std::vector<std::string> Strings(const report::Value& values) {
   return strings;
 }
 
-// What nvidia-smi says of each GPU; null where there is none.
+// Returns nvidia-smi's description of each GPU; null if nvidia-smi fails.
 report::Value AskNvidiaSmi() {
   constexpr absl::string_view kKeys =
       "index,name,uuid,driver_version,memory.total,memory.used,clocks.sm,"
@@ -104,7 +104,7 @@ report::Value AskNvidiaSmi() {
   return gpus;
 }
 
-// A run: what it is about, and what came of it so far.
+// A run: its inputs, and its results so far.
 struct Run {
   std::string suite;
   double budget = 0;
@@ -114,13 +114,13 @@ struct Run {
   std::vector<Gpu> gpus = {};
   report::Value nvidia_smi = {};
   CudaLibraries libraries = {};
-  std::optional<TemporaryFolder> links = {};  // To them.
+  std::optional<TemporaryFolder> links = {};  // To `libraries`.
   Torch torch = {};
   Setting setting = {};
   std::vector<StageResult> results = {};
 };
 
-// The libraries and functions of the manifest.
+// Returns the libraries and functions of the manifest.
 CudaFunctions FunctionsOf(const report::Value& manifest) {
   CudaFunctions functions;
   for (const std::string& name : manifest.keys()) {
@@ -197,8 +197,8 @@ report::Document DocumentOf(const Run& run) {
   return document;
 }
 
-// After each stage, so that a run that is ended from outside leaves what it
-// has.
+// Writes the results. Called after each stage, so that a run that is killed
+// leaves its results so far.
 absl::Status WriteResults(const Run& run) {
   LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(run.setting.out + "/results.json",
                                        report::JsonText(DocumentOf(run))));
@@ -227,8 +227,9 @@ absl::Status FindLibraries(Run& run) {
       absl::StrJoin(run.libraries.passed_over, "; ")));
 }
 
-// Where the stages find libraries and Python: see run.sh and peers/python3,
-// which is there even if no Python has PyTorch: it says so.
+// Returns the variables by which stages find libraries and Python: see run.sh
+// and peers/python3. peers/python3 exists even if no Python has PyTorch; it
+// then says so.
 Environment StageEnvironment(const Run& run) {
   const std::string host = Variable("LOCKSTEP_HOST_LIBRARY_PATH");
   return {
@@ -266,7 +267,7 @@ absl::Status Prepare(Run& run) {
   return absl::OkStatus();
 }
 
-// What the command line and the bundle say.
+// Begins a run by the command line and the bundle.
 absl::StatusOr<Run> BeginRun(std::span<char* const> argv) {
   Run run = {.suite = absl::GetFlag(FLAGS_suite),
              .budget = absl::GetFlag(FLAGS_budget)};
@@ -294,8 +295,8 @@ absl::StatusOr<Run> BeginRun(std::span<char* const> argv) {
   return run;
 }
 
-// Returns whether everything passed that this host has the means for, and
-// something did that is not of every suite.
+// Runs the stages of the suite. Returns true if every stage that this host has
+// the means for passed, and at least one of them is not of `every` suite.
 absl::StatusOr<bool> RunStages(const Deadline& deadline, Run& run) {
   bool passed = true;
   bool any = false;
@@ -330,7 +331,7 @@ absl::StatusOr<int> RunSuite(std::span<char* const> argv) {
     return absl::PermissionDeniedError(
         absl::StrCat("--out: cannot write to ", run.setting.out));
   }
-  LOCKSTEP_RETURN_IF_ERROR(WriteResults(run));  // In place of an earlier run's.
+  LOCKSTEP_RETURN_IF_ERROR(WriteResults(run));  // Replaces an earlier run's.
   LOCKSTEP_RETURN_IF_ERROR(Prepare(run));
   LOCKSTEP_ASSIGN_OR_RETURN(const bool passed, RunStages(deadline, run));
   return passed ? 0 : kFailure;

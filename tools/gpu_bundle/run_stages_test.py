@@ -22,7 +22,8 @@ sys.path.insert(0, PACKAGE)
 
 import assemble  # pylint: disable=wrong-import-position
 
-# What stages run: sh -c with no spaces of its own, as the table has it.
+# The programs that stages run, without spaces in their arguments, as in the
+# table.
 TESTS = """#!/bin/sh
 # tests NAME=RESULT...: what a GoogleTest would leave.
 {
@@ -48,7 +49,7 @@ SCRIPTS = {
     "good": "#!/bin/sh\necho fine\n",
     "bad": "#!/bin/sh\necho it is broken\nexit 4\n",
     "numbers": "#!/bin/sh\nprintf '{\"seconds\": [1.5, %s]}' $1 > $2\n",
-    # Leaves a process that has to be ended too.
+    # This program leaves a process that must be killed too.
     "slow": "#!/bin/sh\necho '[ RUN ] It.Hangs'\nsleep 600 & echo $! > $1\nsleep 600\n",
     "show": "#!/bin/sh\nenv\n",
     "links": "#!/bin/sh\nlinks=${LD_LIBRARY_PATH#*:}\n"
@@ -234,8 +235,7 @@ class OutcomeTest(Host):
         self.assertEqual(status, 0)
         self.assertEqual(set(self.outcomes().values()), {"passed"})
         self.assertEqual(self.log("d"), f"checked {self.bundle}/bin/good\n")
-        # With nothing but what this host lacks, nothing was shown; nor by what
-        # is of every suite.
+        # A run passes only if a stage ran that is not of `every` suite.
         self.assertEqual(self.run_sh("a train 1-9 gpus>=2 bin/good\n"
                                      "b every 1-9 - bin/good\n"), 1)
 
@@ -323,8 +323,8 @@ class HostTest(Host):
         self.assertIn(f"passed over: {broken}/libnccl.so.0: ", self.said)
         self.assertIn(f"libcudnn.so.0: 9.19.0, {wheel}/libcudnn.so.0\n",
                       self.said)
-        # The stage finds the bundle's own first, then what was found and its
-        # parts alone, then what the host has.
+        # The stage finds the bundle's own libraries first, then only the
+        # libraries that were found and their parts, then the host's.
         self.assertRegex(self.log("a"), f"LD_LIBRARY_PATH={self.bundle}/lib:"
                          f"[^:]+:{self.driver}\n")
         self.assertEqual(self.log("b").split(), [
@@ -336,7 +336,7 @@ class HostTest(Host):
             self.run_sh("a correct 1-9 torch bin/torch\n", FAKE_TORCH="1"), 0)
         self.assertEqual(self.log("a"), f"python has {self.driver}\n")
         self.assertEqual(self.document["torch"], "2.9.0")
-        # Where none has PyTorch, no other is taken for it.
+        # If no python3 has PyTorch, peers/python3 does not start another one.
         self.assertEqual(self.run_sh("a correct 1-9 - bin/torch\n"), 1)
         self.assertIn("no python3 has PyTorch", self.log("a"))
 

@@ -90,7 +90,8 @@ void FillIn(const Stage& stage, const Setting& setting, absl::Duration limit,
   }
 }
 
-// The GPUs that the stage has, as tools/cuda/with_gpu.sh says it to a test.
+// Adds the variables that say which GPUs the stage has, as
+// tools/cuda/with_gpu.sh does for a test.
 void AddGpus(const Stage& stage, const Setting& setting,
              Environment& environment) {
   const bool all = absl::StrContains(absl::StrJoin(stage.needs, ","), "gpus>=");
@@ -104,12 +105,12 @@ void AddGpus(const Stage& stage, const Setting& setting,
       visible.empty() ? "0" : visible.substr(0, visible.find(',')));
 }
 
-// What a test's XML says. Expat calls its functions.
+// The results in a test's XML. Expat calls Start and End.
 struct TestXml {
   int tests = 0;
   int skipped = 0;
   std::vector<std::string> failed;
-  // The one that is being read.
+  // The case that is being read.
   std::string test;
   bool is_skipped = false;
   bool is_failed = false;
@@ -141,7 +142,7 @@ struct TestXml {
   }
 };
 
-// Takes what the stage's tests said, where they said it in full: a test that
+// Reads the results of the stage's tests if their file is complete. A test that
 // was killed may have left half a file.
 void ReadTests(const std::string& file, StageResult& result) {
   const absl::StatusOr<std::string> text = ReadFile(file);
@@ -196,7 +197,7 @@ report::Value ValueOf(const nlohmann::ordered_json& json) {
   return {};
 }
 
-// The last line of the log that says anything.
+// Returns the last line of the log that is not empty.
 std::string LastLine(const std::string& file) {
   const absl::StatusOr<std::string> text = ReadFile(file);
   if (!text.ok()) return "";
@@ -212,7 +213,8 @@ void Judge(int exit_status, absl::Duration limit, const std::string& log,
            StageResult& result) {
   if (exit_status == Subprocess::kStillRunning) {
     result.outcome = Outcome::kTimedOut;
-    // GoogleTest names a case as it begins, and writes its XML at the end.
+    // GoogleTest prints a case's name when it begins, and writes its XML at the
+    // end.
     result.why = absl::StrCat("after ", absl::ToInt64Seconds(limit), " s, at ",
                               LastLine(log));
   } else if (exit_status != 0 || !result.failed.empty()) {
@@ -239,7 +241,7 @@ bool NotRun(Outcome outcome) {
   return outcome == Outcome::kNoBudget || outcome == Outcome::kLacks;
 }
 
-// The case of a stage that is no GoogleTest, or did not get to its end.
+// Returns the JUnit case of a stage that is not a GoogleTest or did not finish.
 std::string StageCase(const StageResult& result) {
   const std::string why = XmlText(Text(result));
   const bool skipped = NotRun(result.outcome);
@@ -336,10 +338,11 @@ StageResult RunStage(const Stage& stage, const Setting& setting,
   }
   const std::string path = absl::StrCat(setting.out, "/", stage.name);
   for (const char* suffix : {".log", ".json", ".xml"}) {
-    std::error_code ignored;  // Of a run before this one.
+    std::error_code ignored;  // From an earlier run.
     std::filesystem::remove(path + suffix, ignored);
   }
-  // The shell's redirection: the log is there to be read meanwhile.
+  // The shell redirects the output, so the log can be read while the stage
+  // runs.
   std::vector<std::string> argv = {"/bin/sh", "-c", "exec \"$@\" >\"$0\" 2>&1",
                                    path + ".log"};
   argv.insert(argv.end(), result.command.begin(), result.command.end());
@@ -377,7 +380,8 @@ std::string JUnitText(std::span<const StageResult> results) {
     skipped += result.skipped;
     failures += result.failed.size();
     absl::StrAppend(&suites, "  ", result.junit);
-    // Also where its end contradicts its tests: a sanitizer's report, say.
+    // A stage whose end contradicts its tests, such as by a sanitizer's report,
+    // also gets a case of its own.
     const bool told = result.outcome == Outcome::kPassed ||
                       result.outcome == Outcome::kSkipped ||
                       !result.failed.empty();

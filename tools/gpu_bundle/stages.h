@@ -1,5 +1,5 @@
-// Stages: what the bundle runs, one after the other, each with a limit on its
-// time; and what came of them.
+// Stages: the commands that the bundle runs, one after the other, each with a
+// limit on its time; and their results.
 #ifndef LOCKSTEP_TOOLS_GPU_BUNDLE_STAGES_H_
 #define LOCKSTEP_TOOLS_GPU_BUNDLE_STAGES_H_
 
@@ -16,7 +16,7 @@
 
 namespace lockstep::gpu_bundle {
 
-// A line of stages.txt, which says what each part is.
+// A line of stages.txt. That file describes each part.
 struct Stage {
   std::string name;
   std::vector<std::string> suites;
@@ -28,10 +28,10 @@ struct Stage {
   bool IsIn(absl::string_view suite) const;
 };
 
-// Errors: kInvalidArgument, naming the line.
+// Parses stages.txt. Errors: kInvalidArgument, naming the line.
 absl::StatusOr<std::vector<Stage>> ParseStages(absl::string_view text);
 
-// What the stages of one run have in common.
+// The setting that the stages of one run share.
 struct Setting {
   std::string bundle;  // The folder that has bin/ and peers/.
   std::string out;     // For logs and other files of stages.
@@ -42,14 +42,15 @@ struct Setting {
   Environment environment;
 };
 
-// What the stage needs and this host lacks, as "2 GPUs"; "" if nothing.
+// Returns the first need of the stage that this host does not meet, such as "2
+// GPUs"; "" if it meets all.
 std::string Lacks(const Stage& stage, const Setting& setting);
 
 enum class Outcome {
   kPassed,
   kFailed,
   kTimedOut,
-  kSkipped,  // It ran, and each of its tests was skipped.
+  kSkipped,  // The stage ran, and skipped each of its tests.
   kNoBudget,
   kLacks,
 };
@@ -58,33 +59,34 @@ struct StageResult {
   std::string name;
   std::vector<std::string> command;
   Outcome outcome = Outcome::kPassed;
-  std::string why = {};  // One line; "" where there is nothing to say.
+  std::string why = {};  // One line; "" if there is nothing to say.
   double seconds = 0;
-  // Of its GoogleTest cases; 0 of 0 for other programs.
+  // The numbers of GoogleTest cases; 0 and 0 for other programs.
   int tests = 0;
   int skipped = 0;
   std::vector<std::string> failed = {};
   std::string junit = {};      // <testsuite> elements.
-  report::Value numbers = {};  // The file {json}; null if it wrote none.
+  report::Value numbers = {};  // The file {json}; null if there is none.
 };
 
-// "passed", "failed", "timed_out", "skipped", "no_budget", "lacks".
+// Returns "passed", "failed", "timed_out", "skipped", "no_budget" or "lacks".
 const char* Name(Outcome outcome);
 
-// "passed", "FAILED: exit status 1", "not run: budget".
+// Returns a text such as "passed", "FAILED: exit status 1", "not run: budget".
 std::string Text(const StageResult& result);
 
 // Runs the stage for at most its limit and `left`, with all its output in
-// OUT/NAME.log; kills its whole process group at the limit. Where it cannot be
-// run, says so in the result.
+// OUT/NAME.log. Kills its whole process group at the limit. If the stage cannot
+// run, the result says so.
 StageResult RunStage(const Stage& stage, const Setting& setting,
                      absl::Duration left);
 
-// null if there is no such file, and a text that says so if it is not JSON.
+// Returns the content of the file; null if there is no such file, and a text
+// that says so if the file is not JSON.
 report::Value ReadJson(const std::string& file);
 
-// One JUnit file: every case of every stage, named STAGE.SUITE, and a case for
-// each stage that has none of its own.
+// Returns one JUnit file: every case of every stage, named STAGE.SUITE, and a
+// case for each stage that has none of its own.
 std::string JUnitText(std::span<const StageResult> results);
 
 }  // namespace lockstep::gpu_bundle

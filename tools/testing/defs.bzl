@@ -1,6 +1,7 @@
 """How this project declares its C++ tests."""
 
-# A test's own code is rarely what takes its time, and compiles faster so.
+# Tests rarely spend their time in their own code, and compile faster without
+# optimisation.
 _UNOPTIMIZED = ["-O0", "-U_FORTIFY_SOURCE"]
 
 _TEST_DEPS = [
@@ -36,7 +37,8 @@ def lockstep_cc_test(
         `name` then runs a slice of its grid.
       **kwargs: Further attributes of cc_test.
     """
-    # For --run_under=//tools/cuda:with_gpu: tags do not reach a test.
+    # //tools/cuda:with_gpu (--run_under) reads this variable, because a test
+    # does not see its tags.
     if "multigpu" in tags or "gpu" in tags:
         kwargs.setdefault("visibility", ["//tools/gpu_bundle:__pkg__"])
         gpus = "all" if "multigpu" in tags else "1"
