@@ -22,7 +22,7 @@
 namespace lockstep {
 
 struct NcclOptions {
-  // This rank's device, as for cudaSetDevice.
+  // The rank's device, as for cudaSetDevice.
   int device = 0;
 
   // The stream that orders the calls. A call starts after all work enqueued on

@@ -21,9 +21,9 @@
 
 namespace lockstep {
 
-// The function that each rank runs. Ranks choose their devices, not the
-// options. On the stand-in, ranks are threads with a device each; on GPUs they
-// are processes, distributed over the available devices.
+// The function that each rank runs. The options do not choose the device: on
+// the stand-in, ranks are threads with a device each; on GPUs they are
+// processes, distributed over the available devices.
 using NcclRankFunction = std::function<absl::Status(NcclCommunicator&)>;
 
 // Returns what `fn` returned on each rank, in rank order, or why the rank could

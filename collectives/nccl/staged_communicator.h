@@ -47,9 +47,10 @@ class StagedCommunicator : public Communicator {
   // Run's.
   absl::StatusOr<GroupBuffer> Allocate(
       int64_t bytes, CallSite site = CallSite::Here()) override;
-  // As NcclCommunicator's: every rank must begin the calls of both groups in
-  // the same order. A trainer that reduces gradients on one thread, and runs
-  // SyncBatchNorm on the new group on another thread, would wait without end.
+  // Splits as NcclCommunicator does: every rank must begin the calls of both
+  // groups in the same order. A trainer that reduces gradients on one thread,
+  // and runs SyncBatchNorm on the new group on another thread, would wait
+  // without end.
   absl::StatusOr<std::unique_ptr<Communicator>> Split(
       int color, int key, CallSite site = CallSite::Here()) override;
 

@@ -131,7 +131,7 @@ class Watchdog {
     CallEvents events = {};
   };
   struct Beat;
-  // What all ranks know about one rank.
+  // The facts about one rank, which all ranks know.
   struct Standing {
     std::deque<Call> unmatched;  // Calls that wait for matching calls.
     int64_t collectives = 0;     // The calls of all ranks that it has made.
