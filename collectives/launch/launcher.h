@@ -82,9 +82,9 @@ std::optional<RankOutcome> FirstFailure(const LaunchSummary& summary);
 // 128 + the signal that told the launcher to end.
 int ExitStatus(const LaunchSummary& summary);
 
-// Returns one line, without a line end, that names the first rank to fail, how
-// it failed, when (since the start of the run), and how the other ranks ended.
-// Returns "" if the exit status is 0. For example:
+// Returns one line, without a line end, that names the first rank to fail, how,
+// and when (since the start of the run). The line also says how the other ranks
+// ended. Returns "" if the exit status is 0. For example:
 //
 //   rank 1 (pid 4242) was killed by signal 9 (SIGKILL) after 12.3 s; rank 0
 //   failed after it; ranks 2-4, 6 were stopped; 2 ranks ended well

@@ -27,7 +27,7 @@ namespace lockstep {
 //
 // Transfers are enqueued on the caller's stream, kernels on a stream of the
 // ring. Each step of the first half moves a rank's segment in two chunks, one
-// NCCL group each, so that a kernel reduces one chunk while the other is being
+// NCCL group each. A kernel reduces one chunk while the other is being
 // transferred. Segments that are too small to gain from that move in one chunk.
 // Each step of the second half is one group. Segments of more than two chunks
 // take several rounds. Partial sums are sent as accumulators (reduce.h), except

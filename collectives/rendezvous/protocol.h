@@ -8,16 +8,16 @@
 //   size of the payload (4)
 //
 // In the handshake each side picks a nonce. A proof is an HMAC-SHA256, keyed by
-// the token, of both nonces, of the prover's name (so that neither side can
-// send the other side's proof back), and of the rank's claim about itself. A
-// proof is invalid on any other connection.
+// the token, of both nonces, of the prover's name, and of the rank's claim
+// about itself. The name keeps either side from sending the other side's proof
+// back. A proof is invalid on any other connection.
 //
-// An attacker who listens on the network does not see the token, but can guess
-// it offline by checking guesses against a proof, so the token must be long and
-// random. Such an attacker also sees everything that the ranks publish. An
-// attacker who can change packets can take a connection over after the
-// handshake. The rendezvous is therefore for networks whose machines are
-// trusted to that extent, as are NCCL and MPI.
+// An attacker who listens on the network does not see the token, but can test
+// guesses offline against a proof. The token must therefore be long and random.
+// Such an attacker also sees everything that the ranks publish. An attacker who
+// can change packets can take a connection over after the handshake. The
+// rendezvous is therefore for networks whose machines are trusted to that
+// extent, as are NCCL and MPI.
 #ifndef LOCKSTEP_COLLECTIVES_RENDEZVOUS_PROTOCOL_H_
 #define LOCKSTEP_COLLECTIVES_RENDEZVOUS_PROTOCOL_H_
 
