@@ -32,13 +32,13 @@
 namespace lockstep {
 namespace {
 
-// How one launcher's runs are told apart.
+// How to tell one launcher's runs from each other.
 struct RunMarks {
-  absl::string_view name;  // For the folder.
+  absl::string_view name;  // Part of the folder's name.
   std::vector<absl::string_view> variables;
-  bool all_needed = false;  // Else those that are not set do not count.
-  // Where one process has started all ranks of a host: for
-  // FindLauncherProcess.
+  // Whether all variables must be set; otherwise an unset one counts as "".
+  bool all_needed = false;
+  // For FindLauncherProcess: set if one process starts all ranks of a host.
   std::vector<absl::string_view> rank_variables = {};
 };
 
@@ -70,8 +70,8 @@ RunMarks MarksOf(RankLauncher launcher) {
           .all_needed = true};
 }
 
-// FNV-1a: the same in every process, and as good as unique among the runs that
-// one user has at one time.
+// Returns the FNV-1a hash: the same in every process, and practically unique
+// among the runs that one user has at one time.
 uint64_t Hash(absl::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text) {
@@ -148,8 +148,8 @@ ProcessIdentity LauncherOf(const RankEnvironment& environment) {
   return FindLauncherProcess(marks.rank_variables);
 }
 
-// Goes to the meeting place of this process's environment. Folder and file are
-// gone once all ranks have met and their rendezvous are destroyed.
+// Opens the rendezvous at `place`. A folder and its file are removed once all
+// ranks have met and have destroyed their rendezvous objects.
 absl::StatusOr<std::unique_ptr<Rendezvous>> OpenRendezvous(
     const MeetingPlace& place, int rank, int world_size,
     const MeetingOptions& meeting) {
@@ -177,8 +177,8 @@ bool IsLoopback(const std::string& host) {
   return addresses.ok() && addresses->front().IsLoopback();
 }
 
-// Returns where the other ranks of a group that meets at `place` reach this
-// rank.
+// Returns the address at which the other ranks of a group that meets at `place`
+// reach this rank.
 std::string OwnHost(const MeetingPlace& place, const Rendezvous& rendezvous) {
   const std::optional<std::string> given =
       LookUpProcessEnvironment("LOCKSTEP_HOST_ADDRESS");

@@ -1,5 +1,5 @@
-// launch: starts N ranks of any program on this host, and with a launcher on
-// each of several nodes, the ranks of one run on all of them.
+// The command `launch`: starts N ranks of any program on this host. With one
+// launcher on each of several nodes, all of their ranks form one run.
 #include <algorithm>
 #include <cstddef>
 #include <cstdio>
@@ -73,13 +73,13 @@ namespace lockstep {
 namespace {
 
 constexpr char kName[] = "launch";
-// Each two launchers have a connection.
+// Limited because every two launchers have a connection.
 constexpr int kMostNodes = 256;
-// Nodes may be given to a job one after the other.
+// A long time, because a job may get its nodes one after the other.
 constexpr absl::Duration kMeetTimeout = absl::Minutes(10);
-// The time was up, as timeout(1) has it.
+// The exit status of timeout(1) when the time is up.
 constexpr int kTimedOut = 124;
-// Launch() takes no time of zero.
+// Replaces a remaining time of 0, which Launch() rejects.
 constexpr absl::Duration kShortest = absl::Milliseconds(1);
 
 Usage LaunchUsage() {
@@ -153,7 +153,7 @@ int ExitStatusOf(const absl::Status& error) {
   }
 }
 
-// The ranks' placement, after a line that says to which cores they are bound.
+// Returns the ranks' placement, after printing which cores they are bound to.
 absl::StatusOr<std::vector<RankPlacement>> Place(int nproc, int first_rank) {
   absl::StatusOr<std::vector<RankPlacement>> placements =
       PlaceRanks(nproc, {.gpus_per_rank = absl::GetFlag(FLAGS_gpus_per_rank),
@@ -168,7 +168,7 @@ absl::StatusOr<std::vector<RankPlacement>> Place(int nproc, int first_rank) {
   return placements;
 }
 
-// Tells the other nodes how the run went here, and waits for them. Returns the
+// Tells the other nodes how the run ended here, and waits for them. Returns the
 // failure that came first, if that was another node's.
 std::optional<NodeFailure> Conclude(
     NodeGroup& nodes, const absl::StatusOr<LaunchSummary>& summary) {
@@ -183,7 +183,7 @@ std::optional<NodeFailure> Conclude(
   return first;
 }
 
-// How the run went, on standard error; returns the exit status.
+// Prints on standard error how the run ended; returns the exit status.
 int Report(const LaunchSummary& summary,
            const std::optional<NodeFailure>& elsewhere) {
   if (!summary.log_error.empty()) {
@@ -196,7 +196,7 @@ int Report(const LaunchSummary& summary,
   return elsewhere.has_value() ? elsewhere->exit_status : ExitStatus(summary);
 }
 
-// Where the launchers meet, as the flags say.
+// Returns the place where the launchers meet, from the flags.
 absl::StatusOr<MeetingPlace> MeetingPlaceFromFlags() {
   const auto variable = [](const char* name) -> std::string {
     return LookUpProcessEnvironment(name).value_or("");
@@ -234,7 +234,8 @@ void Tell(const std::string& line) {
   std::fprintf(stderr, "lockstep: %s\n", line.c_str());
 }
 
-// The launchers of all nodes, once they have met; null where this is the only.
+// Returns the group of launchers once all have met; null if this node is the
+// only one.
 absl::StatusOr<std::unique_ptr<NodeGroup>> JoinNodes(int nproc) {
   const int nodes = absl::GetFlag(FLAGS_nnodes);
   if (nodes == 1) return nullptr;
@@ -252,7 +253,7 @@ absl::StatusOr<std::unique_ptr<NodeGroup>> JoinNodes(int nproc) {
   return group;
 }
 
-// The number of ranks that --nproc=text asks for.
+// Returns the number of ranks that --nproc=text asks for.
 absl::StatusOr<int> ParseRanks(const std::string& text) {
   if (text == "gpu" || text == "auto") {
     const absl::StatusOr<int> gpus = CountVisibleGpus();
@@ -284,7 +285,7 @@ absl::StatusOr<int> RanksFromFlag() {
   return nproc;
 }
 
-// Checks the flags that torchrun has and that change nothing here.
+// Checks torchrun's flags that have no effect here.
 absl::Status CheckTorchrunFlags() {
   const int nodes = absl::GetFlag(FLAGS_nnodes);
   if (absl::GetFlag(FLAGS_standalone) && nodes != 1) {
@@ -305,7 +306,7 @@ absl::Status CheckTorchrunFlags() {
   return absl::OkStatus();
 }
 
-// flags: as the user typed them.
+// Checks all flags. flags: as the user typed them.
 absl::Status CheckFlags(std::span<char* const> flags) {
   const auto wrong = [](const auto&... what) {
     return absl::InvalidArgumentError(absl::StrCat(what...));
@@ -362,7 +363,7 @@ int Main(std::span<char* const> argv) {
               .placements = *placements,
               .timeout = std::max(deadline.remaining(), kShortest),
               .nodes = nodes->get()});
-  // The user knows the whole limit, of which the nodes' meeting took a part.
+  // The user set the whole limit; the meeting of the nodes took a part of it.
   if (summary.ok() && summary->timed_out.has_value()) {
     summary->timed_out = absl::GetFlag(FLAGS_timeout);
   }

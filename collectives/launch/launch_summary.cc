@@ -17,7 +17,7 @@
 namespace lockstep {
 namespace {
 
-constexpr int kTimedOutStatus = 124;  // As of the command timeout.
+constexpr int kTimedOutStatus = 124;  // As the command timeout exits.
 
 std::string FormatEnd(const RankOutcome& outcome) {
   if (WIFSIGNALED(outcome.wait_status)) {
@@ -27,14 +27,15 @@ std::string FormatEnd(const RankOutcome& outcome) {
   return absl::StrCat("exited with status ", WEXITSTATUS(outcome.wait_status));
 }
 
-// "ranks 0, 2 were stopped", with the verb for one rank and that for several.
+// Returns "ranks 0, 2 were stopped", with the singular or the plural verb.
 std::string FormatFate(const std::vector<int>& ranks, const char* one,
                        const char* several) {
   return absl::StrCat(FormatRanks(ranks), " ",
                       ranks.size() == 1 ? one : several);
 }
 
-// What there is to say, first things first; empty if every rank exited with 0.
+// Returns the parts of the report, the most important first; empty if every
+// rank exited with 0.
 std::vector<std::string> Findings(const LaunchSummary& summary) {
   std::vector<std::string> parts;
   if (ExitStatus(summary) == 0) return parts;
@@ -111,7 +112,8 @@ std::string FormatSummary(const LaunchSummary& summary,
   std::vector<std::string> parts = Findings(summary);
   if (!elsewhere.empty()) parts.insert(parts.begin(), elsewhere);
   for (const std::string& part : parts) {
-    // One more for the stop or semicolon at its end.
+    // Two for "; " before the part, one for the full stop or semicolon after
+    // it.
     if (!line.empty() && line.size() + part.size() + 3 > kColumns) {
       absl::StrAppend(&text, line, ";\n");
       line.clear();

@@ -1,8 +1,8 @@
-// The command `launch` from outside: real processes, ended in every way, and
-// what its flags give to ranks, as the ranks see it. And the same program as
-// the ranks of `launch`, of torchrun, of mpirun and, as far as its environment
-// goes, of srun. A launcher that this machine does not have is a skip that says
-// so.
+// Tests the command `launch` from outside: real processes, ended in every way,
+// and the effects of its flags as the ranks see them. Also runs one program as
+// the ranks of `launch`, of torchrun and of mpirun, and with the environment
+// that srun would set. If this machine lacks a launcher, its test is skipped
+// with a message.
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/types.h>
@@ -58,12 +58,13 @@ using testing::StartsWith;
 
 constexpr char kLaunch[] = "collectives/launch/launch";
 
-// How soon nothing may be left after a SIGKILL.
+// Within this time after a SIGKILL, every process of the run must be gone.
 constexpr absl::Duration kEndDeadline = absl::Seconds(2);
 
-// A rank that names its process, and refuses to end by itself, as do the
-// programs that it has started: one in its own session, one that is an orphan
-// in its own session. Together with the shell's own sleep, four processes.
+// The script of a rank that prints its process number and ignores signals that
+// ask it to end. The two programs that it starts ignore them too: one in its
+// own session, one an orphan in its own session. With the shell's own sleep,
+// the rank has four processes.
 constexpr char kStubborn[] =
     "trap '' TERM INT HUP; setsid sleep 1000 & (setsid sleep 1000 &) ; "
     "echo $$; while :; do sleep 1000; done";
@@ -93,7 +94,7 @@ std::vector<std::string> SortedLines(const std::string& text) {
   return lines;
 }
 
-// Runs a command to its end, after which nothing of it may be left.
+// Runs a command to its end, and expects that no process of it is left.
 SubprocessResult RunToEnd(const std::vector<std::string>& argv,
                           const Environment& environment = {}) {
   ChildProcess process(argv, environment);
@@ -102,7 +103,7 @@ SubprocessResult RunToEnd(const std::vector<std::string>& argv,
   return {status, process.out(), process.err()};
 }
 
-// Runs a script on ranks that all succeed; `lines` are theirs, sorted.
+// Runs a script on ranks that all succeed. lines: their output, sorted.
 void ExpectLines(std::vector<std::string> flags, const std::string& script,
                  const std::vector<std::string>& lines,
                  const Environment& environment = {}) {
@@ -112,8 +113,8 @@ void ExpectLines(std::vector<std::string> flags, const std::string& script,
   EXPECT_EQ(SortedLines(run.out), lines);
 }
 
-// Reads one "[rank] pid" line per rank, among others; returns the pids by rank,
-// -1 for a rank that printed none.
+// Reads one "[rank] pid" line per rank, ignoring other lines. Returns the pids
+// by rank, -1 for a rank that printed none.
 std::vector<pid_t> ReadPids(ChildProcess& launch, int nproc) {
   std::vector<pid_t> pids(nproc, -1);
   while (std::count(pids.begin(), pids.end(), -1) > 0) {
@@ -131,9 +132,9 @@ std::vector<pid_t> ReadPids(ChildProcess& launch, int nproc) {
   return pids;
 }
 
-// Waits until all the processes of `nproc` stubborn ranks, the launcher and its
-// supervisor are there: the proof that Marked() sees them while they live.
-// Returns the ranks' pids.
+// Waits until Marked() reports all processes: those of `nproc` stubborn ranks,
+// the launcher and its supervisor. This proves that Marked() sees them while
+// they live. Returns the ranks' pids.
 std::vector<pid_t> AwaitStubborn(ChildProcess& launch, int nproc) {
   std::vector<pid_t> pids = ReadPids(launch, nproc);
   const int expected = nproc * kProcessesPerStubbornRank + 2;
@@ -142,7 +143,7 @@ std::vector<pid_t> AwaitStubborn(ChildProcess& launch, int nproc) {
   return pids;
 }
 
-// Returns -1 if the launcher has no supervisor.
+// Returns the pid of the supervisor; -1 if the launcher has none.
 pid_t SupervisorOf(const ChildProcess& launch) {
   const auto children = ListChildren(launch.pid());
   EXPECT_THAT(children, IsOkAndHolds(SizeIs(1)));
@@ -186,7 +187,7 @@ TEST(LaunchTest, NamesFirstOfFailuresSeenTogether) {
     ChildProcess launch(Script(3, "echo $$; while :; do sleep 1000; done"));
     const std::vector<pid_t> pids = ReadPids(launch, 3);
     const pid_t supervisor = SupervisorOf(launch);
-    // A supervisor that is late finds both ended.
+    // The supervisor is stopped so that it later finds both ranks ended.
     ASSERT_TRUE(SendSignal(supervisor, SIGSTOP));
     for (const int rank : {first, second}) {
       ASSERT_TRUE(SendSignal(pids[rank], SIGKILL));
@@ -200,7 +201,8 @@ TEST(LaunchTest, NamesFirstOfFailuresSeenTogether) {
 }
 
 TEST(LaunchTest, KilledLauncherOrSupervisorLeavesNothing) {
-  enum Victim { kLauncher, kItsGroup, kSupervisor };  // It leads the group.
+  // The launcher leads the group.
+  enum Victim { kLauncher, kItsGroup, kSupervisor };
   for (const Victim victim : {kLauncher, kItsGroup, kSupervisor}) {
     ChildProcess launch(Script(2, kStubborn));
     AwaitStubborn(launch, 2);
@@ -263,7 +265,8 @@ TEST(LaunchTest, SecondInterruptKillsAtOnce) {
 }
 
 TEST(LaunchTest, LeavesIgnoredSignalsIgnored) {
-  // As under nohup. The rank would not survive SIGHUP; USR1 ends it later.
+  // A parent that ignores SIGHUP, as nohup does. SIGHUP would end the rank if
+  // it reached it; USR1 ends it later.
   ChildProcess launch(
       {"sh", "-c",
        absl::StrCat("trap '' HUP; exec ", kLaunch, " --nproc=1 -- sh -c '",
@@ -279,13 +282,13 @@ TEST(LaunchTest, LeavesIgnoredSignalsIgnored) {
 TEST(LaunchTest, UnreadOutputDoesNotDelayTheEnd) {
   ChildProcess launch(Script(
       2, "echo $$; [ $RANK = 0 ] && exec yes; while :; do sleep 1000; done"));
-  // Rank 0 may write much before rank 1 writes its one line.
+  // Rank 0 may write a lot before rank 1 writes its one line.
   const std::vector<pid_t> pids = ReadPids(launch, 2);
   ASSERT_TRUE(SendSignal(pids[1], SIGKILL));
-  // Only the launcher is left, to write what the ranks have written.
+  // Only the launcher is left; it still has to write the ranks' output.
   EXPECT_TRUE(
       launch.AwaitMarked([](int count) { return count == 1; }, kEndDeadline));
-  // A reader that comes late finds it all.
+  // A reader that starts late still gets all output.
   std::optional<std::string> line;
   while ((line = launch.ReadLine()).has_value()) EXPECT_EQ(*line, "[0] y");
   EXPECT_EQ(launch.Wait(), 128 + SIGKILL);
@@ -358,7 +361,7 @@ TEST(LaunchTest, RanksShareRendezvousFileThatVanishes) {
   EXPECT_NE(access(words[1].c_str(), F_OK), 0);
 }
 
-// An empty folder for logs, below which the launcher makes others.
+// Returns an empty folder, in which the launcher creates log folders.
 std::string LogRoot() {
   const std::string root = absl::StrCat(testing::TempDir(), "/launch_test");
   std::filesystem::remove_all(root);
@@ -376,7 +379,7 @@ TEST(LaunchTest, LogsWhatEachRankPrints) {
                 prefix ? std::vector<std::string>{"[0] 0", "[1] 1"}
                        : std::vector<std::string>{"0", "1"});
     for (int rank = 0; rank < 2; ++rank) {
-      // The two streams come in either order.
+      // The two streams arrive in either order.
       EXPECT_THAT(ReadFile(absl::StrCat(folder, "/rank-", rank, ".log")),
                   IsOkAndHolds(AnyOf(absl::StrCat(rank, "\nend"),
                                      absl::StrCat("end", rank, "\n"))));
@@ -431,7 +434,7 @@ TEST(LaunchTest, BindsRanksToCoresAndSaysSo) {
 }
 
 TEST(LaunchTest, LaunchesItselfAndGivesAllRanksOnePortAndEachLaunchAnother) {
-  // The inner launch runs while the outer one's port is taken.
+  // The inner launch runs while the outer launch holds its own port.
   const SubprocessResult run = RunToEnd(ShellCommand(
       {"--nproc=2"},
       absl::StrCat(
@@ -507,7 +510,8 @@ TEST(LaunchTest, SaysWhatIsWrong) {
        "--rdzv_endpoint=host is not HOST:PORT"},
       {Command({"--nnodes=2", "--master-addr=h", "--master_port=0"}, {"true"}),
        2, "--master_port: 0"},
-      // Nobody listens there, and without a token nobody asks.
+      // Nobody listens at this address; without a token the launcher does not
+      // connect.
       {Command({"--nnodes=2", "--master_addr=192.0.2.1"}, {"true"}), 1,
        CanProve() ? "export LOCKSTEP_TOKEN=$(openssl rand -hex 32)"
                   : "OpenSSL"},
@@ -597,8 +601,8 @@ TEST(LauncherProcessTest, IsTheParentIfNothingMarksARank) {
   EXPECT_EQ(FindLauncherProcess({}).pid, getppid());
 }
 
-// Launchers of two nodes, both on this host, that run a script; node 1's is
-// started first.
+// Launchers of two nodes, both on this host, that run a script. Node 1's
+// launcher starts first.
 class Nodes {
  public:
   Nodes(const std::vector<std::string>& flags_of_0,
@@ -646,7 +650,8 @@ TEST_F(NodesTest, RanksOfAllNodesFindTheirPlacesAndFormGroups) {
               ElementsAre("[2] 2/3 0/1 1/2 127.0.0.1 none", "[2] sum 6"));
 }
 
-// Off loopback: each rank finds the address of its host, and shows the token.
+// The hosts have addresses other than loopback. Each rank must find the address
+// of its host and send the token.
 TEST_F(NodesTest, HostsWithNetworksOfTheirOwn) {
   const auto hosts = TestHosts::Start(
       2, {.delay = absl::Milliseconds(1)},
@@ -674,11 +679,11 @@ TEST_F(NodesTest, AllEndSoonAfterTheFirstFailureAndNameIt) {
       TemporaryFolder::Create("nodes", testing::TempDir()).value();
   const struct {
     std::string script;
-    int node;  // Where it is first.
+    int node;  // The node with the first failure.
     int exit_status;
     std::string named;
   } kCases[] = {
-      // The others fail because of it, by themselves and soon.
+      // The other ranks fail soon afterwards, by themselves, because of rank 2.
       {absl::StrCat("F=", folder.path(),
                     "/F; if [ $RANK = 2 ]; then echo > $F; exit 4; fi; "
                     "while [ ! -e $F ]; do sleep 0.01; done; sleep 1; "
@@ -705,7 +710,7 @@ TEST_F(NodesTest, AllEndSoonAfterTheFirstFailureAndNameIt) {
   }
 }
 
-// Rank 1's failure, whose launcher is stopped until rank 0 has failed, too.
+// Rank 1 fails first, but its launcher is stopped until rank 0 has failed too.
 TEST_F(NodesTest, TheFirstFailureIsTheFirstToHappenNotToBeHeardOf) {
   Nodes nodes({"--nproc=1"}, {"--nproc=1"},
               "trap 'sleep 1; exit 5' TERM; echo $$; "
@@ -724,8 +729,8 @@ TEST_F(NodesTest, TheFirstFailureIsTheFirstToHappenNotToBeHeardOf) {
   for (const int node : {0, 1}) EXPECT_EQ(nodes[node].Wait(), 128 + SIGKILL);
 }
 
-// Elsewhere by its connections' end, so its supervisor holds none of them, but
-// one to the launcher.
+// The other launcher notices the death because the connections close. The
+// supervisor must therefore hold none of them, only its socket to the launcher.
 TEST_F(NodesTest, ALauncherThatDiesIsNamed) {
   for (const int dead : {0, 1}) {
     Nodes nodes({"--nproc=1"}, {"--nproc=1"}, "echo there; sleep 1000");
@@ -743,7 +748,7 @@ TEST_F(NodesTest, ALauncherThatDiesIsNamed) {
   }
 }
 
-// Alone, until its time is up.
+// Each launcher waits alone until its time is up.
 TEST_F(NodesTest, SaysForWhomItWaitsAndWhoDidNotCome) {
   const ReservedPort port = ReservePort();
   const std::string at = absl::StrCat("127.0.0.1:", port.port);
@@ -769,7 +774,7 @@ TEST_F(NodesTest, SaysForWhomItWaitsAndWhoDidNotCome) {
   }
 }
 
-// Without a resolver the question is repeated until the time is up.
+// Without a resolver the launcher repeats the query until its time is up.
 TEST_F(NodesTest, NamesTheHostThatDoesNotResolve) {
   for (const int node : {0, 1}) {
     const SubprocessResult run =
@@ -799,7 +804,7 @@ TEST_F(NodesTest, AnotherTokenIsRefused) {
 // torchrun takes seconds to start, and longer on a busy machine.
 constexpr absl::Duration kDeadline = absl::Seconds(100);
 
-// Two ranks join the group of a launcher, and sum up their numbers.
+// Two ranks join the group of a launcher and sum their numbers.
 class LaunchersTest : public testing::Test {
  protected:
   static std::vector<std::string> WithRank(std::vector<std::string> command) {
@@ -808,7 +813,7 @@ class LaunchersTest : public testing::Test {
     return command;
   }
 
-  // Of both ranks; and no folder or file of the rendezvous is left.
+  // Expects the sums of both ranks, and no file or folder of the rendezvous.
   void ExpectSums(const std::string& out) const {
     const std::vector<std::string> lines =
         absl::StrSplit(out, '\n', absl::SkipEmpty());
@@ -820,7 +825,7 @@ class LaunchersTest : public testing::Test {
     }
   }
 
-  // Starts both with the variables, in whose values "$" is the rank.
+  // Starts both ranks with the variables. A value "$" is replaced by the rank.
   void ExpectSumsWith(const Environment& variables) const {
     std::vector<std::unique_ptr<ChildProcess>> ranks;
     for (const std::string rank : {"0", "1"}) {
@@ -847,7 +852,7 @@ class LaunchersTest : public testing::Test {
 
   const TemporaryFolder folder_ =
       TemporaryFolder::Create("launchers", testing::TempDir()).value();
-  // Shows what a launcher leaves.
+  // Keeps temporary files in folder_, so that leftovers of a launcher show.
   const Environment kept_ = {{"TMPDIR", folder_.path()}};
 };
 
@@ -859,13 +864,15 @@ TEST_F(LaunchersTest, MpirunAlsoWithAShellBeforeEachRank) {
   std::vector<std::string> command = FindMpirun(2);
   if (command.empty()) GTEST_SKIP() << "no mpirun of Open MPI on this machine";
   ExpectRuns(WithRank(command));
-  // Not the last command of its shell, so that it does not become the shell.
+  // The program is not the last command of its shell, so the shell does not
+  // replace itself by it.
   command.insert(command.end(),
                  {"sh", "-c", absl::StrJoin(WithRank({}), " ") + " && true"});
   ExpectRuns(command);
 }
 
-// The README's command for Debian's torchrun, which newer ones take, too.
+// Runs the README's command for Debian's torchrun, which newer versions accept
+// too.
 TEST_F(LaunchersTest, TorchrunAsTheReadmeWritesIt) {
   std::vector<std::string> command = FindTorchrunProgram();
   if (command.empty()) GTEST_SKIP() << "no torchrun on this machine";
@@ -881,8 +888,8 @@ TEST_F(LaunchersTest, TorchrunAsTheReadmeWritesIt) {
   ExpectRuns(WithRank(command));
 }
 
-// Ranks that the test starts, with the variables that a launcher would set; of
-// several hosts, each as if it were alone on its own.
+// The test starts the ranks itself, with the variables that a launcher would
+// set. For several hosts, each rank runs as if it were alone on its host.
 TEST_F(LaunchersTest, EnvironmentsOfOneHostAndOfSeveral) {
   for (const bool several : {false, true}) {
     if (several && !CanProve()) GTEST_SKIP() << "built without OpenSSL";

@@ -1,5 +1,5 @@
-// The launcher's side of a run: forks the supervisor, passes signals on to it,
-// forwards the ranks' output, and collects what became of them.
+// The launcher's part of a run: forks the supervisor, passes signals on to it,
+// forwards the ranks' output, and collects their outcomes.
 #include "collectives/launch/launcher.h"
 
 #include <arpa/inet.h>
@@ -58,10 +58,11 @@ ReservedPort ReservePort(bool of_all_addresses) {
 
 namespace {
 
-// While it lives: the signals that a launcher passes on, and SIGCHLD, are
-// blocked, to be read from a signalfd; SIGCHLD is not ignored; orphaned
-// descendants become children of this process (PR_SET_CHILD_SUBREAPER). All is
-// put back at the end. For single-threaded processes.
+// Sets up signals and children for the duration of a launch. The signals that a
+// launcher passes on, and SIGCHLD, are blocked and read from a signalfd.
+// SIGCHLD is not ignored. Orphaned descendants become children of this process
+// (PR_SET_CHILD_SUBREAPER). The destructor restores everything. For
+// single-threaded processes.
 class ProcessScope {
  public:
   ProcessScope() {
@@ -93,15 +94,15 @@ class ProcessScope {
     pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
   }
 
-  // SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, without those that the
-  // process ignores: a run under nohup must outlive its terminal.
+  // SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and SIGUSR2, without the signals
+  // that the process ignores: a run under nohup must outlive its terminal.
   const sigset_t& passed_on() const { return passed_on_; }
 
   // The signal mask from before.
   const sigset_t& old_mask() const { return old_mask_; }
 
-  // Turns SIGPIPE into an error of write(). Not from the start, since children
-  // would inherit it.
+  // Makes write() to a broken pipe fail instead of raising SIGPIPE. Not part of
+  // the constructor, since children would inherit the setting.
   void IgnoreBrokenPipes() {
     struct sigaction ignore = {};
     ignore.sa_handler = SIG_IGN;
@@ -116,7 +117,8 @@ class ProcessScope {
   int old_subreaper_ = 0;
 };
 
-// What the launcher does while the supervisor lives, and the output after.
+// The launcher's loop while the supervisor lives, and the rest of the output
+// after that.
 class Session {
  public:
   Session(OwnedFd channel, OwnedFd signals, OutputForwarder output,
@@ -131,12 +133,12 @@ class Session {
     while (channel_.open()) PollOnce(/*timeout=*/-1);
   }
 
-  // Writes the output that is left. Another signal that asks to end breaks a
-  // wait for a reader that does not read.
+  // Writes the output that is left. If the reader does not read, another signal
+  // that asks to end stops the wait.
   void Drain() {
     while (!output_.Done() && !abandoned_) {
-      // All ranks are gone, so their pipes end without a wait, unless one of
-      // them handed its pipe to a process outside the run.
+      // All ranks are gone, so their pipes end at once, unless a rank passed
+      // its pipe to a process outside the run.
       if (!PollOnce(output_.HasPending() ? -1 : 0)) output_.CloseSources();
     }
   }
@@ -172,7 +174,8 @@ class Session {
     }
   }
 
-  // Readable once another node has failed, until the ranks were told.
+  // Returns a descriptor that is readable once another node has failed; -1
+  // after the ranks have been told to end.
   int OtherNodes() const {
     return nodes_ == nullptr || told_ ? -1 : nodes_->failure_fd();
   }
@@ -211,7 +214,8 @@ class Session {
   // When the ranks started.
   const NodeGroup::Clock::time_point start_ = NodeGroup::Clock::now();
   std::vector<SupervisorEvent> events_;
-  bool told_ = false;  // The ranks were told of another node's failure.
+  // Whether the ranks were told to end because another node failed.
+  bool told_ = false;
   bool abandoned_ = false;
 };
 
@@ -241,7 +245,8 @@ absl::Status CheckOptions(const LaunchOptions& options) {
   return absl::OkStatus();
 }
 
-// A descriptor numbered 0, 1 or 2 would be overwritten in a rank.
+// Opens standard descriptors that are closed. Otherwise a pipe of the launcher
+// could get number 0, 1 or 2, which a rank overwrites.
 void FillStandardDescriptors() {
   int fd = 0;
   do {
@@ -250,9 +255,10 @@ void FillStandardDescriptors() {
   if (fd >= 0) close(fd);
 }
 
-// All that a run needs before it starts.
+// Everything that a run needs before it starts.
 struct Preparation {
-  // What the ranks meet at; held open as long as they may need it.
+  // `file` and `port` are where the ranks meet; held open while they may need
+  // them.
   OwnedFd file;  // Anonymous memory.
   ReservedPort port;
   OwnedFd signals;
@@ -285,7 +291,7 @@ std::vector<std::string> RankVariables(const LaunchOptions& options, int rank,
   changes.push_back({"LOCAL_WORLD_SIZE", absl::StrCat(options.nproc)});
   changes.push_back({"GROUP_RANK", absl::StrCat(place.node)});
   changes.push_back({"GROUP_WORLD_SIZE", absl::StrCat(place.nodes)});
-  // Of one host: ranks on several meet at the port.
+  // The file is for ranks of one host; ranks on several hosts meet at the port.
   constexpr char kFile[] = "LOCKSTEP_RENDEZVOUS";
   if (options.nodes != nullptr) return MergedEnvironment(changes, {kFile});
   changes.push_back(
@@ -323,7 +329,7 @@ absl::StatusOr<LaunchSummary> Summarize(
   return summary;
 }
 
-// Reaps the supervisor. If it did not end as it should, ends what it left.
+// Reaps the supervisor. If it did not exit with 0, ends the processes it left.
 absl::Status AwaitSupervisor(pid_t supervisor, std::span<const pid_t> spared) {
   int wait_status = 0;
   while (waitpid(supervisor, &wait_status, 0) < 0 && errno == EINTR) {
@@ -340,7 +346,8 @@ absl::Status AwaitSupervisor(pid_t supervisor, std::span<const pid_t> spared) {
       "; all ranks were stopped"));
 }
 
-// The pipes and the logs, if the launcher is to see the ranks' output at all.
+// Prepares the pipes and the logs, if the ranks' output passes through the
+// launcher.
 absl::Status PrepareOutput(const LaunchOptions& options, Preparation& run) {
   if (!options.prefix_output && options.log_dir.empty() &&
       options.keep_output_bytes == 0) {
@@ -361,7 +368,7 @@ absl::Status PrepareOutput(const LaunchOptions& options, Preparation& run) {
   return absl::OkStatus();
 }
 
-// The environment and the cores of each rank.
+// Prepares the environment and the cores of each rank.
 absl::Status PrepareRanks(const LaunchOptions& options, Preparation& run) {
   std::vector<RankPlacement> placements = options.placements;
   if (placements.empty()) {
@@ -405,8 +412,8 @@ absl::StatusOr<Preparation> Prepare(const LaunchOptions& options,
 absl::StatusOr<LaunchSummary> Launch(const LaunchOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(CheckOptions(options));
   FillStandardDescriptors();
-  std::fflush(
-      stdout);  // What the caller printed comes before the ranks' lines.
+  // The caller's output comes before the ranks' lines.
+  std::fflush(stdout);
   ProcessScope scope;
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<pid_t> spared,
                             ListChildren(getpid()));

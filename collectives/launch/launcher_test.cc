@@ -1,6 +1,6 @@
-// Launch() and its parts as a caller in the same process sees them, and the
-// ranks' output on its way. What the command `launch` shows from outside is in
-// launch_test.cc.
+// Tests of Launch() and its parts as a caller in the same process sees them,
+// and of forwarding the ranks' output. launch_test.cc tests the command
+// `launch` from outside.
 #include "collectives/launch/launcher.h"
 
 #include <arpa/inet.h>
@@ -116,7 +116,8 @@ TEST(LaunchSummaryTest, FirstFailureDecidesThenTheTimeThenTheSignal) {
 }
 
 TEST(LaunchSummaryTest, StaysWithinHundredColumns) {
-  // The worst: gaps everywhere, the longest numbers, every part.
+  // The longest text: gaps between all numbers, the longest numbers, every
+  // part.
   constexpr int kRanks = 4000;
   LaunchSummary summary = {.received_signal = SIGVTALRM};
   for (int rank = 1000; rank < 1000 + kRanks; ++rank) {
@@ -152,7 +153,7 @@ TEST(LaunchSummaryTest, ShortensListsOfRanks) {
             "ranks 0, 2, 4, 6, 8, 10 and 2 more");
 }
 
-// The errno of binding to the port and listening there; 0 if that works.
+// Binds to the port and listens there. Returns the errno; 0 for success.
 int Listen(int port, bool reuse) {
   const OwnedFd server(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = reuse ? 1 : 0;
@@ -205,8 +206,8 @@ TEST(LauncherTest, ReportsEveryRankInItsEnvironment) {
 }
 
 TEST(LauncherTest, ListsOutcomesInOrderOfEnd) {
-  // Rank 0 ends when rank 1 has failed: its SIGTERM comes after that. A failure
-  // before the time is up is a failure.
+  // Rank 0 ends after rank 1 has failed, since its SIGTERM comes after the
+  // failure. The failure before the timeout must be reported as a failure.
   const LaunchSummary summary =
       Launch({.nproc = 2,
               .argv = Shell(
@@ -251,7 +252,8 @@ TEST(LauncherTest, GraceAfterSignalEndsInKill) {
 }
 
 TEST(LauncherTest, EndsRanksWhoseTimeIsUp) {
-  ::signal(SIGTERM, SIG_IGN);  // So the ranks ignore it too, from the start.
+  // The ranks inherit this and ignore SIGTERM from the start.
+  ::signal(SIGTERM, SIG_IGN);
   const LaunchSummary summary =
       Launch({.nproc = 2,
               .argv = Shell("setsid sleep 1000 & while :; do sleep 1000; done"),
@@ -279,7 +281,7 @@ TEST(LauncherTest, KeepsTheEndOfTheOutput) {
           .value();
   ASSERT_EQ(summary.kept_output.size(), 2);
   for (int rank = 0; rank < 2; ++rank) {
-    // The two streams come in either order.
+    // The two streams arrive in either order.
     EXPECT_THAT(
         summary.kept_output[rank],
         testing::AnyOf(absl::StrCat("\nrank ", rank, "\nend"),
@@ -341,7 +343,7 @@ TEST(LauncherTest, SurvivesSupervisorAndSparesEarlierChildren) {
       Launch({.nproc = 2, .argv = Shell("setsid sleep 1000 & kill -9 $PPID")}),
       StatusIs(absl::StatusCode::kAborted,
                AllOf(HasSubstr("supervisor"), HasSubstr("9 (SIGKILL)"))));
-  EXPECT_EQ(waitpid(earlier, nullptr, WNOHANG), 0);  // It lives.
+  EXPECT_EQ(waitpid(earlier, nullptr, WNOHANG), 0);  // It is alive.
   ASSERT_TRUE(SendSignal(earlier, SIGKILL));
   EXPECT_EQ(waitpid(earlier, nullptr, 0), earlier);
   EXPECT_EQ(waitpid(-1, nullptr, 0), -1);  // Nothing else is left.
@@ -416,7 +418,7 @@ std::string Contents(int fd) {
 
 OwnedFd NewFile() { return OwnedFd(memfd_create("output", MFD_CLOEXEC)); }
 
-// A forwarder to two files, or to one.
+// A forwarder that writes to two files, or to one.
 class OutputForwarderTest : public testing::Test {
  protected:
   void Create(int world_size, OutputOptions options = {}) {
@@ -431,7 +433,7 @@ class OutputForwarderTest : public testing::Test {
     ranks_ = forwarder_.TakeRankEnds();
   }
 
-  // Moves what can be moved now.
+  // Moves all bytes that can be moved now.
   void Pump() {
     while (!forwarder_.Done()) {
       std::vector<pollfd> fds;
@@ -440,7 +442,7 @@ class OutputForwarderTest : public testing::Test {
       forwarder_.HandleEvents(fds);
     }
   }
-  // A rank's next output, and its way to the files.
+  // Writes a rank's next output and moves it to the files.
   void Say(const OwnedFd& stream, absl::string_view text) {
     ASSERT_EQ(write(stream.get(), text.data(), text.size()),
               static_cast<ssize_t>(text.size()));
@@ -482,7 +484,7 @@ TEST_F(OutputForwarderTest, KeepsTheEndAndWritesNothing) {
   EXPECT_EQ(forwarder_.TakeKept(), (std::vector<std::string>{"12", "0\nab"}));
 }
 
-// One line of `rank` that no pipe takes at once.
+// Returns one line of `rank` that is too long for a pipe to take at once.
 std::string LongLine(int rank) { return std::string(100'000, 'a' + rank); }
 
 TEST_F(OutputForwarderTest, LongLinesOfManyRanksStayWhole) {
@@ -539,7 +541,7 @@ TEST_F(OutputForwarderTest, HoldsRanksBackWhenNobodyReads) {
   int64_t taken = 0;
   while (write(ranks_[0].out.get(), lines.data(), lines.size()) > 0) {
     taken += lines.size();
-    ASSERT_LT(taken, 1 << 20);  // Else everything is kept in memory.
+    ASSERT_LT(taken, 1 << 20);  // Otherwise everything is kept in memory.
     Pump();
   }
   EXPECT_TRUE(forwarder_.HasPending());
@@ -549,7 +551,7 @@ TEST_F(OutputForwarderTest, HoldsRanksBackWhenNobodyReads) {
 
 TEST_F(OutputForwarderTest, LogsBothStreamsOfARankAsTheyCome) {
   OutputOptions options;
-  std::vector<int> files;  // Of the same logs, to read after the forwarder.
+  std::vector<int> files;  // The same logs, for reading after the forwarder.
   for (int rank = 0; rank < 2; ++rank) {
     options.logs.push_back({"log", NewFile()});
     files.push_back(dup(options.logs[rank].file.get()));
@@ -572,7 +574,7 @@ TEST_F(OutputForwarderTest, LogsBothStreamsOfARankAsTheyCome) {
 TEST_F(OutputForwarderTest, PassesBytesOnWithoutPrefix) {
   Create(1, {.prefix = false});
   Say(ranks_[0].out, "10%\r");
-  EXPECT_EQ(Contents(out_.get()), "10%\r");  // Before the line ends.
+  EXPECT_EQ(Contents(out_.get()), "10%\r");  // Passed on before the line ends.
   Say(ranks_[0].out, "20%\r");
   EndRanks();
   EXPECT_EQ(Contents(out_.get()), "10%\r20%\r");

@@ -33,9 +33,9 @@
 namespace lockstep {
 namespace {
 
-// A launcher that says nothing for so long has lost its host.
+// A launcher that sends nothing for this time is taken to have lost its host.
 constexpr absl::Duration kTimeout = absl::Seconds(30);
-// How often launchers tell each other how they do, if nothing has happened.
+// How often launchers exchange their states if nothing has happened.
 constexpr int kTellEveryMilliseconds = 200;
 
 void Copy(absl::string_view text, std::span<char> to) {
@@ -43,7 +43,7 @@ void Copy(absl::string_view text, std::span<char> to) {
   std::copy_n(text.begin(), size, to.begin());
 }
 
-// Names the ranks of a group of launchers as nodes.
+// Replaces "rank" by "node" in messages of the group of launchers.
 std::string OfNodes(absl::string_view text) {
   return absl::StrReplaceAll(
       text,
@@ -52,7 +52,8 @@ std::string OfNodes(absl::string_view text) {
 
 void Signal(const OwnedFd& event) {
   const uint64_t one = 1;
-  if (write(event.get(), &one, sizeof(one)) < 0) return;  // It is readable.
+  // The event is readable already.
+  if (write(event.get(), &one, sizeof(one)) < 0) return;
 }
 
 }  // namespace
@@ -119,7 +120,8 @@ void NodeGroup::Watch() {
   thread_ = std::thread([this] { Run(); });
 }
 
-// Every node sees the same states in each round, so all end in the same one.
+// Every node sees the same states in each round, so all nodes end in the same
+// round.
 void NodeGroup::Run() {
   while (true) {
     State mine;
@@ -129,7 +131,7 @@ void NodeGroup::Run() {
     }
     const absl::StatusOr<std::vector<State>> all = Exchange(mine);
     if (!all.ok()) {
-      // Of the group's words, which node it was.
+      // The group's message says which node failed.
       const std::string message(all.status().message());
       const std::string what = message.substr(0, message.find(" (seen by"));
       return Note(
@@ -155,7 +157,7 @@ void NodeGroup::Run() {
     pollfd news = {news_.get(), POLLIN, 0};
     poll(&news, 1, kTellEveryMilliseconds);
     uint64_t count;
-    if (read(news_.get(), &count, sizeof(count)) < 0) continue;  // None.
+    if (read(news_.get(), &count, sizeof(count)) < 0) continue;  // No news.
   }
 }
 

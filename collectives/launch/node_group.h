@@ -1,5 +1,5 @@
-// The launchers of one run, one on each of several nodes: how they find each
-// other, share out the ranks, and learn of each other's failures.
+// Connects the launchers of one run, one on each of several nodes. They find
+// each other, assign rank numbers to nodes, and report failures to each other.
 #ifndef LOCKSTEP_COLLECTIVES_LAUNCH_NODE_GROUP_H_
 #define LOCKSTEP_COLLECTIVES_LAUNCH_NODE_GROUP_H_
 
@@ -20,32 +20,34 @@
 
 namespace lockstep {
 
-// What this node's ranks are of the whole run.
+// The position of this node's ranks in the whole run.
 struct NodePlace {
   int node = 0;   // GROUP_RANK.
   int nodes = 1;  // GROUP_WORLD_SIZE.
   int first_rank = 0;
-  int world_size = 0;  // Over all nodes; 0: the ranks of this one are all.
+  int world_size = 0;  // Over all nodes. 0: this node's ranks are all.
   std::string master_address = {};
-  int master_port = 0;  // Free on node 0.
+  int master_port = 0;  // A free port of node 0.
 };
 
-// How a node's ranks ended badly.
+// How the ranks of a node failed.
 struct NodeFailure {
   int node = 0;
-  int exit_status = 0;    // For every launcher to exit with.
+  int exit_status = 0;    // The exit status of every launcher.
   std::string text = {};  // "node 1 (hostb): rank 3 (pid 7) was killed by ...".
 };
 
-// This launcher's membership. Made and used by a process of one thread, so that
-// it can fork, up to Watch, which starts one.
+// This launcher's membership in the group of launchers. Until Watch is called,
+// the process must have one thread, so that it can fork. Watch starts a second
+// one.
 class NodeGroup {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Meets the launchers of all nodes at `place`, where node 0's listens.
-  // Returns once all have come, which `meeting` limits; its lines and the
-  // errors, those of JoinTcpGroupAt, name nodes in place of ranks.
+  // Meets the launchers of all nodes at `place`, where node 0's launcher
+  // listens. Returns once all launchers have arrived, or at the timeout of
+  // `meeting`. The lines passed to meeting.tell and the errors, which are those
+  // of JoinTcpGroupAt, say "node" in place of "rank".
   static absl::StatusOr<std::unique_ptr<NodeGroup>> Join(
       const MeetingPlace& place, int node, int nodes, int ranks_here,
       const MeetingOptions& meeting);
@@ -56,38 +58,38 @@ class NodeGroup {
 
   const NodePlace& place() const { return place_; }
 
-  // From here on a thread tells the other nodes, several times a second, how
-  // this one's ranks do, and hears how theirs do. It handles no signals.
+  // Starts a thread that sends this node's state to the other nodes several
+  // times a second, and receives theirs. The thread blocks all signals.
   void Watch();
 
-  // Readable as soon as another node's ranks have failed, or its launcher has
-  // died or cannot be reached.
+  // A descriptor that becomes readable when the ranks of another node fail, or
+  // when its launcher dies or cannot be reached.
   int failure_fd() const { return failed_.get(); }
 
-  // Tells the others that ranks of this node have failed, and when: the first
-  // call counts. text: as DescribeFailure() has it.
+  // Tells the other nodes that ranks of this node have failed, and when. Only
+  // the first call has an effect. text: as DescribeFailure() returns it.
   void Fail(int exit_status, absl::string_view text,
             Clock::time_point when = Clock::now());
 
-  // Tells the others that this node's ranks have ended, and waits until those
-  // of all nodes have. Returns the failure that came first in the whole run,
-  // if any rank failed. Later calls return the same.
+  // Tells the other nodes that this node's ranks have ended, and waits until
+  // the ranks of all nodes have ended. Returns the failure that came first in
+  // the whole run, if any rank failed. Later calls return the same failure.
   std::optional<NodeFailure> AwaitEnd();
 
-  // In a fork, which is no launcher: closes the connections there, which so end
-  // with the launcher.
+  // Closes the connections in a forked child, which is no launcher. The
+  // connections then end when the launcher ends.
   void CloseInFork();
 
  private:
-  // Plain old data: it travels as bytes.
+  // One node's state. Plain old data, since it is sent as bytes.
   struct State {
     bool ended = false;
     bool failed = false;
     int exit_status = 0;
     int ranks = 0;
-    int port = 0;                    // Free, of node 0.
-    double seconds = 0;              // When it failed, since all had met.
-    std::array<char, 64> host = {};  // Its name.
+    int port = 0;        // A free port of node 0.
+    double seconds = 0;  // When the failure came, since all had met.
+    std::array<char, 64> host = {};  // The node's host name.
     std::array<char, 400> text = {};
   };
 
@@ -96,21 +98,22 @@ class NodeGroup {
 
   absl::StatusOr<std::vector<State>> Exchange(const State& mine);
   void Run();
-  // Keeps the earliest; makes failure_fd() readable if it is another node's.
+  // Keeps the earliest failure. Makes failure_fd() readable if the failure is
+  // another node's.
   void Note(const NodeFailure& failure, double seconds);
 
   std::unique_ptr<Communicator> launchers_;
-  OwnedFd port_;  // Holds the ranks' port, on node 0.
+  OwnedFd port_;  // Reserves the ranks' port, on node 0.
   NodePlace place_;
   Clock::time_point start_;
   OwnedFd failed_;
-  OwnedFd news_;  // Readable: state_ has changed.
+  OwnedFd news_;  // Readable if state_ has changed.
   absl::Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_);
   std::optional<NodeFailure> first_ ABSL_GUARDED_BY(mutex_);
   double first_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
-  bool over_ = false;  // Run() has returned.
+  bool over_ = false;  // Whether Run() has returned.
 };
 
 }  // namespace lockstep

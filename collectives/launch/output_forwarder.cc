@@ -29,7 +29,8 @@ namespace lockstep {
 namespace {
 
 absl::StatusOr<OwnedFd> OpenLog(const std::string& path) {
-  // Without blocking, as a pipe could make it; a pipe is refused below.
+  // O_NONBLOCK, since opening a named pipe would block; pipes are rejected
+  // below.
   OwnedFd log(open(
       path.c_str(),
       O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666));
@@ -45,7 +46,7 @@ absl::StatusOr<OwnedFd> OpenLog(const std::string& path) {
   return log;
 }
 
-// Reading stops while this much waits for a slow reader.
+// Reading stops while this many bytes wait for a slow reader.
 constexpr size_t kMaxWaiting = 64 << 10;
 
 bool IsSameFile(int a, int b) {
@@ -159,14 +160,14 @@ void OutputForwarder::HandleEvents(std::span<const pollfd> fds) {
 }
 
 void OutputForwarder::Write(Sink& sink) {
-  // A writable pipe has room for PIPE_BUF bytes: more could block.
+  // A writable pipe has space for PIPE_BUF bytes; a larger write could block.
   const size_t size = std::min<size_t>(sink.waiting(), PIPE_BUF);
   const ssize_t written =
       write(sink.fd, sink.pending.data() + sink.written, size);
   if (written < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (written < 0) {
-    // Nobody will read this any more. With their pipes closed the ranks get
-    // what they would get if they wrote there themselves.
+    // The reader is gone. Closing the pipes gives the ranks the error that they
+    // would get if they wrote to the reader directly.
     sink.broken = true;
     sink.written = sink.pending.size();
     for (Source& source : sources_) {
@@ -175,8 +176,9 @@ void OutputForwarder::Write(Sink& sink) {
   } else {
     sink.written += written;
   }
-  // Also while more keeps coming, so that memory stays bounded; not after
-  // every write, since erasing moves what is left.
+  // Also erases while more output keeps arriving, so that memory stays bounded.
+  // Does not erase after every write, since erasing moves the bytes that are
+  // left.
   if (sink.waiting() == 0 || sink.written >= kMaxWaiting) {
     sink.pending.erase(0, sink.written);
     sink.written = 0;
@@ -230,7 +232,8 @@ void OutputForwarder::WriteLog(int rank, absl::string_view bytes) {
 void OutputForwarder::Keep(int rank, absl::string_view bytes) {
   std::string& kept = kept_[static_cast<size_t>(rank)];
   absl::StrAppend(&kept, bytes);
-  // Not after every read, since erasing moves what is left.
+  // Does not erase after every read, since erasing moves the bytes that are
+  // left.
   if (kept.size() >= 2 * options_.keep_bytes) {
     kept.erase(0, kept.size() - options_.keep_bytes);
   }

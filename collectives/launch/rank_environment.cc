@@ -1,4 +1,4 @@
-// The variables of each known launcher, read by one set of rules.
+// Reads the variables of each known launcher by one set of rules.
 #include "collectives/launch/rank_environment.h"
 
 #include <algorithm>
@@ -43,8 +43,8 @@ absl::Status Bad(absl::string_view name, absl::string_view value,
       absl::StrCat("environment variable ", name, "=\"", value, "\" ", why));
 }
 
-// The number in variable `name`, at least `min` and below `end`; nullopt if the
-// variable is not set.
+// Returns the number in variable `name`, which must be at least `min` and below
+// `end`; nullopt if the variable is not set.
 absl::StatusOr<std::optional<int>> ReadNumber(EnvironmentLookup lookup,
                                               absl::string_view name, int min,
                                               int end) {
@@ -61,7 +61,7 @@ absl::StatusOr<std::optional<int>> ReadNumber(EnvironmentLookup lookup,
   return value;
 }
 
-// A part of Slurm's lists: "4(x2)" is two nodes of four tasks.
+// A part of Slurm's lists: "4(x2)" means two nodes of four tasks.
 struct TaskCount {
   int tasks = 0;
   int nodes = 1;
@@ -85,8 +85,8 @@ std::optional<TaskCount> ParseTaskCount(absl::string_view text) {
   return count;
 }
 
-// The entry of node `node` in a list such as "4(x2),3": two nodes of four tasks
-// and one of three.
+// Returns the entry of node `node` in a list such as "4(x2),3": two nodes of
+// four tasks and one of three.
 absl::StatusOr<int> TasksInList(absl::string_view name, absl::string_view list,
                                 int world_size, int node) {
   int64_t tasks = 0;
@@ -113,7 +113,8 @@ absl::StatusOr<int> TasksInList(absl::string_view name, absl::string_view list,
   return here;
 }
 
-// The number of tasks on this node. Slurm has no one variable for it.
+// Returns the number of tasks on this node. Slurm has no single variable for
+// it.
 absl::StatusOr<int> SlurmTasks(EnvironmentLookup lookup, int world_size) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<int> node_id,
                             ReadNumber(lookup, "SLURM_NODEID", 0, world_size));
@@ -138,7 +139,7 @@ absl::StatusOr<int> SlurmTasks(EnvironmentLookup lookup, int world_size) {
   return world_size;
 }
 
-// What is on this host, where the rank and the world size are known.
+// Reads the local rank and the local world size; rank and world size are known.
 absl::Status ReadLocal(EnvironmentLookup lookup, const VariableNames& names,
                        RankEnvironment& result) {
   if (names.local_world_size.empty()) {
@@ -155,9 +156,10 @@ absl::Status ReadLocal(EnvironmentLookup lookup, const VariableNames& names,
       ReadNumber(lookup, names.local_rank, 0, result.local_world_size));
   result.local_rank =
       local_rank.value_or(result.rank % result.local_world_size);
-  // That all ranks are on this host may be an assumption, which one whose
-  // number here is not its number shows to be wrong. Where it is said, they may
-  // be in any order, as those of Open MPI 6 are.
+  // If no variable gives the local world size, all ranks are assumed to be on
+  // this host. A local rank that differs from the rank disproves the
+  // assumption. If a variable gives the local world size, local ranks may have
+  // any order, as with Open MPI 6.
   const bool is_said = !names.local_world_size.empty() &&
                        lookup(names.local_world_size).has_value();
   if (!is_said && result.local_world_size == result.world_size &&
@@ -173,7 +175,7 @@ absl::Status ReadLocal(EnvironmentLookup lookup, const VariableNames& names,
   return absl::OkStatus();
 }
 
-// nullopt if neither the rank nor the size is set.
+// Returns nullopt if neither the rank nor the size is set.
 absl::StatusOr<std::optional<RankEnvironment>> ReadVariables(
     EnvironmentLookup lookup, const VariableNames& names) {
   LOCKSTEP_ASSIGN_OR_RETURN(
@@ -203,8 +205,8 @@ VariableNames SlurmNames(EnvironmentLookup lookup) {
       "SLURM_LOCALID", ""};
 }
 
-// Whether srun started this process, and not a batch or an interactive shell of
-// Slurm's, whose steps have numbers from the upper end of 32 bits.
+// Returns whether srun started this process. The steps of Slurm's batch and
+// interactive shells have numbers from the upper end of 32 bits.
 bool IsSlurmTask(EnvironmentLookup lookup) {
   constexpr uint32_t kFirstReserved = 0xfffffff0;
   const std::optional<std::string> step = lookup("SLURM_STEP_ID");
@@ -213,7 +215,7 @@ bool IsSlurmTask(EnvironmentLookup lookup) {
          !(absl::SimpleAtoi(*step, &number) && number >= kFirstReserved);
 }
 
-// Whether the PMI_ variables are those that srun sets, for MPI programs.
+// Returns whether srun has set the PMI_ variables, as it does for MPI programs.
 bool IsPmiOfSlurm(EnvironmentLookup lookup) {
   const VariableNames slurm = SlurmNames(lookup);
   return !lookup(kMpich.local_rank).has_value() && IsSlurmTask(lookup) &&

@@ -1,5 +1,5 @@
-// What the environment says of a rank, and where it makes ranks meet, for every
-// launcher, and what is refused; groups by the name of their backend.
+// Tests what is read from the environment, where ranks meet, and what is
+// rejected, for every launcher; and groups by the name of their backend.
 #include "collectives/launch/rank_environment.h"
 
 #include <stdlib.h>
@@ -40,7 +40,7 @@ using testing::StartsWith;
 
 using Variables = std::map<std::string, std::string>;
 
-// A lookup in `set`, which it borrows.
+// Returns a lookup in `set`, which it borrows.
 auto In(const Variables& set) {
   return [&set](absl::string_view name) -> std::optional<std::string> {
     const auto found = set.find(std::string(name));
@@ -60,7 +60,7 @@ MATCHER_P5(IsRank, launcher, rank, world_size, local_rank, local_world_size,
          arg.local_world_size == local_world_size;
 }
 
-// One rank of a run, wherever it is.
+// One rank of a run, on any host.
 struct Place {
   int rank = 0;
   int world_size = 0;
@@ -70,7 +70,8 @@ struct Place {
   std::vector<int> ranks_of_hosts = {};
 };
 
-// Every rank of every run of up to three hosts with up to four ranks each.
+// Returns every rank of every run of up to three hosts with up to four ranks
+// each.
 std::vector<Place> AllPlaces() {
   std::vector<std::vector<int>> runs;
   for (int a = 1; a <= 4; ++a) {
@@ -96,7 +97,8 @@ std::vector<Place> AllPlaces() {
   return places;
 }
 
-// The place in variables of these names: rank, size, and both on the host.
+// Returns the place in variables of these names: rank, size, local rank, local
+// size.
 Variables Named(const std::array<const char*, 4>& names, const Place& p) {
   return {{names[0], absl::StrCat(p.rank)},
           {names[1], absl::StrCat(p.world_size)},
@@ -128,7 +130,7 @@ Variables Mpich(const Place& p) {
                p);
 }
 
-// As Slurm writes it: runs of equal counts are shortened.
+// Returns the list as Slurm writes it: runs of equal counts are shortened.
 std::string TaskList(const std::vector<int>& counts) {
   std::vector<std::string> items;
   for (size_t i = 0; i < counts.size();) {
@@ -183,7 +185,7 @@ TEST(RankEnvironmentTest, TakesTheLauncherThatAnotherStarted) {
     ExpectPlace(Merged(OpenMpi(place), Srun(outer)), RankLauncher::kOpenMpi,
                 place);
     ExpectPlace(Merged(Mpich(place), Srun(outer)), RankLauncher::kMpich, place);
-    // srun --mpi=pmi2 sets PMI_RANK and PMI_SIZE but nothing of hosts.
+    // srun --mpi=pmi2 sets PMI_RANK and PMI_SIZE, but no variable about hosts.
     ExpectPlace(
         Merged(Srun(place), {{"PMI_RANK", absl::StrCat(place.rank)},
                              {"PMI_SIZE", absl::StrCat(place.world_size)}}),
@@ -211,7 +213,7 @@ TEST(RankEnvironmentTest, TakesOneHostIfNothingIsSaid) {
               RankLauncher::kOpenMpi, place);
   ExpectPlace({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}}, RankLauncher::kMpich,
               place);
-  // Where it is said, the ranks of the host may be in any order.
+  // If the local size is set, the ranks of the host may be in any order.
   Place other = place;
   other.local_rank = 1;
   ExpectPlace(OpenMpi(other), RankLauncher::kOpenMpi, other);
@@ -227,14 +229,14 @@ TEST(RankEnvironmentTest, ReadsWhateverSlurmSaysOfTasks) {
     job["SLURM_TASKS_PER_NODE"] = job["SLURM_STEP_TASKS_PER_NODE"];
     job.erase("SLURM_STEP_TASKS_PER_NODE");
     ExpectPlace(job, RankLauncher::kSlurm, place);
-    // The step's numbers go before the job's.
+    // The step's numbers take precedence over the job's.
     Variables step = srun;
     step["SLURM_TASKS_PER_NODE"] = "5(x3)";
     step["SLURM_NTASKS_PER_NODE"] = "5";
     step["SLURM_STEP_NUM_TASKS"] = step["SLURM_NTASKS"];
     step["SLURM_NTASKS"] = "15";
     ExpectPlace(step, RankLauncher::kSlurm, place);
-    // One number says it all if only the last node has fewer.
+    // If only the last node has fewer ranks, one number is enough.
     const std::vector<int>& hosts = place.ranks_of_hosts;
     if (!std::all_of(hosts.begin(), hosts.end() - 1,
                      [&](int ranks) { return ranks == hosts[0]; }) ||
@@ -269,7 +271,7 @@ TEST(RankEnvironmentTest, NothingWithoutLauncher) {
   }
 }
 
-// Every number of every launcher, by itself, made into what it cannot be.
+// Replaces every number of every launcher, one at a time, by invalid values.
 TEST(RankEnvironmentTest, NamesEveryBadValue) {
   const Place place = {.rank = 2,
                        .world_size = 4,
@@ -292,9 +294,10 @@ TEST(RankEnvironmentTest, NamesEveryBadValue) {
         const auto result = Read(variables);
         if (bad == "77" && name.find("SIZE") != std::string::npos &&
             name.find("LOCAL") == std::string::npos) {
-          continue;  // A world may be that large.
+          continue;  // A world may have 77 ranks.
         }
-        // A larger Slurm world is what its task list contradicts.
+        // For a larger Slurm world, the task list is named, since it
+        // contradicts the size.
         const std::string named = bad == "77" && name == "SLURM_NTASKS"
                                       ? "SLURM_STEP_TASKS_PER_NODE=\"2(x2)\""
                                       : absl::StrCat(name, "=\"", bad, "\"");
@@ -317,7 +320,8 @@ TEST(RankEnvironmentTest, NamesWhatIsMissing) {
         Read({{rank, "0"}, {more, "0"}}),
         StatusIs(absl::StatusCode::kInvalidArgument,
                  HasSubstr(rank + "=\"0\" is set but " + size + " is not")));
-    if (rank == "SLURM_PROCID") continue;  // The mark of a rank.
+    // SLURM_PROCID marks a process as a rank.
+    if (rank == "SLURM_PROCID") continue;
     EXPECT_THAT(
         Read({{size, "2"}}),
         StatusIs(absl::StatusCode::kInvalidArgument,
@@ -403,7 +407,7 @@ absl::StatusOr<MeetingPlace> Choose(
   return ChooseMeetingPlace(environment, In(set), launcher);
 }
 
-// One of two ranks on its host.
+// Returns rank 1 of two ranks, both on its host.
 RankEnvironment OneHost(RankLauncher launcher) {
   return {.rank = 1,
           .world_size = 2,
@@ -503,7 +507,7 @@ TEST(LaunchedRendezvousTest, EachRunHasAFolderOfItsOwn) {
   }
 }
 
-// What cannot be chosen is asked for, or named.
+// The message asks for the variable that is missing, or names the invalid one.
 TEST(LaunchedRendezvousTest, SaysWhatIsMissingOrWrong) {
   const RankEnvironment variables = OneHost(RankLauncher::kVariables);
   const RankEnvironment slurm = TwoHosts(RankLauncher::kSlurm);
@@ -553,7 +557,7 @@ TEST(LaunchedRendezvousTest, SeveralHostsMeetAtAPort) {
            {RankLauncher::kOpenMpi, 29500},
            {RankLauncher::kMpich, 29500},
            {RankLauncher::kSlurm, 29500},
-           {RankLauncher::kTorchrun, 29501}}) {  // Its agent has the first.
+           {RankLauncher::kTorchrun, 29501}}) {  // The agent uses 29500.
     EXPECT_THAT(Choose(TwoHosts(launcher), variables),
                 IsOkAndHolds(MeetingPlace{.address = "node0",
                                           .port = port,
@@ -563,13 +567,14 @@ TEST(LaunchedRendezvousTest, SeveralHostsMeetAtAPort) {
     own["LOCKSTEP_MASTER_PORT"] = "4000";
     EXPECT_EQ(Choose(TwoHosts(launcher), own)->port, 4000);
   }
-  // Our own variable is taken on one host, too.
+  // On one host our own variable takes precedence, too.
   EXPECT_THAT(Choose(OneHost(RankLauncher::kOpenMpi),
                      {{"LOCKSTEP_MASTER_PORT", "4000"}}),
               IsOkAndHolds(MeetingPlace{.address = "127.0.0.1", .port = 4000}));
 }
 
-// The file that a launcher of one host has set is for one host.
+// A rendezvous file set by a launcher of one host is ignored if there are
+// several hosts.
 TEST(JoinLaunchedGroupTest, SeveralHostsNeedAnAddress) {
   for (const RankLauncher launcher :
        {RankLauncher::kLockstep, RankLauncher::kTorchrun,
@@ -616,7 +621,7 @@ TEST(CreateGroupTest, ThreadsAreAsManyAsAskedFor) {
   }
 }
 
-// LaunchersTest has runs of two.
+// LaunchersTest runs two ranks.
 TEST(CreateGroupTest, ProcessesAreAsManyAsTheLauncherSays) {
   const std::string file = absl::StrCat(testing::TempDir(), "/create_group");
   setenv("LOCKSTEP_RENDEZVOUS", file.c_str(), 1);

@@ -30,7 +30,7 @@
 namespace lockstep {
 namespace {
 
-// The number at the front of a file of the kernel; -1 if there is none.
+// Returns the number at the front of a file of the kernel; -1 if there is none.
 int ReadTopology(int cpu, const char* name) {
   std::ifstream file(
       absl::StrCat("/sys/devices/system/cpu/cpu", cpu, "/topology/", name));
@@ -38,7 +38,7 @@ int ReadTopology(int cpu, const char* name) {
   return file >> value ? value : -1;
 }
 
-// One list of CPU numbers for each core.
+// Returns one list of CPU numbers for each core.
 std::vector<std::vector<int>> GroupByCore(const std::vector<Cpu>& cpus) {
   std::vector<std::vector<int>> cores;
   const Cpu* last = nullptr;
@@ -76,7 +76,8 @@ absl::StatusOr<std::vector<std::string>> ParseVisible(
     item = absl::StripAsciiWhitespace(item);
     int number = 0;
     const bool is_number = absl::SimpleAtoi(item, &number);
-    if (is_number && number == -1) break;  // CUDA sees nothing from here on.
+    // CUDA ignores the entries from here on.
+    if (is_number && number == -1) break;
     if (!IsName(item) && (!is_number || number < 0)) {
       return Bad(value, absl::StrCat("has an entry \"", item,
                                      "\" that is neither a number nor GPU-... "
@@ -90,8 +91,8 @@ absl::StatusOr<std::vector<std::string>> ParseVisible(
   return gpus;
 }
 
-// The GPUs that a value of CUDA_VISIBLE_DEVICES names; all of the host's for
-// nullopt.
+// Returns the GPUs that a value of CUDA_VISIBLE_DEVICES names; for nullopt, all
+// GPUs of the host.
 absl::StatusOr<std::vector<std::string>> VisibleGpus(
     const std::optional<std::string>& visible, int gpus_on_host) {
   if (visible.has_value()) return ParseVisible(*visible);
@@ -122,7 +123,7 @@ absl::Status BindCores(std::vector<RankPlacement>& placements) {
   return absl::OkStatus();
 }
 
-// "0-3,8": the numbers, ascending, as the kernel writes lists of CPUs.
+// Returns "0-3,8": ascending numbers, as the kernel writes lists of CPUs.
 std::string FormatCpus(const std::vector<int>& cpus) {
   std::vector<std::string> runs;
   for (size_t i = 0; i < cpus.size();) {
@@ -135,7 +136,8 @@ std::string FormatCpus(const std::vector<int>& cpus) {
   return absl::StrJoin(runs, ",");
 }
 
-// How many GPUs of NVIDIA this host shows to this process: its /dev/nvidia<n>.
+// Returns how many NVIDIA GPUs this process can see on the host: its
+// /dev/nvidia<n>.
 int GpusOnHost() {
   int count = 0;
   std::error_code error;

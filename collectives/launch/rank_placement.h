@@ -1,4 +1,4 @@
-// What each rank gets of the host: cores, GPUs, threads.
+// Decides what each rank gets of the host: cores, GPUs, threads.
 #ifndef LOCKSTEP_COLLECTIVES_LAUNCH_RANK_PLACEMENT_H_
 #define LOCKSTEP_COLLECTIVES_LAUNCH_RANK_PLACEMENT_H_
 
@@ -11,90 +11,93 @@
 
 namespace lockstep {
 
-// A hardware thread: what the kernel calls a CPU, and binds to.
+// A hardware thread. The kernel calls it a CPU, and binds processes to it.
 struct Cpu {
   int number = 0;
   int package = 0;  // The socket.
   int core = 0;     // The lowest number of the hardware threads of its core.
 };
 
-// The CPUs that this thread may use, as sched_getaffinity() and
-// /sys/devices/system/cpu have them. Where the latter is missing every CPU is
-// taken for a core.
+// Returns the CPUs that this thread may use, from sched_getaffinity() and
+// /sys/devices/system/cpu. If the latter is missing, every CPU counts as a
+// core.
 std::vector<Cpu> ReadUsableCpus();
 
-// What one rank gets.
+// The CPUs of one rank.
 struct CoreShare {
-  std::vector<int> cpus;  // Numbers, ascending.
+  std::vector<int> cpus;  // CPU numbers, ascending.
   int cores = 0;          // How many cores these are: threads to compute with.
 
   friend bool operator==(const CoreShare&, const CoreShare&) = default;
 };
 
-// Cuts `cpus` into one share per rank, in rank order. Shares are disjoint and
-// of equal size, since the ranks of a group wait for the slowest; what is left
-// over is nobody's. A share is contiguous in the order of packages, cores and
-// hardware threads, so that it crosses as few sockets as can be. The hardware
-// threads of a core stay together unless there are more ranks than cores; then
-// a core counts for each of them. If there are more ranks than CPUs they take
-// turns, and have one each.
+// Divides `cpus` into one share per rank, in rank order. Shares are disjoint
+// and of equal size, since the ranks of a group wait for the slowest; CPUs that
+// are left over are not used. A share is contiguous in the order of packages,
+// cores and hardware threads, so that it crosses as few sockets as possible.
+// The hardware threads of a core stay together unless there are more ranks than
+// cores. In that case each hardware thread counts as a core. If there are more
+// ranks than CPUs, each rank gets one CPU, and ranks share CPUs in turn.
 //
 // cpus: at least one. ranks: at least 1.
 std::vector<CoreShare> ShareCores(std::vector<Cpu> cpus, int ranks);
 
-// Far more than the cores of any host: a larger number is a slip of the hand.
+// The largest number of ranks on one host. It is far above the cores of any
+// host, so that a larger number is a typing error.
 inline constexpr int kMostRanksOnHost = 4096;
 
 struct PlacementOptions {
-  // 0: the ranks see what this process sees, as under torchrun, and a program
-  // takes the GPU number LOCAL_RANK. Else each rank sees this many GPUs, as
-  // numbers 0, 1, ..., and no others: see AssignGpus().
+  // 0: the ranks see the GPUs that this process sees, as under torchrun, and a
+  // program takes GPU number LOCAL_RANK. Otherwise each rank sees only this
+  // many GPUs, as numbers 0, 1, ...: see AssignGpus().
   int gpus_per_rank = 0;
-  bool share_gpus = false;  // Several ranks may have one GPU.
-  // Each rank runs on cores of its own: see ShareCores(). Not by default: two
-  // runs on one host would be bound to the same cores.
+  bool share_gpus = false;  // Whether several ranks may have one GPU.
+  // Whether each rank runs on cores of its own: see ShareCores(). Off by
+  // default, since two runs on one host would be bound to the same cores.
   bool bind_cores = false;
 };
 
-// The value of CUDA_VISIBLE_DEVICES for each rank: rank r gets the N =
-// gpus_per_rank entries from r N on. If that is more than there are and
-// share_gpus, the ranks take turns: entries count modulo the number of GPUs.
+// Returns the value of CUDA_VISIBLE_DEVICES for each rank: rank r gets the N =
+// gpus_per_rank entries from r N on. If the ranks need more GPUs than there are
+// and share_gpus is set, entry numbers count modulo the number of GPUs.
 //
 // options: gpus_per_rank at least 1.
 // visible: this process's own CUDA_VISIBLE_DEVICES, numbers or names such as
-//   GPU-8932f937 and MIG-..., of which ranks get a part as they are written;
-//   nullopt if it is not set, which means all GPUs.
-// gpus_on_host: how many there are; used only for the latter.
+//   GPU-8932f937 and MIG-.... Ranks get some of its entries, unchanged. nullopt
+//   if the variable is not set, which means all GPUs.
+// gpus_on_host: the number of GPUs of the host; used only if `visible` is
+//   nullopt.
 //
-// Errors: kInvalidArgument, naming CUDA_VISIBLE_DEVICES and its value, for an
-// entry that is neither, for one that comes twice, and for too few GPUs.
+// Errors: kInvalidArgument, naming CUDA_VISIBLE_DEVICES and its value, if an
+// entry is neither a number nor a name, if an entry comes twice, or if there
+// are too few GPUs.
 absl::StatusOr<std::vector<std::string>> AssignGpus(
     int ranks, const PlacementOptions& options,
     const std::optional<std::string>& visible, int gpus_on_host);
 
-// How many GPUs a program started here sees: the entries of
-// CUDA_VISIBLE_DEVICES, or all of this host's if that is not set. Error:
-// kInvalidArgument if the variable is not understood.
+// Returns how many GPUs a program started here sees: the entries of
+// CUDA_VISIBLE_DEVICES, or all GPUs of this host if the variable is not set.
+// Errors: kInvalidArgument if the variable cannot be parsed.
 absl::StatusOr<int> CountVisibleGpus();
 
 struct RankPlacement {
   Environment environment;  // OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES.
-  std::vector<int> cpus;    // To be bound to; empty: not bound.
+  std::vector<int> cpus;    // The CPUs to bind to; empty: not bound.
 };
 
-// The placement of each of `ranks` ranks on this host. OMP_NUM_THREADS is left
-// alone if it is set; else it is the number of cores that a bound rank has (no
-// more than its part of the control group's quota), and 1 for ranks that are
-// not bound, as torchrun has it.
+// Returns the placement of each of `ranks` ranks on this host. OMP_NUM_THREADS
+// is unchanged if it is set. Otherwise it is the number of cores of a bound
+// rank, limited by the rank's part of the control group's quota. For ranks that
+// are not bound it is 1, as with torchrun.
 //
 // ranks: 1 to kMostRanksOnHost. Errors: kInvalidArgument, naming the option,
-// for a bad one, if there are too few GPUs, or CUDA_VISIBLE_DEVICES is not
-// understood.
+// for a bad option, for too few GPUs, or if CUDA_VISIBLE_DEVICES cannot be
+// parsed.
 absl::StatusOr<std::vector<RankPlacement>> PlaceRanks(
     int ranks, const PlacementOptions& options);
 
-// One line, without its end, on the cores that the first ranks are bound to;
-// "" if they are not bound. For example:
+// Returns one line, without a line end, that lists the cores of the first
+// ranks; "" if the ranks are not bound. For example:
 //
 //   lockstep: bound to cores: rank 0: 0-3; rank 1: 4-7
 std::string FormatBinding(const std::vector<RankPlacement>& placements,

@@ -30,15 +30,15 @@ using testing::Not;
 using testing::Pair;
 using testing::SizeIs;
 
-// One hardware thread for each of n cores of one package.
+// Returns one hardware thread for each of n cores of one package.
 std::vector<Cpu> Plain(int n) {
   std::vector<Cpu> cpus;
   for (int i = 0; i < n; ++i) cpus.push_back({.number = i, .core = i});
   return cpus;
 }
 
-// Two packages of two cores of two hardware threads, numbered as most machines
-// number them: the second threads of all cores come after the first.
+// Returns two packages of two cores of two hardware threads, numbered as most
+// machines number them: the second threads of all cores come after the first.
 std::vector<Cpu> TwoPackages() {
   std::vector<Cpu> cpus;
   for (int number = 0; number < 8; ++number) {
@@ -70,11 +70,11 @@ TEST(ShareCoresTest, KeepsHardwareThreadsAndPackagesTogether) {
   EXPECT_THAT(
       ShareCores(TwoPackages(), 2),
       ElementsAre(CoreShare{{0, 1, 4, 5}, 2}, CoreShare{{2, 3, 6, 7}, 2}));
-  // One of the four cores is nobody's.
+  // One of the four cores is not used.
   EXPECT_THAT(ShareCores(TwoPackages(), 3),
               ElementsAre(CoreShare{{0, 4}, 1}, CoreShare{{1, 5}, 1},
                           CoreShare{{2, 6}, 1}));
-  // More ranks than cores.
+  // There are more ranks than cores.
   EXPECT_THAT(
       ShareCores(TwoPackages(), 5),
       ElementsAre(CoreShare{{0}, 1}, CoreShare{{4}, 1}, CoreShare{{1}, 1},
@@ -117,7 +117,7 @@ TEST(GpuAssignmentTest, EveryRankGetsItsOwn) {
               AssignGpus(ranks, {per_rank, share}, absl::StrJoin(all, ","), 0);
           ASSERT_THAT(values, IsOk());
           ASSERT_EQ(values->size(), ranks);
-          // In rank order they are the first of all, each once.
+          // In rank order, the values are the first GPUs, each once.
           EXPECT_EQ(
               absl::StrJoin(*values, ","),
               absl::StrJoin(all.begin(), all.begin() + ranks * per_rank, ","));

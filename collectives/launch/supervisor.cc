@@ -44,15 +44,15 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 struct RankStart {
-  pid_t pid = 0;  // Of the running command; 0 if it was not started.
-  int error = 0;  // Else the errno that says why.
+  pid_t pid = 0;  // The running command; 0 if it was not started.
+  int error = 0;  // If it was not started, the errno.
 };
 
 struct CloseDirectory {
   void operator()(DIR* directory) const { closedir(directory); }
 };
 
-// Waits until a child ends, or a moment has passed.
+// Waits until a child ends, or 5 ms have passed.
 void AwaitChild() {
   sigset_t child;
   sigemptyset(&child);
@@ -61,12 +61,12 @@ void AwaitChild() {
   sigtimedwait(&child, nullptr, &moment);
 }
 
-// The child's side; returns only if the command could not be started.
+// Runs in the child; returns only if the command could not be started.
 void BecomeRank(const SupervisorPlan& plan, size_t rank, char* const* argv,
                 char* const* environment, pid_t parent, int error_fd) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);  // It died before the line above.
+  if (getppid() != parent) _exit(1);  // The parent died before the prctl().
   const int null_fd = open("/dev/null", O_RDONLY);
   if (null_fd < 0 || dup2(null_fd, STDIN_FILENO) < 0) return;
   if (!plan.outputs.empty() &&
@@ -83,8 +83,8 @@ void BecomeRank(const SupervisorPlan& plan, size_t rank, char* const* argv,
 }
 
 // Runs the command of `rank` as a child of this process, in a process group of
-// its own, reading /dev/null, with no other descriptor than 0, 1 and 2. It is
-// killed when this process dies. Returns when the command is running, or could
+// its own. The child reads /dev/null, has no descriptors other than 0, 1 and 2,
+// and is killed when this process dies. Returns when the command runs or could
 // not be started.
 RankStart StartRank(const SupervisorPlan& plan, size_t rank) {
   const std::vector<char*> argv = ExecPointers(plan.argv);
@@ -133,9 +133,9 @@ class Supervisor {
  private:
   // The phases follow one another, and some may be skipped.
   enum class Phase {
-    kRun,        // Until the time is up.
-    kReport,     // A rank has failed; the others may say so.
-    kTerminate,  // All were asked to end.
+    kRun,        // Until the timeout.
+    kReport,     // A rank has failed; others may report it.
+    kTerminate,  // All ranks were asked to end.
     kKill,
   };
   struct Rank {
@@ -159,7 +159,8 @@ class Supervisor {
       ranks_.push_back({.pid = start.pid});
       ++live_ranks_;
     }
-    // From here on only the ranks hold these, so their end shows in the pipes.
+    // From here on only the ranks hold these descriptors, so the pipes end when
+    // the ranks do.
     plan_.outputs.clear();
     return signals_.open();
   }
@@ -178,8 +179,9 @@ class Supervisor {
     signalfd_siginfo info;
     while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
       if (info.ssi_signo == SIGCHLD) {
-        // Of several children that ended since the last read, this is the
-        // first; one signal stands for all, so the order of the others is lost.
+        // ssi_pid is the first of the children that ended since the last read.
+        // One signal stands for all of them, so the order of the other children
+        // is lost.
         ReapAll(static_cast<pid_t>(info.ssi_pid));
       } else {
         PassOn(static_cast<int>(info.ssi_signo));
@@ -269,7 +271,7 @@ class Supervisor {
     EnterPhase(Phase::kTerminate, plan_.grace.terminate);
   }
 
-  // The launcher may be gone: then nobody needs to know.
+  // Sends an event. Errors are ignored: a dead launcher does not need it.
   void Send(const SupervisorEvent& event) {
     send(plan_.channel.get(), &event, sizeof(event), MSG_NOSIGNAL);
   }
@@ -280,9 +282,9 @@ class Supervisor {
   std::vector<Rank> ranks_;
   int live_ranks_ = 0;
   Phase phase_ = Phase::kRun;
-  Deadline deadline_{absl::ZeroDuration()};  // Of every phase but kKill.
-  bool interrupted_ = false;                 // Has received SIGINT.
-  bool told_signal_ = false;                 // kSignalReceived was sent.
+  Deadline deadline_{absl::ZeroDuration()};  // For every phase but kKill.
+  bool interrupted_ = false;                 // Whether SIGINT was received.
+  bool told_signal_ = false;  // Whether kSignalReceived was sent.
 };
 
 }  // namespace
@@ -337,7 +339,7 @@ bool AsksToEnd(int signal) {
 }
 
 void RunSupervisor(SupervisorPlan plan) {
-  setsid();  // Out of reach of a SIGKILL to the launcher's process group.
+  setsid();  // A SIGKILL to the launcher's process group must not hit this.
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   prctl(PR_SET_NAME, "lockstep-super");
   Supervisor(std::move(plan)).Run();

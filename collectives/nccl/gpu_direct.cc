@@ -29,7 +29,7 @@ namespace lockstep {
 
 namespace {
 
-// What windows are made of.
+// Rounds up to whole pages, the unit of windows.
 int64_t WholePages(int64_t bytes) {
   const int64_t page = NCCL_WIN_REQUIRED_ALIGNMENT;
   return (bytes + page - 1) / page * page;
@@ -41,8 +41,8 @@ struct Window {
   ncclWindow_t window = nullptr;
 };
 
-// The windows there are, by number, which is the same on every rank. Outlives
-// the communicator in the memory that its users keep.
+// All windows, by number; the numbers match on all ranks. Memory that users
+// keep may hold this object after the communicator is gone.
 class Windows {
  public:
   explicit Windows(std::shared_ptr<NcclHandle> handle)
@@ -67,7 +67,7 @@ class Windows {
     handle_ = nullptr;
   }
 
-  // The window that holds all of the buffer, and its number.
+  // Returns the window that holds all of the buffer, and its number.
   std::optional<std::pair<int64_t, Window>> Find(const ConstBuffer& buffer) {
     const std::lock_guard lock(mutex_);
     const auto* const begin = static_cast<const std::byte*>(buffer.data);
@@ -89,7 +89,7 @@ class Windows {
   }
 
   std::mutex mutex_;
-  std::shared_ptr<NcclHandle> handle_;  // Null once it is closed.
+  std::shared_ptr<NcclHandle> handle_;  // Null after Close.
   int64_t last_ = 0;
   std::map<int64_t, Window> windows_;
 };
@@ -105,7 +105,8 @@ class WindowDirect : public GpuDirect {
     group_.world_size = world_size;
   }
 
-  // Makes what kernels need. False if ranks do not reach each other's memory.
+  // Creates everything that kernels need. Returns false if ranks cannot access
+  // each other's memory.
   absl::StatusOr<bool> Meet() {
     LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<std::byte> memory,
                               Allocate(kMeetingBytes));
@@ -150,7 +151,7 @@ class WindowDirect : public GpuDirect {
                                     &made.window, NCCL_WIN_DEFAULT);
     }));
     const int64_t number = windows_->Add(made);
-    // The memory goes after its window.
+    // Frees the memory after removing its window.
     return std::shared_ptr<std::byte>(
         made.memory, [memory = std::move(memory), windows = windows_,
                       number](std::byte*) { windows->Remove(number); });
@@ -181,7 +182,8 @@ class WindowDirect : public GpuDirect {
         .input_offset = static_cast<const std::byte*>(input.data) - in.memory,
         .own_output = call.output.data,
         .count = own.count,
-        // A part of a ReduceScatter has started a rank later (schedule.h).
+        // The sum of a ReduceScatter segment starts one rank later
+        // (schedule.h).
         .first_rank = to_all ? segment : (segment + 1) % group_.world_size};
     if (to_all) {
       const Window out = windows_->Find(call.output)->second;
@@ -208,7 +210,8 @@ class WindowDirect : public GpuDirect {
     void operator()(int* memory) const { cudaFreeHost(memory); }
   };
 
-  // `seed` with a buffer's window and its place there; 0 if it is in none.
+  // Returns `seed` mixed with the buffer's window and its offset in that
+  // window; 0 if the buffer is in no window.
   uint64_t Mixed(uint64_t seed, const ConstBuffer& buffer) const {
     const auto found = windows_->Find(buffer);
     if (!found.has_value()) return 0;
@@ -240,7 +243,7 @@ absl::StatusOr<std::unique_ptr<GpuDirect>> GpuDirect::Create(
   }
   int device = 0;
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device), "cudaGetDevice"));
-  // Both outlive a thread that is left to itself.
+  // Both are shared, since an abandoned thread may still use them.
   const auto made = std::make_shared<std::unique_ptr<WindowDirect>>(
       std::make_unique<WindowDirect>(rank, world_size, std::move(handle),
                                      stream));

@@ -1,4 +1,4 @@
-// Memory that all ranks of a group reach, and reductions straight from it.
+// Memory that all ranks of a group can access, and reductions directly from it.
 #ifndef LOCKSTEP_COLLECTIVES_NCCL_GPU_DIRECT_H_
 #define LOCKSTEP_COLLECTIVES_NCCL_GPU_DIRECT_H_
 
@@ -16,16 +16,17 @@
 
 namespace lockstep {
 
-// Each rank reduces its segment, reading the other ranks' memory in the order
-// of additions of the ring (algorithms/schedule.h), and writes it to all of
-// theirs: three kernels, of which the first and the last are barriers, and the
-// ring's bits. Memory is registered with NCCL as windows, which ranks can do
-// whose GPUs reach each other's memory, over NVLink mostly. Not thread safe.
+// Each rank reduces one segment: it reads the other ranks' memory in the ring's
+// order of additions (algorithms/schedule.h). AllReduce writes the result to
+// the memory of all ranks, ReduceScatter to the rank's own output. A call is
+// three kernels, of which the first and the last are barriers. The bits are the
+// ring's. Memory is registered with NCCL as windows; this needs GPUs that
+// access each other's memory, mostly over NVLink. Not thread safe.
 class GpuDirect {
  public:
-  // Blocks until all ranks have called it. Null where ranks cannot reach each
-  // other's memory, or NCCL is older than 2.28. handle: initialised. `stream`
-  // must outlive this. Errors: NCCL's, CudaStatus's;
+  // Blocks until all ranks have called it. Returns null if ranks cannot access
+  // each other's memory, or if NCCL is older than 2.28. handle: initialised.
+  // `stream` must outlive this object. Errors: NCCL's, CudaStatus's;
   // kDeadlineExceeded after `timeout`.
   static absl::StatusOr<std::unique_ptr<GpuDirect>> Create(
       int rank, int world_size, std::shared_ptr<NcclHandle> handle,
@@ -33,29 +34,30 @@ class GpuDirect {
 
   virtual ~GpuDirect() = default;
 
-  // More than 0 bytes, not set to anything, for Register. Errors: NCCL's.
+  // Allocates uninitialised memory for Register. bytes: more than 0. Errors:
+  // NCCL's.
   virtual absl::StatusOr<std::shared_ptr<std::byte>> Allocate(
       int64_t bytes) = 0;
 
-  // Makes a window of memory from Allocate, of as many bytes on every rank.
-  // Blocks until all ranks have called it: so let them agree first. The memory
-  // may outlive this. Errors: NCCL's.
+  // Makes a window of memory from Allocate. `bytes` must match on all ranks.
+  // Blocks until all ranks have called it, so the ranks must agree on the call
+  // first. The memory may outlive this object. Errors: NCCL's.
   virtual absl::StatusOr<std::shared_ptr<std::byte>> Register(
       std::shared_ptr<std::byte> memory, int64_t bytes) = 0;
 
-  // 0 unless the call is a reduction whose data lies in such memory; else a
-  // number that says where. Reduce takes those for which it is the same on all
-  // ranks.
+  // Returns 0 unless the call is a reduction whose data lies in registered
+  // memory; else a number that identifies the location. Reduce requires that
+  // this number matches on all ranks.
   virtual uint64_t PlaceOf(const Collective& call) const = 0;
 
-  // Only enqueues. Errors: CudaStatus's.
+  // Enqueues the reduction, without waiting. Errors: CudaStatus's.
   virtual absl::Status Reduce(const Collective& call) = 0;
 
-  // Lets kernels that wait for other ranks go on; from any thread.
+  // Ends kernels that wait for other ranks. Any thread may call this.
   virtual void Abort() = 0;
 
-  // Takes back what NCCL has registered; before the communicator ends. Nothing
-  // but the end may follow.
+  // Deregisters all windows. Must be called before the communicator ends, and
+  // only destruction may follow.
   virtual void Close() = 0;
 };
 

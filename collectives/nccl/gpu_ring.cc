@@ -22,18 +22,20 @@
 namespace lockstep {
 namespace {
 
-// Chunks lie as their part of the input does between two multiples of this many
-// elements, so that a kernel can work on both in vectors (reduce.h).
+// A chunk has the same offset from a multiple of this many elements as its part
+// of the input, so that a kernel can access both in vectors (reduce.h).
 constexpr int64_t kAlignedElements = 16;
 
-// Room for that, of elements of any type; keeps the slots aligned.
+// Space for that offset, for elements of any type; keeps the slots aligned.
 constexpr int64_t kShiftBytes = 256;
 
-// Segments from which two chunks are faster than one: reducing half of one
-// takes as long as the NCCL kernel more that it costs, some 7 us at 3 TB/s.
+// The segment size from which two chunks are faster than one. Two chunks cost
+// one more NCCL kernel, some 7 us, which equals the time to reduce half of such
+// a segment at 3 TB/s.
 constexpr int64_t kWorthHalving = 16 << 20;
 
-// Ends the graphs of buffers that are not used any more.
+// The number of graphs above which all are destroyed, so that graphs of unused
+// buffers do not accumulate.
 constexpr size_t kMostGraphs = 128;
 
 absl::Status Record(const Event& event, cudaStream_t stream) {
@@ -45,7 +47,7 @@ absl::Status Wait(cudaStream_t stream, const Event& event) {
                     "cudaStreamWaitEvent");
 }
 
-// Where in a slot a chunk lies that is reduced with `input`.
+// Returns the offset in a slot of a chunk that is reduced with `input`.
 int64_t ShiftBytes(const ConstBuffer& input, DataType travels) {
   const auto address = reinterpret_cast<uintptr_t>(input.data);
   return static_cast<int64_t>(address /
@@ -88,9 +90,10 @@ absl::Status GpuRing::Reduce(const Collective& call, bool capturing) {
   return launched ? absl::OkStatus() : Enqueue(call);
 }
 
-// False for the first call of its buffers. That one connects ranks that have
-// not met, which would make a capture long; and buffers that are used once are
-// not worth a graph.
+// Launches the graph of these buffers. Returns false on the first call of its
+// buffers, which is made without a graph: it connects ranks that have not
+// communicated before, which would make a capture long, and buffers that are
+// used once are not worth a graph.
 absl::StatusOr<bool> GpuRing::LaunchGraph(const Collective& call) {
   const std::lock_guard lock(graphs_mutex_);
   if (graphs_.size() > kMostGraphs) graphs_.clear();
@@ -141,7 +144,7 @@ absl::Status GpuRing::Enqueue(const Collective& call) {
     const Segment own = SegmentAt(job, CompletedSegment(rank_, world_size_));
     job.completed = call.output.Part(own.begin, 0).bytes();
   }
-  // As many windows as the longest segment, which is the first, has.
+  // The longest segment, which is the first, determines the number of windows.
   const int64_t chunks = PieceCount(SegmentAt(job, 0).count, job.chunk);
   for (int64_t first = 0; first < chunks; first += kWindow) {
     LOCKSTEP_RETURN_IF_ERROR(AddUp(job, first));
@@ -156,13 +159,14 @@ absl::Status GpuRing::Enqueue(const Collective& call) {
   return absl::OkStatus();
 }
 
-// So that what comes next on stream_ comes after all kernels.
+// Makes later work on stream_ wait for all kernels.
 absl::Status GpuRing::WaitForKernels() {
   LOCKSTEP_RETURN_IF_ERROR(Record(joined_, reduce_stream_.get()));
   return Wait(stream_, joined_);
 }
 
-// A chunk of the longest segment, which is the first: the same on every rank.
+// Returns the size of a chunk of the longest segment, which is the first, so
+// that the size matches on all ranks.
 int64_t GpuRing::ChunkElements(const Job& job) const {
   const DataType type = job.input.type;
   const int64_t longest = SegmentAt(job, 0).count;
@@ -191,7 +195,8 @@ Segment GpuRing::WindowAt(const Job& job, int index, int64_t first) const {
   return window;
 }
 
-// The first half of the ring: after it this rank has one segment complete.
+// Runs the first half of the ring, after which this rank has one complete
+// segment.
 absl::Status GpuRing::AddUp(const Job& job, int64_t first) {
   const DataType accumulator = AccumulatorOf(job.input.type, job.op);
   for (int step = 0; step < HalfRingSteps(world_size_); ++step) {
@@ -207,7 +212,7 @@ absl::Status GpuRing::AddUp(const Job& job, int64_t first) {
       const ConstBuffer sent =
           step == 0 ? job.input.Part(out.begin, out.count)
                     : ConstBuffer(slot.partial, out.count, travels);
-      // `partial` is made.
+      // The kernel that computes `partial` must have ended.
       if (step > 0) LOCKSTEP_RETURN_IF_ERROR(Wait(stream_, slot.reduced));
       slot.which = 1 - slot.which;
       const Buffer received(
@@ -222,7 +227,7 @@ absl::Status GpuRing::AddUp(const Job& job, int64_t first) {
   return absl::OkStatus();
 }
 
-// Adds this rank's own to a chunk that comes in `step`.
+// Adds this rank's own input to a chunk that arrives in `step`.
 absl::Status GpuRing::ReduceChunk(const Job& job, int step, Segment chunk,
                                   const Buffer& received, Slot& slot) {
   const DataType type = job.input.type;
@@ -235,7 +240,7 @@ absl::Status GpuRing::ReduceChunk(const Job& job, int step, Segment chunk,
         SegmentAt(job, CompletedSegment(job.as_rank, world_size_));
     result.data = job.completed + (chunk.begin - segment.begin) * SizeOf(type);
   } else if (result.type != received.type) {
-    // In the slot's other memory: what was sent from there has gone.
+    // Uses the slot's other memory: its content has been sent already.
     slot.which = 1 - slot.which;
     result.data = slot.memory[slot.which] + ShiftBytes(own, result.type);
   }
@@ -249,7 +254,7 @@ absl::Status GpuRing::ReduceChunk(const Job& job, int step, Segment chunk,
   return Record(slot.reduced, reduce_stream_.get());
 }
 
-// The second half: the complete segments go round, and replace.
+// Runs the second half: the complete segments go round the ring and replace.
 absl::Status GpuRing::Circulate(const Job& job, Buffer output, int64_t first) {
   const int steps = AllReduceSteps(world_size_);
   for (int step = HalfRingSteps(world_size_); step < steps; ++step) {
@@ -265,7 +270,7 @@ absl::Status GpuRing::Circulate(const Job& job, Buffer output, int64_t first) {
   return absl::OkStatus();
 }
 
-// The complete segments go straight to the root.
+// Sends the complete segments directly to the root.
 absl::Status GpuRing::GatherAtRoot(const Job& job, Buffer output, int root,
                                    int64_t first) {
   const auto move = [&](int i, int peer) {

@@ -1,4 +1,4 @@
-// Our own ring on ncclSend and ncclRecv, with the reduction kernel.
+// Our own ring on ncclSend and ncclRecv, with a reduction kernel.
 #ifndef LOCKSTEP_COLLECTIVES_NCCL_GPU_RING_H_
 #define LOCKSTEP_COLLECTIVES_NCCL_GPU_RING_H_
 
@@ -22,71 +22,73 @@
 
 namespace lockstep {
 
-// Enqueues reductions in the order of additions of algorithms/schedule.h:
-// the bits are those of RingReduce (algorithms/over_transport.h) on the CPU.
+// Enqueues reductions in the order of additions of algorithms/schedule.h: the
+// bits are those of RingReduce (algorithms/over_transport.h) on the CPU.
 //
-// Transfers go to the stream that the caller gives, kernels to one of the
-// ring's own. Each step of the first half moves a rank's segment in two chunks,
-// one group of NCCL each, so that a kernel reduces one while the other is on
-// its way; segments that are too small to gain from that, in one. Each step of
-// the second half is one group. Segments beyond two chunks take several rounds.
-// Partial sums travel as accumulators (reduce.h), but on the first step, and
-// complete ones as elements.
+// Transfers are enqueued on the caller's stream, kernels on a stream of the
+// ring. Each step of the first half moves a rank's segment in two chunks, one
+// NCCL group each. A kernel reduces one chunk while the other is being
+// transferred. Segments that are too small to gain from that move in one chunk.
+// Each step of the second half is one group. Segments of more than two chunks
+// take several rounds. Partial sums are sent as accumulators (reduce.h), except
+// in the first step; complete sums are sent as elements.
 //
 // The second reduction of the same buffers captures the ring in a CUDA graph,
-// which further ones launch: that takes the host some microseconds, and NCCL
-// no groups.
+// and later ones launch that graph. A launch takes the host some microseconds,
+// and needs no NCCL groups.
 //
-// Everything that a call needs is there from Create on, since allocating memory
-// or loading a kernel waits for the GPU, where another rank's kernels may wait
+// Create allocates everything that a call needs. Allocating memory or loading a
+// kernel later would wait for the GPU, where another rank's kernels may wait
 // for this rank's.
 class GpuRing {
  public:
-  // Of the current device. handle: initialised; it must outlive the ring, as
-  // must `stream`, which is not the legacy one. chunk_bytes: of accumulators,
-  // at least 16; the ring allocates four times that.
+  // Creates the ring on the current device. handle: initialised; handle and
+  // stream must outlive the ring. stream: not the legacy stream. chunk_bytes:
+  // size of a chunk of accumulators, at least 16; the ring allocates four times
+  // that.
   static absl::StatusOr<std::unique_ptr<GpuRing>> Create(int rank,
                                                          int world_size,
                                                          int64_t chunk_bytes,
                                                          NcclHandle& handle,
                                                          cudaStream_t stream);
 
-  // An AllReduce, Reduce or ReduceScatter, which is valid (collective.h), of
-  // device memory that is aligned to its elements; world_size is at least 2.
-  // Only enqueues; all has been done when `stream` has come past. capturing:
-  // whether somebody else captures `stream`, so that this must not. Errors:
+  // Enqueues an AllReduce, Reduce or ReduceScatter and returns. The result is
+  // ready once `stream` has reached the end of the call. The call must be valid
+  // (collective.h), on device memory that is aligned to its elements;
+  // world_size must be at least 2. capturing: whether the caller is capturing
+  // `stream`, in which case the ring must not capture it. Errors:
   // NcclHandle::Group's, CudaStatus's.
   absl::Status Reduce(const Collective& call, bool capturing);
 
-  // Whether kernels of the ring are under way.
+  // Returns whether kernels of the ring are pending.
   bool IsBusy() const {
     return cudaStreamQuery(reduce_stream_.get()) == cudaErrorNotReady;
   }
 
-  // Destroys the graphs, before the communicator, which waits for that. From
-  // any thread.
+  // Destroys the graphs. Must be called before the communicator is destroyed,
+  // which waits for them. Any thread may call this.
   void ForgetGraphs();
 
  private:
-  // Chunks that are under way at once.
+  // The number of chunks in flight at once.
   static constexpr int kWindow = 2;
 
-  // The place of one of them.
+  // The buffers of one chunk in flight.
   struct Slot {
-    Event received;                // On stream_.
-    Event reduced;                 // On reduce_stream_.
-    std::byte* memory[2] = {};     // Each has room for a chunk.
-    int which = 0;                 // Of the two, the one that was filled last.
-    std::byte* partial = nullptr;  // What the last step made.
+    Event received;             // On stream_.
+    Event reduced;              // On reduce_stream_.
+    std::byte* memory[2] = {};  // Each is large enough for a chunk.
+    int which = 0;              // The index of the memory that was filled last.
+    std::byte* partial = nullptr;  // The result of the last step.
   };
 
   // One reduction.
   struct Job {
     ConstBuffer input;
     ReduceOp op;
-    int as_rank;        // Whose steps of an all-reduce this rank takes.
-    int64_t chunk = 0;  // Elements.
-    // Where the segment that this rank completes goes; null: to the slots.
+    int as_rank;        // The rank whose all-reduce steps this rank takes.
+    int64_t chunk = 0;  // The chunk's size in elements.
+    // The destination of the segment that this rank completes; null: the slots.
     std::byte* completed = nullptr;
   };
 
@@ -107,9 +109,10 @@ class GpuRing {
   int next() const { return (rank_ + 1) % world_size_; }
   int previous() const { return (rank_ + world_size_ - 1) % world_size_; }
   Segment SegmentAt(const Job& job, int index) const;
-  // `number` of the window that begins with chunk `first`, of a segment.
+  // Returns chunk `number` of the window that begins with chunk `first` of a
+  // segment.
   Segment ChunkAt(const Job& job, int index, int64_t first, int number) const;
-  // All chunks of the window.
+  // Returns all chunks of the window as one segment.
   Segment WindowAt(const Job& job, int index, int64_t first) const;
   int64_t ChunkElements(const Job& job) const;
 
@@ -129,7 +132,7 @@ class GpuRing {
   const int64_t chunk_bytes_;
   NcclHandle& handle_;
   const cudaStream_t stream_;
-  DeviceMemory memory_;  // The slots'. Outlives the stream that uses it.
+  DeviceMemory memory_;  // For the slots. Outlives the stream that uses it.
   Stream reduce_stream_;
   Event joined_;
   std::vector<Slot> slots_;

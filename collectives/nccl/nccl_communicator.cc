@@ -1,4 +1,4 @@
-// Collectives on GPUs: agreement, NCCL, and what happens when it fails.
+// Collectives on GPUs: agreement of the ranks, NCCL, and failures.
 #include "collectives/nccl/nccl_communicator.h"
 
 #include <cuda_runtime.h>
@@ -34,7 +34,7 @@
 namespace lockstep {
 namespace {
 
-// Whether an operation has no use for its input, or its output, on this rank.
+// Return whether an operation ignores its input, or its output, on this rank.
 bool IgnoresInput(const Collective& call, int rank) {
   return call.operation == Operation::kScatter && rank != call.peer;
 }
@@ -44,8 +44,8 @@ bool IgnoresOutput(const Collective& call, int rank) {
          rank != call.peer;
 }
 
-// How long a failed group waits for its streams to come to an end: a kernel
-// takes milliseconds, but may wait behind the caller's.
+// How long a failed group waits for its streams to end: a kernel takes
+// milliseconds, but may wait behind the caller's.
 constexpr absl::Duration kStreamsEnd = absl::Milliseconds(500);
 
 absl::Status CheckOptions(const NcclOptions& options) {
@@ -61,7 +61,7 @@ absl::Status CheckOptions(const NcclOptions& options) {
   return absl::OkStatus();
 }
 
-// As a phrase that continues "rank 1 called Gather(...) but ".
+// Returns an error as a phrase that continues "rank 1 called Gather(...) but ".
 absl::Status CheckMemory(const ConstBuffer& buffer, const char* name,
                          int device, bool aligned) {
   if (buffer.count == 0) return absl::OkStatus();
@@ -69,8 +69,8 @@ absl::Status CheckMemory(const ConstBuffer& buffer, const char* name,
   const cudaError_t error = cudaPointerGetAttributes(&attributes, buffer.data);
   if (error != cudaSuccess || (attributes.type != cudaMemoryTypeDevice &&
                                attributes.type != cudaMemoryTypeManaged)) {
-    cudaGetLastError();  // Older runtimes note one for memory that is not
-                         // CUDA's.
+    // Older runtimes record an error for memory that is not CUDA's.
+    cudaGetLastError();
     return absl::InvalidArgumentError(
         absl::StrCat("its ", name, " is not device memory"));
   }
@@ -89,7 +89,8 @@ absl::Status CheckMemory(const ConstBuffer& buffer, const char* name,
   return absl::OkStatus();
 }
 
-// What a rank sends to, and receives from, each rank; nothing where empty.
+// The buffers that a rank sends to, and receives from, each rank; empty if
+// none.
 struct Messages {
   explicit Messages(int world_size) : sent(world_size), received(world_size) {}
 
@@ -137,7 +138,7 @@ Messages MessagesOf(const Collective& call, int rank, int world_size) {
   return messages;
 }
 
-// What a rank has for itself is copied, unless it is in place already.
+// Copies a rank's own part, unless it is in place already.
 absl::Status CopyOwn(const ConstBuffer& from, const Buffer& to,
                      cudaStream_t stream) {
   if (from.count == 0 || from.data == to.data) return absl::OkStatus();
@@ -166,11 +167,11 @@ absl::Status EnqueueMessages(const Messages& messages, int rank,
   });
 }
 
-// Enqueues a valid call, of device memory, on `stream`; it is done when the
-// stream has come past. Reductions are NCCL's, and their memory is aligned to
-// its elements; scatter, gather, all-to-all and all-gather of unequal counts
-// are groups of messages. kBarrier, kAllocate and kSplit move nothing.
-// Errors: NcclHandle::Group's, CudaStatus's.
+// Enqueues a valid call, on device memory, on `stream`. The call is done when
+// the stream has reached its end. Reductions are NCCL's, and their memory is
+// aligned to its elements. Scatter, gather, all-to-all and all-gather of
+// unequal counts are groups of messages. kBarrier, kAllocate and kSplit move
+// nothing. Errors: NcclHandle::Group's, CudaStatus's.
 absl::Status EnqueueNative(const Collective& call, int rank, int world_size,
                            NcclHandle& handle, cudaStream_t stream) {
   switch (call.operation) {
@@ -216,7 +217,7 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
 }
 
 NcclCommunicator::~NcclCommunicator() {
-  // The device may be another by now.
+  // The current device may have changed since the last call.
   cudaSetDevice(options_.device);
   if (watchdog_ == nullptr) return;
   static_cast<void>(watchdog_->WaitForCalls());
@@ -229,8 +230,9 @@ NcclCommunicator::~NcclCommunicator() {
 absl::Status NcclCommunicator::Join(std::unique_ptr<Communicator> control) {
   absl::Status own = CheckOptions(options_);
   if (own.ok()) own = Prepare();
-  // Memory of ours that NCCL registers by itself, in windows and in graphs,
-  // would have to be registered by both ranks of a message: slots are not.
+  // Turns off NCCL's automatic registration of buffers in windows and graphs.
+  // Both ranks of a message would have to register their buffers, but the
+  // ring's slots are not registered.
   LOCKSTEP_ASSIGN_OR_RETURN(
       shared_gpu_,
       ShareGpus(*control, options_.device, own,
@@ -268,7 +270,8 @@ absl::Status NcclCommunicator::Join(std::unique_ptr<Communicator> control) {
   return absl::OkStatus();
 }
 
-// All ranks reach each other's memory, or none takes it for granted.
+// Makes direct_ if all ranks can access each other's memory. Otherwise direct_
+// is null on every rank.
 absl::Status NcclCommunicator::ReachPeers(Communicator& control) {
   absl::StatusOr<std::unique_ptr<GpuDirect>> direct = GpuDirect::Create(
       rank_, world_size_, handle_, stream_.get(), options_.group.timeout);
@@ -291,15 +294,15 @@ void NcclCommunicator::CloseDirect() {
 }
 
 void NcclCommunicator::Abort() {
-  // NCCL waits until the graphs that captured its calls are gone; and a graph
-  // that hangs goes once NCCL has let go of it.
+  // NCCL waits until the graphs that captured its calls are destroyed, and a
+  // graph that hangs ends only after NCCL aborts. Both therefore run at once.
   std::thread forget([this] {
     if (ring_ != nullptr) ring_->ForgetGraphs();
   });
   if (direct_ != nullptr) direct_->Abort();
   handle_->Abort();
   forget.join();
-  // What comes after NCCL's kernels on the streams still runs.
+  // Work that follows NCCL's kernels on the streams still runs.
   const Deadline deadline(kStreamsEnd);
   while ((cudaStreamQuery(stream_.get()) == cudaErrorNotReady ||
           (ring_ != nullptr && ring_->IsBusy())) &&
@@ -318,7 +321,8 @@ absl::Status NcclCommunicator::Prepare() {
 
 absl::Status NcclCommunicator::Run(const Collective& collective) {
   Call call = CallOf(collective, world_size_);
-  // So that ranks which use different places disagree.
+  // The hash includes the place, so that ranks which use different places
+  // disagree.
   const uint64_t place = direct_ == nullptr ? 0 : direct_->PlaceOf(collective);
   call.AddToHash(place);
   LOCKSTEP_RETURN_IF_ERROR(
@@ -336,7 +340,7 @@ absl::Status NcclCommunicator::Run(const Collective& collective) {
   }
   if (!status.ok()) return watchdog_->Failed(status);
   if (*capturing) {
-    // Nobody may ask for an event that is part of a graph.
+    // Events that are part of a graph must not be queried.
     watchdog_->ReturnEvents(*std::move(events));
     watchdog_->Issued({});
   } else {
@@ -361,7 +365,8 @@ absl::Status NcclCommunicator::CheckArguments(const Collective& call) const {
 }
 
 absl::StatusOr<bool> NcclCommunicator::IsCapturing() const {
-  if (options_.stream == nullptr) return false;  // It cannot be captured.
+  // The legacy stream cannot be captured.
+  if (options_.stream == nullptr) return false;
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   LOCKSTEP_RETURN_IF_ERROR(
       CudaStatus(cudaStreamIsCapturing(options_.stream, &status),
@@ -407,7 +412,8 @@ absl::StatusOr<GroupBuffer> NcclCommunicator::Allocate(int64_t bytes,
     const absl::Status own = absl::InvalidArgumentError("that is negative");
     return watchdog_->Begin(call, own).status();
   }
-  // Before the ranks agree, so that none waits for one that has no memory.
+  // Allocates before the ranks agree, so that no rank waits for one without
+  // memory.
   absl::StatusOr<std::shared_ptr<std::byte>> memory = AllocateOwn(bytes);
   LOCKSTEP_RETURN_IF_ERROR(watchdog_->Begin(call, memory.status()).status());
   LOCKSTEP_RETURN_IF_ERROR(watchdog_->WaitForRanks());
@@ -435,7 +441,7 @@ absl::StatusOr<std::shared_ptr<std::byte>> NcclCommunicator::AllocateOwn(
 
 absl::Status NcclCommunicator::Zero(std::byte* memory, int64_t bytes) {
   if (bytes == 0) return absl::OkStatus();
-  // Not behind the calls that are under way.
+  // Uses a stream of its own, so as not to wait for calls in progress.
   LOCKSTEP_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
       cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), stream.get()),
@@ -458,7 +464,8 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> JoinNcclGroup(
     NcclOptions options) {
   LOCKSTEP_ASSIGN_OR_RETURN(const RankEnvironment environment,
                             RequireRankEnvironment());
-  // First, so that the others miss a rank without a GPU at once.
+  // Joins before looking for a GPU, so that the other ranks learn at once of a
+  // rank without one.
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> control,
                             JoinLaunchedGroup(environment, options.group));
   LOCKSTEP_ASSIGN_OR_RETURN(options.device,

@@ -1,5 +1,5 @@
-// The `nccl` backend: ranks with a GPU each, or several on one. In programs
-// that are linked with this, CreateGroup("nccl") is JoinNcclGroup().
+// The `nccl` backend: each rank has a GPU, or several ranks share one. In
+// programs that link this library, CreateGroup("nccl") calls JoinNcclGroup().
 #ifndef LOCKSTEP_COLLECTIVES_NCCL_NCCL_COMMUNICATOR_H_
 #define LOCKSTEP_COLLECTIVES_NCCL_NCCL_COMMUNICATOR_H_
 
@@ -22,84 +22,89 @@
 namespace lockstep {
 
 struct NcclOptions {
-  // Of this rank, as cudaSetDevice takes it.
+  // The rank's device, as for cudaSetDevice.
   int device = 0;
 
-  // In whose order the calls take their place: a call starts after what this
-  // stream of the device holds by then, and what is put on it later sees the
-  // results. By default the legacy default stream. It must outlive the
+  // The stream that orders the calls. A call starts after all work enqueued on
+  // this stream before the call, and work enqueued later sees the results.
+  // Default: the legacy default stream. The stream must outlive the
   // communicator's last Wait.
   cudaStream_t stream = nullptr;
 
-  // timeout: how long a call may last, from its turn on the GPU, or joining.
-  // algorithm: how AllReduce, Reduce and ReduceScatter go about it. kAuto: by
-  // NCCL's own reductions where they mean what collective.h says
-  // (nccl_handle.h), in NCCL's order of additions; elsewhere as kRing. kRing:
-  // our ring, in the order of additions of algorithms/schedule.h (ring).
-  // kDirect: AllReduce and ReduceScatter of memory from Allocate read the
-  // peers' memory, where all ranks reach each other's, with the ring's bits;
-  // ranks use the same places of it; the rest as kRing. kTree is not to be had.
-  // slot_bytes is not used. Rank 0's algorithm, and its values of what follows,
-  // hold for the group.
+  // timeout: how long a call may last, once the work before it on the stream
+  // has ended, and how long joining may take. algorithm: how AllReduce, Reduce
+  // and ReduceScatter are computed.
+  //   kAuto    NCCL's own reductions where they mean what collective.h says
+  //            (nccl_handle.h), in NCCL's order of additions; otherwise kRing.
+  //   kRing    our ring, in the order of additions of algorithms/schedule.h.
+  //   kDirect  AllReduce and ReduceScatter of memory from Allocate read the
+  //            other ranks' memory, if all ranks can access each other's, with
+  //            the ring's bits. All ranks must use the same places of that
+  //            memory. Other calls use kRing.
+  //   kTree    is not supported.
+  // slot_bytes is not used. Rank 0's algorithm, nccl_arithmetic and chunk_bytes
+  // apply to the whole group.
   GroupOptions group;
 
-  // With kAuto: NCCL's own reductions for every type and operation.
+  // With kAuto: use NCCL's own reductions for every type and operation.
   bool nccl_arithmetic = false;
 
-  // What our ring moves at once: a multiple of 16. It has four times that of
-  // device memory. A message of NCCL costs about as much time as 2 MiB do on
-  // the way, so large ones are better.
+  // The bytes that our ring transfers at once, a multiple of 16. The ring
+  // allocates four times that in device memory. An NCCL message costs as much
+  // time as transferring about 2 MiB, so large chunks are better.
   int64_t chunk_bytes = 32 << 20;
 };
 
-// Buffers are device or managed memory of the rank's device; those of
-// reductions are aligned to their elements (others need not be). They may be
-// freed once the stream has come past the call. Run sets the calling thread's
-// current device.
+// Buffers are device or managed memory of the rank's device. Buffers of
+// reductions must be aligned to their elements; other buffers need not be.
+// Buffers may be freed once the stream has reached the end of the call. Run
+// sets the calling thread's current device.
 //
-// Run puts a call in its place on the stream and returns; nothing waits on the
-// host but Wait, Barrier, Allocate and Split. Calls are compared, and watched
-// while they run, by a thread of the communicator (watchdog.h): when ranks
-// disagree, one of them made an impossible call, reported an error of NCCL or
-// CUDA, died or left, or a call has lasted the timeout, all ranks abort their
-// communicators, which lets their streams go on, and return the same error: the
-// call or Wait that comes next, once. The data of calls that have not been
-// waited for is then unspecified.
+// Run enqueues a call at its position in the stream and returns; only Wait,
+// Barrier, Allocate and Split block the host. A thread of the communicator
+// (watchdog.h) compares the calls of all ranks, and watches them while they
+// run. The group fails if ranks disagree, if a rank made an invalid call,
+// reported an error of NCCL or CUDA, died or left, or if a call has exceeded
+// the timeout. All ranks then abort their communicators, which releases their
+// streams, and return the same error once, from the next call or Wait. The data
+// of calls that have not been waited for is then unspecified.
 //
 // The stream may be one that is being captured in a graph. Ranks that disagree
-// are then told so as above; what happens when the graph runs is for whoever
-// launches it to watch. Graphs must be destroyed before the communicator.
+// then get an error as above, but whoever launches the graph must watch its
+// execution. Graphs must be destroyed before the communicator.
 class NcclCommunicator : public Communicator {
  public:
-  // Every rank calls it, with a control group of host memory whose ranks become
-  // this group's. It should have the same timeout. Blocks until all are there.
+  // Creates the group. Every rank must call it, with a control group on host
+  // memory whose ranks become this group's ranks, and which should have the
+  // same timeout. Blocks until all ranks have called it.
   //
-  // Errors, beside those of Communicator's calls and the same on every rank:
-  // kInvalidArgument for options that cannot be had; kFailedPrecondition where
-  // ranks share a GPU in a way that NCCL cannot do (nccl_handle.h); what CUDA
-  // and NCCL say. Sets environment variables if ranks share a GPU: no other
-  // thread should use the environment then.
+  // Errors, besides those of Communicator's calls and the same on every rank:
+  // kInvalidArgument for options that are not supported; kFailedPrecondition if
+  // ranks share a GPU in a way that NCCL does not support (nccl_handle.h);
+  // errors of CUDA and NCCL. Sets environment variables if ranks share a GPU:
+  // no other thread should use the environment then.
   static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(
       std::unique_ptr<Communicator> control, const NcclOptions& options);
 
-  // Waits for its calls to end, and at most a second for the other ranks to do
-  // the same, so that NCCL can be left in health.
+  // Waits until this rank's calls have ended, and at most a second for the
+  // other ranks to do the same, so that NCCL can be finalized in order.
   ~NcclCommunicator() override;
 
   int rank() const override { return rank_; }
   int world_size() const override { return world_size_; }
   absl::Status Run(const Collective& call) override;
   absl::Status Wait() override;
-  // Device memory. Faster than other with kDirect alone.
+  // Allocates device memory. Only with kDirect is it faster than other memory.
   absl::StatusOr<GroupBuffer> Allocate(
       int64_t bytes, CallSite site = CallSite::Here()) override;
   // Splits the control group, and makes new communicators on the same devices.
   // NCCL's kernels wait for each other on the GPU, so every rank must begin the
-  // calls of both groups in one order: one thread should use them.
+  // calls of both groups in the same order: one thread should make them.
   absl::StatusOr<std::unique_ptr<Communicator>> Split(
       int color, int key, CallSite site = CallSite::Here()) override;
 
-  // Whether two ranks have one GPU: results are right, and times say nothing.
+  // Whether two ranks share a GPU: results are right, but times are
+  // meaningless.
   bool shared_gpu() const { return shared_gpu_; }
 
  private:
@@ -114,8 +119,9 @@ class NcclCommunicator : public Communicator {
   void CloseDirect();
   void Abort();
   absl::Status CheckArguments(const Collective& call) const;
-  // Between two events, which put it in its place on the caller's stream.
-  // is_direct: by direct_. capturing: whether the caller's stream is captured.
+  // Enqueues the call between two events, which order it on the caller's
+  // stream. is_direct: whether direct_ runs it. capturing: whether the caller's
+  // stream is being captured.
   absl::Status Enqueue(const Collective& call, bool is_direct, bool capturing,
                        const CallEvents& events);
   absl::Status EnqueueOnOwnStream(const Collective& call, bool is_direct,
@@ -130,21 +136,23 @@ class NcclCommunicator : public Communicator {
   const int world_size_;
   bool shared_gpu_ = false;
   Stream stream_;
-  // Outlives this in what a thread that was given up still does.
+  // Shared with worker threads: an abandoned thread may use the handle after
+  // the communicator is gone.
   const std::shared_ptr<NcclHandle> handle_ = std::make_shared<NcclHandle>();
   std::unique_ptr<GpuRing> ring_;
   std::unique_ptr<GpuDirect> direct_;
-  std::unique_ptr<Watchdog> watchdog_;  // Last: its thread uses the others.
+  // Last: its thread uses the members above.
+  std::unique_ptr<Watchdog> watchdog_;
 };
 
 // Joins the `nccl` group of all ranks that a launcher started on this host. A
-// rank has GPU number LOCAL_RANK modulo the number of GPUs that it sees, in
-// place of options.device. Its control group is that of JoinLaunchedGroup, with
-// options.group; for ranks on several hosts, give NcclCommunicator::Create one
-// of JoinMpiGroup.
+// rank gets GPU number LOCAL_RANK modulo the number of GPUs that it sees,
+// instead of options.device. Its control group is JoinLaunchedGroup's, with
+// options.group. For ranks on several hosts, pass a group from JoinMpiGroup to
+// NcclCommunicator::Create instead.
 //
-// Errors: kFailedPrecondition if no launcher started this process; kNotFound
-// without a GPU; those of JoinLaunchedGroup and of NcclCommunicator::Create.
+// Errors: kFailedPrecondition if no launcher started this process; kNotFound if
+// there is no GPU; those of JoinLaunchedGroup and of NcclCommunicator::Create.
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> JoinNcclGroup(
     NcclOptions options = {});
 

@@ -1,5 +1,6 @@
-// The nccl backend's results. Linked with the stand-in it needs no GPU; with
-// CUDA and NCCL it runs on the GPUs there are, several ranks on one if need be.
+// Tests of the nccl backend's results. With the stand-in they need no GPU. With
+// CUDA and NCCL they run on the available GPUs, if necessary several ranks on
+// one.
 #include "collectives/nccl/nccl_communicator.h"
 
 #include <algorithm>
@@ -36,7 +37,7 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// The same in every order of additions.
+// Returns a sum that is the same in every order of additions.
 CheckedCall ExactSum() {
   return {.operation = Operation::kAllReduce,
           .type = DataType::kFloat32,
@@ -46,7 +47,7 @@ CheckedCall ExactSum() {
 
 enum class Mode { kAuto, kNative, kRing, kDirect };
 
-// With a world size.
+// A world size and a mode.
 using Case = std::tuple<int, Mode>;
 
 std::string NameOf(const testing::TestParamInfo<Case>& info) {
@@ -60,13 +61,14 @@ NcclOptions OptionsOf(Mode mode) {
   if (mode == Mode::kRing) options.group.algorithm = Algorithm::kRing;
   if (mode == Mode::kDirect) options.group.algorithm = Algorithm::kDirect;
   options.nccl_arithmetic = mode == Mode::kNative;
-  // Several windows of chunks at a thousand elements; of a shared GPU each
-  // message takes a slice of its time.
+  // Small chunks, so that a thousand elements take several windows. On a shared
+  // GPU larger ones, since each message takes a slice of the GPU's time.
   options.chunk_bytes = kOnStandin ? 256 : 4096;
   return options;
 }
 
-// Whether an average is a sum of products with 1/P, which need not be exact.
+// Returns whether an average is a sum of products with 1/P, which need not be
+// exact.
 bool Scales(Mode mode, DataType type, ReduceOp op) {
   if (op != ReduceOp::kAverage || mode == Mode::kRing ||
       mode == Mode::kDirect) {
@@ -99,7 +101,7 @@ TEST_P(NcclCommunicatorTest, Reduces) {
         CheckedCall call = {operation, type, op, count};
         call.root = static_cast<int>(count) % communicator.world_size();
         call.in_place = in_place;
-        // The ring's order of additions is stated, NCCL's is not.
+        // The ring's order of additions is specified, NCCL's is not.
         if (mode != Mode::kRing) call.input = CallInput::kExact;
         call.rounds = Scales(mode, type, op);
         calls.push_back(call);
@@ -109,7 +111,7 @@ TEST_P(NcclCommunicatorTest, Reduces) {
       for (const ReduceOp op : kAllReduceOps) {
         add(type, op, 1, false);
         add(type, op, 67, true);
-        // Takes several windows of the ring.
+        // 301 elements take several windows of the ring.
         if (mode == Mode::kRing) add(type, op, 301, false);
       }
     }
@@ -122,7 +124,7 @@ TEST_P(NcclCommunicatorTest, Reduces) {
   });
 }
 
-// What follows moves alike in all modes.
+// Tests of operations that move data in the same way in all modes.
 class NcclAutoTest : public NcclCommunicatorTest {};
 
 TEST_P(NcclAutoTest, MovesData) {
@@ -169,7 +171,7 @@ TEST_P(NcclAutoTest, MovesData) {
   });
 }
 
-// Where NCCL's arithmetic is not collective.h's, kAuto takes the ring.
+// If NCCL's arithmetic differs from collective.h's, kAuto uses the ring.
 TEST_P(NcclAutoTest, KeepsTheMeaningOfOperations) {
   RunOk([](NcclCommunicator& communicator) -> absl::Status {
     for (const DataType type : {DataType::kFloat16, DataType::kBFloat16}) {
@@ -204,7 +206,8 @@ TEST_P(NcclAutoTest, AllocatesZeroedMemory) {
 TEST_P(NcclAutoTest, SplitsIntoGroupsThatWork) {
   RunOk([](NcclCommunicator& communicator) -> absl::Status {
     const int rank = communicator.rank();
-    // Even ranks in reverse order; odd ranks but the last; that one in none.
+    // Even ranks in reverse order, odd ranks except the last, and the last in
+    // no group.
     const bool is_alone = rank == 3;
     LOCKSTEP_ASSIGN_OR_RETURN(
         const std::unique_ptr<Communicator> part,
@@ -223,7 +226,7 @@ TEST_P(NcclAutoTest, SplitsIntoGroupsThatWork) {
 }
 
 // The ring and the window variant have the bits of the CPU's ring, at every
-// place that elements can have in a 16-byte vector.
+// offset that elements can have in a 16-byte vector.
 class NcclRingTest : public NcclCommunicatorTest {};
 
 TEST_P(NcclRingTest, HasTheBitsOfTheCpusRing) {
@@ -248,7 +251,8 @@ TEST_P(NcclRingTest, HasTheBitsOfTheCpusRing) {
   });
 }
 
-// On GPUs, where a group takes a second to make, of fewer ranks.
+// Returns world sizes above 1. On GPUs, where creating a group takes a second,
+// they are smaller.
 std::vector<int> SeveralRanks(const std::vector<int>& on_standin) {
   std::vector<int> world_sizes = NcclWorldSizes(on_standin);
   std::erase(world_sizes, 1);
@@ -274,7 +278,7 @@ INSTANTIATE_TEST_SUITE_P(
     NameOf);
 
 #ifdef LOCKSTEP_CUDA_STANDIN
-constexpr int kLaunchedRanks = 1;  // Its NCCL does not reach other processes.
+constexpr int kLaunchedRanks = 1;  // Its NCCL cannot reach other processes.
 #else
 constexpr int kLaunchedRanks = 2;
 #endif
@@ -296,8 +300,8 @@ TEST(NcclGroupTest, JoinsTheRanksThatALauncherStarted) {
   EXPECT_THAT(statuses, Each(IsOk()));
 }
 
-// What NCCL is told of sharing GPUs, for every way in which three ranks can be
-// placed.
+// Tests of the settings that NCCL gets when ranks share GPUs, for every
+// placement of three ranks.
 
 RankPlace Place(int gpu, int host, int process) {
   RankPlace place;
@@ -307,16 +311,16 @@ RankPlace Place(int gpu, int host, int process) {
   return place;
 }
 
-// "" if it is not set.
+// Returns "" if the variable is not set.
 std::string Find(const GpuSharing& sharing, const std::string& name) {
   const auto found = sharing.environment.find(name);
   return found == sharing.environment.end() ? "" : found->second;
 }
 
-// What holds for a placement, said the slow way.
+// The properties of a placement, computed by brute force.
 struct Facts {
   bool shared = false;
-  bool within_process = false;  // Some sharing is.
+  bool within_process = false;  // Whether ranks of one process share a GPU.
   bool one_host = true;
   int most = 1;
 };
@@ -358,7 +362,7 @@ void CheckOlder(const std::vector<RankPlace>& places, const Facts& facts) {
     names.insert(Find(*sharing, "NCCL_HOSTID"));
     processes.insert({places[rank].host, places[rank].process});
   }
-  // A host for each process.
+  // Every process must pose as a host of its own.
   if (!facts.within_process) {
     EXPECT_EQ(names.size(), processes.size());
   }
@@ -379,7 +383,8 @@ void CheckNewer(const std::vector<RankPlace>& places, const Facts& facts) {
 
 TEST(GpuSharingTest, EveryPlacementOfThreeRanks) {
   int shared = 0;
-  // Each of three GPUs, two hosts and three processes for each of three ranks.
+  // Places each of three ranks on one of three GPUs, two hosts and three
+  // processes.
   for (int placement = 0; placement < 18 * 18 * 18; ++placement) {
     std::vector<RankPlace> places;
     for (int rank = 0, rest = placement; rank < 3; ++rank, rest /= 18) {
@@ -399,7 +404,7 @@ TEST(GpuSharingTest, EveryPlacementOfThreeRanks) {
       EXPECT_THAT(sharing->environment, IsEmpty());
     }
   }
-  // 27 - 6 ways to share a GPU.
+  // 27 - 6 of the assignments share a GPU.
   EXPECT_EQ(shared, 21 * 8 * 27);
 }
 

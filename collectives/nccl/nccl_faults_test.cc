@@ -1,5 +1,5 @@
-// How the nccl backend fails, and that its checks see planted bugs: on the
-// stand-in, which can be made to go wrong.
+// Tests of the failures of the nccl backend, and of whether its checks detect
+// planted bugs: on the stand-in, which can inject faults.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -70,7 +70,8 @@ bool AllOk(const std::vector<absl::Status>& statuses) {
   return std::ranges::all_of(statuses, &absl::Status::ok);
 }
 
-// Whether a planted bug showed: as wrong data, and nothing else.
+// Returns whether a planted bug showed as wrong data. Any other error fails the
+// test.
 bool ShowsInData(const std::vector<absl::Status>& statuses) {
   for (const absl::Status& status : statuses) {
     EXPECT_TRUE(status.ok() || absl::IsDataLoss(status)) << status;
@@ -78,7 +79,8 @@ bool ShowsInData(const std::vector<absl::Status>& statuses) {
   return !AllOk(statuses);
 }
 
-// Of float32, unless told otherwise, and the same in every order of additions.
+// Returns a call on float32, unless `type` says otherwise, whose result is the
+// same in every order of additions.
 CheckedCall ExactCall(Operation operation, int64_t count,
                       DataType type = DataType::kFloat32) {
   return {.operation = operation,
@@ -91,8 +93,8 @@ absl::Status AllReduceOnce(NcclCommunicator& communicator) {
   return CheckOnDevice(communicator, {ExactCall(Operation::kAllReduce, 1000)});
 }
 
-// Calls and waits, and calls once more: which must fail at once, with the first
-// cause.
+// Calls and waits, then calls once more. The second call must fail at once,
+// with the first cause.
 absl::Status FailTwice(
     NcclCommunicator& communicator,
     const std::function<absl::Status(NcclCommunicator&)>& call) {
@@ -118,7 +120,8 @@ std::vector<absl::Status> FailAllReduce(int ranks, const NcclOptions& options) {
   });
 }
 
-// All ranks but `absent` call; that one waits, alive, for their end.
+// All ranks except `absent` call. That rank stays alive and waits until the
+// other ranks have ended.
 std::vector<absl::Status> RunWithout(int absent, const NcclOptions& options) {
   constexpr int kRanks = 3;
   std::atomic<int> ended = 0;
@@ -177,7 +180,8 @@ TEST_F(NcclFaultsTest, StalledRankEndsAllAtTheDeadline) {
   }
 }
 
-// Of a rank whose call does not end: else the others may have had theirs.
+// The failing rank's call does not end; otherwise other ranks' calls might
+// succeed before the error.
 TEST_F(NcclFaultsTest, AsyncErrorOfOneRankIsEveryRanks) {
   for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing}) {
     standin::SetNcclFaults(
@@ -191,7 +195,7 @@ TEST_F(NcclFaultsTest, AsyncErrorOfOneRankIsEveryRanks) {
                       AllOf(HasSubstr("rank 1: AllReduce(float32[1000], sum)"),
                             HasSubstr("NCCL error 6: remote")))));
   }
-  // In the middle of a ring.
+  // The error occurs in the middle of a ring.
   standin::SetNcclFaults({.stalled_rank = 2,
                           .failing_rank = 2,
                           .error_from = 7,
@@ -201,7 +205,7 @@ TEST_F(NcclFaultsTest, AsyncErrorOfOneRankIsEveryRanks) {
                             HasSubstr("rank 2: AllReduce"))));
 }
 
-// While it waits for the others, and after it has gone.
+// The rank leaves while it waits for the other ranks, or has left before.
 TEST_F(NcclFaultsTest, RankThatLeavesIsNamed) {
   for (const absl::Duration later : {absl::ZeroDuration(), absl::Seconds(2)}) {
     const auto statuses =
@@ -218,7 +222,7 @@ TEST_F(NcclFaultsTest, RankThatLeavesIsNamed) {
   }
 }
 
-// A call that fails on every rank, given device memory of 12 float32.
+// A call that fails on every rank; its argument is device memory of 12 float32.
 using DataCall = std::function<absl::Status(NcclCommunicator&, Buffer)>;
 
 std::vector<absl::Status> FailOnData(int ranks, const DataCall& call) {
@@ -233,7 +237,7 @@ std::vector<absl::Status> FailOnData(int ranks, const DataCall& call) {
       });
 }
 
-// Rank 1 calls something else than the others: every rank must say so.
+// Rank 1 makes a different call than the other ranks: every rank must say so.
 void ExpectMismatch(const DataCall& usual, const DataCall& other) {
   const auto statuses = FailOnData(3, [&](NcclCommunicator& c, Buffer data) {
     return c.rank() == 1 ? other(c, data) : usual(c, data);
@@ -285,7 +289,7 @@ TEST_F(NcclFaultsTest, PartnersDisagreementIsBoths) {
   }
 }
 
-// A call that is wrong on rank 1 alone.
+// Expects that every rank rejects a call that is wrong only on rank 1.
 void ExpectRefused(const std::string& why, const DataCall& call) {
   EXPECT_THAT(
       FailOnData(2, call),
@@ -364,8 +368,8 @@ TEST_F(NcclFaultsTest, RankZerosOptionsHold) {
               Each(IsOk()));
 }
 
-// Runs `fn` on each of three ranks, whose calls follow a stream of their own,
-// as urgent as the communicator's.
+// Runs `fn` on each of three ranks. Each rank's calls follow a stream of its
+// own, which has the same priority as the communicator's.
 using StreamFunction =
     std::function<absl::Status(NcclCommunicator&, cudaStream_t)>;
 std::vector<absl::Status> RunOnStreams(const NcclOptions& options,
@@ -402,8 +406,8 @@ TEST_F(NcclFaultsTest, ThreadsThatShareAGpuNeedNewerNccl) {
   }
 }
 
-// Sums ones, which the stream has yet to write when the call is made, and lets
-// the stream read the sum after it.
+// Sums ones that the stream has not yet written when the call is made, and
+// makes the stream read the sum after the call.
 absl::Status SumOfOnes(Communicator& communicator, std::byte* data,
                        int64_t count, cudaStream_t stream) {
   const auto size = static_cast<size_t>(count);
@@ -418,7 +422,7 @@ absl::Status SumOfOnes(Communicator& communicator, std::byte* data,
                  "cudaMemcpyAsync"));
   LOCKSTEP_RETURN_IF_ERROR(
       CudaStatus(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
-  // Where a wait was dropped the call may still be under way.
+  // If a wait was dropped, the call may still be in progress.
   LOCKSTEP_RETURN_IF_ERROR(communicator.Wait());
   return copy->Holds(Bytes(size, std::byte{3}))
              ? absl::OkStatus()
@@ -437,12 +441,13 @@ TEST_F(NcclFaultsTest, CallsTakeTheirPlaceOnTheCallersStream) {
     return AllOk(RunOnStreams(Options(), /*own_gpus=*/true, run));
   };
   EXPECT_TRUE(all_ok(DroppedWaits::kNone));
-  // The controls: without the wait before, or the one after.
+  // The controls drop the wait before the call, or the wait after it.
   EXPECT_FALSE(all_ok(DroppedWaits::kOfNewerStreams));
   EXPECT_FALSE(all_ok(DroppedWaits::kOfOlderStreams));
 }
 
-// Several of each: the ring's kernels and messages, and NCCL's own calls.
+// Makes several calls of each kind: the ring's kernels and messages, and NCCL's
+// own calls.
 absl::Status UseEverything(NcclCommunicator& communicator) {
   std::vector<CheckedCall> calls;
   for (const Operation operation :
@@ -467,7 +472,7 @@ TEST_F(NcclFaultsTest, EverySchedulesResultIsRight) {
   }
 }
 
-// The control: where the ring lacks an event, some schedule shows it.
+// The control: if the ring lacks an event, some schedule shows it.
 TEST_F(NcclFaultsTest, MissingWaitsAreRejected) {
   for (const DroppedWaits dropped :
        {DroppedWaits::kOfOlderStreams, DroppedWaits::kOfNewerStreams}) {
@@ -482,8 +487,8 @@ TEST_F(NcclFaultsTest, MissingWaitsAreRejected) {
   }
 }
 
-// The control: every operation's check sees data that were lost on the way or
-// came to the wrong place.
+// The control: every operation's check detects data that were lost or arrived
+// at the wrong place.
 TEST_F(NcclFaultsTest, DamagedDataAreRejected) {
   for (const Damage damage : {Damage::kLostTail, Damage::kSwappedParts}) {
     standin::SetNcclFaults({.damage = damage});
@@ -505,7 +510,7 @@ TEST_F(NcclFaultsTest, DamagedDataAreRejected) {
   }
 }
 
-// The control of the bit-for-bit check: NCCL's order is another.
+// The control of the bit-for-bit check: NCCL's order of additions differs.
 TEST_F(NcclFaultsTest, AnotherOrderOfAdditionsIsRejected) {
   NcclOptions options = Options();
   options.nccl_arithmetic = true;
@@ -516,10 +521,10 @@ TEST_F(NcclFaultsTest, AnotherOrderOfAdditionsIsRejected) {
       })));
 }
 
-// Nothing waits on the host but Wait: what is held back has not run when Run
-// returns. And NCCL is called as seldom as can be.
+// Only Wait blocks the host: work that is held back has not run when Run
+// returns. The ring also makes as few NCCL calls as possible.
 TEST_F(NcclFaultsTest, CallsOnlyEnqueue) {
-  constexpr int kSteps = 3 - 1;  // Of each half of the ring.
+  constexpr int kSteps = 3 - 1;  // In each half of the ring.
   for (const int chunks : {1, 2}) {
     standin::SetSchedule({.order = Order::kOldestStreamFirst});
     NcclOptions options = Options(Algorithm::kRing);
@@ -529,7 +534,7 @@ TEST_F(NcclFaultsTest, CallsOnlyEnqueue) {
         [&](NcclCommunicator& communicator, cudaStream_t) -> absl::Status {
           const Bytes ones(3 * 3 * 1024, std::byte{1});
           LOCKSTEP_ASSIGN_OR_RETURN(const auto memory, MakeDeviceMemory(ones));
-          // The first call, the one that is captured, and two replays.
+          // The first call, the call that is captured, and two replays.
           for (const int groups :
                {kSteps * (chunks + 1), kSteps * (chunks + 1), 0, 0}) {
             LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
@@ -562,7 +567,7 @@ TEST_F(NcclFaultsTest, NothingHasRunWhenACallReturns) {
         LOCKSTEP_ASSIGN_OR_RETURN(const auto memory, MakeDeviceMemory(ones));
         LOCKSTEP_RETURN_IF_ERROR(
             communicator.AllReduce({memory->data(), 64, DataType::kUInt8}));
-        // Device memory of the stand-in can be read as it is.
+        // On the stand-in, the host can read device memory directly.
         if (*memory->data() != std::byte{1}) {
           return absl::InternalError("the call waited for its result");
         }
@@ -577,7 +582,7 @@ struct DestroyGraph {
 using GraphOfCalls =
     std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, DestroyGraph>;
 
-// What `run` puts on the stream.
+// Returns a graph of the work that `run` puts on the stream.
 absl::StatusOr<GraphOfCalls> Capture(cudaStream_t stream,
                                      const std::function<absl::Status()>& run) {
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
@@ -595,7 +600,8 @@ absl::StatusOr<GraphOfCalls> Capture(cudaStream_t stream,
 }
 
 // The first call of these buffers is eager, the next ones replay a graph, and
-// the last is part of one that the caller captured: the same bits.
+// the last is part of a graph that the caller captured. All must give the same
+// bits.
 TEST_F(NcclFaultsTest, GraphsGiveTheBitsOfEagerCalls) {
   for (const DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
     const auto statuses = RunOnStreams(
@@ -638,8 +644,8 @@ TEST_F(NcclFaultsTest, GraphsGiveTheBitsOfEagerCalls) {
   }
 }
 
-// NCCL waits for graphs that captured its calls, ours and the caller's, when it
-// is aborted; the ranks do not wait for it.
+// An aborted NCCL waits for the graphs that captured its calls, ours and the
+// caller's. The ranks must not wait for that.
 TEST_F(NcclFaultsTest, FailuresDoNotWaitForGraphs) {
   const auto statuses = RunOnStreams(
       Options(Algorithm::kRing), /*own_gpus=*/true,
@@ -667,7 +673,7 @@ TEST_F(NcclFaultsTest, FailuresDoNotWaitForGraphs) {
                                       HasSubstr("rank 1 called Broadcast"))));
 }
 
-// A group that NCCL has not ready when the next is asked for.
+// NCCL has not finished a group when the next one is started.
 TEST_F(NcclFaultsTest, LateGroupsChangeNothing) {
   standin::SetNcclFaults({.late_rank = 1, .late_polls = 20});
   EXPECT_THAT(RunNcclRanks(3, Options(Algorithm::kRing), UseEverything),
@@ -686,7 +692,7 @@ TEST_F(NcclFaultsTest, RanksThatLeaveInHealthDestroyAndOthersAbort) {
   EXPECT_EQ(standin::Counts().communicators_aborted, 3);
 }
 
-// The window variant.
+// Tests of the window variant.
 
 absl::Status ReduceInGroupMemory(NcclCommunicator& communicator) {
   return CheckInGroupMemory(communicator,
@@ -751,8 +757,8 @@ TEST_F(NcclFaultsTest, DirectRefusesDisagreement) {
                             HasSubstr("ranks disagree"))));
 }
 
-// Of the two barriers of a call, the first keeps ranks from reading what is not
-// there yet, and the second from going on before all has been written.
+// A call has two barriers. The first keeps ranks from reading data that are not
+// there yet; the second keeps them from going on before all data are written.
 TEST_F(NcclFaultsTest, ADroppedBarrierIsRejected) {
   const auto run = [](NcclCommunicator& communicator,
                       cudaStream_t stream) -> absl::Status {
@@ -771,7 +777,7 @@ TEST_F(NcclFaultsTest, ADroppedBarrierIsRejected) {
   EXPECT_FALSE(all_ok(1));
 }
 
-// Kernels that wait for a rank's memory end with the group, as NCCL's do.
+// Kernels that wait for a rank's memory must end with the group, as NCCL's do.
 TEST_F(NcclFaultsTest, DirectReductionsEndAtTheDeadlineToo) {
   NcclOptions options = Options(Algorithm::kDirect);
   options.group.timeout = kSoon;

@@ -59,7 +59,8 @@ struct Introduction {
   int32_t nccl_version = 0;
 };
 
-// The same for every process of a host, for as long as it is up.
+// Returns a number that is the same for every process of a host, until it
+// reboots.
 uint64_t HostIdentity() {
   char name[256] = {};
   gethostname(name, sizeof(name) - 1);
@@ -103,13 +104,13 @@ absl::Status SetEnvironment(const GpuSharing& sharing) {
   return absl::OkStatus();
 }
 
-// How long aborting waits for a call of another thread to return by itself.
+// How long Abort waits for a call of another thread to return by itself.
 constexpr absl::Duration kCallsEnd = absl::Milliseconds(500);
 
-// How long aborting itself is waited for.
+// How long Abort waits for ncclCommAbort.
 constexpr absl::Duration kAbortEnds = absl::Milliseconds(500);
 
-// What NCCL says about the last error of this thread, in one line.
+// Returns NCCL's description of the last error of this thread, in one line.
 std::string LastError(ncclComm_t comm) {
   const char* const text = ncclGetLastError(comm);
   std::string line(text == nullptr ? "" : text);
@@ -119,8 +120,8 @@ std::string LastError(ncclComm_t comm) {
 
 constexpr int kAllowsSharing = 23000;  // NCCL 2.30.0.
 
-// The thread blocks of one rank's kernels in NCCL at most. All ranks' must run
-// at the same time, since they wait for each other.
+// The maximum number of thread blocks in one rank's NCCL kernels. The blocks of
+// all ranks must run at the same time, since they wait for each other.
 constexpr int kMaxCtas = 32;
 
 bool OnOneGpu(const RankPlace& a, const RankPlace& b) {
@@ -131,7 +132,7 @@ bool InOneProcess(const RankPlace& a, const RankPlace& b) {
   return a.host == b.host && a.process == b.process;
 }
 
-// How many ranks the GPU with the most has.
+// Returns the number of ranks on the GPU that has the most.
 int MostRanksOnOneGpu(std::span<const RankPlace> ranks) {
   int most = 0;
   for (const RankPlace& a : ranks) {
@@ -183,8 +184,8 @@ absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankPlace> ranks,
   const absl::Status status = CheckProcesses(ranks, nccl_version);
   if (!status.ok()) return status;
   const RankPlace& own = ranks[rank];
-  // Ranks that seem to be on different hosts must not look for a network, or
-  // for NVLink between hosts, that one GPU does not have to itself.
+  // Ranks that pose as different hosts must not use a network, or NVLink
+  // between hosts: one GPU does not have either to itself.
   GpuSharing sharing = {
       true,
       {{"NCCL_HOSTID", absl::StrCat("lockstep-", absl::Hex(own.host), "-",
@@ -352,14 +353,14 @@ absl::Status NcclHandle::Health() const {
   ncclResult_t state = ncclSuccess;
   LOCKSTEP_RETURN_IF_ERROR(
       NcclStatus(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError"));
-  // In progress: a call that waits for another rank.
+  // ncclInProgress means that a call waits for another rank.
   if (state == ncclSuccess || state == ncclInProgress) return absl::OkStatus();
   return NcclStatus(state, absl::StrCat("NCCL (", LastError(comm), ")"));
 }
 
 void NcclHandle::Abort() {
-  // A call that is under way in the other thread mostly returns soon. If it
-  // waits for a rank that never comes, aborting is what ends it.
+  // A call in the other thread mostly returns soon. If it waits for a rank that
+  // never arrives, only aborting ends it.
   std::unique_lock lock(calls_, std::defer_lock);
   const Deadline deadline(kCallsEnd);
   while (!lock.try_lock() && !deadline.passed()) {
@@ -368,9 +369,8 @@ void NcclHandle::Abort() {
   const ncclComm_t comm = comm_.exchange(nullptr);
   if (lock.owns_lock()) lock.unlock();
   if (comm == nullptr) return;
-  // It tells kernels to end at once. Then it waits for graphs that captured its
-  // calls, which may be the caller's to destroy, so it is not waited for
-  // longer.
+  // ncclCommAbort ends kernels at once. It then waits for graphs that captured
+  // its calls, which the caller may have to destroy, so the wait is limited.
   static_cast<void>(RunWithin(kAbortEnds, [comm] {
     return NcclStatus(ncclCommAbort(comm), "ncclCommAbort");
   }));

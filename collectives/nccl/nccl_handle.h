@@ -1,5 +1,5 @@
-// One NCCL communicator: how ranks agree to make it, also where several share a
-// GPU, NCCL's names for our types and operations, and its results as statuses.
+// One NCCL communicator: how ranks agree on its creation, even if several share
+// a GPU; NCCL's names for our types and operations; its results as statuses.
 #ifndef LOCKSTEP_COLLECTIVES_NCCL_NCCL_HANDLE_H_
 #define LOCKSTEP_COLLECTIVES_NCCL_NCCL_HANDLE_H_
 
@@ -28,13 +28,13 @@
 
 namespace lockstep {
 
-// OK for ncclSuccess. Otherwise a message of the form
+// Returns OK for ncclSuccess. Otherwise returns a message of the form
 //   <what>: NCCL error 5: invalid usage
 // with the code
 //   kInvalidArgument  for a bad argument or usage,
-//   kUnavailable      for an error of another rank, or of the way to it,
-//   kInternal         for everything else; ncclInProgress too, which is neither
-//                     success nor failure: poll before asking.
+//   kUnavailable      for an error of another rank, or of the path to it,
+//   kInternal         for everything else; also for ncclInProgress, which is
+//                     neither success nor failure: poll before calling this.
 absl::Status NcclStatus(ncclResult_t result, absl::string_view what);
 
 constexpr ncclDataType_t NcclType(DataType type) {
@@ -51,17 +51,18 @@ constexpr ncclRedOp_t NcclOp(ReduceOp op) {
   return kOps[static_cast<size_t>(op)];
 }
 
-// Calls NCCL for what it has a call for: kAllReduce, kReduce, kReduceScatter,
-// kAllGather of equal counts, kBroadcast; ncclInvalidUsage for all else. Bytes
-// are as good as elements where nothing is reduced, and need no alignment.
+// Issues the call as one NCCL call if NCCL has one: kAllReduce, kReduce,
+// kReduceScatter, kAllGather of equal counts, kBroadcast. Returns
+// ncclInvalidUsage for all other operations. Calls that reduce nothing are
+// issued on bytes, and need no alignment.
 ncclResult_t IssueNative(const Collective& call, int rank, ncclComm_t comm,
                          cudaStream_t stream);
 
-// Whether NCCL reduces with the meaning that collective.h gives the operation,
-// but for the order. It does not for
-//   16-bit floats        rounded at every addition;
-//   averages of integers the sum wraps in the type;
-//   min, max of floats   a NaN may be dropped.
+// Returns whether NCCL reduces with the meaning that collective.h gives the
+// operation, apart from the order. NCCL differs for
+//   16-bit floats         rounded at every addition;
+//   averages of integers  the sum wraps in the type;
+//   min, max of floats    a NaN may be dropped.
 // (Averages of float32 and float64 are sums of products with 1/P: as accurate.)
 constexpr bool NcclKeepsMeaning(DataType type, ReduceOp op) {
   switch (type) {
@@ -79,32 +80,33 @@ constexpr bool NcclKeepsMeaning(DataType type, ReduceOp op) {
   return op != ReduceOp::kAverage;
 }
 
-// Where a rank runs.
+// The GPU, host and process of a rank.
 struct RankPlace {
   std::array<char, 16> gpu_uuid = {};
-  uint64_t host = 0;     // The same for ranks of one host, else different.
-  uint64_t process = 0;  // The same for ranks of one process of a host.
+  uint64_t host = 0;     // Equal only for ranks on one host.
+  uint64_t process = 0;  // Equal only for ranks in one process of a host.
 };
 
 struct GpuSharing {
-  bool shared = false;  // Whether any two ranks have one GPU.
-  // What `rank` sets before its process's first call of NCCL, unless it is set
-  // already. Empty if not shared.
+  bool shared = false;  // Whether any two ranks share a GPU.
+  // Variables that `rank` must set, unless they are set already, before its
+  // process's first call of NCCL. Empty if not shared.
   std::map<std::string, std::string> environment = {};
 };
 
-// A function of its arguments alone; `shared` and errors are the same for every
-// rank. ranks: in rank order. nccl_version: as ncclGetVersion gives it.
+// Returns the settings for sharing GPUs, which depend only on the arguments;
+// `shared` and errors are the same on every rank. ranks: in rank order.
+// nccl_version: as ncclGetVersion returns it.
 //
-// Before 2.30 NCCL refuses two ranks with one GPU on one host, so every process
-// calls itself a host (NCCL_HOSTID), which talk over the loopback interface if
-// they are really one. From 2.30 on it can be asked to allow it.
-// Error: kFailedPrecondition if two ranks share a GPU and a process, and NCCL
-// is older than 2.30: one process has one NCCL_HOSTID.
+// Before 2.30, NCCL rejects two ranks with one GPU on one host. Every process
+// therefore poses as a host of its own (NCCL_HOSTID); if all are really on one
+// host, they communicate over the loopback interface. From 2.30 on, a variable
+// makes NCCL allow sharing. Error: kFailedPrecondition if two ranks share a GPU
+// and a process, and NCCL is older than 2.30: one process has one NCCL_HOSTID.
 absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankPlace> ranks,
                                           int rank, int nccl_version);
 
-// What rank 0 decides for the group. Travels as bytes.
+// Rank 0's decisions for the group. Sent as bytes.
 struct NcclSetup {
   ncclUniqueId id = {};
   Algorithm algorithm = Algorithm::kAuto;
@@ -112,26 +114,26 @@ struct NcclSetup {
   int64_t chunk_bytes = 0;
 };
 
-// Whether any two ranks share a GPU. Sets the variables of the environment that
-// NCCL then needs, and `also`, where they are not set yet. Every rank calls it,
-// before any other call of NCCL. `own`: whether this rank could begin at all;
-// its error is then every rank's. Errors: PlanGpuSharing's, CUDA's, those of
-// ShareStatus.
+// Returns whether any two ranks share a GPU. Sets the environment variables
+// that NCCL then needs, and `also`, unless they are set already. Every rank
+// must call it, before any other NCCL call. `own`: this rank's status so far;
+// if it is an error, every rank gets it. Errors: PlanGpuSharing's, CUDA's,
+// those of ShareStatus.
 absl::StatusOr<bool> ShareGpus(
     Communicator& control, int device, const absl::Status& own,
     const std::map<std::string, std::string>& also = {});
 
-// Fills in the unique id on rank 0 and gives every rank rank 0's setup.
+// Creates the unique id on rank 0, and gives rank 0's setup to every rank.
 absl::Status ExchangeSetup(Communicator& control, NcclSetup& setup);
 
-// Calls `fn` in a thread of its own and returns its status. kDeadlineExceeded
-// if it takes longer than `timeout`: the thread is then left to itself.
+// Calls `fn` in a thread of its own and returns its status. If `fn` takes
+// longer than `timeout`, abandons the thread and returns kDeadlineExceeded.
 absl::Status RunWithin(absl::Duration timeout,
                        std::function<absl::Status()> fn);
 
-// A blocking communicator, whose calls return once they are on their streams;
-// the first one between two ranks waits for the other. One thread uses it, and
-// another one may call Health and Abort meanwhile.
+// A blocking NCCL communicator: its calls return once they are on their
+// streams, and the first call between two ranks waits for the other rank. One
+// thread uses the handle; meanwhile, another thread may call Health and Abort.
 class NcclHandle {
  public:
   NcclHandle() = default;
@@ -139,43 +141,43 @@ class NcclHandle {
   NcclHandle(const NcclHandle&) = delete;
   NcclHandle& operator=(const NcclHandle&) = delete;
 
-  // Joins, on `device`, and waits for the others. Once. Errors: NCCL's;
-  // kDeadlineExceeded if that takes longer than `timeout`: what NCCL has begun
-  // is then left behind, since nothing can end it.
+  // Joins on `device`, and waits for the other ranks. May be called once.
+  // Errors: NCCL's; kDeadlineExceeded if joining takes longer than `timeout`.
+  // NCCL's attempt then keeps running, since nothing can end it.
   absl::Status Init(const ncclUniqueId& id, int rank, int world_size,
                     int device, absl::Duration timeout);
 
   // Calls `issue`, which calls NCCL with comm(), as one group. Errors: NCCL's;
   // kAborted after Abort.
   absl::Status Group(absl::FunctionRef<ncclResult_t()> issue);
-  // The same, for calls that no group can have.
+  // The same for calls that cannot be part of a group.
   absl::Status Call(absl::FunctionRef<ncclResult_t(ncclComm_t)> call);
 
-  // Within `issue`: bytes, so that any type and alignment will do. Nothing for
-  // no bytes.
+  // For use within `issue`. Transfers bytes, so any type and alignment is
+  // allowed. Does nothing for no bytes.
   ncclResult_t Send(ConstBuffer data, int peer, cudaStream_t stream) const;
   ncclResult_t Receive(Buffer data, int peer, cudaStream_t stream) const;
 
-  // A group of both, with two peers or one.
+  // Sends and receives in one group, with two ranks or one.
   absl::Status Exchange(ConstBuffer sent, int to, Buffer received, int from,
                         cudaStream_t stream);
 
-  // What went wrong on its streams since.
+  // Returns the error that NCCL has reported since the last call, if any.
   absl::Status Health() const;
 
-  // Ends what is on its streams; the memory is then free. A call that waits for
-  // another rank returns an error.
+  // Ends the communicator's work on its streams; its memory is then free. A
+  // call that waits for another rank returns an error.
   void Abort();
 
-  // Ends it in health: all calls have ended on all ranks, and the ranks of a
-  // host do this together. Graphs that captured its calls are gone. Waits at
-  // most `timeout`, as Init.
+  // Finalizes and destroys the communicator. All calls must have ended on all
+  // ranks, graphs that captured its calls must be destroyed, and the ranks of a
+  // host must call this together. Waits at most `timeout`, as Init does.
   void Destroy(absl::Duration timeout);
 
   ncclComm_t comm() const { return comm_; }
 
  private:
-  std::mutex calls_;  // Held in a call of NCCL by the thread that uses it.
+  std::mutex calls_;  // The calling thread holds it during an NCCL call.
   std::atomic<ncclComm_t> comm_ = nullptr;
 };
 

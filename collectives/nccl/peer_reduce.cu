@@ -18,22 +18,23 @@
 namespace lockstep {
 namespace {
 
-// Enough loads under way for the links between GPUs: what is on its way there
-// is some microseconds of 450 GB/s, and each thread has a vector of some peers.
+// Enough loads in flight for the links between GPUs. A link carries 450 GB/s
+// with some microseconds of latency, and each thread loads a vector from
+// several ranks.
 constexpr int kMostBlocks = 256;
 constexpr int kThreadsPerBlock = 256;
 
-// Threads that signal to some of the other ranks each.
+// The number of threads, each of which signals to some of the other ranks.
 constexpr int kBarrierThreads = 32;
 
-// How often a thread looks for a peer before it looks whether to give up, which
-// is in the host's memory and takes longer.
+// How often a thread polls for the other ranks before it polls whether the
+// group has failed. That flag is in host memory, which takes longer to read.
 constexpr int kLooks = 64;
 
-// What a rank has in the window where they meet.
+// A rank's part of the meeting window.
 struct Meeting {
-  uint32_t turns[kMostPeers];  // How often each rank has come to a barrier,
-  uint32_t turn;               // and this one has gone past.
+  uint32_t turns[kMostPeers];  // How many barriers each rank has reached,
+  uint32_t turn;               // and how many this rank has passed.
 };
 static_assert(sizeof(Meeting) <= kMeetingBytes);
 
@@ -47,7 +48,7 @@ __device__ inline Meeting* MeetingOf(const PeerGroup& group, int peer) {
   return PeerData<Meeting>(group.meeting, 0, peer);
 }
 
-// What the host sets when the group has failed.
+// Returns whether the group has failed, which the host sets.
 __device__ inline bool HasFailed(const PeerGroup& group) {
 #ifdef LOCKSTEP_CUDA_STANDIN
   return __atomic_load_n(group.aborted, __ATOMIC_RELAXED) != 0;
@@ -56,7 +57,8 @@ __device__ inline bool HasFailed(const PeerGroup& group) {
 #endif
 }
 
-// Blocks the thread until `has_come`, which reads memory that others write.
+// Blocks the thread until `has_come`, which reads memory that other ranks
+// write, returns true.
 template <typename HasCome>
 __device__ inline void WaitUntil(HasCome has_come) {
 #ifdef LOCKSTEP_CUDA_STANDIN
@@ -67,7 +69,7 @@ __device__ inline void WaitUntil(HasCome has_come) {
 #endif
 }
 
-// Reduces element number `i` of those that kSize elements of T make.
+// Reduces vector number `i` of kSize elements of type T.
 template <ReduceOp op, typename A, typename T, int kSize>
 __device__ inline void ReducePlace(const PeerReduction& r, int world_size,
                                    int64_t offset, int64_t i) {
@@ -105,7 +107,7 @@ __device__ inline void ReducePlace(const PeerReduction& r, int world_size,
   }
 }
 
-// Elements as an ElementPlan has them.
+// Reduces the elements, divided as in ElementPlan.
 template <ReduceOp op, typename A, typename T>
 __global__ void __launch_bounds__(kThreadsPerBlock, 1)
     PeerReduceKernel(PeerGroup group, PeerReduction r, int64_t head,
@@ -124,18 +126,18 @@ __global__ void __launch_bounds__(kThreadsPerBlock, 1)
   }
 }
 
-// One block. Each rank notes its turn in every rank's memory, and waits until
-// all have done so in its own. Turns are counted in device memory, so that the
-// kernel can be part of a graph.
+// Runs as one block. Each rank writes its turn to every rank's memory, and
+// waits until all ranks have written to its own. Turns are counted in device
+// memory, so that the kernel can be part of a graph.
 __global__ void __launch_bounds__(kBarrierThreads)
     MeetPeersKernel(PeerGroup group) {
-  __shared__ bool has_failed;  // As one thread sees it, for all.
+  __shared__ bool has_failed;  // One thread's view, for all threads.
   if (threadIdx.x == 0) has_failed = HasFailed(group);
   __syncthreads();
   if (has_failed) return;
   Meeting* const own = MeetingOf(group, group.rank);
   const uint32_t turn = own->turn + 1;
-  __threadfence_system();  // What earlier kernels wrote comes before the turn.
+  __threadfence_system();  // Earlier kernels' writes precede the turn.
   for (int peer = threadIdx.x; peer < group.world_size; peer += blockDim.x) {
     volatile uint32_t* const noted = MeetingOf(group, peer)->turns + group.rank;
     *noted = turn;
@@ -145,12 +147,12 @@ __global__ void __launch_bounds__(kBarrierThreads)
   WaitUntil([turns, turn, group, looks = 0]() mutable {
     bool all = true;
     for (int peer = 0; peer < group.world_size; ++peer) {
-      // Of numbers that wrap around.
+      // Turns wrap around.
       all = all && static_cast<int32_t>(turns[peer] - turn) >= 0;
     }
     return all || (++looks % kLooks == 0 && HasFailed(group));
   });
-  __threadfence_system();  // What other ranks wrote before theirs is seen.
+  __threadfence_system();  // Shows other ranks' writes before their turns.
   __syncthreads();
   if (threadIdx.x == 0) own->turn = turn;
 }

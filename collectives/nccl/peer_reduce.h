@@ -1,4 +1,4 @@
-// Reductions straight from the memory of the other ranks, by NCCL's device API.
+// Reductions directly from the memory of the other ranks, by NCCL's device API.
 #ifndef LOCKSTEP_COLLECTIVES_NCCL_PEER_REDUCE_H_
 #define LOCKSTEP_COLLECTIVES_NCCL_PEER_REDUCE_H_
 
@@ -17,51 +17,52 @@
 
 namespace lockstep {
 
-// What the ranks of a group tell each other in device memory: a window of
-// kMeetingBytes, zeroed, that all have registered together.
+// The size of the window through which the ranks of a group synchronise. It is
+// zeroed, and all ranks have registered it together.
 inline constexpr int64_t kMeetingBytes = 4096;
 
 struct PeerGroup {
   ncclWindow_t meeting = nullptr;
   int rank = 0;
   int world_size = 1;  // At most kMostPeers.
-  // Pinned host memory. Not 0: kernels do not wait any more, nor begin to touch
-  // windows, which are gone with the communicator.
+  // Pinned host memory. If not 0, the group has failed: kernels stop waiting,
+  // and no longer access windows, which end with the communicator.
   const volatile int* aborted = nullptr;
 };
 inline constexpr int kMostPeers = 512;
 
-// Which elements to reduce, and where. Of all ranks, which must reach each
-// other's memory, elements lie at the same offset of a window that they
-// registered together.
+// The elements to reduce, and their location. The elements of all ranks lie at
+// the same offset of a window that the ranks registered together. The ranks
+// must be able to access each other's memory.
 struct PeerReduction {
   ncclWindow_t input = nullptr;
-  int64_t input_offset = 0;  // Bytes, a multiple of the element's size.
-  // The result goes to this place of every rank, or else of this rank alone.
+  int64_t input_offset = 0;  // In bytes, a multiple of the element's size.
+  // The result is written to this place of every rank; if `output` is null,
+  // only to own_output of this rank.
   ncclWindow_t output = nullptr;
   int64_t output_offset = 0;
   void* own_output = nullptr;
   int64_t count = 0;
-  int first_rank = 0;  // The order of additions: this rank, the next one, ...
+  int first_rank = 0;  // The first rank in the order of additions.
 };
 
 // Enqueues result[i] = x[first][i] op x[first + 1][i] op ..., ranks modulo P,
 // in accumulators, rounded once: the bits of the CPU's Reduction
-// (algorithms/reduction.h). Each rank reduces other elements, between two
-// MeetPeers: the memory of all ranks must be ready before, and is free after.
-// The output may be the input. In 16-byte vectors where input and output begin
-// at the same place of one.
-// Cost: P reads of peers' memory, and one write, or P, per element.
+// (algorithms/reduction.h). Each rank reduces different elements. The call must
+// stand between two MeetPeers: before it, the memory of all ranks must be
+// ready, and only after it is that memory free. The output may be the input.
+// Uses 16-byte vectors if input and output begin at the same offset within one.
+// Cost: P reads of the ranks' memory per element, and one write, or P writes.
 // Errors: kInvalidArgument for an unknown type or operation; CudaStatus's.
 absl::Status ReduceFromPeers(ReduceOp op, DataType type, const PeerGroup& group,
                              const PeerReduction& reduction,
                              cudaStream_t stream);
 
-// Enqueues a barrier: what comes later on `stream` comes after what all ranks
-// had on theirs before.
+// Enqueues a barrier: later work on `stream` starts after all earlier work of
+// all ranks on their streams.
 absl::Status MeetPeers(const PeerGroup& group, cudaStream_t stream);
 
-// Loads the kernels of both, as LoadReduceKernels.
+// Loads the kernels of both functions, as LoadReduceKernels does.
 absl::Status LoadPeerKernels();
 
 }  // namespace lockstep

@@ -17,9 +17,9 @@
 namespace lockstep {
 namespace {
 
-// Half of the threads that a multiprocessor holds keep memory busy, since each
-// has two loads of each operand under way. Beside them NCCL's blocks need room,
-// as they work at the same time.
+// Half of a multiprocessor's threads keep memory busy, since each thread has
+// two loads of each operand in flight. The other half is left to NCCL's blocks,
+// which run at the same time.
 constexpr int kBlocksPerMultiprocessor = 4;
 constexpr int kMostBlocks = 192;
 constexpr int kThreadsPerBlock = 256;
@@ -31,8 +31,8 @@ __device__ inline void ReduceOne(E earlier, T input, R& result, int divisor) {
   Store(Divide<op>(value, divisor), result);
 }
 
-// Elements as an ElementPlan has them. The result may be one of the operands:
-// each element is read before it is written, by the same thread.
+// Reduces the elements, divided as in ElementPlan. The result may be one of the
+// operands: the same thread reads each element before it writes it.
 template <ReduceOp op, typename A, typename E, typename T, typename R>
 __global__ void __launch_bounds__(kThreadsPerBlock, 1)
     ReduceKernel(const E* earlier, const T* input, R* result, int64_t head,
@@ -81,7 +81,8 @@ bool IsAligned(const ConstBuffer& buffer) {
   return Address(buffer.data) % SizeOf(buffer.type) == 0;
 }
 
-// Whether the result is elsewhere than the operand, or in its very place.
+// Returns whether the result does not overlap the operand, or is exactly in its
+// place.
 bool IsApart(const Buffer& result, const ConstBuffer& operand) {
   if (result.data == operand.data && result.type == operand.type) return true;
   return Address(result.data) + result.size_bytes() <= Address(operand.data) ||
@@ -114,7 +115,7 @@ absl::Status CheckMemory(ReduceOp op, const ConstBuffer& earlier,
   return absl::OkStatus();
 }
 
-// What a launch is made from.
+// The arguments of a launch.
 struct Launch {
   ConstBuffer earlier;
   ConstBuffer input;
@@ -122,10 +123,10 @@ struct Launch {
   int divisor;
   cudaStream_t stream;
   int64_t max_blocks;
-  bool only_load;  // The kernel, without running it.
+  bool only_load;  // Loads the kernel without running it.
 };
 
-// Elements past a boundary of vectors.
+// Returns the number of elements past a vector boundary.
 int64_t PastBoundary(const ConstBuffer& buffer, int64_t vector_size) {
   return static_cast<int64_t>(Address(buffer.data)) / SizeOf(buffer.type) %
          vector_size;
@@ -141,7 +142,7 @@ ElementPlan PlanOf(const Launch& launch, int64_t vector_size) {
                       launch.max_blocks);
 }
 
-// Sets `blocks` to what fills the current device.
+// Sets `blocks` to the number of blocks that fill the current device.
 absl::Status MaxBlocks(int64_t& blocks) {
   int device = 0;
   int multiprocessors = 0;
@@ -177,7 +178,7 @@ absl::Status LaunchKernel(const Launch& launch) {
       "ReduceKernel launch");
 }
 
-// By which of the operand and the result are accumulators.
+// Selects the kernel by whether the operand and the result are accumulators.
 template <ReduceOp op, typename A, typename T>
 absl::Status LaunchAccumulating(const Launch& launch) {
   if constexpr (std::is_same_v<A, T>) {

@@ -1,5 +1,4 @@
-// The arithmetic of reductions, as device code sees it. Included by .cu files
-// alone.
+// The arithmetic of reductions in device code. Included only by .cu files.
 #ifndef LOCKSTEP_COLLECTIVES_NCCL_REDUCE_ARITHMETIC_H_
 #define LOCKSTEP_COLLECTIVES_NCCL_REDUCE_ARITHMETIC_H_
 
@@ -25,14 +24,14 @@ struct alignas(sizeof(T) * kSize) Vector {
   T elements[kSize];
 };
 
-// The widest load and store there is.
+// The widest load and store that a GPU has.
 inline constexpr int64_t kVectorBytes = 16;
 
-// Elements in that of the widest of these types.
+// The number of elements in a vector of the widest of these types.
 template <typename... Ts>
 constexpr int kElementsPerVector = kVectorBytes / std::max({sizeof(Ts)...});
 
-// How `size` elements are cut and spread over threads: `head` single elements,
+// How `size` elements are divided over threads: `head` single elements,
 // `vectors` vectors, and single elements up to `size`. Threads stride over the
 // vectors, then over the single elements as if head and tail were one range.
 struct ElementPlan {
@@ -41,8 +40,8 @@ struct ElementPlan {
   int64_t blocks = 0;
 };
 
-// past: how many elements the memory begins past a vector's boundary, if all of
-// it begins at the same place of one.
+// past: the number of elements between a vector boundary and the beginning of
+// the memory, if this number is the same for all operands; otherwise nullopt.
 inline ElementPlan PlanElements(int64_t size, int64_t vector_size,
                                 std::optional<int64_t> past,
                                 int64_t threads_per_block, int64_t max_blocks) {
@@ -58,7 +57,7 @@ inline ElementPlan PlanElements(int64_t size, int64_t vector_size,
   return plan;
 }
 
-// A is the accumulator's type.
+// A is the type of the accumulator.
 template <typename A, typename T>
 __device__ inline A Load(T x) {
   if constexpr (std::is_same_v<T, __half>) {
@@ -81,14 +80,14 @@ __device__ inline void Store(A x, T& to) {
   }
 }
 
-// Integers wrap, so they are computed without a sign.
+// Integers wrap, so the arithmetic uses unsigned types.
 template <typename A, bool kIsInteger = std::is_integral_v<A>>
 struct Arithmetic {
   using Type = A;
 };
 template <typename A>
 struct Arithmetic<A, true> {
-  // Of at least 32 bits, since narrower ones would become int.
+  // At least 32 bits, since narrower types would be promoted to int.
   using Type = std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>;
 };
 
@@ -100,7 +99,7 @@ __device__ inline A Combine(A a, A b) {
   } else if constexpr (op == ReduceOp::kProduct) {
     return static_cast<A>(static_cast<U>(a) * static_cast<U>(b));
   } else {
-    // A NaN is the one value that differs from itself.
+    // Only a NaN differs from itself.
     if (a != a) return a;
     if (b != b) return b;
     if constexpr (op == ReduceOp::kMin) return b < a ? b : a;
@@ -108,7 +107,7 @@ __device__ inline A Combine(A a, A b) {
   }
 }
 
-// The last step of kAverage: `divisor` over 1 divides.
+// Divides for the last step of kAverage, if `divisor` is over 1.
 template <ReduceOp op, typename A>
 __device__ inline A Divide(A value, int divisor) {
   if constexpr (op == ReduceOp::kAverage) {
@@ -118,7 +117,7 @@ __device__ inline A Divide(A value, int divisor) {
 }
 
 // Calls fn.template operator()<op, A, T>() for the operation, the type T and
-// its accumulator A. Error: kInvalidArgument for others.
+// its accumulator A. Error: kInvalidArgument for an unknown operation.
 template <typename T, typename A, typename M, typename Fn>
 absl::Status WithOp(ReduceOp op, const Fn& fn) {
   switch (op) {

@@ -1,7 +1,7 @@
-// The reduction against the reference, in every size, alignment and shape, and
-// against the steps of the CPU's, for every type and operation, bit for bit.
-// Linked with the stand-in runtime it needs no GPU, with the CUDA runtime it
-// needs one.
+// Compares the reduction bit for bit with the reference, in every size,
+// alignment and shape, and with the steps of the CPU's reduction, for every
+// type and operation. With the stand-in runtime the tests need no GPU, with the
+// CUDA runtime they need one.
 #include "collectives/nccl/reduce.h"
 
 #include <cuda_runtime.h>
@@ -41,7 +41,7 @@ int64_t CountOf(const Bytes& elements, DataType type) {
   return static_cast<int64_t>(elements.size()) / SizeOf(type);
 }
 
-// The first element that differs, or -1. All NaN are one.
+// Returns the first element that differs, or -1. All NaN count as equal.
 int64_t FirstDifference(const Bytes& a, const Bytes& b, DataType type) {
   const int64_t size = SizeOf(type);
   for (int64_t i = 0; i < CountOf(a, type); ++i) {
@@ -55,7 +55,7 @@ int64_t FirstDifference(const Bytes& a, const Bytes& b, DataType type) {
   return -1;
 }
 
-// An element of which nothing is known but the bits.
+// Appends an element given by its bits.
 void AppendBits(uint64_t bits, DataType type, Bytes& elements) {
   const size_t at = elements.size();
   elements.resize(at + static_cast<size_t>(SizeOf(type)));
@@ -72,8 +72,8 @@ class ReduceTest : public GpuTest,
  protected:
   static DataType type() { return GetParam(); }
 
-  // Reduces copies of `a` and `b` on the device, `a` being the accumulator, and
-  // compares with the reference. Offsets are in bytes.
+  // Reduces copies of `a` and `b` on the device, with `a` as the accumulator,
+  // and compares with the reference. Offsets are in bytes.
   static void Check(ReduceOp op, const Bytes& a, const Bytes& b,
                     int64_t a_offset = 0, int64_t b_offset = 0) {
     const int64_t size = CountOf(a, type());
@@ -117,8 +117,8 @@ TEST_P(ReduceTest, EqualsTheReferenceAtEveryAlignment) {
   }
 }
 
-// Every pair of: zeros, subnormals, the least normal, 1 and what it rounds
-// away, the greatest, infinities and NaN.
+// Tests every pair of: zeros, subnormals, the smallest normal, 1 and a value
+// that rounding drops from it, the greatest, infinities and NaN.
 TEST_P(ReduceTest, EqualsTheReferenceAtSpecialValues) {
   const uint64_t sign = uint64_t{1} << (8 * SizeOf(type()) - 1);
   const uint64_t one = BitsOf(1, type());
@@ -180,12 +180,12 @@ TEST_P(ReduceTest, RefusesBadArguments) {
   EXPECT_THAT(Reduce(ReduceOp::kAverage, data, data, data, 0, nullptr),
               StatusIs(kInvalidArgument, HasSubstr("divisor of 0")));
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  // Null is no elements.
+  // A null buffer has no elements.
   const Buffer none(nullptr, 0, type());
   EXPECT_THAT(Reduce(ReduceOp::kSum, none, none, none, 1, nullptr), IsOk());
 }
 
-// The control: the comparison sees one wrong bit, and a NaN that is lost.
+// The control: the comparison detects one wrong bit, and a lost NaN.
 TEST_P(ReduceTest, ComparisonRejectsOneWrongBit) {
   const uint64_t nan = BitsOf(std::numeric_limits<double>::quiet_NaN(), type());
   const uint64_t sign = uint64_t{1} << (8 * SizeOf(type()) - 1);
@@ -214,7 +214,7 @@ class ReduceTypesTest
  protected:
   static constexpr int kRanks = 3;
 
-  // `earlier` op `input` on the device.
+  // Returns `earlier` op `input`, computed on the device.
   static absl::StatusOr<Bytes> Reduced(const Bytes& earlier,
                                        DataType earlier_type,
                                        const Bytes& input, DataType result_type,
@@ -256,7 +256,7 @@ TEST_P(ReduceTypesTest, EqualsTheCpusReduction) {
   reduction.Accumulate(want.data(), y.data(), want.data(), kCount);
   expect(Reduced(x, type, y, accumulator, 1), want, accumulator);
 
-  // One step more, kept as an accumulator and finished.
+  // One more step, with the result as an accumulator and as elements.
   reduction.Finish(want.data(), finished.data(), kCount);
   expect(Reduced(x, type, y, type, divisor), finished, type);
   Bytes longer = want;

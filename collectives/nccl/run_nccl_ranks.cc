@@ -37,14 +37,14 @@ namespace {
 
 #ifdef LOCKSTEP_CUDA_STANDIN
 constexpr Backend kBackend = Backend::kThreads;
-// Devices of the stand-in: as many as the largest test has ranks.
+// The number of devices of the stand-in: the most ranks that a test has.
 constexpr int kStandinDevices = 8;
 constexpr int64_t kStandinChunk = 64 << 10;
 #else
 constexpr Backend kBackend = Backend::kProcesses;
 #endif
 
-// Negative: by rank.
+// Selects each rank's device by its number.
 constexpr int kByRank = -1;
 
 using CollectFunction =
@@ -56,10 +56,11 @@ absl::StatusOr<std::string> RunRank(Communicator& control, NcclOptions options,
     LOCKSTEP_ASSIGN_OR_RETURN(options.device, DeviceOfRank(control.rank()));
   }
 #ifdef LOCKSTEP_CUDA_STANDIN
-  // Its memory is written when it is allocated.
+  // The stand-in writes device memory when it is allocated, so chunks are
+  // small.
   options.chunk_bytes = std::min(options.chunk_bytes, kStandinChunk);
 #endif
-  // A group of its own, since Create takes it over.
+  // Splits off a group, since Create takes ownership of it.
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> owned,
                             control.Split(0, 0));
   LOCKSTEP_ASSIGN_OR_RETURN(
@@ -68,7 +69,7 @@ absl::StatusOr<std::string> RunRank(Communicator& control, NcclOptions options,
   return fn(*communicator);
 }
 
-constexpr int64_t kRoom = 256;  // Keeps the alignment of what it is before.
+constexpr int64_t kRoom = 256;  // Keeps the alignment of the memory after it.
 
 absl::StatusOr<Bytes> CopyToHost(const void* memory, size_t size) {
   Bytes bytes(size);
@@ -84,7 +85,7 @@ class GuardedDeviceMemory : public CheckedMemory {
       : CheckedMemory(content.size()),
         image_(Guarded(content, static_cast<size_t>(kRoom + offset), kRoom)) {}
 
-  // Comes before all else. group: whose memory it is; null for the device's.
+  // Must be called first. group: the group that allocates; null for the device.
   absl::Status Allocate(Communicator* group) {
     const auto bytes = static_cast<int64_t>(image_.size());
     if (group == nullptr) {
@@ -105,7 +106,7 @@ class GuardedDeviceMemory : public CheckedMemory {
     return CopyToHost(memory_.get(), image_.size());
   }
 
-  const Bytes image_;  // At first.
+  const Bytes image_;  // The initial content.
   GroupBuffer buffer_;
   std::shared_ptr<std::byte> memory_;
 };
@@ -122,7 +123,7 @@ std::vector<absl::StatusOr<std::string>> Collect(
 #endif
   RunRanksOptions run;
   run.group.timeout = control_timeout;
-  // Ranks that share a GPU take tens of milliseconds for a call.
+  // A call of ranks that share a GPU takes tens of milliseconds.
   run.deadline = absl::Minutes(10);
   return RunRanksCollect(
       kBackend, static_cast<int>(options.size()),
@@ -143,7 +144,7 @@ bool OneRankForEachGpu() {
   return gpus != nullptr && std::string_view(gpus) == "all";
 }
 
-// Or why they cannot be counted.
+// Returns the number of GPUs, or why they cannot be counted.
 absl::StatusOr<int> CountGpus() {
   static const auto& counted = *new absl::StatusOr<std::string>(
       RunRanksCollect(Backend::kProcesses, 1,

@@ -21,15 +21,15 @@ namespace {
 
 constexpr int64_t kAlignment = 256;
 
-// Where a call's output lies in the staging memory, after its input; or in its
-// place, where the host has it so. A part of the other that is elsewhere may
-// lie apart: the call does the same.
+// Returns the offset of a call's output in the staging memory: after the input,
+// or 0 if the host's output begins where the input does. If they overlap in
+// another way on the host, they are apart here, which gives the same result.
 int64_t OutputPlace(const Collective& call) {
   if (call.input.data == call.output.data) return 0;
   return (call.input.size_bytes() + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Whether the rank gives no input, or gets no output.
+// Return whether the rank provides no input, or receives no output.
 bool GivesNothing(const Collective& call, int rank) {
   return call.input.count == 0 ||
          (rank != call.peer && (call.operation == Operation::kScatter ||
@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<StagedCommunicator>> StagedCommunicator::Create(
 
 absl::StatusOr<Collective> StagedCommunicator::Stage(const Collective& call) {
   LOCKSTEP_RETURN_IF_ERROR(Validate(call, rank(), world_size()));
-  // The calling thread may be another than the last call's.
+  // The calling thread may differ from the last call's.
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_), "cudaSetDevice"));
   const int64_t output = OutputPlace(call);
   const int64_t size =
@@ -108,11 +108,12 @@ absl::StatusOr<std::shared_ptr<std::byte>> StagedCommunicator::AllocatePinned(
 
 absl::StatusOr<GroupBuffer> StagedCommunicator::Allocate(int64_t bytes,
                                                          CallSite site) {
-  // Before the ranks agree, so that none waits for one that has no memory.
+  // Allocates before the ranks agree, so that no rank waits for one without
+  // memory.
   absl::StatusOr<std::shared_ptr<std::byte>> memory = AllocatePinned(bytes);
   Collective call;
   call.operation = Operation::kAllocate;
-  call.counts = {&bytes, 1};  // What the ranks have to agree on.
+  call.counts = {&bytes, 1};  // The size, which must match on all ranks.
   call.site = site;
   call.refusal = memory.status();
   LOCKSTEP_RETURN_IF_ERROR(group_->Run(call));

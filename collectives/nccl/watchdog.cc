@@ -29,21 +29,21 @@
 namespace lockstep {
 namespace {
 
-// How often the ranks' threads meet. While calls are under way: often enough
-// that nobody notices how late a mistake is found, and seldom beside the time
-// that a rank's other threads need. Else: so that a rank that dies is missed
-// long before a second has gone by.
+// The pauses between meetings of the ranks' threads. While calls are in
+// progress, the pause is short enough to find mistakes quickly, but leaves most
+// of the time to the rank's other threads. Otherwise the pause is long, but a
+// rank that dies is still noticed well within a second.
 constexpr absl::Duration kBusyPause = absl::Milliseconds(1);
 constexpr absl::Duration kIdlePause = absl::Milliseconds(10);
 
-// How long a rank that leaves waits for the others to leave too.
+// How long a rank that leaves waits for the other ranks to leave too.
 constexpr absl::Duration kGrace = absl::Seconds(1);
 
-// Polls of an event that only make way for other threads; later ones sleep.
+// The number of polls of an event that only yield; later polls sleep.
 constexpr int kYields = 200;
 constexpr std::chrono::microseconds kSleep(50);
 
-// A status that travels as bytes; of a long message the beginning.
+// A status to be sent as bytes; a long message is cut off.
 struct StatusBytes {
   StatusBytes() = default;
   explicit StatusBytes(const absl::Status& status)
@@ -71,16 +71,16 @@ absl::StatusOr<std::vector<T>> AllGatherBytes(Communicator& control,
   return all;
 }
 
-// Whether the call of rank a and that of rank b, one of them a Send or Receive
-// with the other rank, fit together.
+// Returns whether the call of rank a matches that of rank b. One of them is a
+// Send or Receive with the other rank.
 bool FitTogether(int a, const Call& of_a, int b, const Call& of_b) {
   return IsBetweenTwo(of_a.operation) && IsBetweenTwo(of_b.operation) &&
          of_a.operation != of_b.operation && of_a.peer == b && of_b.peer == a &&
          of_a.type == of_b.type && of_a.count == of_b.count;
 }
 
-// Whether an event has come. Error: CudaStatus of another one than that it has
-// not.
+// Returns whether the event has completed. Errors: CudaStatus of any error
+// other than cudaErrorNotReady.
 absl::StatusOr<bool> HasCome(const Event& event) {
   const cudaError_t error = cudaEventQuery(event.get());
   if (error == cudaErrorNotReady) return false;
@@ -105,16 +105,16 @@ absl::Status ShareStatus(Communicator& control, const absl::Status& own) {
   return absl::OkStatus();
 }
 
-// What a rank tells the others each time that they meet.
+// The state that a rank publishes at each meeting.
 struct Watchdog::Beat {
-  // More of them wait for the next time.
+  // Further calls wait for the next meeting.
   static constexpr size_t kCalls = 8;
 
   StatusBytes failure;
-  int64_t ended = 0;  // Calls of all ranks that have ended here.
+  int64_t ended = 0;  // Calls of all ranks that have ended on this rank.
   int64_t open = 0;   // Calls that were published and have not ended.
   bool leaving = false;
-  bool gone = false;  // It does not come again.
+  bool gone = false;  // The rank does not come to another meeting.
   int32_t call_count = 0;
   Call calls[kCalls];
 };
@@ -127,7 +127,7 @@ Watchdog::Watchdog(std::unique_ptr<Communicator> control, Options options)
 
 Watchdog::~Watchdog() { Leave(); }
 
-// The user's side.
+// The methods that the user calls.
 
 absl::StatusOr<int64_t> Watchdog::Begin(const Call& call,
                                         const absl::Status& arguments) {
@@ -186,11 +186,11 @@ absl::Status Watchdog::WaitForCalls() {
       if (on_stream == open_.rend()) return absl::OkStatus();
       last = on_stream->events.done.get();
     }
-    // Without the lock. Should the watchdog see the call end meanwhile, the
-    // event is a spare one, which only this thread takes.
+    // Queries without the lock. If the watchdog sees the call end meanwhile,
+    // the event becomes a spare one, which only this thread takes.
     const cudaError_t error = cudaEventQuery(last);
     if (error == cudaSuccess) {
-      // It also comes when the group has failed and let its streams go on.
+      // The event also completes when the group has failed and aborted.
       std::unique_lock lock(mutex_);
       return failure_.ok() ? absl::OkStatus() : Report(lock, nullptr);
     }
@@ -264,7 +264,7 @@ absl::Status Watchdog::Named(const absl::Status& status,
 
 absl::Status Watchdog::Report(std::unique_lock<std::mutex>& lock,
                               const Call* call) {
-  // Until it ends, kernels may use the memory of calls.
+  // Kernels may use the memory of calls until the watchdog's thread has ended.
   changed_.wait(lock, [this] { return ended_; });
   if (!std::exchange(reported_, true)) return failure_;
   if (call != nullptr) return CallAfterFailure(rank(), *call, failure_);
@@ -281,11 +281,11 @@ absl::Status Watchdog::WaitForFailure(std::unique_lock<std::mutex>& lock) {
   return Report(lock, nullptr);
 }
 
-// The watchdog's side.
+// The methods of the watchdog's thread.
 
 void Watchdog::Watch() {
   cudaSetDevice(options_.device);
-  // What this thread asks must not end a capture of another one.
+  // Queries of this thread must not invalidate a capture by another thread.
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaThreadExchangeStreamCaptureMode(&mode);
   for (;;) {
@@ -298,7 +298,7 @@ void Watchdog::Watch() {
   }
 }
 
-// Waits until it is time to meet, and gathers what this rank has to say.
+// Waits until the next meeting, and collects what this rank publishes there.
 Watchdog::Beat Watchdog::NextBeat() {
   std::unique_lock lock(mutex_);
   wake_.wait_for(lock, absl::ToChronoMicroseconds(Pause()),
@@ -324,8 +324,9 @@ Watchdog::Beat Watchdog::NextBeat() {
   return beat;
 }
 
-// Whether this rank, which leaves, has given the others their second, and
-// longer where its messages may still be on their way to them.
+// Returns whether this rank, which is leaving, may leave. It has waited kGrace
+// for the other ranks, and longer if data of its calls may still be in
+// transfer.
 bool Watchdog::MayGo() const {
   if (!leaving_->passed()) return false;
   const bool all_have_theirs =
@@ -344,7 +345,7 @@ absl::Duration Watchdog::Pause() const {
   return busy ? kBusyPause : kIdlePause;
 }
 
-// Asks the GPU how far this rank's calls have come.
+// Polls the progress of this rank's calls on the GPU.
 absl::Status Watchdog::PollCalls() {
   for (OpenCall& open : open_) {
     const bool on_stream = open.events.done != nullptr;
@@ -388,14 +389,14 @@ absl::Status Watchdog::OverdueCall() const {
   return absl::OkStatus();
 }
 
-// " on ranks 0, 2; rank 1 has not called it": as far as it is known.
+// Returns " on ranks 0, 2; rank 1 has not called it", as far as known.
 std::string Watchdog::WhoIsMissing(const OpenCall& open) const {
   if (IsBetweenTwo(open.call.operation)) {
     return open.number < matched_
                ? ""
                : absl::StrCat("; rank ", open.call.peer, " has not come to it");
   }
-  // Which of the calls of all ranks it is.
+  // The position of `open` among the calls of all ranks.
   int64_t number = collectives_ended_;
   for (const OpenCall& other : open_) {
     if (other.number == open.number) break;
@@ -423,7 +424,7 @@ std::string Watchdog::WhoIsMissing(const OpenCall& open) const {
   return text;
 }
 
-// Error: the group's failure.
+// Returns whether this meeting was the last. Error: the group's failure.
 absl::StatusOr<bool> Watchdog::Meet(const Beat& own) {
   if (gone_.has_value()) {
     LOCKSTEP_RETURN_IF_ERROR(own.failure.status());
@@ -467,7 +468,8 @@ absl::Status Watchdog::Match() {
   }
 }
 
-// Whether all ranks had come to a call of all; it then fits.
+// Removes a call of all ranks if every rank has made it. Returns whether there
+// was one. Error: the calls differ.
 absl::StatusOr<bool> Watchdog::MatchCollective() {
   for (const Standing& each : standings_) {
     if (each.unmatched.empty() ||
@@ -496,7 +498,8 @@ absl::StatusOr<bool> Watchdog::MatchCollective() {
   return true;
 }
 
-// Whether two ranks had come to a Send and a Receive; they then fit.
+// Removes a matching Send and Receive of two ranks. Returns whether there was a
+// pair. Error: the calls do not match.
 absl::StatusOr<bool> Watchdog::MatchMessages() {
   for (int rank = 0; rank < world_size(); ++rank) {
     const auto& own = standings_[static_cast<size_t>(rank)].unmatched;
@@ -505,7 +508,7 @@ absl::StatusOr<bool> Watchdog::MatchMessages() {
     const auto& other = standings_[static_cast<size_t>(peer)].unmatched;
     if (other.empty()) continue;
     if (IsBetweenTwo(other.front().operation) && other.front().peer != rank) {
-      continue;  // The peer is still in a message with a third rank.
+      continue;  // The other rank's message is with a third rank.
     }
     if (!FitTogether(rank, own.front(), peer, other.front())) {
       const int lower = std::min(rank, peer);
@@ -529,7 +532,8 @@ void Watchdog::Pop(int rank) {
   ++matched_;
 }
 
-// A call that waits for a rank which has left waits for ever.
+// Returns an error if a rank waits for a rank that has left, since that call
+// would never end.
 absl::Status Watchdog::CheckLeavers() const {
   for (int gone = 0; gone < world_size(); ++gone) {
     const Standing& leaver = standings_[static_cast<size_t>(gone)];
@@ -563,9 +567,9 @@ void Watchdog::Fail(const absl::Status& failure) {
     const std::lock_guard lock(mutex_);
     failure_ = failure;
   }
-  // A rank that aborts lets its kernels go on, and theirs with them: so all
-  // know before any does. An error means that the control group has failed,
-  // too.
+  // If a rank aborts, its kernels end, and other ranks' kernels with them. All
+  // ranks therefore learn of the failure before any rank aborts. An error of
+  // the barrier means that the control group has failed too, and is ignored.
   if (!gone_.has_value()) static_cast<void>(control_->Barrier());
   options_.abort();
   const std::lock_guard lock(mutex_);

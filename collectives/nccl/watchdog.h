@@ -1,5 +1,5 @@
-// What the ranks of an NCCL group tell each other beside NCCL: what they call,
-// and how it goes.
+// The exchange of the ranks of an NCCL group beside NCCL: the calls that each
+// makes, and their progress.
 #ifndef LOCKSTEP_COLLECTIVES_NCCL_WATCHDOG_H_
 #define LOCKSTEP_COLLECTIVES_NCCL_WATCHDOG_H_
 
@@ -26,94 +26,97 @@
 namespace lockstep {
 
 // Returns the status of the lowest rank that has an error; OK if none has one.
-// Every rank calls it. Errors: the control group's, too.
+// Every rank must call it. Errors: also the control group's.
 absl::Status ShareStatus(Communicator& control, const absl::Status& own);
 
-// When a call's turn on the GPU came, and when it was done there. Null for a
-// call that put nothing on a stream.
+// The events at which a call's position in the stream is reached, and at which
+// the call is done. Null for a call that put nothing on a stream.
 struct CallEvents {
   Event started;
   Event done;
 };
 
 // One rank's log of its calls, and a thread that compares it with the other
-// ranks' and sees to it that every call ends.
+// ranks' logs and makes sure that every call ends.
 //
-// Some hundred times a second the threads of all ranks meet in an AllGather of
-// the control group, in which each publishes its new calls and how it fares.
-// All then have the same facts, and come to the same conclusions: that calls do
-// not fit together, that a rank called something impossible, that a call has
-// been on a GPU for longer than the timeout, that NCCL or CUDA reported an
-// error, that a rank left while another called, or died. Each of these ends the
-// group on every rank at once, with one message that says who did what (but for
-// errors of the control group itself, which each rank has its own of). Once a
-// rank has gone, no call can be made any more.
+// A hundred times a second, or more often while calls are in progress, the
+// threads of all ranks meet in an AllGather of the control group. Each
+// publishes its new calls and their progress. All ranks then have the same
+// facts, and reach the same conclusions. The group fails if calls do not match,
+// a rank made an invalid call, a call has been on a GPU for longer than the
+// timeout, NCCL or CUDA reported an error, a rank left while another called, or
+// a rank died. Every rank then fails at once, with one message that says which
+// rank did what. (Errors of the control group itself may differ between ranks.)
+// Once a rank has left, no more calls can be made.
 //
-// One thread of the rank, the user, makes the calls below.
+// One thread of the rank, the user, calls the methods below.
 class Watchdog {
  public:
   struct Options {
     int device = 0;
-    absl::Duration timeout;  // For each call, from its turn on the GPU.
-    // Both are called by the watchdog's thread. health: an error that was
-    // reported since the call that it belongs to returned. abort: ends what the
-    // group has on its streams, after which nothing uses the memory of calls;
-    // called once, when the group has failed, before anybody learns of it.
+    absl::Duration timeout;  // For each call, from its start on the GPU.
+    // The watchdog's thread calls both. health: returns an error that was
+    // reported after the call that caused it had returned. abort: ends the
+    // group's work on its streams, after which nothing uses the memory of
+    // calls. abort is called once, when the group has failed, before the user
+    // learns of the failure.
     std::function<absl::Status()> health;
     std::function<void()> abort;
   };
 
-  // control: of host memory, with the same ranks as the group.
+  // control: on host memory, with the same ranks as the group.
   Watchdog(std::unique_ptr<Communicator> control, Options options);
-  ~Watchdog();  // Leaves, if that has not been done.
+  ~Watchdog();  // Calls Leave.
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
   int rank() const { return control_->rank(); }
   int world_size() const { return control_->world_size(); }
 
-  // Notes that the user makes `call`, and returns its number, which counts up
-  // from 0. Before anything of the call is put on a stream; then Issued, or
-  // Failed. arguments: why this rank's are wrong, as a phrase that continues
-  // "rank 1 called Gather(...) but ". Error: if they are, or the group has
-  // failed: the failure, the first time that it is returned on this rank, later
-  // kFailedPrecondition with it.
+  // Records that the user makes `call`, and returns its number, counted from 0.
+  // Must be called before anything of the call is put on a stream; Issued or
+  // Failed must follow. arguments: an error if this rank's arguments are wrong,
+  // as a phrase that continues "rank 1 called Gather(...) but ". Errors: the
+  // group's failure, also if `arguments` is an error. The failure is returned
+  // once on this rank; later errors are kFailedPrecondition and include it.
   absl::StatusOr<int64_t> Begin(const Call& call,
                                 const absl::Status& arguments);
 
-  // Notes that all of the last call is on its streams. It has ended once
-  // events.done has come; without events, once every rank has called it.
+  // Records that the whole last call is on its streams. The call has ended once
+  // events.done is reached; without events, once every rank has made the call.
   void Issued(CallEvents events);
 
-  // Ends the group, because this rank could not put its last call on its
-  // streams. Returns the group's failure, which is this one if no lower rank
-  // has another.
+  // Fails the group because this rank could not enqueue its last call. Returns
+  // the group's failure, which is `why` unless a lower rank has another
+  // failure.
   absl::Status Failed(const absl::Status& why);
 
-  // Blocks until every rank that takes part in the last call has called it.
+  // Blocks until every rank that takes part in the last call has made it.
   // Errors: the group's failure, as in Begin.
   absl::Status WaitForRanks();
 
-  // Blocks until all calls have ended here and every rank that takes part in
-  // them has called them. Errors: the group's failure, as in Begin.
+  // Blocks until all calls have ended on this rank, and every rank that takes
+  // part in them has made them. Errors: the group's failure, as in Begin.
   absl::Status WaitForCalls();
 
-  // Notes a kSplit, and splits the control group once every rank has come to
-  // it. Null for a negative color. Errors: the group's failure, as in Begin.
+  // Records a kSplit, and splits the control group once every rank has made the
+  // call. Returns null for a negative color. Errors: the group's failure, as in
+  // Begin.
   absl::StatusOr<std::unique_ptr<Communicator>> Split(const Call& call,
                                                       int color, int key,
                                                       const CallSite& site);
 
-  // Events for a call, to be recorded and handed to Issued. They are used
-  // again. Errors: CudaStatus's.
+  // Returns events for a call, to be recorded and passed to Issued. Events are
+  // reused. Errors: CudaStatus's.
   absl::StatusOr<CallEvents> TakeEvents();
   void ReturnEvents(CallEvents events);
 
-  // Ends the thread. Waits a second for the other ranks to leave too; for as
-  // long as the timeout where calls of this rank have not ended on them, since
-  // data may be on its way; and for the control group, whose ranks may be
-  // stopped. Returns whether all left in health: NCCL's communicators may then
-  // be destroyed, which the ranks of a host must do together.
+  // Ends the thread. Waits a second for the other ranks to leave too. If this
+  // rank's calls have not ended on other ranks, waits as long as the timeout,
+  // since data may still be in transfer. Also waits for the control group,
+  // whose ranks may be stopped. Returns whether all ranks left without a
+  // failure: NCCL's communicators may then be destroyed, which the ranks of a
+  // host must do together.
   bool Leave();
 
  private:
@@ -121,19 +124,19 @@ class Watchdog {
   struct OpenCall {
     Call call;
     int64_t number = 0;
-    Deadline deadline;  // Starts again when the call's turn comes.
+    Deadline deadline;  // Restarts when the call starts.
     bool issued = false;
-    bool started = false;  // Its turn has come: those before it are done.
-    bool done = false;     // Here; other ranks may not have come to it.
+    bool started = false;  // The calls before it are done.
+    bool done = false;  // On this rank; other ranks may not have made the call.
     CallEvents events = {};
   };
   struct Beat;
-  // What is known of a rank by all.
+  // The facts about one rank, which all ranks know.
   struct Standing {
-    std::deque<Call> unmatched;  // Calls that wait for those of other ranks.
-    int64_t collectives = 0;     // How many calls of all ranks it has made,
-    int64_t ended = 0;           // and how many of them have ended there.
-    int64_t open = 0;            // Calls of any kind that have not.
+    std::deque<Call> unmatched;  // Calls that wait for matching calls.
+    int64_t collectives = 0;     // The calls of all ranks that it has made.
+    int64_t ended = 0;  // The calls of all ranks that have ended there.
+    int64_t open = 0;   // Calls of any kind that have not ended.
     bool leaving = false;
   };
   struct SplitRequest {
@@ -142,10 +145,11 @@ class Watchdog {
     CallSite site;
   };
 
-  // The watchdog's thread.
+  // The methods of the watchdog's thread.
   void Watch();
   Beat NextBeat();
-  absl::StatusOr<bool> Meet(const Beat& own);  // Whether it was the last.
+  // Returns whether it was the last.
+  absl::StatusOr<bool> Meet(const Beat& own);
   void Take(int rank, const Beat& beat);
   absl::Status Match();
   absl::StatusOr<bool> MatchCollective();
@@ -155,7 +159,7 @@ class Watchdog {
   absl::Status SplitControl();
   void Fail(const absl::Status& failure);
 
-  // With mutex_ held.
+  // The methods that need mutex_ held.
   int64_t Log(const Call& call);
   absl::Duration Pause() const;
   bool MayGo() const;
@@ -169,32 +173,32 @@ class Watchdog {
   const std::unique_ptr<Communicator> control_;
   const Options options_;
 
-  // Of the watchdog's thread alone.
+  // Used only by the watchdog's thread.
   std::vector<Standing> standings_;  // By rank.
-  int64_t collectives_ended_ = 0;    // Of this rank.
-  std::optional<int> gone_;          // A rank that has: nobody meets any more.
+  int64_t collectives_ended_ = 0;    // On this rank.
+  std::optional<int> gone_;  // A rank that has left; the ranks no longer meet.
 
-  // Guards what follows. Not absl::Mutex: ThreadSanitizer does not see into the
-  // distribution's build of it.
+  // Guards the members below. Not absl::Mutex: ThreadSanitizer does not see
+  // into the distribution's build of it.
   std::mutex mutex_;
-  std::condition_variable wake_;     // For the watchdog: somebody waits.
-  std::condition_variable changed_;  // For the user: a beat has ended.
+  std::condition_variable wake_;     // Wakes the watchdog: the user waits.
+  std::condition_variable changed_;  // Wakes the user: a meeting has ended.
   std::deque<OpenCall> open_;
   std::deque<Call> unpublished_;
   std::vector<CallEvents> spare_events_;
-  int64_t begun_ = 0;         // Calls of this rank,
-  int64_t matched_ = 0;       // of which so many fit those of other ranks.
-  absl::Status own_failure_;  // To be told to the others.
+  int64_t begun_ = 0;         // Calls of this rank.
+  int64_t matched_ = 0;       // Calls of this rank that match other ranks'.
+  absl::Status own_failure_;  // To be sent to the other ranks.
   absl::Status failure_;      // The group's.
-  bool reported_ = false;     // The user knows of it.
-  bool waiting_ = false;      // The user does, for other ranks.
+  bool reported_ = false;     // Whether the user has got failure_.
+  bool waiting_ = false;      // Whether the user waits for other ranks.
   std::optional<Deadline> leaving_;
   bool left_together_ = false;
-  bool ended_ = false;  // The thread has met the others for the last time.
+  bool ended_ = false;  // The thread's last meeting is over.
   SplitRequest split_request_;
   std::optional<std::unique_ptr<Communicator>> split_;
 
-  std::thread thread_;  // Last: it uses all the others.
+  std::thread thread_;  // Last: it uses the members above.
 };
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// What every rendezvous asks of its arguments; and publishing, waiting and
-// cleaning up in the rendezvous file.
+// The argument checks of every rendezvous; and publishing, waiting and cleaning
+// up in the rendezvous file.
 #include <sys/random.h>
 #include <sys/types.h>
 
@@ -37,7 +37,7 @@ namespace {
 constexpr absl::Duration kFirstPause = absl::Microseconds(200);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(5);
 constexpr absl::Duration kLookForDeadEvery = absl::Milliseconds(20);
-// For a lock that is needed to leave, and that nobody keeps for long.
+// For the lock that a rank needs to leave. No process keeps the lock for long.
 constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
 
 uint64_t NewToken(const ProcessIdentity& process) {
@@ -46,13 +46,13 @@ uint64_t NewToken(const ProcessIdentity& process) {
       static_cast<ssize_t>(sizeof(token))) {
     return token;
   }
-  // An address that is in use is unique within the process.
+  // The address of a live variable is unique within the process.
   return process.start_ticks * 0x9e3779b97f4a7c15 ^
          static_cast<uint64_t>(process.pid) << 32 ^
          reinterpret_cast<uintptr_t>(&token);
 }
 
-// Why a rank left, as its record tells it to the others.
+// Encodes why a rank left, for its record.
 std::string EncodeCause(const absl::Status& cause) {
   const std::string text =
       absl::StrCat(static_cast<int>(cause.code()), " ", cause.message());
@@ -75,15 +75,16 @@ std::string Describe(const RendezvousRecord& record) {
 }
 
 struct OpenedFile {
-  std::optional<TemporaryFolder> folder;  // The file's own, if it has one.
-  RecordFile file;                        // Closes before the folder goes.
+  // The file's own folder, if it has one.
+  std::optional<TemporaryFolder> folder;
+  RecordFile file;  // Closes before the folder is removed.
 };
 
 absl::StatusOr<OpenedFile> OpenFile(const FileRendezvousOptions& options) {
   const std::string folder_path =
       std::filesystem::path(options.path).parent_path();
-  // Of several ranks that come and go at once, one may remove the folder before
-  // another one is in.
+  // If several ranks come and leave at once, one may remove the folder before
+  // another has opened the file.
   constexpr int kAttempts = 100;
   for (int i = 1; true; ++i) {
     std::optional<TemporaryFolder> folder;
@@ -147,7 +148,8 @@ class FileRendezvous : public Rendezvous {
         death = LookForDead();
         since_look = absl::ZeroDuration();
       }
-      // After that, since who died may have published before.
+      // Reads after the look for dead ranks, since a dead rank may have
+      // published before.
       LOCKSTEP_RETURN_IF_ERROR(ReadNews(deadline));
       LOCKSTEP_RETURN_IF_ERROR(CheckRecords());
       if (!death.ok() && !Gather().has_value()) return death;
@@ -156,8 +158,8 @@ class FileRendezvous : public Rendezvous {
 
   absl::Status Publish(absl::string_view blob, const Deadline& deadline) {
     LOCKSTEP_RETURN_IF_ERROR(file_.Lock(deadline));
-    // A file that was removed before this rank first wrote to it was another
-    // run's.
+    // If the file was removed before this rank first wrote to it, the file
+    // belonged to another run.
     while (round_ == 1 && !file_.IsAtPath()) {
       LOCKSTEP_ASSIGN_OR_RETURN(OpenedFile opened, OpenFile(options_));
       file_ = std::move(opened.file);
@@ -200,8 +202,9 @@ class FileRendezvous : public Rendezvous {
     return !HasLeft(record) && IsAlive(record.writer);
   }
 
-  // Whether all records are an earlier run's; see the header. Processes of this
-  // run that started later than this one could not have ended before it began.
+  // Returns whether all records are an earlier run's; see the header. A process
+  // of this run that started later than this one cannot have ended before this
+  // one began.
   bool IsLeftover() const {
     return std::none_of(file_.records().begin(), file_.records().end(),
                         [this](const RendezvousRecord& record) {
@@ -218,8 +221,9 @@ class FileRendezvous : public Rendezvous {
     return last;
   }
 
-  // The last meeting, or the next if all ranks of that have come. No rank comes
-  // to the next one before, so all ranks agree on it.
+  // Returns the last meeting, or the next one if all ranks of the last have
+  // joined. No rank joins the next meeting before that, so all ranks agree on
+  // it.
   uint64_t MeetingToJoin() const {
     const uint64_t last = LastMeeting();
     int32_t world_size = 1;
@@ -234,7 +238,8 @@ class FileRendezvous : public Rendezvous {
     return came.size() < static_cast<size_t>(world_size) ? last : last + 1;
   }
 
-  // Only who comes second gets this error: the first has done nothing wrong.
+  // Only the second claimant gets this error, since the first has done nothing
+  // wrong.
   absl::Status CheckClaims() const {
     for (const RendezvousRecord& record : file_.records()) {
       if (record.meeting == meeting_ && record.rank == rank() &&
@@ -253,7 +258,7 @@ class FileRendezvous : public Rendezvous {
     return file_.Read();
   }
 
-  // What the other ranks' records say against this exchange.
+  // Checks the other ranks' records against this exchange.
   absl::Status CheckRecords() const {
     for (const RendezvousRecord& record : file_.records()) {
       if (record.meeting == meeting_ && record.world_size != world_size()) {
@@ -275,7 +280,7 @@ class FileRendezvous : public Rendezvous {
     return absl::OkStatus();
   }
 
-  // Every rank's blob of this round, or none before all are there.
+  // Returns every rank's blob of this round, or nullopt until all are there.
   std::optional<std::vector<std::string>> Gather() const {
     std::vector<std::string> blobs;
     for (const RendezvousRecord* record : Found()) {
@@ -285,7 +290,7 @@ class FileRendezvous : public Rendezvous {
     return blobs;
   }
 
-  // For each rank its record of this round, or null.
+  // Returns each rank's record of this round, or null.
   std::vector<const RendezvousRecord*> Found() const {
     std::vector<const RendezvousRecord*> found(
         static_cast<size_t>(world_size()));
@@ -323,13 +328,14 @@ class FileRendezvous : public Rendezvous {
 
   void RemoveName(const Deadline& deadline) {
     if (!file_.Lock(deadline).ok()) return;
-    // Ranks that are already at their next meeting wait there for this one.
+    // If the file holds a later meeting, ranks there already wait for this
+    // rank.
     if (file_.Read().ok() && LastMeeting() == meeting_) file_.Unlink();
     file_.Unlock();
   }
 
-  // Tells the others, once; the last to go removes the file. On failure they
-  // find out when this process ends.
+  // Tells the other ranks, once; the last to leave removes the file. If telling
+  // fails, the other ranks notice the end of this process.
   void Leave(const absl::Status& cause) {
     if (!takes_part_) return;
     takes_part_ = false;
@@ -344,7 +350,7 @@ class FileRendezvous : public Rendezvous {
     };
     if (std::none_of(file_.records().begin(), file_.records().end(),
                      takes_part)) {
-      // Nothing is lost if it cannot be emptied: the next run does that.
+      // A file that cannot be emptied does no harm: the next run empties it.
       if (!file_.Unlink()) (void)file_.Clear();
     }
   }
@@ -356,7 +362,7 @@ class FileRendezvous : public Rendezvous {
   const uint64_t token_;
   uint64_t meeting_ = 1;
   uint32_t round_ = 0;
-  bool takes_part_ = false;  // Has come, and has not left.
+  bool takes_part_ = false;  // Has published, and has not left.
   absl::Status failure_;
 };
 

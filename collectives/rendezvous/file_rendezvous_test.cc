@@ -1,5 +1,5 @@
-// The file rendezvous, by threads and by processes that end, once and several
-// times at one path.
+// Tests of the file rendezvous, with threads and with processes that end, once
+// and several times at one path.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>
@@ -43,7 +43,7 @@ using testing::HasSubstr;
 using Blobs = absl::StatusOr<std::vector<std::string>>;
 using Ranks = std::vector<std::unique_ptr<Rendezvous>>;
 
-// Not the same in another run, whose leftovers would be in the way.
+// Returns a path that differs in every run, so that leftovers do no harm.
 std::string PathOf(const std::string& name) {
   return absl::StrCat(testing::TempDir(), "/", getpid(), "_", name);
 }
@@ -57,7 +57,7 @@ bool Exists(const std::string& path) {
   return lstat(path.c_str(), &info) == 0;
 }
 
-// As our launcher has it: a file without a name, which cannot be removed.
+// A file without a name, as our launcher creates it. Cannot be removed.
 struct Memfd {
   std::string path() const {
     return absl::StrCat("/proc/", getpid(), "/fd/", fd.get());
@@ -83,7 +83,8 @@ Ranks OpenAll(const std::string& path, int world_size) {
   return ranks;
 }
 
-// What each of the ranks, as threads, returns of one Exchange of its number.
+// Runs one Exchange per rank, each in a thread, of its number. Returns the
+// results.
 std::vector<Blobs> ExchangeAll(const Ranks& ranks) {
   std::vector<Blobs> results(ranks.size(), absl::UnknownError("not set"));
   std::vector<std::thread> threads;
@@ -96,7 +97,7 @@ std::vector<Blobs> ExchangeAll(const Ranks& ranks) {
   return results;
 }
 
-// Exchanges on another thread, and returns once the blob stands in the file.
+// Exchanges on another thread, and returns once the blob is in the file.
 std::future<Blobs> ExchangeMeanwhile(Rendezvous& rank, const std::string& path,
                                      const std::string& blob = "") {
   const size_t before = Contents(path).size();
@@ -106,17 +107,18 @@ std::future<Blobs> ExchangeMeanwhile(Rendezvous& rank, const std::string& path,
   return result;
 }
 
-// Of a process that has ended.
+// Returns the identity of a process that has ended.
 ProcessIdentity IdentityOfTheDead() {
   const pid_t child = fork();
   if (child == 0) _exit(0);
-  const uint64_t start = ReadProcessStat(child)->start_ticks;  // Or a zombie's.
+  // The child may be a zombie.
+  const uint64_t start = ReadProcessStat(child)->start_ticks;
   EXPECT_EQ(waitpid(child, nullptr, 0), child);
   return {child, start};
 }
 
-// A record of a process that has ended, written `ticks` after (or before) this
-// process started.
+// Returns a record of a process that has ended, written `ticks` after (or
+// before) this process started.
 RendezvousRecord RecordOfTheDead(int rank, int world_size, int64_t ticks) {
   return {
       .round = 1,
@@ -136,7 +138,7 @@ TEST(FileRendezvousTest, RanksMeetInEveryRound) {
                 Each(IsOkAndHolds(
                     ElementsAre("rank 0", "rank 1", "rank 2", "rank 3"))));
   }
-  EXPECT_FALSE(Exists(path));  // Since all have met.
+  EXPECT_FALSE(Exists(path));  // Removed because all have met.
 }
 
 TEST(FileRendezvousTest, BlobsMayHoldAnyBytes) {
@@ -223,7 +225,8 @@ TEST(FileRendezvousTest, RanksThatDisagreeOnTheWorldSize) {
 
 TEST(FileRendezvousTest, IgnoresWhatAnEarlierRunLeft) {
   const std::string path = PathOf("earlier");
-  // Of another world size, complete, and with an unfinished record at its end.
+  // The records have another world size and are complete; an unfinished one
+  // follows.
   std::string bytes;
   for (int rank = 0; rank < 3; ++rank) {
     bytes += Encode(RecordOfTheDead(rank, 3, -1));
@@ -235,7 +238,7 @@ TEST(FileRendezvousTest, IgnoresWhatAnEarlierRunLeft) {
 }
 
 // The control of the test above: the same record, written after this process
-// began, is this run's, and its writer has died.
+// began, belongs to this run, and its writer has died.
 TEST(FileRendezvousTest, NamesARankOfThisRunThatDied) {
   const std::string path = PathOf("died");
   const RendezvousRecord record = RecordOfTheDead(1, 3, +1);
@@ -258,7 +261,7 @@ TEST(FileRendezvousTest, NamesARankThatIsKilledWhileItWaits) {
   const absl::Time start = absl::Now();
   const auto zero = OpenAt(path, 0, 3);
   std::future<Blobs> result = ExchangeMeanwhile(*zero, path);
-  // Two records: both wait for rank 2.
+  // With two records in the file, both ranks wait for rank 2.
   while (Contents(path).size() < 144) std::this_thread::yield();
   ASSERT_TRUE(SendSignal(child, SIGKILL));
   EXPECT_THAT(
@@ -291,7 +294,7 @@ TEST(FileRendezvousTest, FileThatIsCutWhileInUse) {
                        HasSubstr("something cut it to 10 bytes")));
 }
 
-// As when a process is stopped at the wrong moment.
+// A process that is stopped while it holds the lock has this effect.
 TEST(FileRendezvousTest, LockThatIsNeverGivenBack) {
   const std::string path = PathOf("locked");
   const OwnedFd file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -301,7 +304,7 @@ TEST(FileRendezvousTest, LockThatIsNeverGivenBack) {
                        HasSubstr("another process keeps it locked")));
 }
 
-// A rank that opened the file just before another run removed it.
+// A rank opens the file just before another run removes it.
 TEST(FileRendezvousTest, FileThatIsRemovedBeforeTheFirstExchange) {
   const std::string path = PathOf("removed");
   Ranks ranks;
@@ -319,10 +322,10 @@ TEST(FileRendezvousTest, PathServesOneRunAfterTheOther) {
   }
 }
 
-// Several meetings at one path, one after the other, where some ranks are
-// already at the next while others are still at the last.
+// Several meetings at one path, one after the other. Some ranks are already at
+// the next meeting while other ranks are still at the previous one.
 
-// Two ranks after their first exchange.
+// Returns two ranks after their first exchange.
 Ranks MeetAt(const std::string& path) {
   Ranks ranks = OpenAll(path, 2);
   EXPECT_THAT(ExchangeAll(ranks),
@@ -337,7 +340,7 @@ TEST(FileRendezvousMeetingsTest, WhoIsFirstAtTheNextWaitsThere) {
   const auto next_one = OpenAt(file.path(), 1, 2);
   std::future<Blobs> result =
       ExchangeMeanwhile(*next_one, file.path(), "next one");
-  // Rank 0 is at the first until now.
+  // Rank 0 leaves the first meeting only now.
   first[0].reset();
   EXPECT_THAT(OpenAt(file.path(), 0, 2)->Exchange("next zero"),
               IsOkAndHolds(ElementsAre("next zero", "next one")));
@@ -353,7 +356,7 @@ TEST(FileRendezvousMeetingsTest, RanksMayKeepTheLastWhileTheyMeetAgain) {
                 Each(IsOkAndHolds(ElementsAre("rank 0", "rank 1"))));
   }
   EXPECT_THAT(ReadFile(file.path()),
-              IsOkAndHolds(""));  // The last to go empties it.
+              IsOkAndHolds(""));  // The last to leave empties it.
 }
 
 TEST(FileRendezvousMeetingsTest, AnotherWorldSizeAtTheNext) {
@@ -363,7 +366,7 @@ TEST(FileRendezvousMeetingsTest, AnotherWorldSizeAtTheNext) {
               IsOkAndHolds(ElementsAre("alone")));
 }
 
-// At the first meeting, and at the next while the last goes on.
+// Tests the first meeting, and the next one while the previous one goes on.
 TEST(FileRendezvousMeetingsTest, NamesTheRanksThatDoNotCome) {
   const std::string path = PathOf("missing");
   const Memfd file;
@@ -376,10 +379,11 @@ TEST(FileRendezvousMeetingsTest, NamesTheRanksThatDoNotCome) {
                        HasSubstr("ranks 0, 2, 3 of 4 did not come within "
                                  "50ms"))));
   }
-  EXPECT_FALSE(Exists(path));  // The last to go removes it.
+  EXPECT_FALSE(Exists(path));  // The last to leave removes it.
 }
 
-// Another rank 0 comes while the first still waits, and only it is refused.
+// A second rank 0 arrives while the first still waits. Only the second is
+// refused.
 TEST(FileRendezvousMeetingsTest, SecondClaimantOfARankIsRefused) {
   const Memfd file;
   const Ranks last = MeetAt(file.path());
@@ -396,7 +400,7 @@ TEST(FileRendezvousMeetingsTest, SecondClaimantOfARankIsRefused) {
   }
 }
 
-// Each rank meets the others again and again, as fast as it can.
+// Each rank meets the other ranks again and again, as fast as it can.
 void MeetManyTimes(const std::string& path, bool own_folder = false) {
   constexpr int kRanks = 3;
   std::vector<std::thread> ranks;

@@ -1,4 +1,4 @@
-// Frames and the handshake to bytes and back; no input or output.
+// Converts frames and the handshake to bytes and back; no input or output.
 #include "collectives/rendezvous/protocol.h"
 
 #include <sys/random.h>
@@ -34,7 +34,7 @@ void AppendLittleEndian(uint32_t value, std::string& bytes) {
   }
 }
 
-// The first four of `bytes`, which has as many.
+// Returns the number in the first four bytes; `bytes` must have four.
 uint32_t LoadLittleEndian(absl::string_view bytes) {
   uint32_t value = 0;
   for (size_t i = 4; i-- > 0;) {
@@ -51,7 +51,7 @@ struct PayloadSizes {
   size_t max;
 };
 
-// By the number of the kind.
+// Indexed by FrameKind.
 constexpr PayloadSizes kPayloadSizes[] = {
     {0, 0},
     {kNonceBytes, kNonceBytes},
@@ -81,7 +81,7 @@ absl::string_view RankNonceOf(const Frame& join) {
   return absl::string_view(join.payload).substr(0, kNonceBytes);
 }
 
-// HMAC-SHA256; none if the library refuses to compute it.
+// An HMAC-SHA256; nullopt if the library refuses to compute it.
 using Digest = std::optional<Nonce>;
 static_assert(kNonceBytes == kProofBytes);
 
@@ -98,7 +98,7 @@ Digest Hmac(absl::string_view key, absl::string_view message) {
   return digest;
 }
 
-// In a time that does not tell where they differ.
+// Compares in constant time, so that the time does not show where they differ.
 bool IsProof(absl::string_view bytes, const Digest& proof) {
   return proof.has_value() &&
          CRYPTO_memcmp(bytes.data(), proof->data(), proof->size()) == 0;
@@ -111,7 +111,8 @@ bool IsProof(absl::string_view, const Digest&) { return false; }
 
 #endif
 
-// Every part has a fixed size for each prover, so no two inputs read the same.
+// Every part has a fixed size for each prover, so different inputs never give
+// the same text.
 Digest Proof(absl::string_view token, absl::string_view prover,
              const Nonce& server_nonce, absl::string_view rank_nonce,
              const RankClaim& claim) {
@@ -156,8 +157,8 @@ absl::Status DecodeFailure(const Frame& frame) {
 }
 
 void FrameReader::Append(absl::string_view bytes) {
-  // What was returned goes once it is most of what is held, so that the cost
-  // of moving the rest stays linear.
+  // Erases returned bytes only when they are at least half of the buffer, so
+  // that the total cost of moving the other bytes stays linear.
   if (used_ >= bytes_.size() - used_) {
     bytes_.erase(0, used_);
     used_ = 0;
@@ -210,7 +211,7 @@ bool CanProve() { return Hmac("key", "message").has_value(); }
 
 absl::StatusOr<Nonce> NewNonce() {
   Nonce nonce;
-  // No signal interrupts so small a request.
+  // A signal does not interrupt a request of this size.
   if (getrandom(nonce.data(), nonce.size(), 0) !=
       static_cast<ssize_t>(nonce.size())) {
     return absl::UnavailableError(

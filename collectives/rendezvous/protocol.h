@@ -1,6 +1,6 @@
 // The protocol of the TCP rendezvous, as bytes: frames, and the handshake in
-// which a rank and the server show each other that they know the run's token,
-// without sending it.
+// which a rank and the server prove to each other that they know the run's
+// token, without sending it.
 //
 // A frame is 20 bytes of header and a payload; numbers are little-endian:
 //
@@ -8,15 +8,16 @@
 //   size of the payload (4)
 //
 // In the handshake each side picks a nonce. A proof is an HMAC-SHA256, keyed by
-// the token, of both nonces, of who it is that proves (so that neither can send
-// the other's proof back), and of what the rank says of itself. A proof is
-// worth nothing on another connection.
+// the token, of both nonces, of the prover's name, and of the rank's claim
+// about itself. The name keeps either side from sending the other side's proof
+// back. A proof is invalid on any other connection.
 //
-// Who listens in on the network does not see the token, but can guess at it
-// offline against a proof, so it must be long and random; sees all that the
-// ranks publish; and, if it can also change what passes, can take a connection
-// over after the handshake. The rendezvous is for networks on which the other
-// machines are trusted as far as that, as NCCL and MPI are.
+// An attacker who listens on the network does not see the token, but can test
+// guesses offline against a proof. The token must therefore be long and random.
+// Such an attacker also sees everything that the ranks publish. An attacker who
+// can change packets can take a connection over after the handshake. The
+// rendezvous is therefore for networks whose machines are trusted to that
+// extent, as are NCCL and MPI.
 #ifndef LOCKSTEP_COLLECTIVES_RENDEZVOUS_PROTOCOL_H_
 #define LOCKSTEP_COLLECTIVES_RENDEZVOUS_PROTOCOL_H_
 
@@ -41,18 +42,18 @@ inline constexpr size_t kJoinBytes = kNonceBytes + kProofBytes + 4;
 inline constexpr size_t kMaxFailureBytes = 4 << 10;
 
 // S is the server, in rank 0; R is a rank. "rank" and "number" are the fields
-// of the header; those that a kind does not name are 0.
+// of the header; a field that a kind does not mention is 0.
 enum class FrameKind : uint8_t {
-  kGreeting = 1,  // S to R, first of all: a nonce.
+  kGreeting = 1,  // S to R, the first frame: a nonce.
   kJoin = 2,      // R to S: rank; number is the world size; nonce, proof, pid.
   kWelcome = 3,   // S to R: number is rank 0's pid; the server's proof.
-  kDenied = 4,    // S to R: the proof is wrong. Nothing follows.
+  kDenied = 4,    // S to R: the proof is wrong. The last frame.
   kPublish = 5,   // R to S: number is the round, from 1; the blob.
-  kResult = 6,    // S to R: rank, its blob of round number. One for each rank,
-                  // in rank order.
-  kFailure = 7,   // Either way: number is the absl::StatusCode; the message.
+  kResult = 6,    // S to R: rank, its blob of round number. One for
+                  // each rank, in rank order.
+  kFailure = 7,   // Both ways: number is the absl::StatusCode; the message.
   kGiveUp = 8,    // R to S: it has waited for number milliseconds.
-  kLeave = 9,     // R to S: it takes no part any more.
+  kLeave = 9,     // R to S: it leaves the run.
 };
 
 struct Frame {
@@ -64,11 +65,13 @@ struct Frame {
   friend bool operator==(const Frame&, const Frame&) = default;
 };
 
-// The payload must have a size that the kind allows.
+// Returns the bytes of a frame, whose payload must have a size that its kind
+// allows.
 std::string EncodeFrame(const Frame& frame);
 
-// A failure as a frame, its message cut to kMaxFailureBytes, and back. What
-// came is made printable and one line; a code that is none is kUnknown.
+// Convert a failure to a frame, its message cut to kMaxFailureBytes, and back.
+// A received message is made printable and put on one line; an invalid code
+// becomes kUnknown.
 Frame FailureFrame(const absl::Status& failure);
 absl::Status DecodeFailure(const Frame& frame);
 
@@ -84,22 +87,24 @@ struct FrameKinds {
   uint32_t bits;
 };
 
-// Takes a stream of bytes, in pieces of any size, apart. Holds what was
-// appended and not yet returned: callers append pieces of bounded size and take
-// all frames in between, so that this is at most a piece and a frame, and a
-// frame of a kind that is not expected is refused by its header.
+// Splits a stream of bytes, received in pieces of any size, into frames. Holds
+// the bytes that were appended and not yet returned. Callers append pieces of
+// bounded size and take all frames in between, so the reader holds at most one
+// piece and one frame. A frame of a kind that is not expected is rejected when
+// its header is read.
 class FrameReader {
  public:
   explicit FrameReader(FrameKinds expected) : expected_(expected) {}
 
-  // Changes which kinds may come next; also of bytes appended before.
+  // Changes which kinds may come next, also for bytes appended before.
   void Expect(FrameKinds expected) { expected_ = expected; }
 
   void Append(absl::string_view bytes);
 
-  // The next frame, or none before all its bytes are there. Errors, which
-  // stay: kFailedPrecondition for another version; kDataLoss for anything else
-  // than a frame that is expected, as soon as its bytes differ.
+  // Returns the next frame, or nullopt until all its bytes are there. Errors,
+  // which every later call repeats: kFailedPrecondition for another version;
+  // kDataLoss for bytes that are no expected frame, as soon as they differ from
+  // one.
   absl::StatusOr<std::optional<Frame>> Next();
 
  private:
@@ -107,20 +112,21 @@ class FrameReader {
 
   FrameKinds expected_;
   std::string bytes_;
-  size_t used_ = 0;  // Bytes of bytes_ that were returned.
+  size_t used_ = 0;  // Bytes of bytes_ that were returned as frames.
   absl::Status error_;
 };
 
 using Nonce = std::array<unsigned char, kNonceBytes>;
 
-// One that nobody can foresee or meets twice. Error: kUnavailable if the kernel
-// gives no random bytes.
+// Returns a nonce that nobody can predict and that does not repeat. Error:
+// kUnavailable if the kernel returns no random bytes.
 absl::StatusOr<Nonce> NewNonce();
 
-// Whether this was built with OpenSSL, without which nobody can prove anything.
+// Returns whether this was built with OpenSSL. Without OpenSSL every proof
+// fails.
 bool CanProve();
 
-// Who a rank says that it is.
+// The identity that a rank claims.
 struct RankClaim {
   int32_t rank = 0;
   uint32_t world_size = 1;
@@ -136,27 +142,28 @@ struct RendezvousEnd {
     return absl::Status(code, absl::StrCat(where, ": ", what...));
   }
 
-  std::string where;  // Begins every message: "rendezvous host:port".
+  std::string where;  // The start of every message: "rendezvous host:port".
   RankClaim claim;
   std::string token;
 };
 
-// kGreeting with the server's nonce, and the nonce of one.
+// Convert the server's nonce to a kGreeting, and back.
 Frame GreetingFrame(const Nonce& server_nonce);
 Nonce NonceOfGreeting(const Frame& greeting);
 
-// kJoin with the rank's nonce and proof, and the claim of one.
+// Returns a kJoin with the rank's nonce, proof and claim. ClaimOfJoin returns
+// the claim of a kJoin.
 Frame JoinFrame(absl::string_view token, const Nonce& server_nonce,
                 const Nonce& rank_nonce, const RankClaim& claim);
 RankClaim ClaimOfJoin(const Frame& join);
-// Whether the writer of `join` knows the token.
+// Returns whether the sender of `join` knows the token.
 bool JoinKnowsToken(absl::string_view token, const Nonce& server_nonce,
                     const Frame& join);
 
-// kWelcome with the server's proof, in answer to `join`.
+// Returns the kWelcome that answers `join`, with the server's proof.
 Frame WelcomeFrame(absl::string_view token, const Nonce& server_nonce,
                    const Frame& join, uint32_t server_pid);
-// Whether the writer of `welcome` knows the token.
+// Returns whether the sender of `welcome` knows the token.
 bool WelcomeKnowsToken(absl::string_view token, const Nonce& server_nonce,
                        const Frame& join, const Frame& welcome);
 

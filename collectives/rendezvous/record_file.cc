@@ -138,7 +138,8 @@ absl::StatusOr<ParsedRecords> ParseRecords(absl::string_view bytes) {
 }
 
 absl::StatusOr<RecordFile> RecordFile::Open(const std::string& path) {
-  // Without blocking, as a pipe could make it; a pipe is refused below.
+  // O_NONBLOCK, since opening a named pipe could block; pipes are rejected
+  // below.
   const int flags = O_RDWR | O_CLOEXEC | O_NONBLOCK;
   RecordFile file(path, OwnedFd(open(path.c_str(), flags | O_CREAT, 0600)));
   if (!file.file_.open()) return file.SystemError("open");
@@ -158,7 +159,8 @@ absl::Status RecordFile::SystemError(const char* call) const {
 }
 
 absl::Status RecordFile::Lock(const Deadline& deadline) {
-  // Not the flock that blocks: a stopped process could hold the lock for ever.
+  // LOCK_NB, since a blocking flock could wait without end for a stopped
+  // process.
   while (flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) return SystemError("flock");
     if (deadline.passed()) {
@@ -233,7 +235,7 @@ absl::Status RecordFile::Clear() {
 bool RecordFile::Unlink() {
   struct stat mine;
   struct stat at_path;
-  // Not through a symbolic link: the link, or what it leads to, is not ours.
+  // Not through a symbolic link: neither the link nor its target is ours.
   if (fstat(file_.get(), &mine) != 0 || lstat(path_.c_str(), &at_path) != 0 ||
       !IsSameFile(mine, at_path)) {
     return false;

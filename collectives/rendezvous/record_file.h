@@ -1,7 +1,7 @@
 // The records that ranks append to a rendezvous file.
 //
 // A record is 72 bytes of header and a blob, in the byte order of the host:
-// magic[8], checksum of all the rest (FNV-1a, 64 bits), token, start and
+// magic[8], checksum of everything after it (FNV-1a, 64 bits), token, start and
 // writing time (ticks), meeting, pid, rank, world size, round, kind, size of
 // the blob.
 #ifndef LOCKSTEP_COLLECTIVES_RENDEZVOUS_RECORD_FILE_H_
@@ -24,18 +24,18 @@
 namespace lockstep {
 
 enum class RecordKind : uint32_t {
-  kPublish = 0,  // `blob` is what the rank publishes in `round`.
-  kLeave = 1,    // The writer takes no part any more; `blob` says why.
+  kPublish = 0,  // `blob` is the blob that the rank publishes in `round`.
+  kLeave = 1,    // The writer leaves the meeting; `blob` says why.
 };
 
 struct RendezvousRecord {
   RecordKind kind = RecordKind::kPublish;
-  uint64_t meeting = 1;  // From 1; of those that the file has seen.
-  uint32_t round = 0;    // From 1, in each meeting.
+  uint64_t meeting = 1;  // The number of the meeting in this file, from 1.
+  uint32_t round = 0;    // The number of the round in its meeting, from 1.
   int32_t rank = 0;
   int32_t world_size = 1;
   ProcessIdentity writer;
-  uint64_t token = 0;          // One for each Rendezvous object.
+  uint64_t token = 0;          // Unique to each Rendezvous object.
   uint64_t written_ticks = 0;  // TicksSinceHostStart.
   std::string blob;
 
@@ -47,59 +47,61 @@ std::string Encode(const RendezvousRecord& record);
 
 struct ParsedRecords {
   std::vector<RendezvousRecord> records;
-  // Bytes of whole records. What follows is the beginning of a record.
+  // Bytes of whole records. The bytes after them begin an unfinished record.
   size_t used = 0;
 };
 
-// Reads records one after the other. Error: kDataLoss, "byte N: ...", where
-// something else than a record, or the beginning of one, stands.
+// Reads records one after the other. Error: kDataLoss, "byte N: ...", if the
+// bytes at N are neither a record nor the beginning of one.
 absl::StatusOr<ParsedRecords> ParseRecords(absl::string_view bytes);
 
-// Not thread safe. Messages name the path. Methods marked [locked] need the
-// lock, which the caller takes and gives back.
+// A rendezvous file, opened. Not thread safe. Messages name the path. The
+// caller must hold the lock when it calls a method marked [locked].
 class RecordFile {
  public:
   // Creates the file if it is absent. Errors: kInvalidArgument if the path is
-  // something else than a regular file; the file system's.
+  // not a regular file; the file system's.
   static absl::StatusOr<RecordFile> Open(const std::string& path);
 
-  // An error that begins with the path.
+  // Returns an error that begins with the path.
   template <typename... What>
   absl::Status Error(absl::StatusCode code, const What&... what) const {
     return absl::Status(code,
                         absl::StrCat("rendezvous file ", path_, ": ", what...));
   }
 
-  // All records read so far.
+  // The records read so far.
   const std::vector<RendezvousRecord>& records() const { return records_; }
 
-  // Error: kDeadlineExceeded if another process keeps the lock.
+  // Takes the lock. Error: kDeadlineExceeded if another process keeps the lock.
   absl::Status Lock(const Deadline& deadline);
   void Unlock();
 
-  // Whether the path still leads to this file: a rank that removes the file
-  // leaves those that opened it with one that nobody else finds.
+  // Returns whether the path still leads to this file. If a rank has removed
+  // the file, ranks that opened it before hold a file that no other rank finds.
   bool IsAtPath() const;
-  // Reads what came since. [locked] Error: kDataLoss.
+  // Reads the records that were appended since the last call. [locked] Error:
+  // kDataLoss.
   absl::Status Read();
-  // Whether there may be something to Read. Cost: a system call.
+  // Returns whether the file may have new records to Read. Cost: a system call.
   bool HasGrown() const;
-  // Adds to the end; a record that its writer, dead since, left unfinished is
-  // cut off. [locked] Call Read before.
+  // Appends a record. Cuts off an unfinished record, whose writer has died.
+  // [locked] Call Read before.
   absl::Status Append(const RendezvousRecord& record);
-  // Forgets and deletes all records. [locked]
+  // Deletes all records, here and in the file. [locked]
   absl::Status Clear();
-  // Removes the file, if it is reached by its own name; else false. [locked]
+  // Removes the file. Returns false if the path is not the file's own name.
+  // [locked]
   bool Unlink();
 
  private:
   RecordFile(std::string path, OwnedFd file)
       : path_(std::move(path)), file_(std::move(file)) {}
-  // That of errno, after `call` failed.
+  // Returns the error of errno, after `call` failed.
   absl::Status SystemError(const char* call) const;
 
   std::string path_;
-  OwnedFd file_;      // Closing it gives up the lock, too.
+  OwnedFd file_;      // Closing it also releases the lock.
   int64_t used_ = 0;  // Bytes of records_.
   std::vector<RendezvousRecord> records_;
 };

@@ -54,7 +54,7 @@ std::string CheckStranger(absl::string_view bytes, size_t piece) {
   return "";
 }
 
-// What two results of round 1 look like at the beginning of `bytes`.
+// Returns the bytes of the results of round 1, with which `bytes` should begin.
 std::string EncodeResults(const std::vector<std::string>& blobs) {
   std::string bytes;
   for (size_t rank = 0; rank < blobs.size(); ++rank) {
@@ -70,17 +70,17 @@ constexpr FrameKinds kFromServer(FrameKind::kGreeting, FrameKind::kWelcome,
                                  FrameKind::kFailure);
 constexpr RendezvousServer::SessionId kNobody = -1;
 
-// One end of a connection, as who is at it sees it.
+// The state of one end of a connection, as that end sees it.
 struct Peer {
   FrameReader reader{kFromServer};
-  Nonce nonce = {};  // The server's, once it came.
+  Nonce nonce = {};  // The server's, once received.
   bool greeted = false;
   bool reads = true;
-  bool knows_token = false;  // Has asked to join with it.
+  bool knows_token = false;  // Has asked to join with the token.
   bool joined = false;
   int rank = -1;
-  uint32_t round = 1;     // Of the result that is next.
-  int32_t next_rank = 0;  // The same.
+  uint32_t round = 1;     // The round of the next expected result.
+  int32_t next_rank = 0;  // The rank of the next expected result.
 };
 
 class ServerCheck {
@@ -165,7 +165,8 @@ class ServerCheck {
 
   void SendRaw(SessionId id, Peer& peer) {
     const std::string bytes = TakeBytes(Take());
-    // What a rank sends may be a frame that the model does not know of.
+    // If a rank sends raw bytes, they may form a frame that the model does not
+    // track.
     if (peer.knows_token) modelled_ = false;
     server_.Receive(id, bytes);
   }
@@ -183,7 +184,7 @@ class ServerCheck {
 
   void Publish(SessionId id, Peer& peer) {
     const uint32_t round = Take();
-    // Blobs of one round differ from another's, and one rank's from another's.
+    // Blobs differ between rounds and between ranks.
     const std::string blob =
         absl::StrCat(peer.rank, ":", round, ":", std::string(Take(), 'b'));
     if (peer.knows_token) published_.insert({round, peer.rank, blob});
@@ -201,8 +202,8 @@ class ServerCheck {
     peers_.erase(id);
   }
 
-  // What a stranger did has not made the server send to anybody else: all that
-  // was to be sent before this step has been taken.
+  // Checks that a stranger's step makes the server send nothing to other
+  // sessions. All output of earlier steps has been taken already.
   void CheckSilence() {
     if (may_reach_others_) return;
     for (const auto& [id, peer] : peers_) {
@@ -212,7 +213,7 @@ class ServerCheck {
     }
   }
 
-  // Takes what the server sends, and ends what it wants ended.
+  // Takes the server's output, and disconnects sessions that it wants to close.
   void Collect() {
     int strangers = 0;
     for (auto it = peers_.begin(); it != peers_.end();) {
@@ -224,8 +225,8 @@ class ServerCheck {
         Disconnect(id);
         continue;
       }
-      // Who does not read may keep its denial from being sent: in truth, so
-      // little always goes.
+      // A session that does not read may keep its denial from being sent. With
+      // real sockets, so few bytes can always be sent.
       strangers += peer.knows_token || !peer.reads ? 0 : 1;
     }
     if (strangers > kMaxStrangers + kServerCheckWorldSize) {
@@ -301,11 +302,12 @@ class ServerCheck {
   Nonce nonce_ = {};
   std::map<SessionId, Peer> peers_;
   absl::Duration now_;
-  // Round, rank and blob; also of those that were refused.
+  // Round, rank and blob of every publish, including rejected ones.
   std::set<std::tuple<uint32_t, int32_t, std::string>> published_;
-  bool modelled_ = true;        // Whether published_ is all that was published.
-  SessionId acting_ = kNobody;  // In this step.
-  bool may_reach_others_ = false;  // Whether it knows the token.
+  // Whether published_ holds everything that was published.
+  bool modelled_ = true;
+  SessionId acting_ = kNobody;     // The session that acts in this step.
+  bool may_reach_others_ = false;  // Whether acting_ knows the token.
   ServerCheckResult result_;
 };
 

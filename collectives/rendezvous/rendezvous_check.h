@@ -1,5 +1,5 @@
-// Runs the two sides of the TCP rendezvous on arbitrary input and checks what
-// they do.
+// Runs the two sides of the TCP rendezvous on arbitrary input and checks their
+// behaviour.
 #ifndef LOCKSTEP_COLLECTIVES_RENDEZVOUS_RENDEZVOUS_CHECK_H_
 #define LOCKSTEP_COLLECTIVES_RENDEZVOUS_RENDEZVOUS_CHECK_H_
 
@@ -11,54 +11,57 @@
 namespace lockstep {
 
 struct ClientCheckResult {
-  std::string wrong;      // The first promise that was not kept; "" for none.
-  bool finished = false;  // Whether the rank that had joined got its round.
-  bool failed = false;    // Whether it was told, or found, a failure.
+  std::string wrong;  // The first violated promise; "" for none.
+  // Whether the rank that had joined finished its round.
+  bool finished = false;
+  bool failed = false;  // Whether that rank got or found a failure.
 };
 
-// The first byte is the size of the pieces in which the others reach two
-// clients: one that has just connected, and one of two ranks that has joined
-// and waits for round 1. Promises checked: nothing that does not show the token
-// lets the first one in or makes it send what it publishes; a round that the
-// second one finishes has the blobs that are in the bytes, one for each rank;
-// pieces of any size have the same outcome as one.
+// Checks two clients on bytes that the other ranks might send: one client that
+// has just connected, and one of two ranks that has joined and waits for round
+// 1. The first byte of the input is the size of the pieces in which the other
+// bytes arrive. Promises checked: bytes that do not prove the token neither let
+// the first client in nor make it send the blob it publishes. If the second
+// client finishes a round, the blobs are those in the bytes, one for each rank.
+// Pieces of any size have the same outcome as one piece.
 ClientCheckResult CheckClient(std::span<const uint8_t> input);
 
-// What a byte of the input makes happen; bytes that follow are its arguments,
-// 0 where the input has ended. A session is one of those that there are, by its
-// number modulo how many there are.
+// The action that a byte of the input selects. The bytes after it are its
+// arguments, 0 after the end of the input. A session argument counts modulo the
+// number of sessions. An odd "way" sends one byte at a time.
 enum class ServerStep : uint8_t {
-  kConnect,      // A new session.
-  kSend,         // Session, size, bytes: sends them as they are.
+  kConnect,      // Opens a new session.
+  kSend,         // Session, size, bytes: sends the bytes unchanged.
   kJoin,         // Session, rank, world size, way: joins with the token.
   kJoinAsOther,  // The same with another token.
-  kPublish,      // Session, round, size, way: a blob of so many bytes.
+  kPublish,      // Session, round, size, way: a blob of `size` bytes.
   kGiveUp,       // Session, milliseconds, way.
   kFail,         // Session, code, way.
   kLeave,        // Session, way.
   kDisconnect,   // Session.
   kWait,         // Tenths of a second.
-  kStopReading,  // Session: takes nothing any more from what it is sent.
+  kStopReading,  // Session: stops reading what the server sends.
 };
 inline constexpr int kServerSteps = 11;
 inline constexpr int kServerCheckWorldSize = 3;
 
-// "way": odd for one byte at a time.
 struct ServerCheckResult {
-  std::string wrong;  // The first promise that was not kept; "" for none.
-  int joined = 0;     // Sessions that the server let in.
-  int denied = 0;     // That it did not.
-  int results = 0;    // Blobs that came back.
-  int failures = 0;   // Failures that ranks were told.
+  std::string wrong;  // The first violated promise; "" for none.
+  int joined = 0;     // The number of sessions that the server let in.
+  int denied = 0;     // The number of sessions that it denied.
+  int results = 0;    // The number of blobs that it sent back.
+  int failures = 0;   // The number of failures that it sent to ranks.
 };
 
-// Promises checked: a session that did not show the token gets a greeting and
-// at most a denial, and nothing that it does sends anything to another session;
-// a rank gets frames of the protocol alone, and for each round in turn what the
-// ranks published in it, in rank order; strangers are bounded in number.
+// Checks the server on the actions in `input`. Promises checked: a session that
+// did not prove the token gets a greeting and at most a denial, and none of its
+// actions makes the server send to another session. A rank gets only frames of
+// the protocol, and for each round in turn the blobs that the ranks published
+// in it, in rank order. The number of strangers is bounded.
 //
-// `tamper` may change what the server sends to a session, given whether that
-// was let in: with it, tests show that a broken server is found out.
+// `tamper` may change what the server sends to a session; `joined` says whether
+// the session was let in. Tests use it to show that the check detects a broken
+// server.
 ServerCheckResult CheckServer(
     std::span<const uint8_t> input,
     const std::function<void(bool joined, std::string& sent)>& tamper = {});

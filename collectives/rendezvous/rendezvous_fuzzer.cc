@@ -1,5 +1,5 @@
-// libFuzzer's entry to the side of the TCP rendezvous that LOCKSTEP_CHECK
-// checks, a function of rendezvous_check.h; see README.md.
+// The entry point of libFuzzer. LOCKSTEP_CHECK names the function of
+// rendezvous_check.h to run; see README.md.
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

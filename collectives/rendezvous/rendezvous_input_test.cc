@@ -1,6 +1,6 @@
-// What a rendezvous reads from others, whoever they are: the records of a file,
-// the handshake of TCP, and both sides of its protocol on arbitrary bytes; and
-// that the fuzz checks find out what is broken.
+// Tests of the input that a rendezvous reads from unknown senders: the records
+// of a file, the handshake of TCP, and both sides of its protocol on arbitrary
+// bytes. Also tests that the fuzz checks detect broken code.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -95,15 +95,15 @@ TEST(RecordTest, SomethingElseIsNamedWithItsPlace) {
                        "byte 72: not a rendezvous record"));
 }
 
-// Whether `records` are the first of the three that were written: what was
-// changed is never taken for a record.
+// Returns whether `records` are the first of the three that were written: a
+// changed record must never be accepted.
 bool IsBeginning(const std::vector<RendezvousRecord>& records) {
   const std::vector<RendezvousRecord> three = ThreeRecords();
   return records.size() <= three.size() &&
          std::equal(records.begin(), records.end(), three.begin());
 }
 
-// Every byte set to every other value: 214 * 255 files.
+// Sets every byte to every other value: 214 * 255 files.
 TEST(RecordTest, NoChangedByteIsAccepted) {
   const std::string bytes = EncodeAll(ThreeRecords());
   for (size_t at = 0; at < bytes.size(); ++at) {
@@ -116,7 +116,7 @@ TEST(RecordTest, NoChangedByteIsAccepted) {
                     StatusIs(absl::StatusCode::kDataLoss, HasSubstr("byte ")));
         continue;
       }
-      // A changed size can make the last records look unfinished.
+      // If a size is changed, the last records can look unfinished.
       EXPECT_TRUE(IsBeginning(parsed->records) && parsed->records.size() < 3)
           << "byte " << at << " xor " << change;
     }
@@ -141,7 +141,7 @@ Frame Join() { return JoinFrame(kToken, kServerNonce, kRankNonce, kClaim); }
 
 Frame Welcome() { return WelcomeFrame(kToken, kServerNonce, Join(), 99); }
 
-// As computed by Python's hmac from the same parts.
+// The expected values are computed by Python's hmac from the same parts.
 TEST(HandshakeTest, ProofsAreHmacSha256OfTheDocumentedParts) {
   EXPECT_EQ(
       absl::BytesToHexString(Join().payload.substr(kNonceBytes, kProofBytes)),
@@ -162,25 +162,26 @@ TEST(HandshakeTest, EachSideBelievesWhoKnowsTheTokenAndNobodyElse) {
     EXPECT_FALSE(JoinKnowsToken(other, kServerNonce, Join()));
     EXPECT_FALSE(WelcomeKnowsToken(other, kServerNonce, Join(), Welcome()));
   }
-  // An empty token is a token like another.
+  // An empty token is treated like any other token.
   const Frame join = JoinFrame("", kServerNonce, kRankNonce, kClaim);
   EXPECT_TRUE(JoinKnowsToken("", kServerNonce, join));
   EXPECT_FALSE(JoinKnowsToken(kToken, kServerNonce, join));
 }
 
-// A proof that was heard on another connection is worth nothing.
+// A proof from another connection is invalid.
 TEST(HandshakeTest, EachSideRefusesEveryOtherProof) {
   EXPECT_FALSE(JoinKnowsToken(kToken, CountingFrom(1), Join()));
   EXPECT_FALSE(WelcomeKnowsToken(kToken, CountingFrom(1), Join(), Welcome()));
   const Frame other =
       JoinFrame(kToken, kServerNonce, CountingFrom(101), kClaim);
   EXPECT_FALSE(WelcomeKnowsToken(kToken, kServerNonce, other, Welcome()));
-  // Nor can the rank's own be sent back to it.
+  // The rank's own proof cannot be sent back to it.
   Frame echo = Welcome();
   echo.payload = Join().payload.substr(kNonceBytes, kProofBytes);
   EXPECT_FALSE(WelcomeKnowsToken(kToken, kServerNonce, Join(), echo));
   // Every bit of the server's proof counts.
-  // RendezvousServerTest.RequestToJoinWithAnyBitChanged has those of the join.
+  // RendezvousServerTest.RequestToJoinWithAnyBitChanged tests the bits of the
+  // join.
   for (size_t bit = 0; bit < 8 * kProofBytes; ++bit) {
     Frame welcome = Welcome();
     welcome.payload[bit / 8] ^= static_cast<char>(1 << bit % 8);
@@ -195,8 +196,8 @@ TEST(NonceTest, NeverRepeatsItself) {
   }
 }
 
-// Rank 1 of 2, which publishes "secret" to a server that welcomes it, knowing
-// the token or not.
+// Returns rank 1 of 2, which publishes "secret", after the welcome of a server
+// that may know the token or not.
 RendezvousClient Welcomed(absl::string_view servers_token) {
   RendezvousClient client({"rendezvous", {1, 2, 7}, kToken}, Nonce{1});
   client.Publish(1, "secret");
@@ -209,7 +210,7 @@ RendezvousClient Welcomed(absl::string_view servers_token) {
   return client;
 }
 
-// Who poses as rank 0 gets a request to join and no more.
+// A process that poses as rank 0 gets a request to join and nothing more.
 TEST(RendezvousClientTest, RefusesAServerThatDoesNotKnowTheToken) {
   const RendezvousClient client = Welcomed("a guess");
   EXPECT_FALSE(client.joined());
@@ -221,7 +222,7 @@ TEST(RendezvousClientTest, RefusesAServerThatDoesNotKnowTheToken) {
   EXPECT_EQ(client.Output(), "");
 }
 
-// The control: who knows the token is told what there is to publish.
+// The control: a server that knows the token gets what the rank publishes.
 TEST(RendezvousClientTest, PublishesToAServerThatKnowsTheToken) {
   const RendezvousClient client = Welcomed(kToken);
   EXPECT_TRUE(client.joined());
@@ -246,7 +247,7 @@ constexpr int kMutations = 4000;
 
 uint8_t Step(ServerStep step) { return static_cast<uint8_t>(step); }
 
-// Three ranks meet twice; `way` as in ServerStep.
+// Returns the input in which three ranks meet twice; `way` as in ServerStep.
 Input TwoRounds(uint8_t way) {
   Input input;
   for (uint8_t rank = 1; rank <= 2; ++rank) {
@@ -284,13 +285,14 @@ std::vector<Input> ServerSeeds() {
                      1, 3, 0, 0}),
       Followed(met, {Step(ServerStep::kFail), 1, 14, 1}),
       Followed(met, {Step(ServerStep::kSend), 1, 4, 'L', 'S', 'R', 'x'}),
-      // A rank of another world size, one that is there, one that is none, and
-      // one of another run.
+      // A rank of another world size, a rank that has joined already, a number
+      // that is no rank, and a rank of another run.
       {Step(ServerStep::kConnect), Step(ServerStep::kJoin), 1, 1, 1, 0},
       {Step(ServerStep::kConnect), Step(ServerStep::kJoin), 1, 0, 0, 0},
       {Step(ServerStep::kConnect), Step(ServerStep::kJoin), 1, 9, 0, 0},
       {Step(ServerStep::kConnect), Step(ServerStep::kJoinAsOther), 1, 1, 0, 1},
-      // Strangers that say nothing, too little, too much; and too many of them.
+      // Strangers that send nothing, too little, too much; and too many
+      // strangers.
       {Step(ServerStep::kConnect), Step(ServerStep::kWait), 60},
       {Step(ServerStep::kConnect), Step(ServerStep::kSend), 1, 3, 'L', 'S',
        'R'},
@@ -322,7 +324,8 @@ std::vector<Input> ClientSeeds() {
   return seeds;
 }
 
-// One or several small changes, the beginning of another input among them.
+// Returns a seed with one or several small changes, one of which can be the
+// beginning of another seed.
 Input Mutate(const std::vector<Input>& seeds, std::mt19937& random) {
   const auto below = [&](size_t end) { return end == 0 ? 0 : random() % end; };
   Input input = seeds[below(seeds.size())];
@@ -350,7 +353,7 @@ Input Mutate(const std::vector<Input>& seeds, std::mt19937& random) {
   return input;
 }
 
-// Also whole records, or several, may have come in between.
+// A mutation may also insert one or several whole records.
 TEST(RecordTest, NoMutationIsAccepted) {
   const std::vector<RendezvousRecord> three = ThreeRecords();
   std::vector<Input> seeds;
@@ -399,18 +402,19 @@ TEST(ServerFuzzTest, KeepsItsPromisesOnMutations) {
     sum.results += result.results;
     sum.failures += result.failures;
   }
-  // Else the mutations would have tested the refusals alone.
+  // Otherwise the mutations would have tested only the refusals.
   EXPECT_GT(sum.joined, kMutations / 2);
   EXPECT_GT(sum.denied, kMutations / 100);
   EXPECT_GT(sum.results, kMutations);
   EXPECT_GT(sum.failures, kMutations / 4);
 }
 
-// The controls: a server that is broken in each of these ways is found out.
+// The controls: the check detects a server that is broken in each of these
+// ways.
 TEST(ServerFuzzTest, FindsOutABrokenServer) {
   EXPECT_EQ(CheckServer(TwoRounds(0), [](bool, std::string&) {}).wrong, "");
   const struct {
-    bool to_members;  // Else to strangers.
+    bool to_members;  // Otherwise to strangers.
     std::function<void(std::string& sent)> tamper;
     std::string wrong;
   } kCases[] = {

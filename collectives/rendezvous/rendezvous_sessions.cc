@@ -23,12 +23,12 @@ namespace {
 
 constexpr FrameKinds kFromMembers(FrameKind::kPublish, FrameKind::kFailure,
                                   FrameKind::kGiveUp, FrameKind::kLeave);
-// Of a longer list only these are named.
+// If more ranks are missing, a message names only this many.
 constexpr size_t kMissingRanksNamed = 20;
 constexpr FrameKinds kToMembers(FrameKind::kResult, FrameKind::kFailure);
 constexpr FrameKinds kAnswersToJoin(FrameKind::kWelcome, FrameKind::kDenied);
 
-// "ranks 1, 2 and 30 more".
+// Returns "ranks 1, 2 and 30 more".
 std::string NameRanks(const std::vector<size_t>& ranks) {
   const size_t named = std::min(ranks.size(), kMissingRanksNamed);
   const size_t more = ranks.size() - named;
@@ -180,7 +180,7 @@ void RendezvousServer::Handle(SessionId id, Session& session,
     case FrameKind::kLeave:
       Part(session, Presence::kLeft);
       return Drop(session);
-    default:  // The reader lets no others through.
+    default:  // The reader rejects all other kinds.
       return Drop(session);
   }
 }
@@ -188,15 +188,16 @@ void RendezvousServer::Handle(SessionId id, Session& session,
 void RendezvousServer::Join(SessionId id, Session& session,
                             const Frame& frame) {
   --strangers_;
-  session.stage = Stage::kClosing;  // Unless it becomes a member.
+  session.stage = Stage::kClosing;  // Unless Admit makes it a member.
   if (!JoinKnowsToken(self_.token, session.nonce, frame)) {
     return Send(session, {FrameKind::kDenied, 0, 0, ""});
   }
   const Frame welcome =
       WelcomeFrame(self_.token, session.nonce, frame, self_.claim.pid);
   const absl::Status refusal = Admit(id, session, ClaimOfJoin(frame));
-  // In one piece with the refusal: who has read it would answer, and the end of
-  // a connection with something unread takes along what is on its way.
+  // The welcome and the refusal are sent in one piece. A rank that has read
+  // only the welcome would answer it, and closing a connection with unread
+  // bytes discards data that is still on its way.
   std::string answer = EncodeFrame(welcome);
   if (!refusal.ok()) answer += EncodeFrame(FailureFrame(refusal));
   session.output.push_back(
@@ -240,7 +241,7 @@ void RendezvousServer::Enter(SessionId id, Session& session,
 }
 
 void RendezvousServer::Publish(const Session& session, const Frame& frame) {
-  if (!failure_.ok()) return;  // Which this rank has been sent.
+  if (!failure_.ok()) return;  // This rank has been sent the failure.
   Member& member = MemberOf(session);
   if (frame.number != round_ || member.blob.has_value()) {
     return Fail(self_.Error(absl::StatusCode::kDataLoss, Name(session.rank),
@@ -269,7 +270,7 @@ void RendezvousServer::EndRound() {
 }
 
 void RendezvousServer::GiveUp(const Session& session, const Frame& frame) {
-  // The round may have ended while this was on its way.
+  // The round may have ended while the frame was on its way.
   if (!MemberOf(session).blob.has_value()) return;
   std::vector<size_t> missing;
   for (size_t rank = 0; rank < members_.size(); ++rank) {
@@ -318,7 +319,7 @@ std::string RendezvousClient::ServerName() const {
 void RendezvousClient::Publish(uint32_t round, absl::string_view blob) {
   round_ = round;
   results_.clear();
-  // A failure that came between two rounds ends the next.
+  // A failure that arrived between two rounds ends the next round.
   if (outcome_.has_value() && outcome_->ok()) outcome_.reset();
   Ask({FrameKind::kPublish, 0, round, std::string(blob)});
 }
@@ -380,7 +381,7 @@ void RendezvousClient::Handle(const Frame& frame) {
       return;
     case FrameKind::kResult:
       return TakeResult(frame);
-    default:  // The reader lets no others through but kFailure.
+    default:  // The reader lets only kFailure through here.
       outcome_ = DecodeFailure(frame);
   }
 }
@@ -398,7 +399,7 @@ void RendezvousClient::TakeWelcome(const Frame& frame) {
 }
 
 void RendezvousClient::TakeResult(const Frame& frame) {
-  // Also false between rounds, when there is an outcome already.
+  // Also false between rounds, since there is an outcome then.
   const bool awaited = !outcome_.has_value() && frame.number == round_ &&
                        frame.rank == static_cast<int64_t>(results_.size());
   if (!awaited) {

@@ -1,5 +1,5 @@
-// Both sides of the TCP rendezvous, as bytes in and bytes out: neither knows
-// sockets, threads or clocks. Not thread safe.
+// Both sides of the TCP rendezvous, as bytes in and bytes out, without sockets,
+// threads or clocks. Not thread safe.
 #ifndef LOCKSTEP_COLLECTIVES_RENDEZVOUS_RENDEZVOUS_SESSIONS_H_
 #define LOCKSTEP_COLLECTIVES_RENDEZVOUS_RENDEZVOUS_SESSIONS_H_
 
@@ -20,54 +20,59 @@
 
 namespace lockstep {
 
-// How long a stranger, a connection that has not joined yet, may take.
+// How long a stranger, a connection that has not joined yet, may take to join.
 inline constexpr absl::Duration kHandshakeTimeout = absl::Seconds(5);
-// Strangers at one time, besides as many as there are ranks.
+// The number of strangers allowed at one time is this plus the world size.
 inline constexpr int kMaxStrangers = 64;
 
-// Brings the ranks of one run together. Whoever has the connections tells what
-// came over each (a session) and when, and sends what is to be sent.
+// Connects the ranks of one run. The owner of the connections passes in the
+// bytes that arrive over each connection (a session) and the time, and sends
+// the output.
 //
-// Only who knows the token can make it keep more than kJoinBytes and a header,
-// or do anything to the run. A rank that joined is trusted.
+// A session that has not proved the token cannot make the server keep more than
+// kJoinBytes and a header, and cannot affect the run. A rank that joined is
+// trusted.
 class RendezvousServer {
  public:
   using SessionId = int64_t;
 
-  // self: the claim is rank 0's.
+  // self: its claim is rank 0's.
   explicit RendezvousServer(RendezvousEnd self);
 
-  // Rank 0's own session, which needs no handshake. Once, and first.
+  // Adds rank 0's own session, which needs no handshake. Must be called once,
+  // before any other method.
   SessionId AddRankZero();
-  // A new connection at `now`, the time since any fixed moment; `nonce` is a
-  // new one. The stranger that has been here longest has to go if there are too
-  // many.
+  // Adds a new connection at `now`, the time since any fixed moment. `nonce`
+  // must be new. If there are too many strangers, the oldest is closed.
   SessionId AddStranger(absl::Duration now, const Nonce& nonce);
 
-  // What came over a session that is not closed.
+  // Takes bytes that arrived over a session that is not closed.
   void Receive(SessionId id, absl::string_view bytes);
-  // The connection has ended: the session does not exist any more. A rank that
-  // has not said that it leaves has died.
+  // Removes a session whose connection has ended. If its rank has not said that
+  // it leaves, the rank has died.
   void Disconnect(SessionId id);
-  // Sends away strangers whose time is up at `now`.
+  // Closes strangers whose time is up at `now`.
   void Tick(absl::Duration now);
-  // When Tick has something to do; infinite if never.
+  // Returns the time of the next Tick that has something to do; infinite if
+  // none has.
   absl::Duration NextTick();
 
-  // Makes room by sending the oldest stranger away; false if there is none.
+  // Frees a connection by closing the oldest stranger; returns false if there
+  // is none.
   bool SendOldestStrangerAway();
-  // Ends the run, unless it has failed: every rank, also one that comes later,
-  // is told `failure`.
+  // Ends the run, unless it has failed already: every rank gets `failure`, also
+  // a rank that joins later.
   void Fail(const absl::Status& failure);
 
-  // What is to be sent next over the session; "" for nothing. Valid until the
-  // next call of another method.
+  // Returns the bytes to send next over the session; "" for none. Valid until
+  // the next call of another method.
   absl::string_view Output(SessionId id) const;
-  // `size` bytes of Output(id) are on their way.
+  // Marks `size` bytes of Output(id) as sent.
   void Sent(SessionId id, size_t size);
-  // The ranks that have not joined: "ranks 1, 2 and 30 more"; "" for none.
+  // Returns the ranks that have not joined: "ranks 1, 2 and 30 more"; "" for
+  // none.
   std::string AbsentRanks() const;
-  // Whether the connection is to be ended, after which Disconnect is due.
+  // Returns whether the connection is to be closed, followed by Disconnect.
   bool ShouldClose(SessionId id) const;
 
  private:
@@ -80,10 +85,10 @@ class RendezvousServer {
     FrameReader reader;
     Nonce nonce = {};
     absl::Duration since;  // When it was added.
-    int rank = -1;         // Of a member.
-    // Shared, since a round's results are the same for all.
+    int rank = -1;         // If it is a member's.
+    // Shared, since all ranks get the same results of a round.
     std::deque<std::shared_ptr<const std::string>> output;
-    size_t sent = 0;  // Bytes of output.front().
+    size_t sent = 0;  // Bytes of output.front() that were sent.
   };
 
   enum class Presence { kAbsent, kPresent, kLeft, kDied };
@@ -91,33 +96,33 @@ class RendezvousServer {
   struct Member {
     Presence presence = Presence::kAbsent;
     uint32_t pid = 0;
-    SessionId session = 0;            // While present.
-    std::optional<std::string> blob;  // Of this round.
+    SessionId session = 0;            // If present.
+    std::optional<std::string> blob;  // For this round.
   };
 
   Member& MemberOf(const Session& session);
-  // Null if there is none.
+  // Returns null if there is no stranger.
   Session* OldestStranger();
-  // "rank 1 (pid 23)".
+  // Returns "rank 1 (pid 23)".
   std::string Name(int rank) const;
-  // Why the round cannot end, if `rank` is missing from it for good.
+  // Returns why the round cannot end, if `rank` has left or died.
   absl::Status GoneError(int rank) const;
 
-  // Each handles a frame of its kind.
+  // Each of these methods handles a frame of its kind.
   void Handle(SessionId id, Session& session, const Frame& frame);
   void Join(SessionId id, Session& session, const Frame& frame);
-  // Makes the session a member's, or says why not.
+  // Makes the session a member's; if not possible, returns why.
   absl::Status Admit(SessionId id, Session& session, const RankClaim& claim);
   void Enter(SessionId id, Session& session, const RankClaim& claim);
   void Publish(const Session& session, const Frame& frame);
   void GiveUp(const Session& session, const Frame& frame);
 
-  // The rank of `session` takes no part any more.
+  // Records that the rank of `session` has left or died.
   void Part(const Session& session, Presence presence);
-  // Sends all blobs to all, and begins the next round.
+  // Sends all blobs to all ranks, and begins the next round.
   void EndRound();
   void Send(Session& session, const Frame& frame);
-  // Sends nothing more, and closes at once.
+  // Discards the session's output, and marks the session to be closed.
   void Drop(Session& session);
 
   const RendezvousEnd self_;
@@ -125,49 +130,50 @@ class RendezvousServer {
   std::map<SessionId, Session> sessions_;  // Older sessions first.
   int strangers_ = 0;
   std::vector<Member> members_;  // By rank.
-  uint32_t round_ = 1;           // From 1, as Publish frames count.
+  uint32_t round_ = 1;           // From 1, as kPublish frames count.
   int published_ = 0;            // Blobs of this round.
-  int gone_rank_ = -1;           // The first that left or died.
+  int gone_rank_ = -1;           // The first rank that left or died.
   absl::Status failure_;
 };
 
-// One connection of one rank. What it was asked to send waits until the server
-// has shown that it knows the token.
+// One connection of one rank. Its requests are sent only after the server has
+// proved that it knows the token.
 class RendezvousClient {
  public:
   // Begins with the handshake.
   RendezvousClient(RendezvousEnd self, const Nonce& nonce);
-  // Of rank 0, whose session needs none.
+  // Returns the client of rank 0, whose session needs no handshake.
   static RendezvousClient ForRankZero(RendezvousEnd self);
 
   // Whether the server has let this rank in.
   bool joined() const { return joined_; }
-  // Rank 0, with its pid if it is known.
+  // Returns "rank 0", with its pid if known.
   std::string ServerName() const;
 
-  // Begins round `round`, counted from 1: outcome() tells how it ended.
+  // Begins round `round`, counted from 1. outcome() holds its result.
   void Publish(uint32_t round, absl::string_view blob);
-  // Fails the run: the server answers with the failure that came first.
+  // Fails the run. The server answers with the failure that came first.
   void Fail(const absl::Status& failure);
-  // Asks the server to fail the run, as the deadline of the round has passed.
+  // Asks the server to fail the run, because the deadline of the round has
+  // passed.
   void GiveUp(absl::Duration timeout);
-  // Takes no part any more; the connection is to be ended.
+  // Leaves the run; the caller then closes the connection.
   void Leave();
 
-  // What came over the connection.
+  // Takes bytes that arrived over the connection.
   void Receive(absl::string_view bytes);
 
-  // The blobs of the round by rank, or why there are none: what the server
-  // sent, or kUnauthenticated if the two do not know the same token, or what
-  // FrameReader says of who does not follow the protocol. None before that.
+  // The blobs of the round by rank, or an error: the failure that the server
+  // sent; kUnauthenticated if the two tokens differ; or FrameReader's error if
+  // the server violates the protocol. nullopt until the round ends.
   const std::optional<absl::StatusOr<std::vector<std::string>>>& outcome()
       const {
     return outcome_;
   }
 
-  // What is to be sent next; "" for nothing.
+  // Returns the bytes to send next; "" for none.
   absl::string_view Output() const;
-  // `size` bytes of Output are on their way.
+  // Marks `size` bytes of Output as sent.
   void Sent(size_t size);
 
  private:
@@ -181,12 +187,12 @@ class RendezvousClient {
   bool joined_ = false;
   uint32_t server_pid_ = 0;
   Nonce server_nonce_ = {};
-  Frame join_;           // As it was sent.
-  std::string waiting_;  // Asked for before the server was known.
+  Frame join_;           // As sent.
+  std::string waiting_;  // Requests made before the server proved the token.
   std::string output_;
-  size_t sent_ = 0;  // Bytes of output_.
+  size_t sent_ = 0;  // Bytes of output_ that were sent.
   uint32_t round_ = 0;
-  std::vector<std::string> results_;  // Of this round, so far.
+  std::vector<std::string> results_;  // The blobs of this round so far.
   std::optional<absl::StatusOr<std::vector<std::string>>> outcome_;
 };
 

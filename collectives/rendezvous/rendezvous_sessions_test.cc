@@ -1,5 +1,5 @@
-// The TCP rendezvous as bytes in and bytes out, without sockets: its frames,
-// the server and the ranks.
+// Tests of the TCP rendezvous as bytes in and bytes out, without sockets: its
+// frames, the server and the ranks.
 #include "collectives/rendezvous/rendezvous_sessions.h"
 
 #include <cstddef>
@@ -44,8 +44,8 @@ std::vector<Frame> OneOfEachKind() {
           {FrameKind::kLeave, 0, 0, ""}};
 }
 
-// All frames of `bytes`, given to the reader in pieces of one size; an error
-// ends them.
+// Returns all frames of `bytes`, given to the reader in pieces of one size.
+// Stops at an error.
 std::vector<Frame> ReadInPieces(absl::string_view bytes, size_t piece) {
   FrameReader reader(kAll);
   std::vector<Frame> frames;
@@ -76,8 +76,7 @@ TEST(FrameTest, EveryKindComesBackFromPiecesOfEverySize) {
   }
 }
 
-// Of each byte that may not be any other: refused as soon as it is there, and
-// not before.
+// A wrong byte is rejected as soon as it arrives, and not before.
 TEST(FrameTest, RefusesAnythingElseAtItsFirstByte) {
   const std::string frame = EncodeFrame({FrameKind::kPublish, 0, 1, "blob"});
   for (const size_t at : {0, 1, 2, 3, 4, 5, 6, 7}) {
@@ -97,7 +96,7 @@ TEST(FrameTest, RefusesAnythingElseAtItsFirstByte) {
       } else {
         ASSERT_EQ(error.code(), absl::StatusCode::kDataLoss) << at << value;
       }
-      ASSERT_EQ(reader.Next().status(), error);  // It stays.
+      ASSERT_EQ(reader.Next().status(), error);  // The error persists.
     }
   }
 }
@@ -148,7 +147,7 @@ using Blobs = absl::StatusOr<std::vector<std::string>>;
 
 constexpr char kToken[] = "the token";
 
-// Another one for each of the last 256 strangers.
+// Returns a nonce that differs from those of the last 255 strangers.
 Nonce NextNonce() {
   static unsigned char count = 0;
   return {++count};
@@ -156,7 +155,7 @@ Nonce NextNonce() {
 
 uint32_t PidOf(int rank) { return 100 + static_cast<uint32_t>(rank); }
 
-// A server and the ranks that came to it, whose bytes move when Move says so.
+// A server and the ranks that connected to it. Bytes move only in Move().
 class Meeting {
  public:
   explicit Meeting(int world_size, size_t piece = size_t{1} << 20)
@@ -171,7 +170,7 @@ class Meeting {
             std::string(token)};
   }
 
-  // The index of a new end, of a rank that may claim anything.
+  // Adds an end for a rank that may claim anything. Returns the end's index.
   size_t Add(RendezvousEnd end) {
     ends_.push_back({server_.AddStranger(absl::ZeroDuration(), NextNonce()),
                      RendezvousClient(std::move(end), Nonce{1})});
@@ -183,7 +182,7 @@ class Meeting {
   RendezvousClient& client(size_t i) { return ends_[i].client; }
   RendezvousServer::SessionId id(size_t i) const { return ends_[i].id; }
 
-  // Until nobody has anything to say.
+  // Moves bytes until no end has any to send.
   void Move() {
     bool moved = true;
     while (moved) {
@@ -209,7 +208,7 @@ class Meeting {
     bool ended = false;
   };
 
-  // One piece each way; false if there is none.
+  // Moves one piece each way; returns false if there is none.
   bool MoveOne(End& end) {
     const std::string down(server_.Output(end.id).substr(0, piece_));
     if (!down.empty()) server_.Sent(end.id, down.size());
@@ -231,7 +230,7 @@ class Meeting {
   std::vector<End> ends_;
 };
 
-// In pieces of some size, the last rank to come first.
+// Meets in pieces of some size; the highest rank joins first.
 void MeetInEveryRound(int world_size, size_t piece) {
   SCOPED_TRACE(absl::StrCat(world_size, " ranks, pieces of ", piece));
   Meeting meeting(world_size, piece);
@@ -259,7 +258,7 @@ TEST(RendezvousServerTest, RanksMeetInEveryRound) {
   for (size_t piece = 1; piece <= 200; ++piece) MeetInEveryRound(3, piece);
 }
 
-// What rank 1 of 2 sends to join.
+// Returns the bytes that rank 1 of 2 sends to join.
 std::string JoinOfRankOne(Meeting& meeting, RendezvousServer::SessionId id) {
   Frame greeting;
   greeting.payload =
@@ -268,8 +267,8 @@ std::string JoinOfRankOne(Meeting& meeting, RendezvousServer::SessionId id) {
       JoinFrame(kToken, NonceOfGreeting(greeting), Nonce{2}, {1, 2, PidOf(1)}));
 }
 
-// Cut off after any byte, and gone: before the join is complete that changes
-// nothing, so that another rank 1 can come; after it rank 1 has died.
+// A connection is cut after any byte. Before the join is complete, this has no
+// effect, so that another rank 1 can join. Afterwards rank 1 has died.
 TEST(RendezvousServerTest, RankThatVanishesAfterAnyByte) {
   const size_t join_bytes = kFrameHeaderBytes + kJoinBytes;
   for (size_t size = 0; size <= join_bytes + kFrameHeaderBytes; ++size) {
@@ -293,7 +292,7 @@ TEST(RendezvousServerTest, RankThatVanishesAfterAnyByte) {
   }
 }
 
-// Nobody is let in, and the run goes on.
+// No rank is let in, and the run goes on.
 TEST(RendezvousServerTest, RequestToJoinWithAnyBitChanged) {
   for (size_t at = 0; at < kFrameHeaderBytes + kJoinBytes; ++at) {
     Meeting meeting(2);
@@ -307,7 +306,7 @@ TEST(RendezvousServerTest, RequestToJoinWithAnyBitChanged) {
       sent[at] = static_cast<char>(sent[at] ^ change);
       meeting.server().Receive(id, sent);
       const absl::string_view answer = meeting.server().Output(id);
-      // Kind 4, a denial, or nothing at all.
+      // The answer is a denial (kind 4), or nothing.
       ASSERT_TRUE(answer.empty() || answer[5] == 4) << at << " " << change;
       meeting.server().Disconnect(id);
       ASSERT_TRUE(meeting.server().Output(meeting.id(0)).empty());
@@ -318,7 +317,7 @@ TEST(RendezvousServerTest, RequestToJoinWithAnyBitChanged) {
   }
 }
 
-// What a rank that comes to rank 0 and rank 1 of 3 is told.
+// Checks the answer to a rank that joins after rank 0 and rank 1 of 3.
 TEST(RendezvousServerTest, RefusesRanksAndGoesOn) {
   Meeting meeting(3);
   meeting.client(meeting.Add(1)).Publish(1, "first");
@@ -471,7 +470,7 @@ TEST(RendezvousServerTest, StrangersHaveLittleTime) {
   server.Tick(server.NextTick());
   EXPECT_TRUE(server.ShouldClose(first));
   EXPECT_FALSE(server.ShouldClose(second));
-  // A rank has all the time that it wants.
+  // A member has no time limit.
   server.Tick(absl::Hours(100));
   EXPECT_FALSE(server.ShouldClose(meeting.id(0)));
 }

@@ -61,12 +61,13 @@ void TurnOn(const OwnedFd& socket, int level, int option) {
   setsockopt(socket.get(), level, option, &on, sizeof(on));
 }
 
-// What is sent is short, and somebody waits for it.
+// Turns on TCP_NODELAY, since messages are short and the receiver waits for
+// them.
 void SendAtOnce(const OwnedFd& socket) {
   TurnOn(socket, IPPROTO_TCP, TCP_NODELAY);
 }
 
-// Of size 0 if the system does not say.
+// Returns the socket's own address, of size 0 if the system does not know it.
 SocketAddress OwnAddressOf(const OwnedFd& socket) {
   SocketAddress own;
   own.size = sizeof(own.storage);
@@ -77,8 +78,9 @@ SocketAddress OwnAddressOf(const OwnedFd& socket) {
   return own;
 }
 
-// While nobody listens at a port of the range from which the system picks, a
-// socket may be given that very port for itself and connect to itself.
+// Returns whether the socket is connected to itself. This can happen while
+// nobody listens at a port in the range of automatic ports: the system may give
+// the socket that very port.
 bool IsConnectedToItself(const OwnedFd& socket) {
   const SocketAddress self = OwnAddressOf(socket);
   SocketAddress peer;
@@ -107,7 +109,7 @@ absl::Status ResolverError(int error) {
   }
 }
 
-// Whether the host is an address, which no resolver is asked for.
+// Returns whether the host is an address, which needs no resolver.
 bool IsNumeric(const std::string& host) {
   addrinfo hints = {};
   hints.ai_flags = AI_NUMERICHOST;
@@ -204,7 +206,7 @@ const absl::StatusOr<std::vector<SocketAddress>>* HostLookup::Await(
 absl::StatusOr<OwnedFd> Listen(const SocketAddress& address) {
   absl::StatusOr<OwnedFd> socket = NewSocket(address);
   if (!socket.ok()) return socket;
-  // Connections of a run that has ended do not keep the port from the next.
+  // Connections of a run that has ended do not block the port for the next run.
   TurnOn(*socket, SOL_SOCKET, SO_REUSEADDR);
   // "::" leaves IPv4 to a socket of its own.
   if (address.storage.ss_family == AF_INET6) {
@@ -245,8 +247,8 @@ absl::StatusOr<std::optional<OwnedFd>> Accept(const OwnedFd& listener) {
     SendAtOnce(socket);
     return std::optional<OwnedFd>(std::move(socket));
   }
-  // What went wrong with one connection, as accept(2) lists it, says nothing
-  // of the next.
+  // Errors of a single connection, as accept(2) lists them, do not affect the
+  // next connection.
   for (const int error : {EMFILE, ENFILE, ENOBUFS, ENOMEM, EBADF, EINVAL}) {
     if (errno == error) return SystemError(error);
   }
@@ -288,7 +290,7 @@ absl::StatusOr<OwnedFd> Connect(const SocketAddress& address,
   return socket;
 }
 
-// Connecting a datagram socket only chooses the way.
+// Connecting a datagram socket only chooses the route.
 absl::StatusOr<std::string> OwnAddressTowards(const SocketAddress& address) {
   const OwnedFd chosen(
       socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -313,7 +315,7 @@ absl::StatusOr<std::string> OwnAddress() {
       const std::string number =
           Number(*one->ifa_addr, family == AF_INET ? sizeof(sockaddr_in)
                                                    : sizeof(sockaddr_in6));
-      // Those of one link name nothing, or another host, elsewhere.
+      // On other links, a link-local address leads nowhere, or to another host.
       if (!absl::StartsWith(number, "169.254.") &&
           !absl::StartsWith(number, "fe80:")) {
         return number;

@@ -39,16 +39,17 @@ namespace {
 
 constexpr absl::Duration kFirstPause = absl::Milliseconds(2);
 constexpr absl::Duration kLongestPause = absl::Milliseconds(100);
-// For one address of a name that has several.
+// The limit for each of the addresses of a name.
 constexpr absl::Duration kConnectTimeout = absl::Seconds(2);
-// A lookup that takes longer is told of.
+// A lookup that takes longer than this is reported.
 constexpr absl::Duration kQuickLookup = absl::Seconds(1);
-// Between two questions to a resolver that cannot answer.
+// The pause between two queries to a resolver that cannot answer.
 constexpr absl::Duration kLookupPause = absl::Milliseconds(500);
 
-// For rank 0 to say which ranks are missing at the deadline.
+// The time for rank 0 to say which ranks are missing at the deadline.
 constexpr absl::Duration kAnswerTimeout = absl::Seconds(1);
-// For rank 0 to hand over, as it ends, what others have not received yet.
+// The time for rank 0, as it ends, to send what other ranks have not received
+// yet.
 constexpr absl::Duration kHandOverTimeout = absl::Seconds(1);
 
 constexpr size_t kBufferBytes = 64 << 10;
@@ -67,8 +68,8 @@ absl::Status CheckOptions(const TcpRendezvousOptions& options) {
   return absl::OkStatus();
 }
 
-// Addresses need a token unless they are loopback: anybody on the network could
-// join, or pose as rank 0.
+// Checks that all addresses are loopback or there is a token. Without a token,
+// any process on the network could join, or pose as rank 0.
 absl::Status CheckToken(const std::vector<SocketAddress>& addresses,
                         const std::string& token) {
   const bool loopback =
@@ -91,21 +92,22 @@ absl::StatusOr<std::vector<OwnedFd>> ListenAtAll(
       continue;
     }
     failure = listener.status();
-    // A name may have addresses that this host does not (IPv6, say), but who
-    // has the port at one of them would be taken for rank 0.
+    // A name may have addresses that this host lacks (for example IPv6). But if
+    // another process has the port at one of them, ranks would take that
+    // process for rank 0.
     if (absl::IsAlreadyExists(failure)) return failure;
   }
   if (listeners.empty()) return failure;
   return listeners;
 }
 
-// Serves one run from a thread of its own, so that the ranks hear of each
-// other whatever rank 0 is doing. The thread handles no signals.
+// Serves one run from a thread of its own, so that ranks learn of each other
+// while rank 0 is busy. The thread blocks all signals.
 class RendezvousHost {
  public:
-  // `rank_zero` is the server's end of rank 0's own connection. When that ends,
-  // the thread hands over what is still to be sent, for kHandOverTimeout at
-  // most, and ends, too.
+  // `rank_zero` is the server's end of rank 0's own connection. When that
+  // connection ends, the thread sends the remaining output, for at most
+  // kHandOverTimeout, and ends.
   RendezvousHost(RendezvousServer server, std::vector<OwnedFd> listeners,
                  OwnedFd rank_zero)
       : server_(std::move(server)),
@@ -118,10 +120,10 @@ class RendezvousHost {
   }
   RendezvousHost(const RendezvousHost&) = delete;
   RendezvousHost& operator=(const RendezvousHost&) = delete;
-  // Waits for the thread: end rank 0's connection before.
+  // Waits for the thread. Rank 0's connection must have ended before.
   ~RendezvousHost() { thread_.join(); }
 
-  // Calls RendezvousServer::AbsentRanks. For any thread.
+  // Calls RendezvousServer::AbsentRanks. Any thread may call this.
   std::string AbsentRanks() {
     const std::lock_guard<std::mutex> lock(mutex_);
     return server_.AbsentRanks();
@@ -138,7 +140,7 @@ class RendezvousHost {
     while (!AllSent() && !hand_over.passed()) Turn(hand_over.remaining());
   }
 
-  // Since the start.
+  // The time since the start.
   absl::Duration Now() const {
     return absl::FromChrono(std::chrono::steady_clock::now() - start_);
   }
@@ -152,7 +154,8 @@ class RendezvousHost {
         poll(waiting.data(), waiting.size(), PollMilliseconds(Deadline(limit)));
     const std::lock_guard<std::mutex> lock(mutex_);
     if (ready > 0) {
-      // Who is there before who comes, which may send the oldest away.
+      // Existing sessions come first, since accepting a new one may close the
+      // oldest.
       for (size_t i = 0; i < ids.size(); ++i) {
         if ((waiting[i].revents & ~POLLOUT) != 0) {
           ReceiveFrom(ids[i], sockets_.at(ids[i]));
@@ -187,7 +190,7 @@ class RendezvousHost {
   void AcceptFrom(const OwnedFd& listener) {
     absl::StatusOr<std::optional<OwnedFd>> socket = Accept(listener);
     if (!socket.ok()) {
-      // No descriptors are left: who has not joined gives one back.
+      // No descriptors are left: closing the oldest stranger frees one.
       if (!server_.SendOldestStrangerAway()) {
         accepts_ = false;
         server_.Fail(absl::ResourceExhaustedError(
@@ -208,7 +211,7 @@ class RendezvousHost {
     server_.Receive(id, absl::string_view(buffer_.data(), *size));
   }
 
-  // Sends what can be sent now; false if the session has ended.
+  // Sends what can be sent now; returns false if the session has ended.
   bool Flush(SessionId id, const OwnedFd& socket) {
     while (true) {
       const absl::string_view output = server_.Output(id);
@@ -251,11 +254,11 @@ class RendezvousHost {
   bool accepts_ = true;
   const std::chrono::steady_clock::time_point start_ =
       std::chrono::steady_clock::now();
-  std::vector<char> buffer_;  // For what is received.
+  std::vector<char> buffer_;  // For received bytes.
   std::thread thread_;
 };
 
-// Tells the caller whom a rank waits for, the first time at once and then at
+// Reports which ranks a rank waits for, the first time at once and then at
 // intervals.
 class WaitReport {
  public:
@@ -267,7 +270,7 @@ class WaitReport {
     told_at_.reset();
   }
 
-  // If a line is due, tells that the rank waits "for rank 0 at host0:29400".
+  // If a line is due, reports that the rank waits "for rank 0 at host0:29400".
   void Tell(absl::string_view whom) {
     if (UntilDue() > absl::ZeroDuration()) return;
     const absl::Duration waited = waited_.elapsed();
@@ -313,14 +316,15 @@ class SocketRendezvous : public TcpRendezvous {
     return OwnAddressTowards(addresses_.front()).value_or("");
   }
 
-  // Looks rank 0's address up; rank 0 then listens.
+  // Looks up rank 0's address; on rank 0, then listens.
   absl::Status Start() {
     const Deadline deadline(options_.timeout);
     const bool listens_elsewhere =
         rank() == 0 && !options_.listen_address.empty();
     absl::StatusOr<std::vector<SocketAddress>> found =
         LookUp(options_.address, deadline);
-    // Only the other ranks need a name that rank 0's host may not know.
+    // Only the other ranks need `address`; rank 0's host may not know this
+    // name.
     if (listens_elsewhere && absl::IsNotFound(found.status())) {
       found.emplace();
     }
@@ -347,7 +351,7 @@ class SocketRendezvous : public TcpRendezvous {
 
  private:
   absl::Status StartHost(std::vector<SocketAddress> at) {
-    // Another address would get another free port.
+    // Port 0 would pick a different port for each address.
     if (options_.port == 0) at.resize(1);
     absl::StatusOr<std::vector<OwnedFd>> listeners = ListenAtAll(at);
     if (!listeners.ok()) {
@@ -373,7 +377,8 @@ class SocketRendezvous : public TcpRendezvous {
     return absl::OkStatus();
   }
 
-  // The addresses of `host`. A resolver that cannot answer now is asked again.
+  // Returns the addresses of `host`. Repeats the query if the resolver cannot
+  // answer now.
   absl::StatusOr<std::vector<SocketAddress>> LookUp(const std::string& host,
                                                     const Deadline& deadline) {
     trouble_ = "the resolver does not answer";
@@ -410,7 +415,7 @@ class SocketRendezvous : public TcpRendezvous {
     return answer;
   }
 
-  // Says whom the rank waits for, where, and what keeps it.
+  // Returns which ranks the rank waits for, where, and what delays it.
   std::string Whom() const {
     const std::string place = HostAndPort(options_.address, options_.port);
     std::string whom = absl::StrCat("for rank 0 at ", place);
@@ -440,7 +445,8 @@ class SocketRendezvous : public TcpRendezvous {
         return Self().Error(absl::StatusCode::kUnavailable,
                             client_->ServerName(), " is gone");
       }
-      // Rank 0 had no room among strangers, say.
+      // Rank 0 may have closed the connection because it had too many
+      // strangers.
       if (!connected) socket_.Close();
       if (deadline.passed()) return GiveUp();
       if (!connected) {
@@ -450,7 +456,7 @@ class SocketRendezvous : public TcpRendezvous {
     return *client_->outcome();
   }
 
-  // Returns the time until it is due again.
+  // Reports the missing ranks if due. Returns the time until the next report.
   absl::Duration TellOfOthers() {
     if (host_ != nullptr && host_->AbsentRanks().empty()) {
       return absl::InfiniteDuration();
@@ -459,7 +465,8 @@ class SocketRendezvous : public TcpRendezvous {
     return report_.UntilDue();
   }
 
-  // The deadline has passed: what rank 0 says to that.
+  // Handles a passed deadline: returns rank 0's answer, or an error without
+  // one.
   absl::StatusOr<std::vector<std::string>> GiveUp() {
     if (client_->joined()) {
       client_->GiveUp(options_.timeout);
@@ -475,14 +482,14 @@ class SocketRendezvous : public TcpRendezvous {
                         absl::FormatDuration(options_.timeout));
   }
 
-  // Publishes, or fails the run if that cannot be published.
+  // Publishes `blob`, or fails the run if `blob` is too large.
   void Ask(absl::string_view blob) {
     const absl::Status checked = CheckBlob(rank(), blob);
     if (!checked.ok()) return client_->Fail(checked);
     client_->Publish(round_, blob);
   }
 
-  // Of the ranks but 0.
+  // Connects to rank 0; for all other ranks.
   absl::Status ConnectToHost(const Deadline& deadline) {
     absl::Duration pause = kFirstPause;
     while (true) {
@@ -508,7 +515,8 @@ class SocketRendezvous : public TcpRendezvous {
     return absl::OkStatus();
   }
 
-  // The name may lead elsewhere since rank 0's host is up.
+  // Looks the name up again, since it may lead elsewhere once rank 0's host is
+  // up.
   void RefreshAddresses(const Deadline& deadline) {
     HostLookup lookup(options_.resolver, options_.address, options_.port);
     const auto* answer =
@@ -520,7 +528,8 @@ class SocketRendezvous : public TcpRendezvous {
   }
 
   absl::StatusOr<OwnedFd> TryToConnect(const Deadline& deadline) {
-    report_.Tell(Whom());  // Before a host that does not answer costs time.
+    // Before connecting, which a host that does not answer delays.
+    report_.Tell(Whom());
     absl::StatusOr<OwnedFd> socket;
     for (const SocketAddress& address : addresses_) {
       socket =
@@ -530,15 +539,15 @@ class SocketRendezvous : public TcpRendezvous {
     return socket;
   }
 
-  // Waits for the socket, at most `limit`, and sends and receives. False if
-  // the connection has ended.
+  // Waits for the socket, at most `limit`, and sends and receives. Returns
+  // false if the connection has ended.
   bool Turn(absl::Duration limit) {
     const bool sends = !client_->Output().empty();
     pollfd waiting = {socket_.get(),
                       static_cast<short>(sends ? POLLIN | POLLOUT : POLLIN), 0};
     if (poll(&waiting, 1, PollMilliseconds(Deadline(limit))) <= 0) return true;
     if ((waiting.revents & POLLOUT) != 0) {
-      // If that fails, something may still be there to receive.
+      // If sending fails, there may still be bytes to receive.
       client_->Sent(SendSome(socket_, client_->Output()).value_or(0));
     }
     if ((waiting.revents & ~POLLOUT) != 0) {
@@ -564,10 +573,10 @@ class SocketRendezvous : public TcpRendezvous {
 
   TcpRendezvousOptions options_;
   WaitReport report_{options_};
-  std::vector<SocketAddress> addresses_;  // Of options_.address.
-  std::string trouble_;         // Keeps this rank from rank 0; "" for nothing.
-  absl::Duration lookup_time_;  // Of Start.
-  std::unique_ptr<RendezvousHost> host_;  // Rank 0's. Ends after socket_.
+  std::vector<SocketAddress> addresses_;  // The addresses of options_.address.
+  std::string trouble_;  // Why this rank cannot reach rank 0; "" for no reason.
+  absl::Duration lookup_time_;            // The time that Start took.
+  std::unique_ptr<RendezvousHost> host_;  // For rank 0. Ends after socket_.
   std::optional<RendezvousClient> client_;
   OwnedFd socket_;
   uint32_t round_ = 0;

@@ -1,5 +1,5 @@
-// The TCP rendezvous over real sockets of this host, also among strangers, and
-// with ranks that end or stop.
+// Tests of the TCP rendezvous over real sockets of this host, also among
+// strangers, and with ranks that end or stop.
 #include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -52,13 +52,14 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// For each wait: long beside what is to happen, short beside a test's limit.
+// The timeout of each wait: much longer than the event takes, much shorter than
+// a test may take.
 constexpr absl::Duration kPatience = absl::Seconds(20);
 
 using Blobs = absl::StatusOr<std::vector<std::string>>;
 using TcpRanks = std::vector<std::unique_ptr<TcpRendezvous>>;
 
-// At 127.0.0.1, with a token and kPatience.
+// Returns options for 127.0.0.1, with a token and kPatience.
 TcpRendezvousOptions TcpOptions(int rank, int world_size, int port) {
   return {.port = port,
           .token = "the token",
@@ -74,7 +75,7 @@ std::unique_ptr<TcpRendezvous> OpenTcp(const TcpRendezvousOptions& options) {
   return *std::move(rendezvous);
 }
 
-// Rank 0, at a free port if options.port is 0, and the others.
+// Opens rank 0, at a free port if options.port is 0, and the other ranks.
 TcpRanks OpenAllTcp(TcpRendezvousOptions options) {
   TcpRanks ranks;
   for (options.rank = 0; options.rank < options.world_size; ++options.rank) {
@@ -84,12 +85,12 @@ TcpRanks OpenAllTcp(TcpRendezvousOptions options) {
   return ranks;
 }
 
-// What `rank` publishes: "rank <rank>", and so many bytes more.
+// Returns the blob of `rank`: "rank <rank>", and `more` further bytes.
 std::string BlobOf(int rank, size_t more = 0) {
   return absl::StrCat("rank ", rank, std::string(more, 'x'));
 }
 
-// What each rank, as threads, returns of one Exchange.
+// Runs one Exchange per rank, each in a thread. Returns the results.
 std::vector<Blobs> ExchangeAll(const TcpRanks& ranks, size_t more = 0) {
   std::vector<Blobs> results(ranks.size(), absl::UnknownError("not set"));
   std::vector<std::thread> threads;
@@ -102,7 +103,7 @@ std::vector<Blobs> ExchangeAll(const TcpRanks& ranks, size_t more = 0) {
   return results;
 }
 
-// And what it should return.
+// Returns what ExchangeAll should return for each rank.
 std::vector<std::string> RankNames(int world_size, size_t more = 0) {
   std::vector<std::string> names;
   for (int i = 0; i < world_size; ++i) names.push_back(BlobOf(i, more));
@@ -115,8 +116,8 @@ SocketAddress LoopbackAt(int port) {
   return addresses->front();
 }
 
-// A port that nobody else is given while this lives, and that rank 0 can listen
-// at, since neither of the two insists on being alone.
+// A port that no other program is given while this object lives. Rank 0 can
+// listen at it, because both sockets set SO_REUSEADDR.
 class ReservedPort {
  public:
   ReservedPort() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -133,14 +134,14 @@ class ReservedPort {
   OwnedFd fd_;
 };
 
-// A connection to rank 0.
+// Connects to rank 0.
 OwnedFd ConnectRaw(int port) {
   auto socket = Connect(LoopbackAt(port), kPatience);
   EXPECT_THAT(socket, IsOk());
   return *std::move(socket);
 }
 
-// Waits until something has come and returns it, or "" if the connection ended.
+// Waits until bytes arrive and returns them, or "" if the connection ended.
 std::string ReceiveRaw(const OwnedFd& socket) {
   pollfd waiting = {socket.get(), POLLIN, 0};
   EXPECT_EQ(poll(&waiting, 1, PollMilliseconds(Deadline(kPatience))), 1);
@@ -148,7 +149,7 @@ std::string ReceiveRaw(const OwnedFd& socket) {
   return {buffer.data(), ReceiveSome(socket, buffer).value_or(0)};
 }
 
-// A rank whose sockets the test moves; its pid is 77.
+// A rank whose bytes the test sends and receives; its pid is 77.
 class RawRank {
  public:
   explicit RawRank(const TcpRendezvousOptions& options)
@@ -159,7 +160,7 @@ class RawRank {
         socket_(ConnectRaw(options.port)) {}
 
   RendezvousClient& client() { return client_; }
-  // For the test to end it in its own way.
+  // Hands the socket to the test, which ends it in its own way.
   OwnedFd TakeSocket() { return std::move(socket_); }
 
   void SendAll() {
@@ -170,7 +171,7 @@ class RawRank {
     }
   }
 
-  // Receives, and sends what there is to send, until the server has let it in.
+  // Receives, and sends the output, until the server has let the rank in.
   void Join() {
     while (!client_.joined() && !client_.outcome().has_value()) {
       client_.Receive(ReceiveRaw(socket_));
@@ -178,7 +179,7 @@ class RawRank {
     }
   }
 
-  // The same until the round has ended.
+  // Receives and sends in the same way until the round has ended.
   Blobs Finish() {
     SendAll();
     while (!client_.outcome().has_value()) {
@@ -199,7 +200,7 @@ TEST(TcpRendezvousTest, RanksMeetInEveryRound) {
   for (const int world_size : {1, 2, 3, 5, 16}) {
     const TcpRanks ranks = OpenAllTcp(TcpOptions(0, world_size, 0));
     for (int round = 0; round < 10; ++round) {
-      // Now and then as much as the blob of rank 10 may hold.
+      // Every fifth round uses blobs that reach kMaxBlobBytes for rank 10.
       const size_t more = round % 5 == 0 ? kMaxBlobBytes - 7 : 0;
       ASSERT_THAT(ExchangeAll(ranks, more),
                   Each(IsOkAndHolds(RankNames(world_size, more))));
@@ -307,14 +308,14 @@ TEST(TcpRendezvousTest, OnlyLoopbackNeedsNoToken) {
   options.rank = 1;
   options.port = 1;
   EXPECT_THAT(TcpRendezvous::Open(options).status(), refused);
-  // With one, it may listen at every address.
+  // With a token, rank 0 may listen at every address.
   options = TcpOptions(0, 2, 0);
   options.listen_address = "0.0.0.0";
   EXPECT_THAT(ExchangeAll(OpenAllTcp(options)),
               Each(IsOkAndHolds(RankNames(2))));
 }
 
-// The lines that a rendezvous tells, which are many in a short test.
+// Collects the lines that a rendezvous reports, at a short interval.
 class Told {
  public:
   void ListenTo(TcpRendezvousOptions& options) {
@@ -412,7 +413,8 @@ TEST(TcpRendezvousTest, AsksAgainIfTheResolverCannotAnswerAndSaysSo) {
                                           port.port(), " (try again)"));
 }
 
-// A thread that asks for an address might not run before a short deadline.
+// An address is answered without a thread, since a thread might not run before
+// a short deadline.
 TEST(HostLookupTest, AnswersForAnAddressAtOnce) {
   HostLookup lookup(Resolve, "127.0.0.1", 7);
   const auto* const answer = lookup.Await(absl::ZeroDuration());
@@ -469,7 +471,7 @@ TEST(TcpRendezvousTest, EveryRankIsToldWhoDidNotComeAndKeepsTheError) {
                                      HasSubstr("3 of 4 did not come within "
                                                "50ms"))));
   EXPECT_EQ(ranks[0]->Exchange("").status(), status);
-  // A rank that comes too late hears the same, at once.
+  // A rank that joins too late gets the same error, at once.
   EXPECT_EQ(OpenTcp(TcpOptions(3, 4, ranks[0]->port()))->Exchange("").status(),
             status);
 }
@@ -481,7 +483,8 @@ TEST(TcpRendezvousTest, SaysThatRankZeroDoesNotAnswer) {
   EXPECT_THAT(OpenTcp(options)->Exchange(""),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        HasSubstr("rank 0 did not answer within 50ms: ")));
-  // What listens says nothing, for example because it is stopped.
+  // A listening process that does not answer, for example because it is
+  // stopped.
   const auto silent = Listen(LoopbackAt(port.port()));
   ASSERT_THAT(silent, IsOk());
   EXPECT_THAT(OpenTcp(options)->Exchange(""),
@@ -489,10 +492,10 @@ TEST(TcpRendezvousTest, SaysThatRankZeroDoesNotAnswer) {
                        HasSubstr("rank 0 did not answer within 50ms")));
 }
 
-// Strangers, and ranks that end or stop.
+// Tests with strangers, and with ranks that end or stop.
 
-// At once, for what must not wait for a deadline of kPatience: far less than
-// that, and more than a busy machine delays.
+// The limit for events that must not wait until kPatience: far shorter than
+// that, and longer than a busy machine's delays.
 constexpr absl::Duration kAtOnce = absl::Seconds(5);
 
 using Entries = std::set<std::string>;
@@ -505,8 +508,8 @@ Entries EntriesOf(const char* folder) {
   return entries;
 }
 
-// Waits until this process has `count` threads that are not in `before`:
-// joining one returns a little before the kernel forgets it. Threads of
+// Waits until this process has `count` threads that are not in `before`. The
+// kernel may list a thread for a short time after it was joined. Threads of
 // `before` may end meanwhile.
 bool AwaitNewThreads(const Entries& before, int count) {
   const absl::Time deadline = absl::Now() + kPatience;
@@ -521,13 +524,13 @@ bool AwaitNewThreads(const Entries& before, int count) {
   return false;
 }
 
-// Ends the connection as a reset, not in good order.
+// Ends the connection by a reset, not in an orderly way.
 void Reset(OwnedFd socket) {
   const linger at_once = {1, 0};
   setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
 }
 
-// Runs `body` in a child; call before this process has threads.
+// Runs `body` in a child. Must be called before this process has threads.
 pid_t StartChild(const std::function<void()>& body) {
   const pid_t child = fork();
   if (child == 0) {
@@ -542,12 +545,12 @@ void Kill(pid_t child) {
   EXPECT_EQ(waitpid(child, nullptr, 0), child);
 }
 
-// What a stranger may send in place of a request to join.
+// Returns data that a stranger may send instead of a request to join.
 std::vector<std::string> Garbage() {
   std::vector<std::string> garbage = {
       "GET / HTTP/1.1\r\n\r\n", std::string(1 << 20, '\0'), "LSRT",
       "LSRT\x02",  // Another version.
-      // A size of 4 GiB, of a request to join and of a blob.
+      // A size of 4 GiB, for a request to join and for a blob.
       std::string("LSRT\x01\x02\0\0\0\0\0\0\0\0\0\0\xff\xff\xff\xff", 20),
       std::string("LSRT\x01\x05\0\0\0\0\0\0\0\0\0\0\xff\xff\xff\xff", 20),
       EncodeFrame({FrameKind::kPublish, 0, 1, "not let in"}),
@@ -570,7 +573,7 @@ TEST(TcpRendezvousFaultsTest, StrangersChangeNothing) {
   for (int round = 0; round < 2; ++round) {
     for (const std::string& bytes : Garbage()) {
       OwnedFd socket = ConnectRaw(ranks[0]->port());
-      // All of it, or until the server has had enough.
+      // Sends all bytes, or stops when the server closes the connection.
       size_t sent = 0;
       while (sent < bytes.size()) {
         const auto size =
@@ -615,7 +618,8 @@ TEST(TcpRendezvousFaultsTest, RankThatIsCutOffIsReportedToAllAtOnce) {
   EXPECT_LT(absl::Now() - start, kAtOnce);
 }
 
-// Rank 1 is a process that meets once, and is killed before the second round.
+// Rank 1 is a process that exchanges once, and is killed before the second
+// round.
 TEST(TcpRendezvousFaultsTest, KilledRankIsReportedAtOnce) {
   const ReservedPort port;
   const pid_t child = StartChild([&] {
@@ -654,8 +658,8 @@ TEST(TcpRendezvousFaultsTest, KilledRankZeroIsReportedAtOnce) {
   EXPECT_LT(absl::Now() - start, kAtOnce);
 }
 
-// What is sent to a rank that does not read waits, and is handed over when
-// rank 0 is done; a rank that never reads delays rank 0 by a second at most.
+// Data for a rank that does not read is kept, and is handed over when rank 0
+// ends. A rank that never reads delays rank 0 by a second at most.
 TEST(TcpRendezvousFaultsTest, RankZeroHandsOverWhatOthersHaveNotRead) {
   auto zero = OpenTcp(TcpOptions(0, 3, 0));
   RawRank reads(TcpOptions(1, 3, zero->port()));
@@ -673,7 +677,7 @@ TEST(TcpRendezvousFaultsTest, RankZeroHandsOverWhatOthersHaveNotRead) {
   EXPECT_THAT(reads.Finish(), IsOkAndHolds(ElementsAre(large, large, large)));
 }
 
-// Rank 0 has few descriptors, and strangers take more than there are.
+// Rank 0 has few descriptors, and strangers need more than there are.
 TEST(TcpRendezvousFaultsTest, RanksJoinWhenStrangersTakeAllDescriptors) {
   const ReservedPort port;
   const pid_t child = StartChild([&] {
@@ -684,7 +688,7 @@ TEST(TcpRendezvousFaultsTest, RanksJoinWhenStrangersTakeAllDescriptors) {
     zero.reset();
     _exit(met ? 0 : 1);
   });
-  // Once it listens.
+  // The exchange with another token fails once rank 0 listens.
   TcpRendezvousOptions other = TcpOptions(1, 2, port.port());
   other.token = "another token";
   EXPECT_THAT(

@@ -27,7 +27,7 @@ namespace {
 
 constexpr char kMark[] = "LOCKSTEP_TEST_MARK";
 
-// A mark that no process of another test has, in whichever PID namespace.
+// Returns a mark that no process of another test has, in any PID namespace.
 std::string NewMark() {
   static int count = 0;
   return absl::StrCat(getpid(), ".", absl::ToUnixNanos(absl::Now()), ".",
@@ -70,16 +70,17 @@ bool ChildProcess::AwaitMarked(absl::FunctionRef<bool(int count)> done,
   const Deadline end(deadline);
   while (!end.passed()) {
     if (done(static_cast<int>(Marked().size()))) return true;
-    poll(nullptr, 0, 2);  // Leaves the core to those that are waited for.
+    poll(nullptr, 0, 2);  // Leaves the core to the processes under test.
   }
   return false;
 }
 
 std::vector<std::string> FindMpirun(int nproc) {
-  // From 6 on, Open MPI insists on a home, which Bazel gives no test.
+  // From version 6 on, Open MPI requires HOME, which Bazel does not set for
+  // tests.
   setenv("HOME", testing::TempDir().c_str(), /*overwrite=*/0);
-  // An mpirun that is killed leaves the memory that its ranks share: by default
-  // in /dev/shm.
+  // A killed mpirun leaves the memory that its ranks share, by default in
+  // /dev/shm.
   setenv("OMPI_MCA_btl_vader_backing_directory", testing::TempDir().c_str(),
          /*overwrite=*/1);
   const SubprocessResult version =
@@ -87,13 +88,13 @@ std::vector<std::string> FindMpirun(int nproc) {
   if (version.exit_status != 0 || !absl::StrContains(version.out, "Open MPI")) {
     return {};
   }
-  // As root, and with more ranks than cores, Open MPI wants to be asked.
+  // Open MPI needs these flags to run as root, and with more ranks than cores.
   return {"mpirun", "-n", absl::StrCat(nproc), "--oversubscribe",
           "--allow-run-as-root"};
 }
 
 std::vector<std::string> FindTorchrunProgram() {
-  // A distribution's PyTorch may be for its own python3 only.
+  // A distribution's PyTorch may work only with the distribution's python3.
   const std::vector<std::vector<std::string>> kCandidates = {
       {"torchrun"},
       {"python3", "-m", "torch.distributed.run"},
@@ -102,7 +103,7 @@ std::vector<std::string> FindTorchrunProgram() {
     candidate.push_back("--help");
     if (RunSubprocess(candidate, kDeadline).exit_status != 0) continue;
     candidate.pop_back();
-    // --standalone would be one port for all runs.
+    // --standalone would use one port for all runs.
     candidate.insert(candidate.end(),
                      {"--nnodes=1", "--rdzv_backend=c10d",
                       "--rdzv_endpoint=localhost:0", "--monitor_interval=0.1"});
@@ -114,8 +115,8 @@ std::vector<std::string> FindTorchrunProgram() {
 std::vector<std::string> FindTorchrun(int nproc) {
   std::vector<std::string> command = FindTorchrunProgram();
   if (command.empty()) return command;
-  // Newer releases write --no-python and take this, too. PyTorch 1.13 cannot
-  // read its own default of --redirects and --tee under Python 3.11.
+  // Newer releases write --no-python and accept this spelling too. PyTorch 1.13
+  // cannot read its own defaults of --redirects and --tee under Python 3.11.
   command.insert(command.end(),
                  {"--no_python", absl::StrCat("--nproc_per_node=", nproc),
                   "--redirects=1", "--tee=1"});

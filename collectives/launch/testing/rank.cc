@@ -1,6 +1,7 @@
-// A rank for tests of launchers: `rank sum` joins the group, twice, and prints
-// the sum of all ranks' numbers from 1 on, and `rank launcher` prints the
-// identity of the process that started this rank, which RANK and RUN mark.
+// A rank for tests of launchers. `rank sum` joins the group twice and prints
+// the sum of all ranks' numbers, counted from 1. `rank launcher` prints the
+// identity of the process that started this rank; RANK and RUN identify the
+// rank.
 #include <cstdint>
 #include <cstdio>
 #include <span>
@@ -56,7 +57,7 @@ int main(int argc, char** argv) {
                  std::string(text.status().message()).c_str());
     return 1;
   }
-  // At once, so that lines of ranks do not mix.
+  // One write, so that lines of ranks do not mix.
   std::fwrite(text->data(), 1, text->size(), stdout);
   return 0;
 }
