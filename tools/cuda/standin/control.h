@@ -49,7 +49,7 @@ struct Schedule {
 // uses the runtime or while work is under way.
 void SetSchedule(const Schedule& schedule);
 
-// What happens to data on its way between ranks.
+// The damage to data on its way between ranks.
 enum class Damage {
   kNone,
   kLostTail,      // The last 8 bytes of a rank's data do not arrive. Data of
