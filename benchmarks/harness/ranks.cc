@@ -159,7 +159,7 @@ absl::StatusOr<TemporaryFolder> CreateMpiFolder(int world_size) {
 // Starts a child process that launches the ranks, and connects to every rank.
 namespace {
 
-constexpr int64_t kLongestQuote = 4096;  // The quoted end of a log.
+constexpr int64_t kLongestQuote = 4096;  // Bytes from the end of a log.
 
 // Runs the process that launches a team, until its end.
 [[noreturn]] void RunLauncher(const TeamCommand& command, int log,
