@@ -1,6 +1,7 @@
 // The tools that all benchmarks measure with: the order and number of turns,
-// the clock, order statistics, reproducible random numbers, the memory of a
-// run, aligned memory, and the speed of copies on all cores.
+// the clock and order statistics, and random numbers by position. Further
+// tools: the memory of a run, aligned memory, and the speed of copies on all
+// cores.
 #ifndef LOCKSTEP_BENCHMARKS_HARNESS_MEASURE_H_
 #define LOCKSTEP_BENCHMARKS_HARNESS_MEASURE_H_
 
@@ -21,9 +22,9 @@
 
 namespace lockstep::benchmarks {
 
-// The number of rounds. `rounds` is the number, unless it is 0. If it is 0,
-// there are as many rounds as end within `seconds`, assuming that each takes as
-// long as the longest so far, but at least `fewest` and at most `most`.
+// The number of rounds: `rounds`, unless it is 0. If it is 0, there are as many
+// rounds as end within `seconds`, if each takes as long as the longest so far.
+// There are then at least `fewest` and at most `most` rounds.
 struct RoundLimits {
   int rounds = 0;
   int fewest = 3;

@@ -38,9 +38,9 @@ concept ListsMembers = requires(T& value) {
   T::Members(value);
 };
 
-// Appends the value as bytes. Supports types that can be copied byte by byte,
-// which are sent as they lie in memory because both ends are programs of one
-// build on one machine; strings; vectors; and structs that list their members.
+// Appends the value as bytes. Trivially copyable values are sent as they lie in
+// memory, because both ends are programs of one build on one machine. Strings,
+// vectors, and structs that list their members are sent part by part.
 template <typename T>
 void AppendBytes(const T& value, std::string& bytes) {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -135,8 +135,8 @@ class LaunchedRun {
   struct Request {
     Order order = Order::kEnd;
     int64_t team = 0;
-    double seconds = 0;        // At most.
-    std::string message = {};  // For kAsk.
+    double seconds = 0;        // The time limit.
+    std::string message = {};  // The message of kAsk.
     // The rest is for kStart.
     int32_t world_size = 0;
     int32_t port = 0;         // A free port of the driver's host.

@@ -254,7 +254,7 @@ class CallQueue {
     LOCKSTEP_RETURN_IF_ERROR(messages_.Wait());
     LOCKSTEP_ASSIGN_OR_RETURN(std::vector<CallTimes> calls, log_.Read());
     const int passes = backward == nullptr ? 1 : 2;
-    const int marks = one_by_one ? sets : 1;  // Of a lap's pass.
+    const int marks = one_by_one ? sets : 1;  // In a lap's pass.
     for (size_t i = static_cast<size_t>(warmup * passes * marks);
          i < calls.size(); ++i) {
       const bool ahead = static_cast<int>(i) / marks % passes == 0;

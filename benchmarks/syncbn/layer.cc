@@ -31,7 +31,7 @@ constexpr double kDeviation = 1.5;
 constexpr double kRankShift = 0.25;
 
 AlignedBuffer BytesOf(int64_t bytes) {
-  return AlignedBuffer((bytes + 3) / 4);  // Of four bytes each.
+  return AlignedBuffer((bytes + 3) / 4);  // Floats of four bytes.
 }
 
 void Store(double value, int64_t i, DataType type, void* to) {

@@ -280,7 +280,7 @@ class SyncBnLayer {
 
   const LayerSpec spec_;
   Communicator& group_;
-  AlignedBuffer x_, dy_, y_, dx_;  // Of the layer's type, not floats.
+  AlignedBuffer x_, dy_, y_, dx_;  // Elements have the layer's type.
   AlignedBuffer weight_, bias_, dweight_, dbias_, mean_, variance_, saved_;
   const std::unique_ptr<LayerMirror> mirror_;  // Mirrors them; may be null.
   int64_t batches_ = 0;

@@ -189,7 +189,7 @@ TEST(CombineTurnsTest, TellsWaitingFromCommunication) {
   ASSERT_THAT(all, IsOk());
   ASSERT_THAT(all->forward, SizeIs(1));
   const TeamCall& call = all->forward[0];
-  EXPECT_EQ(call.seconds, 9);     // Of rank 1.
+  EXPECT_EQ(call.seconds, 9);     // Rank 1's.
   EXPECT_EQ(call.split.wait, 1);  // (14 - 12 + 0) / 2.
   EXPECT_EQ(call.split.communication, 1.5);
   EXPECT_EQ(call.split.kernels[0], 1);

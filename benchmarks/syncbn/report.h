@@ -218,7 +218,7 @@ struct PassReport {
 struct KernelReport {
   TimedKernel kernel = TimedKernel::kMoments;
   double seconds = 0;  // As in PassReport::split.
-  int64_t bytes = 0;   // That it must move on each rank; 0: negligible.
+  int64_t bytes = 0;   // The bytes to move on each rank; 0: negligible.
   // The time to move the bytes at the bandwidth of the copy.
   std::optional<double> bound_seconds = {};
 
@@ -262,8 +262,8 @@ struct NetworkReport {
   CallSpread ratio;
   CallSplit split;  // `kernels` are 0: they are part of `other`.
   double timers = 0;
-  int64_t messages = 0;       // Of SyncBN in a step.
-  int64_t message_bytes = 0;  // That a rank contributes in them.
+  int64_t messages = 0;       // SyncBN's messages in a step.
+  int64_t message_bytes = 0;  // Their bytes from one rank.
   int64_t wrong = 0;
 
   double Share() const { return 1 - local.median / sync.median; }

@@ -173,7 +173,7 @@ using KernelSeconds = std::array<double, kTimedKernels>;
 struct MessageTimes {
   double entered = 0;
   double left = 0;
-  int64_t bytes = 0;  // That this rank contributed.
+  int64_t bytes = 0;  // The bytes from this rank.
 
   friend bool operator==(const MessageTimes&, const MessageTimes&) = default;
 };
@@ -243,7 +243,7 @@ struct TeamCall {
   double seconds = 0;  // On its slowest rank.
   CallSplit split = {};
   int64_t messages = 0;
-  int64_t message_bytes = 0;  // That a rank contributed in all.
+  int64_t message_bytes = 0;  // The bytes from one rank.
 };
 
 // A turn, or all turns, of one subject.

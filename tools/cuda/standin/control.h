@@ -24,8 +24,8 @@ enum class Order {
   // stream is the oldest and belongs to every thread whose current device is
   // its device. If a result depends on this order, the code lacks an event.
   //
-  // A GPU does not wait for its host, so queries and waits of other threads
-  // also run work that was put on its stream more than a second ago.
+  // A GPU does not wait for its host. So queries and waits of any thread also
+  // run the work of streams that got no new work for a second.
   kOldestStreamFirst,
   kNewestStreamFirst,
 };

@@ -51,11 +51,11 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes,
                             cudaStream_t stream = nullptr);
 
 // The work of a call on a stream is finished when the call returns, with three
-// exceptions: work behind a wait for an event of another stream, work behind an
-// operation of NCCL's stand-in that waits for other ranks, and work that a test
-// holds back (control.h). The default stream is the legacy one of the current
-// device. The default stream and the device's streams without
-// cudaStreamNonBlocking wait for each other.
+// exceptions: work behind a wait for an event of another stream; work behind an
+// NCCL operation that waits for other ranks; and work that a test holds back
+// (control.h). The default stream is the legacy one of the current device. The
+// default stream and the device's streams without cudaStreamNonBlocking wait
+// for each other.
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 // Streams of higher priority (the lower number) run first. Priorities are
 // clamped to the range from 0 to -5.
