@@ -97,7 +97,7 @@ struct Queues {
   int64_t items = 0;
   int64_t streams_made = 0;
   std::map<int, int64_t> memory_waits;  // The kernels' waits so far, by device.
-  // All streams, the oldest first. The devices' default streams come first.
+  // The streams, the oldest first. The devices' default streams come first.
   std::vector<std::unique_ptr<CUstream_st>> streams;
   std::map<cudaEvent_t, std::shared_ptr<EventState>> events;
 };
