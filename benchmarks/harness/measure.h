@@ -56,8 +56,9 @@ inline double SteadySeconds() {
 // Returns the p-th percentile by nearest rank: with the samples in ascending
 // order x[1..n], x[ceil(p / 100 * n)], and x[1] for p = 0. The result is always
 // one of the samples; with fewer than 100 samples the 99th percentile is the
-// largest. samples: at least one, in any order, no NaN. p in [0, 100]. Cost:
-// O(n) and a copy.
+// largest.
+// samples: at least one, in any order, no NaN. p in [0, 100].
+// Cost: O(n) and a copy.
 double Percentile(std::span<const double> samples, double p);
 
 // Returns the middle sample, or the mean of the two middle ones. At least one

@@ -191,8 +191,8 @@ TEST(SyncBnRankTest, SendsSyncBatchNormsMessagesAlone) {
       SyncBnRank rank(recording, SyncBnRankOptions());
       SyncBnRequest request = LayerRequest(SyncBnSubject::kSync);
       request.layer.c = channels;
-      LOCKSTEP_RETURN_IF_ERROR(rank.Take(request).status());  // The reference's
-                                                              // messages.
+      LOCKSTEP_RETURN_IF_ERROR(rank.Take(request).status());  // Its reference
+                                                              // sends too.
       for (const SyncBnSubject subject :
            {SyncBnSubject::kSync, SyncBnSubject::kMessage}) {
         request.subject = subject;
