@@ -1,4 +1,4 @@
-// What becomes of a benchmark's report: the flags --output_dir, --json and
+// Writes a benchmark's report: the flags --output_dir, --json and
 // --require_bars.
 #ifndef LOCKSTEP_BENCHMARKS_HARNESS_COMMAND_H_
 #define LOCKSTEP_BENCHMARKS_HARNESS_COMMAND_H_
@@ -14,18 +14,18 @@
 
 namespace lockstep::benchmarks {
 
-// Those flags, for a section of the usage, and what replaces the words in
-// braces in their help. `folder`: what --output_dir is by default; "" for a
-// command that writes no folder then.
+// The flags of the report, for a section of the usage, and the words that
+// replace those in braces in their help. `folder`: the default of --output_dir,
+// or "" if the command writes no folder by default.
 inline constexpr char kOutputFlags[] =
     "output_dir=DIR json=FILE require_bars=false";
 std::vector<std::pair<std::string, std::string>> OutputWords(
     const std::string& name, const std::string& folder);
 
-// Where a report will be written.
+// The places where a report will be written.
 struct ReportOutput {
-  // Reads the flags, and finds out before a long run what would otherwise fail
-  // at its end. folder: as of OutputWords. Errors: kInvalidArgument, beginning
+  // Reads the flags, and finds before a long run what would otherwise fail at
+  // its end. folder: as in OutputWords. Errors: kInvalidArgument, beginning
   // with --json; kPermissionDenied, beginning with --output_dir.
   static absl::StatusOr<ReportOutput> Create(const std::string& name,
                                              const std::string& folder);
@@ -36,9 +36,9 @@ struct ReportOutput {
   // was measured and judged and is not met.
   absl::Status Write(const report::Document& document) const;
 
-  LoadMeter load;  // Since Create: for AddLoad.
+  LoadMeter load;  // Since Create; for AddLoad.
   std::string name;
-  std::string json;    // As its user typed it; empty for none.
+  std::string json;    // As the user typed it; empty for none.
   std::string folder;  // Empty for none.
 };
 

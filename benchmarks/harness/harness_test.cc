@@ -1,6 +1,6 @@
-// What all benchmarks measure with: statistics, numbers by position, memory,
-// copies, bytes and rounds; where reports go, and what becomes of a bar that is
-// not met.
+// Tests the tools that all benchmarks measure with: statistics, numbers by
+// position, memory, copies, bytes and rounds; where reports are written, and
+// bars that are not met.
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -55,7 +55,7 @@ using ::testing::StartsWith;
 
 TEST(PercentileTest, IsTheNearestRank) {
   const std::vector<double> samples = {15, 20, 35, 40, 50};
-  // ceil(p * 5 / 100), at least 1, says which of them.
+  // The position is ceil(p * 5 / 100), at least 1.
   const std::pair<double, double> cases[] = {{0, 15},  {5, 15},  {20, 15},
                                              {30, 20}, {40, 20}, {50, 35},
                                              {99, 50}, {100, 50}};
@@ -71,7 +71,8 @@ TEST(PercentileTest, OfOneToHundredInAnyOrderIsItsRank) {
   for (int p = 1; p <= 100; ++p) EXPECT_EQ(Percentile(samples, p), p) << p;
 }
 
-// Of an even number the mean of the two in the middle, or the smaller of them.
+// The median of an even number of samples is the mean of the two in the middle.
+// The index is that of the smaller one.
 TEST(MedianTest, IsTheMiddle) {
   struct Case {
     std::vector<double> samples;
@@ -96,8 +97,8 @@ TEST(MixBitsTest, IsSplitMix64s) {
   EXPECT_EQ(MixBits(0x9e3779b97f4a7c15), 0xe220a8397b1dcdafu);
 }
 
-// The mean of 10,000 uniform numbers deviates by 0.006, that of their squares
-// by 0.003; the numbers are fixed, so this fails always or never.
+// The mean of 10,000 uniform numbers deviates by 0.006, the mean of their
+// squares by 0.003. The numbers are fixed, so this fails always or never.
 TEST(UniformTest, IsSpreadOverItsRangeAndDiffersByStreamAndPosition) {
   for (const uint64_t key :
        {UniformKey(0, 0), UniformKey(0, 1), UniformKey(1, 0)}) {
@@ -117,7 +118,7 @@ TEST(UniformTest, IsSpreadOverItsRangeAndDiffersByStreamAndPosition) {
   EXPECT_NE(Uniform(UniformKey(0, 0), 0), Uniform(UniformKey(1, 0), 0));
 }
 
-// Text of /proc, and this machine's.
+// Memory in the text of /proc, and on this machine.
 
 TEST(MemAvailableTest, IsWhatTheLineSaysIfThereIsOne) {
   EXPECT_EQ(MemAvailable("MemTotal:       100 kB\nMemAvailable:    12 kB\n"),
@@ -141,15 +142,15 @@ TEST(CheckMemoryTest, RefusesWhatHasNoRoom) {
                        "MiB"));
 }
 
-// Memory that is taken is seen, and a process that fails is no number.
+// Memory growth is seen, and a process that fails gives no number.
 
 constexpr int64_t kMiB = 1 << 20;
 
-// What the kernel, or a sanitizer, may add.
+// The bytes that the kernel or a sanitizer may add.
 constexpr int64_t kSlack = 8 * kMiB;
 
-// Takes memory from the system and gives it back to it: malloc, or the one of a
-// sanitizer, might keep it.
+// Takes memory from the system and returns it to the system. The malloc of the
+// system or of a sanitizer might keep it.
 absl::Status Take(int64_t bytes) {
   const auto size = static_cast<size_t>(bytes);
   void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
@@ -174,7 +175,7 @@ TEST(ResidentGrowthTest, SeesThePeak) {
   EXPECT_LT(*much, 64 * kMiB + kSlack);
 }
 
-// The peak that this process had before does not hide the copy's.
+// An earlier peak of this process does not hide that of the copy.
 TEST(ResidentGrowthTest, BeginsAtWhatIsResidentNow) {
   ASSERT_THAT(Take(128 * kMiB), IsOk());
   const absl::StatusOr<int64_t> growth =
@@ -183,7 +184,7 @@ TEST(ResidentGrowthTest, BeginsAtWhatIsResidentNow) {
   EXPECT_GT(*growth, 32 * kMiB - kSlack);
 }
 
-// Only what goes beyond the warm-up counts.
+// Only memory beyond that of the warm-up counts.
 TEST(ResidentGrowthTest, LeavesOutTheWarmUp) {
   const auto take = [] { return Take(64 * kMiB); };
   const absl::StatusOr<int64_t> growth = ResidentGrowth(take, take);
@@ -203,7 +204,7 @@ TEST(ResidentGrowthTest, ReportsAProcessThatDoesNotFinish) {
               StatusIs(absl::StatusCode::kAborted, HasSubstr("finish")));
 }
 
-// That copies happen and are timed; not how fast they are.
+// Copies happen and are timed. Their speed is not tested.
 
 TEST(TimeCopiesTest, TimesEveryCopyAndMissesNoByte) {
   for (const CopyStores stores : {CopyStores::kMemcpy, CopyStores::kStreamed}) {
@@ -282,14 +283,15 @@ TEST(CodecTest, RefusesWhatIsCutShortOrTooLong) {
     EXPECT_THAT(Decode<Whole>(whole.substr(0, size)), refused) << size;
   }
   EXPECT_THAT(Decode<Whole>(whole + "x"), refused);
-  // A count far beyond what is there is no reason to allocate.
+  // A count far beyond the bytes must not cause an allocation.
   EXPECT_THAT(Decode<std::vector<Part>>(std::string(8, '\x7f')), refused);
   EXPECT_THAT(Decode<std::string>(std::string(8, '\xff')), refused);
 }
 
-// Rounds of turns, by a clock that is made up.
+// Rounds of turns, by a fake clock.
 
-// The turns of `rounds` rounds of `count` subjects, one after the other.
+// Returns the turns of `rounds` rounds of `count` subjects, one after the
+// other.
 std::vector<size_t> Turns(int rounds, size_t count) {
   std::vector<size_t> turns;
   EXPECT_THAT(MeasureRounds(
@@ -310,8 +312,8 @@ TEST(MeasureRoundsTest, GoesBackEverySecondRound) {
   EXPECT_THAT(Turns(3, 1), testing::ElementsAre(0, 0, 0));
 }
 
-// Over two rounds of each beginning: every subject has every place, and the
-// same one before it in at most half of the rounds.
+// 14 rounds are two rounds of each beginning. Every subject then has every
+// position, and each other subject comes just before it at most 7 times.
 TEST(MeasureRoundsTest, PutsNoSubjectAlwaysBehindTheSame) {
   const std::vector<size_t> turns = Turns(14, 7);
   ASSERT_THAT(turns, SizeIs(14 * 7));
@@ -332,7 +334,7 @@ TEST(MeasureRoundsTest, PutsNoSubjectAlwaysBehindTheSame) {
   }
 }
 
-// Rounds of `seconds` by the limits.
+// Returns the number of rounds of `seconds` each that the limits allow.
 absl::StatusOr<int> RoundsOf(const RoundLimits& limits, double seconds) {
   double now = 100;
   return MeasureRounds(
@@ -422,8 +424,8 @@ absl::Status Write(const report::Document& document,
   return output.ok() ? output->Write(document) : output.status();
 }
 
-// Two CPUs of four, in the columns user, nice, system, idle, iowait, irq,
-// softirq, steal, guest.
+// CPUs in the columns user, nice, system, idle, iowait, irq, softirq, steal,
+// guest.
 constexpr char kProcStat[] =
     "cpu  9 9 9 9 9 9 9 9 9 0\n"
     "cpu0 1 2 3 40 5 6 7 8 9 0\n"
@@ -444,13 +446,13 @@ TEST(ParseCpuTicksTest, AddsUpTheCpusThatAreAskedFor) {
       ParseCpuTicks("cpu0 1 2 3 x 5 6 7 8\n", std::vector<int>{0}).has_value());
 }
 
-// A busy child is another program to a meter that knows only an idle process.
+// To a meter that knows only an idle process, a busy child is another program.
 TEST(LoadMeterTest, TellsTheBenchmarksOwnTimeFromThatOfOthers) {
   constexpr int64_t kTicks = 60;
   Subprocess idle = Subprocess::Start({"sleep", "1000"}).value();
   const LoadMeter own;
   const LoadMeter others(std::vector<pid_t>{idle.pid()});
-  EXPECT_EQ(own.OthersShare(), std::nullopt);  // Too soon to say.
+  EXPECT_EQ(own.OthersShare(), std::nullopt);  // Too soon to measure.
   const double start = SteadySeconds();
   Subprocess busy =
       Subprocess::Start({"sh", "-c", "while :; do :; done"}).value();
@@ -464,7 +466,7 @@ TEST(LoadMeterTest, TellsTheBenchmarksOwnTimeFromThatOfOthers) {
   ASSERT_TRUE(share.has_value() && rest.has_value());
   const double ticks = (SteadySeconds() - start) * 100 *
                        static_cast<double>(AffinityCpus().size());
-  // Ticks are samples: a tenth of them may be missed.
+  // Ticks are samples; a tenth of them may be missed.
   EXPECT_GE(*share, 0.9 * kTicks / ticks);
   EXPECT_LE(*rest, *share - 0.7 * kTicks / ticks);
   EXPECT_GE(*rest, 0);

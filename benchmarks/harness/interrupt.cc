@@ -38,7 +38,7 @@ InterruptGuard::InterruptGuard() {
   for (size_t i = 0; i < std::size(kSignals); ++i) {
     struct sigaction remember = {};
     remember.sa_handler = Remember;
-    remember.sa_flags = SA_RESETHAND;  // And system calls end with EINTR.
+    remember.sa_flags = SA_RESETHAND;  // System calls also end with EINTR.
     sigaction(kSignals[i].number, nullptr, &before_[i]);
     if (before_[i].sa_handler != SIG_IGN) {
       sigaction(kSignals[i].number, &remember, nullptr);

@@ -1,5 +1,5 @@
-// What Ctrl-C does to a benchmark: the turn that it meets ends, the report
-// keeps what was measured before, and the ranks leave nothing behind.
+// Handles Ctrl-C in a benchmark: the turn under way ends, the report keeps what
+// was measured before, and the ranks leave nothing behind.
 #ifndef LOCKSTEP_BENCHMARKS_HARNESS_INTERRUPT_H_
 #define LOCKSTEP_BENCHMARKS_HARNESS_INTERRUPT_H_
 
@@ -9,20 +9,20 @@
 
 namespace lockstep::benchmarks {
 
-// kCancelled, "interrupted by signal 2 (SIGINT)", if a signal has come that an
-// InterruptGuard holds back; else OK.
+// Returns kCancelled, "interrupted by signal 2 (SIGINT)", if an InterruptGuard
+// has held back a signal. Otherwise returns OK.
 absl::Status CheckInterrupted();
 
-// Holds SIGHUP, SIGINT and SIGTERM back while it lives, but for those that are
-// ignored, as under nohup. A second signal of the same kind ends the process at
-// once. At most one lives at a time.
+// Holds back SIGHUP, SIGINT and SIGTERM while it lives, except ignored ones, as
+// under nohup. A second signal of the same kind ends the process at once. At
+// most one guard lives at a time.
 class InterruptGuard {
  public:
   InterruptGuard();
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
-  // If a signal has come, says so on standard error and ends the process by it,
-  // as the shell that sent it expects.
+  // If a signal has arrived, reports it on standard error and ends the process
+  // by that signal, as the shell that sent it expects.
   ~InterruptGuard();
 
  private:

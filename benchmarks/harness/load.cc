@@ -25,7 +25,7 @@ namespace {
 // The columns of a CPU's line after its name.
 constexpr size_t kUser = 0, kNice = 1, kSystem = 2, kSteal = 7, kColumns = 8;
 
-// nullopt for a line that is no CPU's or lacks a column.
+// Returns nullopt for a line that is not a CPU's or lacks a column.
 std::optional<CpuTicks> ParseLine(std::span<const absl::string_view> columns) {
   if (columns.size() < kColumns) return std::nullopt;
   CpuTicks ticks;

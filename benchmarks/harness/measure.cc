@@ -1,4 +1,4 @@
-// Memory is read from /proc/meminfo and the control group of version 2.
+// Reads memory from /proc/meminfo and the control group of version 2.
 #include "benchmarks/harness/measure.h"
 
 #include <sys/mman.h>
@@ -52,10 +52,12 @@ bool IsDone(const RoundLimits& limits, int rounds, double elapsed,
   return rounds >= limits.most || elapsed + longest > limits.seconds;
 }
 
-// Which of `count` subjects has turn `turn` of round `round`. Every second
-// round runs backwards, so that none is always behind the same one, and begins
-// one further than the round before it, so that none is behind itself where
-// rounds meet (unless there are but two); so does every pair of rounds.
+// Returns which of `count` subjects has turn `turn` of round `round`.
+//
+// Every second round runs backwards, so that no subject always follows the same
+// one. It begins one subject further than the round before it, so that no
+// subject follows itself where rounds meet (unless there are only two). Every
+// pair of rounds begins one subject further too.
 size_t SubjectOfTurn(int round, size_t turn, size_t count) {
   const size_t first = static_cast<size_t>(round) / 2;
   return round % 2 == 0 ? (first + turn) % count
@@ -74,7 +76,8 @@ absl::StatusOr<int> MeasureRounds(
     for (size_t turn = 0; turn < subjects; ++turn) {
       const absl::Status status =
           take_turn(round, SubjectOfTurn(round, turn, subjects));
-      LOCKSTEP_RETURN_IF_ERROR(CheckInterrupted());  // A turn's error follows.
+      LOCKSTEP_RETURN_IF_ERROR(CheckInterrupted());  // A turn's error may be
+                                                     // due to it.
       LOCKSTEP_RETURN_IF_ERROR(status);
     }
     const double end = clock();
@@ -93,7 +96,7 @@ absl::Status Named(absl::string_view name, const absl::Status& status) {
 double Percentile(std::span<const double> samples, double p) {
   std::vector<double> sorted(samples.begin(), samples.end());
   const auto n = static_cast<double>(sorted.size());
-  // p * n first: exact for the usual p, where p / 100 is not.
+  // p * n comes first, because it is exact for the usual p; p / 100 is not.
   const auto rank = static_cast<int64_t>(std::ceil(p * n / 100.0));
   const auto nth = sorted.begin() + std::max<int64_t>(rank, 1) - 1;
   std::nth_element(sorted.begin(), nth, sorted.end());
@@ -124,11 +127,11 @@ double Mean(std::span<const double> samples) {
 
 namespace {
 
-// Of what is available, which others may come to need too.
+// The share of the available memory. Other programs may come to need the rest.
 constexpr double kShareForRun = 0.7;
 
-// What the group at the root of this process's view has left. "max" is no
-// number, and stands for no limit.
+// Returns what the control group at the root of this process's view has left.
+// "max" is not a number and means no limit.
 std::optional<int64_t> LeftInControlGroup() {
   int64_t limit = 0, used = 0;
   if (!absl::SimpleAtoi(ReadFile("/sys/fs/cgroup/memory.max").value_or(""),
@@ -174,25 +177,26 @@ absl::Status CheckMemory(absl::string_view what, int64_t needed, int64_t room) {
                                                  room >> 20, " MiB"));
 }
 
-// A forked process and its resource usage.
+// Measures the memory of a forked process.
 namespace {
 
 constexpr unsigned kDeadlineSeconds = 60;
 
-// What the child has found out, in memory that both processes have.
+// The child's result, in memory that both processes share.
 struct Growth {
-  int64_t bytes = -1;  // Below 0 if something failed: `error` says why.
+  int64_t bytes = -1;  // Below 0 if it failed; `error` says why.
   std::array<char, 1024> error = {};
 };
 
-// A fork begins with the peak that it has at that moment, not its parent's.
+// Returns the peak resident memory. A forked process begins with its present
+// size as the peak, not with its parent's peak.
 int64_t PeakBytes() {
   rusage usage;
   getrusage(RUSAGE_SELF, &usage);
   return int64_t{usage.ru_maxrss} << 10;
 }
 
-// In the child.
+// Runs in the child.
 [[noreturn]] void Measure(const std::function<absl::Status()>& warm_up,
                           const std::function<absl::Status()>& work,
                           Growth& growth) {
@@ -253,7 +257,7 @@ absl::StatusOr<AlignedMemory> AllocateHuge(int64_t bytes) {
   constexpr int64_t kHugePage = int64_t{2} << 20;
   if (bytes < 2 * kHugePage) return AllocateAligned(bytes);
   LOCKSTEP_ASSIGN_OR_RETURN(AlignedMemory memory, Allocate(bytes, kHugePage));
-  // A kernel that refuses gives small pages.
+  // The kernel may refuse; then the pages are small.
   madvise(memory.get(), static_cast<size_t>(bytes), MADV_HUGEPAGE);
   return memory;
 }
@@ -263,7 +267,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Runs `time` for each of `threads` threads, which meet at the barrier. A call
+// Runs `time` in each of `threads` threads, which meet at the barrier. A call
 // takes as long as in its slowest thread.
 absl::StatusOr<TimedCalls> TimeTogether(
     size_t threads,
@@ -359,8 +363,8 @@ absl::StatusOr<TimedCalls> TimeCopies(int threads, int64_t bytes, int warmup,
 // Updates in place, by threads that start together.
 namespace {
 
-// Add 1 to whole vectors and return how many values that were. Intrinsics,
-// because a compiler may leave loops without vectors.
+// Add 1 to whole vectors, and return the number of values updated. They are
+// intrinsics, because a compiler may leave loops without vectors.
 #ifdef __x86_64__
 __attribute__((target("avx512f"))) int64_t AddOneAvx512(float* values,
                                                         int64_t count) {
@@ -395,7 +399,7 @@ void AddOne(float* values, int64_t count) {
   for (; i < count; ++i) values[i] += 1;
 }
 
-// memory: [calls, stride]; each call's first `count` are updated.
+// memory: [calls, stride]. The first `count` values of each call are updated.
 TimedCalls RunUpdater(float* memory, int64_t stride, int64_t count, int calls,
                       std::barrier<>& start) {
   TimedCalls result;

@@ -1,8 +1,7 @@
-// What all benchmarks measure with: the order of turns and how many rounds of
-// them there are, the clock that samples are taken by, their order statistics,
-// and numbers that are the same everywhere, by position; how much memory a run
-// may take, and how much something takes; memory that is aligned, and how fast
-// all cores together copy it.
+// The tools that all benchmarks measure with: the order and number of turns,
+// the clock and order statistics, and random numbers by position. Further
+// tools: the memory of a run, aligned memory, and the speed of copies on all
+// cores.
 #ifndef LOCKSTEP_BENCHMARKS_HARNESS_MEASURE_H_
 #define LOCKSTEP_BENCHMARKS_HARNESS_MEASURE_H_
 
@@ -23,9 +22,9 @@
 
 namespace lockstep::benchmarks {
 
-// How many rounds there are: `rounds`, or if that is 0 as many as end within
-// `seconds`, if each takes as long as the longest so far; then at least
-// `fewest`, and at most `most`.
+// The number of rounds: `rounds`, unless it is 0. If it is 0, there are as many
+// rounds as end within `seconds`, if each takes as long as the longest so far.
+// There are then at least `fewest` and at most `most` rounds.
 struct RoundLimits {
   int rounds = 0;
   int fewest = 3;
@@ -33,118 +32,123 @@ struct RoundLimits {
   double seconds = 0;
 };
 
-// Seconds on any clock that does not jump.
+// Returns the seconds of a clock that does not jump.
 using ClockFunction = std::function<double()>;
 
-// Gives each of `subjects` one turn in every round, so that a drift of the
-// machine and what a neighbour leaves in the caches meet all alike. Returns the
-// number of rounds. Errors: that of the first turn which fails;
+// Gives each of `subjects` one turn in every round. The order varies, so that a
+// drift of the machine and the caches' contents affect all subjects alike.
+// Returns the number of rounds. Errors: that of the first turn which fails;
 // CheckInterrupted's after the turn in which the signal came.
 absl::StatusOr<int> MeasureRounds(
     const RoundLimits& limits, size_t subjects, const ClockFunction& clock,
     const std::function<absl::Status(int round, size_t subject)>& take_turn);
 
-// The error with the name of what failed before its message.
+// Returns the error with `name` before its message.
 absl::Status Named(absl::string_view name, const absl::Status& status);
 
-// Seconds since the host started: the same clock in all of its processes, so
-// that times from several ranks of one host compare.
+// Returns the seconds since the host started. All processes of a host have the
+// same clock, so times of several ranks of one host compare.
 inline double SteadySeconds() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration<double>(now).count();
 }
 
-// The p-th percentile by nearest rank: with the samples in ascending order
-// x[1..n], x[ceil(p / 100 * n)], and x[1] for p = 0. It is always one of the
-// samples; with fewer than 100 of them the 99th percentile is the largest.
+// Returns the p-th percentile by nearest rank: with the samples in ascending
+// order x[1..n], x[ceil(p / 100 * n)], and x[1] for p = 0. The result is always
+// one of the samples; with fewer than 100 samples the 99th percentile is the
+// largest.
 // samples: at least one, in any order, no NaN. p in [0, 100].
 // Cost: O(n) and a copy.
 double Percentile(std::span<const double> samples, double p);
 
-// The middle sample, or the mean of the two middle ones. At least one sample.
+// Returns the middle sample, or the mean of the two middle ones. At least one
+// sample.
 double Median(std::span<const double> samples);
 
-// The position of the sample that is the median, or the smaller of the two
-// middle ones. At least one sample. For when
-// what was measured together with that sample matters too.
+// Returns the position of the median sample, or of the smaller of the two
+// middle ones. At least one sample. For callers that need what was measured
+// together with the median.
 int64_t MedianIndex(std::span<const double> samples);
 
-// At least one sample.
+// Returns the mean. At least one sample.
 double Mean(std::span<const double> samples);
 
-// A stream of numbers for each seed and number.
+// Returns the key of a stream of numbers, for a seed and the stream's number.
 constexpr uint64_t UniformKey(uint64_t seed, uint64_t number) {
   return MixBits(MixBits(seed + 0x9e3779b97f4a7c15) + number);
 }
 
-// Number i of the stream, uniform in [-1, 1).
+// Returns number i of the stream, uniform in [-1, 1).
 constexpr double Uniform(uint64_t key, int64_t i) {
   const uint64_t bits =
       MixBits(key + (static_cast<uint64_t>(i) + 1) * 0x9e3779b97f4a7c15);
   return static_cast<double>(static_cast<int64_t>(bits) >> 11) * 0x1p-52;
 }
 
-// Bytes that can be had without swapping: what the machine has available, and
-// no more than this process's control group has left. The most there can be if
-// the kernel does not say.
+// Returns the bytes that can be allocated without swapping: the machine's
+// available memory, but at most what this process's control group has left.
+// Returns the largest int64_t if the kernel does not say.
 int64_t AvailableMemory();
 
-// The share of it that a benchmark may take.
+// Returns the share of AvailableMemory that a benchmark may take.
 int64_t MemoryForRun();
 
-// Refuses, before it starts, what will not fit. Error: kInvalidArgument: `what`
-// (which begins with the flag to change), "need ", and both in MiB.
+// Refuses a run that will not fit, before it starts. Error: kInvalidArgument:
+// `what` (which begins with the flag to change), "need ", and both sizes in
+// MiB.
 absl::Status CheckMemory(absl::string_view what, int64_t needed, int64_t room);
 
-// MemAvailable in the text of /proc/meminfo.
+// Returns MemAvailable in the text of /proc/meminfo.
 std::optional<int64_t> MemAvailable(absl::string_view meminfo);
 
-// Runs `warm_up` and then `work` in a copy of this process and returns by how
-// many bytes the peak of the copy's resident memory grows in the second: what
-// the work takes at its most. The first runs the same code, so that its pages
-// do not count, on something small. The kernel counts in pages, and may be a
-// few dozen of them off.
+// Runs `warm_up` and then `work` in a copy of this process. Returns by how many
+// bytes `work` raises the peak of the copy's resident memory, which is the most
+// that the work takes. `warm_up` runs the same code on something small, so that
+// its pages do not count. The kernel counts in pages, and may be a few dozen
+// pages off.
 //
 // Only for a process of one thread. Errors: kInternal with the first 1023 bytes
-// of the message of the one that fails; kAborted if the copy does not finish
-// within a minute.
+// of the message if `warm_up` or `work` fails; kAborted if the copy dies or
+// does not finish within a minute.
 absl::StatusOr<int64_t> ResidentGrowth(
     const std::function<absl::Status()>& warm_up,
     const std::function<absl::Status()>& work);
 
-// Uninitialised, aligned to kMemoryAlignment.
+// Uninitialised memory, aligned to kMemoryAlignment.
 inline constexpr int64_t kMemoryAlignment = 64;
 struct FreeMemory {
   void operator()(std::byte* memory) const { std::free(memory); }
 };
 using AlignedMemory = std::unique_ptr<std::byte, FreeMemory>;
 
-// The next multiple of kMemoryAlignment.
+// Returns the next multiple of kMemoryAlignment, or `bytes` if it is one.
 constexpr int64_t RoundUpToAlignment(int64_t bytes) {
   return (bytes + kMemoryAlignment - 1) / kMemoryAlignment * kMemoryAlignment;
 }
 
-// Error, of both: kResourceExhausted without memory.
+// Allocates memory. Both functions return kResourceExhausted without memory.
 absl::StatusOr<AlignedMemory> AllocateAligned(int64_t bytes);
-// For bounds: in huge pages, where the kernel gives them and they save any.
+// Allocates memory in huge pages, if the kernel gives them and they save any
+// pages. For copies and updates that serve as bounds.
 absl::StatusOr<AlignedMemory> AllocateHuge(int64_t bytes);
 
-// How a copy writes: by memcpy, or past the caches, which spares reading what
-// is overwritten; that is memcpy too where the processor cannot.
+// How a copy writes: by memcpy, or past the caches. Writing past the caches
+// spares reading the old contents. If the processor cannot do it, memcpy is
+// used.
 enum class CopyStores { kMemcpy, kStreamed };
 
-// One thread's part of the memory: two halves, one of which is copied to the
-// other.
+// One thread's part of the memory: two halves. One half is copied to the other.
 class Copier {
  public:
   // half: bytes, at least 1. Error: kResourceExhausted without memory.
   static absl::StatusOr<Copier> Create(int64_t half);
 
-  // Touches all of the memory; then the halves differ in every byte.
+  // Touches all of the memory. The halves then differ in every byte.
   void Prepare();
-  // Is done when it returns, whatever the compiler thinks of clocks around it.
+  // Copies. The copy is done on return; the compiler cannot move it past
+  // readings of a clock.
   void Copy(CopyStores stores = CopyStores::kMemcpy);
-  // Bytes that differ: 0 after a copy.
+  // Returns the number of bytes that differ: 0 after a copy.
   int64_t CountWrong() const;
 
  private:
@@ -156,12 +160,12 @@ class Copier {
   AlignedMemory memory_;
 };
 
-// Copies with `threads` threads at once, which together own `bytes` of memory:
-// each copies the first half of its part to the second, which reads bytes / 2
-// and writes bytes / 2 in all. `warmup` copies do not count; each of the
-// `iterations` others takes as long as in its slowest thread. result.wrong is
-// the number of bytes that were not copied. bytes: at least 2 a thread. Error:
-// kResourceExhausted without memory.
+// Copies with `threads` threads at once, which together own `bytes` of memory.
+// Each thread copies the first half of its part to the second. All together
+// read bytes / 2 and write bytes / 2. `warmup` copies do not count. Each of the
+// `iterations` counted copies takes as long as in its slowest thread.
+// result.wrong is the number of bytes that were not copied. bytes: at least 2
+// per thread. Error: kResourceExhausted without memory.
 absl::StatusOr<TimedCalls> TimeCopies(int threads, int64_t bytes, int warmup,
                                       int iterations,
                                       CopyStores stores = CopyStores::kMemcpy);
@@ -171,15 +175,18 @@ class Updater {
  public:
   explicit Updater(int threads) : memory_(static_cast<size_t>(threads)) {}
 
-  // Each of `calls` calls adds 1 to every float32 of `bytes` bytes, of which
-  // each thread owns a part. So a call reads `bytes` and writes as many, which
-  // is the fastest way to do both: a line that is written has just been read.
-  // Every call has memory of its own, which its threads have written before the
-  // first call, call by call, so it lies where the data of a rank would that
-  // had just written it; it is kept for the next time, as a rank keeps its own.
-  // A call takes as long as in its slowest thread. result.wrong: float32 that
-  // were not updated. bytes: at least 1; a thread updates at least 4. Error:
-  // kResourceExhausted without memory.
+  // Times `calls` calls, each of which adds 1 to every float32 of `bytes`
+  // bytes. Each thread owns a part of the bytes. A call reads `bytes` and
+  // writes as many. No way to do both is faster, because a written line has
+  // just been read.
+  //
+  // Every call has its own memory. Its threads have written all of it before
+  // the first call, call by call. So the memory is where a rank's data would be
+  // that the rank had just written. The memory is kept for the next time, as a
+  // rank keeps its own. A call takes as long as in its slowest thread.
+  //
+  // result.wrong: the number of float32 that were not updated. bytes: at least
+  // 1; a thread updates at least 4. Error: kResourceExhausted without memory.
   absl::StatusOr<TimedCalls> Time(int64_t bytes, int calls);
 
  private:

@@ -1,5 +1,5 @@
-// Connections within one process, teams of processes, and programs in the place
-// of Python: right, wrong, dead and silent ones.
+// Tests connections within one process, teams of processes, and programs that
+// stand in for Python: right, wrong, dead and silent ones.
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -52,10 +52,7 @@ Ends Connect() {
           .far = *listener.Accept()};
 }
 
-// mpirun binds each rank to a core of its own: the cores of a host are those of
-// its ranks together, unless a quota allows fewer.
-// Open MPI's ranks would wait for minutes where there is no room for their
-// files.
+// Open MPI's ranks would wait for minutes if there is no room for their files.
 TEST(CreateFolderWithRoomTest, PassesOverFoldersWithoutRoom) {
   const std::string here = testing::TempDir();
   absl::StatusOr<TemporaryFolder> folder =
@@ -69,6 +66,8 @@ TEST(CreateFolderWithRoomTest, PassesOverFoldersWithoutRoom) {
                      HasSubstr("/absent cannot be used"), EndsWith(" free"))));
 }
 
+// mpirun binds each rank to a core of its own. The cores of a host are those of
+// all its ranks together, unless a quota allows fewer.
 TEST(HostsOfTest, AddsUpTheCoresOfBoundRanks) {
   const std::vector<report::Host> hosts =
       HostsOf({{.node = "x", .name = "one", .cpus = {0}},
@@ -91,7 +90,7 @@ TEST(TurnChannelTest, CarriesWholeMessagesBothWays) {
   EXPECT_THAT(ends.near.Receive(Soon()), IsOkAndHolds("back"));
 }
 
-// More than a socket holds, and sizes around those of packets.
+// Sends more than a socket holds, and sizes around those of packets.
 TEST(TurnChannelTest, CarriesLongMessages) {
   Ends ends = Connect();
   for (const size_t size : {65527, 65528, 65529, 131064, 131065, 3 << 20}) {
@@ -156,7 +155,7 @@ TEST(TurnListenerTest, LetsGoOfThoseWhomItDidNotAccept) {
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("gone")));
 }
 
-// Teams of real processes, well-behaved and not.
+// Teams of real processes, which behave well or badly.
 
 constexpr absl::Duration kDeadline = absl::Seconds(20);
 
@@ -172,7 +171,7 @@ std::unique_ptr<RankTeam> StartTeam(const std::string& how) {
   return *std::move(team);
 }
 
-// One whose ranks are there.
+// Returns a team whose ranks have connected.
 std::unique_ptr<RankTeam> StartReadyTeam(const std::string& how) {
   std::unique_ptr<RankTeam> team = StartTeam(how);
   EXPECT_THAT(team->AwaitRanks(kDeadline), IsOk());
@@ -289,7 +288,7 @@ absl::StatusOr<TorchProcess> Start(const std::vector<std::string>& pythons,
   return TorchProcess::Start(pythons, "script", absl::Now() + timeout);
 }
 
-// One that is ready, and then runs `script`.
+// Returns a process that is ready, and then runs `script`.
 TorchProcess StartReady(const std::string& script) {
   return *Start({MakePython(absl::StrCat(kReady, script))});
 }
@@ -303,7 +302,7 @@ TEST(PythonsToTryTest, TakesOneThatIsNamedAloneElseTheUsualOnes) {
   EXPECT_THAT(PythonsToTry(""), ElementsAre("python3", "/usr/bin/python3"));
   EXPECT_THAT(PythonsToTry("python3.9"), ElementsAre("python3.9"));
   EXPECT_THAT(PythonsToTry("/opt/python"), ElementsAre("/opt/python"));
-  // As `bazel run` says where its user is.
+  // `bazel run` sets the user's folder.
   ASSERT_EQ(setenv("BUILD_WORKING_DIRECTORY", "/home/user", 1), 0);
   EXPECT_THAT(PythonsToTry("env/bin/python"),
               ElementsAre("/home/user/env/bin/python"));
@@ -345,7 +344,7 @@ TEST(TorchProcessTest, SaysHowItEnded) {
       {"read line; echo first; echo its last words; echo; exit 7",
        ": it ended with exit status 7; it said: its last words"},
       {"read line; kill -TERM $$", ": signal 15 ended it"},
-      // Gone before it is told anything, or just then.
+      // The process ends before it is told anything, or just then.
       {"", ": it ended with exit status 0"}};
   for (const auto& [script, how] : cases) {
     TorchProcess process = StartReady(script);
@@ -357,7 +356,7 @@ TEST(TorchProcessTest, SaysHowItEnded) {
   }
 }
 
-// A deadline that is over: no test has to wait for it.
+// The deadline has passed already, so that no test has to wait for it.
 TEST(TorchProcessTest, EndsAProgramThatDoesNotAnswer) {
   TorchProcess process =
       StartReady("trap '' TERM; while read line; do :; done; sleep 1000");
@@ -399,7 +398,7 @@ TEST(TorchProcessTest, TakesTheFirstThatHasPyTorchOrSaysWhyNone) {
                      HasSubstr("not understood: hello"))));
 }
 
-// One deadline for all: 40 of half a second each would take 20.
+// All share one deadline: 40 deadlines of half a second would take 20 seconds.
 TEST(TorchProcessTest, GivesUpAllThatHangAtOneDeadline) {
   const std::vector<std::string> pythons(40, MakePython("sleep 1000"));
   const absl::Time begin = absl::Now();

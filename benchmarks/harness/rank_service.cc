@@ -1,5 +1,6 @@
-// Sequenced-packet sockets with names of the kernel's choice. A message is one
-// packet or several, of which the first begins with the length of the message.
+// Messages use sequenced-packet sockets, whose names the kernel chooses. A
+// message is one packet or several. Its first packet begins with the length of
+// the message.
 #include "benchmarks/harness/rank_service.h"
 
 #include <poll.h>
@@ -31,7 +32,7 @@ namespace lockstep::benchmarks {
 namespace {
 
 constexpr int kBacklog = 128;
-constexpr size_t kPacket = 64 << 10;  // Bytes at most.
+constexpr size_t kPacket = 64 << 10;  // The largest packet in bytes.
 
 absl::Status SystemError(absl::string_view what) {
   return absl::ErrnoToStatus(errno, what);
@@ -41,7 +42,7 @@ OwnedFd NewSocket() {
   return OwnedFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
 }
 
-// Whether the other end is a process of this user.
+// Returns whether the other end is a process of this user.
 bool IsOurs(const OwnedFd& fd) {
   ucred peer = {};
   socklen_t size = sizeof(peer);
@@ -69,7 +70,7 @@ absl::StatusOr<TurnListener> TurnListener::Create() {
   sockaddr_un address = {};
   address.sun_family = AF_UNIX;
   const auto* const any = reinterpret_cast<const sockaddr*>(&address);
-  // Bound to no name, it gets a free one in the abstract name space.
+  // A socket bound without a name gets a free name in the abstract name space.
   if (bind(fd.get(), any, sizeof(address.sun_family)) != 0 ||
       listen(fd.get(), kBacklog) != 0) {
     return SystemError("binding a local socket");
@@ -171,7 +172,7 @@ absl::StatusOr<std::string> TurnChannel::Receive(const Deadline& deadline) {
 namespace {
 
 struct Answer {
-  int32_t code = 0;  // Of absl::StatusCode.
+  int32_t code = 0;  // An absl::StatusCode.
   std::string text;  // The answer, or the error's message.
 
   static auto Members(auto& self) { return std::tie(self.code, self.text); }

@@ -1,6 +1,6 @@
-// How the driver of a benchmark and the ranks that it, or somebody else's
-// launcher, has started talk to each other: values as bytes, connections, and a
-// rank's side.
+// The messages between the driver of a benchmark and its ranks, which the
+// driver or an external launcher has started: values as bytes, connections, and
+// a rank's side.
 #ifndef LOCKSTEP_BENCHMARKS_HARNESS_RANK_SERVICE_H_
 #define LOCKSTEP_BENCHMARKS_HARNESS_RANK_SERVICE_H_
 
@@ -24,7 +24,7 @@
 
 namespace lockstep::benchmarks {
 
-// A struct that lists its members, so that they travel one after the other:
+// A struct that lists its members, so that they are sent one after the other:
 //
 //   struct Answer {
 //     std::vector<double> seconds;
@@ -38,9 +38,9 @@ concept ListsMembers = requires(T& value) {
   T::Members(value);
 };
 
-// Appends the value as bytes: of types that can be copied byte by byte, as they
-// lie in memory, since both ends are programs of one build on one machine;
-// strings; vectors; and structs that list their members.
+// Appends the value as bytes. Trivially copyable values are sent as they lie in
+// memory, because both ends are programs of one build on one machine. Strings,
+// vectors, and structs that list their members are sent part by part.
 template <typename T>
 void AppendBytes(const T& value, std::string& bytes) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -63,7 +63,8 @@ void AppendBytes(const std::vector<T>& values, std::string& bytes) {
   for (const T& value : values) AppendBytes(value, bytes);
 }
 
-// Takes a value off the front of the bytes; false where they end too early.
+// Takes a value off the front of the bytes. Returns false if the bytes end too
+// early.
 template <typename T>
 bool TakeBytes(absl::string_view& bytes, T& value) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -72,7 +73,7 @@ bool TakeBytes(absl::string_view& bytes, T& value) {
   bytes.remove_prefix(sizeof(T));
   return true;
 }
-// A count of what takes at least a byte each.
+// Takes the count of items that take at least a byte each.
 inline bool TakeCount(absl::string_view& bytes, int64_t& count) {
   return TakeBytes(bytes, count) && count >= 0 &&
          count <= static_cast<int64_t>(bytes.size());
@@ -96,7 +97,7 @@ template <typename T>
 bool TakeBytes(absl::string_view& bytes, std::vector<T>& values) {
   int64_t count = 0;
   if (!TakeCount(bytes, count)) return false;
-  values.clear();  // Grows as elements arrive, whatever the count says.
+  values.clear();  // Grows as elements arrive, whatever the count.
   for (int64_t i = 0; i < count; ++i) {
     if (!TakeBytes(bytes, values.emplace_back())) return false;
   }
@@ -110,7 +111,7 @@ std::string Encode(const T& value) {
   return bytes;
 }
 
-// Error: kDataLoss for bytes that are no T, the whole T and nothing else.
+// Error: kDataLoss if the bytes are not exactly one T.
 template <typename T>
 absl::StatusOr<T> Decode(absl::string_view bytes) {
   T value = {};
@@ -118,12 +119,12 @@ absl::StatusOr<T> Decode(absl::string_view bytes) {
   return absl::DataLossError("a message of another size than expected");
 }
 
-// The longest message that goes over a channel.
+// The longest message of a channel.
 inline constexpr int64_t kLargestTurnMessage = 64 << 20;
 
-// One end of a connection between two processes of one user and host, over
-// which whole messages go. Whoever waits for one sleeps in the kernel: it takes
-// no time from whom it waits for. Not thread safe.
+// One end of a connection between two processes of one user and host. The
+// connection carries whole messages. A process that waits for a message sleeps
+// in the kernel, so it takes no time from the sender. Not thread safe.
 class TurnChannel {
  public:
   TurnChannel() = default;
@@ -132,14 +133,14 @@ class TurnChannel {
   // Connects to a listener by its name. Error: the system's.
   static absl::StatusOr<TurnChannel> Connect(const std::string& name);
 
-  // A long message waits for the other end to read it. Errors: kUnavailable if
-  // the other end is gone; kInvalidArgument for a message over
+  // Sends a message. A long message waits until the other end reads it. Errors:
+  // kUnavailable if the other end is gone; kInvalidArgument for a message over
   // kLargestTurnMessage.
   absl::Status Send(absl::string_view message);
 
-  // The next message. Errors: kUnavailable if the other end is gone;
-  // kDeadlineExceeded; CheckInterrupted's; kDataLoss for what Send did not
-  // write. After an error no other message can be read.
+  // Returns the next message. Errors: kUnavailable if the other end is gone;
+  // kDeadlineExceeded; CheckInterrupted's; kDataLoss for bytes that Send did
+  // not write. After an error no further message can be read.
   absl::StatusOr<std::string> Receive(const Deadline& deadline);
 
   int fd() const { return fd_.get(); }
@@ -150,23 +151,24 @@ class TurnChannel {
   OwnedFd fd_;
 };
 
-// Where ranks connect. It has a name, but no file: nothing is left behind.
+// The socket that ranks connect to. It has a name but no file, so that nothing
+// is left behind.
 class TurnListener {
  public:
   TurnListener() = default;  // Nobody can connect.
   static absl::StatusOr<TurnListener> Create();
 
-  // To be given to Connect.
+  // The argument for Connect.
   const std::string& name() const { return name_; }
 
-  // Ends the connections that were not accepted; no others can be made.
+  // Ends the connections that were not accepted. No others can be made.
   void Close() { fd_.Close(); }
 
-  // Becomes readable when there is something to accept.
+  // Becomes readable when there is a connection to accept.
   int fd() const { return fd_.get(); }
 
-  // The next connection, which is there already; those of other users are
-  // refused. Error: kUnavailable if there is none.
+  // Returns the next connection, which must be pending. Connections of other
+  // users are refused. Error: kUnavailable if there is none.
   absl::StatusOr<TurnChannel> Accept();
 
  private:
@@ -177,29 +179,29 @@ class TurnListener {
   std::string name_;
 };
 
-// What a rank says of itself when it connects.
+// The first message of a rank after it connects.
 struct RankHello {
   int32_t rank = 0;
   int32_t world_size = 0;
 };
 
-// An answer, or the error in its place, as one message, and back. Error of
-// DecodeAnswer: kDataLoss for bytes that are no answer; else the error that was
-// answered.
+// Convert between a message and an answer, or the error in its place.
+// DecodeAnswer returns kDataLoss for bytes that are not an answer; otherwise it
+// returns the answer or the error that was answered.
 std::string EncodeAnswer(const absl::StatusOr<std::string>& answer);
 absl::StatusOr<std::string> DecodeAnswer(absl::string_view bytes);
 
-// Connects to the driver's listener, says who it is, and answers messages until
-// the driver closes the connection: then it returns OK. In between it sleeps in
-// the kernel. Error: that of connecting, or that of `answer`, which the driver
-// has been told.
+// Connects to the driver's listener, says which rank this is, and answers
+// messages. In between it sleeps in the kernel. Returns OK when the driver
+// closes the connection. Errors: those of connecting and sending; the error of
+// `answer`, which was sent to the driver too.
 absl::Status ServeMessages(
     const std::string& listener, const RankHello& hello,
     const std::function<absl::StatusOr<std::string>(absl::string_view)>&
         answer);
 
-// The same with the types of Encode: `take` returns absl::StatusOr of what
-// RankTeam::Ask gives the driver.
+// The same with the types of Encode. `take` returns absl::StatusOr of the type
+// that RankTeam::Ask returns to the driver.
 template <typename Request, typename Take>
 absl::Status ServeTurns(const std::string& listener, const RankHello& hello,
                         const Take& take) {
@@ -213,8 +215,8 @@ absl::Status ServeTurns(const std::string& listener, const RankHello& hello,
       });
 }
 
-// What a rank timed: seconds of each call, and how many of the elements that
-// they left are wrong.
+// The times of a rank: the seconds of each call, and the number of wrong
+// elements that the calls left.
 struct TimedCalls {
   std::vector<double> seconds;
   int64_t wrong = 0;
@@ -222,9 +224,9 @@ struct TimedCalls {
   static auto Members(auto& self) { return std::tie(self.seconds, self.wrong); }
 };
 
-// Of ranks that made the same calls: a call takes as long as on its slowest
-// rank, and all wrong elements count. ranks: at least one. Error: kDataLoss if
-// they timed different numbers of calls.
+// Combines the times of ranks that made the same calls. A call takes as long as
+// on its slowest rank, and all wrong elements count. ranks: at least one.
+// Error: kDataLoss if they timed different numbers of calls.
 absl::StatusOr<TimedCalls> SlowestOf(std::span<const TimedCalls> ranks);
 
 }  // namespace lockstep::benchmarks

@@ -77,16 +77,17 @@ absl::Status RunAsRanks(
   return body(*group);
 }
 
-// Open MPI's ranks.
+// Starts Open MPI's ranks.
 namespace {
 
-// Open MPI puts sockets under TMPDIR, whose paths may have 107 characters.
+// The longest TMPDIR for Open MPI. It puts sockets there, whose paths may have
+// 107 characters.
 constexpr size_t kLongTmpdir = 40;
 
-// Names the folder of the memory that Open MPI's ranks share.
+// The variable that names the folder of the memory that Open MPI's ranks share.
 constexpr char kMpiMemory[] = "OMPI_MCA_btl_vader_backing_directory";
 
-// Open MPI 4.1 has a file of this size for each rank, and PMIx two.
+// The size of a shared file. Open MPI 4.1 has one for each rank, and PMIx two.
 constexpr int64_t kMpiSegment = 4 << 20;
 
 }  // namespace
@@ -105,7 +106,7 @@ TeamCommand MpirunCommand(int world_size, int cores,
   }
   if (temporary.size() > kLongTmpdir) temporary = "/tmp";
   if (!temporary.empty()) command.environment.emplace_back("TMPDIR", temporary);
-  // Open MPI 6 does not start without one.
+  // Open MPI 6 does not start without HOME.
   if (std::getenv("HOME") == nullptr) {
     command.environment.emplace_back("HOME", "/");
   }
@@ -155,19 +156,19 @@ absl::StatusOr<TemporaryFolder> CreateMpiFolder(int world_size) {
   return CreateFolderWithRoom(folders, (world_size + 2) * kMpiSegment);
 }
 
-// A child process that launches, and a connection to every rank.
+// Starts a child process that launches the ranks, and connects to every rank.
 namespace {
 
-constexpr int64_t kLongestQuote = 4096;  // Of the end of a log.
+constexpr int64_t kLongestQuote = 4096;  // Bytes from the end of a log.
 
-// The whole life of the process that launches a team.
+// Runs the process that launches a team, until its end.
 [[noreturn]] void RunLauncher(const TeamCommand& command, int log,
                               pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
   dup2(log, STDOUT_FILENO);
   dup2(log, STDERR_FILENO);
-  // Held open here, this process's connections would not end with the driver's.
+  // Open descriptors would keep the driver's connections alive after its end.
   close_range(STDERR_FILENO + 1, ~0U, 0);
   LaunchOptions options = {.nproc = command.nproc,
                            .argv = command.argv,
@@ -180,7 +181,7 @@ constexpr int64_t kLongestQuote = 4096;  // Of the end of a log.
   const std::string failure = summary.ok()
                                   ? DescribeFailure(*summary)
                                   : std::string(summary.status().message());
-  // A rank's own last words say more than how it ended.
+  // A rank's own last line says more than how the rank ended.
   struct stat info = {};
   if (!failure.empty() && fstat(STDERR_FILENO, &info) == 0 &&
       info.st_size == 0) {
@@ -189,8 +190,9 @@ constexpr int64_t kLongestQuote = 4096;  // Of the end of a log.
   _exit(summary.ok() ? ExitStatus(*summary) : 1);
 }
 
-// Of the errors of several ranks, the one that explains the others: not that a
-// rank lost another, or stopped because of an earlier error.
+// Keeps the error that explains those of other ranks. An error that says that a
+// rank lost another one, or stopped because of an earlier error, explains
+// nothing.
 void KeepCause(absl::Status& cause, const absl::Status& status) {
   const auto follows = [](const absl::Status& error) {
     return absl::IsUnavailable(error) || absl::IsFailedPrecondition(error);
@@ -202,20 +204,20 @@ void KeepCause(absl::Status& cause, const absl::Status& status) {
 
 }  // namespace
 
-// Ranks of a launched run.
+// Teams of a launched run.
 namespace {
 
-// Turns take as long as they take: a rank that dies is noticed at once, and one
-// whose host is cut off after this.
+// The length of a turn is not limited, so this is long. A rank that dies is
+// noticed at once; a rank whose host is cut off is noticed after this time.
 constexpr absl::Duration kLaunchedTimeout = absl::Minutes(15);
 
-// Stands for the name of each rank's own listener.
+// The placeholder for the name of each rank's own listener.
 constexpr char kListenerHere[] = "{listener}";
 
 LaunchedRun* the_driver = nullptr;
 
-// Where this process is: by what the kernel says, and by what the launcher
-// takes for a node.
+// Returns a name of this host: what the kernel says, and what the launcher
+// treats as a node.
 std::string ThisNode() {
   char host[256] = {};
   gethostname(host, sizeof(host) - 1);
@@ -232,7 +234,7 @@ std::string ThisNode() {
 std::vector<report::Host> HostsOf(const std::vector<RankHost>& ranks) {
   std::vector<report::Host> hosts;
   std::vector<std::string> nodes;       // By host, as the next two.
-  std::vector<std::set<int32_t>> cpus;  // Of its ranks together.
+  std::vector<std::set<int32_t>> cpus;  // Of all its ranks.
   std::vector<int32_t> quotas;          // In cores.
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const RankHost& at = ranks[rank];
@@ -246,7 +248,8 @@ std::vector<report::Host> HostsOf(const std::vector<RankHost>& ranks) {
     }
     hosts[host].ranks.push_back(static_cast<int>(rank));
     cpus[host].insert(at.cpus.begin(), at.cpus.end());
-    // Fewer cores than CPUs are the quota of all processes together.
+    // If a rank has fewer cores than CPUs, a quota limits all processes
+    // together.
     if (at.cores < static_cast<int32_t>(at.cpus.size())) {
       quotas[host] = std::min(quotas[host], at.cores);
     }
@@ -275,7 +278,7 @@ absl::StatusOr<std::unique_ptr<LaunchedRun>> LaunchedRun::Join() {
   LOCKSTEP_ASSIGN_OR_RETURN(
       const MeetingPlace place,
       ChooseMeetingPlace(*environment, LookUpProcessEnvironment, {}));
-  // Whoever is taken for the driver can have any command run as this user.
+  // A process that passes for the driver can run any command as this user.
   if (place.port != 0 && place.token.empty()) {
     return absl::InvalidArgumentError(
         "ranks that meet at a port and start programs need a token: export "
@@ -322,7 +325,8 @@ void DescribeHosts(const LaunchedRun* launched, report::Origin& origin) {
   if (launched->hosts().size() > 1) origin.hosts = launched->hosts();
 }
 
-// Each order is a message from the driver to all, and an answer from each.
+// Each order is a message from the driver to all ranks, and an answer from each
+// rank.
 absl::Status LaunchedRun::Serve() {
   while (true) {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> orders,
@@ -339,7 +343,8 @@ absl::StatusOr<std::vector<std::string>> LaunchedRun::Command(
     const Request& request) {
   LOCKSTEP_RETURN_IF_ERROR(AllGatherObject(*group_, Encode(request)).status());
   const absl::StatusOr<std::string> own = Obey(request);
-  // A rank that a team has lost may be one for which this group waits longer.
+  // The team may have lost a rank, and this group may wait longer for that
+  // rank's answer. So the error is printed first.
   if (absl::IsUnavailable(own.status()) ||
       absl::IsDeadlineExceeded(own.status())) {
     std::fprintf(stderr, "%s; waiting for what the other ranks say\n",
@@ -370,7 +375,7 @@ absl::StatusOr<std::string> LaunchedRun::Obey(const Request& request) {
     return "";
   }
   const auto team = teams_.find(request.team);
-  if (team == teams_.end()) return "";  // Of other ranks.
+  if (team == teams_.end()) return "";  // The team has other ranks only.
   const absl::Duration timeout = absl::Seconds(request.seconds);
   if (request.order == Order::kAwait) {
     LOCKSTEP_RETURN_IF_ERROR(team->second->AwaitRanks(timeout));
@@ -394,7 +399,7 @@ absl::Status LaunchedRun::StartHere(const Request& request) {
   const auto here = std::count(nodes.begin(), nodes.end(), nodes_[rank]);
   const auto before =
       std::count(nodes.begin(), nodes.begin() + rank, nodes_[rank]);
-  // Over what Launch() says of a run of one process.
+  // Overrides the variables that Launch() sets for a run of one process.
   std::vector<std::string> argv = {
       "env", absl::StrCat("RANK=", rank),
       absl::StrCat("WORLD_SIZE=", request.world_size),
@@ -418,7 +423,8 @@ absl::Status LaunchedRun::StartHere(const Request& request) {
         for (const std::string& word : request.argv) {
           argv.push_back(absl::StrReplaceAll(
               word, {{kListenerHere, listener}, {there, folder}}));
-          there = folder;  // The program's name alone: data may lie below it.
+          there = folder;  // Only the program is moved; data may lie below its
+                           // folder.
         }
         return TeamCommand{
             .argv = argv, .world_size = request.world_size, .only_rank = rank};
@@ -469,7 +475,7 @@ absl::StatusOr<std::vector<std::string>> RankTeam::AskRun(
                      .team = team_,
                      .seconds = absl::ToDoubleSeconds(timeout),
                      .message = std::string(message)}));
-  answers.resize(ranks_.size());  // The others have no part in it.
+  answers.resize(ranks_.size());  // Ranks beyond the team are left out.
   return answers;
 }
 
@@ -639,7 +645,7 @@ std::string RankTeam::LastLine() const {
   std::string last;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     const absl::string_view words = absl::StripAsciiWhitespace(line);
-    // Lines of dashes frame mpirun's messages.
+    // mpirun frames its messages with lines of dashes.
     if (words.find_first_not_of('-') != absl::string_view::npos) {
       last = std::string(words);
     }

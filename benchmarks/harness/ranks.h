@@ -1,5 +1,5 @@
-// The ranks of a benchmark, which are its own program again; and the processes
-// of one team, as the driver of the benchmark sees them.
+// The ranks of a benchmark, which run the benchmark's own program; and the
+// processes of one team, as the benchmark's driver sees them.
 #ifndef LOCKSTEP_BENCHMARKS_HARNESS_RANKS_H_
 #define LOCKSTEP_BENCHMARKS_HARNESS_RANKS_H_
 
@@ -30,100 +30,102 @@ namespace lockstep::benchmarks {
 
 enum class RankKind : int32_t {
   kProcesses,
-  kTcp,  // The same on several hosts.
+  kTcp,  // Processes on several hosts.
   kThreads,
   kMpi,
-  kApart,  // Processes that work side by side and share nothing.
-  kDdp,    // Of PyTorch's DistributedDataParallel: not for RunAsRanks.
+  kApart,  // Processes that run side by side and share nothing.
+  kDdp,    // PyTorch's DistributedDataParallel; not for RunAsRanks.
 };
 
 const char* Name(RankKind kind);
 
-// Calls `body` as a rank of a group: of this one if ranks are processes, which
-// the launcher then has started, or of an MPI job, in programs that are linked
-// with //collectives/mpi:mpi_group; in a thread for each of `world_size` ranks
-// if they are threads. Errors: kFailedPrecondition without a launcher; the
-// group's; the first of `body`.
+// Calls `body` as a rank of a group. If ranks are processes, this process is
+// one rank that the launcher has started. If ranks are MPI's, it is a rank of
+// an MPI job; the program must be linked with //collectives/mpi:mpi_group. If
+// ranks are threads, each of `world_size` ranks gets a thread. Errors:
+// kFailedPrecondition without a launcher; the group's; the first of `body`.
 absl::Status RunAsRanks(RankKind kind, int world_size,
                         const GroupOptions& options,
                         const std::function<absl::Status(Communicator&)>& body);
 
-// How a team's processes are started.
+// The command that starts a team's processes.
 struct TeamCommand {
   std::vector<std::string> argv;
-  int nproc = 1;  // Copies of it; 1 for a program that starts ranks itself.
-  bool bind_cores = false;  // Each copy to cores of its own.
-  // Variables that are set for them, by name.
+  int nproc = 1;  // The number of copies; 1 if the program starts ranks.
+  bool bind_cores = false;  // Binds each copy to cores of its own.
+  // The variables that are set for the processes, by name and value.
   std::vector<std::pair<std::string, std::string>> environment = {};
-  // Ranks that will connect, in however many processes, each of which must find
-  // as many.
+  // The number of ranks that will connect, from however many processes. Each
+  // rank must find this world size.
   int world_size = 1;
-  // If not -1, only this one of them connects: the others do so elsewhere.
+  // If not -1, only this rank connects; the other ranks connect elsewhere.
   int only_rank = -1;
 };
 
-// The beginning of a command by which Open MPI's mpirun starts ranks; the
-// program is to be added. cores: that the ranks may use. folder: where Open MPI
-// keeps all its files, the memory that its ranks share among them; empty: where
-// it does by default.
+// Returns the beginning of a command by which Open MPI's mpirun starts ranks;
+// the caller adds the program. cores: the number that the ranks may use.
+// folder: where Open MPI keeps all its files and the memory that its ranks
+// share; empty: its default.
 TeamCommand MpirunCommand(int world_size, int cores, const std::string& folder);
 
-// Such a folder, with room for what the ranks share: in the folder that
-// OMPI_MCA_btl_vader_backing_directory names, else in /dev/shm or, where that
-// is small, in TMPDIR or /tmp. Error: kUnavailable, with the room that there
-// is. Ranks without that room end by SIGBUS or wait for each other.
+// Creates a folder for MpirunCommand with enough room for the ranks' shared
+// files. It lies in the folder that OMPI_MCA_btl_vader_backing_directory names.
+// Without that variable it lies in /dev/shm, or if that is too small, in TMPDIR
+// or /tmp. Error: kUnavailable, with the free room. Without enough room ranks
+// end by SIGBUS or hang.
 absl::StatusOr<TemporaryFolder> CreateMpiFolder(int world_size);
 
-// The same in the first of `folders` that has room for `bytes`.
+// Does the same in the first of `folders` that has room for `bytes`.
 absl::StatusOr<TemporaryFolder> CreateFolderWithRoom(
     const std::vector<std::string>& folders, int64_t bytes);
 
-// Where a rank of a launched run is.
+// The place of a rank of a launched run.
 struct RankHost {
   std::string node = {};  // The same for all ranks of a host.
-  std::string name = {};  // The host's.
+  std::string name = {};  // The host's name.
   int32_t pid = 0;
-  std::vector<int32_t> cpus = {};  // Its affinity.
-  int32_t cores = 1;               // UsableCores() of the rank alone.
+  std::vector<int32_t> cpus = {};  // The affinity.
+  int32_t cores = 1;               // UsableCores() of this rank.
 
   static auto Members(auto& self) {
     return std::tie(self.node, self.name, self.pid, self.cpus, self.cores);
   }
 };
 
-// The hosts of the ranks, which are given by rank.
+// Returns the hosts of the ranks. `ranks` is indexed by rank.
 std::vector<report::Host> HostsOf(const std::vector<RankHost>& ranks);
 
 class RankTeam;
 
-// A command that starts its ranks itself, as a rank of a launcher's run, on one
-// host or several: rank 0 is its driver, and every rank starts its part of the
-// driver's teams, a process each, on its own host. Not thread safe.
+// A rank of a launcher's run that starts its benchmark's ranks itself, on one
+// host or several. Rank 0 is the driver. Every rank starts its part of the
+// driver's teams, one process each, on its own host. Not thread safe.
 class LaunchedRun {
  public:
-  // Joins the run; null if no launcher started this process. While the driver's
-  // object lives RankTeam::Start starts teams of the run's first ranks. Errors:
-  // ReadRankEnvironment's; JoinLaunchedGroup's; kInvalidArgument if the ranks
-  // meet at a port, even on loopback, and LOCKSTEP_TOKEN is not set.
+  // Joins the run. Returns null if no launcher started this process. While the
+  // driver's object lives, RankTeam::Start starts teams of the run's first
+  // ranks. Errors: ReadRankEnvironment's; JoinLaunchedGroup's; kInvalidArgument
+  // if the ranks meet at a port, even on loopback, and LOCKSTEP_TOKEN is not
+  // set.
   static absl::StatusOr<std::unique_ptr<LaunchedRun>> Join();
 
   LaunchedRun(const LaunchedRun&) = delete;
   LaunchedRun& operator=(const LaunchedRun&) = delete;
-  // The driver's ends the run for the others.
+  // On the driver, ends the run for the other ranks.
   ~LaunchedRun();
 
   bool is_driver() const { return group_->rank() == 0; }
   int world_size() const { return group_->world_size(); }
-  // In the order of their first ranks.
+  // The hosts, in the order of their first ranks.
   const std::vector<report::Host>& hosts() const { return hosts_; }
-  // That the ranks may use on all hosts: of ranks that their launcher bound,
-  // the cores of all.
+  // Returns the number of cores that the ranks may use on all hosts. If the
+  // launcher bound the ranks, these are the cores of all ranks together.
   int cores() const;
   // The processes of this host's ranks.
   const std::vector<pid_t>& processes() const { return processes_; }
 
-  // Of the other ranks: does what the driver asks for, until that ends. Errors:
-  // the group's, as when the driver has died.
+  // Follows the driver's orders until the driver ends the run. Called by all
+  // other ranks. Errors: the group's, as when the driver has died.
   absl::Status Serve();
 
  private:
@@ -133,13 +135,13 @@ class LaunchedRun {
   struct Request {
     Order order = Order::kEnd;
     int64_t team = 0;
-    double seconds = 0;        // At most.
-    std::string message = {};  // Of kAsk.
-    // Of kStart.
+    double seconds = 0;        // The time limit.
+    std::string message = {};  // The message of kAsk.
+    // The rest is for kStart.
     int32_t world_size = 0;
-    int32_t port = 0;         // Free, of the driver's host.
-    std::string folder = {};  // Of the driver's program.
-    std::string file = {};    // For ranks of one host to meet in.
+    int32_t port = 0;         // A free port of the driver's host.
+    std::string folder = {};  // The folder of the driver's program.
+    std::string file = {};    // Where ranks of one host meet.
     std::vector<std::string> argv = {};
     std::vector<std::string> environment = {};  // "NAME=value".
 
@@ -152,21 +154,21 @@ class LaunchedRun {
   explicit LaunchedRun(std::unique_ptr<Communicator> group);
   absl::Status Meet();
 
-  // Of the driver: has all ranks do it; returns their answers, by rank, of the
-  // team's first ranks, or the error that explains the others.
+  // Called by the driver: has all ranks obey the request. Returns the answers
+  // of all ranks, by rank, or the error that explains the other errors.
   absl::StatusOr<std::vector<std::string>> Command(const Request& request);
   absl::StatusOr<std::string> Obey(const Request& request);
   absl::Status StartHere(const Request& request);
 
   std::unique_ptr<Communicator> group_;
-  std::vector<std::string> nodes_;  // By rank: the same on one host.
+  std::vector<std::string> nodes_;  // By rank; equal on one host.
   std::vector<report::Host> hosts_;
   std::vector<pid_t> processes_;
   int64_t teams_begun_ = 0;
   std::map<int64_t, std::unique_ptr<RankTeam>> teams_;
 };
 
-// Names what the ranks of `backends` exchange data by: on several hosts
+// Resolves how the ranks of `backends` exchange data: on several hosts
 // `processes` becomes `tcp`. `launched` may be null. Error: kInvalidArgument
 // for `tcp` on one host.
 template <typename Kind>
@@ -184,19 +186,19 @@ absl::Status ResolveTcp(const LaunchedRun* launched,
   return absl::OkStatus();
 }
 
-// Completes where the numbers of a launched run are from. `launched` may be
-// null.
+// Adds the hosts of a launched run to the origin. `launched` may be null.
 void DescribeHosts(const LaunchedRun* launched, report::Origin& origin);
 
-// Started, it runs until Stop or destruction; however this process ends, none
-// of the team's outlives it for long. The team's output goes to no terminal:
-// errors quote its last line. Not thread safe.
+// A team of processes. Once started, it runs until Stop or destruction. However
+// this process ends, the team's processes end soon after it. The team's output
+// goes to no terminal; errors quote its last line. Not thread safe.
 class RankTeam {
  public:
-  // Starts the processes; `command` is told the name of the listener to connect
-  // to. For single-threaded processes. In the driver of a LaunchedRun the ranks
-  // of the run start them. Errors: the system's; kInvalidArgument for a team
-  // that a launched run cannot have: of more ranks, or of several to a process.
+  // Starts the processes. `command` gets the name of the listener to connect
+  // to. This process must have one thread. In the driver of a LaunchedRun the
+  // run's ranks start the processes. Errors: the system's; kInvalidArgument if
+  // a launched run cannot have the team, because it has more ranks than the run
+  // or several ranks per process.
   static absl::StatusOr<std::unique_ptr<RankTeam>> Start(
       const std::function<TeamCommand(const std::string& listener)>& command);
 
@@ -205,18 +207,19 @@ class RankTeam {
   ~RankTeam();
 
   // Waits until every rank has connected. Errors: kFailedPrecondition if a
-  // rank's world size is not the command's or a rank is missing or there twice;
-  // kUnavailable if the processes have ended, kDeadlineExceeded.
+  // rank's world size is not the command's, or a rank is missing or there
+  // twice; kUnavailable if the processes have ended; kDeadlineExceeded.
   absl::Status AwaitRanks(absl::Duration timeout);
 
   // Sends every rank the message, and returns their answers, by rank
-  // (rank_service.h). Errors: a rank's, with its number; kUnavailable if one
+  // (rank_service.h). Errors: a rank's, with its number; kUnavailable if a rank
   // has ended; kDeadlineExceeded. No message may follow an error.
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view message,
                                                     absl::Duration timeout);
 
-  // The same with the types of Encode: what ServeTurns<Request> answers.
-  // Error also: kDataLoss for what is no Answer.
+  // The same with the types of Encode: returns the answers of
+  // ServeTurns<Request>. Further error: kDataLoss for a message that is not an
+  // Answer.
   template <typename Answer, typename Request>
   absl::StatusOr<std::vector<Answer>> Ask(const Request& request,
                                           absl::Duration timeout) {
@@ -230,8 +233,8 @@ class RankTeam {
     return answers;
   }
 
-  // Tells the ranks to end, and waits for that; kills them at the deadline.
-  // Error: kAborted if they did not end well.
+  // Tells the ranks to end, and waits until they have ended. Kills them at the
+  // deadline. Error: kAborted if they failed or were killed.
   absl::Status Stop(absl::Duration timeout);
 
  private:
@@ -249,7 +252,7 @@ class RankTeam {
         listener_(std::move(listener)),
         log_(std::move(log)) {}
 
-  // Of a launched team, whose number is `team_`.
+  // Sends an order to the launched team `team_`.
   absl::StatusOr<std::vector<std::string>> AskRun(LaunchedRun::Order order,
                                                   absl::string_view message,
                                                   absl::Duration timeout);
@@ -258,19 +261,19 @@ class RankTeam {
   absl::Status AcceptRank(const Deadline& deadline);
   absl::Status EndedEarly();
   bool AwaitEnd(absl::Duration timeout);
-  std::string LastLine() const;   // Of the output; empty if there is none.
-  std::string LastWords() const;  // The same of ended processes, never empty.
+  std::string LastLine() const;   // Of the output; may be empty.
+  std::string LastWords() const;  // For ended processes; never empty.
 
-  LaunchedRun* const run_ = nullptr;  // Null: the processes are all here.
+  LaunchedRun* const run_ = nullptr;  // Null if all processes are on this host.
   int64_t team_ = 0;
   bool ended_ = false;
-  OwnedFd meeting_[2];  // A launched team's file and port, until it ends.
+  OwnedFd meeting_[2];  // A launched team's file and port.
 
   const TeamCommand command_;
   TurnListener listener_;
   OwnedFd log_;
   OwnedFd process_;  // A pidfd of pid_.
-  pid_t pid_ = -1;   // The process that launches and supervises; -1: reaped.
+  pid_t pid_ = -1;   // The launching process; -1 after it was reaped.
   int wait_status_ = 0;
   std::vector<TurnChannel> ranks_;  // By rank.
   std::vector<bool> connected_;

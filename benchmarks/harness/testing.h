@@ -1,4 +1,4 @@
-// What tests of benchmarks have in common.
+// Helpers for tests of benchmarks.
 #ifndef LOCKSTEP_BENCHMARKS_HARNESS_TESTING_H_
 #define LOCKSTEP_BENCHMARKS_HARNESS_TESTING_H_
 
@@ -10,20 +10,21 @@
 
 namespace lockstep::benchmarks {
 
-// Where the reports of tests are from.
+// Returns the origin of the reports in tests.
 report::Origin ExampleOrigin(const std::string& command);
 
 // Expects that no line of the text has more than 100 characters.
 void ExpectNarrow(absl::string_view text);
 
-// A path in the test's own folder that begins with the test case's name.
+// Returns a path in the test's own folder that begins with the test case's
+// name.
 std::string TestPath(const std::string& suffix);
 
-// The JSON in a file; expects that there is some.
+// Returns the JSON in a file. Expects that the file has JSON.
 nlohmann::json ReadJson(const std::string& path);
 
-// The path of a program in the test's own folder that runs `script` with the
-// shell, whatever its arguments, in the place of Python.
+// Makes a program in the test's own folder that stands in for Python: it runs
+// `script` with the shell, whatever its arguments. Returns the program's path.
 std::string MakePython(const std::string& script);
 
 }  // namespace lockstep::benchmarks

@@ -108,7 +108,7 @@ absl::StatusOr<std::string> TorchProcess::Receive(absl::Time deadline) {
       absl::StripAsciiWhitespace(&*line);
       if (!line->empty()) talk_ = line->substr(0, kLongestTalk);
     }
-    // What had come by then may still be the answer.
+    // A line that had arrived before the deadline may still be the answer.
     if (!line.ok() || (over && !absl::StrContains(process_.out(), '\n'))) break;
   }
   End();

@@ -1,5 +1,5 @@
-// A Python that has PyTorch, in a process of its own that is told lines and
-// answers with lines.
+// A Python that has PyTorch, in its own process. It reads lines and answers
+// with lines.
 #ifndef LOCKSTEP_BENCHMARKS_HARNESS_TORCH_PROCESS_H_
 #define LOCKSTEP_BENCHMARKS_HARNESS_TORCH_PROCESS_H_
 
@@ -16,31 +16,34 @@
 
 namespace lockstep::benchmarks {
 
-// What a benchmark's --python names, of which one without a slash is looked for
-// in PATH; by default python3, or else the system's.
+// Returns the Pythons that a benchmark's --python names. A name without a slash
+// is looked for in PATH. The default is python3, then /usr/bin/python3.
 std::vector<std::string> PythonsToTry(const std::string& python);
 
-// Runs a script that says "ready" and the version of PyTorch, or "missing" and
-// why there is none; then answers each line that it is told with one. An answer
-// begins with "lockstep: "; all else that the program writes, to standard
-// output or error, is talk, whose last line helps to say why there is no
-// answer. Ends with this object, as a Subprocess does. Not thread safe.
+// Runs a script that first says "ready" and the version of PyTorch, or
+// "missing" and why PyTorch is missing. Then it answers each line with one
+// line. An answer begins with "lockstep: ". All other output, to standard
+// output or error, is talk. The last line of talk helps to explain a missing
+// answer. The process ends with this object, as a Subprocess does. Not thread
+// safe.
 class TorchProcess {
  public:
-  // Tries `pythons` in turn. Error: kUnavailable, which says for each why it
-  // will not do; those that `deadline` leaves no time for are not mentioned.
+  // Tries `pythons` in turn. Error: kUnavailable, with the reason for each
+  // Python. Pythons that `deadline` leaves no time for are not mentioned.
   static absl::StatusOr<TorchProcess> Start(
       std::span<const std::string> pythons, absl::string_view script,
       absl::Time deadline);
 
-  // A program that talks as that script does, whose errors begin with `name`.
+  // Starts a program that talks as that script does. Its errors begin with
+  // `name`.
   static absl::StatusOr<TorchProcess> StartProgram(
       const std::vector<std::string>& argv, const std::string& name,
       absl::Time deadline);
 
-  // Errors, which begin with the Python: kUnavailable if the process ended,
-  // which says how, and with which last words; kDeadlineExceeded if it did not
-  // answer, however much it talked. It is then gone.
+  // Sends a line and returns the answer. Errors, which begin with the Python:
+  // kUnavailable if the process ended, with how it ended and its last line;
+  // kDeadlineExceeded if it did not answer, even if it talked. After an error
+  // the process is gone.
   absl::StatusOr<std::string> Ask(absl::string_view line, absl::Time deadline);
 
   // The two halves of Ask, so that several processes can work at once. Errors:
@@ -48,20 +51,20 @@ class TorchProcess {
   absl::Status Tell(absl::string_view line);
   absl::StatusOr<std::string> Answer(absl::Time deadline);
 
-  // "PyTorch 1.13.0 (/usr/bin/python3)".
+  // Returns, for example, "PyTorch 1.13.0 (/usr/bin/python3)".
   std::string name() const;
-  // "1.13.0".
+  // Returns, for example, "1.13.0".
   const std::string& version() const { return version_; }
-  // What else it said when it was ready.
+  // Returns the words that followed the version when it was ready.
   const std::string& remark() const { return remark_; }
 
  private:
   TorchProcess(Subprocess process, std::string python)
       : process_(std::move(process)), python_(std::move(python)) {}
 
-  // The next answer, without its prefix and its line end.
+  // Returns the next answer, without its prefix and its line end.
   absl::StatusOr<std::string> Receive(absl::Time deadline);
-  // Ends the process, and says how it ended.
+  // Ends the process, and returns how it ended.
   std::string End();
   std::string LastWords() const;
 
@@ -69,10 +72,10 @@ class TorchProcess {
   std::string python_;
   std::string version_, remark_;
   bool ended_ = false;
-  std::string talk_;  // The last line that was no answer.
+  std::string talk_;  // The last line that was not an answer.
 };
 
-// The error for an answer that is none: kInternal.
+// Returns the error for an answer that is not understood: kInternal.
 absl::Status NotUnderstood(absl::string_view answer);
 
 }  // namespace lockstep::benchmarks

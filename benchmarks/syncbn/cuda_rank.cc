@@ -41,9 +41,9 @@ float Milliseconds(cudaEvent_t begin, cudaEvent_t end, cudaError_t& error) {
   return milliseconds;
 }
 
-// Events on one stream, between calls, or series of calls, and around what is
-// timed inside them.
-// Not thread safe. Errors: CudaStatus of what the runtime says.
+// Events on one stream: marks between calls or laps, and pairs around the timed
+// parts inside them. Not thread safe. Errors: CudaStatus of the runtime's
+// errors.
 class EventLog {
  public:
   explicit EventLog(cudaStream_t stream) : stream_(stream) {}
@@ -61,8 +61,8 @@ class EventLog {
     return absl::OkStatus();
   }
 
-  // What `run` enqueues is a kernel of the call that has begun, or, without
-  // one, a message of so many bytes. Errors: those of `run` too.
+  // Times the work that `run` enqueues: a kernel of the call that has begun, or
+  // without `kernel` a message of so many bytes. Errors: those of `run` too.
   absl::Status Time(std::optional<TimedKernel> kernel, int64_t bytes,
                     absl::FunctionRef<absl::Status()> run) {
     Part part = {.call = marks_.size(), .kernel = kernel, .bytes = bytes};
@@ -73,12 +73,12 @@ class EventLog {
     return absl::OkStatus();
   }
 
-  // Whether the last mark has been reached.
+  // Returns whether the last mark has been reached.
   bool IsDone() const {
     return cudaEventQuery(marks_.back()) != cudaErrorNotReady;
   }
 
-  // What is between marks. Waits for the last one.
+  // Returns the calls between marks. Waits for the last mark.
   absl::StatusOr<std::vector<CallTimes>> Read() const {
     LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaEventSynchronize(marks_.back()),
                                         "waiting for queued calls"));
@@ -89,7 +89,7 @@ class EventLog {
           1e-3 * double{Milliseconds(marks_[i], marks_[i + 1], error)};
     }
     for (const Part& part : parts_) {
-      // Before the first mark there is no call.
+      // There is no call before the first mark.
       if (part.call == 0 || part.call > calls.size()) continue;
       CallTimes& call = calls[part.call - 1];
       const double seconds =
@@ -97,8 +97,8 @@ class EventLog {
       if (part.kernel.has_value()) {
         call.kernels[static_cast<size_t>(*part.kernel)] += seconds;
       } else {
-        // GPUs have no common clock, but leave a message together: the last to
-        // enter it is the one that is in it for the shortest time.
+        // GPUs have no common clock, but leave a message together. The rank
+        // that is in the message for the shortest time entered it last.
         call.messages.push_back(
             {.entered = -seconds, .left = 0, .bytes = part.bytes});
       }
@@ -109,7 +109,7 @@ class EventLog {
 
  private:
   struct Part {
-    size_t call = 0;  // The number of marks before it.
+    size_t call = 0;  // The number of marks before the part.
     std::optional<TimedKernel> kernel;
     int64_t bytes = 0;
     cudaEvent_t begin = nullptr, end = nullptr;
@@ -134,7 +134,7 @@ class EventLog {
 };
 
 // Kernels, and messages, with an event of their stream before and after each.
-// They borrow what they are given.
+// Both classes borrow their arguments.
 class CudaTimedKernels : public TimedKernels {
  public:
   CudaTimedKernels(CudaBatchNormKernels& kernels, CallTiming& timing,
@@ -165,8 +165,8 @@ class CudaTimedCommunicator : public ForwardingCommunicator {
   EventLog& log_;
 };
 
-// The clock of a GPU's multiprocessors, from the driver's library, if there is
-// one.
+// The clock of a GPU's multiprocessors, read from the driver's library, if
+// there is one.
 class SmClock {
  public:
   explicit SmClock(const cudaUUID_t& uuid) {
@@ -196,7 +196,7 @@ class SmClock {
     }
   }
 
-  // In MHz; 0: not known.
+  // Returns the clock in MHz, or 0 if it is not known.
   int32_t Mhz() const {
     constexpr int kSmClock = 1;  // NVML_CLOCK_SM.
     unsigned mhz = 0;
@@ -214,20 +214,22 @@ class CallQueue {
  public:
   using SetPass = LayerMirror::SetPass;
 
-  // Borrows all. group: where the ranks meet; messages: what calls send over.
+  // Borrows all arguments. group: where the ranks meet; messages: the group
+  // that calls send over.
   CallQueue(Communicator& group, Communicator& messages, EventLog& log,
             const SmClock& clock)
       : group_(group), messages_(messages), log_(log), clock_(clock) {}
 
-  // As LayerMirror::Time. The ranks meet before the first call, which the host
-  // of each begins to queue then. backward: may be null.
+  // Works as LayerMirror::Time. The ranks meet first; then each host queues its
+  // calls. backward: may be null.
   absl::StatusOr<RankTurn> Time(const SyncBnRequest& request, int sets,
                                 const SetPass& forward,
                                 const SetPass& backward = nullptr) {
     const auto laps_for = [sets](int calls) {
       return (calls + sets - 1) / sets;
     };
-    // An event takes a GPU about as long as a small kernel.
+    // An event takes a GPU about as long as a small kernel. So only kSplit has
+    // an event for each call.
     const bool one_by_one = request.subject == SyncBnSubject::kSplit;
     log_.Clear();
     LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
@@ -247,12 +249,12 @@ class CallQueue {
     RankTurn turn;
     turn.host_seconds = (SteadySeconds() - begin) / (laps * sets);
     turn.sm_mhz = clock_.Mhz();
-    // A clock that was read when the GPU was done is that of an idle one.
+    // If the GPU was already done, the clock read is that of an idle GPU.
     if (log_.IsDone()) turn.sm_mhz = 0;
     LOCKSTEP_RETURN_IF_ERROR(messages_.Wait());
     LOCKSTEP_ASSIGN_OR_RETURN(std::vector<CallTimes> calls, log_.Read());
     const int passes = backward == nullptr ? 1 : 2;
-    const int marks = one_by_one ? sets : 1;  // Of a lap's pass.
+    const int marks = one_by_one ? sets : 1;  // In a lap's pass.
     for (size_t i = static_cast<size_t>(warmup * passes * marks);
          i < calls.size(); ++i) {
       const bool ahead = static_cast<int>(i) / marks % passes == 0;
@@ -270,7 +272,7 @@ class CallQueue {
 };
 
 // Copies on one stream, whose device is the calling thread's current one. Not
-// thread safe. Errors: CudaStatus of what the runtime says.
+// thread safe. Errors: CudaStatus of the runtime's errors.
 class CudaLayerMirror : public LayerMirror {
  public:
   // Borrows the stream and the queue.
@@ -327,7 +329,7 @@ class CudaLayerMirror : public LayerMirror {
 
     std::span<float> host;
     DeviceMemory device;
-    int64_t stride;  // From set to set.
+    int64_t stride;  // The distance of two sets.
   };
 
   absl::Status Copy(void* to, const void* from, const Part& part,
@@ -347,7 +349,7 @@ class CudaLayerMirror : public LayerMirror {
   std::vector<Part> parts_;
 };
 
-// What a copy writes, over zeros.
+// The byte that a copy writes over zeros.
 constexpr int kCopied = 0x5a;
 
 absl::StatusOr<int64_t> CountNot(int value, const std::byte* device,
@@ -361,7 +363,7 @@ absl::StatusOr<int64_t> CountNot(int value, const std::byte* device,
   return bytes - static_cast<int64_t>(right);
 }
 
-// Turns on a GPU, by subject; TakeCudaTurn says what is promised.
+// Takes turns on a GPU, by subject. TakeCudaTurn documents them.
 class SyncBnCudaRank {
  public:
   SyncBnCudaRank(Communicator& group, SyncBnCudaRankOptions options)
@@ -382,7 +384,8 @@ class SyncBnCudaRank {
     LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
         cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, device_),
         "asking for the GPU's cache"));
-    // Ranks have as many sets, and so as many calls.
+    // All ranks use the largest cache, so that they have the same number of
+    // sets and calls.
     cache_bytes_ = cache;
     LOCKSTEP_RETURN_IF_ERROR(
         group_.AllReduce(Buffer(std::span(&cache_bytes_, 1)), ReduceOp::kMax));
@@ -433,8 +436,7 @@ class SyncBnCudaRank {
     }
   }
 
-  // Forward reads x and writes y, and backward comes when all sets have been
-  // forward.
+  // Forward reads x and writes y. Backward begins after forward on all sets.
   int SetsOf(const LayerSpec& spec) const {
     return SetsBeyondCache(2 * spec.shape().size() * SizeOf(spec.type),
                            cache_bytes_);
@@ -455,7 +457,7 @@ class SyncBnCudaRank {
   absl::Status UseLayer(const LayerSpec& spec) {
     const bool same = layer_ != nullptr && layer_->spec() == spec;
     if (same && subjects_.sync != nullptr) return absl::OkStatus();
-    if (!same) layer_.reset();  // Its memory first.
+    if (!same) layer_.reset();  // Its memory is freed first.
     const BatchNormOptions options = OptionsOf(spec);
     LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<BatchNorm> local,
                               options_.create_local(options, *kernels_));
@@ -491,7 +493,7 @@ class SyncBnCudaRank {
     return absl::OkStatus();
   }
 
-  // All layers forward, and back: on its set.
+  // Runs all layers forward, then all backward, on their set `set`.
   absl::Status Step(SyncBnSubject subject, int set) {
     const auto norm = [subject](const NetworkLayer& layer) -> BatchNorm& {
       return subject == SyncBnSubject::kLocal  ? *layer.subjects.own_local
@@ -531,8 +533,8 @@ class SyncBnCudaRank {
     if (options_.take_peer == nullptr) {
       return Missing(absl::UnimplementedError("not asked for"));
     }
-    // The GPU's memory is the peer's. What the host has of the layer took
-    // seconds to compute.
+    // The GPU's memory is left to PyTorch. The host's memory of the layer is
+    // kept, because it took seconds to compute.
     subjects_ = {};
     if (layer_ != nullptr) layer_->Release();
     return options_.take_peer(
@@ -563,7 +565,7 @@ class SyncBnCudaRank {
   }
 
   absl::StatusOr<RankTurn> TimeCopies(const SyncBnRequest& request) {
-    // From two tensors to two.
+    // The copy goes from two tensors to two others.
     const int64_t bytes = kCopiedTensors * request.layer.shape().size() *
                           SizeOf(request.layer.type);
     const int sets = SetsBeyondCache(2 * bytes, cache_bytes_);
@@ -590,9 +592,9 @@ class SyncBnCudaRank {
 
   Communicator& group_;
   const SyncBnCudaRankOptions options_;
-  CallTiming timing_;  // Which nothing here writes to.
+  CallTiming timing_;  // Nothing here writes to it.
   int device_ = 0;
-  std::string gpu_;          // Its name.
+  std::string gpu_;          // The GPU's name.
   int64_t cache_bytes_ = 0;  // The largest L2 of all ranks.
   Stream stream_;
   std::unique_ptr<NcclCommunicator> nccl_;
@@ -603,7 +605,7 @@ class SyncBnCudaRank {
   std::optional<CudaTimedKernels> timed_kernels_;
   std::optional<CudaTimedCommunicator> timed_group_;
   std::unique_ptr<SyncBnLayer> layer_;
-  LayerSubjects subjects_;  // Of layer_'s channels.
+  LayerSubjects subjects_;  // For layer_'s channels.
   std::vector<NetworkLayer> network_;
   int network_sets_ = 1;
 };

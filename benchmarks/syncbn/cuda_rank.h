@@ -1,4 +1,4 @@
-// What a rank of the command `syncbn` does on a GPU.
+// A rank of the command `syncbn` on a GPU.
 #ifndef LOCKSTEP_BENCHMARKS_SYNCBN_CUDA_RANK_H_
 #define LOCKSTEP_BENCHMARKS_SYNCBN_CUDA_RANK_H_
 
@@ -16,46 +16,48 @@
 
 namespace lockstep::benchmarks {
 
-// Makes the library's layer that SyncBN is compared with, on those kernels'
-// stream.
+// Makes the library's layer that SyncBN is compared with, on the stream of the
+// given kernels.
 using CreateLocalBatchNorm =
     std::function<absl::StatusOr<std::unique_ptr<BatchNorm>>(
         const BatchNormOptions&, CudaBatchNormKernels&)>;
 
-// Has PyTorch take a turn; where: "cuda DEVICE RANK WORLD_SIZE SETS", the last
-// being SetsBeyondCache of the layer.
+// Has PyTorch take a turn. where: "cuda DEVICE RANK WORLD_SIZE SETS"; SETS is
+// SetsBeyondCache of the layer.
 using TakePeerTurn = std::function<absl::StatusOr<RankTurn>(
     const SyncBnRequest& request, const std::string& where)>;
 
-// How many sets of tensors calls take turns on, where a call touches `touched`
-// bytes of one: so many that more than three times the cache is touched between
-// two uses of the same memory. At least 1.
+// Returns the number of sets of tensors on which calls take turns, if a call
+// touches `touched` bytes of one set. More than three times the cache is
+// touched between two uses of the same memory. At least 2.
 int SetsBeyondCache(int64_t touched, int64_t cache_bytes);
 
-// Takes turns on one thread, whose current device becomes the rank's. All calls
-// of a turn are queued on one stream, with an event before each lap's passes
-// (LayerMirror::Time); the host waits when all are queued. Of a network, a step
-// is its batch norms alone, forward and then backward. Keeps the memory of one
-// layer shape, or of the network, the GPU's until PyTorch's turn. Collective:
-// every rank takes the same
-// turns. Not thread safe. Errors: those of the groups, of layers and of memory.
-// What the library or PyTorch lacks is no error, but turn.missing.
+// Takes turns on one thread, and makes the rank's device that thread's current
+// one. All calls of a turn are queued on one stream, with an event before each
+// lap's passes (LayerMirror::Time). The host waits when all are queued. A step
+// of a network is its batch norms only, forward and then backward. Keeps the
+// memory of one layer shape, or of the network; the GPU's memory only until
+// PyTorch's turn.
+//
+// Collective: every rank takes the same turns. Not thread safe. Errors: those
+// of the groups, of layers and of memory. If the library or PyTorch does not
+// support the request, that is not an error: turn.missing says why.
 using TakeCudaTurn =
     std::function<absl::StatusOr<RankTurn>(const SyncBnRequest& request)>;
 
-// What a rank on a GPU needs beside its group.
+// The options of a rank on a GPU, beside its group.
 struct SyncBnCudaRankOptions {
   GroupOptions group;
-  int local_rank = 0;  // Among the ranks of this host: it decides the GPU.
+  int local_rank = 0;  // Among this host's ranks; chooses the GPU.
   CreateLocalBatchNorm create_local;
   TakePeerTurn take_peer = nullptr;  // Null: PyTorch is missing.
   // The inputs of the network's batch norms, in order, on one image.
   std::vector<ActivationShape> network = {};
 };
 
-// Collective: splits an NCCL group off `group`, whose memory is the host's and
-// which is borrowed, also for meeting before each turn. Errors: of the groups,
-// CudaStatus of what the runtime says; kNotFound without a GPU.
+// Splits an NCCL group off `group`, whose memory is the host's. Borrows
+// `group`, in which the ranks also meet before each turn. Collective. Errors:
+// the groups'; CudaStatus of the runtime's errors; kNotFound without a GPU.
 absl::StatusOr<TakeCudaTurn> CreateSyncBnCudaRank(
     Communicator& group, SyncBnCudaRankOptions options);
 

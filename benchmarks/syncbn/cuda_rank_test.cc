@@ -1,6 +1,7 @@
-// Ranks that take turns of every kind on GPUs. Linked with the stand-in it
-// needs no GPU; with CUDA and NCCL it runs on the GPUs there are, several ranks
-// on one if need be. cuDNN has no stand-in: local is our own kernels' here.
+// Tests ranks that take turns of every kind on GPUs. Linked with the stand-in
+// the test needs no GPU. With CUDA and NCCL it runs on the machine's GPUs, if
+// need be with several ranks on one GPU. cuDNN has no stand-in, so local batch
+// norm here is our own kernels'.
 #include "benchmarks/syncbn/cuda_rank.h"
 
 #include <cuda_runtime.h>
@@ -48,10 +49,10 @@ absl::StatusOr<std::unique_ptr<BatchNorm>> CreateOwn(
   return SyncBatchNorm::CreateLocal(options, kernels);
 }
 
-// Takes the turns on ranks with that local layer, one after the other, and
-// combines each. Empty
-// without a GPU, where the test is skipped. devices: of the stand-in; by
-// default as many as ranks.
+// Takes the turns on ranks with the given local layer, one after the other, and
+// combines each turn. Returns an empty vector without a GPU; the test is then
+// skipped. devices: the number of the stand-in's devices; by default one per
+// rank.
 std::vector<TeamTurn> Take(int world_size,
                            const std::vector<SyncBnRequest>& requests,
                            const CreateLocalBatchNorm& create_local,
@@ -97,7 +98,8 @@ std::vector<TeamTurn> Take(int world_size,
   return combined;
 }
 
-// The control: with it outputs are as they were before the turn.
+// The control: a layer that does nothing, so that outputs stay as before the
+// turn.
 class Idle : public BatchNorm {
  public:
   int64_t SavedBytes(DataType /*type*/) const override { return 0; }
@@ -110,7 +112,7 @@ class Idle : public BatchNorm {
   }
 };
 
-// Lacks the type, as cuDNN may.
+// A layer that does not support the type, as cuDNN may not.
 class Lacking : public Idle {
  public:
   absl::Status Forward(const Forwards& /*buffers*/) override {
@@ -173,14 +175,15 @@ TEST(SyncBnCudaRankTest, TimesTheBatchNormsOfANetwork) {
       ASSERT_GE(turn.forward.size(), 1u);
       EXPECT_GT(turn.forward[0].seconds, 0);
     }
-    // Two layers, forward and backward; a rank alone sends nothing.
+    // Two layers, forward and backward. A single rank sends nothing.
     EXPECT_EQ(turns[1].forward[0].messages, 0);
     EXPECT_EQ(turns[2].forward[0].messages, world_size > 1 ? 4 : 0);
     EXPECT_GT(turns[2].forward[0].split.Kernels(), 0);
   }
 }
 
-// Between two turns of a layer, which has no memory then.
+// PyTorch's turn lies between two turns of a layer; the layer then has no GPU
+// memory.
 TEST(SyncBnCudaRankTest, TellsThePeerWhereItIs) {
   static int layers = 0;
   struct Counted : Idle {
@@ -206,7 +209,7 @@ TEST(SyncBnCudaRankTest, TellsThePeerWhereItIs) {
 }
 
 #ifdef LOCKSTEP_CUDA_STANDIN
-// Notes where its tensors lie, and computes as ours.
+// Notes where its tensors lie, and computes as our own layer.
 class Noting : public BatchNorm {
  public:
   explicit Noting(std::unique_ptr<BatchNorm> inner)
@@ -224,7 +227,7 @@ class Noting : public BatchNorm {
     return inner_->Backward(buffers, ready);
   }
 
-  // The x of every pass, and the bytes that it touched.
+  // The x of every pass, and the number of bytes that the pass touched.
   static inline std::vector<std::pair<const void*, int64_t>> uses;
 
  private:
@@ -243,7 +246,7 @@ TEST(SyncBnCudaRankTest, NoCallFindsItsTensorsInTheCache) {
   const std::vector<TeamTurn> turns =
       Take(1, {LayerRequest(SyncBnSubject::kLocal)}, noting);
   EXPECT_EQ(turns[0].wrong, 0);
-  // The mean of a lap's calls; the stand-in's GPU works as they are queued.
+  // The mean of a lap's calls. The stand-in's GPU works while calls are queued.
   ASSERT_EQ(turns[0].forward.size(), 1u);
   EXPECT_LE(turns[0].forward[0].seconds + turns[0].backward[0].seconds,
             turns[0].host_seconds.at(0));
@@ -262,8 +265,8 @@ TEST(SyncBnCudaRankTest, NoCallFindsItsTensorsInTheCache) {
   EXPECT_GT(reused, 0);
 }
 
-// One stream's work is in order, and nothing of a turn is on another: with the
-// streams run one after the other, either first, all is as it was.
+// All work of a turn is on one stream, in order. So the result does not change
+// if streams run one after the other, whichever runs first.
 TEST(SyncBnCudaRankTest, NeedsNoOrderBetweenStreams) {
   for (const auto order : {standin::Order::kOldestStreamFirst,
                            standin::Order::kNewestStreamFirst}) {
@@ -280,9 +283,9 @@ TEST(SyncBnCudaRankTest, NeedsNoOrderBetweenStreams) {
   }
 }
 
-// On ranks with local ranks 3 and 4, which decide the GPU. The host waits as
-// often for many calls as for few: when all are queued, and to read what they
-// left.
+// The local ranks are 3 and 4, which choose the GPU. The host waits as often
+// for many calls as for few: when all calls are queued, and to read their
+// outputs.
 TEST(SyncBnCudaRankTest, TheHostWaitsForTurnsAndNotForCalls) {
   const auto run = [](Communicator& group) -> absl::Status {
     LOCKSTEP_ASSIGN_OR_RETURN(
@@ -314,7 +317,7 @@ TEST(SyncBnCudaRankTest, TheHostWaitsForTurnsAndNotForCalls) {
 }
 
 TEST(SyncBnCudaRankTest, SaysWhetherRanksShareAGpu) {
-  standin::SetNcclFaults({.version = 23000});  // Which lets threads share one.
+  standin::SetNcclFaults({.version = 23000});  // Lets threads share one.
   for (const int devices : {1, 2}) {
     const std::vector<TeamTurn> turns =
         Take(2, {LayerRequest(SyncBnSubject::kSync)}, CreateOwn, devices);

@@ -47,10 +47,11 @@ Value SplitData(const CallSplit& split) {
           {"other", split.other}};
 }
 
-// A host that takes such a part of the GPU's time is as slow, but for chance.
+// A host whose time is this part of the GPU's time or more is treated as the
+// slower of the two.
 constexpr double kHostShare = 0.9;
 
-// The key of a pass that has it.
+// Returns the JSON key of a local batch norm in a pass.
 const char* LocalKey(SyncBnSubject local) {
   return local == SyncBnSubject::kLocal ? "local" : "own_local";
 }
@@ -208,7 +209,7 @@ std::vector<Cell> PassCells(const std::string& shape, const PassReport& pass,
   return cells;
 }
 
-// "of the bound: moments 100%, normalize 90%; copy 10.0 GB/s".
+// Returns "of the bound: moments 100%, normalize 90%; copy 10.0 GB/s".
 std::string BoundText(const LayerReport& layer) {
   std::string kernels;
   for (const KernelReport& kernel : layer.kernels) {
@@ -241,12 +242,12 @@ std::string AboutSet(const LayerShape& shape) {
   return absl::StrCat(what, ", ", shape.n, " on each rank; times in ms");
 }
 
-// One bar at every place, in a stack.
+// Returns a series of bars that are stacked at every position.
 Series BarsOfColor(std::string name, const char* color, const char* stack) {
   return {.name = std::move(name), .color = color, .stack = stack};
 }
 
-// The parts of SyncBN stacked up to its median, whose shares they are.
+// Returns the parts of SyncBN, stacked up to its median.
 std::vector<Series> PartSeries(const char* stack) {
   return {BarsOfColor("SyncBN: kernels", "blue", stack),
           BarsOfColor("SyncBN: communication", "orange", stack),
@@ -336,8 +337,8 @@ void AddLayerSections(const SyncBnReport& report, report::Document& document) {
   }
 }
 
-// Of a step. On the CPU its kernels are part of the rest, which is all that
-// computes.
+// Draws a step. On the CPU its kernels are part of the rest, which then is all
+// computing.
 Chart NetworkChart(const NetworkReport& network) {
   std::vector<Series> parts = PartSeries("step");
   AddParts(network.split, 1e3 * network.sync.median, parts);
@@ -428,7 +429,8 @@ std::vector<std::string> RemarksOn(const SyncBnReport& report) {
   return remarks;
 }
 
-// Of every shape that is large enough, forward and backward.
+// Adds the bars of every shape that is large enough, for forward and backward
+// together.
 void AddGpuBars(const SyncBnReport& report, report::Document& document) {
   const auto add = [&](const LayerReport& layer, const char* what,
                        const char* unit, double needed,
@@ -458,7 +460,7 @@ void AddGpuBars(const SyncBnReport& report, report::Document& document) {
   if (!report.layers.empty()) document.no_bars = why_not;
 }
 
-// Adds the bars, which are for resnet18_d2l's shapes, forward and backward, and
+// Adds the bars for resnet18_d2l's shapes, forward and backward together, and
 // for its step.
 void AddBars(const SyncBnReport& report, report::Document& document) {
   const std::string why_not = WhyNoBar(report);

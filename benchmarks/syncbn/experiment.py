@@ -97,7 +97,7 @@ def find_train():
 
 
 def find_pyplot():
-    # It has much to say of folders that it may not write to.
+    # matplotlib logs warnings about folders that it may not write to.
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     try:
         import matplotlib
@@ -120,7 +120,7 @@ def train(binary, flags, name, ranks, run_flags):
     command += [flag.format(ranks=ranks) for flag in run_flags]
     if flags.data_dir:
         command.append(f"--data_dir={user_path(flags.data_dir)}")
-    # The trainer is nobody's rank but its own launcher's.
+    # The trainer must only be a rank of its own launcher.
     environment = {key: value for key, value in os.environ.items() if not key.startswith(LAUNCHER_VARIABLES)}
     status = subprocess.run(command, env=environment, check=False).returncode
     if status != 0:

@@ -25,12 +25,13 @@
 namespace lockstep::benchmarks {
 namespace {
 
-// Of x about the mean of its channel, and between the means of ranks.
+// The spread of x about the mean of its channel, and the distance between the
+// means of ranks.
 constexpr double kDeviation = 1.5;
 constexpr double kRankShift = 0.25;
 
 AlignedBuffer BytesOf(int64_t bytes) {
-  return AlignedBuffer((bytes + 3) / 4);  // Of four bytes each.
+  return AlignedBuffer((bytes + 3) / 4);  // Floats of four bytes.
 }
 
 void Store(double value, int64_t i, DataType type, void* to) {
@@ -44,7 +45,7 @@ void Store(double value, int64_t i, DataType type, void* to) {
   }
 }
 
-// The channels whose elements of one pixel lie side by side.
+// Returns the number of channels whose elements of one pixel lie side by side.
 int64_t PeriodOf(const ActivationShape& shape) {
   switch (shape.layout) {
     case Layout::kNchw:
@@ -177,8 +178,8 @@ void SyncBnLayer::FillInputs() {
     const auto c = static_cast<double>(ChannelOf(shape, i) % 7);
     const double x = Uniform(x_key, i);
     Store(0.25 * c + shift + kDeviation * x, i, spec_.type, x_.data());
-    // dy follows x, so that the sum of dy * x grows as their number does, and
-    // what is wrong with it shows on large maps too.
+    // dy follows x, so that the sum of dy * x grows as their number does.
+    // Errors in that sum then show on large maps too.
     Store(0.02 * c + Uniform(dy_key, i) + 0.5 * x, i, spec_.type, dy_.data());
   }
   for (int64_t c = 0; c < shape.c; ++c) {
@@ -316,7 +317,7 @@ absl::StatusOr<RankTurn> LayerSubjects::Time(SyncBnLayer& layer,
   }
 }
 
-// What is right: two passes over the inputs, one over the outputs.
+// Computes the references: two passes over the inputs, one over the outputs.
 namespace {
 
 constexpr double kUnit = 0x1p-24;  // The unit round-off of float32.
@@ -351,7 +352,7 @@ void ForEachElement(const ActivationShape& shape, const Visit& visit) {
   }
 }
 
-// Calls run with a value of the C++ type of `type`.
+// Calls `run` with a value of the C++ type of `type`.
 template <typename Run>
 auto WithType(DataType type, const Run& run) {
   if (type == DataType::kBFloat16) return run(BFloat16());
@@ -364,7 +365,7 @@ absl::Status SumOverRanks(Communicator* group, std::vector<double>& sums) {
   return group->AllReduce(std::span<double>(sums));
 }
 
-// Sums of x by channel, then the number of values.
+// Returns the sums of x by channel, then the number of values.
 std::vector<double> FirstSums(const LayerInputs& inputs) {
   const auto channels = static_cast<size_t>(inputs.shape.c);
   std::vector<double> sums(channels + 1);
@@ -378,7 +379,7 @@ std::vector<double> FirstSums(const LayerInputs& inputs) {
   return sums;
 }
 
-// By channel: of (x - mean)^2, dy, dy (x - mean), dy^2.
+// Returns for each channel the sums of (x - mean)^2, dy, dy (x - mean), dy^2.
 constexpr size_t kSecondSums = 4;
 std::vector<double> SecondSums(const LayerInputs& inputs,
                                std::span<const double> means) {

@@ -1,6 +1,6 @@
-// What a batch norm layer should have computed, in float64; a layer's memory on
-// one rank, on the host and where it runs; its passes under the clock; and
-// timers around its kernels and its messages.
+// A batch norm layer on one rank: its reference outputs in float64, its memory
+// on the host and where it runs, its timed passes, and timers around its
+// kernels and messages.
 #ifndef LOCKSTEP_BENCHMARKS_SYNCBN_LAYER_H_
 #define LOCKSTEP_BENCHMARKS_SYNCBN_LAYER_H_
 
@@ -37,7 +37,7 @@ struct LayerInputs {
   std::span<const float> bias;
 };
 
-// What it computed from them, without ReLU and residual.
+// The layer's outputs for LayerInputs, without ReLU and residual.
 struct LayerOutputs {
   ConstBuffer y;
   ConstBuffer dx;
@@ -45,28 +45,33 @@ struct LayerOutputs {
   std::span<const float> dbias;
 };
 
-// Statistics of the whole batch by channel, and what the layer's sums over it
-// are. Every element is compared with what follows from those.
+// The reference of a layer: statistics of the whole batch by channel, and the
+// layer's sums over it. Every element is compared with the value that follows
+// from these.
 //
-// With u = 2^-24, n values per channel, and rms the root of a mean of squares:
-// the error of a sum of n terms in float32 is a random walk of n roundings, of
-// standard deviation u sqrt(n) times the terms' magnitude at most; k = 8
-// sqrt(n) + 16 allows eight of those, and the operations after it. So
+// Let u = 2^-24, n the number of values per channel, and rms the root of a mean
+// of squares. The error of a sum of n terms in float32 is a random walk of n
+// roundings. Its standard deviation is at most u sqrt(n) times the terms'
+// magnitude. k = 8 sqrt(n) + 16 allows eight standard deviations, and the
+// operations after the sum. The tolerances are
 //   mean:               k u rms(x), and the inverse deviation, relative: k u
 //   y:                  k u (|weight| (rms(x) inv + |normalised|) + |bias|)
 //   dx, over weight inv: k u (|dy| + rms(dy) (1 + |normalised|) (2 + rms(x)
 //                       inv))
 //   dbias: k u n rms(dy);  dweight: 4 k u n rms(dy) (1 + rms(x) inv)
-// and the unit round-off of the type for what is rounded to it. NaN is wrong.
+// and for values rounded to the type its unit round-off in addition. NaN is
+// wrong.
 class LayerReference {
  public:
-  // Of the batches of all ranks of `group`, which sum in float64, or without a
-  // group of this rank's own. Reads the inputs twice. Error: the group's.
+  // Makes the reference for the batches of all ranks of `group`, which sum in
+  // float64, or without a group for this rank's own batch. Reads the inputs
+  // twice. Error: the group's.
   static absl::StatusOr<LayerReference> Create(const LayerInputs& inputs,
                                                double epsilon,
                                                Communicator* group);
 
-  // The elements of all outputs that are not right. inputs: those of Create.
+  // Returns the number of wrong elements in all outputs. inputs: those of
+  // Create.
   int64_t CountWrong(const LayerInputs& inputs,
                      const LayerOutputs& outputs) const;
 
@@ -88,13 +93,14 @@ class LayerReference {
   double values_ = 0;  // Per channel, in the whole batch.
 };
 
-// Where the timers of one rank write. Not thread safe.
+// The state that the timers of one rank write to. Not thread safe.
 struct CallTiming {
-  double (*clock)() = nullptr;  // SteadySeconds, or a test's.
-  CallTimes call;               // The kernels and messages of the call so far.
+  double (*clock)() = nullptr;  // SteadySeconds, or a test's clock.
+  CallTimes call;               // Kernels and messages of the call so far.
 };
 
-// Kernels with a timer around each that takes time. Borrows both.
+// Kernels with a timer around each one that takes time. Borrows the kernels and
+// the timing.
 class TimedKernels : public BatchNormKernels {
  public:
   TimedKernels(BatchNormKernels& kernels, CallTiming& timing)
@@ -145,8 +151,8 @@ class TimedKernels : public BatchNormKernels {
   CallTiming& timing_;
 };
 
-// A group that notes when this rank enters and leaves each message. Borrows
-// both. Thread safety: the group's, and one thread at a time.
+// A group that notes when this rank enters and leaves each message. Borrows the
+// group and the timing. Thread safety: the group's, and one thread at a time.
 class TimedCommunicator : public ForwardingCommunicator {
  public:
   TimedCommunicator(Communicator& group, CallTiming& timing)
@@ -158,23 +164,24 @@ class TimedCommunicator : public ForwardingCommunicator {
   CallTiming& timing_;
 };
 
-// Calls `pass` after all ranks of `group` have met, and returns its times, with
-// what it left in `timing`. Errors: of both.
+// Calls `pass` after all ranks of `group` have met. Returns the call's times,
+// with those that timers wrote to `timing`. Errors: the group's and the pass's.
 absl::StatusOr<CallTimes> TimeCall(Communicator& group, CallTiming& timing,
                                    absl::FunctionRef<absl::Status()> pass);
 
-// The turn of calls of `forward`, each followed by one of `backward` if that is
-// not null: request.warmup of them, then request.iterations that count.
+// Runs a turn: calls of `forward`, each followed by one of `backward` unless
+// that is null. The first request.warmup calls do not count; the next
+// request.iterations do.
 using TimedPass = std::function<absl::Status()>;
 absl::StatusOr<RankTurn> TimeCalls(const SyncBnRequest& request,
                                    Communicator& group, CallTiming& timing,
                                    const TimedPass& forward,
                                    const TimedPass& backward = nullptr);
 
-// Nothing but the messages that SyncBatchNorm sends at `layer`, forward and
-// backward, over `messages`, which is borrowed. records: uint8, as many bytes
-// as RecordBytes for each rank; sums: float32 [2 c]; both where `messages`
-// takes its buffers.
+// The messages that SyncBatchNorm sends at `layer`, forward and backward, and
+// nothing else, over `messages`, which is borrowed. records: uint8, RecordBytes
+// for each rank; sums: float32 [2 c]. Both lie where `messages` takes its
+// buffers.
 struct MessagePasses {
   TimedPass forward, backward;
 };
@@ -182,68 +189,69 @@ int64_t RecordBytes(const LayerSpec& spec);
 MessagePasses MessagesOf(const LayerSpec& layer, Communicator& messages,
                          Buffer records, Buffer sums);
 
-// Memory of a device, each part of which is a copy of host memory, in several
-// sets; and the clock of the calls on it.
+// Device memory in several sets, whose parts are copies of host memory; and the
+// clock of the calls on it.
 class LayerMirror {
  public:
   using SetPass = std::function<absl::Status(int set)>;
 
   virtual ~LayerMirror() = default;
 
-  // Every set is to have device memory for `host`, which outlives this.
+  // Gives every set device memory for `host`, which must outlive this object.
   virtual void Add(std::span<float> host) = 0;
-  // That memory in that set, of what begins at `host`; from Upload to Release.
+  // Returns the device memory in `set` of the part that begins at `host`. Valid
+  // from Upload to Release.
   virtual void* Of(const float* host, int set) const = 0;
 
-  // Copy all from the host to every set, whose memory they allocate if there is
-  // none, and one set back; return when it is done.
+  // Upload copies all parts from the host to every set, and allocates the sets'
+  // memory if there is none. Download copies one set back. Both return when
+  // done.
   virtual absl::Status Upload() = 0;
   virtual absl::Status Download(int set) = 0;
   // Frees the device's memory.
   virtual void Release() = 0;
 
-  // The turn of calls that take turns on the sets and end on the last one:
-  // forward on all sets, then backward on all sets, which is a lap, and so on,
-  // at least request.iterations of each. Each of a lap's two times is the mean
-  // of its calls; of kSplit each call has its own. Errors: the passes' and the
-  // device's.
+  // Runs a turn of calls that take turns on the sets and end on the last set. A
+  // lap is forward on all sets, then backward on all sets. There are as many
+  // laps as give at least request.iterations of each pass. A lap's two times
+  // are each the mean of its calls; for kSplit each call has its own time.
+  // Errors: the passes' and the device's.
   virtual absl::StatusOr<RankTurn> Time(const SyncBnRequest& request,
                                         const SetPass& forward,
                                         const SetPass& backward) = 0;
-  // How many there are, at least 1.
+  // Returns the number of sets, at least 1.
   virtual int sets() const = 0;
 };
 
-// The layer that all subjects are at a shape: what BatchNormOptions is by
-// default.
+// Returns the options of all subjects' layers at a shape: the default
+// BatchNormOptions.
 BatchNormOptions OptionsOf(const LayerSpec& spec);
 
-// One rank's inputs and outputs of one layer, in host memory, and for a layer
-// that runs elsewhere in a mirror, which it is given then. The inputs of
-// each rank are numbers of its own, about means of its own: where a rank uses
-// the statistics of its own batch in place of all ranks', every output is
-// wrong. Not thread safe.
+// One rank's inputs and outputs of one layer, in host memory. A layer that runs
+// on a device also has a mirror there. Each rank's inputs are its own numbers,
+// about its own means: if a rank uses the statistics of its own batch instead
+// of all ranks', every output is wrong. Not thread safe.
 class SyncBnLayer {
  public:
-  // Fills the inputs and computes what is right. Collective; borrows the group,
-  // whose memory is the host's. mirror: an empty one, or null: the layer runs
-  // on the host. Errors: the group's and the mirror's.
+  // Fills the inputs and computes the references. Collective. Borrows the
+  // group, whose memory is the host's. mirror: an empty one; if it is null, the
+  // layer runs on the host. Errors: the group's and the mirror's.
   static absl::StatusOr<std::unique_ptr<SyncBnLayer>> Create(
       const LayerSpec& spec, Communicator& group,
       std::unique_ptr<LayerMirror> mirror = nullptr);
 
   // Runs forward and backward `warmup` times, then `iterations` times under the
-  // clock, the ranks meeting before each of the passes, or as the mirror has
-  // it; then checks what the last left. `timing` is where the layer's timers
-  // write on the host, if it has any. Collective. Errors: the layer's, the
+  // clock. The ranks meet before each pass, or as the mirror does it. Then it
+  // checks the outputs of the last passes. `timing` is where the layer's
+  // timers, if any, write on the host. Collective. Errors: the layer's, the
   // group's and the mirror's.
   absl::StatusOr<RankTurn> Time(BatchNorm& layer, bool synchronised,
                                 const SyncBnRequest& request,
                                 CallTiming& timing);
 
-  // The parts of that. Leaves nothing of an earlier turn's outputs; runs a
-  // pass on a set (0 without a mirror); the elements that the last passes on
-  // that set left wrong.
+  // The parts of Time. Prepare overwrites an earlier turn's outputs. Forward
+  // and Backward run a pass on a set (0 without a mirror). CountWrong returns
+  // the number of elements that the last passes on that set left wrong.
   absl::Status Prepare();
   absl::Status Forward(BatchNorm& layer, int set);
   absl::Status Backward(BatchNorm& layer, int set);
@@ -262,19 +270,19 @@ class SyncBnLayer {
   void FillInputs();
   LayerInputs Inputs() const;
   LayerOutputs Outputs() const;
-  // `memory` where the layer runs, in that set.
+  // Returns `memory` where the layer runs, in that set.
   Buffer Placed(AlignedBuffer& memory, int64_t count, DataType type,
                 int set) const;
   Buffer PlacedTensor(AlignedBuffer& memory, int set) const;
   Buffer PlacedChannels(AlignedBuffer& memory, int set) const;
-  // `memory` on the host.
+  // Returns `memory` on the host.
   ConstBuffer Tensor(const AlignedBuffer& memory) const;
 
   const LayerSpec spec_;
   Communicator& group_;
-  AlignedBuffer x_, dy_, y_, dx_;  // Of the layer's type, not floats.
+  AlignedBuffer x_, dy_, y_, dx_;  // Elements have the layer's type.
   AlignedBuffer weight_, bias_, dweight_, dbias_, mean_, variance_, saved_;
-  const std::unique_ptr<LayerMirror> mirror_;  // Of them; null: none.
+  const std::unique_ptr<LayerMirror> mirror_;  // Mirrors them; may be null.
   int64_t batches_ = 0;
   std::optional<LayerReference> local_, synchronised_;
 };
@@ -283,8 +291,9 @@ class SyncBnLayer {
 struct LayerSubjects {
   std::unique_ptr<BatchNorm> local, own_local, sync, split;
 
-  // `local` is the library's; the others run on the kernels and the group, the
-  // last one on those with timers. All are borrowed. Errors: SyncBatchNorm's.
+  // Makes the subjects. `local` is the library's layer. The others run on the
+  // kernels and the group; `split` runs on those with timers. All are borrowed.
+  // Errors: SyncBatchNorm's.
   static absl::StatusOr<LayerSubjects> Create(const BatchNormOptions& options,
                                               std::unique_ptr<BatchNorm> local,
                                               BatchNormKernels& kernels,
@@ -292,8 +301,8 @@ struct LayerSubjects {
                                               BatchNormKernels& timed_kernels,
                                               Communicator& timed_group);
 
-  // layer.Time() of the one that is asked for. Errors: its own; that the
-  // library lacks the type is none, but turn.missing.
+  // Runs layer.Time() of the subject that is asked for. Errors: its own. If the
+  // library lacks the type, that is not an error: turn.missing says so.
   absl::StatusOr<RankTurn> Time(SyncBnLayer& layer,
                                 const SyncBnRequest& request,
                                 CallTiming& timing) const;

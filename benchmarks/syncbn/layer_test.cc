@@ -1,5 +1,5 @@
-// What is right passes; every way to be wrong is counted; and timers on a clock
-// that is made up.
+// Tests that right outputs pass and every kind of wrong output is counted; and
+// tests timers on a fake clock.
 #include "benchmarks/syncbn/layer.h"
 
 #include <cstddef>
@@ -41,8 +41,8 @@ using ::testing::IsEmpty;
 constexpr double kEpsilon = 1e-5;
 constexpr int64_t kBatch = 3, kPixels = 7, kChannels = 32;
 
-// Inputs of several ranks, and what batch norm over all of them together makes
-// of them, by the formulas (syncbn/testing/batch_norm_reference.h).
+// Inputs of several ranks, and the outputs of batch norm over all of them
+// together, by the formulas (syncbn/testing/batch_norm_reference.h).
 class Example {
  public:
   Example(DataType type, Layout layout, int ranks)
@@ -99,7 +99,7 @@ class Example {
             .dweight = from.dweight,
             .dbias = from.dbias};
   }
-  // Of rank 0, to be spoilt.
+  // The outputs of rank 0, for tests to spoil.
   Buffer y() { return {ranks_[0].y.data(), kElements, type_}; }
   Buffer dx() { return {ranks_[0].dx.data(), kElements, type_}; }
   std::vector<float>& dweight() { return ranks_[0].dweight; }
@@ -126,7 +126,7 @@ class Example {
   ConstBuffer Elements(const std::vector<std::byte>& bytes) const {
     return {bytes.data(), kElements, type_};
   }
-  // The rank's own part of the sums.
+  // Adds the rank's own part of the sums.
   static void AddGradients(const ReferenceBatch& batch,
                            const ReferenceStatistics& all, Rank& rank) {
     std::vector<double> dweight(kChannels), dbias(kChannels);
@@ -179,8 +179,8 @@ TEST_P(LayerReferenceTest, CountsEachElementThatIsWrong) {
   EXPECT_EQ(WrongAlone(example), 8);
 }
 
-// The whole batch's statistics are not those of a part of it, nor one layout's
-// those of another.
+// The whole batch's statistics differ from those of a part of it, and one
+// layout's from another's.
 TEST_P(LayerReferenceTest, CountsTheStatisticsOfAnotherBatch) {
   const Example both(GetParam(), Layout::kNhwc, 2);
   EXPECT_GT(WrongAlone(both), 2 * Example::kElements * 9 / 10);
@@ -212,9 +212,9 @@ SyncBnRequest Request() {
       .layer = {.n = 2, .h = 3, .w = 5, .c = 7}, .warmup = 1, .iterations = 3};
 }
 
-// Every y and dx, of which there are 2 * 210 on each of two ranks, but for a
-// few that happen to be near: where a rank is a group of its own and its
-// outputs are held against those of both, and the other way round.
+// A rank is a group of its own, but its outputs are compared with those of both
+// ranks; or the other way round. All y and dx are then wrong, 2 * 210 on each
+// of two ranks, except a few that happen to be near.
 TEST(SyncBnLayerTest, FindsTheStatisticsOfTheWrongBatchWrong) {
   for (const bool alone : {false, true}) {
     for (const bool synchronised : {false, true}) {
@@ -300,7 +300,8 @@ TEST(SyncBnLayerTest, FindsWhatAnEarlierTurnLeftWrong) {
 double now = 0;
 double Now() { return now; }
 
-// Each reading of it is twice as much later, so that no two kernels take alike.
+// Each step of this clock is twice the step before, so that no two kernels take
+// the same time.
 double step = 1;
 double Tick() { return now += step *= 2; }
 
@@ -317,7 +318,7 @@ class NoMerge : public CpuBatchNormKernels {
   }
 };
 
-// The turn of SyncBatchNorm on those kernels, with timers, on one rank.
+// Returns the turn of SyncBatchNorm on those kernels, with timers, on one rank.
 absl::StatusOr<RankTurn> TimeWith(BatchNormKernels& kernels) {
   now = 0;
   step = 1;
@@ -342,7 +343,8 @@ TEST(TimedKernelsTest, TimesEachKernelAndHandsItsResultOn) {
   const absl::StatusOr<RankTurn> turn = TimeWith(kernels);
   ASSERT_THAT(turn, IsOk());
   EXPECT_EQ(turn->wrong, 0);
-  // In the order in which they ran, and nothing else is timed.
+  // Kernels are timed in the order in which they ran, and nothing else is
+  // timed.
   for (const CallTimes& call : turn->forward) {
     EXPECT_THAT(call.kernels, ElementsAre(Gt(0), Gt(call.kernels[0]),
                                           Gt(call.kernels[1]), 0, 0));

@@ -157,7 +157,7 @@ SyncBnRankOptions RankOptions(const SyncBnSettings& settings) {
           .network = settings.network};
 }
 
-// The command of the ranks, which are this program again.
+// Returns the command of the ranks, which run this program too.
 TeamCommand CommandOf(const SyncBnSettings& settings, int cores,
                       const std::string& listener) {
   const bool processes = settings.ranks == RankKind::kProcesses;
@@ -174,7 +174,7 @@ TeamCommand CommandOf(const SyncBnSettings& settings, int cores,
   return {
       .argv = std::move(argv),
       .nproc = processes ? settings.world_size : 1,
-      // NCCL has threads of its own, which would share the rank's core.
+      // NCCL has its own threads, which would share the rank's core.
       .bind_cores = processes && !settings.gpu && settings.world_size <= cores,
       .environment = {{"OMP_NUM_THREADS", "1"}},
       .world_size = settings.world_size};
@@ -182,7 +182,7 @@ TeamCommand CommandOf(const SyncBnSettings& settings, int cores,
 
 absl::StatusOr<TeamTurn> TakeTurn(RankTeam& team,
                                   const SyncBnRequest& request) {
-  // Later than the ranks' own deadline, whose message says more.
+  // The driver waits longer than the ranks, whose own message says more.
   const double timeout = absl::GetFlag(FLAGS_timeout);
   const absl::StatusOr<std::vector<RankTurn>> turns =
       team.Ask<RankTurn>(request, absl::Seconds(timeout + 10));
@@ -247,7 +247,7 @@ absl::Status Measure(const SyncBnSettings& settings,
   LOCKSTEP_RETURN_IF_ERROR(team->AwaitRanks(timeout));
   report::GrowingReport shown;
   shown.Show(SyncBnDocument(report, /*finished=*/false));
-  // What was measured before an error stays in the report.
+  // An error does not remove from the report what was measured before.
   absl::Status status = MeasureAll(*team, report, shown);
   if (!status.ok()) {
     ShowProgress("");
@@ -267,8 +267,8 @@ absl::Status Measure(const SyncBnSettings& settings,
 
 #ifdef LOCKSTEP_SYNCBN_GPU
 
-// Error: kNotFound, in one line, without a GPU. Counting GPUs makes no context
-// on one, and starts no thread that a fork would have to mind.
+// Returns kNotFound, in one line, without a GPU. Counting GPUs makes no context
+// on a GPU, and starts no thread, which a later fork would have to consider.
 absl::Status CheckGpu() { return DeviceOfRank(0).status(); }
 
 absl::StatusOr<std::unique_ptr<BatchNorm>> CreateCudnn(
@@ -276,7 +276,8 @@ absl::StatusOr<std::unique_ptr<BatchNorm>> CreateCudnn(
   return CudnnBatchNorm::Create(options, kernels);
 }
 
-// A file that is not there yet, which all ranks know: rank 0's.
+// Returns the path of a file that does not exist yet, in rank 0's folder. All
+// ranks return the same path.
 absl::StatusOr<std::string> ShareFile(Communicator& group,
                                       const TemporaryFolder& folder) {
   std::vector<std::byte> bytes(4096);
@@ -287,7 +288,7 @@ absl::StatusOr<std::string> ShareFile(Communicator& group,
   return std::string(reinterpret_cast<const char*>(bytes.data()));
 }
 
-// Empty without a network.
+// Returns the shapes of the network's batch norms; empty without a network.
 absl::StatusOr<std::vector<ActivationShape>> NetworkShapes(
     const SyncBnSettings& settings) {
   if (settings.network.empty()) return std::vector<ActivationShape>();
@@ -296,7 +297,7 @@ absl::StatusOr<std::vector<ActivationShape>> NetworkShapes(
   return BatchNormShapes(network, settings.layout);
 }
 
-// The rank that the launcher says, whose local batch norm is cuDNN's.
+// Runs the launcher's rank; its local batch norm is cuDNN's.
 absl::Status RunGpuRank(const SyncBnSettings& settings,
                         const std::string& listener) {
   LOCKSTEP_ASSIGN_OR_RETURN(const RankEnvironment place,

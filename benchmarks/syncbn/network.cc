@@ -28,7 +28,7 @@ constexpr int64_t kMaxClasses = 1 << 20;
 // x, y, dy, dx.
 constexpr int64_t kTensorsOfBatchNorm = 4;
 
-// The number of bytes, or 2^62 if it is larger.
+// Returns the number of bytes, or 2^62 if it is larger.
 int64_t Bytes(double bytes) {
   constexpr double kMost = 0x1p62;
   return static_cast<int64_t>(std::min(bytes, kMost));

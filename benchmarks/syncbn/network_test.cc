@@ -36,7 +36,7 @@ using ::testing::StartsWith;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
-// lenet_bn on images so small that its sizes can be worked out by hand.
+// Returns lenet_bn on images so small that its sizes can be worked out by hand.
 TrainedNetwork SmallLenet() {
   return {.spec = "lenet_bn",
           .input = {.channels = 3, .height = 20, .width = 20, .classes = 7}};
@@ -96,7 +96,7 @@ TEST(BatchNormShapesTest, AreTheInputsOfEveryBatchNorm) {
   EXPECT_THAT(BatchNormShapes(*DescribeTrained(SmallLenet()), Layout::kNchw),
               ElementsAre(ActivationShape{1, 20, 18 * 18, Layout::kNchw},
                           ActivationShape{1, 50, 5 * 5, Layout::kNchw}));
-  // One behind each convolution, but d2l's shortcuts have none.
+  // Each convolution is followed by one, but d2l's shortcuts have none.
   for (const auto& [spec, count] :
        {std::pair("resnet18_d2l", 17), {"resnet18", 20}, {"resnet50", 53}}) {
     const absl::StatusOr<Network> network = DescribeTrained(
@@ -106,8 +106,8 @@ TEST(BatchNormShapesTest, AreTheInputsOfEveryBatchNorm) {
   }
 }
 
-// Convolutions of 20 channels and 50, each with batch norm and a pool of 2x2,
-// and linear layers of 128 and 7.
+// The network has convolutions of 20 and 50 channels, each with batch norm and
+// a pool of 2x2, and linear layers of 128 and 7.
 TEST(TrainingBytesTest, AreThoseOfParametersAndOutputs) {
   const absl::StatusOr<Network> lenet = DescribeTrained(SmallLenet());
   ASSERT_THAT(lenet, IsOk());
@@ -125,7 +125,7 @@ TEST(TrainingBytesTest, AreThoseOfParametersAndOutputs) {
   EXPECT_EQ(TrainingBytes(*lenet, int64_t{1} << 60), int64_t{1} << 62);
 }
 
-// A step of each replica, on one thread.
+// Takes a step of each replica, on one thread.
 absl::Status TakeSteps(Communicator& group, const TrainedNetwork& trained,
                        int64_t batch) {
   SetComputeThreads(1);
@@ -142,8 +142,9 @@ absl::Status TakeSteps(Communicator& group, const TrainedNetwork& trained,
   return absl::OkStatus();
 }
 
-// The replicas' steps take no more than is asked for, and not half of it. No
-// other test here has threads, or memory to speak of that could be reused.
+// The replicas' steps take at most the memory that is asked for, and more than
+// half of it. No other test here has threads, or frees much memory that could
+// be reused.
 TEST(SyncBnNetworkMemoryTest, NeedsTheMemoryThatIsAskedFor) {
   struct Case {
     TrainedNetwork trained;

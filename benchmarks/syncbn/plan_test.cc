@@ -1,5 +1,5 @@
-// Flags, shapes and sizes; what several ranks' answers are together; and the
-// order of turns.
+// Tests flags, shapes and sizes, the combination of several ranks' answers, and
+// the order of turns.
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -110,7 +110,7 @@ TEST(CheckSyncBnMemoryTest, RefusesAShapeOrTheNetworkThatIsTooLarge) {
   EXPECT_THAT(CheckMemory(settings, network),
               StatusIs(kInvalid, HasSubstr(" 16 images of 112x112, to train "
                                            "resnet18 on 2 ranks need ")));
-  settings.gpu = true;  // The host has the batch norms alone.
+  settings.gpu = true;  // The host has only the batch norms.
   EXPECT_EQ(NetworkMemoryNeeded(settings, *described),
             2 * BatchNormBytes(*described, 16, DataType::kFloat32));
   settings.gpu = false;
@@ -123,7 +123,7 @@ TEST(CheckSyncBnMemoryTest, RefusesAShapeOrTheNetworkThatIsTooLarge) {
 TEST(SyncBnTimedIterationsTest, AreFewerForLargerTensors) {
   const SyncBnSettings settings = Settings({});
   EXPECT_EQ(TimedIterations(settings, {ShapeSet::kResNet18, 1, 1, 2, 1}), 100);
-  // 8 tensors of 1 MiB are moved in an iteration.
+  // An iteration moves 8 tensors of 1 MiB.
   EXPECT_EQ(TimedIterations(settings, {ShapeSet::kResNet18, 1, 512, 512, 1}),
             64);
   EXPECT_EQ(TimedIterations(settings, {ShapeSet::kDetection, 2, 200, 304, 256}),
@@ -143,9 +143,9 @@ TEST(SpecOfTest, HasAllThatMakesTheInputs) {
   EXPECT_FALSE(other == spec);
 }
 
-// What several ranks' answers are together.
+// The combination of several ranks' answers.
 
-// A call from `begin` to `end` with one message in it.
+// Returns a call from `begin` to `end` with one message in it.
 CallTimes Call(double begin, double end, double entered, double left) {
   return {.begin = begin,
           .end = end,
@@ -181,7 +181,7 @@ TEST(OrMissingTest, IsForWhatALayerLacksAlone) {
   EXPECT_THAT(OrMissing(right), IsOkAndHolds(right));
 }
 
-// Rank 0 enters at 12, rank 1 at 14; they leave at 15 and 16.
+// Rank 0 enters at 12, rank 1 at 14. They leave at 15 and 16.
 TEST(CombineTurnsTest, TellsWaitingFromCommunication) {
   const std::vector<RankTurn> turns = {Turn(Call(10, 17, 12, 15)),
                                        Turn(Call(11, 20, 14, 16))};
@@ -189,7 +189,7 @@ TEST(CombineTurnsTest, TellsWaitingFromCommunication) {
   ASSERT_THAT(all, IsOk());
   ASSERT_THAT(all->forward, SizeIs(1));
   const TeamCall& call = all->forward[0];
-  EXPECT_EQ(call.seconds, 9);     // Of rank 1.
+  EXPECT_EQ(call.seconds, 9);     // Rank 1's.
   EXPECT_EQ(call.split.wait, 1);  // (14 - 12 + 0) / 2.
   EXPECT_EQ(call.split.communication, 1.5);
   EXPECT_EQ(call.split.kernels[0], 1);
@@ -199,7 +199,7 @@ TEST(CombineTurnsTest, TellsWaitingFromCommunication) {
   EXPECT_EQ(call.messages, 1);
   EXPECT_EQ(call.message_bytes, 24);
   EXPECT_EQ(all->wrong, 4);
-  // One rank alone waits for nobody.
+  // A single rank does not wait.
   const absl::StatusOr<TeamTurn> one = CombineTurns(std::span(turns).first(1));
   ASSERT_THAT(one, IsOk());
   EXPECT_EQ(one->forward[0].split.wait, 0);
@@ -223,7 +223,7 @@ TEST(CombineTurnsTest, LacksWhatOneRankLacksAndRefusesDifferentTurns) {
                        "one rank saw 0 messages, another 1"));
 }
 
-// The order of turns, with ranks and a clock that are made up.
+// The order of turns, with fake ranks and a fake clock.
 
 class SyncBnMeasureTest : public testing::Test {
  protected:
@@ -290,7 +290,8 @@ TEST_F(SyncBnMeasureTest, GoesBackEverySecondRound) {
   EXPECT_EQ(requests_[0].network, 0);
 }
 
-// On GPUs, where a layer's first call allocates, before every turn.
+// On GPUs there is a warm-up before every turn, because a layer's first call
+// allocates.
 TEST_F(SyncBnMeasureTest, WarmsLargeTensorsUpOnce) {
   ASSERT_THAT(Layer(/*n=*/200), IsOk());
   settings_.gpu = true;
@@ -311,7 +312,7 @@ TEST_F(SyncBnMeasureTest, GoesOnWithoutWhatIsMissingAndFailsWithATurn) {
   EXPECT_EQ(torch->missing, "not here");
   EXPECT_THAT(torch->forward, IsEmpty());
   turns_.clear();
-  settings_.torch = false;  // Unless asked for it gets no turn at all.
+  settings_.torch = false;  // Without it, PyTorch gets no turn at all.
   ASSERT_THAT(Layer(), IsOk());
   EXPECT_THAT(turns_, SizeIs(2 * 6));
   failing_ = SyncBnSubject::kSync;
@@ -322,7 +323,8 @@ TEST_F(SyncBnMeasureTest, GoesOnWithoutWhatIsMissingAndFailsWithATurn) {
 TEST_F(SyncBnMeasureTest, StopsWhenTheShapesPartOfTheTimeIsOver) {
   settings_.rounds = 0;
   settings_.network.spec.clear();
-  // A quarter for each of four shapes; a round takes 7. At least three rounds.
+  // Each of four shapes has a quarter of the time; a round takes 7 seconds.
+  // There are at least three rounds.
   for (const auto& [seconds, rounds] : {std::pair(120.0, 4), {0.1, 3}}) {
     settings_.seconds = seconds;
     const absl::StatusOr<MeasuredTurns> measured = Layer();

@@ -75,7 +75,7 @@ absl::StatusOr<RankTurn> ParsePeerAnswer(const SyncBnRequest& request,
     return turn;
   }
   const std::vector<std::string> numbers = absl::StrSplit(words.second, ' ');
-  // On a GPU one pair for each lap.
+  // On a GPU there is one pair for each lap.
   const size_t most = 2 * static_cast<size_t>(request.iterations);
   const bool enough = where.empty()
                           ? numbers.size() == most
@@ -95,7 +95,7 @@ absl::StatusOr<RankTurn> ParsePeerAnswer(const SyncBnRequest& request,
 // Steps of a network.
 namespace {
 
-// Elements of `a` that are not the same bits in `b`.
+// Returns the number of elements of `a` whose bits differ in `b`.
 int64_t CountDifferent(std::span<const float> a, std::span<const float> b) {
   int64_t different = 0;
   for (size_t i = 0; i < a.size(); ++i) {
@@ -215,7 +215,7 @@ absl::StatusOr<RankTurn> SyncBnRank::Take(const SyncBnRequest& request) {
 
 absl::Status SyncBnRank::UseLayer(const LayerSpec& spec) {
   if (layer_ != nullptr && layer_->spec() == spec) return absl::OkStatus();
-  layer_.reset();  // Its memory first.
+  layer_.reset();  // Its memory is freed first.
   const BatchNormOptions options = OptionsOf(spec);
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<BatchNorm> local,
                             OnednnBatchNorm::Create(options));
@@ -237,8 +237,8 @@ absl::StatusOr<RankTurn> SyncBnRank::TimeMessages(
 }
 
 absl::StatusOr<RankTurn> SyncBnRank::TimeCopies(const SyncBnRequest& request) {
-  // From two tensors to two: within as much memory as the layer has, since
-  // copies within less may stay in a cache.
+  // The copy goes from two tensors to two others. So it touches as much memory
+  // as the layer has; copies within less memory may stay in a cache.
   LOCKSTEP_ASSIGN_OR_RETURN(
       Copier copier,
       Copier::Create(kCopiedTensors * request.layer.shape().size() *
@@ -268,7 +268,7 @@ absl::StatusOr<RankTurn> SyncBnTorch::Take(const SyncBnRequest& request,
     absl::StatusOr<RankTurn> turn =
         TimePeer(**peer_, request, absl::Now() + part, where);
     if (turn.ok()) return turn;
-    peer_.emplace(turn.status());  // The same reason at every later turn.
+    peer_.emplace(turn.status());  // Every later turn reports the same reason.
   }
   return Missing(peer_->status());
 }
@@ -276,7 +276,7 @@ absl::StatusOr<RankTurn> SyncBnTorch::Take(const SyncBnRequest& request,
 absl::StatusOr<RankTurn> SyncBnRank::TimeNetwork(const SyncBnRequest& request) {
   if (network_ == nullptr) {
     layer_.reset();
-    torch_.reset();  // The machine is the network's.
+    torch_.reset();  // The network uses the whole machine.
     LOCKSTEP_ASSIGN_OR_RETURN(
         network_, SyncBnNetwork::Create(group_, timing_, options_.network,
                                         request.layer.seed, request.layer.n));

@@ -1,4 +1,5 @@
-// What ranks of every kind promise: tests for those who define TakeTurns.
+// Tests of the properties that all kinds of ranks share. A test that includes
+// this header must define TakeTurns.
 #ifndef LOCKSTEP_BENCHMARKS_SYNCBN_RANK_SUITE_H_
 #define LOCKSTEP_BENCHMARKS_SYNCBN_RANK_SUITE_H_
 
@@ -23,8 +24,8 @@ inline SyncBnRequest LayerRequest(SyncBnSubject subject,
           .iterations = 2};
 }
 
-// Takes the turns on as many ranks, and combines each. Empty where there is not
-// the device for them: the test is skipped then.
+// Takes the turns on `world_size` ranks, and combines each turn. Returns an
+// empty vector if the device is missing; the test is then skipped.
 std::vector<TeamTurn> TakeTurns(int world_size,
                                 const std::vector<SyncBnRequest>& requests);
 
@@ -40,7 +41,8 @@ TEST(SyncBnRankTest, IsRightAndTimesEveryCall) {
     for (const TeamTurn& turn : turns) {
       EXPECT_EQ(turn.wrong, 0);
       EXPECT_EQ(turn.missing, "");
-      ASSERT_GE(turn.forward.size(), turn.gpu.empty() ? 2u : 1u);  // Of laps.
+      ASSERT_GE(turn.forward.size(), turn.gpu.empty() ? 2u : 1u);  // The number
+                                                                   // of laps.
       ASSERT_EQ(turn.backward.size(), turn.forward.size());
       for (const TeamCall& call : turn.forward) EXPECT_GT(call.seconds, 0);
       for (const TeamCall& call : turn.backward) EXPECT_GT(call.seconds, 0);
@@ -63,7 +65,8 @@ TEST(SyncBnRankTest, IsRightInEveryTypeAndLayout) {
   }
 }
 
-// One message each: 16 + 8 c bytes forward, rounded up to 16, and 8 c backward.
+// One message per pass: 16 + 8 c bytes forward, with 8 c rounded up to 16, and
+// 8 c bytes backward.
 TEST(SyncBnRankTest, SplitsSyncBatchNormAlone) {
   for (const int64_t channels : {15, 16}) {
     SyncBnRequest sync = LayerRequest(SyncBnSubject::kSync);

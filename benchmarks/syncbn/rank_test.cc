@@ -1,6 +1,6 @@
-// Steps of networks; turns of every kind; PyTorch's. Then the commands as their
-// users run them: syncbn on small batches, the experiment on a handful of
-// images.
+// Tests steps of networks, turns of every kind, and PyTorch's turns. Then tests
+// the commands as users run them: syncbn on small batches, the experiment on
+// few images.
 #include <stdlib.h>
 
 #include <cstdint>
@@ -59,8 +59,8 @@ SyncBnRequest Step(SyncBnSubject subject) {
   return {.subject = subject, .network = 1, .layer = {.n = 2}};
 }
 
-// Two ranks take a step of each replica, on two images each. The replica with
-// timers sends so many messages.
+// Lets two ranks take a step of each replica, on two images each. Expects that
+// the replica with timers sends so many messages.
 void ExpectSteps(const TrainedNetwork& trained, int64_t messages) {
   SCOPED_TRACE(trained.spec);
   const SyncBnSubject subjects[] = {SyncBnSubject::kLocal, SyncBnSubject::kSync,
@@ -91,7 +91,7 @@ void ExpectSteps(const TrainedNetwork& trained, int64_t messages) {
 }
 
 // Every batch norm sends one message forward and one backward. resnet18_d2l has
-// 17 batch norms: 1, and in each of 8 blocks 2. torchvision's ResNet-18 has
+// 17 batch norms: one, and two in each of 8 blocks. torchvision's ResNet-18 has
 // three more, in its shortcuts.
 TEST(SyncBnNetworkTest, StepsAndCountsMessages) {
   const std::pair<TrainedNetwork, int64_t> cases[] = {
@@ -105,7 +105,7 @@ TEST(SyncBnNetworkTest, StepsAndCountsMessages) {
   }
 }
 
-// On rank 1 the first element of every sum of floats has another last bit.
+// Changes, on rank 1, the last bit of the first element of every sum of floats.
 class Corrupting : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;
@@ -166,7 +166,7 @@ std::vector<TeamTurn> TakeTurns(int world_size,
 
 namespace {
 
-// A group that keeps the messages that pass through it, barriers apart.
+// A group that keeps the messages that pass through it, except barriers.
 class RecordingGroup : public ForwardingCommunicator {
  public:
   using ForwardingCommunicator::ForwardingCommunicator;
@@ -182,8 +182,8 @@ class RecordingGroup : public ForwardingCommunicator {
   std::vector<Message> messages;
 };
 
-// The messages of a turn of SyncBN, and of its messages alone: the same ones,
-// also where records are padded to 16 bytes.
+// A turn of SyncBN and a turn of its messages alone send the same messages,
+// also if records are padded to 16 bytes.
 TEST(SyncBnRankTest, SendsSyncBatchNormsMessagesAlone) {
   for (const int64_t channels : {1, 3, 7, 16, 65}) {
     const auto run = [&](Communicator& group) -> absl::Status {
@@ -191,7 +191,8 @@ TEST(SyncBnRankTest, SendsSyncBatchNormsMessagesAlone) {
       SyncBnRank rank(recording, SyncBnRankOptions());
       SyncBnRequest request = LayerRequest(SyncBnSubject::kSync);
       request.layer.c = channels;
-      LOCKSTEP_RETURN_IF_ERROR(rank.Take(request).status());  // Its reference.
+      LOCKSTEP_RETURN_IF_ERROR(rank.Take(request).status());  // Its reference
+                                                              // sends too.
       for (const SyncBnSubject subject :
            {SyncBnSubject::kSync, SyncBnSubject::kMessage}) {
         request.subject = subject;
@@ -227,8 +228,9 @@ TEST(SyncBnRankTest, SaysWhatIsMissing) {
   EXPECT_THAT(turns[3].missing, HasSubstr("nchw16c"));
 }
 
-// Rank 0's hangs, in the turn or before it; rank 1's is fast. Both ranks know
-// well before the deadline of a turn, and do not wait for it again.
+// Rank 0's PyTorch hangs, in the turn or before it; rank 1's is fast. Both
+// ranks learn of it well before the deadline of a turn, and do not wait for
+// PyTorch again.
 TEST(SyncBnRankTest, GivesUpPyTorchThatHangs) {
   const std::string ready = "echo lockstep: ready 2.1.0 no; ";
   const std::string good = MakePython(absl::StrCat(
@@ -264,7 +266,7 @@ TEST(SyncBnRankTest, NeedsALauncherForProcesses) {
                        "//collectives:launch, torchrun, mpirun or srun"));
 }
 
-// Programs in the place of Python, and PyTorch itself, where there is one.
+// Programs that stand in for Python, and PyTorch itself, if there is one.
 
 absl::Time Later() { return absl::Now() + absl::Minutes(1); }
 
@@ -326,13 +328,13 @@ TEST(ParsePeerAnswerTest, TakesNothingElse) {
         StatusIs(absl::StatusCode::kInternal, HasSubstr("is not understood")))
         << answer;
   }
-  // On GPUs laps.
+  // On GPUs the answer has laps.
   EXPECT_THAT(ParsePeerAnswer(PeerRequest(2), "timed 1 2", "cuda"), IsOk());
   EXPECT_FALSE(ParsePeerAnswer(PeerRequest(2), "timed 1 2 3", "cuda").ok());
   EXPECT_FALSE(ParsePeerAnswer(PeerRequest(1), "timed 1 2 3 4", "cuda").ok());
 }
 
-// With the script itself, if some Python has PyTorch.
+// Runs the script itself, if some Python has PyTorch.
 TEST(SyncBnPeerTest, TimesPyTorch) {
   absl::StatusOr<TorchProcess> peer =
       TorchProcess::Start(PythonsToTry(""), SyncBnPeerTorch(), Later());
@@ -352,10 +354,10 @@ TEST(SyncBnPeerTest, TimesPyTorch) {
               AnyOf("", "RuntimeError: this PyTorch finds no GPU"));
 }
 
-// The script's part for GPUs, on a PyTorch whose GPU is the CPU, with Gloo for
-// NCCL, whose rank 0 comes a second late. Its SyncBatchNorm and that one's
-// kernels are right for maps of height 3; for others, the control, they have
-// statistics of the rank's batch alone, or of one image.
+// The script's part for GPUs, on a PyTorch whose GPU is the CPU and whose NCCL
+// is Gloo. Rank 0 arrives a second late. SyncBatchNorm and the kernels of its
+// one-rank form are right for maps of height 3. For other heights, the
+// controls, they use statistics of the rank's own batch, or of one image.
 constexpr char kFakeCuda[] = R"(
 import time, torch
 class Event:
@@ -403,9 +405,9 @@ class SyncBatchNorm(torch.nn.BatchNorm2d):
 torch.nn.SyncBatchNorm = SyncBatchNorm
 )";
 
-// What a rank does before the first call, here for a second, is not in its
-// time, without a warm-up too; and PyTorch is refused if its ranks' batches are
-// not one.
+// A rank takes a second before its first call. This second is not in its time,
+// even without a warm-up. PyTorch is refused if its ranks do not share one
+// batch.
 TEST(SyncBnPeerTest, TimesPyTorchOnSetsOfTensors) {
   const std::string script = absl::StrCat(kFakeCuda, SyncBnPeerTorch());
   std::vector<absl::StatusOr<TorchProcess>> peers;
@@ -460,7 +462,7 @@ CommandOutcome RunSyncBn(const std::string& flags) {
 constexpr char kSmall[] =
     " --shapes=resnet18_d2l --network=none --per_rank_batch=1 --rounds=1";
 
-// The report of a run with `flags`, which goes well.
+// Returns the report of a run with `flags`, and expects that the run succeeds.
 nlohmann::json Report(const std::string& flags) {
   const std::string folder = TestPath("");
   const CommandOutcome outcome =
@@ -522,7 +524,7 @@ TEST(SyncBnCommandTest, TakesEveryTypeAndLayout) {
   }
 }
 
-// On a machine with a GPU it measures; else it says why not.
+// On a machine with a GPU the command measures; otherwise it says why not.
 TEST(SyncBnCommandTest, MeasuresOnGpusOrSaysThatThereAreNone) {
   const std::string flags = absl::StrCat("--backend=nccl", kSmall);
   const CommandOutcome outcome =
@@ -569,8 +571,8 @@ TEST(SyncBnCommandTest, HoldsTheNetworksStepAgainstItsBar) {
   EXPECT_EQ(json["bars"][0]["at_most"], 2);
 }
 
-// The number of messages is the number of batch norms in the processes of the
-// ranks, which get the network's flags.
+// The number of messages shows the number of batch norms in the processes of
+// the ranks, which get the network's flags.
 TEST(SyncBnCommandTest, TrainsAnyNetworkWithBatchNormOnAnyImages) {
   constexpr char kOnce[] = " --shapes= --peers= --rounds=1 --per_rank_batch=2";
   const auto expect = [](const nlohmann::json& json, const char* model,
@@ -596,7 +598,7 @@ TEST(SyncBnCommandTest, TrainsAnyNetworkWithBatchNormOnAnyImages) {
          "resnet50:width=8", "[3,33,40]", 10, 106);
 }
 
-// A rank that does not get the memory of the detection set's shapes.
+// The rank does not get the memory for the detection set's shapes.
 TEST(SyncBnCommandTest, ReportsWhatWasMeasuredBeforeAnError) {
   const std::string folder = TestPath("");
   const CommandOutcome outcome = RunCommand(
@@ -611,7 +613,7 @@ TEST(SyncBnCommandTest, ReportsWhatWasMeasuredBeforeAnError) {
   EXPECT_EQ(ReadJson(folder + "/syncbn.json")["layers"].size(), 4u);
 }
 
-// With PyTorch if there is one; else it says why not.
+// The command measures PyTorch if there is one; otherwise it says why not.
 TEST(SyncBnCommandTest, ComparesWithPyTorch) {
   const nlohmann::json json = Report(kSmall);
   if (json["peer"].is_null()) {
@@ -642,7 +644,7 @@ TEST(SyncBnCommandTest, RefusesToBeARank) {
   EXPECT_THAT(outcome.output, StartsWith("syncbn: it starts its ranks itself"));
 }
 
-// Every wrong flag: exit status 2, one line, and the flag in it.
+// Every wrong flag gives exit status 2 and one line, which names the flag.
 TEST(SyncBnCommandTest, NamesAFlagThatIsWrong) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"--shapes=resnet18_d2l,vgg",
@@ -671,7 +673,7 @@ TEST(SyncBnCommandTest, NamesAFlagThatIsWrong) {
        "--per_rank_batch: 1000000 images of 28x28, to train resnet18_d2l"},
       {"--layout=chwn", "--layout: 'chwn' is not one of nhwc, nchw, nchw16c"},
       {"--layout=nchw16c --backend=nccl", "--layout: nchw16c is for the CPU"},
-      // The layers could, but the check could not tell right from wrong.
+      // The layers support it, but the check could not tell right from wrong.
       {"--dtype=float64", "--dtype: 'float64'"},
       {"--peers=apex", "--peers: 'apex'"},
       {"--rounds=-1", "--rounds: -1"},
@@ -737,7 +739,7 @@ TEST(SyncbnExperimentTest, TrainsThreeTimesAndDrawsTheCurves) {
   const auto loss = [&](int run) {
     return json["runs"][run]["metrics"]["epochs"][0]["train_loss"];
   };
-  EXPECT_NE(loss(1), loss(2));  // Else --sync_bn did nothing.
+  EXPECT_NE(loss(1), loss(2));  // If equal, --sync_bn did nothing.
 }
 
 TEST(SyncbnExperimentTest, NamesTheRunThatFails) {

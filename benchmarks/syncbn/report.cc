@@ -60,7 +60,7 @@ std::optional<CallSpread> OptionalSpread(const TeamTurn* measured, Pass pass) {
   return SpreadOf(SecondsOf(*measured, pass));
 }
 
-// The mean over the calls from the first to the third quartile by time.
+// Returns the mean over the calls from the first to the third quartile by time.
 CallSplit MeanOfMiddleHalf(std::span<const TeamCall> calls) {
   std::vector<const TeamCall*> sorted;
   for (const TeamCall& call : calls) sorted.push_back(&call);
@@ -102,7 +102,8 @@ PassReport PassOf(const MeasuredTurns& measured, Pass pass) {
 std::vector<KernelReport> KernelsOf(const KernelSeconds& seconds,
                                     int64_t tensor_bytes,
                                     double tensor_seconds) {
-  // As batch_norm_kernels.h states it, without ReLU and residual.
+  // The tensors moved, as batch_norm_kernels.h states them, without ReLU and
+  // residual.
   constexpr int64_t kTensorsMoved[] = {1, 0, 2, 2, 3};
   std::vector<KernelReport> kernels;
   for (size_t i = 0; i < seconds.size(); ++i) {
@@ -160,7 +161,7 @@ LayerReport DeriveLayer(const SyncBnSettings& settings, const LayerShape& shape,
   for (const Pass pass : {Pass::kForward, Pass::kBackward, Pass::kBoth}) {
     report.passes[static_cast<size_t>(pass)] = PassOf(measured, pass);
   }
-  // Of reading or writing one tensor.
+  // The median copy, then the time to read or write one tensor.
   report.copy_seconds =
       Median(SecondsOf(*measured.Find(SyncBnSubject::kCopy), Pass::kForward));
   const double tensor_seconds = report.copy_seconds / (2 * kCopiedTensors);

@@ -1,5 +1,5 @@
-// The formulas, and the report's forms, on numbers that are easy to check by
-// hand.
+// Tests the formulas and the report's forms, on numbers that are easy to check
+// by hand.
 #include "benchmarks/syncbn/report.h"
 
 #include <cstddef>
@@ -43,7 +43,7 @@ using ::testing::StartsWith;
 
 TeamCall Call(double seconds) { return {.seconds = seconds}; }
 
-// Calls of 1, 0.5, 2, 1 times `call`.
+// Returns calls of 1, 0.5, 2, 1 times `call`.
 std::vector<TeamCall> Spread(const TeamCall& call) {
   std::vector<TeamCall> calls(4, call);
   calls[1].seconds /= 2;
@@ -57,7 +57,7 @@ TeamTurn Measured(SyncBnSubject subject, double forward, double backward) {
           .backward = Spread(Call(backward))};
 }
 
-// Forward and backward of SyncBN with timers.
+// Returns forward and backward of SyncBN with timers.
 TeamTurn Split(double seconds) {
   TeamCall forward = Call(1.3 * seconds), backward = Call(2.1 * seconds);
   forward.split.kernels = {0.25 * seconds, 0.01 * seconds, 0.5 * seconds, 0, 0};
@@ -89,9 +89,9 @@ MeasuredTurns NetworkTurns() {
   return turns;
 }
 
-// Turns of a layer of which everything takes `seconds` or a simple part of it:
-// local BN 1 forward and 2 backward, SyncBN 1.25 and 2, its message 0.25 each,
-// PyTorch 2 and 3, a copy of two tensors 1.
+// Returns turns of a layer in which everything takes a simple multiple of
+// `seconds`: local BN 1 forward and 2 backward, SyncBN 1.25 and 2, its message
+// 0.25 each, PyTorch 2 and 3, a copy of two tensors 1.
 MeasuredTurns ExampleTurns(double seconds, bool torch) {
   MeasuredTurns turns = {
       .rounds = 4,
@@ -111,8 +111,8 @@ MeasuredTurns ExampleTurns(double seconds, bool torch) {
   return turns;
 }
 
-// A layer of ResNet-18, one of the detection set without PyTorch and local BN,
-// and the network, whose step misses its bar.
+// Returns a layer of ResNet-18, a layer of the detection set without PyTorch
+// and local BN, and the network, whose step misses its bar.
 SyncBnReport ExampleSyncBnReport() {
   SyncBnReport report;
   SyncBnSettings& settings = report.settings;
@@ -138,21 +138,23 @@ LayerReport Layer(double seconds = 1) {
   return DeriveLayer(SyncBnSettings(), kShape, ExampleTurns(seconds, true));
 }
 
-// The golden text has the numbers; here is what it rounds or leaves out.
+// The golden text has the numbers. This test checks what that text rounds or
+// omits.
 TEST(DeriveLayerTest, HasMediansRatiosAndWhereCallsGo) {
   const LayerReport layer = Layer();
   const PassReport& forward = layer.passes[0];
   EXPECT_EQ(forward.sync, (CallSpread{1.25, 0.625, 1.25, 0.625, 2.5, 4}));
   EXPECT_THAT(forward.ToTorch(), Optional(DoubleEq(1.6)));
   EXPECT_DOUBLE_EQ(forward.timers, 1.3 / 1.25 - 1);
-  // Our own takes 1.5, oneDNN's 2; of both (1.25 + 2 - 0.5) / (1.25 + 1.5).
+  // Our own takes 1.5, oneDNN's 2. For both passes: (1.25 + 2 - 0.5) / (1.25 +
+  // 1.5).
   EXPECT_DOUBLE_EQ(layer.passes[1].Beyond(), 1.75 / 1.5);
   EXPECT_DOUBLE_EQ(layer.passes[2].Beyond(), 1);
   EXPECT_DOUBLE_EQ(layer.passes[2].split.Kernels(), 2.36);
   EXPECT_DOUBLE_EQ(layer.passes[2].split.Sum(), 3.2);
 }
 
-// Of four calls the fastest and the slowest are left out.
+// The fastest and the slowest of four calls are left out.
 TEST(DeriveLayerTest, SplitsTheMiddleHalf) {
   MeasuredTurns turns = ExampleTurns(1, false);
   turns.subjects[2].forward[1].split.wait = 100;
@@ -184,7 +186,7 @@ TEST(DeriveLayerTest, BoundsKernelsByTheCopy) {
   }
 }
 
-// Records follow one another in multiples of 16 bytes; sums are not padded.
+// Records are padded to multiples of 16 bytes; sums are not padded.
 TEST(DeriveLayerTest, CountsTheBytesOfMessages) {
   for (const int64_t c : {1, 3, 63, 64, 65}) {
     LayerShape shape = kShape;
@@ -196,9 +198,9 @@ TEST(DeriveLayerTest, CountsTheBytesOfMessages) {
   }
 }
 
-// The machine is twice as slow in every second round, in which SyncBN takes 1%
-// longer than local BN; in the other rounds it takes 3% longer, in the last
-// 10%.
+// The machine is twice as slow in every second round. In these rounds SyncBN
+// takes 1% longer than local BN, in the other rounds 3% longer, in the last
+// round 10%.
 TEST(DeriveNetworkTest, ComparesStepsOfTheSameRound) {
   MeasuredTurns turns = NetworkTurns();
   turns.rounds = 5;
@@ -210,7 +212,7 @@ TEST(DeriveNetworkTest, ComparesStepsOfTheSameRound) {
   EXPECT_NEAR(network.ratio.min, 1.01, 1e-9);
   EXPECT_NEAR(network.ratio.max, 1.1, 1e-9);
   EXPECT_EQ(network.ratio.samples, 5);
-  // The medians of all steps are another ratio.
+  // The medians of all steps give another ratio.
   EXPECT_NEAR(network.sync.median / network.local.median, 1.1, 1e-9);
 }
 
@@ -241,7 +243,8 @@ TEST(AddNotesTest, NamesThePeerAndWhatIsMissingOnce) {
               ElementsAre("local BN: no such type", "PyTorch: not there"));
 }
 
-// Of the two local ones the faster counts: our own, of 2.75 ms, then oneDNN's.
+// The faster of the two local batch norms counts: our own, of 2.75 ms, then
+// oneDNN's.
 TEST(SyncBnBarsTest, AreOfResNet18sShapesAtTwoRanks) {
   SyncBnReport report = ExampleSyncBnReport();
   EXPECT_EQ(WhyNoBar(report), "");
@@ -488,7 +491,7 @@ step of resnet18_d2l at most 2 percent over our own local BN 25.0: NOT met
 TEST(SyncBnDocumentTest, LooksLikeThisAndGrowsUpToIt) {
   SyncBnReport report = ExampleSyncBnReport();
   EXPECT_EQ(Text(report), kGolden);
-  // It grows as layers are measured.
+  // The text grows as layers are measured.
   const auto so_far = [&report] {
     return report::TerminalText(SyncBnDocument(report, /*finished=*/false));
   };
@@ -529,15 +532,15 @@ TEST(SyncBnDocumentTest, SaysWhatIsToBeKnown) {
                     HasSubstr("\nno bar: it is for 2 ranks.\n")));
 }
 
-// Our own local batch norm takes 2.75 ms, and its 8 tensors 2 ms at the
-// bandwidth of the copy, which took 1 ms for 4; PyTorch's takes 5 ms and SyncBN
-// 3.25.
+// Our own local batch norm takes 2.75 ms. Its 8 tensors take 2 ms at the
+// bandwidth of the copy, which took 1 ms for 4. PyTorch's takes 5 ms and SyncBN
+// 3.25 ms.
 TEST(SyncBnDocumentTest, SaysThatItWasMeasuredOnGpus) {
   SyncBnReport report = ExampleSyncBnReport();
   report.settings.gpu = true;
   report.gpu = "Example GPU";
   report.layers[0].passes[2].torch_sync = report.layers[0].passes[2].torch;
-  // Another is too small for bars, and as long as its host takes.
+  // Another layer is too small for bars, and takes as long as its host.
   MeasuredTurns small = ExampleTurns(1e-5, true);
   small.subjects[1].host_seconds = {1, 31e-6, 2e-6};
   report.layers.push_back(DeriveLayer(
@@ -584,7 +587,7 @@ TEST(SyncBnDocumentTest, DrawsEachSection) {
   const report::Chart& times = document.sections[0].charts[0];
   EXPECT_THAT(times.places, ElementsAre("28x28x64"));
   ASSERT_THAT(times.series, SizeIs(7));
-  // Over the faster one, 2.75 ms, which is our own.
+  // Relative to the faster one, 2.75 ms, which is our own.
   EXPECT_THAT(times.series[0].values[0], Optional(DoubleEq(3 / 2.75)));
   EXPECT_THAT(times.series[1].values[0], Optional(DoubleEq(1)));
   double sync = 0;
@@ -593,7 +596,7 @@ TEST(SyncBnDocumentTest, DrawsEachSection) {
   EXPECT_THAT(times.series[6].values[0], Optional(DoubleEq(5 / 2.75)));
   const report::Chart& bounds = document.sections[1].charts[1];
   EXPECT_THAT(bounds.series[0].values[0], Optional(DoubleEq(1)));
-  // The second shape was measured without the library's and PyTorch.
+  // The second shape was measured without the library's layer and PyTorch.
   EXPECT_EQ(document.sections[1].charts[0].series[0].values[0], std::nullopt);
   const report::Chart& step = document.sections[2].charts[0];
   EXPECT_THAT(step.places, ElementsAre("own local BN", "SyncBN"));

@@ -131,7 +131,7 @@ def time_on_gpu(torch, x, dy, warmup, iterations, kind, device, rank,
     events = [torch.cuda.Event(enable_timing=True)
               for _ in range(2 * (skipped + laps) + 1)]
     for event in events:
-        event.record()  # The first time it is made.
+        event.record()  # The event is created when it is first recorded.
     marks = iter(events)
     of_all_ranks = kind == "sync" and world_size > 1
     if of_all_ranks:
@@ -170,7 +170,7 @@ def measure(torch, line):
 def main():
     try:
         import torch
-    except Exception as error:  # Whatever a broken installation raises.
+    except Exception as error:  # A broken installation may raise anything.
         answer("missing", str(error).split("\n")[0])
         return
     torch.set_num_threads(1)

@@ -29,8 +29,8 @@ constexpr int64_t kMostIterations = 100;
 // Forward moves 3 tensors, backward 5 (batch_norm_kernels.h).
 constexpr int64_t kTensorsMoved = 8;
 
-// x, y, dy, dx; as much for the copy; and PyTorch's x, y, dy, dx and what it
-// checks.
+// The tensors held: x, y, dy, dx and as much for the copy; and for PyTorch x,
+// y, dy, dx and the tensors of its check.
 constexpr int64_t kTensorsHeld = 8;
 constexpr int64_t kTorchTensorsHeld = 6;
 
@@ -220,7 +220,7 @@ LayerSpec SpecOf(const SyncBnSettings& settings, const LayerShape& shape) {
 
 namespace {
 
-// One call from what each rank saw of it.
+// Combines the times of one call on all ranks.
 absl::StatusOr<TeamCall> CombineCall(std::span<const CallTimes* const> ranks) {
   TeamCall all;
   const size_t messages = ranks[0]->messages.size();
@@ -287,7 +287,6 @@ const char* Name(TimedKernel kernel) {
   return kNames[static_cast<size_t>(kernel)];
 }
 
-// The lower of those that are known.
 int32_t LowerClock(int32_t a, int32_t b) {
   return a == 0 || (b != 0 && b < a) ? b : a;
 }
@@ -340,12 +339,12 @@ namespace {
 
 constexpr int kMostRounds = 200;
 
-// Of the time, where there are layers too.
+// The network's share of the time, if layers are measured too.
 constexpr double kNetworkShare = 0.3;
 
 constexpr int kWarmup = 2;
 
-// Adds one turn to what was measured.
+// Adds one turn to the measured turns of its subject.
 absl::Status AddTurn(SyncBnRequest request, const TakeSyncBnTurn& take_turn,
                      TeamTurn& measured) {
   request.subject = measured.subject;

@@ -95,8 +95,8 @@ def _inspect(repository_ctx, home, nvcc):
         return None, "nvcc --version fails"
     version = result.stdout.split(marker)[1].split("\n")[0].strip()
 
-    # Finds an nvcc without C++20 (before 12.0), and a host compiler that is
-    # newer than it allows.
+    # Rejects an nvcc without C++20 (before 12.0), and a host compiler that is too new
+    # for nvcc.
     compiler = _env(repository_ctx, "NVCC_CCBIN") or _env(repository_ctx, "CC") or "gcc"
     repository_ctx.file("probe.cu", "")
     result = repository_ctx.execute([nvcc, "-std=c++20", "-ccbin", compiler, "-E", "probe.cu"])
@@ -162,8 +162,8 @@ cc_library(
 """
 
 def _linkopts(library):
-    # The library is linked where it lies and not copied: cuDNN opens its parts
-    # beside itself, and a binary taken elsewhere finds the same toolkit.
+    # The library is linked in place and not copied, because cuDNN looks for its parts
+    # beside itself. A binary that is moved elsewhere also finds the same toolkit.
     return [
         "-L" + library.folder,
         "-l:" + library.file,
@@ -175,8 +175,8 @@ def _target(repository_ctx, name, home = None, headers = [], include_folders = [
     patterns = []
     includes = []
 
-    # The compiler searches /usr/include by itself; listing it would also put
-    # it before the compiler's own headers.
+    # The compiler searches /usr/include by itself. If it were listed, it would come
+    # before the compiler's own headers.
     if headers and home != "/usr":
         repository_ctx.symlink(home + "/include", name + "/include")
         patterns = ["%s/include/%s" % (name, header) for header in headers]

@@ -5,11 +5,11 @@ load("@local_cuda//:defs.bzl", "CUDA_COMPATIBLE_WITH", "NVCC", "NVCC_CCBIN", "NV
 load("//tools/testing:defs.bzl", "lockstep_cc_test")
 load(":settings.bzl", "ArchitecturesInfo")
 
-# The toolkits that this project is compiled with in CI: there, nvcc's warnings are
-# errors. A later one, which may warn of more, ends nobody's build.
+# The toolkits with which CI compiles this project. With them nvcc's warnings are
+# errors. A later toolkit may have more warnings, which do not break the build.
 _TOOLKITS_WITHOUT_WARNINGS = ["13.0"]
 
-# The action for which a C++ toolchain names its compiler.
+# The name of the action for which a C++ toolchain names its compiler.
 _CPP_COMPILE = "c++-compile"
 
 def _gencode(architectures):
@@ -18,10 +18,10 @@ def _gencode(architectures):
     targets.append((architectures[-1], "compute_" + architectures[-1]))
     return ["-gencode=arch=compute_%s,code=%s" % target for target in targets]
 
-# Runs a command whose errors nvcc mixes with its report of each kernel's registers:
-# that goes to the first argument, all else where errors go. nvcc names temporary
-# files after its process, whose number may be that of another one in another
-# sandbox: so they have a folder of their own.
+# Runs nvcc, which mixes its errors with its report of each kernel's registers. The
+# report goes to the file of the first argument, the errors to standard error. nvcc
+# names temporary files after its process number, which another sandbox may use too. So
+# each run gets its own temporary folder.
 _KEEP_USAGE = """
 usage=$1; shift
 export TMPDIR=$(mktemp -d)
@@ -48,11 +48,12 @@ def _compile(ctx, source, headers, compilation_context, host_compiler):
     args.add("-O3")
     args.add("-lineinfo")
     if int(NVCC_VERSION.partition(".")[0]) >= 13:
-        # A third of the size, for the bundle.
+        # This compression gives a third of the size, which keeps the GPU bundle small.
         args.add("-compress-mode=size")
     args.add("-ccbin", host_compiler)
 
-    # clang takes the toolkit's headers, which nvcc has preprocessed, for ours.
+    # clang treats the toolkit's headers as the project's own, because nvcc has already
+    # preprocessed them. So their warnings about unused names are switched off.
     args.add("-Xcompiler", "-fPIC,-Wall,-Wextra,-Wno-unused-function,-Wno-unused-parameter")
     args.add_all(_gencode(ctx.attr._architectures[ArchitecturesInfo].values))
     if NVCC_VERSION.rpartition(".")[0] in _TOOLKITS_WITHOUT_WARNINGS:
@@ -72,8 +73,8 @@ def _compile(ctx, source, headers, compilation_context, host_compiler):
     ctx.actions.run_shell(
         command = _KEEP_USAGE,
         arguments = [args],
-        # nvcc finds its own parts by itself; the host compiler needs these.
-        # The version is there so that an upgrade in place recompiles.
+        # The host compiler needs PATH; nvcc finds its own parts by itself. The version
+        # is listed so that an upgrade in place recompiles.
         env = {"LOCKSTEP_NVCC_VERSION": NVCC_VERSION, "PATH": "/usr/local/bin:/usr/bin:/bin"},
         inputs = depset([source] + headers, transitive = [compilation_context.headers]),
         mnemonic = "CudaCompile",
@@ -241,8 +242,7 @@ def cuda_kernels(name, srcs, hdrs = [], deps = [], cuda_deps = [], nccl = False,
         kernels = ":" + name,
     )
 
-    # Each .cu is included by a generated .cc, so that messages name the .cu and
-    # its lines.
+    # A generated .cc includes each .cu, so that messages name the .cu and its lines.
     sources = [src for src in srcs if src.endswith(".cu")]
     _standin_sources(
         name = name + "_standin_sources",
@@ -255,7 +255,7 @@ def cuda_kernels(name, srcs, hdrs = [], deps = [], cuda_deps = [], nccl = False,
         testonly = True,
         srcs = [":" + name + "_standin_sources"],
         hdrs = hdrs,
-        # nvcc's pragmas, such as unroll, mean nothing here.
+        # The host compiler does not know nvcc's pragmas, such as unroll.
         copts = ["-Wno-unknown-pragmas"],
         textual_hdrs = srcs,
         deps = deps + _twins(cuda_deps) + ["//tools/cuda/standin:cuda_runtime"],

@@ -1,4 +1,4 @@
-// What a test on a GPU does on a machine that has none.
+// The behaviour of a GPU test on a machine without a GPU.
 #ifndef LOCKSTEP_TOOLS_CUDA_GPU_TEST_H_
 #define LOCKSTEP_TOOLS_CUDA_GPU_TEST_H_
 
@@ -10,16 +10,17 @@
 
 namespace lockstep {
 
-// Whether a test that finds fewer than so many GPUs fails, rather than being
-// skipped: the environment's LOCKSTEP_REQUIRE_GPU says how many there must be.
+// Returns whether a test that finds fewer than `gpus` GPUs must fail, instead
+// of being skipped. The environment's LOCKSTEP_REQUIRE_GPU is the number of
+// GPUs that the machine must have.
 inline bool GpusRequired(int gpus = 1) {
   const char* const required = std::getenv("LOCKSTEP_REQUIRE_GPU");
   return required != nullptr && std::atoi(required) >= gpus;
 }
 
-// Base of a test that needs one GPU. Without one it is skipped, with the
-// reason; where GpusRequired() it fails instead, so that a machine that should
-// have a GPU cannot pass by skipping.
+// The base of a test that needs one GPU. Without a GPU the test is skipped,
+// with the reason. If GpusRequired(), it fails instead, so that a machine that
+// should have a GPU cannot pass by skipping.
 class GpuTest : public testing::Test {
  protected:
   void SetUp() override {

@@ -37,8 +37,9 @@ SLACK = 1.05
 TOOLKIT = "13.0"
 INSTRUCTION = re.compile(r"/\*([0-9a-f]{4,})\*/\s+(?:@!?U?P\w+ )?([A-Z][\w.]*)(.*?);")
 
-# Of one kernel on one architecture. loops: {(loads, stores): instructions per
-# load}, of 16 bytes all; None if they were not counted.
+# The measurements of one kernel on one architecture. `loops` is {(loads,
+# stores): instructions per load}, with accesses of 16 bytes, or None if they
+# were not counted.
 Built = collections.namedtuple("Built", "registers spills loops")
 
 
@@ -85,8 +86,8 @@ def find_disassembler():
 
 def read_code(cuobjdump, path):
     """{(architecture, mangled name): [(address, opcode, operands)]}"""
-    # Its temporary files are named after the process, whose number may be that of
-    # another one in another sandbox: so they have a folder of their own.
+    # cuobjdump names its temporary files after its process number, which
+    # another sandbox may use too. So each run gets its own temporary folder.
     with tempfile.TemporaryDirectory() as folder:
         environment = dict(os.environ, TMPDIR=folder,
                            PATH=os.path.dirname(cuobjdump) + os.pathsep + os.environ["PATH"])
@@ -119,7 +120,8 @@ def count_loops(code):
     bodies = []
     for begin, end in ends.items():
         body = [opcode for address, opcode, _ in code if begin <= address <= end]
-        # Of global memory, and of memory that is not known to be: of peers.
+        # LDG and STG access global memory; LD and ST access memory of unknown
+        # space, such as that of other ranks.
         loads, stores = (sum(op.split(".")[0] in kind and ".128" in op for op in body)
                          for kind in (("LDG", "LD"), ("STG", "ST")))
         if loads:

@@ -1,10 +1,10 @@
-// Kernels that break their budgets (kernel_budgets.txt), each in one way: the
-// controls of kernel_budgets.py.
+// The controls of kernel_budgets.py: kernels that each break their budget
+// (kernel_budgets.txt) in one way.
 #include <cuda_runtime.h>
 
 namespace lockstep {
 
-// Keeps twice as many numbers as registers.
+// Keeps twice as many numbers as there are registers.
 __global__ void __launch_bounds__(1024, 1)
     PlantedSpillsKernel(const float4* x, float4* y, int n) {
   float4 kept[32];
@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(1024, 1)
   for (int k = 0; k < 32; ++k) y[k * 1024 + threadIdx.x] = kept[k];
 }
 
-// A division for each element.
+// Divides each element.
 __global__ void PlantedDivisionKernel(const float4* x, float4* y, int n,
                                       float by) {
 #pragma unroll 1
@@ -32,7 +32,7 @@ __global__ void PlantedDivisionKernel(const float4* x, float4* y, int n,
   }
 }
 
-// A vector that is written element by element.
+// Writes a vector element by element.
 __global__ void PlantedNarrowStoreKernel(const float4* x, float* y, int n) {
 #pragma unroll 1
   for (int i = threadIdx.x; i < n; i += 256) {

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # with_gpu COMMAND ARGS...: runs a test once it has a GPU to itself.
 #
-# Bazel runs every test of --config=cuda under it (--run_under). What a test
-# needs stands in LOCKSTEP_GPUS, which lockstep_cc_test sets from the test's
-# tags: 1 for `gpu`, all for `multigpu`; a test without it runs at once. The
-# test then sees in CUDA_VISIBLE_DEVICES the GPUs that it has, by UUID.
+# Bazel runs every test of --config=cuda under this script (--run_under). The
+# variable LOCKSTEP_GPUS says what a test needs; lockstep_cc_test sets it from
+# the test's tags: 1 for `gpu`, all for `multigpu`. A test without it runs at
+# once. The script sets CUDA_VISIBLE_DEVICES to the UUIDs of the test's GPUs.
 #
-# A lock per GPU, a file in /tmp that every Bazel and every user of this host
-# locks; LOCKSTEP_GPU_LOCKS names another folder. The kernel holds it for as long
-# as the test, or a process that the test has left, lives: nothing to clean up.
+# Each GPU has a lock: a file in /tmp that every Bazel and every user of this
+# host locks. LOCKSTEP_GPU_LOCKS names another folder. The kernel holds the lock
+# as long as the test, or a process that the test left behind, lives. Nothing
+# needs cleaning up.
 set -euo pipefail
 
 case ${LOCKSTEP_GPUS:-} in
@@ -20,8 +21,8 @@ case ${LOCKSTEP_GPUS:-} in
     ;;
 esac
 
-# The UUIDs of this host's GPUs, in the order of the PCI bus. nvidia-smi says on
-# its standard output also why it fails.
+# Prints the UUIDs of this host's GPUs, in the order of the PCI bus. nvidia-smi
+# writes its error messages to standard output too, so grep keeps only UUIDs.
 host_gpus() {
   {
     nvidia-smi --query-gpu=uuid --format=csv,noheader 2>/dev/null ||
@@ -30,9 +31,9 @@ host_gpus() {
   } | grep -E '^(GPU|MIG)-' || true
 }
 
-# Those of them that may be used: CUDA_VISIBLE_DEVICES holds places in that
-# order, or UUIDs (of parts of a GPU too), and ends at the first place that is
-# not there.
+# Prints the GPUs that may be used. CUDA_VISIBLE_DEVICES lists positions in the
+# order of host_gpus, or UUIDs (also of parts of a GPU). The list ends at the
+# first position without a GPU.
 usable_gpus() {
   local uuids place places
   mapfile -t uuids < <(host_gpus)
@@ -50,8 +51,9 @@ usable_gpus() {
   done
 }
 
-# open_lock NAME: leaves in `fd` a descriptor that can be locked. One user's file
-# serves all: to lock it, reading is enough. Who cannot make it was overtaken.
+# open_lock NAME: leaves in `fd` a descriptor that can be locked. One user's
+# file serves all users, because reading permission is enough to lock it. If the
+# file cannot be made, another process has just made it.
 folder=${LOCKSTEP_GPU_LOCKS:-/tmp}
 open_lock() {
   local file=${folder}/lockstep-gpu-$1.lock
@@ -61,14 +63,15 @@ open_lock() {
 
 mapfile -t gpus < <(usable_gpus)
 if [[ ${#gpus[@]} -eq 0 ]]; then
-  # None, or none that can be told apart: the test says which.
+  # There is no GPU, or GPUs cannot be listed. The test reports which.
   open_lock unknown
   flock "${fd}"
   exec "$@"
 fi
 
-# Who waits for several GPUs holds the queue meanwhile, so as not to be overtaken
-# for ever by those that need one, of which each lets the next look too.
+# A test that waits for several GPUs holds the queue meanwhile. Otherwise tests
+# that need one GPU could overtake it forever. A test that needs one GPU holds
+# the queue only while it looks.
 open_lock queue
 queue=${fd}
 if [[ ${LOCKSTEP_GPUS} == all ]]; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# with_gpu on a host whose GPUs are what a false nvidia-smi says. Two runs under
-# it either meet, each inside while the other is, or take turns.
+# Tests with_gpu on a host whose GPUs a false nvidia-smi lists. Two runs under
+# with_gpu either meet (each is inside while the other is) or take turns.
 set -uo pipefail
 
 with_gpu=${PWD}/$1
@@ -16,15 +16,15 @@ fail() {
   failures=$((failures + 1))
 }
 
-# host UUID...: the GPUs that there are from now on.
+# host UUID...: sets the GPUs of the host from now on.
 host() {
   printf '%s\n' '#!/bin/sh' "printf '%s\\n' $*" > "${work}/bin/nvidia-smi"
   chmod +x "${work}/bin/nvidia-smi"
 }
 
-# The command that runs under the lock: `visitor NAME OTHER TENTHS` says which GPU
-# it has, and waits until OTHER is inside too, or gone, or has had so many tenths
-# of a second to come in.
+# The command that runs under the lock: `visitor NAME OTHER TENTHS` records its
+# GPU. It waits until OTHER is inside too, or gone, or TENTHS tenths of a second
+# have passed.
 cat > "${work}/visitor" <<'END'
 #!/usr/bin/env bash
 cd "$(dirname "$0")" || exit
@@ -36,14 +36,14 @@ for ((i = 0; i < $3 * 5; i++)); do
 done
 [[ -e inside.$2 ]] && met=met || met=alone
 echo "${met} ${CUDA_VISIBLE_DEVICES-unset}" > "said.$1"
-# Where both are inside, the other may not have looked yet.
+# If both visitors are inside, OTHER may not have looked yet.
 while [[ ${met} == met && ! -e said.$2 ]]; do sleep 0.02; done
 rm "inside.$1"
 END
 chmod +x "${work}/visitor"
 
-# meet TENTHS GPUS_OF_A GPUS_OF_B COMMAND...: both visitors at once, each under
-# the command. Leaves in `a` and `b` what they said.
+# meet TENTHS GPUS_OF_A GPUS_OF_B COMMAND...: runs both visitors at once, each
+# under the command. Leaves in `a` and `b` what they recorded.
 meet() {
   local tenths=$1 of_a=$2 of_b=$3
   shift 3
@@ -58,7 +58,7 @@ meet() {
   a=$(< "${work}/said.a") b=$(< "${work}/said.b")
 }
 
-# Under the lock they take turns; without it (env) the overlap is seen.
+# Under the lock the visitors take turns. Without it (env) the overlap is seen.
 host GPU-one
 meet 3 1 1 "${with_gpu}"
 [[ ${a} == "alone GPU-one" && ${b} == "alone GPU-one" ]] ||
@@ -67,26 +67,26 @@ meet 100 1 1 env
 [[ ${a} == "met unset" && ${b} == "met unset" ]] ||
   fail "the control without a lock: '${a}', '${b}'"
 
-# Two GPUs serve two at once, each its own.
+# Two GPUs serve two tests at once, one each.
 host GPU-one GPU-two
 meet 100 1 1 "${with_gpu}"
 [[ "${a} ${b}" == "met GPU-one met GPU-two" ||
   "${a} ${b}" == "met GPU-two met GPU-one" ]] ||
   fail "two GPUs, two tests: '${a}', '${b}'"
 
-# One that needs all of them is alone, with either kind of other.
+# A test that needs all GPUs is alone, whatever the other test needs.
 for other in 1 all; do
   meet 3 all "${other}" "${with_gpu}"
   [[ ${a} == "alone GPU-one,GPU-two" && ${b} == "alone GPU-"* ]] ||
     fail "all GPUs beside ${other}: '${a}', '${b}'"
 done
 
-# What needs none waits for nobody, and is given nothing.
+# A test that needs no GPU does not wait and gets no GPU.
 meet 100 all "" "${with_gpu}"
 [[ ${a} == "met GPU-one,GPU-two" && ${b} == "met unset" ]] ||
   fail "a test without a GPU: '${a}', '${b}'"
 
-# Of those that CUDA_VISIBLE_DEVICES leaves.
+# CUDA_VISIBLE_DEVICES limits the GPUs that are used.
 for case in 1=GPU-two 0,1=GPU-one,GPU-two 1,-1,0=GPU-two 1,7,0=GPU-two \
   MIG-part=MIG-part GPU-two,0=GPU-two,GPU-one; do
   got=$(CUDA_VISIBLE_DEVICES=${case%%=*} LOCKSTEP_GPUS=all \
@@ -94,7 +94,7 @@ for case in 1=GPU-two 0,1=GPU-one,GPU-two 1,-1,0=GPU-two 1,7,0=GPU-two \
   [[ ${got} == "${case#*=}" ]] || fail "CUDA_VISIBLE_DEVICES=${case}: '${got}'"
 done
 
-# GPUs that cannot be listed are one.
+# GPUs that cannot be listed count as one GPU.
 printf '#!/bin/sh\necho Failed to initialize NVML: Version/mismatch\nexit 18\n' \
   > "${work}/bin/nvidia-smi"
 if [[ ! -e /proc/driver/nvidia/gpus ]]; then
@@ -103,7 +103,7 @@ if [[ ! -e /proc/driver/nvidia/gpus ]]; then
     fail "GPUs that cannot be listed: '${a}', '${b}'"
 fi
 
-# A test that is killed frees its GPU; its exit status is the command's.
+# A killed test frees its GPU. The exit status is that of the command.
 host GPU-one
 LOCKSTEP_GPUS=1 "${with_gpu}" bash -c ': > "$0"; exec sleep 600' \
   "${work}/holds" &
@@ -114,7 +114,7 @@ for ((i = 0; i < 200; i++)); do
 done
 LOCKSTEP_GPUS=1 timeout 0.5 "${with_gpu}" true &&
   fail "the holder's GPU was given away"
-# Who waits for it does not keep others from another GPU.
+# A test that waits for one GPU does not keep others from another GPU.
 host GPU-one GPU-two
 CUDA_VISIBLE_DEVICES=0 LOCKSTEP_GPUS=1 "${with_gpu}" true &
 waiter=$!
@@ -128,7 +128,7 @@ wait "${holder}" 2>/dev/null
 LOCKSTEP_GPUS=1 timeout 10 "${with_gpu}" sh -c 'exit 7'
 [[ $? -eq 7 ]] || fail "a killed holder keeps its GPU"
 
-# Another user can lock what this one has made.
+# Another user can lock the files that this user has made.
 rm "${work}"/locks/*
 (umask 077 && LOCKSTEP_GPUS=1 "${with_gpu}" true)
 [[ $(stat -c %a "${work}"/locks/* | sort -u) == 644 ]] ||

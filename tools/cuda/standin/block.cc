@@ -1,5 +1,5 @@
-// Launches of kernels, which run one block at a time, its threads taking turns
-// on one host thread: starting them, and releasing those that wait.
+// Launches kernels. A launch runs one block at a time; the block's threads take
+// turns on one host thread.
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -40,29 +40,30 @@ constinit thread_local dim3 gridDim;
 namespace lockstep::standin {
 namespace {
 
-// Room for a kernel's locals with the sanitizers' red zones. Memory that is
-// never touched costs nothing.
+// The stack of a fiber: enough for a kernel's locals with the sanitizers' red
+// zones. Memory that is never touched costs nothing.
 constexpr size_t kStackBytes = 256 << 10;
-// At least a page on every Linux machine: an overrun faults.
+// At least a page on every Linux machine, so that an overrun faults.
 constexpr size_t kGuardBytes = 64 << 10;
 
-// Runs `body` on a stack of its own, in turns with the thread that resumes it.
-// AddressSanitizer and ThreadSanitizer are told of every switch. Used by one
-// thread. Destroying a fiber whose body has not returned abandons it: nothing
-// on its stack is destroyed.
+// Runs `body` on its own stack, in turns with the thread that resumes it. Tells
+// AddressSanitizer and ThreadSanitizer of every switch. One thread owns a
+// fiber. Destroying a fiber whose body has not returned abandons it: nothing on
+// its stack is destroyed.
 class Fiber {
  public:
-  // Null if there is no memory for the stack.
+  // Returns null if there is no memory for the stack.
   static std::unique_ptr<Fiber> Create(std::function<void(Fiber&)> body);
   ~Fiber();
 
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
 
-  // Goes on with the body until it suspends or returns; not after it returned.
+  // Continues the body until it suspends or returns. Must not be called after
+  // the body has returned.
   void Resume();
 
-  // Called by the body: goes back to where Resume was called.
+  // Returns to the caller of Resume. Only the body may call it.
   void Suspend();
 
  private:
@@ -76,7 +77,7 @@ class Fiber {
   ucontext_t context_;
   ucontext_t owner_;
 
-  // What the sanitizers need; unused without them.
+  // For the sanitizers; unused without them.
   [[maybe_unused]] void* fake_stack_ = nullptr;
   [[maybe_unused]] const void* owner_stack_ = nullptr;
   [[maybe_unused]] size_t owner_stack_size_ = 0;
@@ -84,23 +85,23 @@ class Fiber {
   [[maybe_unused]] void* tsan_owner_ = nullptr;
 };
 
-// Fibers to use again: making one is slow, above all with ThreadSanitizer. Used
-// by one thread.
+// A pool of fibers. Making a fiber is slow, above all with ThreadSanitizer. One
+// thread owns a pool.
 class FiberPool {
  public:
-  // The fibers call `work` each time they are resumed, and suspend after it.
+  // Each fiber calls `work` when it is resumed, and suspends after it.
   explicit FiberPool(std::function<void(Fiber&)> work)
       : work_(std::move(work)) {}
   ~FiberPool() {
     closing_ = true;
-    // Each body returns, so that AddressSanitizer frees what it keeps of it.
+    // Lets each body return, so that AddressSanitizer frees its data about it.
     for (const std::unique_ptr<Fiber>& fiber : fibers_) fiber->Resume();
   }
 
   FiberPool(const FiberPool&) = delete;
   FiberPool& operator=(const FiberPool&) = delete;
 
-  // Null if there is no memory for another.
+  // Returns null if there is no memory for another fiber.
   std::unique_ptr<Fiber> Take() {
     if (fibers_.empty()) {
       return Fiber::Create([this](Fiber& self) {
@@ -153,8 +154,8 @@ Fiber::Fiber(std::function<void(Fiber&)> body, std::byte* memory)
 
 Fiber::~Fiber() {
 #ifdef ABSL_HAVE_ADDRESS_SANITIZER
-  // An abandoned stack leaves its red zones behind, where memory of somebody
-  // else may come to lie.
+  // An abandoned stack leaves its red zones behind, and the memory may later be
+  // mapped for another purpose.
   __asan_unpoison_memory_region(memory_ + kGuardBytes, kStackBytes);
 #endif
 #ifdef ABSL_HAVE_THREAD_SANITIZER
@@ -171,7 +172,7 @@ void Fiber::Enter(unsigned high, unsigned low) {
                                   &self->owner_stack_size_);
 #endif
   self->body_(*self);
-  // No place to save to tells AddressSanitizer that this stack is done with.
+  // A null argument tells AddressSanitizer that this stack is no longer used.
   self->SwitchToOwner(nullptr);
 }
 
@@ -220,22 +221,22 @@ std::string Coordinates(const uint3& v) {
   return absl::StrFormat("(%d,%d,%d)", v.x, v.y, v.z);
 }
 
-// How far a launch has come that waits for memory.
+// The progress of a launch that waits for memory.
 struct LaunchState {
   int device = 0;
-  std::function<bool()> has_come = nullptr;  // Until it waits.
+  std::function<bool()> has_come = nullptr;  // Null before it waits.
   bool abandoned = false;
 };
 
 // Runs the blocks of one launch. A thread runs until it waits or exits, then
-// the next goes on. A fiber that has run a thread to its end takes the next
-// thread, so a kernel that never waits needs one fiber. When every thread waits
-// at the same barrier, all are released; if some have exited or wait elsewhere,
-// that is a fault. Used by one host thread.
+// the next thread continues. A fiber that has run a thread to its end takes the
+// next thread, so a kernel that never waits needs one fiber. When every thread
+// waits at the same barrier, all are released. If some have exited or wait
+// elsewhere, the block ends in a fault. One host thread owns a Block.
 class Block {
  public:
-  // `thread` is the kernel with its arguments; it and `state` must outlive the
-  // block.
+  // `thread` is the kernel with its arguments. `thread` and `state` must
+  // outlive the block.
   Block(const cudaLaunchConfig_t& config, const std::function<void()>& thread,
         LaunchState& state)
       : config_(config), kernel_(thread), state_(state) {
@@ -252,7 +253,7 @@ class Block {
   }
 
   ~Block() {
-    // Fibers that wait in the middle of a kernel are abandoned.
+    // Abandons fibers that wait in the middle of a kernel.
     const std::set<Fiber*> idle(idle_.begin(), idle_.end());
     for (std::unique_ptr<Fiber>& fiber : fibers_) {
       if (idle.count(fiber.get()) > 0) Pool().Give(std::move(fiber));
@@ -262,10 +263,10 @@ class Block {
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
-  // Runs the block `index`; false if it ended in a fault or was abandoned,
-  // after which no other block can run. Threads start in descending order in
-  // every other block, so that code which relies on the order fails in one of
-  // them.
+  // Runs the block `index`. Returns false if it ended in a fault or was
+  // abandoned; no other block can run after that. In every second block the
+  // threads start in descending order, so that code which relies on the order
+  // fails in one of the blocks.
   bool Run(uint3 index) {
     Reset(index);
     current_block = this;
@@ -285,13 +286,13 @@ class Block {
     return fault_.empty() && !state_.abandoned;
   }
 
-  // What went wrong, if Run returned false; empty if it was abandoned.
+  // Returns the fault, if Run returned false, or "" if the block was abandoned.
   const std::string& fault() const { return fault_; }
 
-  // The block that this host thread runs a device thread of.
+  // Returns the block whose device thread this host thread runs.
   static Block& Current() { return *current_block; }
 
-  // For the device thread that runs; the meanings are in device_code.h.
+  // Called for the running device thread. device_code.h documents them.
   void WaitForBlock(Site site) {
     current_->state = State::kAtBarrier;
     current_->site = site;
@@ -311,9 +312,9 @@ class Block {
       state_.has_come = DropsMemoryWait(state_.device)
                             ? std::function<bool()>([] { return true; })
                             : std::move(has_come);
-      NoteProgress();  // What it has written may be what others wait for.
+      NoteProgress();  // The kernel's writes may be awaited.
     }
-    has_come = nullptr;  // What an abandoned fiber has is never destroyed.
+    has_come = nullptr;  // An abandoned fiber's locals are never destroyed.
     if (!state_.has_come()) {
       state_.abandoned = true;
       current_->fiber->Suspend();
@@ -390,7 +391,7 @@ class Block {
     threadIdx = thread.index;
   }
 
-  // Lets all threads go on, in the order in which they started, if all wait in
+  // Releases all threads, in the order in which they started, if all wait in
   // one place.
   bool Release() {
     for (const Thread& thread : threads_) {
@@ -437,9 +438,9 @@ class Block {
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> idle_;
 
-  // Of the block that runs.
+  // The state of the running block.
   uint3 index_ = {};
-  std::vector<Thread> threads_;  // By linear index.
+  std::vector<Thread> threads_;  // In order of the linear index.
   size_t started_ = 0;
   size_t exited_ = 0;
   bool descending_ = false;
@@ -454,8 +455,8 @@ void ReportFault(std::string_view what) {
   SetFault(std::string(what));
 }
 
-// Runs all blocks of a launch on this host thread, one after the other. False
-// if it waits for memory.
+// Runs all blocks of a launch on this host thread, one after the other. Returns
+// false if the launch waits for memory.
 bool RunBlocks(const cudaLaunchConfig_t& config,
                const std::function<void()>& thread, LaunchState& state) {
   if (state.has_come != nullptr && !state.has_come()) return false;
@@ -488,7 +489,7 @@ cudaError_t Check(const cudaLaunchConfig_t& config) {
   if (grid.x > kMaxGridX || grid.y > kMaxGridYz || grid.z > kMaxGridYz) {
     return cudaErrorInvalidConfiguration;
   }
-  // Each dimension too, since the product may have wrapped around.
+  // Each dimension is checked too, because the product may have wrapped around.
   if (threads > kMaxThreadsPerBlock || block.x > kMaxThreadsPerBlock ||
       block.y > kMaxThreadsPerBlock || block.z > kMaxBlockZ) {
     return cudaErrorInvalidConfiguration;

@@ -1,6 +1,6 @@
-// The stand-in's types, how it runs kernels, and its side of device code: the
-// keywords, the built-in variables and the barrier. A wait notes the line that
-// made it, so that threads which wait in different places are told apart.
+// The stand-in's CUDA types, its launches of kernels, and its device code: the
+// keywords, the built-in variables and the barrier. A wait records its source
+// line, so that threads waiting in different places are told apart.
 #ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_DEVICE_CODE_H_
 #define LOCKSTEP_TOOLS_CUDA_STANDIN_DEVICE_CODE_H_
 
@@ -14,7 +14,7 @@
 
 #define LOCKSTEP_CUDA_STANDIN 1
 
-// The types of the CUDA runtime, as far as they are needed, with its names and
+// The types of the CUDA runtime that the project needs, with CUDA's names and
 // error numbers.
 
 enum cudaError_t {
@@ -121,12 +121,12 @@ struct dim3 {
   unsigned x, y, z;
 };
 
-struct cudaLaunchAttribute;  // None is modelled.
+struct cudaLaunchAttribute;  // No attribute is modelled.
 
 struct cudaLaunchConfig_t {
   dim3 gridDim;
   dim3 blockDim;
-  size_t dynamicSmemBytes;  // 0: no kernel here has any.
+  size_t dynamicSmemBytes;  // Must be 0: no kernel here uses dynamic memory.
   cudaStream_t stream;
   cudaLaunchAttribute* attrs;
   unsigned numAttrs;
@@ -134,45 +134,49 @@ struct cudaLaunchConfig_t {
 
 namespace lockstep::standin {
 
-// Limits of a launch; those of every GPU since compute capability 7.0.
+// Limits of a launch: those of every GPU since compute capability 7.0.
 inline constexpr int kMaxThreadsPerBlock = 1024;
 inline constexpr int kMaxBlockZ = 64;
 inline constexpr int kMaxGridX = 0x7fffffff;
 inline constexpr int kMaxGridYz = 65535;
 
 // Puts a launch on its stream: `thread` runs once for each thread of each
-// block. One kernel runs at a time, on the host thread that made it possible:
-// with an idle stream the calling one, before this returns. Returns the error
-// that a bad configuration has; a fault of the kernel itself (threads that wait
-// for ones that never come) ends the launch, is reported on standard error, and
-// is the error of the next call that waits.
+// block. One kernel runs at a time, on the host thread that made it possible.
+// If the stream is idle, that is the calling thread, before Launch returns.
+//
+// Returns the error of a bad configuration. If threads wait for threads that
+// never arrive, the kernel has a fault: the launch ends, standard error
+// describes it, and the next call that waits returns the error.
 cudaError_t Launch(const cudaLaunchConfig_t& config,
                    std::function<void()> thread);
 
-// What the last fault was, of any host thread; empty if there was none.
+// Returns the description of the last fault of any host thread, or "".
 std::string LastFault();
 
-// Where in the source a device thread waits.
+// The place in the source where a device thread waits.
 struct Site {
   const char* file;
   int line;
 };
 
-// Called by device threads alone: waits for all threads of the block.
+// Waits for all threads of the block. Only device threads may call it.
 void SyncThreads(Site site);
 
-// Called by device threads alone: waits for all threads of the block, and until
-// `has_come`, which reads memory that the host or other kernels write. Where it
-// has not, the kernel is abandoned and starts anew later, so what it does
-// before must bear being done twice. `has_come` outlives the kernel's frames. A
-// kernel that waits so has one block, and waits once: others end in a fault.
+// Waits for all threads of the block, and until `has_come` returns true. Only
+// device threads may call it. `has_come` reads memory that the host or other
+// kernels write, and must not refer to the kernel's stack.
+//
+// If `has_come` returns false, the kernel is abandoned and later restarted, so
+// the code before the wait must bear running twice. A kernel that calls this
+// function must have one block, and each thread may call it once; otherwise it
+// ends in a fault.
 void WaitForMemory(std::function<bool()> has_come, Site site);
 
-// Called by device threads alone: ends the kernel in a fault.
+// Ends the kernel in a fault. Only device threads may call it.
 [[noreturn]] void EndInFault(std::string what);
 
-// x * y + z of 16-bit floats, in float32, rounded to odd: rounding the result
-// to 16 bits then is the same as rounding the exact one.
+// Returns x * y + z of 16-bit floats, in float32, rounded to odd. Rounding this
+// result to 16 bits gives the same number as rounding the exact result.
 inline float FmaToOdd(float x, float y, float z) {
   const double product = double{x} * y;  // Exact.
   const double sum = product + z;
@@ -187,15 +191,16 @@ inline float FmaToOdd(float x, float y, float z) {
   return std::nextafter(result, rest > 0 ? kInfinity : -kInfinity);
 }
 
-// The error state that the stand-in's runtime and its launches share.
+// The error state, shared by the stand-in's runtime and its launches.
 
-// Notes an error as this host thread's last; returns it.
+// Records an error as this host thread's last error. Returns it.
 cudaError_t Record(cudaError_t error);
 
-// Notes that a kernel ended in a fault; LastFault() tells it.
+// Records that a kernel ended in a fault. LastFault() then returns `what`.
 void SetFault(std::string what);
 
-// cudaErrorLaunchFailure if a kernel ended in a fault since the last call.
+// Returns cudaErrorLaunchFailure if a kernel ended in a fault since the last
+// call.
 cudaError_t TakeFault();
 
 }  // namespace lockstep::standin
@@ -204,8 +209,8 @@ cudaError_t TakeFault();
 #define __device__
 #define __host__
 #define __launch_bounds__(...)
-// Blocks run one after the other, so one copy serves them all. It is no
-// thread's own, so that AddressSanitizer puts red zones around it.
+// Blocks run one after the other, so one copy serves all of them. The copy is
+// not thread-local, so that AddressSanitizer puts red zones around it.
 #define __shared__ static
 
 extern constinit thread_local uint3 threadIdx;
@@ -213,7 +218,7 @@ extern constinit thread_local uint3 blockIdx;
 extern constinit thread_local dim3 blockDim;
 extern constinit thread_local dim3 gridDim;
 
-// Kernels run one after the other, in program order.
+// Empty: kernels run one after the other, in program order.
 inline void __threadfence_system() {}
 
 inline void __syncthreads(::lockstep::standin::Site site = {__builtin_FILE(),

@@ -1,5 +1,5 @@
-// What kernels see of the stand-in: indices, barriers, half floats, and the
-// faults that it must find in broken kernels.
+// Tests what kernels see of the stand-in (indices, barriers, half floats), and
+// the faults that the stand-in must find in broken kernels.
 #include "tools/cuda/standin/device_code.h"
 
 #include <cuda_bf16.h>
@@ -39,7 +39,7 @@ void RunKernel(const cudaLaunchConfig_t& config, void (*kernel)(Parameters...),
   ASSERT_EQ(cudaLaunchKernelEx(&config, kernel, arguments...), cudaSuccess);
 }
 
-// Device memory of n elements; a kernel that writes it needs no stream.
+// Device memory of n elements. A kernel that writes to it needs no stream.
 template <typename T>
 class Memory {
  public:
@@ -67,7 +67,7 @@ __global__ void CountVisits(int* visits) {
       blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
   const unsigned thread =
       threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
-  // One device thread runs at a time.
+  // One device thread runs at a time, so no atomic is needed.
   ++visits[block * blockDim.x * blockDim.y * blockDim.z + thread];
 }
 
@@ -78,7 +78,7 @@ TEST(LaunchTest, RunsEveryThreadOfEveryBlockOnce) {
   EXPECT_THAT(visits.Read(), testing::Each(1));
 }
 
-// Each thread reads what its neighbour, of either side, wrote before.
+// Each thread reads the number that one of its two neighbours wrote before.
 __global__ void Rotate(int* out, int step, bool wait) {
   __shared__ int place[64];
   place[threadIdx.x] = -1;
@@ -99,8 +99,9 @@ TEST(SyncThreadsTest, ShowsWhatOthersWroteBefore) {
   }
 }
 
-// The control: without the barrier, one of two blocks shows it, for either
-// neighbour, since the blocks start their threads in opposite orders.
+// The control: without the barrier, one of two blocks gives a wrong result for
+// either neighbour, because the two blocks start their threads in opposite
+// orders.
 TEST(SyncThreadsTest, MissingBarrierShows) {
   const Memory<int> out(128);
   const cudaLaunchConfig_t config = Shape(2, 64);
@@ -155,7 +156,8 @@ TEST(HalfTest, NanHasNoPayload) {
   }
 }
 
-// Distance from the exact a * b + c, which 113 bits hold for these exponents.
+// Returns the distance from the exact a * b + c. For these exponents 113 bits
+// hold the exact result.
 __float128 Error(float result, float a, float b, float c) {
   const __float128 error = static_cast<__float128>(a) * b + c - result;
   return error < 0 ? -error : error;
@@ -166,8 +168,9 @@ T FromBits(uint16_t bits) {
   return std::bit_cast<T>(bits);
 }
 
-// Of 100,000 triples, each half2 and bfloat162 that __hfma2 returns is the
-// nearest, or the even one of two. Rounding to float32 first is not enough.
+// Checks 100,000 triples: each half2 and bfloat162 that __hfma2 returns is the
+// nearest number, or the even one of two. Rounding to float32 first is not
+// enough.
 template <typename T, typename Widen, typename Fma, typename Narrow>
 void ExpectRoundedOnce(uint16_t exponents, Widen widen, Fma fma,
                        Narrow narrow) {

@@ -1,4 +1,4 @@
-// Capture of streams into graphs, and replay.
+// Captures streams into graphs, and replays graphs.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -29,13 +29,13 @@ cudaError_t Invalidate(Capture& capture, cudaError_t error) {
 void AddNeed(std::vector<Edge>& needs, const Edge& edge) {
   for (Edge& each : needs) {
     if (each.node != edge.node) continue;
-    if (!edge.crosses) each = edge;  // Which no schedule drops.
+    if (!edge.crosses) each = edge;  // No schedule drops it.
     return;
   }
   needs.push_back(edge);
 }
 
-// Whether all nodes come before what `needs` names.
+// Returns whether all nodes precede the nodes of `needs`, or are among them.
 bool IsJoined(const Nodes& nodes, const std::vector<Edge>& needs) {
   std::vector<bool> reached(nodes.size());
   for (const Edge& edge : needs) reached[edge.node] = true;
@@ -64,7 +64,7 @@ class Replay {
     });
   }
 
-  // Runs what may run; whether all is done.
+  // Runs all nodes that may run. Returns whether all nodes are done.
   bool Run() {
     while (
         std::ranges::any_of(order_, [this](size_t i) { return RunNode(i); })) {
@@ -91,7 +91,7 @@ class Replay {
 
   const std::shared_ptr<const Nodes> nodes_;
   std::vector<Work> work_;     // Null when done.
-  std::vector<size_t> order_;  // In which nodes run that may.
+  std::vector<size_t> order_;  // The order in which ready nodes run.
   size_t left_;
 };
 
@@ -160,7 +160,7 @@ cudaError_t WaitInCapture(CUstream_st& stream, const EventState& event) {
   if (event.capture == nullptr) {
     return Invalidate(*stream.capture, cudaErrorStreamCaptureIsolation);
   }
-  if (event.capture->origin == nullptr) {  // It has ended.
+  if (event.capture->origin == nullptr) {  // The capture has ended.
     return stream.capture == nullptr
                ? Record(cudaErrorCapturedEvent)
                : Invalidate(*stream.capture, cudaErrorStreamCaptureIsolation);

@@ -1,5 +1,5 @@
-// Capture and replay of graphs: what is recorded, in which orders it may run,
-// and what CUDA refuses while a stream is captured.
+// Tests capture and replay of graphs: what is recorded, in which orders it may
+// run, and what CUDA refuses while a stream is captured.
 #include <cuda_runtime.h>
 
 #include <cstddef>
@@ -58,7 +58,7 @@ class GraphTest : public testing::Test {
     Ok(cudaMemcpy(&value, data_ + index, sizeof(int), cudaMemcpyDeviceToHost));
     return value;
   }
-  // data[to] = 10 data[to] + data[from].
+  // Puts data[to] = 10 data[to] + data[from] on the stream.
   void PutAdd(int to, int from, cudaStream_t stream) {
     cudaLaunchConfig_t config = {};
     config.gridDim = 1;
@@ -85,8 +85,10 @@ class GraphTest : public testing::Test {
     Ok(cudaGraphInstantiate(&executable_, graph_));
   }
 
-  // A graph in which `origin` writes a; `other` copies a to b, by way of two
-  // events or of only the one that joins it.
+  // Captures a graph in which `origin` writes a, and `other` copies a to b. If
+  // `forks_late`, the fork's event follows the write, so that the copy does
+  // too. Otherwise the fork's event precedes the write, and nothing orders the
+  // copy.
   void CaptureCopy(cudaStream_t origin, cudaStream_t other, bool forks_late) {
     Begin(origin);
     if (!forks_late) Wait(other, fork_, origin);
@@ -96,7 +98,7 @@ class GraphTest : public testing::Test {
     Wait(origin, join_, other);
     End(origin, 2);
   }
-  // Replays, and returns b.
+  // Replays the graph and returns b.
   int Replayed() {
     Reset();
     Ok(cudaGraphLaunch(executable_, older_));
@@ -124,16 +126,16 @@ TEST_F(GraphTest, RunsAtEachLaunchAndNotBefore) {
   Ok(cudaStreamIsCapturing(older_, &status));
   EXPECT_EQ(status, cudaStreamCaptureStatusNone);
   EXPECT_EQ(Read(0), 0);
-  Ok(cudaGraphDestroy(graph_));  // The executable graph has its own.
+  Ok(cudaGraphDestroy(graph_));  // The executable graph keeps its nodes.
   graph_ = nullptr;
   for (const Order order :
        {Order::kAtOnce, Order::kOldestStreamFirst, Order::kNewestStreamFirst}) {
     SetSchedule({.order = order});
     Reset();
-    PutAdd(0, 3, newer_);  // What is before it on its stream,
+    PutAdd(0, 3, newer_);  // Runs before the launches,
     Ok(cudaGraphLaunch(executable_, newer_));
     Ok(cudaGraphLaunch(executable_, newer_));
-    PutAdd(0, 3, newer_);  // and after.
+    PutAdd(0, 3, newer_);  // and after them.
     Ok(cudaStreamSynchronize(newer_));
     EXPECT_EQ(Read(0), 434344);
   }
@@ -152,7 +154,7 @@ TEST_F(GraphTest, EventsOrderWhatIsReplayed) {
                                      : Order::kOldestStreamFirst,
                  .dropped_waits = from_older ? DroppedWaits::kOfOlderStreams
                                              : DroppedWaits::kOfNewerStreams});
-    EXPECT_EQ(Replayed(), 3);  // Not the fork.
+    EXPECT_EQ(Replayed(), 3);  // The fork's wait is kept.
     SetSchedule({.order = from_older ? Order::kNewestStreamFirst
                                      : Order::kOldestStreamFirst,
                  .dropped_waits = from_older ? DroppedWaits::kOfNewerStreams
@@ -168,7 +170,7 @@ TEST_F(GraphTest, EventsOrderWhatIsReplayed) {
 
 TEST_F(GraphTest, AMissingEventShows) {
   CaptureCopy(older_, newer_, /*forks_late=*/false);
-  EXPECT_EQ(Replayed(), 3);  // In the order in which it was recorded.
+  EXPECT_EQ(Replayed(), 3);  // Runs in the order of recording.
   SetSchedule({.order = Order::kNewestStreamFirst});
   EXPECT_EQ(Replayed(), 0);
 }
@@ -182,7 +184,7 @@ TEST_F(GraphTest, NodesHaveThePriorityOfTheirStream) {
   Ok(cudaStreamDestroy(urgent));
 }
 
-// The second waits for the first, though its stream would run first.
+// The second launch waits for the first, though its stream would run first.
 TEST_F(GraphTest, LaunchesOfOneGraphDoNotOverlap) {
   Begin(older_);
   PutAdd(0, 2, older_);
@@ -308,14 +310,15 @@ TEST_F(GraphTest, RefusesTheDefaultStreamAndUnjoinedWork) {
             cudaErrorStreamCaptureUnjoined);
   Ok(cudaStreamQuery(newer_));
   EXPECT_EQ(Read(0), 0);
-  // Events of a capture that has ended stand for nothing.
+  // Events of a capture that has ended are not usable.
   EXPECT_EQ(cudaEventQuery(fork_), cudaErrorCapturedEvent);
   EXPECT_EQ(cudaStreamWaitEvent(newer_, fork_), cudaErrorCapturedEvent);
   Ok(cudaEventRecord(fork_, newer_));
   Ok(cudaEventQuery(fork_));
 }
 
-// The default stream waits for streams that block, and so for a captured one.
+// The default stream waits for blocking streams, so it must not be used while
+// one of them is captured.
 TEST_F(GraphTest, TheDefaultStreamIsAtOddsWithBlockingStreamsAlone) {
   Begin(older_);
   Ok(cudaMemsetAsync(data_, 0, 1));
@@ -330,8 +333,8 @@ TEST_F(GraphTest, TheDefaultStreamIsAtOddsWithBlockingStreamsAlone) {
   Ok(cudaStreamDestroy(blocking));
 }
 
-// As a watchdog's: what another thread asks ends a capture of mode global,
-// unless that thread says that it knows better.
+// A query by another thread, such as a watchdog, invalidates a capture of mode
+// global, unless that thread has set another mode for itself.
 TEST_F(GraphTest, OtherThreadsAskAsTheModesAllow) {
   Ok(cudaEventRecord(join_, newer_));
   const auto ask = [&](cudaStreamCaptureMode mode) {

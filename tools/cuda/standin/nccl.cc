@@ -1,5 +1,5 @@
 // NCCL's stand-in: communicators, groups, faults, and the calls. The device's
-// lock (queue.h) guards all.
+// lock (queue.h) guards all state.
 #include "tools/cuda/standin/include/nccl.h"
 
 #include <algorithm>
@@ -30,7 +30,8 @@ struct Call {
 thread_local int group_depth = 0;
 thread_local std::vector<Call> group;
 
-// Whether two ranks have one device, which NCCL must be told to allow.
+// Returns whether two ranks use one device although NCCL was not told to allow
+// it.
 bool SharesForbidden(const World& world) {
   const char* const allowed = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   if (Global().faults.version >= 23000 && allowed != nullptr &&
@@ -45,8 +46,8 @@ bool SharesForbidden(const World& world) {
   return false;
 }
 
-// The work of a batch that is on its stream now. It is one of those that the
-// communicator waits for, and withdraws when it is aborted.
+// Returns the work of a batch that is now on its stream. The communicator waits
+// for the batch when it is finalized, and withdraws it when it is aborted.
 Work WorkOf(ncclComm& comm, const std::shared_ptr<Batch>& batch) {
   const NcclFaults& faults = Global().faults;
   std::erase_if(comm.submitted, [](auto& each) { return each.expired(); });
@@ -64,7 +65,7 @@ Work WorkOf(ncclComm& comm, const std::shared_ptr<Batch>& batch) {
   };
 }
 
-// A run of a batch: its collectives get their numbers now.
+// Makes the work of one run of a batch. Its collectives get their numbers now.
 Work MakeBatchWork(ncclComm* comm, const Batch& asked) {
   if (comm == nullptr) {
     SetFault("a graph calls an NCCL communicator that is gone");
@@ -89,7 +90,7 @@ ncclResult_t Submit(const DeviceLock& lock, ncclComm& comm,
                                                       : ncclUnhandledCudaError;
 }
 
-// Waits until nothing of the communicator is on a stream, nor in a graph.
+// Waits until no call of the communicator is on a stream or in a graph.
 ncclResult_t Finalize(DeviceLock& lock, ncclComm& comm) {
   if (comm.finalized) return ncclSuccess;
   NoteHostWait();
@@ -119,7 +120,7 @@ ncclResult_t Finalize(DeviceLock& lock, ncclComm& comm) {
   return ncclSuccess;
 }
 
-// What is wrong with a call at once.
+// Returns the errors of a call that can be found at once.
 ncclResult_t Check(const ncclComm& comm, const NcclOperation& operation,
                    cudaStream_t stream) {
   const int size = comm.world->size;
@@ -135,7 +136,7 @@ ncclResult_t Check(const ncclComm& comm, const NcclOperation& operation,
 }
 
 // Puts the group's calls on their streams, as one batch for each communicator
-// and stream.
+// and run of calls on one stream.
 ncclResult_t EndGroup() {
   NoteGroup();
   const DeviceLock lock;

@@ -35,7 +35,8 @@ T Narrow(Wide x) {
   }
 }
 
-// Calls fn with an element of the type; not for one that is not modelled.
+// Calls `fn` with an element of the type. Does nothing if the type is not
+// modelled.
 template <typename Fn>
 void WithType(ncclDataType_t type, const Fn& fn) {
   switch (type) {
@@ -94,7 +95,7 @@ size_t ReceivedBytes(const NcclOperation& operation, int rank, int size) {
 
 namespace {
 
-// Integers wrap: T is unsigned where that matters.
+// Combines two elements. Integers wrap: T is unsigned where that matters.
 template <typename T>
 T Combine(ncclRedOp_t op, T a, T b) {
   switch (op) {
@@ -130,7 +131,7 @@ T Load(const std::byte* from, size_t index) {
   return value;
 }
 
-// result = the first n elements of all inputs, reduced.
+// Writes to `result` the reduction of the first n elements of all inputs.
 template <typename T>
 void ReduceAs(std::span<const std::byte* const> inputs, ncclRedOp_t op,
               size_t n, std::byte* result) {
@@ -192,9 +193,9 @@ bool Fit(const NcclOperation& a, const NcclOperation& b) {
          a.op == b.op && a.peer == b.peer;
 }
 
-// Runs a collective: element r is rank r's call, and all fit together.
-// Reductions add rank after rank, in the elements' own type; averages of
-// floating-point numbers scale each rank's first, as NCCL does.
+// Runs a collective. Element r is rank r's call, and all calls match.
+// Reductions add rank after rank, in the elements' own type. Averages of
+// floating-point numbers scale each rank's number first, as NCCL does.
 void MoveCollective(std::span<const NcclOperation* const> operations,
                     Damage damage) {
   const NcclOperation& any = *operations.front();
@@ -225,7 +226,7 @@ void MoveCollective(std::span<const NcclOperation* const> operations,
   }
 }
 
-// One operation of each: they are done.
+// Marks matched operations of the ranks as done.
 void Finish(std::span<const Pending> met) {
   for (const Pending& each : met) --each.batch->pending;
   NoteProgress();

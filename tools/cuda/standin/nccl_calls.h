@@ -1,6 +1,6 @@
-// What NCCL's stand-in consists of: communicators, how the calls of their ranks
-// meet, and what is then done to their memory. The device's lock (queue.h)
-// guards all of it.
+// The parts of NCCL's stand-in: communicators, the matching of the ranks'
+// calls, and the transfer of their data. The device's lock (queue.h) guards all
+// state.
 #ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_NCCL_CALLS_H_
 #define LOCKSTEP_TOOLS_CUDA_STANDIN_NCCL_CALLS_H_
 
@@ -33,13 +33,13 @@ struct NcclOperation {
   NcclCall call;
   const void* send;
   void* receive;
-  size_t count;  // As the function's argument has it.
+  size_t count;  // The argument of the call.
   ncclDataType_t type;
   ncclRedOp_t op;
-  int peer;  // Or root.
+  int peer;  // The other rank of a message, or the root.
 };
 
-// A call in which a rank's host waits for the others'.
+// A call in which a rank's host waits for the hosts of the other ranks.
 struct HostCall {
   char* memory = nullptr;
   size_t bytes = 0;
@@ -47,13 +47,15 @@ struct HostCall {
 
 struct World;
 
-// Calls of one rank that start and end together on one stream: a group's.
+// The calls of one rank's group on one stream. They start and end together.
 struct Batch {
   std::shared_ptr<World> world = {};
   int rank = 0;
   cudaStream_t stream = nullptr;
   std::vector<NcclOperation> operations = {};
-  std::vector<int64_t> numbers = {};  // Of the world's collectives.
+  std::vector<int64_t> numbers = {};  // For each operation, the number of the
+                                      // collective call in its world; -1 for a
+                                      // message.
   Damage damage = Damage::kNone;
   bool started = false;
   bool aborted = false;
@@ -65,14 +67,16 @@ struct Pending {
   const NcclOperation* operation;
 };
 
-// What the ranks of one unique id share.
+// The state that the ranks of one unique id share.
 struct World {
   int size = 0;
-  std::vector<int> devices = {};  // Of the ranks that have joined, else -1.
-  std::map<int64_t, std::map<int, Pending>> collectives = {};  // By rank.
+  std::vector<int> devices = {};  // By rank; -1 before it joins.
+  std::map<int64_t, std::map<int, Pending>> collectives = {};  // By number and
+                                                               // rank.
   std::map<std::pair<int, int>, std::deque<Pending>> sends = {};
   std::map<std::pair<int, int>, std::deque<Pending>> receives = {};
-  // Calls in which the ranks' hosts wait for each other, by number and rank.
+  // The calls in which the ranks' hosts wait for each other, by number and
+  // rank.
   std::map<int64_t, std::map<int, HostCall>> host_calls = {};
 };
 
@@ -85,22 +89,22 @@ struct NcclState {
 
 NcclState& Global();
 
-// 0 for a type that is not modelled.
+// Returns the size of an element, or 0 if the type is not modelled.
 size_t SizeOf(ncclDataType_t type);
 
-// Bytes that a call of `size` ranks reads from `send`, and writes to `receive`;
-// 0 where `rank` does not use it.
+// Returns the bytes that `rank` reads from `send` or writes to `receive` in a
+// call of `size` ranks; 0 if the rank does not use that buffer.
 size_t SentBytes(const NcclOperation& operation, int rank, int size);
 size_t ReceivedBytes(const NcclOperation& operation, int rank, int size);
 
-// Forgets a window of a communicator, whose memory may then be freed.
+// Deletes a window of a communicator. The window's memory may then be freed.
 void Forget(ncclWindow_t window);
 
-// Lets the calls of a batch meet the other ranks': each is done, and `pending`
-// one less, once all that it needs have started.
+// Starts a batch: offers its calls to the other ranks. A call is done when
+// every call that it needs has started. Then `pending` decreases by one.
 void Start(Batch& batch);
 
-// Forgets what a batch waits for: nobody can meet it any more.
+// Removes the calls of a batch that other ranks have not matched yet.
 void Withdraw(Batch& batch);
 
 }  // namespace lockstep::standin
@@ -111,8 +115,8 @@ struct ncclComm {
 
   const std::shared_ptr<lockstep::standin::World> world;
   const int rank;
-  // Of graphs too, that recorded calls of the communicator; null in them when
-  // it is gone.
+  // Shared with the graphs that recorded calls of the communicator. The pointer
+  // becomes null when the communicator is aborted.
   const std::shared_ptr<ncclComm*> self = std::make_shared<ncclComm*>(this);
   bool finalized = false;
   int64_t collectives = 0;

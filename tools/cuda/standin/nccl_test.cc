@@ -1,5 +1,5 @@
-// NCCL's stand-in: ranks' calls meet, wait and are aborted as NCCL's are, and
-// its faults are those that were planted.
+// Tests NCCL's stand-in: ranks' calls meet, wait and are aborted as NCCL's are,
+// and its faults are those that were planted.
 #include <cuda_runtime.h>
 #include <nccl.h>
 #include <nccl_device.h>
@@ -38,8 +38,8 @@ ncclResult_t Poll(ncclComm_t comm) {
   return state;
 }
 
-// Two ranks with a device, a stream and four floats each. Each has a thread
-// where it waits for the other.
+// Two ranks with a device, a stream and four floats each. A rank that waits for
+// the other rank runs in a thread.
 class NcclTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -131,7 +131,7 @@ TEST_F(NcclTest, RefusesBadArguments) {
   ncclComm_t other = nullptr;
   ncclConfig_t blocking = NCCL_CONFIG_INITIALIZER;
   EXPECT_EQ(ncclCommInitRankConfig(&other, 2, id_, 0, &blocking),
-            ncclInvalidUsage);  // There is a rank 0.
+            ncclInvalidUsage);  // Rank 0 exists already.
   EXPECT_EQ(ncclCommInitRankConfig(&other, 2, id_, 2, &blocking),
             ncclInvalidArgument);
   ncclConfig_t polled = NCCL_CONFIG_INITIALIZER;
@@ -140,7 +140,8 @@ TEST_F(NcclTest, RefusesBadArguments) {
             ncclInvalidArgument);
 }
 
-// Both send and then receive: in a group they meet, one after the other not.
+// Both ranks send and then receive. In a group the calls meet; one after the
+// other they do not.
 TEST_F(NcclTest, MessagesOfAGroupGoTogether) {
   for (const int rank : {0, 1}) {
     Ok(ncclGroupStart());
@@ -221,7 +222,7 @@ TEST_F(NcclTest, FinalizeWaitsForWhatIsOnStreams) {
   watchdog.join();
   EXPECT_EQ(AllReduce(0), ncclInvalidUsage);
   Destroy(0);
-  Destroy(1);  // Which finalizes it.
+  Destroy(1);  // Finalizes the communicator too.
   EXPECT_EQ(Counts().communicators_destroyed, 2);
   EXPECT_EQ(Counts().communicators_aborted, 0);
 }
@@ -252,7 +253,7 @@ TEST_F(NcclTest, AStalledRankIsWaitedForInInit) {
     }).detach();
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  EXPECT_EQ(LiveNcclCommunicators(), 2);  // The fixture's.
+  EXPECT_EQ(LiveNcclCommunicators(), 2);  // The fixture's communicators.
 }
 
 TEST_F(NcclTest, RanksOnOneDeviceAreRefused) {
@@ -274,15 +275,15 @@ TEST_F(NcclTest, ALateRankStartsAfterSoManyQuestions) {
   Ok(AllReduce(1));
   int64_t polls = 1;
   while (cudaStreamQuery(streams_[0]) == cudaErrorNotReady) ++polls;
-  // Threads that the test above left behind ask too.
+  // Threads that the test above left behind query too.
   EXPECT_GT(polls, 1);
   EXPECT_LE(polls, kPolls);
   Ok(AllReduce(0));
   Ok(AllReduce(1));
-  Ok(cudaStreamSynchronize(streams_[1]));  // Asks until it is done.
+  Ok(cudaStreamSynchronize(streams_[1]));  // Queries until the stream is done.
 }
 
-// A rank that replays its call meets one that makes it anew each time.
+// A rank that replays its call meets a rank that makes the call anew each time.
 TEST_F(NcclTest, CallsInGraphsMeetAtEachReplay) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
@@ -317,7 +318,7 @@ TEST_F(NcclTest, GraphsOfAnAbortedCommunicatorAreAFault) {
   Ok(cudaGraphLaunch(executable, streams_[0]));
   EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
   SetNcclFaults({.finalize_limit = std::chrono::milliseconds(50)});
-  // Withdraws it, and waits for the graph.
+  // Withdraws the calls on streams, and waits for the graph.
   EXPECT_EQ(ncclCommAbort(comms_[0]), ncclInternalError);
   comms_[0] = nullptr;
   Ok(cudaStreamQuery(streams_[0]));
@@ -327,7 +328,7 @@ TEST_F(NcclTest, GraphsOfAnAbortedCommunicatorAreAFault) {
   Ok(cudaGraphDestroy(graph));
 }
 
-// What a rank has in its window.
+// The contents of a rank's window.
 struct Place {
   float sum;
   float term;
@@ -390,7 +391,7 @@ class WindowTest : public NcclTest {
     Ok(cudaLaunchKernelEx(&config, MeetPeers, windows_[rank], rank,
                           ++turns_[rank], times));
   }
-  // Gives the rank's term, waits for the others' and adds them up.
+  // Gives the rank's term, waits for the other ranks' terms and adds them up.
   void Exchange(int rank, float term) {
     Ok(cudaMemcpyAsync(&static_cast<Place*>(memory_[rank])->term, &term,
                        sizeof(term), cudaMemcpyHostToDevice, streams_[rank]));
@@ -425,13 +426,14 @@ TEST_F(WindowTest, KernelsReadPeersMemoryAfterABarrier) {
   }
 }
 
-// The control: the second exchange's wait lets both through.
+// The control: both ranks' second exchange does not wait, so rank 0 reads rank
+// 1's old term.
 TEST_F(WindowTest, ADroppedWaitShows) {
   standin::SetSchedule({.dropped_memory_wait = 1});
   for (const float term : {1.0f, 5.0f}) {
     for (const int rank : {0, 1}) Exchange(rank, rank == 0 ? term : 10 * term);
   }
-  EXPECT_EQ(Sum(0), 15);  // The other's was not there yet.
+  EXPECT_EQ(Sum(0), 15);  // Rank 1's new term was not there yet.
   EXPECT_EQ(Sum(1), 55);
 }
 

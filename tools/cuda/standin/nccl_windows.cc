@@ -26,20 +26,21 @@ struct ncclWindow_vidmem {
 namespace lockstep::standin {
 namespace {
 
-// The start of each window's memory, of all ranks.
+// Returns the starts of all windows' memory, of all ranks.
 std::multiset<const void*>& InWindows() {
   static auto& pointers = *new std::multiset<const void*>;
   return pointers;
 }
 
-// How many ranks reach each other's memory: consecutive ones, and as many
-// everywhere.
+// Returns the number of consecutive ranks that reach each other's memory. All
+// such teams have the same size.
 int LsaSize(const ncclComm& comm) {
   const int reach = Global().faults.lsa_ranks;
   return reach <= 0 ? comm.world->size : std::gcd(reach, comm.world->size);
 }
 
-// Waits until every rank's host has made this call; `all` is theirs.
+// Waits until every rank's host has made this call. Appends their calls to
+// `all`.
 ncclResult_t Meet(DeviceLock& lock, ncclComm& comm, const HostCall& call,
                   std::vector<HostCall>& all) {
   if (comm.finalized) return ncclInvalidUsage;

@@ -1,4 +1,4 @@
-// Streams and events of the stand-in runtime, and the work on them.
+// The streams and events of the stand-in runtime, and the work on them.
 #include "tools/cuda/standin/queue.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 #include "tools/cuda/standin/include/cuda_runtime.h"
 #include "tools/cuda/standin/streams.h"
 
-struct CUevent_st {};  // Its address names an EventState.
+struct CUevent_st {};  // Its address is the key of an EventState.
 
 namespace lockstep::standin {
 namespace {
@@ -29,8 +29,9 @@ int CurrentDevice() {
   return device;
 }
 
-// Whether the stream's next item comes after one that is not done: of the
-// default stream, for a stream that blocks; of all those, for the default one.
+// Returns whether the stream's next item must wait for an earlier item. A
+// blocking stream waits for the default stream of its device. The default
+// stream waits for all blocking streams of its device.
 bool WaitsForDefaultStream(const CUstream_st& stream) {
   const bool is_default = stream.number == 0;
   if (!is_default && !stream.blocking) return false;
@@ -52,7 +53,7 @@ bool RunFront(CUstream_st& stream) {
   return All().progressed;
 }
 
-// In the order in which they run what they can.
+// Returns the streams in the order in which they run their work.
 std::vector<CUstream_st*> InOrder() {
   std::vector<CUstream_st*> streams;
   for (const auto& stream : All().streams) streams.push_back(stream.get());
@@ -72,9 +73,10 @@ bool RunOnce() {
       InOrder(), [](CUstream_st* stream) { return RunFront(*stream); });
 }
 
-// A thread asks: the work of its streams and of its device's default stream may
-// run, and what was held back for so long that its owner seems to leave the
-// asking to others.
+// Handles a query by this thread: the work of its streams and of its device's
+// default stream may run. Work of other threads' streams may run too, if
+// nothing was put on the stream for a second: the stream's thread may not query
+// it at all.
 void Ask(const DeviceLock& lock) {
   constexpr auto kHeldBackAtMost = std::chrono::seconds(1);
   ++All().polls;

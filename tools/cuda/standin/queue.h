@@ -1,5 +1,5 @@
-// The stand-in device's queues: what has been put on which stream and has not
-// run yet. One lock guards them, and all work runs under it.
+// The stand-in device's queues: the work of each stream that has not run yet.
+// One lock guards them, and all work runs under it.
 #ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_QUEUE_H_
 #define LOCKSTEP_TOOLS_CUDA_STANDIN_QUEUE_H_
 
@@ -13,77 +13,82 @@
 
 namespace lockstep::standin {
 
-// Work on a stream. Returns whether it is done; if it is not, it is called
-// again after any other work has been done.
+// A piece of work on a stream. Returns whether the work is done. If it is not,
+// it is called again after other work has made progress.
 using Work = std::function<bool()>;
 
-// Makes it anew each time that it is to run: more than once in a graph.
+// Makes a piece of work for each run. In a graph the work runs several times.
 using MakeWork = std::function<Work()>;
 
-// Held while work runs. NCCL's stand-in keeps its own state under it too.
+// The lock that is held while work runs. It also guards the state of NCCL's
+// stand-in.
 class DeviceLock {
  public:
   DeviceLock();
 
-  // Lets others have the lock until work was done, or for a millisecond.
+  // Releases the lock until work was done, or for a millisecond.
   void Yield();
 
  private:
   std::unique_lock<std::mutex> lock_;
 };
 
-// Appends work to a stream, then runs all that may run now (control.h), of any
-// stream, on this host thread; or records it, where the stream is captured.
-// Returns the error, which it notes, of a stream that does not exist or whose
-// capture does not allow it.
+// Appends work to a stream. If the stream is captured, Put records the work;
+// otherwise it runs all work of any stream that the schedule (control.h)
+// allows, on this host thread. If the stream does not exist or its capture
+// forbids the work, Put records the error and returns it.
 cudaError_t Put(cudaStream_t stream, MakeWork make);
 cudaError_t Put(const DeviceLock& lock, cudaStream_t stream, MakeWork make);
 
-// Whether the schedule drops this wait for memory of a kernel of the device.
+// Counts a wait for memory of a kernel of the device. Returns whether the
+// schedule drops this wait.
 bool DropsMemoryWait(int device);
 
-// Called by work that is not done yet, but has changed what other work waits
-// for.
+// Reports that unfinished work has changed something that other work waits for.
+// Only such work may call it.
 void NoteProgress();
 
-// Runs what may run, after something that work waits for has come about.
+// Runs all work that may run, after a condition that work waits for has come
+// true.
 void RunWork(const DeviceLock& lock);
 
-// Lets what is on a stream run, where the schedule holds it back.
+// Lets the work of a stream run that the schedule holds back.
 void Release(const DeviceLock& lock, cudaStream_t stream);
 
-// Runs what may run until `ready`; false if it is not after `limit`.
+// Runs all work that may run until `ready` returns true. Returns false if that
+// takes longer than `limit`.
 bool WaitUntil(DeviceLock& lock, const std::function<bool()>& ready,
                std::chrono::milliseconds limit = std::chrono::hours(24));
 
-// Runs what is on the device's streams; false if not all of it is done after
-// `limit`.
+// Runs the work of the device's streams. Returns false if it is not all done
+// after `limit`.
 bool WaitForDevice(DeviceLock& lock, int device,
                    std::chrono::milliseconds limit = std::chrono::hours(24));
 
-// How often threads have asked a stream or an event; each millisecond of a wait
-// is a question too.
+// Returns how often threads have queried a stream or an event. Each millisecond
+// of a wait counts as a query.
 int64_t Polls();
 
-// Whether a stream is the default one or one that exists.
+// Returns whether a stream exists. The default stream always does.
 bool IsStream(cudaStream_t stream);
 
-// For a call that allocates or frees, which streams that are captured forbid:
-// returns the error, which it notes.
+// Checks a call that allocates, frees, copies or sets memory, which is
+// forbidden while a stream is captured. Records the error and returns it.
 cudaError_t CheckUnsafeCall();
-// For an asynchronous copy of pageable memory, which the stream's own capture
-// forbids.
+// Checks an asynchronous copy of pageable memory, which is forbidden if its
+// stream is captured.
 cudaError_t CheckPageable(cudaStream_t stream);
 
-// Counts (control.h) for the calling thread.
+// Count a call (control.h) for the calling thread.
 void NoteGroup();
 void NoteHostWait();
 void NoteCommunicatorEnd(bool healthy);
 
-// Whether the range lies in one piece of device memory.
+// Returns whether the range lies in one allocation of device memory.
 bool IsDeviceRange(const void* pointer, size_t bytes);
 
-// Device memory that NCCL's windows may be made of: cudaMalloc's is not.
+// Allocate, free and recognise device memory for NCCL's windows. Memory of
+// cudaMalloc cannot be registered as a window.
 cudaError_t AllocateForWindows(void** pointer, size_t bytes);
 cudaError_t FreeForWindows(void* pointer);
 bool IsForWindows(const void* pointer, size_t bytes);

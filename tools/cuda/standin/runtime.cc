@@ -23,7 +23,7 @@ namespace {
 
 constinit thread_local cudaError_t last_error = cudaSuccess;
 
-std::mutex fault_mutex;  // Guards what follows.
+std::mutex fault_mutex;  // Guards fault_pending and Fault().
 bool fault_pending = false;
 
 std::string& Fault() {
@@ -87,12 +87,12 @@ Description Describe(cudaError_t error) {
   return {error, "unrecognized error code", "unrecognized error code"};
 }
 
-std::mutex count_mutex;  // Guards these.
+std::mutex count_mutex;  // Guards the counts of all threads.
 CallCounts counts;
 int64_t resets = 0;
 struct ThreadCounts {
   CallCounts counts;
-  int64_t resets = 0;  // After how many of them it began.
+  int64_t resets = 0;  // The number of resets before it.
 };
 thread_local ThreadCounts thread_counts;
 
@@ -112,15 +112,15 @@ void Note(int64_t CallCounts::*member) {
 std::atomic<int> device_count = 1;
 constinit thread_local int current_device = 0;
 
-std::mutex memory_mutex;  // Guards the three that follow.
+std::mutex memory_mutex;  // Guards Memory(), WindowMemory(), PinnedMemory().
 
 struct Piece {
   size_t bytes = 0;
   int device = 0;
 };
 
-// What there is, by address. Never destroyed, since other destructors may free
-// memory.
+// Allocations by address. Never destroyed, because destructors of static
+// objects may free memory.
 using Pieces = std::map<uintptr_t, Piece>;
 Pieces& Memory() {
   static Pieces& memory = *new Pieces;
@@ -135,7 +135,7 @@ Pieces& PinnedMemory() {
   return memory;
 }
 
-// The piece in which the range lies.
+// Returns the allocation that contains the range.
 std::optional<Piece> FindPiece(const Pieces& pieces, const void* pointer,
                                size_t bytes) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
@@ -157,7 +157,7 @@ bool IsIn(const Pieces& pieces, const void* pointer, size_t bytes) {
   return FindPiece(pieces, pointer, bytes).has_value();
 }
 
-// Memory that `owner` notes.
+// Allocates memory and records it in `owner`.
 cudaError_t AllocateNoted(void** pointer, size_t bytes, Pieces& owner) {
   *pointer = nullptr;
   const cudaError_t error = CheckUnsafeCall();
@@ -173,10 +173,11 @@ cudaError_t AllocateNoted(void** pointer, size_t bytes, Pieces& owner) {
   return cudaSuccess;
 }
 
-// How long freeing memory waits for a device, where CUDA would wait for ever.
+// How long freeing memory waits for a device. CUDA would wait forever.
 constexpr auto kFreeLimit = std::chrono::seconds(10);
 
-// As in CUDA, waits for the work of the memory's device.
+// Waits for the work of the memory's device, as CUDA does, then frees the
+// memory.
 cudaError_t FreeNoted(void* pointer, Pieces& owner) {
   if (pointer == nullptr) return cudaSuccess;
   const cudaError_t error = CheckUnsafeCall();
@@ -389,7 +390,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
   if (error != cudaSuccess) return Record(error);
   const bool to_pageable =
       kind == cudaMemcpyDeviceToHost && !IsIn(PinnedMemory(), to, bytes);
-  // Taken now: the caller may overwrite it when this returns.
+  // Copies the data now, because the caller may overwrite it afterwards.
   std::shared_ptr<const std::vector<char>> staged;
   if (kind == cudaMemcpyHostToDevice && !IsIn(PinnedMemory(), from, bytes)) {
     const char* const begin = static_cast<const char*>(from);

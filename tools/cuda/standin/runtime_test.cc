@@ -1,5 +1,6 @@
-// The stand-in's host side refuses what the CUDA runtime refuses,
-// orders the work of streams and events as the runtime does, in every schedule.
+// Tests that the stand-in's host side refuses what the CUDA runtime refuses,
+// and orders the work of streams and events as the runtime does, in every
+// schedule.
 #include <cuda_runtime.h>
 
 #include <array>
@@ -206,7 +207,7 @@ TEST(CountsTest, HostWaitsAreCountedAndQueriesAreNot) {
   Ok(cudaStreamDestroy(stream));
 }
 
-// By which collectives/nccl sees whether ranks share one.
+// collectives/nccl uses the UUIDs to see whether ranks share a device.
 TEST(DeviceTest, ThereAreAsManyAsWereSetAndEachHasItsUuid) {
   for (const int count : {1, 3}) {
     SetDeviceCount(count);
@@ -248,7 +249,7 @@ class QueueTest : public testing::Test {
     SetSchedule({});
   }
 
-  // One stream writes a, the other copies a to b: with a wait or without.
+  // One stream writes a, the other copies a to b, with a wait or without.
   // Returns b.
   int Copied(cudaStream_t writer, cudaStream_t reader, bool waits) {
     Ok(cudaMemset(memory_, 0, 2));
@@ -303,7 +304,7 @@ TEST_F(QueueTest, DroppedWaitsShow) {
 // A later record does not move a wait for an earlier one.
 TEST_F(QueueTest, WaitsAreForTheRecordBefore) {
   SetSchedule({.order = Order::kOldestStreamFirst});
-  Ok(cudaStreamWaitEvent(older_, event_));  // No record.
+  Ok(cudaStreamWaitEvent(older_, event_));  // No record yet.
   Ok(cudaEventRecord(event_, newer_));
   Ok(cudaStreamWaitEvent(older_, event_));
   Ok(cudaEventRecord(event_, older_));
@@ -329,9 +330,9 @@ TEST_F(QueueTest, StreamsOfHigherPriorityRunFirst) {
   }
 }
 
-// Without an event, the default stream is in order with streams that block, and
-// not with others: the latter is the bug of a cudaMemset before a kernel on a
-// stream of one's own.
+// Without an event, the default stream is in order with blocking streams, but
+// not with other streams. The latter shows the bug of a cudaMemset before a
+// kernel on a non-blocking stream.
 TEST_F(QueueTest, TheDefaultStreamWaitsForBlockingStreamsAlone) {
   cudaStream_t blocking = nullptr;
   Ok(cudaStreamCreateWithFlags(&blocking, 0));
@@ -350,7 +351,8 @@ TEST_F(QueueTest, TheDefaultStreamWaitsForBlockingStreamsAlone) {
   Ok(cudaStreamDestroy(blocking));
 }
 
-// A stream waits for that of the device that was current when it was made.
+// A stream waits for the default stream of the device that was current when the
+// stream was made.
 TEST_F(QueueTest, EachDeviceHasItsDefaultStream) {
   SetDeviceCount(2);
   SetSchedule({.order = Order::kNewestStreamFirst});
@@ -374,7 +376,8 @@ TEST_F(QueueTest, EachDeviceHasItsDefaultStream) {
   SetDeviceCount(1);
 }
 
-// Of memory that is not pinned the copy has been taken, or given, on return.
+// A copy to or from memory that is not pinned has accessed it when the call
+// returns.
 TEST_F(QueueTest, PageableCopiesDoNotWaitForTheStreamToTakeThem) {
   SetSchedule({.order = Order::kOldestStreamFirst});
   unsigned char* pinned = nullptr;
@@ -397,7 +400,7 @@ TEST_F(QueueTest, PageableCopiesDoNotWaitForTheStreamToTakeThem) {
   Ok(cudaFreeHost(pinned));
 }
 
-// So that a thread which only watches does not wait for ever.
+// A thread that only queries must not wait forever.
 TEST_F(QueueTest, OtherThreadsWaitForWorkThatIsHeldBack) {
   SetSchedule({.order = Order::kOldestStreamFirst});
   Ok(cudaEventRecord(event_, older_));
@@ -407,7 +410,7 @@ TEST_F(QueueTest, OtherThreadsWaitForWorkThatIsHeldBack) {
   }).join();
 }
 
-// Which may use the memory, whoever put it there.
+// Any work on the device may use the memory, whichever thread put it there.
 TEST_F(QueueTest, FreeingWaitsForTheDevice) {
   SetSchedule({.order = Order::kOldestStreamFirst});
   std::byte* freed = nullptr;

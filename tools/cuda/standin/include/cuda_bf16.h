@@ -8,7 +8,7 @@
 #include "base/data_types.h"
 #include "tools/cuda/standin/device_code.h"
 
-// Has the size, alignment and bits of CUDA's, and no implicit conversions.
+// Has the size, alignment and bits of CUDA's type, and no implicit conversions.
 class __nv_bfloat16 {
   friend float __bfloat162float(__nv_bfloat16 value);
   friend __nv_bfloat16 __float2bfloat16_rn(float value);
@@ -16,12 +16,12 @@ class __nv_bfloat16 {
   lockstep::BFloat16 value_;
 };
 
-// Exact.
+// Converts exactly.
 inline float __bfloat162float(__nv_bfloat16 value) {
   return lockstep::ToFloat(value.value_);
 }
 
-// Rounds to nearest, ties to even; NaN has no payload, as on a GPU.
+// Rounds to nearest, ties to even. NaN has no payload, as on a GPU.
 inline __nv_bfloat16 __float2bfloat16_rn(float value) {
   __nv_bfloat16 narrow;
   narrow.value_ =
@@ -29,8 +29,8 @@ inline __nv_bfloat16 __float2bfloat16_rn(float value) {
   return narrow;
 }
 
-// Two of them. Arithmetic rounds each result once, to nearest; on a GPU a
-// product and a sum may be contracted, unless by the calls that end in _rn.
+// A pair of bfloat16. Arithmetic rounds each result once, to nearest. On a GPU
+// a product and a sum may be contracted, except by the calls that end in _rn.
 struct alignas(4) __nv_bfloat162 {
   __nv_bfloat16 x, y;
 };
@@ -81,7 +81,7 @@ inline __nv_bfloat162 __hmul2_rn(__nv_bfloat162 a, __nv_bfloat162 b) {
   return __hmul2(a, b);
 }
 
-// NaN loses against a number, and -0 against 0.
+// Returns the larger number. A number wins against NaN, and 0 against -0.
 inline __nv_bfloat16 __hmax(__nv_bfloat16 a, __nv_bfloat16 b) {
   const float x = __bfloat162float(a);
   const float y = __bfloat162float(b);

@@ -9,7 +9,7 @@
 #include "base/data_types.h"
 #include "tools/cuda/standin/device_code.h"
 
-// Has the size, alignment and bits of CUDA's, and no implicit conversions.
+// Has the size, alignment and bits of CUDA's type, and no implicit conversions.
 class __half {
   friend float __half2float(__half value);
   friend __half __float2half_rn(float value);
@@ -17,13 +17,13 @@ class __half {
   lockstep::Float16 value_;
 };
 
-// Exact; NaN has no payload, as on a GPU.
+// Converts exactly. NaN has no payload, as on a GPU.
 inline float __half2float(__half value) {
   const float wide = lockstep::ToFloat(value.value_);
   return wide == wide ? wide : std::bit_cast<float>(0x7fffffffu);
 }
 
-// Rounds to nearest, ties to even; NaN as above.
+// Rounds to nearest, ties to even. NaN has no payload, as on a GPU.
 inline __half __float2half_rn(float value) {
   __half narrow;
   narrow.value_ =
@@ -31,8 +31,8 @@ inline __half __float2half_rn(float value) {
   return narrow;
 }
 
-// Two of them. Arithmetic rounds each result once, to nearest; on a GPU a
-// product and a sum may be contracted, unless by the calls that end in _rn.
+// A pair of halves. Arithmetic rounds each result once, to nearest. On a GPU a
+// product and a sum may be contracted, except by the calls that end in _rn.
 struct alignas(4) __half2 {
   __half x, y;
 };
@@ -70,7 +70,7 @@ inline __half2 __hadd2_rn(__half2 a, __half2 b) { return __hadd2(a, b); }
 inline __half2 __hsub2_rn(__half2 a, __half2 b) { return __hsub2(a, b); }
 inline __half2 __hmul2_rn(__half2 a, __half2 b) { return __hmul2(a, b); }
 
-// NaN loses against a number, and -0 against 0.
+// Returns the larger number. A number wins against NaN, and 0 against -0.
 inline __half __hmax(__half a, __half b) {
   const float x = __half2float(a);
   const float y = __half2float(b);

@@ -1,5 +1,5 @@
-// A stand-in for NCCL, on the stand-in for the CUDA runtime: ranks are threads
-// of one process. Names, meanings and error codes are NCCL's;
+// A stand-in for NCCL, based on the stand-in for the CUDA runtime. Ranks are
+// threads of one process. Names, meanings and error codes are NCCL's;
 // tools/cuda/README.md says what is modelled.
 #ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_NCCL_H_
 #define LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_NCCL_H_
@@ -65,27 +65,28 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 const char* ncclGetErrorString(ncclResult_t result);
 const char* ncclGetLastError(ncclComm_t comm);
 
-// Returns when all ranks have called it; other calls do when they are on their
-// streams. blocking = 0 is refused.
+// Blocks until all ranks have called it. Collective calls and messages return
+// when they are on their streams. blocking = 0 is refused.
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
                                     int rank, ncclConfig_t* config);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
-// Drops what the communicator has on streams; does not touch other ranks',
-// which may wait for it for ever.
+// Removes the communicator's calls from their streams. Other ranks that wait
+// for these calls may wait forever. If graphs with its calls are not destroyed
+// within 10 seconds (NcclFaults::finalize_limit), returns ncclInternalError.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
-// Waits until nothing of the communicator is on a stream, and until the graphs
-// that recorded its calls are destroyed, as NCCL does; what does not end within
-// 10 seconds is told on standard error, and is ncclInternalError. For
-// communicators that block.
+// Waits until no call of the communicator is on a stream, and until the graphs
+// that recorded its calls are destroyed, as NCCL does. After 10 seconds
+// (NcclFaults::finalize_limit) it writes to standard error and returns
+// ncclInternalError. Communicators always block here.
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
-// Frees the communicator, finalizing it where that was not done; not if that
-// fails.
+// Finalizes the communicator if that was not done, then frees it. If finalizing
+// fails, the communicator is not freed.
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 
 ncclResult_t ncclGroupStart();
 ncclResult_t ncclGroupEnd();
 
-// Ranks whose calls do not fit together wait for ever, as real ones may.
+// Ranks whose calls do not match wait forever, as ranks of NCCL may.
 ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count,
                            ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
                            cudaStream_t stream);
@@ -107,14 +108,14 @@ ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type,
 ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t type,
                       int peer, ncclComm_t comm, cudaStream_t stream);
 
-// Device memory that windows may be made of, aligned as they must be. It is not
-// freed where a window starts (ncclInvalidUsage).
+// Allocates device memory that windows can be made of, with the alignment that
+// they need. ncclMemFree returns ncclInvalidUsage while a window starts there.
 ncclResult_t ncclMemAlloc(void** pointer, size_t bytes);
 ncclResult_t ncclMemFree(void* pointer);
 
-// Blocks until all ranks have called it, with as many bytes each, and with
-// NCCL_WIN_DEFAULT. The window is null, and the call successful, where
-// there are none (control.h).
+// Blocks until all ranks have called it, with the same number of bytes and with
+// NCCL_WIN_DEFAULT. If windows are switched off (control.h), the call succeeds
+// and the window is null.
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, size_t size,
                                     ncclWindow_t* window, int flags);
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window);

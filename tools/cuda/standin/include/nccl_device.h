@@ -13,10 +13,12 @@ struct ncclTeam {
 };
 using ncclTeam_t = ncclTeam;
 
-// The ranks that reach each other's memory, this one among them.
+// Returns the team of the ranks that reach each other's memory, which includes
+// this rank.
 ncclTeam_t ncclTeamLsa(ncclComm_t comm);
 
-// Called by device threads alone. `peer` is a rank of ncclTeamLsa.
+// Returns the memory of rank `peer` of ncclTeamLsa, at `offset` of the window.
+// Only device threads may call it.
 void* ncclGetLsaPointer(ncclWindow_t window, size_t offset, int peer);
 
 #endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_NCCL_DEVICE_H_
