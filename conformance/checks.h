@@ -30,8 +30,7 @@ struct Samples {
 
 // One rank's run of S steps. Flat arrays have the layout of Parameters.
 struct RankTrace {
-  std::vector<std::vector<float>> parameters;  // S + 1: before each step, and
-                                               // at the end.
+  std::vector<std::vector<float>> parameters;  // S + 1: per step, and the last.
   std::vector<std::vector<float>> gradients;   // S: as the update used them.
   std::vector<Samples> samples;                // S: the samples of this rank.
 };
@@ -152,8 +151,7 @@ struct StepGradients {
   // By rank: the contribution of its samples to `want`, and their number.
   std::span<const Bounded> parts;
   std::span<const int64_t> samples;
-  std::span<const float> before;  // Rank 0's in the previous step; may be
-                                  // empty.
+  std::span<const float> before;  // Rank 0's, in the step before; may be empty.
 };
 
 // Each of the two functions returns "; ..." for the first cause that explains

@@ -1,5 +1,5 @@
-// Host memory with a copy on the device. Suites and mutants that look at memory
-// can so run unchanged over parts that need device memory.
+// Host memory with a copy on the device. The copy lets suites and mutants that
+// look at memory run unchanged over parts that need device memory.
 #ifndef LOCKSTEP_CONFORMANCE_DEVICE_MIRROR_H_
 #define LOCKSTEP_CONFORMANCE_DEVICE_MIRROR_H_
 

@@ -273,7 +273,7 @@ class ReorderedLeNet {
  private:
   Reordering reordering_;
   std::unique_ptr<Model> model_;
-  IndexOrder places_;  // Position in LeNet of each own parameter.
+  IndexOrder places_;  // For each own parameter, its position in LeNet.
 };
 
 }  // namespace lockstep::conformance
