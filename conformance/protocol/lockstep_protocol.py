@@ -110,7 +110,7 @@ def write_safetensors(path, tensors):
         parts.append(part)
         at += len(part)
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # So that the tensors are aligned.
+    text += b" " * (-len(text) % 8)  # Aligns the tensors.
     _write(path, struct.pack("<Q", len(text)) + text + b"".join(parts))
 
 
