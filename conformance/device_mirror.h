@@ -92,8 +92,7 @@ class MirroredCommunicator : public ForwardingCommunicator {
                        std::shared_ptr<DeviceMirror> mirror)
       : ForwardingCommunicator(device), mirror_(std::move(mirror)) {}
 
-  std::unique_ptr<Communicator> owned_;  // If made by Split: the device's
-                                         // group.
+  std::unique_ptr<Communicator> owned_;  // From Split: the device's group.
   const std::shared_ptr<DeviceMirror> mirror_;
 };
 

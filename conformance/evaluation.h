@@ -51,9 +51,9 @@ inline constexpr const char* kEvaluationChecks[] = {"RanksAgree", "Samples",
 // number.
 //
 // A cause that yields the same number up to rounding is within 2 n * 2^-53 of
-// it. The sum of n losses, none negative, has an error within (n - 1) * 2^-53
-// in any order (Higham 2002, section 4.2), on either side. The division adds
-// one rounding to each side, to first order.
+// it, relatively. The sum of n losses, none negative, has a relative error
+// within (n - 1) * 2^-53 in any order (Higham 2002, section 4.2), on either
+// side. The division adds one rounding to each side, to first order.
 absl::Status CheckEvaluation(const OneRankEvaluation& want,
                              std::span<const Evaluation> ranks);
 

@@ -42,8 +42,7 @@ class GroupMutant : public ForwardingCommunicator {
 
 // The result of planting a mutant.
 struct Caught {
-  std::vector<std::string> checks;  // The checks that reject it; none: it
-                                    // survives.
+  std::vector<std::string> checks;  // Rejecting checks; none: it survives.
   std::string diagnosis;  // The message of the check that names it best.
 };
 

@@ -20,8 +20,7 @@ struct CaseReport {
   std::string name;
   std::string about;                   // One sentence.
   std::string software = {};           // As a rank names it; "" if none did.
-  std::vector<Verdict> verdicts = {};  // One per judged claim, in the claims'
-                                       // order.
+  std::vector<Verdict> verdicts = {};  // One per judged claim, in order.
   double seconds = 0;  // The time that all starts of the case took.
 };
 

@@ -59,7 +59,7 @@ class ClaimRecorder {
   void AddExact(int64_t cases = 1);
 
  private:
-  // Expects that the claim, if it is known, is exact or not as given.
+  // Expects that a known claim is of this kind: exact, or with an error.
   void ExpectKind(bool exact);
 
   ClaimResult result_;

@@ -41,9 +41,9 @@ struct Evidence {
   const RankOutput& rank(int r) const { return runs.all_ranks.ranks[r].output; }
 
   // Returns the results by rank; the count is 0 for a rank without samples in
-  // the first step. Cost: the first call starts the trainer once per share.
-  // Errors: run_extra's; kFailedPrecondition if an extra run did not give one
-  // step.
+  // the first step. Cost: the first call starts the trainer once per share with
+  // samples. Errors: run_extra's; kFailedPrecondition if an extra run did not
+  // give one step.
   const absl::StatusOr<std::vector<ShareResult>>& Shares();
 
   // Returns the number of samples of each rank in `step`, from 1.
@@ -94,8 +94,7 @@ struct Diagnosis {
 struct Judgement {
   Outcome outcome = Outcome::kPassed;
   std::optional<double> error_over_allowed = {};  // As in Verdict.
-  std::string what = {};  // As in Verdict; without the full stop if the claim
-                          // failed.
+  std::string what = {};     // As in Verdict; if it failed, no full stop.
   Diagnosis diagnosis = {};  // Set if the claim failed.
   // The run that failed, one of the evidence's; null if all runs ended well.
   const TrainerRun* run = nullptr;

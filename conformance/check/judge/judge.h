@@ -49,7 +49,7 @@ enum class Cause {
   kAccumulationNotScaled,
   kRanksAndMicroBatches,  // k = N * A, N / A, A / N or 1 / (N * A).
   kMeanOfMeans,           // Ranks averaged without their sample counts.
-  kDividedByFullBatch,    // An epoch's last batch is smaller.
+  kDividedByFullBatch,    // In an epoch's smaller last batch.
   kNotReduced,            // Each rank has its own share's gradient.
   kReducedInPart,         // Only the average over the ranks is right.
   kRanksRoundApart,       // Right on every rank, but not bitwise equal.
@@ -103,8 +103,7 @@ struct CauseFacts {
   int rank = -1;             // The rank at fault; -1: no particular rank.
   int64_t step = 0;          // From 1; 0: no particular step.
   int64_t accumulate = 1;    // The number of micro-batches in a step.
-  std::string tensors = {};  // "W3 (the first linear layer)"; "" for all
-                             // tensors.
+  std::string tensors = {};  // "W3 (the first linear layer)"; "": all.
   std::string of = "one rank's";  // The quantity that k multiplies.
 };
 
