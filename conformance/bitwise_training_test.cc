@@ -1,7 +1,7 @@
-// For four logical ranks, training gives the same bits whatever carries them:
-// threads, processes, two threads in each of two processes, processes of
-// mpirun; whatever the size of the buckets and of the group's slots; and in
-// every run.
+// Tests that for four logical ranks training gives the same bits on every
+// backend: threads, processes, two threads in each of two processes, and
+// processes of mpirun. The bits also do not depend on the size of buckets or of
+// the group's slots, nor on the run.
 #include <algorithm>
 #include <bit>
 #include <cstddef>
@@ -44,8 +44,9 @@ using testing::Ne;
 
 constexpr int kRanks = 4;
 
-// A run whose end is compared to the bit: on BlobDataset, with SyncBatchNorm
-// where the model has batch norm. Images are dealt unevenly: 2, 2, 1, 1 a step.
+// A run whose result is compared bit for bit: on BlobDataset, with
+// SyncBatchNorm if the model has batch norm. Ranks get uneven shares of a step:
+// 2, 2, 1, 1.
 struct BitsRun {
   std::string model = "lenet";  // Or "resnet18_d2l", ...
   int64_t width = 64;           // ... whose first stage has these channels.
@@ -67,10 +68,10 @@ void AppendDigests(const NamedTensors& tensors, std::string& out) {
   }
 }
 
-// Trains on this rank of `group` with the product's trainer and returns a line
-// for each step, with the bits of this rank's loss, and one for each parameter
-// and buffer at the end, with a 64-bit digest of its bits (FNV-1a; two that
-// differ have the same one with a chance of 2^-64). Errors: the trainer's.
+// Trains on this rank of `group` with the product's trainer. Returns a line for
+// each step, with the bits of this rank's loss, and a line for each parameter
+// and buffer at the end, with a 64-bit FNV-1a digest of its bits. Two different
+// tensors have equal digests with probability 2^-64. Errors: the trainer's.
 absl::StatusOr<std::string> TrainedBits(Communicator& group,
                                         const BitsRun& run) {
   SetComputeThreads(1);
@@ -78,7 +79,7 @@ absl::StatusOr<std::string> TrainedBits(Communicator& group,
                                   .learning_rate = 0.02f,
                                   .bucket_bytes = run.bucket_bytes};
   const MemoryDataset data = BlobDataset(run.steps * options.batch_size);
-  // Another draw on each rank: the trainer gives all rank 0's.
+  // A different draw on each rank: the trainer gives all ranks rank 0's.
   const uint64_t seed = 1 + static_cast<uint64_t>(group.rank());
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::unique_ptr<Model> model,
@@ -117,16 +118,16 @@ std::string NameOf(const Mapping& mapping) {
                       mapping.slot_bytes);
 }
 
-// Adds in the order of a message's size: a uniform all-reduce is an ordinary
-// one.
+// Adds in the order for a message's size: a uniform all-reduce becomes an
+// ordinary one.
 absl::Status AddBySize(Communicator& real, const Collective& call) {
   Collective changed = call;
   changed.uniform = false;
   return real.Run(changed);
 }
 
-// By rank, as `collect` runs them: RunRanksCollect or RunMpiRanksCollect.
-// by_size: on a group that adds so.
+// Returns the bits by rank. `collect` runs the ranks: RunRanksCollect or
+// RunMpiRanksCollect. by_size: on a group that uses AddBySize.
 template <typename Collect>
 std::vector<std::string> BitsOf(const BitsRun& run, const Mapping& mapping,
                                 bool by_size, Collect collect) {
@@ -158,14 +159,14 @@ std::vector<std::string> BitsOf(const BitsRun& run, const Mapping& mapping,
                 });
 }
 
-// Buckets of one parameter, of some and of all; one of them with small slots.
+// Buckets of one parameter, of some and of all; one mapping has small slots.
 std::vector<Mapping> MappingsOf(Backend backend) {
   return {{.backend = backend, .bucket_bytes = 1},
           {.backend = backend, .bucket_bytes = 1 << 30, .slot_bytes = 4 << 10},
           {.backend = backend}};
 }
 
-// Twenty steps; in a slice, of a narrower ResNet-18 three.
+// Returns a run of twenty steps. A slice trains a narrower ResNet-18 for three.
 BitsRun RunOf(const std::string& model, int64_t steps = 20) {
   BitsRun run = {.model = model, .steps = steps};
   if (!IsExhaustive() && model == "resnet18_d2l") {
@@ -193,15 +194,14 @@ TEST_P(BitwiseTrainingTest, IsTheSameWhateverCarriesTheRanks) {
     ASSERT_EQ(want.size(), kRanks);
     ASSERT_THAT(want[0], HasSubstr(LastStep(run)));
     for (const Mapping& mapping : MappingsOf(backend)) {
-      // Not EXPECT_EQ, which would print all of both.
+      // EXPECT_EQ would print both values in full.
       EXPECT_TRUE(BitsOf(run, mapping) == want) << NameOf(mapping);
       recorder.AddExact();
     }
   }
 }
 
-// The control: that the bits are the same is no matter of course, even after
-// two steps.
+// The control: without uniform calls, the bits differ even after two steps.
 TEST_P(BitwiseTrainingTest, WouldDependOnTheBucketsOtherwise) {
   const BitsRun run = RunOf(GetParam(), /*steps=*/2);
   const auto small = BitsOf(run, {.bucket_bytes = 1}, /*by_size=*/true);
@@ -211,8 +211,8 @@ TEST_P(BitwiseTrainingTest, WouldDependOnTheBucketsOtherwise) {
   EXPECT_THAT(small, Ne(large));
 }
 
-// Under mpirun: four processes, whose group is of the `mpi` backend, end with
-// the bits of four threads.
+// Under mpirun, four processes in a group of the `mpi` backend end with the
+// bits of four threads.
 TEST_P(BitwiseTrainingTest, UnderMpirunEndsWithTheBitsOfThreads) {
   ClaimRecorder recorder({"trained_bits", "mpi", kRanks, "float32"});
   if (!WhyNoMpirun().empty()) GTEST_SKIP() << WhyNoMpirun();
@@ -225,12 +225,13 @@ TEST_P(BitwiseTrainingTest, UnderMpirunEndsWithTheBitsOfThreads) {
                             return RunMpiRanksCollect(kRanks, train, options);
                           }));
   }
-  // After the processes, as each of them runs what is before.
+  // The threads run last, because each process of mpirun also runs the
+  // statements before.
   const std::vector<std::string> want = BitsOf(run, {});
   ASSERT_EQ(want.size(), kRanks);
   ASSERT_THAT(want[0], HasSubstr(LastStep(run)));
   for (const std::vector<std::string>& got : runs) {
-    EXPECT_TRUE(got == want);  // Not EXPECT_EQ, which would print both.
+    EXPECT_TRUE(got == want);  // EXPECT_EQ would print both.
     recorder.AddExact();
   }
 }

@@ -23,8 +23,8 @@
 namespace lockstep::conformance {
 namespace {
 
-// How far, of the gradient's norm, a gradient may be from k times the reference
-// for k to be named as the explanation.
+// The largest distance, relative to the gradient's norm, between a gradient and
+// k times the reference at which k is named as the explanation.
 constexpr double kFitResidual = 0.05;
 
 absl::Status AtStep(const Expectation& want, size_t s,
@@ -35,7 +35,7 @@ absl::Status AtStep(const Expectation& want, size_t s,
       absl::StrCat(StepName(want, s), ": ", std::string(status.message())));
 }
 
-// The first element whose bits differ.
+// Returns the first element whose bits differ.
 std::optional<int64_t> FirstDifference(std::span<const float> a,
                                        std::span<const float> b) {
   if (std::memcmp(a.data(), b.data(), a.size_bytes()) == 0) return {};
@@ -47,7 +47,7 @@ std::optional<int64_t> FirstDifference(std::span<const float> a,
   return {};
 }
 
-// What a gradient that is k times the reference suggests, if it is.
+// Returns the likely cause if the gradient is k times the reference.
 std::string LikelyCause(const Bounded& want, std::span<const float> got,
                         int world_size) {
   double dot = 0, square = 0, got_square = 0;
@@ -72,7 +72,7 @@ std::string LikelyCause(const Bounded& want, std::span<const float> got,
   return cause;
 }
 
-// The first element out of its bound.
+// Returns the first element out of its bound.
 std::optional<int64_t> FirstOutOfBound(const Bounded& want,
                                        std::span<const float> got) {
   for (size_t i = 0; i < got.size(); ++i) {
@@ -83,7 +83,7 @@ std::optional<int64_t> FirstOutOfBound(const Bounded& want,
   return {};
 }
 
-// What the step's gradients are made of, to look for causes in.
+// The parts of the step's gradients, in which causes are looked for.
 class StepParts {
  public:
   StepParts(const Expectation& want, std::span<const RankTrace> ranks, size_t s)
@@ -115,14 +115,14 @@ class StepParts {
   std::span<const float> before_;
 };
 
-// The error with more to say; OK stays OK.
+// Appends a cause to an error; OK stays OK.
 absl::Status Adding(const absl::Status& status, const std::string& cause) {
   if (status.ok()) return status;
   return absl::Status(status.code(),
                       absl::StrCat(std::string(status.message()), cause));
 }
 
-// Of gradients that are not what they should be: why, if it can be told.
+// Returns the cause of wrong gradients, or "" if it is unknown.
 std::string GradientCause(const Expectation& want,
                           std::span<const RankTrace> ranks, size_t s,
                           std::span<const std::vector<float>> by_rank,
@@ -138,7 +138,7 @@ std::string GradientCause(const Expectation& want,
   return "";
 }
 
-// Of gradients whose bits differ.
+// Returns the cause of gradients whose bits differ.
 std::string DisagreementCause(const Expectation& want,
                               std::span<const RankTrace> ranks, size_t s,
                               std::span<const std::vector<float>> by_rank) {
@@ -151,7 +151,7 @@ std::string DisagreementCause(const Expectation& want,
   return "";
 }
 
-// A field of the ranks' traces at step s.
+// Returns a field of the ranks' traces at step s.
 std::vector<std::vector<float>> ByRank(
     std::span<const RankTrace> ranks,
     std::vector<std::vector<float>> RankTrace::*field, size_t s) {

@@ -1,7 +1,7 @@
-// Each comparison on made-up gradients: what it accepts, what it rejects, and
-// what it says, causes and all. That it rejects the mutants is shown in
-// mutants/. And what the comparisons stand on: traces that keep their bits as
-// bytes, and reference runs that differ from LeNet by rounding alone.
+// Tests each comparison on made-up gradients: what it accepts and rejects, its
+// message and the cause. mutants/ tests that the checks reject the mutants.
+// Also tests their basis: traces keep their bits as bytes, and reference runs
+// differ from LeNet only by rounding.
 #include "conformance/checks.h"
 
 #include <algorithm>
@@ -93,7 +93,7 @@ TEST(CheckGradientsTest, NamesRankElementFactorAndItsCause) {
   EXPECT_THAT(message(1.5), EndsWith("; the gradient is 1.5 times it"));
 }
 
-// And NaN in the reference accepts nothing.
+// NaN in the reference accepts nothing.
 TEST(CheckGradientsTest, RejectsEveryElementOutOfBoundAndNan) {
   for (size_t i = 0; i < 6; ++i) {
     for (const float wrong : {kNan, std::numeric_limits<float>::infinity(),
@@ -125,7 +125,8 @@ TEST(CheckBitsAgreeTest, AcceptsEqualBitsOnly) {
   EXPECT_THAT(message({{0.0f}, {-0.0f}}), HasSubstr("W[0] is 0 and -0"));
 }
 
-// One step of two ranks with a sample each, gradient 1 times the sample's sum.
+// One step of two ranks with one sample each. The gradient is 1 times the sum
+// of the sample.
 class RunChecksTest : public testing::Test {
  protected:
   RunChecksTest() {
@@ -175,7 +176,7 @@ TEST_F(RunChecksTest, NameWhatIsWrong) {
        [](auto& ranks) {
          ranks[1].samples[0] = {{7, 7}, {1, 1}};
        }},
-      // And nothing more.
+      // The message ends there.
       {"1 samples that one rank sees are missing, 0 are too many$",
        [](auto& ranks) { ranks[0].samples[0] = {}; }},
       {"Updates: epoch 0 step 0: rank 0: W[0]",
@@ -197,8 +198,8 @@ TEST_F(RunChecksTest, AcceptOtherShards) {
   EXPECT_THAT(CheckSameTraining(want_, ranks_), IsOk());
 }
 
-// A product rounded to float32, then a difference rounded to float32, are
-// accepted; a result one unit in the last place further away is not.
+// Two float32 roundings, of the product and of the difference, are accepted. A
+// result that is one unit in the last place further away is not.
 TEST_F(RunChecksTest, UpdatesMayRoundTwiceAndNoMore) {
   const float third = 1.0f / 3;
   want_.learning_rate = third;
@@ -216,7 +217,7 @@ TEST_F(RunChecksTest, UpdatesMayRoundTwiceAndNoMore) {
   EXPECT_THAT(Message(), HasSubstr("Updates: epoch 0 step 0: rank 0: b[1]"));
 }
 
-// A gradient that is half its bound off, and one that is off by three.
+// One gradient is off by half its bound, another by three times its bound.
 TEST_F(RunChecksTest, MeasureGradients) {
   double largest = 0;
   want_.measure = [&](double error) { largest = std::max(largest, error); };
@@ -236,12 +237,12 @@ TEST_F(RunChecksTest, MeasureGradients) {
   EXPECT_EQ(largest, 3);
 }
 
-// Causes where they are, and where they are not, beside those that the mutants
-// are named by.
+// The causes, where they apply and where they do not. The mutants test the
+// causes that they are named by.
 
 constexpr size_t kSize = 40;
 
-// In (-1, 1), in float32's steps.
+// Returns a number in (-1, 1), in float32's steps.
 float Draw(std::mt19937& random) {
   return static_cast<float>(random() >> 8) * 0x1p-23f - 1;
 }
@@ -278,7 +279,7 @@ class GradientCausesTest : public testing::Test {
   StepGradients Step() const {
     return {specs_, want_, ranks_, parts_, samples_, {}};
   }
-  // Of ranks that all have these.
+  // Returns the cause for ranks that all have this gradient.
   std::string CauseOf(const std::vector<float>& got) {
     ranks_.assign(3, got);
     return CauseOfGradient(Step(), 0);
@@ -303,11 +304,11 @@ TEST_F(GradientCausesTest, NamesPartsWithOtherWeights) {
        "; it is the mean of the ranks' means, without weights"},
       {same(17.0 / 24),
        "; it is the sum over 17 samples divided by 24: another batch's count?"},
-      {same(2), ""},  // Divided by 8.5?
+      {same(2), ""},  // 8.5 is no count.
       {same(-1), ""},
       {same(1), ""},
       {same(1.002), ""},
-      // The world size, which CheckGradients names.
+      // CheckGradients names the world size.
       {same(3), ""},
       {same(1.0 / 3), ""}};
   for (const auto& [weights, cause] : kCauses) {
@@ -364,7 +365,7 @@ TEST_F(GradientCausesTest, NamesValuesOfAnotherPlaceAndATensorOfZeros) {
 
 TEST_F(GradientCausesTest, NamesNothingElse) {
   const std::vector<float> right = Weighted({1, 1, 1});
-  // Near enough, but not as rounding is; and anything.
+  // Errors that are small, but not like rounding; and arbitrary ones.
   for (const float wrong : {right[7] * 1.001f, right[7] + 1, kNan,
                             std::numeric_limits<float>::infinity()}) {
     std::vector<float> got = right;
@@ -378,7 +379,7 @@ TEST_F(GradientCausesTest, NamesNothingElse) {
   }
   EXPECT_EQ(CauseOf(got), "");
   EXPECT_EQ(CauseOf(std::vector<float>(kSize, 0.25f)), "");
-  // Parts that cannot be told apart.
+  // Parts that are equal cannot be distinguished.
   parts_[1] = parts_[0];
   EXPECT_EQ(CauseOf(Weighted({3, 0, 1})), "");
 }
@@ -433,7 +434,7 @@ class UpdateCausesTest : public testing::Test {
   std::vector<float> before_, gradient_, after_;
 };
 
-// One wrong element makes a fit that shrinks, or grows, the others too.
+// With one wrong element, the best fit would shrink or grow the others too.
 TEST_F(UpdateCausesTest, ARightOrUnexplainedOneHasNone) {
   EXPECT_THAT(Cause(), IsEmpty());
   for (size_t i = 0; i < 40; ++i) after_[i] += i % 2 == 0 ? 1.0f : -1.0f;
@@ -463,7 +464,7 @@ TEST_F(UpdateCausesTest, NamesOneTensorsDecayAStepOfAnotherSizeAndNan) {
             "are");
 }
 
-// NaN and the sign of zero too.
+// NaN and the sign of zero are kept too.
 TEST(RankBytesTest, KeepTheBitsAndShowThatSomeAreMissing) {
   std::vector<std::vector<float>> arrays = {{1, kNan}, {}, {-0.0f}};
   std::string text = "text";
@@ -490,8 +491,9 @@ TEST(RankBytesTest, KeepTheBitsAndShowThatSomeAreMissing) {
   EXPECT_EQ(again.bytes, writer.bytes);
 }
 
-// Within the rigorous bound of the float64 reference, whatever the order; and
-// no two seeds give the same bits, else they would say nothing about rounding.
+// The gradient is within the rigorous bound of the float64 reference in any
+// order. No two seeds give the same bits; otherwise they would show nothing
+// about rounding.
 TEST(ReorderedLeNetTest, GradientIsLeNetsInAnotherOrder) {
   SetComputeThreads(1);
   std::vector<int64_t> all(16);

@@ -43,7 +43,7 @@ absl::StatusOr<std::shared_ptr<std::byte>> DeviceMirror::Allocate(
     LOCKSTEP_ASSIGN_OR_RETURN(area.device, AllocateDeviceMemory(bytes));
   } else {
     LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer buffer, group->Allocate(bytes));
-    // Which owns the memory.
+    // The deleter keeps `buffer`, which owns the memory.
     area.device = {buffer.bytes().data(), [buffer](std::byte*) {}};
   }
   area.host = static_cast<std::byte*>(

@@ -1,5 +1,5 @@
-// Host memory with a copy of it on the device, so that suites and mutants that
-// look at memory run unchanged over parts that want the device's.
+// Host memory with a copy on the device. The copy lets suites and mutants that
+// look at memory run unchanged over parts that need device memory.
 #ifndef LOCKSTEP_CONFORMANCE_DEVICE_MIRROR_H_
 #define LOCKSTEP_CONFORMANCE_DEVICE_MIRROR_H_
 
@@ -20,30 +20,32 @@
 
 namespace lockstep::conformance {
 
-// Of one rank, on the device that is current. A call is
+// The mirrored memory of one rank, on the current device. A call is
 //
 //   mirror.Begin(); status = Call(mirror.Twin(buffer), ...);
 //   return mirror.End(status);
 //
-// Begin copies all areas to the device, and End, once the device is done, all
-// of them back: so what the device wrote beside its buffers shows in the host's
+// Begin copies all areas to the device. End waits for the device and copies all
+// areas back. Writes of the device beside its buffers therefore show in host
 // memory. Not thread safe.
 class DeviceMirror {
  public:
-  // An area: host memory, aligned to 256 as its twin is. group: whose Allocate
-  // makes the twin. It may outlive the mirror.
+  // Allocates an area: host memory, aligned to 256 bytes like its twin on the
+  // device. group: if set, its Allocate makes the twin. The area may outlive
+  // the mirror.
   absl::StatusOr<std::shared_ptr<std::byte>> Allocate(
       int64_t bytes, Communicator* group = nullptr);
 
   absl::Status Begin();
-  // The device's copy, at the same place in the twin; of memory in no area a
-  // copy of its own, until End.
+  // Returns the device's copy of the buffer, at the same offset in the twin.
+  // For memory outside all areas, returns a temporary copy that lives until
+  // End.
   Buffer Twin(const Buffer& buffer);
   ConstBuffer Twin(const ConstBuffer& buffer);
-  // Waits and copies, also in the middle of a call. Errors: `status`, the
-  // device's, Twin's.
+  // Waits for the device and copies back; may also be called in the middle of a
+  // call. Errors: `status`, the device's, Twin's.
   absl::Status CopyBack(absl::Status status);
-  // The same at its end.
+  // The same at the end of a call.
   absl::Status End(absl::Status status);
 
  private:
@@ -51,7 +53,7 @@ class DeviceMirror {
     std::byte* host = nullptr;
     int64_t size = 0;
     std::shared_ptr<std::byte> device;
-    bool is_read = false;  // Nothing comes back.
+    bool is_read = false;  // Nothing is copied back.
 
     bool Has(const std::byte* data) const {
       return data >= host && data < host + size;
@@ -60,27 +62,28 @@ class DeviceMirror {
 
   std::byte* TwinOf(const std::byte* data, int64_t size, bool is_read);
 
-  // Shared with the areas' owners, who leave it.
+  // Shared with the areas' owners: freeing an area removes it from the list.
   std::shared_ptr<std::list<Area>> areas_ = std::make_shared<std::list<Area>>();
   std::list<Area> copies_;  // Of this call.
   absl::Status status_;
 };
 
-// A group on host memory whose calls an NCCL group makes on the mirror's:
-// Allocate gives areas. Each call ends before it returns.
+// A group on host memory. An NCCL group makes its calls on the mirror's device
+// memory, and Allocate returns mirrored areas. Each call has ended when it
+// returns.
 class MirroredCommunicator : public ForwardingCommunicator {
  public:
   explicit MirroredCommunicator(Communicator& device)
       : MirroredCommunicator(device, std::make_shared<DeviceMirror>()) {}
 
   const std::shared_ptr<DeviceMirror>& mirror() const { return mirror_; }
-  // The group that makes the calls.
+  // The NCCL group that makes the calls.
   Communicator& device() { return inner(); }
 
   absl::Status Run(const Collective& call) override;
   absl::Status Wait() override { return absl::OkStatus(); }
   absl::StatusOr<GroupBuffer> Allocate(int64_t bytes, CallSite site) override;
-  // With the same mirror.
+  // The new group has the same mirror.
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key,
                                                       CallSite site) override;
 
@@ -89,15 +92,16 @@ class MirroredCommunicator : public ForwardingCommunicator {
                        std::shared_ptr<DeviceMirror> mirror)
       : ForwardingCommunicator(device), mirror_(std::move(mirror)) {}
 
-  std::unique_ptr<Communicator> owned_;  // By what Split made: the device's.
+  std::unique_ptr<Communicator> owned_;  // From Split: the device's group.
   const std::shared_ptr<DeviceMirror> mirror_;
 };
 
-// Runs ranks of NCCL, each with a MirroredCommunicator. Errors, of every rank:
-// kInternal if ranks share a GPU otherwise than NcclBackendName says.
+// Returns a runner of NCCL ranks, each with a MirroredCommunicator. Errors, on
+// every rank: kInternal if the ranks share a GPU and NcclBackendName says
+// otherwise, or the reverse.
 RankRunner MirroredNcclRanks(const NcclOptions& options);
 
-// The same with a StagedCommunicator on each.
+// The same with a StagedCommunicator on each rank.
 RankRunner StagedNcclRanks(const NcclOptions& options);
 
 }  // namespace lockstep::conformance

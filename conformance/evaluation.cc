@@ -1,5 +1,5 @@
-// The check compares bit by bit, and looks for why evaluations differ; the runs
-// evaluate LeNet; the mutants evaluate it wrongly.
+// The check compares bit by bit and finds the causes of differences. The runs
+// evaluate LeNet. The mutants evaluate it wrongly.
 #include "conformance/evaluation.h"
 
 #include <algorithm>
@@ -42,7 +42,7 @@ namespace {
 
 using CheckName = NameIn<kEvaluationChecks>;
 
-// The only way to reject.
+// Returns the error of a check. All rejections use it.
 absl::Status Wrong(CheckName check, const std::string& what) {
   return absl::DataLossError(absl::StrCat(check.name(), ": ", what));
 }
@@ -51,16 +51,17 @@ bool SameBits(double a, double b) {
   return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b);
 }
 
-// All digits that tell doubles apart.
+// Formats with all digits that distinguish doubles.
 std::string Digits(double value) { return absl::StrFormat("%.17g", value); }
 
-// Whether they are one number but for the rounding of sums of n losses.
+// Returns whether a and b are equal up to the rounding of sums of n losses.
 bool AreNear(double a, double b, int64_t n) {
   return std::abs(a - b) <= 2 * static_cast<double>(n) * 0x1p-53 * std::abs(b);
 }
 
-// What each rank's share comes to, dealt out as the trainer does: whole
-// batches, in order. No samples where there are fewer batches than ranks.
+// Returns the evaluation of each rank's share, dealt as the trainer does: whole
+// batches, in order. With fewer batches than ranks, some shares have no
+// samples.
 std::vector<Evaluation> SharesOf(const OneRankEvaluation& want, size_t ranks) {
   std::vector<Evaluation> shares;
   for (size_t rank = 0; rank < ranks; ++rank) {
@@ -133,7 +134,7 @@ absl::Status CheckSampleCount(const OneRankEvaluation& want, int64_t got,
                                       : ""));
 }
 
-// Why the mean `field` is not one rank's; "" if it cannot be told.
+// Returns why the mean `field` is not one rank's; "" if unknown.
 std::string CauseOfMean(const OneRankEvaluation& want, double got,
                         double Evaluation::*field, size_t ranks) {
   const std::vector<Evaluation> shares = SharesOf(want, ranks);
@@ -182,7 +183,7 @@ Evaluation Mean(double loss_sum, int64_t correct, int64_t samples) {
   return {loss_sum / n, static_cast<double>(correct) / n, samples};
 }
 
-// BlobDataset, made once.
+// Returns BlobDataset, which is made once for each size.
 const MemoryDataset& EvaluationData(int64_t size) {
   static auto& cache = *new std::map<int64_t, MemoryDataset>;
   if (!cache.contains(size)) cache.emplace(size, BlobDataset(size));
@@ -193,7 +194,7 @@ Evaluation MeanOf(const Metrics& metrics) {
   return Mean(metrics.loss_sum, metrics.correct, metrics.samples);
 }
 
-// What the model makes of each batch of the samples, in order.
+// Evaluates the model on each batch of the samples, in order.
 absl::StatusOr<std::vector<Metrics>> EvaluateBatches(
     Model& model, const MemoryDataset& data, std::span<const int64_t> samples) {
   std::vector<Metrics> parts;
@@ -296,7 +297,7 @@ Metrics SumOf(const std::vector<Metrics>& parts) {
   return sum;
 }
 
-// The rank's share of the first `size` samples, in whole batches.
+// Evaluates the rank's share of the first `size` samples, in whole batches.
 absl::StatusOr<Metrics> EvaluateShare(const Communicator& group, Model& model,
                                       const MemoryDataset& data, int64_t size) {
   const int64_t batches = (size + kBatch - 1) / kBatch;
@@ -318,13 +319,13 @@ absl::StatusOr<Evaluation> ReduceShares(Communicator& group, Model& model,
   return MeanOf(sum);
 }
 
-// An evaluator, and where it must be seen to be wrong.
+// An evaluator, and a case in which it must be rejected.
 struct Planting {
   Evaluator* evaluate;
   int64_t size = kEvaluationSamples;
   int world_size = 2;
-  // It shows in the last bits alone, and where is chance that depends on the
-  // machine: it is tried at several world sizes and draws until it does.
+  // The mutant shows only in the last bits, in cases that depend on the
+  // machine. Several world sizes and draws are tried until it shows.
   bool by_chance = false;
 };
 
@@ -345,7 +346,7 @@ absl::Status CheckPlanted(const Planting& planting) {
       const absl::Status rejected = CheckEvaluation(want, ranks);
       if (rejected.ok()) continue;
       if (!planting.by_chance) return rejected;
-      // The trainer is right where this is wrong, not by the same chance.
+      // In the same case the trainer is right, so the rejection is no accident.
       LOCKSTEP_ASSIGN_OR_RETURN(
           const std::vector<Evaluation> exact,
           RunEvaluation(Backend::kThreads, world_size, planting.size,

@@ -1,6 +1,6 @@
-// N ranks evaluate to what one rank evaluates to, to the last bit, through the
-// trainer's own path; and what CheckEvaluation says where they do not: the
-// cause, and none that does not fit.
+// Tests that N ranks evaluate to one rank's result, to the last bit, through
+// the trainer's own path. Also tests the causes that CheckEvaluation gives if
+// they do not.
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -28,8 +28,8 @@ using testing::Not;
 using testing::SizeIs;
 using testing::StartsWith;
 
-// Batches of 4, 4, 4 and 1: of two ranks, the first has 8 samples, the
-// second 5.
+// Batches of 4, 4, 4 and 1 samples. Of two ranks, the first has 8 samples and
+// the second 5.
 OneRankEvaluation Want() {
   OneRankEvaluation want;
   want.batches = {{2, 0.5, 4}, {1, 0.75, 4}, {3, 0.25, 4}, {0.5, 1, 1}};
@@ -61,10 +61,10 @@ TEST(EvaluationCheckTest, TakesWhatOneRankHas) {
   EXPECT_EQ(SaidByAll(Want().whole), "");
 }
 
-// Beside what the mutants are named by.
+// The mutants test the causes that are named; these cases have none.
 TEST(EvaluationCheckTest, NamesNothingElse) {
   const Evaluation whole = Want().whole;
-  // Ranks that differ otherwise than by their shares.
+  // Ranks that differ in another way than by their shares.
   for (const std::vector<Evaluation>& ranks :
        {std::vector<Evaluation>{{1.5, 0.625, 8}, whole},
         {whole, With(&Evaluation::loss, 1)}}) {
@@ -73,7 +73,7 @@ TEST(EvaluationCheckTest, NamesNothingElse) {
   }
   EXPECT_THAT(SaidByAll(Counting(15)),
               AllOf(HasSubstr("2 count twice"), Not(HasSubstr("?"))));
-  EXPECT_THAT(SaidByAll(Counting(8)),  // A rank's.
+  EXPECT_THAT(SaidByAll(Counting(8)),  // One rank's count.
               AllOf(HasSubstr("5 are left out"), Not(HasSubstr("?"))));
   const double loss = Want().whole.loss;
   for (const double wrong : {2 * loss, loss / 2, 1.001 * loss, -loss, 1e300}) {
@@ -89,7 +89,7 @@ TEST(EvaluationCheckTest, NamesNothingElse) {
 
 constexpr int64_t kBatch = Trainer::kEvaluationBatch;
 
-// Many; fewer batches than ranks; fewer samples than ranks; one sample.
+// Many samples; fewer batches than ranks; fewer samples than ranks; one.
 constexpr int64_t kSizes[] = {kEvaluationSamples, kBatch + 3, 5, 1};
 
 const OneRankEvaluation& OneRank(int64_t size) {
@@ -112,7 +112,7 @@ TEST_P(EvaluationEquivalenceTest, EqualsOneRankToTheBit) {
     const OneRankEvaluation& want = OneRank(size);
     ASSERT_EQ(want.whole.samples, size);
     ASSERT_GT(want.whole.loss, 1e-3);
-    if (size == kEvaluationSamples) {  // Else a constant would pass.
+    if (size == kEvaluationSamples) {  // Otherwise a constant would pass.
       ASSERT_GT(want.whole.accuracy, 0.01);
       ASSERT_LT(want.whole.accuracy, 0.99);
     }
@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(Ranks, EvaluationEquivalenceTest,
                                                "P", std::get<1>(info.param));
                          });
 
-// The controls, at every number of ranks above one.
+// The controls, at every world size above one.
 class EvaluationControlTest : public testing::TestWithParam<int> {
  protected:
   void ExpectRejected(int64_t size, Evaluator& evaluate,

@@ -1,7 +1,8 @@
-// N ranks compute what one rank computes: the gradient of every parameter, the
-// updates, and two epochs of training, through the trainer's own path. Over
-// threads, processes and, through host memory, the `nccl` backend: on the
-// stand-in for CUDA and NCCL or, built with these, on GPUs, and there alone.
+// Tests that N ranks compute what one rank computes: the gradient of every
+// parameter, the updates, and two epochs of training, through the trainer's own
+// path. Runs over threads, over processes and, through host memory, over the
+// `nccl` backend, which uses the stand-in for CUDA and NCCL. If built with CUDA
+// and NCCL, runs only over NCCL on GPUs.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -50,9 +51,9 @@ constexpr float kLearningRate = 0.02f;
 // Each parameter alone; some together; all at once.
 constexpr int64_t kBucketBytes[] = {1, 64 << 10, 1 << 30};
 
-using Shards = std::vector<int64_t>;  // Samples of each rank.
+using Shards = std::vector<int64_t>;  // The number of samples of each rank.
 
-// Ways to deal kGlobalBatch samples to the ranks.
+// Returns ways to deal kGlobalBatch samples to the ranks.
 std::vector<Shards> ShardsOf(int world_size) {
   Shards even(world_size, kGlobalBatch / world_size);
   even[0] += kGlobalBatch % world_size;
@@ -74,7 +75,7 @@ const Samples& GlobalBatch() {
   return batch;
 }
 
-// The one-rank gradient at rank 0's start; the same for every case.
+// Returns the one-rank gradient at rank 0's start, the same in every case.
 const Bounded& ReferenceGradient() {
   static const Bounded& gradient =
       *new Bounded(LeNetReference(StartOfRank(0), GlobalBatch().images,
@@ -93,7 +94,7 @@ Expectation OneStep() {
           }};
 }
 
-// What carries the ranks' data.
+// The backend that connects the ranks.
 enum class Carrier { kThreads, kProcesses, kNccl };
 
 RankRunner RanksOver(Carrier carrier) {
@@ -114,8 +115,8 @@ std::string BackendName(Carrier carrier, int world_size) {
   return absl::StrCat(NcclBackendName(world_size), ", staged");
 }
 
-// One training step of ranks that start with parameters of their own. `scale`
-// other than 1 plants a mutant: gradients are that many times too large.
+// Runs one training step on ranks with different initial parameters. A `scale`
+// other than 1 plants a mutant: gradients are too large by that factor.
 absl::StatusOr<std::vector<RankTrace>> RunStep(Carrier carrier,
                                                const Shards& shards,
                                                int64_t bucket_bytes,
@@ -138,8 +139,8 @@ absl::StatusOr<std::vector<RankTrace>> RunStep(Carrier carrier,
   return RecordRanks(RanksOver(carrier), static_cast<int>(shards.size()), step);
 }
 
-// The largest of the tensors' |bound| / |gradient|, in norm; an infinity if a
-// tensor's gradient is not large enough to be missed.
+// Returns the largest |bound| / |gradient| over the tensors, in norm; infinity
+// if a tensor's gradient is too small for its absence to show.
 double WorstRelativeBound(const Bounded& gradient) {
   double worst = 0;
   for (const ParameterSpec& spec : LeNetSpecs()) {
@@ -152,7 +153,7 @@ double WorstRelativeBound(const Bounded& gradient) {
   return worst;
 }
 
-// Of the trainer: four steps, or ten in exhaustive runs.
+// Returns options for the trainer: four steps, or ten in exhaustive runs.
 RunOptions TwoEpochs() {
   RunOptions options;
   if (!IsExhaustive()) return options;
@@ -169,7 +170,7 @@ std::string CaseName(const testing::TestParamInfo<Case>& info) {
                       std::get<1>(info.param));
 }
 
-// At those of the world sizes from `fewest` on.
+// Returns the cases with world sizes from `fewest` on.
 std::vector<Case> Cases(int fewest) {
   std::vector<Case> cases;
   const auto add = [&](Carrier carrier, const std::vector<int>& world_sizes) {
@@ -192,13 +193,13 @@ bool HasRanks(Carrier carrier) {
 
 class GradientEquivalenceTest : public testing::TestWithParam<Case> {
  protected:
-  // Where the test's parameter asks a claim.
+  // Returns the cell of the claim that the test's parameter stands for.
   static ClaimPlace PlaceOf(const char* claim) {
     const auto [carrier, world_size] = GetParam();
     return {claim, BackendName(carrier, world_size), world_size, "float32"};
   }
 
-  // Expects that the ranks trained as `want` says, and records how nearly.
+  // Expects that the ranks trained as `want`, and records the largest error.
   static void ExpectSameTraining(Expectation want,
                                  const std::vector<RankTrace>& ranks,
                                  const std::string& what,
@@ -236,7 +237,7 @@ TEST_P(GradientEquivalenceTest, TwoEpochsMatchOneRank) {
   ClaimRecorder recorder(PlaceOf("training_steps"));
   if (!HasRanks(carrier)) return;
   for (const Sharding sharding : {Sharding::kStrided, Sharding::kContiguous}) {
-    // The second is DataParallel's split, whose ranks are threads.
+    // Contiguous sharding is DataParallel's split, whose ranks are threads.
     if (sharding == Sharding::kContiguous && carrier != Carrier::kThreads) {
       continue;
     }
@@ -255,8 +256,7 @@ TEST_P(GradientEquivalenceTest, TwoEpochsMatchOneRank) {
 INSTANTIATE_TEST_SUITE_P(Ranks, GradientEquivalenceTest,
                          testing::ValuesIn(Cases(1)), CaseName);
 
-// The control at every world size; all mutants are planted in mutants/, over
-// threads.
+// The control at every world size. mutants/ plants all mutants, over threads.
 class GradientControlTest : public testing::TestWithParam<Case> {};
 
 TEST_P(GradientControlTest, RejectsSumInPlaceOfMean) {
@@ -290,9 +290,9 @@ INSTANTIATE_TEST_SUITE_P(Mutants, NcclTrainingMutantTest,
                          testing::ValuesIn(PlantedMutants()),
                          [](const auto& info) { return info.param.name; });
 
-// A check accepts anything if its tolerance is as large as what it compares.
-// Here, in each of the steps, the tolerance is below a hundredth of the
-// gradient in norm, and below a fiftieth of each tensor's.
+// A check accepts anything if its tolerance is as large as the compared value.
+// Here, in each step, the tolerance is below a hundredth of the gradient in
+// norm, and below a fiftieth of each tensor's gradient.
 TEST(GradientToleranceTest, IsSmallInEveryStep) {
   const RunOptions options = TwoEpochs();
   const auto ranks = RunTraining(options, Mutation());

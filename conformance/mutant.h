@@ -1,5 +1,5 @@
-// A mutant: a mistake that somebody has made, planted around the product's
-// parts and never inside them, and the checks that must reject it.
+// A mutant: a real mistake, planted around the product's parts and never inside
+// them, with the checks that must reject it.
 #ifndef LOCKSTEP_CONFORMANCE_MUTANT_H_
 #define LOCKSTEP_CONFORMANCE_MUTANT_H_
 
@@ -23,7 +23,7 @@
 
 namespace lockstep::conformance {
 
-// Makes each call by `run` of the group that it borrows.
+// Makes each call with `run` on the group that it borrows.
 class GroupMutant : public ForwardingCommunicator {
  public:
   using RunWrong =
@@ -40,76 +40,78 @@ class GroupMutant : public ForwardingCommunicator {
   const RunWrong run_;
 };
 
-// What became of a mutant.
+// The result of planting a mutant.
 struct Caught {
-  std::vector<std::string> checks;  // Those that reject it; none: it survives.
-  std::string diagnosis;            // What the one that names it best says.
+  std::vector<std::string> checks;  // Rejecting checks; none: it survives.
+  std::string diagnosis;  // The message of the check that names it best.
 };
 
-// Of a check that starts its kDataLoss with its name and ": ". Errors: any
-// other status that is not OK.
+// Returns the result for a check whose kDataLoss starts with its name and ": ".
+// Errors: any other status that is not OK; kInternal if no name starts the
+// message.
 absl::StatusOr<Caught> CaughtBy(const absl::Status& status);
 
-// What each of a folder's checks says of one run, by name. The diagnosis is
-// what `naming` says, or where there is none the first that fails. Errors:
-// kInternal if a check failed otherwise than by kDataLoss.
+// Returns the result for the verdicts of a folder's checks on one run, by name.
+// The diagnosis is the message of `naming` or, if `naming` is empty, of the
+// first check that fails. Errors: kInternal if a check failed with a code other
+// than kDataLoss.
 absl::StatusOr<Caught> CaughtBy(
     std::span<const std::pair<std::string, absl::Status>> verdicts,
     absl::string_view naming = "");
 
-// Names of checks, also from one text: "RanksAgree, Buffers".
+// Names of checks. One text can hold several: "RanksAgree, Buffers".
 struct CheckNames : std::vector<std::string> {
   CheckNames() = default;
   CheckNames(std::initializer_list<std::string> names) : vector(names) {}
   CheckNames(const char* text)
-      : vector(absl::StrSplit(text, ", ")) {}  // Not explicit: Mutant's.
+      : vector(absl::StrSplit(text, ", ")) {}  // Not explicit: for Mutant.
 };
 
 struct Mutant {
-  std::string name;         // "PadsFromTheEnd"; once in its folder.
-  std::string planted;      // What is wrong, in a phrase.
-  CheckNames checks;        // Those that must reject it, and no other.
-  std::string says;         // What the diagnosis must contain.
-  std::string folder = "";  // Its suite's.
-  // Plants it in the first case in which it must show, and asks every check of
-  // that case. Errors: of a run that gave nothing to check.
+  std::string name;         // "PadsFromTheEnd"; unique in its folder.
+  std::string planted;      // The mistake, in a phrase.
+  CheckNames checks;        // Exactly the checks that must reject it.
+  std::string says;         // A part of the diagnosis.
+  std::string folder = "";  // The folder of its suite.
+  // Plants the mutant in the first case in which it must show, and runs every
+  // check on that case. Errors: those of a run that produced nothing to check.
   std::function<absl::StatusOr<Caught>()> plant = nullptr;
-  // Plants it in each case of the folder's grid, or of the slice of it that
-  // runs always (slice.h), in which it must show. Returns how many these are.
-  // Errors: kInternal, with the case, where the first of `checks` is not what
-  // rejects it or does not say so. Null where the folder has no grid.
+  // Plants the mutant in each case in which it must show, in the folder's grid
+  // or in the slice that always runs (slice.h). Returns the number of these
+  // cases. Errors: kInternal, with the case, if the first of `checks` does not
+  // reject it or does not name it. Null if the folder has no grid.
   std::function<absl::StatusOr<int64_t>()> plant_everywhere = nullptr;
 };
 
-// "sampling.PadsFromTheEnd".
+// Returns a name such as "sampling.PadsFromTheEnd".
 std::string FullName(const Mutant& mutant);
 
-// How a failing test shows its parameter: what is planted.
+// Shows the parameter of a failing test: what is planted.
 void PrintTo(const Mutant& mutant, std::ostream* out);
 
-// Whether all the checks that must reject it do, and whether the diagnosis has
-// the words that name it.
+// Return whether all checks that must reject the mutant do so, and whether the
+// diagnosis has the words that name it.
 bool IsCaught(const Mutant& mutant, const Caught& caught);
 bool IsNamed(const Mutant& mutant, const Caught& caught);
 
 // Plants the mutant in the first case in which it must show. Errors: plant's;
-// kInternal, with the diagnosis, unless it is caught and named.
+// kInternal, with the diagnosis, unless the mutant is caught and named.
 absl::Status PlantAndExpectCaught(const Mutant& mutant);
 
-// OK if `status` is what the first check of the mutant must say: kDataLoss,
-// its name, and the words that name the mutant. Error: kInternal, which starts
-// with `where`.
+// Returns OK if `status` is the expected result of the mutant's first check:
+// kDataLoss, the check's name, and the words that name the mutant. Error:
+// kInternal, which starts with `where`.
 absl::Status ExpectNamed(const Mutant& mutant, const absl::Status& status,
                          absl::string_view where);
 
 // The mutants of one folder.
 struct MutantSuite {
   std::string folder;               // "sampling".
-  std::vector<std::string> checks;  // All that the folder has.
-  std::vector<Mutant> mutants;      // With this folder.
+  std::vector<std::string> checks;  // All checks of the folder.
+  std::vector<Mutant> mutants;      // Each with this folder.
 };
 
-// A suite of these mutants, whose `folder` it sets. checks: names.
+// Returns a suite of these mutants and sets their `folder`. checks: names.
 template <typename Checks>
 MutantSuite MakeSuite(const std::string& folder, const Checks& checks,
                       std::vector<Mutant> mutants) {
@@ -125,12 +127,13 @@ constexpr bool IsNameIn(std::span<const char* const> table,
   return false;
 }
 
-// Never defined: what the compiler then names in its error.
+// Never defined: the compiler's error shows this name.
 void NameItInTheTableOfChecks();
 
-// The name of a check in `kTable`, its folder's array of them. Any other
-// literal does not compile. So no check that takes its name as a NameIn can
-// fail under a name that all_mutants_test asks no mutant of.
+// The name of a check in `kTable`, its folder's array of names. Any other
+// literal does not compile. A check that takes its name as a NameIn can
+// therefore fail only under a name for which all_mutants_test requires a
+// mutant.
 template <const auto& kTable>
 class NameIn {
  public:

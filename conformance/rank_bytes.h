@@ -1,6 +1,6 @@
-// What a rank hands back as bytes, to be read in a process of the same machine.
-// Numbers, strings and (nested) vectors of numbers; the reader must be called
-// for the same types in the same order as the writer.
+// The results of a rank as bytes, for a reader in a process of the same
+// machine. Supports numbers, strings and (nested) vectors of numbers. The
+// reader must be called for the same types in the same order as the writer.
 #ifndef LOCKSTEP_CONFORMANCE_RANK_BYTES_H_
 #define LOCKSTEP_CONFORMANCE_RANK_BYTES_H_
 
@@ -17,8 +17,8 @@
 
 namespace lockstep::conformance {
 
-// Runs a function on every rank of a new group, and hands back each one's
-// bytes: RunRanksCollect, for suites that run on other groups too.
+// Runs a function on every rank of a new group and returns each rank's bytes.
+// RunRanksCollect in a form for suites that also run on other groups.
 using RankFunction = std::function<absl::StatusOr<std::string>(Communicator&)>;
 using RankRunner = std::function<std::vector<absl::StatusOr<std::string>>(
     int world_size, const RankFunction& fn)>;
@@ -66,7 +66,7 @@ class RankBytesReader {
   }
 
   absl::string_view rest;
-  bool too_short = false;  // Something that was read is not there.
+  bool too_short = false;  // A read went past the end.
 
  private:
   void Take(void* to, size_t size) {

@@ -1,4 +1,4 @@
-// The checks of which samples the ranks see.
+// The checks of the samples that the ranks see.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace {
 
 using Multiset = std::map<std::string, int64_t>;
 
-// Each sample's pixels and label as a key.
+// Counts each sample, with its pixels and label as the key.
 void Count(const Samples& samples, Multiset& out) {
   if (samples.size() == 0) return;
   const size_t pixels = samples.images.size() / samples.labels.size();
@@ -37,7 +37,8 @@ Multiset SamplesOfStep(std::span<const RankTrace> ranks, size_t s) {
   return out;
 }
 
-// How many of `a` are not in `b`, by image alone if `images_only`.
+// Returns how many samples of `a` are not in `b`; compares only images if
+// `images_only`.
 int64_t Missing(const Multiset& a, const Multiset& b, bool images_only) {
   std::map<std::string, int64_t> balance;
   const auto add = [&](const Multiset& samples, int64_t sign) {
@@ -55,7 +56,8 @@ int64_t Missing(const Multiset& a, const Multiset& b, bool images_only) {
   return missing;
 }
 
-// How many samples come more than once, and did not in `expected`.
+// Returns how many samples occur more than once, and more often than in
+// `expected`.
 int64_t Repeated(const Multiset& expected, const Multiset& got) {
   return std::count_if(got.begin(), got.end(), [&](const auto& sample) {
     const auto want = expected.find(sample.first);
@@ -64,7 +66,8 @@ int64_t Repeated(const Multiset& expected, const Multiset& got) {
   });
 }
 
-// Up to a rank's last samples, which uneven shards have or not.
+// Returns whether all ranks see the same samples. With uneven shards, a rank's
+// last samples may be missing.
 bool EveryRankHasTheSame(std::span<const RankTrace> ranks, size_t s) {
   const Samples& first = ranks[0].samples[s];
   for (const RankTrace& trace : ranks) {
@@ -82,10 +85,10 @@ bool EveryRankHasTheSame(std::span<const RankTrace> ranks, size_t s) {
   return ranks.size() > 1;
 }
 
-// How many samples of the step's epoch come to more than one rank.
+// Returns how many samples of the step's epoch more than one rank sees.
 int64_t Shared(const Expectation& want, std::span<const RankTrace> ranks,
                size_t s) {
-  Multiset holders;  // To how many ranks have it.
+  Multiset holders;  // The number of ranks that have each sample.
   for (const RankTrace& trace : ranks) {
     Multiset own;
     for (size_t other = 0; other < want.steps.size(); ++other) {
@@ -127,7 +130,7 @@ std::string DescribeSamples(const Expectation& want,
                    Missing(got, expected, false), " are too many");
   const int64_t again = Repeated(expected, got);
   if (again > 0) absl::StrAppend(&text, "; ", again, " come more than once");
-  // A sampler that pads has fewer.
+  // A sampler that pads shares fewer samples.
   const int64_t shared = Shared(want, ranks, s);
   if (shared >= static_cast<int64_t>(ranks.size())) {
     absl::StrAppend(&text, "; in this epoch ", shared,
@@ -156,7 +159,8 @@ absl::Status CheckSamples(const Expectation& want,
 absl::Status CheckEpochsDiffer(const Expectation& want,
                                std::span<const RankTrace> ranks) {
   LOCKSTEP_RETURN_IF_ERROR(CheckShapes(want, ranks));
-  std::map<std::vector<Multiset>, int64_t> seen;  // To the epoch.
+  std::map<std::vector<Multiset>, int64_t> seen;  // Maps an epoch's steps to
+                                                  // the epoch.
   std::vector<Multiset> epoch;
   for (size_t s = 0; s < want.steps.size(); ++s) {
     epoch.push_back(SamplesOfStep(ranks, s));

@@ -1,4 +1,4 @@
-// Fits causes to a gradient, and to an update.
+// Fits causes to a gradient and to an update.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -20,23 +20,25 @@
 namespace lockstep::conformance {
 namespace {
 
-// Of a gradient's norm, how far a sum of parts may be off to explain it.
+// The largest error of a sum of parts that explains a gradient, relative to the
+// gradient's norm.
 constexpr double kFitResidual = 1e-3;
-// How near a weight must be to the one that it is taken for.
+// The largest distance between a weight and the one it is taken for.
 constexpr double kFitWeight = 0.01;
-// Of a bound, how far a gradient may be from an explanation, whose own rounding
-// adds to it.
+// The largest distance between a gradient and its explanation, relative to the
+// bound. The explanation's own rounding adds to the error.
 constexpr double kSlack = 4;
-// So many values that are another place's are no chance.
+// The number of consecutive values of another place that rules out a
+// coincidence.
 constexpr int64_t kMovedValues = 8;
-// Half a unit in the last of bfloat16's 8 bits.
+// Half a unit in the last place of bfloat16's 8 bits.
 constexpr double kBFloat16Roundoff = 0x1p-8;
 constexpr double kFloat16Roundoff = 0x1p-11;
 
 bool Near(double a, double b) { return std::abs(a - b) <= kFitWeight; }
 
 // Solves a x = b by elimination with row exchanges; none if a is singular to
-// float32.
+// float32 precision.
 std::optional<std::vector<double>> Solve(std::vector<std::vector<double>> a,
                                          std::vector<double> b) {
   const size_t n = b.size();
@@ -100,14 +102,14 @@ class GradientCauses {
     return "it is the sum with that of the step before: not cleared?";
   }
 
-  // The weights with which the ranks' parts add up to the gradient; those
-  // without samples have 1.
+  // Returns the weights with which the ranks' parts add up to the gradient. The
+  // weight of a rank without samples is 1.
   std::optional<std::vector<double>> Weights() const {
     std::vector<size_t> ranks;
     for (size_t r = 0; r < step_.parts.size(); ++r) {
       if (step_.samples[r] > 0) ranks.push_back(r);
     }
-    // Each part is taken in units of its norm.
+    // Each part is scaled to norm 1.
     std::vector<double> norms;
     for (const size_t r : ranks) {
       const std::vector<double>& part = step_.parts[r].value;
@@ -146,7 +148,7 @@ class GradientCauses {
     return std::sqrt(square) <= kFitResidual * std::sqrt(Dot(got_, got_));
   }
 
-  // The weight of all ranks with samples, if they have the same.
+  // Returns the common weight of all ranks with samples, if there is one.
   std::optional<double> OneFactor(const std::vector<double>& weights) const {
     std::vector<double> own;
     for (size_t r = 0; r < weights.size(); ++r) {
@@ -157,8 +159,9 @@ class GradientCauses {
     return *least;
   }
 
-  // Of k times the gradient, which CheckGradients says: whether the sum over
-  // the samples was divided by another count. World sizes are its to name.
+  // For a gradient that is k times the right one: returns whether the sum over
+  // the samples was divided by another count. CheckGradients gives k itself,
+  // and names it if it is the world size or its inverse.
   std::string OtherCount(double k, double samples) const {
     const auto ranks = static_cast<double>(step_.samples.size());
     const double count = std::round(samples / k);
@@ -218,7 +221,7 @@ class GradientCauses {
   }
 
   // Returns the cause if the ranks summed a tensor too early: the first wrong
-  // tensor is then the sum of the gradients that the step before left there.
+  // tensor is then the sum of the gradients that the previous step left there.
   std::string Early() const {
     if (step_.before.empty()) return "";
     const auto ranks = static_cast<double>(step_.ranks.size());
@@ -240,7 +243,7 @@ class GradientCauses {
     return "";
   }
 
-  // Whether the values from i on are those that are due from j on.
+  // Returns whether the values from i on are those expected from j on.
   bool AreOf(size_t i, size_t j) const {
     double size = 0;
     for (size_t k = 0; k < kMovedValues; ++k) {
@@ -250,7 +253,7 @@ class GradientCauses {
       }
       size += std::abs(want) - step_.want.bound[j + k];
     }
-    return size > 0;  // Else zeros would do.
+    return size > 0;  // Zeros would fit any place.
   }
 
   std::string Moved() const {
@@ -265,8 +268,9 @@ class GradientCauses {
     return "";
   }
 
-  // Rounding leaves most elements off, by no common factor, and further than
-  // float16 would.
+  // Returns the cause if the errors look like bfloat16 rounding. Rounding
+  // leaves most elements off, by no common factor, and further than float16
+  // would.
   std::string Coarse() const {
     size_t wrong = 0;
     double square = 0, along = 0, sizes = 0;
@@ -296,7 +300,8 @@ class GradientCauses {
   const std::vector<float>& got_;
 };
 
-// Whether the rank holds, wherever it and rank 0 differ, what `is` says.
+// Returns whether `is` holds for every element in which the rank and rank 0
+// differ.
 template <typename Is>
 bool WhereDifferent(const StepGradients& step, int rank, Is is) {
   const std::vector<float>& a = step.ranks[0];
@@ -314,15 +319,16 @@ bool IsWithin(const Bounded& want, float got, size_t i, double slack) {
   return std::abs(got - want.value[i]) <= slack * want.bound[i];
 }
 
-// Of an update's norm, how far an explanation may be off.
+// The largest error of an explanation, relative to the update's norm.
 constexpr double kUpdateResidual = 0.05;
 
-// Whether every element, and not most of the norm, moves by `shrinks` of itself
-// and `times` its step, by more than rounding does.
+// Returns whether each element shrinks by `shrinks` of itself and moves by
+// `times` its step, and the shrinking exceeds rounding. Every element must fit:
+// a fit of most of the norm is not enough.
 bool Shrinks(const ParameterUpdate& update, size_t begin, size_t end,
              double shrinks, double times) {
-  // Of float32: the fit's own error, two roundings of the decayed value, the
-  // step's and the difference's.
+  // In units of float32: the fit's own error, two roundings of the decayed
+  // value, and those of the step and of the difference.
   constexpr double kRoundings = 16 * kUnitRoundoff;
   if (!(shrinks > kRoundings)) return false;
   for (size_t i = begin; i < end; ++i) {
@@ -337,9 +343,9 @@ bool Shrinks(const ParameterUpdate& update, size_t begin, size_t end,
   return true;
 }
 
-// The update as a value and a step: the factors a and b of a * value - b * rate
-// * gradient that fit the elements in [begin, end) best. `what`: whose they
-// are.
+// Fits an update by a value and a step: the factors a and b of a * value - b *
+// rate * gradient that best fit the elements in [begin, end). what: names these
+// elements.
 std::string Fit(const ParameterUpdate& update, size_t begin, size_t end,
                 const std::string& what) {
   double vv = 0, vg = 0, gg = 0, vd = 0, gd = 0, left = 0;

@@ -1,38 +1,41 @@
-// The seed's recipe on the real Fashion-MNIST: 2 ranks stay within rounding of
-// 1 rank for the first hundred steps, or the first twenty in a slice (slice.h).
+// Tests the seed's recipe on the real Fashion-MNIST: 2 ranks stay within
+// rounding of 1 rank for the first hundred steps, or the first twenty in a
+// slice (slice.h).
 //
-// What rounding alone does is had from reference runs (training_run.h): one
-// rank with every sum added in another order, which to the sums is what 2 ranks
-// are. Three things are checked.
+// Reference runs (training_run.h) show the effect of rounding alone: one rank
+// with every sum added in another order. For the sums, 2 ranks are such a
+// reordering too. The test checks three things.
 //
-// 1. Step by step, to the bit: the gradient that the ranks use is the sum of
-//    what one rank computes on each shard, at the parameters the ranks are at.
-// 2. Step by step, from the parameters the ranks are at: their step is as far
-//    from one rank's step on the global batch as those of reference runs are,
-//    at most kSpread times the furthest.
-// 3. Over the whole path: after the last step they are as far from one rank as
-//    reference runs are that went their own way from the start.
+// 1. In each step, bit for bit: the ranks' gradient is the sum of one rank's
+//    gradients on each shard, at the ranks' current parameters.
+// 2. In each step, from the ranks' current parameters: the distance of their
+//    step from one rank's step on the global batch is at most kSpread times
+//    that of the furthest reference run.
+// 3. Over the whole path: after the last step, the distance from one rank is
+//    like that of reference runs that went their own way from the start.
 //
-// Nearly every step obeys 2 with room to spare, but not all need to: where a
-// ReLU's input is zero but for rounding (weights and biases start near zero),
-// one order of additions lets a sample through and another does not, and the
-// gradient jumps by a thousand times its rounding error, in the ranks' step or
-// in a reference run's. A jump is one unit's part in one sample's gradient.
-// Hence a step that leaves the bound must still stay below a quarter of what a
-// whole sample weighs, and at most 2 in 5 steps may leave it. To 2 ranks this
-// happens as often as to a reference run: if with probability q, they leave the
-// bound of K runs with probability q (1 - q)^K, which is at most 0.067 for K =
-// 5, whatever q. So a false failure has probability below 4e-4 in the 10 steps
-// of the controls, below 1e-5 in 20 and below 1e-20 in 100.
+// Nearly every step meets 2 by a wide margin, but a right step need not. If a
+// ReLU's input is zero up to rounding (weights and biases start near zero), one
+// order of additions lets a sample through and another does not. The gradient
+// then jumps by a thousand times its rounding error, in the ranks' step or in a
+// reference run's. A jump is one unit's part in one sample's gradient. A step
+// that leaves the bound must therefore stay below a quarter of a whole sample's
+// weight, and at most 2 in 5 steps may leave it.
 //
-// Such jumps, and training itself, make small distances large: over a hundred
+// This happens to 2 ranks as often as to a reference run. If its probability is
+// q, the ranks leave the bound of K runs with probability q (1 - q)^K, which is
+// at most 0.067 for K = 5, for any q. A false failure has therefore a
+// probability below 4e-4 in the 10 steps of the controls, below 1e-5 in 20 and
+// below 1e-20 in 100.
+//
+// Such jumps, and training itself, magnify small distances. Over a hundred
 // steps a rounding error grows ten thousandfold, in ranks and reference runs
-// alike, by factors that differ between them by ten. Hence 3 asks for no more
-// than kSpread times the furthest run; its control is training on the same
-// images in another order.
+// alike, by factors that differ between them by ten. Check 3 therefore allows
+// kSpread times the furthest run. Its control is training on the same images in
+// another order.
 //
-// That all this is no licence is shown by the controls: mutants leave the bound
-// of 2 within ten steps.
+// The controls show that these tolerances still reject mistakes: mutants leave
+// the bound of 2 within ten steps.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -85,7 +88,7 @@ const absl::StatusOr<FashionMnist>& Data() {
   return data;
 }
 
-// The seed's recipe: batch 256 unless said otherwise, learning rate 0.2.
+// The seed's recipe: batch 256 unless set otherwise, learning rate 0.2.
 struct Recipe {
   TrainerOptions trainer;
   std::vector<int64_t> epochs = {0};
@@ -121,7 +124,8 @@ absl::StatusOr<RankTrace> RecordOneRank(const Recipe& recipe) {
   return std::move(traces[0]);
 }
 
-// Where one step of SGD leads, as the trainer's update rounds it.
+// Returns the parameters after one step of SGD, rounded like the trainer's
+// update.
 Flat Stepped(const Flat& parameters, std::span<const float> gradient,
              float learning_rate) {
   Flat after(parameters.size());
@@ -157,25 +161,27 @@ Samples FirstOf(const Samples& batch) {
           {batch.labels[0]}};
 }
 
-// One step from the same parameters: of the ranks, and of reference runs.
+// The distances of one step from the same parameters, for the ranks and for
+// reference runs.
 struct StepDistance {
-  double ranks = 0;     // From where one rank's step leads.
+  double ranks = 0;     // From the result of one rank's step.
   double rounding = 0;  // The furthest of the reference runs.
-  double sample = 0;    // How far a step goes on one sample's account alone.
+  double sample = 0;    // The length of a step on one sample alone.
 };
 
-// Where one order of additions may lead, and another not.
+// Returns whether the order of additions alone explains the distance.
 bool IsRounding(const StepDistance& step) {
   return step.ranks <= kSpread * step.rounding;
 }
 
-// That a ReLU lets through a sample that it stops in another order.
+// Returns whether the distance may come from a ReLU that lets a sample through
+// in one order of additions and stops it in another.
 bool MayBeJump(const StepDistance& step) {
   return step.ranks <= 0.25 * step.sample;
 }
 
-// Up to the first step that neither explains. `ranks` has each step's
-// parameters; `one_rank` says what the global batches are.
+// Measures each step, up to the first that neither function explains. `ranks`
+// has each step's parameters, `one_rank` the global batches.
 absl::StatusOr<std::vector<StepDistance>> MeasureSteps(
     const RankTrace& one_rank, const RankTrace& ranks, float learning_rate) {
   const size_t steps = one_rank.samples.size();
@@ -234,8 +240,9 @@ absl::Status CheckStepsAreOneRanks(const std::vector<StepDistance>& steps) {
       steps[left[0]].rounding));
 }
 
-// How many times what check 2 allows the steps are off: at most 1 if they pass.
-// The 2 in 5 steps that may leave the bound count by what a sample weighs.
+// Returns the ratio of the steps' errors to the limits of check 2: at most 1 if
+// they pass. The 2 in 5 steps that may leave the bound count relative to a
+// sample's weight.
 double LargestError(const std::vector<StepDistance>& steps) {
   std::vector<double> errors;
   double beyond = 0;
@@ -253,7 +260,7 @@ class TrainingEquivalenceTest : public testing::Test {
   void SetUp() override { ASSERT_THAT(Data(), IsOk()); }
 };
 
-// These tests' ranks.
+// The cell of these tests, which run two threads.
 ClaimPlace TwoThreads(const char* claim) {
   return {claim, "threads", 2, "float32"};
 }
@@ -297,8 +304,8 @@ TEST_F(TrainingEquivalenceTest, PlantedBugsDoNotStepAsOneRank) {
     return CheckStepsAreOneRanks(steps);
   };
   EXPECT_THAT(check(Mutation()), IsOk());
-  // No mistakes here: no batch is partial, the two shards are even, two addends
-  // have one order, and CreateLeNet starts every rank alike.
+  // These are no mistakes here: no batch is partial, the two shards are even,
+  // two addends have one order, and CreateLeNet starts every rank alike.
   const std::set<std::string> harmless = {"LastBatchAsFull", "MeanOfMeans",
                                           "SummedFromOwnRank", "NotBroadcast",
                                           "WrongRoot"};
@@ -310,7 +317,8 @@ TEST_F(TrainingEquivalenceTest, PlantedBugsDoNotStepAsOneRank) {
   }
 }
 
-// Where a reference run ends that goes its own way from one rank's start.
+// Returns the end of a reference run that starts at one rank's start and goes
+// its own way.
 absl::StatusOr<Flat> EndOfReferenceRun(uint32_t seed, const RankTrace& one_rank,
                                        float learning_rate) {
   SetComputeThreads(1);
@@ -324,7 +332,7 @@ absl::StatusOr<Flat> EndOfReferenceRun(uint32_t seed, const RankTrace& one_rank,
   return at;
 }
 
-// The furthest from one rank's end that any reference run ends.
+// Returns the largest distance of a reference run's end from one rank's end.
 absl::StatusOr<double> ReachOfRounding(const RankTrace& one_rank,
                                        float learning_rate) {
   std::vector<absl::StatusOr<Flat>> ends(kReferenceRuns);
@@ -366,8 +374,8 @@ TEST_F(TrainingEquivalenceTest, TwoRanksEndWhereOneRankEnds) {
   RecordProperty("reach", absl::StrCat(*reach));
 }
 
-// Replays the steps of two ranks with one model: CheckBitsAgree's verdict on
-// the sum of the shards' gradients, step by step.
+// Replays the steps of two ranks with one model. Returns CheckBitsAgree's
+// verdict on the sum of the shards' gradients, step by step.
 absl::Status CheckGradientsAreSumsOfShards(std::span<const RankTrace> traces) {
   SetComputeThreads(1);
   const std::vector<ParameterSpec> specs = LeNetSpecs();
@@ -387,8 +395,8 @@ absl::Status CheckGradientsAreSumsOfShards(std::span<const RankTrace> traces) {
   return absl::OkStatus();
 }
 
-// Two addends have one sum, whatever their order. The control is a gradient
-// that is one bfloat16 rounding away.
+// Two addends have one sum, in any order. The control is a gradient that is one
+// bfloat16 rounding away.
 TEST_F(TrainingEquivalenceTest, GradientsAreTheSumsOfTheShardsToTheBit) {
   ClaimRecorder recorder(TwoThreads("gradient_sums"));
   const auto traces = Record(2, Mutation(), Recipe());

@@ -1,6 +1,6 @@
-// Mutants of how gradients and parameters travel between the ranks, of what a
-// step computes, of the settings of a run, and of which samples a rank draws;
-// and how a mutant is planted.
+// Mutants that change how gradients and parameters travel between the ranks,
+// what a step computes, the settings of a run, or the samples of a rank. Also
+// plants them.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -57,7 +57,7 @@ absl::Status CountRankForAnother(Communicator& group, Data data) {
   return group.AllReduce(data);
 }
 
-// The ring's chunks 0 and 1 of P come home to each other's place.
+// The ring's chunks 0 and 1 of P end in each other's place.
 absl::Status SwapChunks(Communicator& group, Data data) {
   LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(data));
   const size_t chunk = data.size() / group.world_size();
@@ -67,7 +67,7 @@ absl::Status SwapChunks(Communicator& group, Data data) {
 
 Mutation SkipLastBucket() {
   return {.communicator = [](Communicator& inner, const RankContext& context) {
-    // The last to be sent begins where the parameters do.
+    // The last bucket that is sent begins where the parameters begin.
     return std::make_unique<GroupMutant>(
         inner, SumBy([parameters = context.parameters](Communicator& group,
                                                        Data data) {
@@ -78,7 +78,7 @@ Mutation SkipLastBucket() {
   }};
 }
 
-// Returns each bucket's sum of the step before.
+// Returns each bucket's sum of the previous step.
 Mutation OneStepStale() {
   std::map<const float*, std::vector<float>> sums;
   return Summing([sums](Communicator& group, Data data) mutable {
@@ -116,7 +116,7 @@ absl::Status AverageAgain(Communicator& group, Data data) {
   return absl::OkStatus();
 }
 
-// To the nearest of the 8 significant bits of bfloat16, on the wire.
+// Rounds to the nearest of bfloat16's 8 significant bits for the transfer.
 absl::Status SumInBFloat16(Communicator& group, Data data) {
   for (float& v : data) v = ToFloat(ToBFloat16(v));
   return group.AllReduce(data);
@@ -206,8 +206,8 @@ std::vector<TrainingMutant> CommunicatorMutants() {
   };
 }
 
-// A step whose gradients are scaled by `scale` of the shard and the scale that
-// was asked for.
+// Makes a step whose gradients are scaled by `scale` of the shard and the
+// requested scale.
 Mutation Scaling(float (*scale)(const RankContext&, int64_t samples, float)) {
   return Stepping([scale](const StepCall& call) {
     const auto samples = static_cast<int64_t>(call.batch.labels.size());
@@ -216,7 +216,7 @@ Mutation Scaling(float (*scale)(const RankContext&, int64_t samples, float)) {
   });
 }
 
-// Runs the step and then `change`s the gradients before any is ready.
+// Runs the step, then applies `change` to the gradients before any is ready.
 Mutation Changing(std::function<void(Parameters&)> change) {
   return Stepping([change = std::move(change)](
                       const StepCall& call) -> absl::StatusOr<Metrics> {
@@ -245,9 +245,9 @@ void LeaveOutB3(Parameters& parameters) {
   }
 }
 
-// From the second step on, the first bucket is summed before W3's gradient, its
-// last, is computed: each rank adds what lies in that place since the step
-// before, and the sum takes the place of the gradient that comes too late.
+// From the second step on, the first bucket is summed before its last gradient,
+// W3's, is computed. Each rank adds the values that the previous step left
+// there, and the sum replaces the gradient that comes too late.
 Mutation ReduceBucketEarly() {
   return Stepping(
       [first = true](const StepCall& call) mutable -> absl::StatusOr<Metrics> {
@@ -334,7 +334,8 @@ std::vector<TrainingMutant> StepMutants() {
   };
 }
 
-// Draws by `draw` from the sampler that it owns and the epoch that was set.
+// A sampler that draws with `draw`, from the sampler that it owns and the
+// current epoch.
 class SamplerMutant : public Sampler {
  public:
   using Draw = absl::StatusOr<std::vector<int64_t>> (*)(Sampler&, int64_t epoch,
@@ -363,7 +364,7 @@ Mutation Drawing(SamplerMutant::Draw draw) {
   }};
 }
 
-// Draws from a sampler that was created with changed options.
+// Returns a mutation whose sampler has changed options.
 Mutation DrawingWith(void (*change)(DistributedSamplerOptions&)) {
   return {.sampler = [change](std::unique_ptr<Sampler>,
                               const RankContext& context) {
@@ -416,8 +417,9 @@ std::vector<TrainingMutant> SamplerMutants() {
   };
 }
 
-// What each check says of a run of three ranks: 4, 4 and 3 samples a step, then
-// one each in the last step of an epoch. Errors: the run's, and CaughtBy's.
+// Plants a mutation in a run of three ranks and returns each check's verdict.
+// The ranks have 4, 4 and 3 samples a step, then one each in the last step of
+// an epoch. Errors: the run's, and CaughtBy's.
 absl::StatusOr<Caught> Plant(const RankRunner& run, const Mutation& mutation) {
   RunOptions options;
   options.run = run;

@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<Sampler>> CreateSampler(
   return std::make_unique<DistributedSampler>(std::move(sampler));
 }
 
-// The samples of an epoch of that order, cut into batches.
+// Returns the samples of an epoch with that order, cut into batches.
 std::vector<Samples> BatchesOf(const MemoryDataset& data,
                                std::span<const int64_t> order,
                                int64_t batch_size) {
@@ -62,7 +62,7 @@ std::vector<Samples> BatchesOf(const MemoryDataset& data,
   return batches;
 }
 
-// Passes what a trace holds to a RankBytesWriter or RankBytesReader.
+// Passes the contents of a trace to a RankBytesWriter or RankBytesReader.
 template <typename Bytes, typename Trace>
 void PassTrace(Bytes& bytes, Trace& trace) {
   bytes(trace.parameters);
@@ -124,7 +124,7 @@ Expectation OneRank(const RunOptions& options) {
                          .gradient;
                    }};
   const MemoryDataset data = BlobDataset(options.dataset_size);
-  // The options are in range: a sampler there is.
+  // The options are in range, so the sampler exists.
   const std::unique_ptr<Sampler> sampler =
       CreateSampler(options.trainer, data.size(), 1, 0).value();
   for (const int64_t epoch : options.epochs) {

@@ -1,5 +1,5 @@
-// Runs the product's trainer on N ranks and returns what each rank did; with
-// hooks through which a mutant is planted around it, never inside it.
+// Runs the product's trainer on N ranks and records the steps of each rank.
+// Hooks plant a mutant around the trainer, never inside it.
 #ifndef LOCKSTEP_CONFORMANCE_TRAINING_RUN_H_
 #define LOCKSTEP_CONFORMANCE_TRAINING_RUN_H_
 
@@ -25,21 +25,21 @@
 
 namespace lockstep::conformance {
 
-// What a mutant may know about the rank that it runs on.
+// The information that a mutant has about its rank.
 struct RankContext {
   int rank = 0;
   int world_size = 1;
   const TrainerOptions* trainer = nullptr;
   int64_t dataset_size = 0;
-  // The model's. The trainer may yet give its gradients another place.
+  // The model's parameters. The trainer may later move their gradients.
   const Parameters* parameters = nullptr;
 };
 
-// One step, as the trainer asks it of a model.
+// One step, as the trainer requests it from a model.
 struct StepCall {
   const RankContext& on;
   Model& model;
-  Communicator* norm_group;  // Null in a model that was not converted.
+  Communicator* norm_group;  // Null if the model was not converted.
   const Batch& batch;
   float scale;
   Model::GradientReady ready;
@@ -47,7 +47,8 @@ struct StepCall {
   absl::StatusOr<Metrics> Make() const {
     return model.ForwardBackward(batch, scale, ready);
   }
-  // But that no gradient is ready; then says so of all, the last first.
+  // Makes the step without reporting a gradient as ready. The caller then calls
+  // ReadyAll, which reports all gradients, last first.
   absl::StatusOr<Metrics> MakeUnready() const {
     return model.ForwardBackward(batch, scale, [](int) {});
   }
@@ -56,8 +57,9 @@ struct StepCall {
   }
 };
 
-// Trains `inner`, which it borrows, by `step`, and keeps the group that the
-// model was converted with. All else is passed on.
+// A model that makes its training steps with `step` on `inner`, which it
+// borrows. Keeps the group that the model was converted with. All other calls
+// are forwarded.
 class SteppedModel : public Model {
  public:
   using Step = std::function<absl::StatusOr<Metrics>(const StepCall&)>;
@@ -90,9 +92,9 @@ class SteppedModel : public Model {
 };
 
 // Records each training step of `model` as the model sees it. A step's
-// gradients are read when the next step begins, or at Finish: by then they are
-// what the update used. It asks nothing of the trainer but that it trains
-// through the Model interface.
+// gradients are read when the next step begins, or at Finish, since they are
+// then those that the update used. The trainer must only train through the
+// Model interface.
 class RecordingModel : public SteppedModel {
  public:
   explicit RecordingModel(Model& model)
@@ -105,7 +107,7 @@ class RecordingModel : public SteppedModel {
           return call.Make();
         }) {}
 
-  // The trace of the steps so far. Call once, after the last step.
+  // Returns the trace of the steps so far. Call once, after the last step.
   RankTrace Finish() {
     RecordState();
     return std::move(trace_);
@@ -123,22 +125,22 @@ class RecordingModel : public SteppedModel {
 };
 
 // A run of LeNet. The defaults make four steps in two epochs, with uneven
-// shards at every world size above one, and a last batch of three samples, so
-// that some of more than three ranks have none.
+// shards at every world size above one. The last batch has three samples, so
+// with more than three ranks some ranks have none.
 struct RunOptions {
   Backend backend = Backend::kThreads;
-  RankRunner run = nullptr;  // Runs the ranks in place of the backend.
+  RankRunner run = nullptr;  // Runs the ranks instead of the backend.
   int world_size = 2;
   std::vector<int64_t> epochs = {0, 1};
   int64_t dataset_size = 14;  // Of BlobDataset.
-  // 64 KiB buckets: b4..W4, b3 and W3, W2..W1 travel apart.
+  // 64 KiB make three buckets: b4..W4, b3 and W3, W2..W1.
   TrainerOptions trainer = {.batch_size = 11,
                             .learning_rate = 0.02f,
                             .seed = 3,
                             .bucket_bytes = 64 << 10};
 };
 
-// Decorators; those that are empty change nothing.
+// Decorators of a run; an empty one changes nothing.
 struct Mutation {
   std::function<std::unique_ptr<Communicator>(Communicator&,
                                               const RankContext&)>
@@ -148,92 +150,94 @@ struct Mutation {
   std::function<std::unique_ptr<Sampler>(std::unique_ptr<Sampler>,
                                          const RankContext&)>
       sampler = nullptr;
-  // Changes the settings of the run, not what is expected of it.
+  // Changes the settings of the run, but not the expected result.
   std::function<void(TrainerOptions&, int world_size)> trainer = nullptr;
 };
 
-// A mutation whose group makes its calls by `run`, of which every rank has a
-// copy; and one that sums float32 data in place, that is gradients, by `sum`:
-// metrics, which are float64 and int64, pass.
+// Calling returns a mutation whose group makes its calls with `run`; every rank
+// has a copy. SumBy returns a `run` that sums float32 data in place with `sum`.
+// Float32 data are the gradients: the metrics, float64 and int64, pass
+// unchanged.
 Mutation Calling(GroupMutant::RunWrong run);
 GroupMutant::RunWrong SumBy(
     std::function<absl::Status(Communicator&, std::span<float>)> sum);
-// A mutation whose step is `step`, of which every rank has a copy.
+// Returns a mutation whose step is `step`; every rank has a copy.
 Mutation Stepping(SteppedModel::Step step);
 
 struct TrainingMutant {
-  Mutant mutant;  // Not yet of a suite.
+  Mutant mutant;  // Not in a suite yet.
   Mutation mutation;
 };
 
-// Mutants of LeNet's data-parallel training: how gradients and parameters
-// travel; what a step computes, and with which settings; which samples a rank
-// draws.
+// Returns the mutants of LeNet's data-parallel training. They change how
+// gradients and parameters travel between the ranks, what a step computes, its
+// settings, or which samples a rank draws.
 std::vector<TrainingMutant> AllTrainingMutants();
 
-// All of them, of the checks in AllChecks(); each is planted in a run of three
-// ranks, of threads or of those of `run`. Its `says` is of the first check that
-// rejects it.
+// Returns all training mutants as a suite, for the checks in AllChecks(). Each
+// mutant is planted in a run of three ranks: threads, or the ranks of `run`.
+// Its `says` belongs to the first check that rejects it.
 MutantSuite TrainingMutants(const RankRunner& run = nullptr);
 
-// The samples of these numbers, in this order.
+// Returns the samples with these indices, in this order.
 Samples GatherSamples(const MemoryDataset& data,
                       std::span<const int64_t> indices);
 
-// Names, shapes and places of LeNet's parameters.
+// Returns the names, shapes and offsets of LeNet's parameters.
 std::vector<ParameterSpec> LeNetSpecs();
 
-// The parameters that a rank starts with before any communication: another
-// draw of WellConditionedLeNet for each rank.
+// Returns a rank's parameters before any communication: another draw of
+// WellConditionedLeNet for each rank.
 std::vector<float> StartOfRank(int rank);
 
-// What one rank alone does with these options, written out without the code
-// under test but for the order of samples (DistributedSampler, which has golden
-// tests against PyTorch).
+// Returns the run of one rank alone with these options, computed without the
+// code under test. The one exception is the order of samples, which comes from
+// DistributedSampler; it has golden tests against PyTorch.
 Expectation OneRank(const RunOptions& options);
 
-// Called after each step; returning false ends the epoch.
+// Called after each step; false ends the epoch.
 using OnStep = std::function<bool(const StepReport&)>;
 
-// Calls `train` on each of so many ranks, with a LeNet of that rank's start,
-// and returns what each recorded. Errors: the first rank's, with its number.
+// Calls `train` on each of `world_size` ranks, with a LeNet of that rank's
+// start, and returns each rank's trace. Errors: the first rank's, with its
+// number.
 absl::StatusOr<std::vector<RankTrace>> RecordRanks(
     const RankRunner& run, int world_size,
     const std::function<absl::Status(Communicator&, RecordingModel&)>& train);
 
-// Ranks that have two minutes.
+// Returns a runner whose ranks have a deadline of two minutes.
 RankRunner RanksOf(Backend backend);
 
-// One rank: trains `model` with the product's trainer for the given epochs,
-// with the mutant planted around it. Errors: the trainer's.
+// Trains `model` on one rank, with the product's trainer, for the given epochs
+// and with the mutant planted around it. Errors: the trainer's.
 absl::Status Train(Communicator& group, Model& model, const MemoryDataset& data,
                    const TrainerOptions& options, const Mutation& mutation,
                    std::span<const int64_t> epochs, const OnStep& on_step);
 
-// Trains, and returns a trace for each rank. Errors: the first rank's, with the
+// Trains and returns a trace for each rank. Errors: the first rank's, with the
 // rank's number.
 absl::StatusOr<std::vector<RankTrace>> RunTraining(const RunOptions& options,
                                                    const Mutation& mutation);
 
 // Reference runs: a network with the same sums in another order, which shows
-// what rounding alone can change.
+// the effect of rounding alone.
 
-// Place i holds what was in place [i].
+// A permutation: position i receives the value of position order[i].
 using IndexOrder = std::vector<int64_t>;
 
 IndexOrder IdentityOf(int64_t size);
 
 // Draws the permutations of a network's channels, pixels and samples. Seed 0
-// leaves all as it is.
+// changes nothing.
 class Reordering {
  public:
   explicit Reordering(uint32_t seed) : seed_(seed), random_(seed) {}
 
-  // Another one in each call.
+  // Returns a different permutation in each call.
   IndexOrder Shuffled(int64_t size);
-  // A square of `side` times `side`, transposed.
+  // Returns the transposition of a square of `side` times `side`.
   IndexOrder Square(int64_t side) const;
-  // The samples shuffled, their square images transposed.
+  // Returns the samples shuffled, with their square images transposed.
   Samples Batch(const Samples& samples);
 
  private:
@@ -241,35 +245,35 @@ class Reordering {
   std::mt19937 random_;
 };
 
-// Adds the places of a tensor behind the last one, of as many axes as there are
-// permutations: place i of an axis holds what was in place axes[..][i].
+// Appends the permutation of a tensor to `places`. The tensor has one axis for
+// each permutation in `axes`: position i of an axis receives the value of
+// position axes[..][i].
 void AppendTensor(const std::vector<IndexOrder>& axes, IndexOrder& places);
 
-// to[i] = from[places[i]], and back.
+// Take sets to[i] = from[places[i]]; PutBack does the reverse.
 void Take(const IndexOrder& places, std::span<const float> from,
           std::span<float> to);
 std::vector<float> PutBack(const IndexOrder& places,
                            std::span<const float> from);
 
-// LeNet with its channels and hidden units in an order of its own, its images
-// and kernels transposed, and the samples of each batch in another order each
-// time. Mathematically the same function of the same parameters; in float32
-// every sum of the forward and of the backward pass adds its terms in another
-// order. Not thread safe.
+// LeNet with permuted channels and hidden units, transposed images and kernels,
+// and samples that are shuffled anew in each call. Mathematically it is the
+// same function of the same parameters. In float32, every sum of the forward
+// and backward pass adds its terms in another order. Not thread safe.
 class ReorderedLeNet {
  public:
-  // Another seed, another order. seed: not 0.
+  // Each seed gives another order. seed: not 0.
   explicit ReorderedLeNet(uint32_t seed);
 
-  // The gradient of the mean loss of `samples` (at least one) at `parameters`,
-  // both in the order of LeNet itself. Errors: the model's.
+  // Returns the gradient of the mean loss of `samples` (at least one) at
+  // `parameters`, both in LeNet's own order. Errors: the model's.
   absl::StatusOr<std::vector<float>> Gradient(std::span<const float> parameters,
                                               const Samples& samples);
 
  private:
   Reordering reordering_;
   std::unique_ptr<Model> model_;
-  IndexOrder places_;  // Of this one's parameters in LeNet's.
+  IndexOrder places_;  // For each own parameter, its position in LeNet.
 };
 
 }  // namespace lockstep::conformance

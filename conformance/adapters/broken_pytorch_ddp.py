@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-sys.dont_write_bytecode = True  # The folder may be somebody's source tree.
+sys.dont_write_bytecode = True  # The folder may be a source tree.
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import pytorch_ddp
@@ -79,7 +79,7 @@ class ParameterLeftOutOfDdp(pytorch_ddp.Trainer):
     """DDP ignores W3: each rank updates it with its own gradient."""
 
     def wrap(self, model):
-        # DDP looks for a parameter of the outermost module under two names, in different places.
+        # Different parts of DDP look for the outermost module's parameters under different names.
         names = ["W3", ".W3"]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)
         return super().wrap(model)

@@ -1,5 +1,5 @@
-// The trainer of //models:train as //conformance:check starts it: one rank, on
-// the case that PROTOCOL.md describes.
+// Runs the trainer of //models:train as //conformance:check starts it: one
+// rank, on the case that PROTOCOL.md describes.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -44,8 +44,8 @@ std::string KeyOf(std::span<const float> image, int32_t label) {
   return key;
 }
 
-// Finds a sample by its pixels and label. Where a data set has the same one
-// several times, the first counts.
+// Finds a sample's position by its pixels and label. If a data set has equal
+// samples, the first one is found.
 class SampleFinder {
  public:
   explicit SampleFinder(const MemoryDataset& data)
@@ -57,8 +57,8 @@ class SampleFinder {
     }
   }
 
-  // The positions of a batch's samples. Errors: kInternal if one is none of
-  // the data set's.
+  // Returns the positions of a batch's samples. Errors: kInternal if a sample
+  // is not in the data set.
   absl::StatusOr<std::vector<int64_t>> Find(const Batch& batch) const {
     std::vector<int64_t> positions;
     for (size_t i = 0; i < batch.labels.size(); ++i) {
@@ -74,14 +74,14 @@ class SampleFinder {
 
  private:
   const int64_t image_size_;
-  // Bits of the pixels and the label.
+  // Maps the bits of the pixels and the label to the position.
   std::map<std::string, int64_t> positions_;
 };
 
-// Passes everything on to `model`, which it owns, and notes the samples that
-// each call of ForwardBackward and Evaluate computes with: what is reported of
-// a trainer is then what it did, not what it meant to do. Errors: the model's;
-// SampleFinder's.
+// Forwards every call to `model`, which it owns. Records the samples that each
+// call of ForwardBackward and Evaluate computes with. The report therefore
+// shows the samples that the trainer used, not those that it meant to use.
+// Errors: the model's; SampleFinder's.
 class ObservedModel : public Model {
  public:
   ObservedModel(std::unique_ptr<Model> model, const MemoryDataset& train,
@@ -108,7 +108,7 @@ class ObservedModel : public Model {
     return model_->Evaluate(batch);
   }
 
-  // Of the last ForwardBackward; of all calls of Evaluate.
+  // The samples of the last ForwardBackward, and of all calls of Evaluate.
   std::vector<int64_t> trained, evaluated;
 
  private:
@@ -116,7 +116,7 @@ class ObservedModel : public Model {
   const SampleFinder train_, test_;
 };
 
-// Why the trainer cannot run the case; "" if it can.
+// Returns why the trainer cannot run the case; "" if it can.
 std::string WhyUnsupported(const Case& c) {
   if (c.momentum != 0) return "the trainer's SGD has no momentum";
   if (c.weight_decay != 0) return "the trainer's SGD has no weight decay";
@@ -137,7 +137,8 @@ std::string WhyUnsupported(const Case& c) {
   return "";
 }
 
-// The images' float32 are bytes over 255, as Dataset gives them back.
+// Reads a part of the data. The float32 images become bytes (times 255), from
+// which Dataset computes the same floats.
 absl::StatusOr<MemoryDataset> ReadDataset(const Safetensors& data,
                                           const std::string& part) {
   const auto images = data.tensors.find(part + ".images");
@@ -187,7 +188,7 @@ void Append(const std::string& prefix, NamedTensors tensors,
   }
 }
 
-// What a step left, where the case asks for it. `step`: from 1.
+// Records the results of a step that the case asks for. step: from 1.
 void Record(const Case& c, ObservedModel& model, int64_t step,
             const StepReport& report, RankOutput& output) {
   StepOutput& recorded = output.steps.emplace_back();
@@ -254,7 +255,8 @@ absl::Status TrainCase(Communicator& group, const CaseFolder& folder,
                                        model.parameters(), model.buffers()));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                             CreateTrainer(group, model, c, train));
-  std::unique_ptr<Communicator> batch_norm_group;  // After the trainer.
+  std::unique_ptr<Communicator> batch_norm_group;  // Destroyed before the
+                                                   // trainer.
   if (c.batch_norm == "sync") {
     LOCKSTEP_ASSIGN_OR_RETURN(batch_norm_group,
                               SynchroniseBatchNorm(group, model));

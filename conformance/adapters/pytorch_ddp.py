@@ -14,9 +14,8 @@ import datetime
 import os
 import sys
 
-sys.dont_write_bytecode = True  # The folders may be somebody's source tree.
-# Of the path that this was started by: in Bazel's runfiles the folders are together, where a link
-# leads they may not be.
+sys.dont_write_bytecode = True  # The folders may be a source tree.
+# Links are not resolved: Bazel's runfiles have both folders together, the links' targets may not.
 sys.path.insert(
     0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "protocol")
 )
@@ -142,7 +141,7 @@ class Trainer:
     """
 
     TIMEOUT_SECONDS = 120
-    # Each rank keeps its own, which with SyncBN are the same.
+    # Each rank keeps its own buffers. With SyncBN, the buffers of all ranks are equal.
     BROADCAST_BUFFERS = False
 
     def __init__(self, case, out, rank, world_size, device):
@@ -168,7 +167,7 @@ class Trainer:
     def write(self):
         self.out.write()
 
-    # What is trained.
+    # The model and its optimizer.
 
     def build(self):
         self.model = LeNet(self.case, self.batch_norm).to(self.device)
@@ -203,7 +202,7 @@ class Trainer:
             weight_decay=options["weight_decay"],
         )
 
-    # Which samples.
+    # The samples.
 
     def sampler_seed(self):
         return self.case.seed
@@ -283,7 +282,7 @@ class Trainer:
     def backward(self, shares, total):
         """Leaves all ranks' gradients, reduced once; returns this rank's sum of losses."""
         micro_batches = self.micro_batches(shares, total)
-        # One that is empty on some ranks needs them all; one that is empty everywhere, nobody.
+        # If a micro-batch is empty on some ranks only, all ranks run it. If on all, no rank does.
         used = [i for i in range(self.case.accumulate) if any(rank[i] for rank in micro_batches)]
         loss_sum = 0.0
         for i in used:
@@ -304,7 +303,7 @@ class Trainer:
         split = []
         for rank, share in enumerate(shares):
             ends = cuts(total if strided else len(share), self.case.accumulate)
-            if strided:  # How many of a rank's samples, rank + i * world_size, are before each.
+            if strided:  # The number of a rank's samples, rank + i * world_size, before each.
                 ends = [(end - rank + self.world_size - 1) // self.world_size for end in ends]
             split.append([share[begin:end] for begin, end in zip(ends, ends[1:])])
         return split
@@ -447,12 +446,12 @@ def use_environment(device_type, rank, world_size):
             )
     setdefault = os.environ.setdefault
     if os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost"):
-        setdefault("GLOO_SOCKET_IFNAME", "lo")  # The host's name may not resolve, as in a sandbox.
+        setdefault("GLOO_SOCKET_IFNAME", "lo")  # A sandbox may not resolve the host's name.
     if device_type == "cpu":
         return
     setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # Deterministic.
     if world_size > torch.cuda.device_count():
-        # NCCL refuses ranks that share a GPU, unless it takes them for ranks on different hosts.
+        # NCCL rejects ranks that share a GPU, unless their host ids differ.
         setdefault("NCCL_HOSTID", f"lockstep-{rank}")
         setdefault("NCCL_SOCKET_IFNAME", "lo")
 
@@ -462,7 +461,7 @@ def make_deterministic():
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = False
-    torch.backends.cudnn.allow_tf32 = False  # Its 10 bits of mantissa are not float32.
+    torch.backends.cudnn.allow_tf32 = False  # TF32 has only 10 bits of mantissa.
     torch.backends.cuda.matmul.allow_tf32 = False
 
 

@@ -29,8 +29,8 @@ lockstep_protocol = pytorch_ddp.lockstep_protocol
 EXHAUSTIVE = "LOCKSTEP_EXHAUSTIVE" in os.environ
 DEADLINE_SECONDS = 120
 SAMPLES, TEST_SAMPLES = 40, 17
-# Name: fan-in, mean gain, power, mean bias: uniform^power, positive and far apart, so that no ReLU
-# is in doubt and the rounding of sums stays small against them.
+# By layer: fan-in, mean gain, power, mean bias. Weights are uniform^power, positive and far apart:
+# no ReLU is near its kink, and the rounding of sums stays small against the sums.
 LAYERS = {
     1: (9, 1.3, 8, -0.1),
     2: (500, 1.3, 30, -0.02),
@@ -192,8 +192,8 @@ def tensor_differences(ranks, one, tolerance):
     first, want = ranks[0][1], one[0][1]
     for name in sorted({**first, **want}):
         kind = name.split(".")[0]
-        # A batch norm takes away what the biases before it add: their gradients are zero but for
-        # rounding, so the measure is the gradient of the weights beside them.
+        # A batch norm cancels the biases before it: their gradients are zero except for rounding.
+        # The measure is therefore the gradient of the weights beside the bias.
         beside = want.get(weights_beside(name), 0.0)
         if name not in first or name not in want or far(first[name], want[name], tolerance, beside):
             found.add(kind)
@@ -358,7 +358,7 @@ class RightTest(AdapterTest):
     def test_bfloat16(self):
         ranks = self.outputs(pytorch_ddp.Trainer, 2, batch_sizes=[6, 6], dtype="bfloat16")
         one = self.one_rank(dtype="bfloat16")
-        # Weights' gradients are rounded to 8 bits on each rank, for four steps.
+        # Each rank rounds the weights' gradients to 8 bits, for four steps.
         self.assertEqual(differences(ranks, one, tolerance=0.02), set())
         self.assertIn("gradient", differences(one, self.one_rank()))
 
@@ -379,7 +379,7 @@ class RightTest(AdapterTest):
 class TutorialTest(AdapterTest):
     """The tutorials' recipe differs where PyTorch's documentation says so, and nowhere else."""
 
-    # 40 samples are even on 2 ranks and padded on 3; 17 test samples are padded on both.
+    # 40 samples are even on 2 ranks and padded on 3; 17 test samples are padded on 2 and on 3.
     EXPECTED = (
         (EVEN, {"evaluation", "evaluation indices"}),
         (EVEN_OF_THREE, {"indices", "gradient", "parameter", "evaluation", "evaluation indices"}),
@@ -411,8 +411,8 @@ class TutorialTest(AdapterTest):
 class BrokenTest(AdapterTest):
     """Each mutant is wrong, and only where it is meant to be."""
 
-    AFTER = {"loss", "parameter", "evaluation"}  # What a wrong gradient leads to.
-    # The case, and all that differs.
+    AFTER = {"loss", "parameter", "evaluation"}  # Effects of a wrong gradient.
+    # The case, and all kinds that differ.
     EXPECTED = {
         "LossNotScaled": (UNEVEN, {"gradient"} | AFTER),
         "AccumulationNotScaled": (ACCUMULATE, {"gradient"} | AFTER),
@@ -438,7 +438,7 @@ class BrokenTest(AdapterTest):
         "UnusedDecays": (PARTS, {"gradient", "parameter"}),
         "WritesNaN": (EVEN, {"gradient"} | AFTER | {"disagree:gradient", "disagree:parameter"}),
     }
-    # Those that broken_trainers_test always plants: here in exhaustive runs only.
+    # broken_trainers_test always plants these; here they run only in exhaustive runs.
     CHECKED = {
         "LossNotScaled",
         "NoSetEpoch",
@@ -450,7 +450,7 @@ class BrokenTest(AdapterTest):
         "GradientsReducedTwice",
         "LearningRateScaledByN",
     }
-    # The gradient of the first step over one rank's.
+    # The ratio of the first step's gradient to one rank's.
     FACTORS = {
         "AccumulationNotScaled": 3,
         "GradientsReducedTwice": 2,

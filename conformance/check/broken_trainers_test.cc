@@ -1,6 +1,6 @@
-// The PyTorch adapter passes its own tests. Each of its mutants gets the
-// verdict that names it; the adapter itself holds, and used as in tutorials it
-// differs only as PyTorch documents.
+// Tests of the checker on the PyTorch adapter: the adapter passes its own tests
+// and the checks, and each of its mutants gets the verdict that names it. Used
+// as in tutorials, the adapter differs only as PyTorch documents.
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
@@ -23,13 +23,13 @@
 namespace lockstep::conformance {
 
 struct BrokenTrainer {
-  const char* mutant;  // Of broken_pytorch_ddp.py.
+  const char* mutant;  // A name that broken_pytorch_ddp.py knows.
   const char* case_name;
   const char* claim;
   const char* cause;
 };
 
-// How a failing test shows its parameter.
+// Shows the parameter of a failing test.
 void PrintTo(const BrokenTrainer& trainer, std::ostream* out) {
   *out << trainer.mutant;
 }
@@ -53,8 +53,8 @@ bool HasTorch() {
   return has;
 }
 
-// What stands for `python3` in a command line, and does not load PyTorch again:
-// the first call starts a server that has it.
+// Returns a command that replaces `python3` and does not load PyTorch again.
+// The first call starts a server that has PyTorch loaded.
 std::string PreloadedPython() {
   static const std::string name =
       absl::StrCat("lockstep-", absl::Hex(std::random_device()()));
@@ -64,10 +64,10 @@ std::string PreloadedPython() {
   return absl::StrCat(kPython, " -I -S ", kPreloaded, " run ", name);
 }
 
-// The same as a program, for --python.
+// Returns the path of a program that runs PreloadedPython(), for --python.
 std::string PreloadedProgram() {
-  // Before the file is open: whoever starts a process hands it on, and a
-  // program that somebody can write to cannot be run.
+  // The server starts before the file is open: a started process would inherit
+  // the file, and a program that is open for writing cannot be run.
   const std::string python = PreloadedPython();
   const std::string path = testing::TempDir() + "/preloaded_python";
   std::ofstream(path) << "#!/bin/sh\nexec " << python << " \"$@\"\n";
@@ -98,7 +98,7 @@ Result RunCheck(std::vector<std::string> flags) {
   return result;
 }
 
-// The first claim of the only case that fails.
+// Returns the first failed claim of the only case.
 nlohmann::json FirstFailure(const nlohmann::json& report) {
   for (const auto& verdict : report["cases"][0]["verdicts"]) {
     if (verdict["outcome"] == "failed") return verdict;
@@ -111,7 +111,7 @@ class BrokenTrainerTest : public testing::TestWithParam<BrokenTrainer> {};
 TEST_P(BrokenTrainerTest, GetsTheVerdictThatNamesItsBug) {
   if (!HasTorch()) GTEST_SKIP() << kPython << " has no PyTorch";
   const BrokenTrainer& broken = GetParam();
-  // Many times what a start takes; all of it is waited for where one hangs.
+  // Many times the time of a start. A trainer that hangs uses all of it.
   const int timeout = broken.cause == std::string("hangs") ? 15 : 60;
   const Result result = RunCheck(
       {absl::StrCat(
@@ -129,7 +129,7 @@ TEST_P(BrokenTrainerTest, GetsTheVerdictThatNamesItsBug) {
   EXPECT_NE(verdict["fix"], "") << result.output;
 }
 
-// What PyTorch's users did. The other mutants that the script knows are planted
+// Mistakes that users of PyTorch made. The script's other mutants are planted
 // in the fake trainer of judge_test, which starts no PyTorch.
 constexpr BrokenTrainer kBroken[] = {
     {"LossNotScaled", "uneven_batches", "gradients", "mean_of_means"},
@@ -143,8 +143,9 @@ constexpr BrokenTrainer kBroken[] = {
     {"GradientsReducedTwice", "even", "gradients", "summed_not_averaged"},
     {"LearningRateScaledByN", "even", "state", "learning_rate_scaled"},
     {"RankSkipsLastBatch", "even", "run", "rank_skips_last_batch"},
-    // From here on exhaustive runs only: pytorch_ddp_test.py always shows that
-    // these differ, and judge_test names the same causes of the fake trainer.
+    // The mutants below run only in exhaustive runs. pytorch_ddp_test.py always
+    // shows that they differ, and judge_test names the same causes for the fake
+    // trainer.
     {"UnweightedMetrics", "evaluation", "evaluation", "metrics_unweighted"},
     {"DifferentSeedsPerRank", "shuffled", "samples", "ranks_shuffle_apart"},
     {"FrozenIsTrained", "frozen_parameter", "state", "frozen_moves"},
@@ -168,7 +169,8 @@ TEST(PyTorchTest, PassesInPython) {
                 /*deadline_seconds=*/600);
 }
 
-// Of a trainer of the suite's own in which no case fails: the report's totals.
+// Returns the report's totals for one of the suite's own trainers, on which no
+// case fails.
 nlohmann::json TotalsOf(std::vector<std::string> flags, bool preloaded = true) {
   if (preloaded) flags.push_back("--python=" + PreloadedProgram());
   const Result result = RunCheck(flags);
@@ -177,7 +179,7 @@ nlohmann::json TotalsOf(std::vector<std::string> flags, bool preloaded = true) {
   return result.report.is_object() ? result.report["totals"] : nlohmann::json();
 }
 
-// The controls: the adapter itself holds.
+// The control: the adapter itself passes.
 TEST(PyTorchTest, HoldsWhereItIsUsedSo) {
   if (!HasTorch()) GTEST_SKIP() << kPython << " has no PyTorch";
   const bool all = IsExhaustive();
@@ -190,8 +192,8 @@ TEST(PyTorchTest, HoldsWhereItIsUsedSo) {
             want);
 }
 
-// The cases in which it differs, as the adapters' README publishes them, and
-// one of those that hold.
+// The cases in which tutorial use differs, as the adapters' README publishes
+// them, and one case that passes.
 TEST(PyTorchTest, DiffersAsDocumentedWhereTutorialsUseIt) {
   if (!HasTorch()) GTEST_SKIP() << kPython << " has no PyTorch";
   const bool all = IsExhaustive();
@@ -207,7 +209,7 @@ TEST(PyTorchTest, DiffersAsDocumentedWhereTutorialsUseIt) {
       want);
 }
 
-// In exhaustive runs as a user starts it: every rank loads PyTorch.
+// In exhaustive runs, every rank loads PyTorch, as for a user.
 TEST(PyTorchTest, IsKnownByName) {
   if (!HasTorch()) GTEST_SKIP() << kPython << " has no PyTorch";
   EXPECT_EQ(TotalsOf({"--trainer=pytorch", "--cases=even"},

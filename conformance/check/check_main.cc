@@ -1,4 +1,4 @@
-// The command `check`: judges somebody else's trainer.
+// The command `check`: judges a user's trainer.
 #include <unistd.h>
 
 #include <cstddef>
@@ -27,8 +27,8 @@
 #include "report/document.h"
 #include "report/write.h"
 
-// An empty --command or --trainer, as from a shell's empty variable, is an
-// error; so the default is another text.
+// An empty --command or --trainer, as an unset shell variable gives, is an
+// error. The default is therefore not empty.
 constexpr char kNotGiven[] = "none";
 ABSL_FLAG(std::string, command, kNotGiven,
           "a shell command that starts the trainer, in the current folder; "
@@ -89,7 +89,7 @@ Exit status: 0 if every case holds, differs as documented or is not supported;
           .aliases = {{"nproc", "world_size"}}};
 }
 
-// The adapters' folder, from the root of this program's runfiles.
+// The adapters' folder, relative to the root of this program's runfiles.
 constexpr char kAdapters[] = "conformance/adapters/";
 constexpr int kMostRanks = 64;
 constexpr int64_t kMostDocumentedBytes = 1 << 20;
@@ -98,12 +98,12 @@ namespace fs = std::filesystem;
 
 struct ChosenTrainer {
   std::string command;
-  std::string documented;  // A file; "" for none.
+  std::string documented;  // A path; "" for none.
 };
 
-// The possible roots of the runfiles of the program at `path`: the folders
-// in path.runfiles, and, if the program is itself in a tree of runfiles, the
-// folder above conformance/check.
+// Returns the possible runfiles roots of the program at `path`: each folder in
+// path.runfiles. If the program itself lies in a runfiles tree, the folder
+// above conformance/check is a root too.
 std::vector<fs::path> RunfilesRoots(const fs::path& path) {
   std::vector<fs::path> roots;
   std::error_code error;
@@ -115,8 +115,8 @@ std::vector<fs::path> RunfilesRoots(const fs::path& path) {
   return roots;
 }
 
-// The whole path of an adapter's file, found from this program's own path,
-// whatever the current folder. Error: kNotFound.
+// Returns the absolute path of an adapter's file. The file is found from this
+// program's own path, so the current folder does not matter. Error: kNotFound.
 absl::StatusOr<std::string> AdapterFile(const char* program,
                                         const std::string& name) {
   std::error_code error;
@@ -160,7 +160,7 @@ absl::StatusOr<ChosenTrainer> OwnTrainer(const char* program,
   return chosen;
 }
 
-// program: argv[0].
+// Returns the trainer that the flags name. program: argv[0].
 absl::StatusOr<ChosenTrainer> TrainerFromFlags(const char* program) {
   const std::string command = absl::GetFlag(FLAGS_command);
   const std::string trainer = absl::GetFlag(FLAGS_trainer);
@@ -215,7 +215,7 @@ absl::StatusOr<std::vector<Documented>> ReadDocumented(
   return ParseDocumented(*text, path);
 }
 
-// The folder of --keep, as a whole path; "" without the flag.
+// Returns the folder of --keep as an absolute path; "" without the flag.
 absl::StatusOr<std::string> FolderToKeep() {
   const std::string given = UserPath(absl::GetFlag(FLAGS_keep));
   if (given.empty()) return given;
@@ -231,7 +231,7 @@ absl::StatusOr<std::string> FolderToKeep() {
       "; name a new folder"));
 }
 
-// Below `work`, a folder.
+// Runs all cases, each in a folder below `work`, and adds them to the report.
 absl::Status CheckAll(const std::vector<CheckCase>& cases,
                       const TrainerCommand& trainer,
                       const std::vector<Documented>& documented,

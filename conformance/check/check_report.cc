@@ -30,7 +30,7 @@
 namespace lockstep::conformance {
 namespace {
 
-// For a reader of the page.
+// The explanation of the claims, shown on the report's page.
 constexpr const char* kMethod[] = {
     "run: the trainer ends in time, writes what it was asked for, and nothing "
     "that is not finite.",
@@ -67,8 +67,9 @@ std::string TotalsText(const CheckReport& report) {
   return absl::StrCat(text, ".");
 }
 
-// The verdicts with an outcome, but not the claims that were skipped because an
-// earlier one of their case failed.
+// Returns the verdicts with an outcome. If the outcome is kSkipped, only cases
+// in which every claim was skipped count, with one verdict each: after a
+// failure, the failed claim explains the skipped ones.
 std::vector<const Verdict*> VerdictsWith(const CheckReport& report,
                                          Outcome outcome) {
   std::vector<const Verdict*> found;
@@ -80,7 +81,7 @@ std::vector<const Verdict*> VerdictsWith(const CheckReport& report,
       if (verdict.outcome != outcome) continue;
       if (outcome == Outcome::kSkipped && !whole) continue;
       found.push_back(&verdict);
-      if (outcome == Outcome::kSkipped) break;  // One line a case.
+      if (outcome == Outcome::kSkipped) break;  // One line per case.
     }
   }
   return found;
@@ -124,7 +125,7 @@ bool SayTheSame(const Verdict& a, const Verdict& b) {
   return said(a) == said(b);
 }
 
-// In the order of the verdicts.
+// Groups equal verdicts, in the order of their first occurrence.
 std::vector<Finding> FindingsOf(const std::vector<const Verdict*>& verdicts) {
   std::vector<Finding> findings;
   for (const Verdict* const verdict : verdicts) {
@@ -140,14 +141,15 @@ std::vector<Finding> FindingsOf(const std::vector<const Verdict*>& verdicts) {
   return findings;
 }
 
-// "uneven", or "3 cases (even, uneven, resume)".
+// Returns "uneven", or "3 cases (even, uneven, resume)".
 std::string CasesText(const Finding& finding) {
   if (finding.cases.size() == 1) return finding.cases[0];
   return absl::StrCat(finding.cases.size(), " cases (",
                       absl::StrJoin(finding.cases, ", "), ")");
 }
 
-// "uneven, gradients: failed (mean_of_means)", and its sentences.
+// Returns a section titled "uneven, gradients: failed (mean_of_means)", with
+// the verdict's sentences.
 report::Section FindingSection(const Finding& finding) {
   const Verdict& verdict = *finding.verdict;
   report::Section section;
@@ -208,7 +210,8 @@ report::Value DataOf(const CheckReport& report) {
           {"cases", cases}};
 }
 
-// The one of `all` that `name_of` calls what the member says.
+// Reads the member `key` and returns the element of `all` with that name.
+// `name_of` gives an element's name.
 template <typename Range, typename NameOf>
 auto ReadNamed(JsonFields& fields, const char* key, const Range& all,
                NameOf name_of) {
@@ -327,7 +330,7 @@ void ApplyDocumented(const std::vector<Documented>& documented,
 
 namespace {
 
-// One start, of which on_start is told.
+// Makes one start, after telling on_start what it is.
 using Play = std::function<absl::StatusOr<TrainerRun>(
     const std::string& what, const CasePlan& plan, const CaseFiles& files)>;
 
@@ -342,8 +345,8 @@ absl::StatusOr<CaseRuns> PlayAll(const CheckCase& check, const Play& play) {
   CaseRuns runs;
   LOCKSTEP_ASSIGN_OR_RETURN(runs.one_rank,
                             play("1 rank", check.one_rank, check.files));
-  // Other runs could not be compared with anything. Runs that were not started
-  // have no ranks, which is to say that they wrote nothing.
+  // If one rank fails, no other run can be compared with it. A run that was not
+  // started has no ranks.
   if (!EndedWell(runs.one_rank)) return runs;
   LOCKSTEP_ASSIGN_OR_RETURN(
       runs.all_ranks,
@@ -381,14 +384,14 @@ absl::StatusOr<CaseReport> RunCheck(
         absl::StrCat(work_folder, ": ", error.message()));
   }
   int starts = 0;
-  // Gives each start a folder, which is removed once it has been read, unless
-  // it is to be kept.
+  // Gives each start its own folder. Unless trainer.keep is set, the folder is
+  // removed once it has been read.
   const Play play = [&](const std::string& what, const CasePlan& plan,
                         const CaseFiles& files) {
     if (on_start) on_start(what);
     const std::string folder = absl::StrCat(work_folder, "/start", ++starts);
     absl::StatusOr<TrainerRun> run = PlayRun(trainer, plan, files, folder);
-    std::error_code ignored;  // The whole work folder goes in the end.
+    std::error_code ignored;  // The whole work folder is removed at the end.
     if (!trainer.keep) std::filesystem::remove_all(folder, ignored);
     return run;
   };

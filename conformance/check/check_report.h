@@ -1,5 +1,6 @@
-// Runs a case with a trainer and judges it; what a run of the checker found,
-// and which of it the trainer's documentation states.
+// Runs a case with a trainer and judges the result. Also defines the report of
+// a checker run and the list of differences that the trainer's documentation
+// states.
 #ifndef LOCKSTEP_CONFORMANCE_CHECK_CHECK_REPORT_H_
 #define LOCKSTEP_CONFORMANCE_CHECK_CHECK_REPORT_H_
 
@@ -19,8 +20,8 @@ struct CaseReport {
   std::string name;
   std::string about;                   // One sentence.
   std::string software = {};           // As a rank names it; "" if none did.
-  std::vector<Verdict> verdicts = {};  // Of the judged claims, in order.
-  double seconds = 0;                  // That its starts took.
+  std::vector<Verdict> verdicts = {};  // One per judged claim, in order.
+  double seconds = 0;  // The time that all starts of the case took.
 };
 
 struct CheckReport {
@@ -30,7 +31,7 @@ struct CheckReport {
   std::vector<CaseReport> cases;
 };
 
-// How many cases hold, fail, and so on: a case is what its worst claim is.
+// The number of cases by outcome. A case has the outcome of its worst claim.
 struct CheckTotals {
   int passed = 0;
   int failed = 0;
@@ -39,46 +40,52 @@ struct CheckTotals {
 };
 CheckTotals TotalsOf(const CheckReport& report);
 
-// What stands in the cell of a claim: "ok" or the largest error over its
-// allowed error, "FAIL", "docs" (fails as documented), "skip", or "-" where the
-// case does not ask.
+// Returns the text of a claim's cell in the table: "ok" or the largest error
+// over its allowed error, "FAIL", "docs" (fails as documented), "skip", or "-"
+// if the case does not ask for the claim.
 std::string CellOf(const CaseReport& c, Claim claim);
 
-// The totals; a table with a row for each case; then what is wrong and how to
-// mend it, said once for all cases where it is the same; what was skipped and
-// why. Its data: {"software", "world_size", "totals", "cases": [{"name",
+// Returns the report: the totals, a table with a row for each case, the
+// failures and the skipped claims. A failure says what is wrong and how to fix
+// it; equal failures of several cases appear once.
+//
+// The document's data: {"software", "world_size", "totals", "cases": [{"name",
 // "about", "seconds", "verdicts": [{"claim", "outcome", "error_over_allowed"
-// (null where nothing was measured), "cell", "cause", "what", "why", "fix",
+// (null if nothing was measured), "cell", "cause", "what", "why", "fix",
 // "cited", "last_lines", "by_hand" (null if the case is not kept)}]}]}.
 report::Document CheckDocument(const CheckReport& report);
 
-// A difference that a trainer's documentation states, so that it is no news.
+// A known difference, stated in the trainer's documentation.
 struct Documented {
   std::string case_name;
   Claim claim = Claim::kRun;
   Cause cause = Cause::kNone;
-  std::string cited;  // Where it is documented, and what is said there.
+  std::string cited;  // The place in the documentation, and its statement.
 };
 
-// A JSON array of {"case", "claim", "cause", "cited"}, with the names that the
-// checker prints. Errors: kDataLoss, with the path and the key.
+// Parses a JSON array of {"case", "claim", "cause", "cited"}, with the names
+// that the checker prints. Errors: kDataLoss, with the path and the key.
 absl::StatusOr<std::vector<Documented>> ParseDocumented(
     const std::string& text, const std::string& path);
 
-// Turns a failure into kDocumented if it has the documented cause; every other
-// failure stays one.
+// Turns each failure that has a documented cause into kDocumented. Every other
+// failure stays kFailed.
 void ApplyDocumented(const std::vector<Documented>& documented,
                      std::vector<Verdict>& verdicts);
 
-// Starts the trainer on the case with one rank, with all ranks, and with one
-// rank again for its rounding and, where a claim fails, for the cause; each in
-// a folder of its own below `work_folder`, which must not exist and, unless
-// trainer.keep, is gone afterwards. `on_start` is
-// told what runs next ("2 ranks"). A trainer that fails with one rank, or does
-// not write what it should, is not started again. Only for single-threaded
-// processes.
+// Starts the trainer on the case and judges it. The starts: one rank, all
+// ranks, one rank again to measure its rounding, and, if a claim fails, one
+// rank on part of the data to find the cause.
 //
-// What the trainer does is never an error, but a verdict. Errors: PlayRun's.
+// work_folder: must not exist. Each start gets a folder below it. Unless
+// trainer.keep is set, `work_folder` is removed at the end.
+// on_start: called before each start with its name ("2 ranks").
+//
+// If a run fails, writes less than it should or does not support the case, the
+// trainer is not started again. Only for single-threaded processes.
+//
+// A trainer's failure is a verdict, never an error. Errors: PlayRun's;
+// kUnavailable if `work_folder` cannot be created.
 absl::StatusOr<CaseReport> RunCheck(
     const CheckCase& check, const TrainerCommand& trainer,
     const std::string& work_folder,

@@ -1,5 +1,5 @@
-// The report's counts and cells, differences that are documented; and the
-// command `check`, on trainers of the suite's own that need no Python.
+// Tests of the report (counts, cells, documented differences) and of the
+// command `check`, on trainers of the suite that need no Python.
 #include <cstddef>
 #include <filesystem>
 #include <fstream>
@@ -55,7 +55,8 @@ Verdict Failure(const std::string& name, Claim claim, Outcome outcome) {
           .fix = "Weight them."};
 }
 
-// One case that holds, one that fails, one as documented, one unsupported.
+// Four cases: one passes, one fails, one fails as documented, one is
+// unsupported.
 CheckReport Report() {
   CheckReport report;
   report.software = "Trainer 1.0";
@@ -106,11 +107,11 @@ TEST(CheckReportTest, SaysWhatIsWrongAndHowToMendIt) {
   EXPECT_THAT(table, HasSubstr("sync_bn, skipped: There is no batch norm.\n"));
   EXPECT_THAT(table, StartsWith("1 case holds, 1 fails, 1 differs as "
                                 "documented, 1 skipped.\n"));
-  // No news: a claim that was not judged after one that failed.
+  // A claim that is not judged after a failure is not reported.
   EXPECT_THAT(table, Not(HasSubstr("uneven, skipped")));
 }
 
-// All cases fail alike if the command cannot be found.
+// If the command cannot be found, all cases fail in the same way.
 TEST(CheckReportTest, SaysOnceWhatIsTheSameInSeveralCases) {
   CheckReport report = Report();
   Verdict missing = Failure("even", Claim::kRun, Outcome::kFailed);
@@ -125,7 +126,7 @@ TEST(CheckReportTest, SaysOnceWhatIsTheSameInSeveralCases) {
   const std::string line = "  [0] sh: no such trainer\n";
   ASSERT_THAT(table, HasSubstr(line));
   EXPECT_EQ(table.find(line), table.rfind(line));
-  // A case that fails otherwise has a finding of its own.
+  // A case with a different failure has its own finding.
   report.cases[3].verdicts[0].last_lines = {"[0] sh: another"};
   const std::string other = TerminalText(CheckDocument(report));
   EXPECT_THAT(other, AllOf(HasSubstr("\n3 cases (even, uneven, evaluation), "),
@@ -166,8 +167,7 @@ TEST(CheckReportTest, HasEveryVerdict) {
   EXPECT_EQ(verdict["fix"], "Weight them.");
 }
 
-// 0.125 is between two cells: it must not be rounded up in one form and down in
-// another.
+// 0.125 lies between two cells: every form must round it in the same direction.
 TEST(CheckReportTest, ShowsTheSameCellsInEveryForm) {
   CheckReport report = Report();
   report.cases[0].verdicts[1].error_over_allowed = 0.125;
@@ -262,7 +262,9 @@ TEST(CheckTest, TheProjectsOwnTrainerHolds) {
   EXPECT_THAT(result.out, HasSubstr("Lockstep: 3 ranks against 1"));
   EXPECT_THAT(result.out, HasSubstr(", 0 fail"));
   for (const absl::string_view line : absl::StrSplit(result.out, '\n')) {
-    if (absl::StrContains(line, folder)) continue;  // It has a long path.
+    if (absl::StrContains(line, folder))
+      continue;  // This line has a long
+                 // path.
     EXPECT_LE(line.size(), 100u) << line;
   }
   const auto json = nlohmann::json::parse(
@@ -276,7 +278,7 @@ TEST(CheckTest, TheProjectsOwnTrainerHolds) {
               HasSubstr("</html>"));
 }
 
-// Each is `check` with a trainer that does not keep to the protocol.
+// Every trainer breaks the protocol in its own way.
 TEST(CheckTest, ABadTrainerGetsAVerdict) {
   const struct {
     const char* command;
@@ -322,7 +324,7 @@ TEST(CheckTest, ShowsTheLastTwentyLinesOfATrainerThatFailed) {
                     HasSubstr("\n  [0] 130\n"), Not(HasSubstr("[0] 110"))));
 }
 
-// The output of a command line.
+// Runs a script and returns its output.
 SubprocessResult RunShell(const std::string& script,
                           const Environment& environment = {}) {
   return RunSubprocess({"/bin/sh", "-c", script}, kDeadline,
@@ -348,7 +350,7 @@ TEST(CheckTest, KeepsTheCaseAndTheCommandOfATrainerThatFailed) {
   const SubprocessResult by_hand = RunShell(verdict["by_hand"]);
   EXPECT_EQ(by_hand.exit_status, 3) << by_hand.err;
   EXPECT_THAT(by_hand.out, testing::EndsWith("it's 0 of 1\n"));
-  // The folder is not new any more.
+  // The folder now has content, so --keep rejects it.
   const SubprocessResult again = RunCheck({"--keep=" + kept});
   ExpectUsageError({again.exit_status, again.out + again.err}, "check",
                    "--keep", "is not empty; name a new folder");
@@ -454,7 +456,7 @@ TEST(CheckTest, AWrongFlagIsOneLine) {
   EXPECT_THAT(result.err, AllOf(StartsWith("check: "), HasSubstr("[0]")));
 }
 
-// Nothing of a run stays in the folder for temporary files.
+// A run leaves nothing in the folder for temporary files.
 TEST(CheckTest, LeavesNothingBehind) {
   const std::string folder = OutputDir() + "_tmp";
   std::filesystem::create_directories(folder);

@@ -20,10 +20,10 @@
 namespace lockstep::conformance {
 namespace {
 
-// Of samples in a step, of steps, of epochs.
+// The largest number of samples in a step, of steps, and of epochs.
 constexpr int64_t kMostCount = 1'000'000'000;
 
-// In a case's folder.
+// The names of the files in a case's folder.
 constexpr char kCase[] = "/case.json";
 constexpr char kWeights[] = "/weights.safetensors";
 constexpr char kData[] = "/data.safetensors";
@@ -49,7 +49,7 @@ void ReadBatchSizes(JsonFields& fields, Case& c) {
   if (sum == 0) fields.Fail("batch_sizes", "are all 0");
 }
 
-// Ascending step numbers.
+// Reads step numbers, which must ascend.
 std::vector<int64_t> ReadSteps(JsonFields& write, const char* key) {
   std::vector<int64_t> steps = write.Integers(key, 1, kMostCount);
   for (size_t i = 1; i < steps.size(); ++i) {

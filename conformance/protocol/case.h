@@ -1,4 +1,4 @@
-// A case of PROTOCOL.md: what a trainer is asked to do.
+// A case of PROTOCOL.md: the task that a trainer is given.
 #ifndef LOCKSTEP_CONFORMANCE_PROTOCOL_CASE_H_
 #define LOCKSTEP_CONFORMANCE_PROTOCOL_CASE_H_
 
@@ -12,10 +12,10 @@
 
 namespace lockstep::conformance {
 
-// case.json; the fields are its keys, and PROTOCOL.md says what they mean.
+// The contents of case.json. The fields are its keys; PROTOCOL.md defines them.
 struct Case {
   std::string name = {};
-  std::string model = {};           // "lenet" or "lenet_bn", or a user's own.
+  std::string model = {};           // "lenet", "lenet_bn" or a user's own.
   std::string batch_norm = "none";  // "none", "sync" or "local".
   std::vector<std::string> unused = {};
   std::vector<std::string> frozen = {};
@@ -23,7 +23,7 @@ struct Case {
   double learning_rate = 0.05;
   double momentum = 0;
   double weight_decay = 0;
-  // By rank; none negative, their sum > 0.
+  // By rank; none negative, with a positive sum.
   std::vector<int64_t> batch_sizes = {};
   int64_t accumulate = 1;
   int64_t epochs = 1;
@@ -33,7 +33,7 @@ struct Case {
   int64_t stop_after = 0;
   bool evaluate = false;
   std::vector<int64_t> write_gradients = {};  // Steps, from 1, ascending.
-  std::vector<int64_t> write_state = {};      // The same.
+  std::vector<int64_t> write_state = {};      // Steps, from 1, ascending.
 
   friend bool operator==(const Case&, const Case&) = default;
 
@@ -43,34 +43,36 @@ struct Case {
 
 // The files beside case.json.
 struct CaseFiles {
-  Safetensors weights;  // Parameters and buffers to start from.
+  Safetensors weights;  // The initial parameters and buffers.
   Safetensors data;     // train.images, train.labels, test.images, test.labels.
 };
 
-// case.json between memory and text. `path` stands for the file in errors.
+// Convert between case.json's text and a Case. `path` names the file in errors.
 // Errors: kDataLoss, with the path and the key, if the text is not JSON, or a
-// key is missing, unknown or has a value that it cannot have.
+// key is missing, unknown or has an invalid value.
 absl::StatusOr<Case> ParseCase(const std::string& text,
                                const std::string& path);
 std::string FormatCase(const Case& c);
 
-// The whole folder. Errors: those of ParseCase and of ReadSafetensors.
+// The contents of a case's folder.
 struct CaseFolder {
   Case c;
   CaseFiles files;
 };
+// Reads a case's folder. Errors: those of ParseCase and of ReadSafetensors.
 absl::StatusOr<CaseFolder> ReadCaseFolder(const std::string& folder);
 
-// Writes the three files into a folder that exists. Errors: the file system's.
+// Writes the three files into an existing folder. Errors: the file system's.
 absl::Status WriteCaseFolder(const std::string& folder, const Case& c,
                              const CaseFiles& files);
 
-// The folders of LOCKSTEP_CASE and LOCKSTEP_OUTPUT. Errors:
-// kFailedPrecondition, naming the variable, if one is not set.
+// The folders that LOCKSTEP_CASE and LOCKSTEP_OUTPUT name.
 struct CaseEnvironment {
   std::string case_folder;
   std::string output_folder;
 };
+// Reads both variables. Errors: kFailedPrecondition, naming the variable, if
+// one is not set.
 absl::StatusOr<CaseEnvironment> ReadCaseEnvironment();
 
 }  // namespace lockstep::conformance

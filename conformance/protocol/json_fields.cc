@@ -1,5 +1,4 @@
-// A first pass over the text checks it without keeping anything; a second pass
-// keeps it.
+// The text is parsed twice: the first pass only checks it, the second keeps it.
 #include "conformance/protocol/json_fields.h"
 
 #include <cstddef>
@@ -23,7 +22,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// At most 60 bytes of a foreign text, printable.
+// Returns at most 60 bytes of a foreign text, in printable form.
 std::string Shortened(const std::string& text) {
   constexpr size_t kMost = 60;
   const std::string escaped = absl::CHexEscape(text.substr(0, kMost));
@@ -43,8 +42,8 @@ std::string Described(const Json& value) {
   }
 }
 
-// Looks at a document without keeping it, since a damaged one could take many
-// times its size, and since what is kept has lost the keys that come twice.
+// Checks a document without keeping it. A damaged document could take many
+// times its size in memory. Also, the kept form no longer shows duplicate keys.
 class TextCheck : public nlohmann::json_sax<Json> {
  public:
   bool null() override { return true; }
@@ -69,7 +68,7 @@ class TextCheck : public nlohmann::json_sax<Json> {
     return false;
   }
 
-  // What is wrong with a document that was not gone through to its end.
+  // Returns the error of a document that was not parsed to its end.
   std::string What(const std::string& text) const {
     if (!what_.empty()) return what_;
     std::string what = absl::StrCat("is not JSON, at byte ", error_at_);
@@ -113,7 +112,7 @@ std::string IntegerFrom(int64_t least, int64_t most) {
 absl::StatusOr<Json> ParseForeignJson(const std::string& text,
                                       const std::string& path) {
   TextCheck check;
-  // The parser takes a zero byte for the end.
+  // The parser would take a zero byte for the end of the text.
   const size_t zero = text.find('\0');
   if (zero != std::string::npos) {
     return absl::DataLossError(

@@ -1,5 +1,5 @@
-// Strict reading of JSON that somebody else's program wrote, and the limits
-// beyond which the protocol's files count as damaged.
+// Strict reading of JSON written by other programs, and the limits beyond which
+// the protocol's files count as damaged.
 #ifndef LOCKSTEP_CONFORMANCE_PROTOCOL_JSON_FIELDS_H_
 #define LOCKSTEP_CONFORMANCE_PROTOCOL_JSON_FIELDS_H_
 
@@ -15,66 +15,66 @@
 
 namespace lockstep::conformance {
 
-inline constexpr int64_t kProtocol = 1;  // The version.
+inline constexpr int64_t kProtocol = 1;  // The protocol's version.
 
 inline constexpr int kMostRanksOfACase = 4096;
-// Some ten million indices. In memory a document of single digits takes eight
-// times its size, one of empty objects thirty times.
+// Enough for about ten million indices. In memory, a document of single digits
+// takes eight times its size, and one of empty objects thirty times.
 inline constexpr int64_t kMostJsonBytes = int64_t{64} << 20;
 inline constexpr int64_t kMostTensorBytes = int64_t{1} << 30;
-// Of a name, a version or a reason.
+// The largest size of a name, a version or a reason.
 inline constexpr int64_t kMostTextBytes = 1 << 16;
 
-// Parses a document. `path` stands for the file in errors: kDataLoss, with the
-// place, if the text is not JSON in UTF-8, an object has a key twice, or values
-// are nested more than kMostJsonDepth deep.
+// Parses a document. `path` names the file in errors. Errors: kDataLoss, with
+// the position, if the text is not JSON in UTF-8, an object has a key twice, or
+// values are nested more than kMostJsonDepth deep.
 inline constexpr int kMostJsonDepth = 16;
 absl::StatusOr<nlohmann::json> ParseForeignJson(const std::string& text,
                                                 const std::string& path);
 
-// The text of a document, in UTF-8, with a line feed at the end. indent: -1 for
-// one line.
+// Returns the text of a document, in UTF-8, with a line feed at the end.
+// indent: -1 for one line.
 std::string FormatJson(const nlohmann::ordered_json& json, int indent);
 
 // Reads the members of an object, one by one. Finish() returns the first error:
-// a member that is missing or has a value that it cannot have. After an error
-// the functions may still be called, but what they return has no meaning. Not
-// thread safe.
+// a missing member, or one with an invalid value. After an error the functions
+// may still be called, but their results have no meaning. Not thread safe.
 class JsonFields {
  public:
-  // json: borrowed. `path` and `where` are for errors: the file, and the key of
-  // this object, "" for the document.
+  // json: borrowed. path, where: used in errors; the file, and the key of this
+  // object ("" for the document).
   JsonFields(const nlohmann::json& json, std::string path,
              std::string where = "");
 
   bool Has(const char* key) const;
-  // Whether the key is there with the value null. The member then counts as
-  // read.
+  // Returns whether the member exists and is null. A member that is null then
+  // counts as read.
   bool IsNull(const char* key);
 
   bool Bool(const char* key);
   int64_t Integer(const char* key, int64_t least, int64_t most);
-  // A finite number of at least `least`.
+  // Reads a finite number of at least `least`.
   double Number(const char* key, double least);
-  // A number, or "nan", "inf" or "-inf".
+  // Reads a number, or "nan", "inf" or "-inf".
   double AnyNumber(const char* key);
-  // At most kMostTextBytes.
+  // Reads a text of at most kMostTextBytes.
   std::string Text(const char* key);
   std::string OneOf(const char* key, const std::vector<std::string>& choices);
-  // Distinct texts, none of them empty.
+  // Reads distinct texts, each not empty.
   std::vector<std::string> Names(const char* key);
   std::vector<int64_t> Integers(const char* key, int64_t least, int64_t most);
-  // The array itself; an empty one if there is none.
+  // Returns the array itself; an empty array if there is none.
   const nlohmann::json& Array(const char* key);
-  // The members of a member. Give the result of its Finish() to Check().
+  // Returns the reader of a member that is an object. The caller must pass the
+  // result of that reader's Finish() to Check().
   JsonFields Object(const char* key);
 
-  // Notes an error about a key, or of another kind.
+  // Records an error about a key, or any other error.
   void Fail(const char* key, absl::string_view what);
   void Check(const absl::Status& status);
 
-  // The first error: kDataLoss, with the path and the key. A member that was
-  // not read is an error too.
+  // Returns the first error: kDataLoss, with the path and the key. A member
+  // that was not read is an error too.
   absl::Status Finish();
 
  private:
@@ -83,7 +83,7 @@ class JsonFields {
                  absl::string_view want);
   std::string Full(absl::string_view key) const;
 
-  const nlohmann::json* json_;  // An object, even if an empty one.
+  const nlohmann::json* json_;  // Always an object, possibly empty.
   std::string path_;
   std::string where_;
   std::set<std::string> asked_;

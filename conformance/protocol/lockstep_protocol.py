@@ -64,7 +64,7 @@ _BATCH_NORMS = {"bn1": 20, "bn2": 50}
 _PER_CHANNEL = ("weight", "bias", "running_mean", "running_var")
 
 
-# Safetensors: the header's length in 8 bytes, the header in JSON, the tensors' bytes.
+# The safetensors format: the header's length in 8 bytes, the header in JSON, the tensors' bytes.
 
 
 def read_safetensors(path):
@@ -110,7 +110,7 @@ def write_safetensors(path, tensors):
         parts.append(part)
         at += len(part)
     text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)  # So that the tensors are aligned.
+    text += b" " * (-len(text) % 8)  # Aligns the tensors.
     _write(path, struct.pack("<Q", len(text)) + text + b"".join(parts))
 
 
@@ -200,7 +200,7 @@ def _tensor(path, name, entry, data):
     except (
         ValueError,
         OverflowError,
-    ) as error:  # Too many dimensions, or one that is too large beside a 0.
+    ) as error:  # Too many dimensions, or a huge one beside a 0.
         raise ValueError(f"{where}: {dtype} {shape}: {error}") from error
     if dtype == "BF16":
         return (array.astype(np.uint32) << 16).view(np.float32)
@@ -392,7 +392,7 @@ def read_case(folder=None, output=None):
     return Case(folder or _variable("LOCKSTEP_CASE"), output or _variable("LOCKSTEP_OUTPUT"))
 
 
-# As torchrun and mpirun call them: Open MPI's, and that of MPICH and its kin.
+# The variables that torchrun, Open MPI's mpirun, and mpirun of MPICH and its relatives set.
 _TORCHRUN = ("RANK", "WORLD_SIZE")
 _OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
 _MPICH = ("PMI_RANK", "PMI_SIZE")

@@ -321,10 +321,10 @@ class CaseTest(FolderTest):
         for launcher in (torchrun, open_mpi, mpich):
             self.expect_rank((2, 4), launcher, srun)
         self.expect_rank((2, 4), torchrun, open_mpi, mpich)
-        # srun --mpi=pmi2 sets PMI_RANK and PMI_SIZE; mpirun other ones than Slurm's.
+        # srun --mpi=pmi2 sets PMI_RANK and PMI_SIZE; mpirun sets values that differ from Slurm's.
         self.expect_rank((1, 2), srun, {"PMI_RANK": "1", "PMI_SIZE": "2"})
         self.expect_rank((2, 4), srun, {"PMI_RANK": "2", "PMI_SIZE": "4"})
-        # The step's numbers go before the job's.
+        # The step's numbers take precedence over the job's.
         step = {**srun, "SLURM_NTASKS": "15", "SLURM_STEP_NUM_TASKS": "2"}
         self.expect_rank((1, 2), step)
         self.expect_rank((1, 2), step, {"PMI_RANK": "1", "PMI_SIZE": "2"})
@@ -352,7 +352,7 @@ class CaseTest(FolderTest):
         ):
             for name, missing in ((rank, size), (size, rank)):
                 variables = {name: "0", "SLURM_STEP_ID": "0"}
-                if name == "SLURM_NTASKS":  # Which a job sets, too.
+                if name == "SLURM_NTASKS":  # A job sets this variable too.
                     missing = "RANK"
                 with mock.patch.dict(os.environ, variables, clear=True):
                     self.expect_error(

@@ -29,7 +29,7 @@ bool AreNatural(const std::vector<int64_t>& numbers) {
   return std::ranges::all_of(numbers, [](int64_t n) { return n >= 0; });
 }
 
-// From 1, each larger than the one before.
+// Returns whether the steps ascend from at least 1.
 bool AreSteps(const std::vector<int64_t>& steps) {
   return std::ranges::adjacent_find(steps, std::greater_equal()) ==
              steps.end() &&
@@ -62,7 +62,7 @@ bool IsPossible(const RankOutput& output) {
 
 bool AreTheSame(const Case& a, const Case& b) { return a == b; }
 
-// By their text, in which NaN equals NaN.
+// Compares the texts, in which NaN equals NaN.
 bool AreTheSame(const RankOutput& a, const RankOutput& b) {
   return FormatRankOutput(a) == FormatRankOutput(b);
 }

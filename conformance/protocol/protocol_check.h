@@ -1,4 +1,4 @@
-// Gives the protocol's readers arbitrary text and checks what they do.
+// Checks the protocol's readers on arbitrary text.
 #ifndef LOCKSTEP_CONFORMANCE_PROTOCOL_PROTOCOL_CHECK_H_
 #define LOCKSTEP_CONFORMANCE_PROTOCOL_PROTOCOL_CHECK_H_
 
@@ -10,19 +10,20 @@
 
 namespace lockstep::conformance {
 
-// The first promise that was not kept, "" for none: text that is refused is
-// refused as kDataLoss, in one line with the file's name; what is accepted is
-// in the ranges of PROTOCOL.md, and the same when it was written and read
-// again.
-// accepted: set to whether the text was.
+// Return the first broken promise, or "" if all are kept. The promises: text is
+// rejected with kDataLoss, in one line with the file's name. Accepted text has
+// values in the ranges of PROTOCOL.md, and stays the same when it is written
+// and read again.
+// accepted: set to whether the reader accepted the text.
 std::string CheckCaseText(const std::string& text, bool& accepted);
 std::string CheckRankOutputText(const std::string& text, bool& accepted);
 
-// A case, and an output without tensors, in which no field has its default.
+// Return a case, and an output without tensors, in which no field has its
+// default value.
 Case ExampleCase();
 RankOutput ExampleRankOutput();
 
-// Texts to start from, all of them good.
+// Return the valid texts that fuzzing starts from.
 std::vector<std::string> CaseSeeds();
 std::vector<std::string> RankOutputSeeds();
 

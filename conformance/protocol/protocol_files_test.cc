@@ -1,6 +1,6 @@
-// The files of cases and of ranks, and each way in which they can be wrong.
-// lockstep_protocol.py passes its own tests; it and C++ read each other's
-// files.
+// Tests the files of cases and of ranks, right ones and every kind of wrong
+// one. lockstep_protocol.py passes its own tests, and Python and C++ read each
+// other's files.
 #include <sys/stat.h>
 
 #include <cmath>
@@ -228,7 +228,7 @@ TEST(CaseEnvironmentTest, NamesTheVariableThatIsNotSet) {
                        HasSubstr("LOCKSTEP_CASE is not set")));
 }
 
-// Of every type that numpy has too.
+// Returns a tensor of every type that numpy supports.
 Safetensors Types() {
   Safetensors content;
   content.tensors = {{"f64", Tensor<double>({1}, {1e-300})},
@@ -240,7 +240,7 @@ Safetensors Types() {
   return content;
 }
 
-// What Python reads of C++'s files is what it writes again.
+// Python reads the files that C++ wrote and writes them again.
 TEST(PythonAgreementTest, EachReadsTheOthersFiles) {
   const std::string folder =
       absl::StrCat(testing::TempDir(), "/python_agreement");
@@ -286,7 +286,7 @@ TEST(PythonAgreementTest, EachReadsTheOthersFiles) {
   EXPECT_EQ(output->evaluation->loss, 0.5);
   EXPECT_TRUE(std::isnan(output->evaluation->accuracy));
   EXPECT_EQ(output->evaluation->count, 6);
-  // As bytes, in which NaN equals NaN and 0 is not -0.
+  // Tensors compare as bytes: NaN equals NaN, and 0 differs from -0.
   const NamedTensors want = {
       {"gradient.1/W1",
        Tensor<float>({2, 2}, {0.5f, -0.0f, std::nanf(""), 3e38f})},

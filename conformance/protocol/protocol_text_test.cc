@@ -1,6 +1,6 @@
-// Texts of cases and of outputs: round trips, each way in which one can be
-// wrong, and the fuzz checks of their readers, on seeds and on mutations of
-// them; and every kind of JSON value that is not the one that was asked for.
+// Tests the texts of cases and of outputs: round trips, every kind of invalid
+// text, and the fuzz checks of the readers on seeds and their mutations. Also
+// tests every kind of JSON value that differs from the requested one.
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -28,7 +28,7 @@ using nlohmann::json;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// Refused as damaged, in these words.
+// Matches an error that rejects a text as damaged, with these words.
 auto IsRefused(const testing::Matcher<std::string>& words) {
   return StatusIs(absl::StatusCode::kDataLoss, words);
 }
@@ -79,7 +79,7 @@ TEST(ParseForeignJsonTest, RefusesDeepNesting) {
 
 using Ask = void (*)(JsonFields&);
 
-// What Finish() says after `ask` has asked `text`.
+// Calls `ask` on the text's object and returns the result of Finish().
 absl::Status Asked(const std::string& text, Ask ask) {
   const auto json = ParseForeignJson(text, "f");
   if (!json.ok()) return json.status();
@@ -319,8 +319,8 @@ std::vector<Change> OutputChanges() {
   };
 }
 
-// A document of the protocol, its objects with how the paths of their keys
-// begin, and what each change of it must give.
+// A document of the protocol, the prefixes of its objects' key paths, and the
+// changes to it with their expected results.
 struct Document {
   json good;
   absl::Status (*parse)(const std::string& text, const std::string& path);
@@ -374,8 +374,8 @@ constexpr int kMutations = 5000;
 
 using Check = std::string (*)(const std::string& text, bool& accepted);
 
-// Also that some mutations are accepted: else they would have tested the
-// refusals alone.
+// Also expects that some mutations are accepted. Otherwise only rejections
+// would be tested.
 void ExpectPromisesKept(Check check, const std::vector<std::string>& seeds) {
   for (const std::string& seed : seeds) {
     bool accepted = false;

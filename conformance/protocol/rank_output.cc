@@ -52,7 +52,7 @@ EvaluationOutput ReadEvaluation(JsonFields& fields) {
   return output;
 }
 
-// JSON has no way to write what is no number.
+// JSON numbers can be neither NaN nor infinite.
 Json NumberJson(double value) {
   if (std::isnan(value)) return "nan";
   if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
@@ -72,14 +72,15 @@ Json EvaluationJson(const EvaluationOutput& evaluation) {
           {"count", evaluation.count}};
 }
 
-// Whether a name is "gradient.<step>/<name>" or one of its like.
+// Returns whether a name is "gradient.<step>/<name>", "parameter.<step>/<name>"
+// or "buffer.<step>/<name>".
 bool IsTensorName(absl::string_view name) {
   const size_t dot = name.find('.');
   const size_t slash = name.find('/');
   if (dot == name.npos || slash == name.npos || slash < dot) return false;
   const absl::string_view kind = name.substr(0, dot);
   const absl::string_view step = name.substr(dot + 1, slash - dot - 1);
-  // As many digits as a step of a case has at most.
+  // A step of a case has at most ten digits.
   if (step.empty() || step.size() > 10 || step[0] == '0') return false;
   for (const char c : step) {
     if (!absl::ascii_isdigit(static_cast<unsigned char>(c))) return false;
@@ -97,7 +98,7 @@ absl::StatusOr<NamedTensors> ReadTensors(const std::string& path) {
   }
   LOCKSTEP_RETURN_IF_ERROR(bytes.status());
   absl::StatusOr<Safetensors> content = ParseSafetensors(*bytes, path);
-  if (!content.ok()) {  // Also for a type that DataType lacks.
+  if (!content.ok()) {  // Includes types that DataType lacks.
     return absl::DataLossError(content.status().message());
   }
   for (const auto& [name, tensor] : content->tensors) {

@@ -1,4 +1,4 @@
-// What one rank of a judged trainer writes (PROTOCOL.md).
+// The output of one rank of a judged trainer (PROTOCOL.md).
 #ifndef LOCKSTEP_CONFORMANCE_PROTOCOL_RANK_OUTPUT_H_
 #define LOCKSTEP_CONFORMANCE_PROTOCOL_RANK_OUTPUT_H_
 
@@ -15,15 +15,17 @@ namespace lockstep::conformance {
 
 struct StepOutput {
   int64_t epoch = 0;
-  std::vector<int64_t> indices = {};  // Of this rank, in the order computed.
-  std::optional<double> loss = {};    // Mean over them; may be NaN or infinite.
+  std::vector<int64_t> indices = {};  // This rank's, in the order of
+                                      // computation.
+  std::optional<double> loss = {};  // The mean over `indices`; NaN and infinity
+                                    // are valid.
 
   friend bool operator==(const StepOutput&, const StepOutput&) = default;
 };
 
 struct EvaluationOutput {
-  std::vector<int64_t> indices = {};  // Of this rank.
-  // What the rank reports for the whole set.
+  std::vector<int64_t> indices = {};  // This rank's.
+  // The values that the rank reports for the whole test set.
   double loss = 0;
   double accuracy = 0;
   int64_t count = 0;
@@ -36,29 +38,32 @@ struct RankOutput {
   int rank = 0;
   int world_size = 1;
   std::string software = {};
-  // Why the rank cannot run the case; then it wrote nothing else.
+  // The reason why the rank cannot run the case. If set, the rank wrote nothing
+  // else.
   std::optional<std::string> unsupported = {};
   std::vector<StepOutput> steps = {};
   std::optional<EvaluationOutput> evaluation = {};
-  // By the file's names: "gradient.1/W1", "parameter.2/b1", ...
+  // Keyed by the file's names: "gradient.1/W1", "parameter.2/b1", ...
   NamedTensors tensors = {};
 
   friend bool operator==(const RankOutput&, const RankOutput&) = default;
 };
 
-// rank<r>.json between memory and text, without the tensors. `path` stands for
-// the file in errors. Errors: kDataLoss, with the path and the key.
+// Convert between the text of rank<r>.json and a RankOutput, without the
+// tensors. `path` names the file in errors. Errors: kDataLoss, with the path
+// and the key.
 absl::StatusOr<RankOutput> ParseRankOutput(const std::string& text,
                                            const std::string& path);
 std::string FormatRankOutput(const RankOutput& output);
 
-// rank<r>.json and rank<r>.safetensors of `folder`. The tensors are not read
-// where `unsupported` is set. Errors, with the path: kNotFound if there is no
-// rank<r>.json; kDataLoss if a file breaks its format, or is another rank's.
+// Reads rank<r>.json and rank<r>.safetensors of `folder`. If `unsupported` is
+// set, the tensors are not read. Errors, with the path: kNotFound if there is
+// no rank<r>.json; kDataLoss if a file breaks its format or belongs to another
+// rank.
 absl::StatusOr<RankOutput> ReadRankOutput(const std::string& folder, int rank);
 
-// Writes both files, the JSON last, each as ReplaceFile does. Errors: the file
-// system's.
+// Writes both files, the JSON last. Each file is replaced atomically
+// (ReplaceFile). Errors: the file system's.
 absl::Status WriteRankOutput(const std::string& folder,
                              const RankOutput& output);
 

@@ -1,5 +1,5 @@
-// Writes the corpora that case_fuzzer and rank_output_fuzzer start from into
-// the folders `case` and `rank_output` of a folder.
+// Writes the initial corpora of case_fuzzer and rank_output_fuzzer into the
+// subfolders `case` and `rank_output` of a folder.
 #include <cstdio>
 #include <string>
 

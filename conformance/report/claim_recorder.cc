@@ -54,7 +54,7 @@ ClaimRecorder::~ClaimRecorder() {
     EXPECT_GT(result_.cases, 0)
         << "nothing was measured of the claim " << result_.claim;
   }
-  // No two properties of a test have the same name.
+  // The properties of a test must have different names.
   static std::atomic<int64_t> next{0};
   sink_(absl::StrCat(kClaimProperty, next.fetch_add(1)),
         FormatClaimResult(result_));

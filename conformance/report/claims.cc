@@ -75,8 +75,8 @@ bool IsIn(const nlohmann::json& value, int64_t low, int64_t high) {
 
 }  // namespace
 
-// Types and world sizes are those of the tests' sources; the report fails where
-// a test records others.
+// Types and world sizes must match the tests' sources: the report fails if a
+// test records others.
 const std::vector<KnownClaim>& KnownClaims() {
   static const Types f32 = {"float32"}, indices = {"indices"};
   static const Types floats = {"float64", "float32", "float16", "bfloat16"};
@@ -275,7 +275,7 @@ absl::StatusOr<ClaimResult> ParseClaimResult(absl::string_view text) {
   read("world_size", is_size, result.world_size);
   const auto is_count = [](const auto& v) { return IsIn(v, 0, kMostCases); };
   read("cases", is_count, result.cases);
-  // JSON has no infinity: null is one.
+  // JSON has no infinity; null stands for it.
   result.error_over_allowed = std::numeric_limits<double>::infinity();
   if (!json.contains("error_over_allowed") ||
       !json["error_over_allowed"].is_null()) {

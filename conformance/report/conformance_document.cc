@@ -33,7 +33,7 @@ const char* NameOf(ClaimState state) {
   return kNames[static_cast<size_t>(state)];
 }
 
-// For a reader.
+// Returns the state in words for a reader.
 std::string WordsOf(ClaimState state) {
   if (state == ClaimState::kInPart) return "passed in part";
   if (state == ClaimState::kFailed) return "FAIL";
@@ -88,7 +88,7 @@ Section FailuresSection(const ConformanceReport& report) {
   return section;
 }
 
-// The beginning of each of a claim's rows.
+// Returns the first cells of each row of a claim.
 std::vector<Cell> RowOf(const ClaimReport& claim, const std::string& backend) {
   if (claim.failed_tests.empty()) return {claim.name, backend};
   return {{absl::StrCat("FAIL ", claim.name), Tone::kBad}, backend};
@@ -133,7 +133,7 @@ Section ClaimsSection(const ConformanceReport& report) {
   return section;
 }
 
-// The tests that were skipped, and the rows of which cells were not run.
+// Lists the skipped tests, and the rows with cells that were not run.
 Section SkippedSection(const ConformanceReport& report) {
   Section section = {.title = "Skipped or not run"};
   std::vector<std::string>& notes = section.notes;
@@ -157,7 +157,7 @@ Section SkippedSection(const ConformanceReport& report) {
   return section;
 }
 
-// The page and the JSON have them all.
+// Returns the first few labels. The page and the JSON have all of them.
 std::string FirstOf(std::vector<std::string> labels) {
   constexpr size_t kMost = 5;
   if (labels.size() <= kMost) return absl::StrJoin(labels, ", ");
@@ -166,7 +166,7 @@ std::string FirstOf(std::vector<std::string> labels) {
   return absl::StrCat(absl::StrJoin(labels, ", "), " and ", more, " more");
 }
 
-// What is old, what was built differently, and where it is from.
+// Returns remarks on old results, mixed configurations and the origin.
 std::vector<std::string> Remarks(const ConformanceReport& report) {
   const ReportTotals totals = TotalsOf(report);
   std::vector<std::string> remarks;

@@ -25,7 +25,7 @@
 namespace lockstep::conformance {
 namespace {
 
-// GoogleTest puts the place in the source in front of the reason for a skip.
+// Returns the reason for a skip. GoogleTest puts the source position before it.
 std::string SkipReason(const std::string& message) {
   const size_t end = message.find('\n');
   const bool has_place = end != std::string::npos &&
@@ -35,8 +35,8 @@ std::string SkipReason(const std::string& message) {
   return why.empty() ? "no reason is given" : why;
 }
 
-// What is wrong with a claim of a test that passed; "" for nothing. `exact`:
-// whether the claim allows no error.
+// Returns what is wrong with a claim of a test that passed; "" for nothing.
+// exact: whether the claim allows no error.
 std::string WrongWith(const ClaimResult& result, bool exact) {
   if (result.cases == 0) {
     return absl::StrCat("it passed, but measured nothing of the claim ",
@@ -54,7 +54,7 @@ std::string WrongWith(const ClaimResult& result, bool exact) {
 }
 
 using Cells = std::map<int, ClaimCell>;  // By world size.
-// By claim, backend and type.
+// Keyed by claim, backend and type.
 using Table =
     std::map<std::tuple<std::string, std::string, std::string>, Cells>;
 
@@ -121,7 +121,8 @@ class ReportMaker {
   }
 
  private:
-  // The test whose rows a target records: a whole grid counts as its slice.
+  // Returns the test whose rows a target records. A target with the whole grid
+  // counts as the one with its slice.
   static std::string AskedBy(const std::string& label) {
     return std::string(absl::StripSuffix(label, "_exhaustive"));
   }
@@ -161,9 +162,9 @@ class ReportMaker {
     }
   }
 
-  // Returns what is wrong with the first of the claims with which something is.
+  // Adds a test's claims. Returns what is wrong with the first wrong claim.
   std::string AddClaims(const std::string& target, const TestCaseResult& test) {
-    std::string configuration;  // "" if the test does not say.
+    std::string configuration;  // "" if the test recorded none.
     for (const auto& [name, value] : test.properties) {
       if (name == kConfigurationProperty) configuration = value;
     }
@@ -188,7 +189,8 @@ class ReportMaker {
     return first_wrong;
   }
 
-  // Returns what is wrong with a claim, but that its test failed.
+  // Adds a claim. Returns what is wrong with it, apart from a failure of its
+  // test.
   std::string AddClaim(const std::string& target, const ClaimResult& result,
                        TestOutcome outcome, bool filtered) {
     askers_[result.claim].insert(target);
@@ -222,7 +224,7 @@ class ReportMaker {
     return wrong;
   }
 
-  // The row's cells that its test did not record.
+  // Adds the cells of the row that its test did not record.
   void AddMissing(const KnownClaim& known, const ExpectedRow& row) {
     const std::vector<CellOfTest> cells = CellsOf(known, row);
     MissingCells missing = {row.backend, row.test, 0,
@@ -277,7 +279,7 @@ class ReportMaker {
     });
   }
 
-  // In the row of another type, where it says the same.
+  // Adds cells, to the row of another type if that row has the same results.
   static void AddRow(ClaimReport& claim, const std::string& backend,
                      const std::string& type, const Cells& cells) {
     for (ClaimRow& row : claim.rows) {
@@ -300,11 +302,11 @@ class ReportMaker {
   ConformanceReport report_;
   Table table_;
   std::set<CellOfTest> expected_cells_;
-  // Claims and tests that may record any cell of them.
+  // Pairs of a claim and a test that may record any cell of the claim.
   std::set<std::pair<std::string, std::string>> gpu_tests_;
   std::set<CellOfTest> recorded_;
   std::map<std::string, std::set<std::string>> askers_;  // Tests, by claim.
-  // Tests in which something failed that recorded no claim.
+  // Tests with a failure in a case that recorded no claim.
   std::set<std::string> failed_unrecorded_;
   std::map<std::pair<std::string, std::string>, int64_t> skips_;
 };
@@ -373,7 +375,7 @@ void MarkOlder(absl::Time committed, ConformanceReport& report) {
   for (TargetSummary& target : report.targets) {
     absl::Time started;
     std::string error;
-    // GoogleTest writes local time, which Bazel sets to UTC for its tests.
+    // GoogleTest writes local time; Bazel sets it to UTC for its tests.
     target.older = absl::ParseTime("%Y-%m-%dT%H:%M:%E*S", target.started,
                                    absl::UTCTimeZone(), &started, &error) &&
                    started < committed;

@@ -1,4 +1,5 @@
-// What the conformance tests left when they were run, and what that shows.
+// Reads the results of the conformance tests from Bazel's folders and
+// summarises them in a report on the claims.
 #ifndef LOCKSTEP_CONFORMANCE_REPORT_CONFORMANCE_REPORT_H_
 #define LOCKSTEP_CONFORMANCE_REPORT_CONFORMANCE_REPORT_H_
 
@@ -18,14 +19,15 @@
 
 namespace lockstep::conformance {
 
-// What Bazel keeps of tests: the JUnit XML of each, as GoogleTest writes it or
-// Bazel for a test that wrote none, in a folder for each.
+// The outcome of one test case. Bazel keeps a JUnit XML of each test, in a
+// folder per test. GoogleTest writes the XML; Bazel writes it for a test that
+// wrote none.
 enum class TestOutcome { kPassed, kFailed, kSkipped };
 
 struct TestCaseResult {
   std::string name;  // "Suite.Name".
   TestOutcome outcome = TestOutcome::kPassed;
-  std::string message = {};  // Of its first failure, or why it was skipped.
+  std::string message = {};  // The first failure, or the reason for the skip.
   double seconds = 0;
   std::vector<std::pair<std::string, std::string>> properties = {};
 
@@ -34,88 +36,91 @@ struct TestCaseResult {
 };
 
 struct TestXml {
-  std::string started;  // As the file has it; "" if it does not.
+  std::string started;  // As in the file; "" if it is missing there.
   std::vector<TestCaseResult> cases;
 };
 
-// Reads one XML file. Errors: kInvalidArgument, one line, where the text is no
-// XML, has a document type, which no test writes, or is no test's.
+// Reads one XML file. Errors: kInvalidArgument, one line, if the text is not
+// XML, has a document type (which no test writes), or is not a test's.
 absl::StatusOr<TestXml> ParseTestXml(absl::string_view text);
 
-// One test target, of all its shards.
+// One test target, with all its shards.
 struct TestTarget {
   std::string label;  // "//conformance/syncbn:sync_batch_norm_test".
   std::vector<TestCaseResult> cases = {};
-  // What is wrong beside the cases that failed: one line each.
+  // The problems besides failed cases: one line each.
   std::vector<std::string> problems = {};
-  // When the first and the last shard began, as their XML has it; "" if none
-  // says.
+  // The start times of the first and the last shard, as in their XML; "" if no
+  // file has one.
   std::string first_started = {};
   std::string last_started = {};
 };
 
-// Reads the targets below `testlogs`/conformance, and those of `labels` that
-// left results, sorted by label. If a target has shards of several runs, the
-// newest run counts. It is no error but a problem of the target if a shard is
-// missing, ran past its time limit, failed although no case did, wrote no
-// readable XML, or has no readable status of Bazel's. Errors: kNotFound, one
-// line, if there is no such folder or no result in it; kUnavailable if a part
-// of it cannot be read.
+// Reads the targets below `testlogs`/conformance, and the targets of `labels`
+// that left results, sorted by label. If a target has shards of several runs,
+// the newest run counts.
+//
+// These are problems of the target, not errors: a shard is missing, ran past
+// its time limit, failed although no case failed, failed before it passed,
+// wrote no readable XML, or has no readable status from Bazel.
+//
+// Errors: kNotFound, one line, if the folder does not exist or contains no
+// result; kUnavailable if a part of it cannot be read.
 absl::StatusOr<std::vector<TestTarget>> ReadTestLogs(
     const std::string& testlogs, std::span<const std::string> labels = {});
 
-// The state of a cell, a row or a claim, by all the tests that are expected to
+// The state of a cell, a row or a claim, over all tests that are expected to
 // measure it. kInPart: some passed, and others were skipped or not run.
 enum class ClaimState { kHolds, kInPart, kSkipped, kNotRun, kFailed };
 
-// A claim at one world size: all that the tests measured of it there.
+// A claim at one world size, with all measurements there.
 struct ClaimCell {
-  int64_t passed = 0;  // Tests.
+  int64_t passed = 0;  // The number of tests.
   int64_t failed = 0;
   int64_t skipped = 0;
-  // Expected targets that recorded nothing here, and tests of which
-  // --test_filter left a part out.
+  // Expected targets that recorded nothing here, and tests that --test_filter
+  // ran only in part.
   int64_t not_run = 0;
-  double error_over_allowed = 0;  // The largest; may be an infinity.
-  bool exact = true;              // No error is allowed.
+  double error_over_allowed = 0;  // The largest; may be infinite.
+  bool exact = true;              // True if no error is allowed.
   int64_t cases = 0;
 };
 
-// Cells by world size. Types with the same results share a row, whose counts
-// are their sums.
+// Cells by world size. Types with the same results share a row, which adds up
+// their counts.
 struct ClaimRow {
   std::string backend;
   std::vector<std::string> types;
   std::map<int, ClaimCell> cells;
 };
 
-// A row of a test that records no numbers, since it needs a GPU.
+// A row of a test that records no numbers because it needs a GPU.
 struct GpuRow {
   std::string backend;
   std::string test;
   std::string asks;
   ClaimState state = ClaimState::kSkipped;
-  std::string why;  // It was skipped.
+  std::string why;  // The reason for the skip.
 };
 
-// Cells that a test was expected to record, and did not.
+// Cells that a test was expected to record, but did not record.
 struct MissingCells {
   std::string backend;
   std::string test;
   int64_t cells = 0;
-  int64_t expected = 0;  // Of the test, with those that it recorded.
+  int64_t expected = 0;  // All cells of the test, with the recorded ones.
 };
 
 struct ClaimReport {
   std::string name;
   std::string says;
   std::string allowed;
-  std::string test;            // The label of a test that asks it.
-  std::vector<ClaimRow> rows;  // With all expected cells.
+  std::string test;            // The label of a test that checks the claim.
+  std::vector<ClaimRow> rows;  // All expected cells.
   std::vector<GpuRow> gpu_rows;
   std::vector<MissingCells> missing;
-  // Its tests in which something failed without recording a claim: a control,
-  // or a case that ended before it could.
+  // The tests of this claim in which something failed without recording a
+  // claim: a control, or a case that ended too early.
   std::vector<std::string> failed_tests;
 };
 
@@ -126,7 +131,7 @@ struct Failure {
   std::string what;
 };
 
-// Tests that were skipped, and why.
+// Skipped tests with the same reason.
 struct Skip {
   std::string target;
   std::string why;
@@ -136,27 +141,27 @@ struct Skip {
 struct TargetSummary {
   std::string label;
   int64_t passed = 0;
-  int64_t failed = 0;  // Problems included.
+  int64_t failed = 0;  // Includes problems.
   int64_t skipped = 0;
-  double seconds = 0;   // Of its cases, added up.
-  std::string started;  // "" if no file says.
-  bool older = false;   // It began before the checked-out commit was made.
-  // How it was built and run, of a target that recorded claims.
+  double seconds = 0;   // The sum over its cases.
+  std::string started;  // "" if no file has a start time.
+  bool older = false;   // It started before the checked-out commit was made.
+  // How the target was built and run; empty if it recorded no claims.
   std::set<std::string> configurations;
 };
 
 struct ConformanceReport {
-  std::vector<ClaimReport> claims;  // The known ones, then any others.
+  std::vector<ClaimReport> claims;  // The known claims, then any others.
   std::vector<int> world_sizes;     // Of all cells, ascending.
   std::vector<Failure> failures;
   std::vector<Skip> skips;
   std::vector<TargetSummary> targets;
-  std::string first_started;  // When the tests ran; "" if no file says.
+  std::string first_started;  // The tests' start times; "" if no file has one.
   std::string last_started;
 
   std::string testlogs;   // The folder.
-  std::string committed;  // When the commit was made; "" if unknown.
-  report::Origin origin;  // Of the report itself.
+  std::string committed;  // The time of the commit; "" if unknown.
+  report::Origin origin;  // The origin of the report itself.
   std::vector<std::pair<std::string, std::string>> versions;
 };
 
@@ -166,38 +171,41 @@ struct ReportTotals {
   int64_t claims_not_run = 0;  // Or only skipped.
   int64_t claims_failed = 0;
   int64_t tests_passed = 0;
-  int64_t tests_failed = 0;  // With the problems of whole targets.
+  int64_t tests_failed = 0;  // Includes problems of whole targets.
   int64_t tests_skipped = 0;
-  int64_t gpu_rows_skipped = 0;  // Of all claims, for lack of a GPU.
+  int64_t gpu_rows_skipped = 0;  // Over all claims, for lack of a GPU.
   int64_t targets_older = 0;
-  // Targets that recorded claims, by how they were built and run.
+  // The number of targets that recorded claims, by how they were built and run.
   std::map<std::string, int64_t> configurations;
 };
 ReportTotals TotalsOf(const ConformanceReport& report);
 
 ClaimState StateOf(const ClaimCell& cell);
 
-// The state of a claim at all world sizes together: kFailed also if one of its
-// tests failed where it recorded nothing; kNotRun, never kSkipped, if nothing
-// was run. Rows that were skipped for lack of a GPU do not count.
+// Returns the state of a claim over all world sizes. It is kFailed also if one
+// of the claim's tests failed without recording a claim. If nothing ran, it is
+// kNotRun, never kSkipped. Rows that were skipped for lack of a GPU do not
+// count.
 ClaimState StateOf(const ClaimReport& claim);
 
-// The part of the report that the tests say. A claim fails where a test that
-// recorded it failed, and where it measured more than is allowed, or nothing,
-// or an error where none is allowed, or what is not expected. What a target
-// "X_exhaustive" recorded counts as X's.
+// Makes the part of the report that comes from the tests. A claim fails if a
+// test that recorded it failed. It also fails if a test measured more than the
+// allowed error, no case at all, an error although none is allowed, or an
+// unexpected cell. Records of a target "X_exhaustive" count as X's.
 ConformanceReport MakeReport(std::span<const TestTarget> targets,
                              const std::vector<KnownClaim>& known);
 
-// Marks the targets that began before the checked-out commit was made.
+// Marks the targets that started before the checked-out commit was made.
 void MarkOlder(absl::Time committed, ConformanceReport& report);
 
-// "exact", or the error over the allowed one, with "in part" if that is all;
-// "FAIL", with the error if it is measured and above 1; "skip"; "not run".
+// Returns a cell's text: "exact", or the error over the allowed one, with " in
+// part" for kInPart; "FAIL", with the error if it is finite and above 1;
+// "skip"; "not run".
 std::string CellText(const ClaimCell& cell);
 
-// What fails comes first; then the table, what was skipped and not run, what is
-// old or mixed, and where it is from. For a file or a pull request. Its data:
+// Returns the report for a file or a pull request. Failures come first. The
+// table follows, then skipped and missing tests, old or mixed results, and the
+// origin. The document's data:
 // {"committed", "testlogs", "first_started", "last_started", "versions",
 // "totals", "world_sizes",
 // "claims": [{"name", "says", "allowed", "test", "outcome", "failed_tests",
@@ -207,11 +215,13 @@ std::string CellText(const ClaimCell& cell);
 //   "missing": [{"backend", "test", "cells", "expected"}]}],
 // "failures": [{"target", "test", "what"}], "skipped": [{"target", "tests",
 // "why"}], "targets": [{"label", "passed", "failed", "skipped", "seconds",
-// "started", "older", "configurations"}]}. An outcome is "passed", "in_part",
-// "skipped", "not_run" or "failed"; error_over_allowed is null for an infinity.
+// "started", "older", "configurations"}]}.
+// An outcome is "passed", "in_part", "skipped", "not_run" or "failed";
+// error_over_allowed is null for infinity.
 report::Document ConformanceDocument(const ConformanceReport& report);
 
-// The same and, for a page, what each claim says and what each target did.
+// Returns the same report for a page, which also shows the text of each claim
+// and the results of each target.
 report::Document ConformancePage(const ConformanceReport& report);
 
 }  // namespace lockstep::conformance

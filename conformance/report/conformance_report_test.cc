@@ -1,5 +1,5 @@
-// From what the tests say to cells, claims and totals; the report as Markdown,
-// JSON and a page.
+// Tests how test results become cells, claims and totals, and the report as
+// Markdown, JSON and a page.
 #include "conformance/report/conformance_report.h"
 
 #include <cstdint>
@@ -31,10 +31,10 @@ constexpr char kBits[] = "//conformance:bits_test";
 constexpr char kAbsent[] = "//conformance:absent_test";
 constexpr char kGpu[] = "//sums:gpu_test";
 
-// "sums", which allows a rounding: on threads (float32 at 1 and 2 ranks,
-// float16 and float64 at 1), processes (float32 at 2) and a GPU. "bits", which
-// allows nothing: on threads and mpi (float32 at 4). "absent", which allows
-// nothing: on threads.
+// Returns three claims. "sums" allows a rounding error: on threads (float32 at
+// 1 and 2 ranks, float16 and float64 at 1), processes (float32 at 2) and a GPU.
+// "bits" allows no error: on threads and mpi (float32 at 4). "absent" allows no
+// error: on threads.
 std::vector<KnownClaim> SampleClaims() {
   const std::vector<ExpectedRow> sums = {
       {"threads", kSums, {"float32"}, {1, 2}},
@@ -50,14 +50,14 @@ std::vector<KnownClaim> SampleClaims() {
           {"absent", "Nobody asks.", kNoError, {absent}}};
 }
 
-// Of ten cases.
+// Returns a result over ten cases.
 ClaimResult SampleClaim(const std::string& name, const std::string& backend,
                         int world_size, const std::string& type, double error,
                         bool exact = false) {
   return {name, backend, world_size, type, 10, error, exact};
 }
 
-// A test of half a second that recorded the claims.
+// Returns a test of half a second that recorded the claims.
 TestCaseResult SampleCase(const std::string& name, TestOutcome outcome,
                           const std::vector<ClaimResult>& claims,
                           const std::string& message = "") {
@@ -72,7 +72,8 @@ TestCaseResult SampleCase(const std::string& name, TestOutcome outcome,
   return result;
 }
 
-// Begun at midnight and, its last shard, a minute later.
+// Returns a target that started at midnight; its last shard started a minute
+// later.
 TestTarget SampleTarget(const std::string& label,
                         std::vector<TestCaseResult> cases) {
   return {.label = label,
@@ -81,8 +82,8 @@ TestTarget SampleTarget(const std::string& label,
           .last_started = "2026-01-01T00:01:00.000"};
 }
 
-// Sums fail on processes, and hold on threads at one rank; bits hold on threads
-// and are skipped on mpi; all else was not run.
+// Returns a report in which sums fail on processes and hold on threads at one
+// rank. bits hold on threads and are skipped on mpi. Nothing else was run.
 ConformanceReport SampleReport() {
   std::vector<TestTarget> targets = {
       SampleTarget(
@@ -113,7 +114,7 @@ ConformanceReport SampleReport() {
   return report;
 }
 
-// "sums" with these rows, and two claims of which nothing is run.
+// Returns "sums" with these rows, and two claims that are not run.
 std::vector<KnownClaim> ClaimsWith(const std::vector<ExpectedRow>& sums) {
   std::vector<KnownClaim> claims = SampleClaims();
   claims[0].rows = sums;
@@ -129,7 +130,7 @@ TestCaseResult SumsAt(int world_size,
       outcome == TestOutcome::kPassed ? "" : "why");
 }
 
-// Of two cells of one claim, and a GPU.
+// Returns the report on one claim with two cells and a row of a GPU.
 ConformanceReport ReportOf(const std::vector<TestTarget>& targets) {
   return MakeReport(targets,
                     ClaimsWith({{"threads", kSums, {"float32"}, {1, 2}},
@@ -144,7 +145,7 @@ ClaimState StateOfSums(const ConformanceReport& report) {
   return StateOf(report.claims[0]);
 }
 
-// Of two shards one crashed, or the test ran too long: what was measured does
+// If one of two shards crashed or the test ran too long, the measurements do
 // not show the claim.
 TEST(MakeReportTest, AClaimFailsWithAPartOfItsTestThatRecordedNothing) {
   TestTarget crashed = SampleTarget(kSums, {SumsAt(1), SumsAt(2)});
@@ -179,13 +180,13 @@ TEST(MakeReportTest, AClaimOfWhichAllWasRunHolds) {
   EXPECT_EQ(StateOfSums(report), ClaimState::kHolds);
   EXPECT_THAT(report.failures, IsEmpty());
   EXPECT_THAT(report.claims[0].missing, IsEmpty());
-  // What is skipped for lack of a GPU does not count.
+  // A row that is skipped for lack of a GPU does not count.
   ASSERT_THAT(report.claims[0].gpu_rows, SizeIs(1));
   EXPECT_EQ(report.claims[0].gpu_rows[0].state, ClaimState::kSkipped);
   EXPECT_THAT(report.claims[0].gpu_rows[0].why, HasSubstr("needs a GPU"));
 }
 
-// As after --test_filter: the column is there, and says so.
+// After --test_filter, the report has the column and shows the missing cell.
 TEST(MakeReportTest, AClaimOfWhichACellWasNotRunHoldsInPart) {
   const ConformanceReport report = ReportOfCases({SumsAt(1)});
   EXPECT_EQ(StateOfSums(report), ClaimState::kInPart);
@@ -206,13 +207,13 @@ TEST(MakeReportTest, ACellWithASkippedTestIsShownInPart) {
       ReportOfCases({SumsAt(1), SumsAt(1, TestOutcome::kSkipped), SumsAt(2)});
   EXPECT_EQ(CellText(report.claims[0].rows[0].cells.at(1)), "0.5 in part");
   EXPECT_EQ(StateOfSums(report), ClaimState::kInPart);
-  // A failure is worse than both.
+  // A failure is worse than a skip and a missing cell.
   const ConformanceReport failed = ReportOfCases(
       {SumsAt(1, TestOutcome::kSkipped), SumsAt(1, TestOutcome::kFailed)});
   EXPECT_EQ(StateOf(failed.claims[0].rows[0].cells.at(1)), ClaimState::kFailed);
 }
 
-// Each test has to record its own.
+// Each test must record its own cell.
 TEST(MakeReportTest, ACellThatOneOfItsTwoTestsRecordedIsShownInPart) {
   const TestTarget target = SampleTarget(kSums, {SumsAt(1)});
   const ConformanceReport report = MakeReport(
@@ -223,7 +224,7 @@ TEST(MakeReportTest, ACellThatOneOfItsTwoTestsRecordedIsShownInPart) {
   EXPECT_THAT(report.failures, IsEmpty());
 }
 
-// Its slice was not run, or ran too.
+// The whole grid counts whether its slice was run or not.
 TEST(MakeReportTest, AWholeGridCountsAsItsSlice) {
   const std::string whole = std::string(kSums) + "_exhaustive";
   const TestTarget grid = SampleTarget(whole, {SumsAt(1), SumsAt(2)});
@@ -238,7 +239,7 @@ TEST(MakeReportTest, AWholeGridCountsAsItsSlice) {
   EXPECT_THAT(ReportOf({broken}).claims[0].failed_tests, ElementsAre(kSums));
 }
 
-// --test_filter can leave out some of the tests of a cell.
+// --test_filter can exclude some of the tests of a cell.
 TEST(MakeReportTest, AFilteredTestHoldsInPart) {
   TestCaseResult filtered = SumsAt(2);
   filtered.properties.back() = {kConfigurationProperty, "optimised, filtered"};
@@ -266,13 +267,13 @@ TEST(MakeReportTest, WhatNobodyExpectsFails) {
       EXPECT_EQ(TotalsOf(report).claims_failed, 1);
     }
   }
-  // What is expected of another test.
+  // The cell is expected of another test.
   const ConformanceReport report =
       ReportOf({SampleTarget("//conformance:other_test", {SumsAt(1)})});
   EXPECT_THAT(report.failures, SizeIs(1));
 }
 
-// A test of GPUs records nothing: it is what its target is.
+// A test of GPUs records nothing: its row has the state of its target.
 TEST(MakeReportTest, ARowOfAGpuIsWhatItsTestLeft) {
   const auto passed = SampleCase("A", TestOutcome::kPassed, {});
   const auto failed = SampleCase("B", TestOutcome::kFailed, {}, "bad");
@@ -300,7 +301,8 @@ TEST(MakeReportTest, ARowOfAGpuIsWhatItsTestLeft) {
   }
 }
 
-// Which, its machine's GPUs decide; of another claim it may record none.
+// The machine's GPUs decide which cells such a test records. It must not record
+// another claim.
 TEST(MakeReportTest, ATestOfAGpuMayRecordAnyCellOfItsClaim) {
   const auto report_of = [](const std::string& claim) {
     const ClaimResult result =
@@ -312,8 +314,8 @@ TEST(MakeReportTest, ATestOfAGpuMayRecordAnyCellOfItsClaim) {
   EXPECT_THAT(report_of("bits").failures, SizeIs(1));
 }
 
-// Were a test to pass without asking it. "Allowed: none" is no matter of what
-// the test says.
+// A test may pass without checking its claim. Whether an error is allowed is
+// decided by claims.cc, not by the test.
 TEST(MakeReportTest, AClaimThatIsNotWithinWhatIsAllowedFails) {
   const struct {
     const char* claim;
@@ -431,7 +433,7 @@ TEST(ReportMarkdownTest, HasWhatFailedBeforeTheTable) {
                     "to 2026-01-01T00:01:00.000`\n"),
           HasSubstr("`bazel run //conformance:report`\n")));
   EXPECT_LT(markdown.find("## Failed"), markdown.find("| claim |"));
-  // And what was not run.
+  // The report also shows the cells that were not run.
   EXPECT_THAT(
       markdown,
       AllOf(HasSubstr("| absent | threads | float32 | not run | - | - |\n"),
@@ -488,7 +490,7 @@ TEST(ReportMarkdownTest, SaysThatThereIsNoClaimOrConfigurationsAreMixed) {
                               "thread sanitizer\n")));
 }
 
-// A result of a GPU's test, even one that failed, is no skipped row.
+// A result of a GPU's test, even a failure, is not a skipped row.
 TEST(ReportTotalsTest, CountTheRowsOfGpusThatWereSkipped) {
   EXPECT_EQ(TotalsOf(SampleReport()).gpu_rows_skipped, 1);
   const ConformanceReport passed = ReportOf(
@@ -523,7 +525,7 @@ TEST(ReportJsonTest, HasEveryCell) {
   EXPECT_EQ(cell["outcome"], "failed");
   EXPECT_EQ(cell["error_over_allowed"], 12.5);
   EXPECT_EQ(cell["cases"], 10);
-  // Two types that say the same, of 20 and 10 cases.
+  // Two types with equal results share a row of 20 + 10 cases.
   EXPECT_EQ(claim["rows"][1]["types"].size(), 2u);
   EXPECT_EQ(claim["rows"][1]["cells"][0]["cases"], 30);
   EXPECT_EQ(json["claims"][1]["outcome"], "in_part");

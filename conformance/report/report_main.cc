@@ -1,4 +1,4 @@
-// The command `report`: what a run of the conformance tests showed.
+// The command `report`: summarises a run of the conformance tests.
 #include <dnnl.h>
 
 #include <cstddef>
@@ -62,16 +62,16 @@ line says; 1 if something failed, or for another error; 2 for a wrong flag.
 )"};
 }
 
-// The first line that a command prints, if it exits with 0; else "".
+// Returns the first line that a command prints; "" if it does not exit with 0.
 std::string FirstLine(const std::vector<std::string>& command) {
   const SubprocessResult result = RunSubprocess(command, absl::Seconds(10));
   if (result.exit_status != 0) return "";
   return result.out.substr(0, result.out.find('\n'));
 }
 
-// Of the `bazel` on the path, which started this program if `bazel run` did;
-// empty if it cannot be told. It starts no server. Debian's does not know its
-// version; its package does.
+// Returns the version of the `bazel` on the path, which is the one that runs
+// `bazel run`; "" if it is unknown. The query starts no server. Debian's bazel
+// does not know its version, so its package is asked.
 std::string Bazel() {
   const std::string line = FirstLine({"bazel", "--version"});
   absl::string_view version = line;
@@ -81,11 +81,11 @@ std::string Bazel() {
       {"dpkg-query", "--show", "--showformat=${Version}", "bazel-bootstrap"});
 }
 
-// Pairs of what this program was built with or runs on, and its version; Bazel
-// only where `bazel --version` answers.
+// Returns the components that this program was built with or runs on, with
+// their versions. Bazel is included only if `bazel --version` answers.
 std::vector<std::pair<std::string, std::string>> Versions() {
 #ifdef __clang__
-  const char* const compiler = "";  // Its version has its name.
+  const char* const compiler = "";  // Its version includes its name.
 #else
   const char* const compiler = "GCC ";
 #endif
@@ -105,8 +105,8 @@ std::vector<std::pair<std::string, std::string>> Versions() {
   return versions;
 }
 
-// When the commit was made that is checked out where `bazel run` was called;
-// nothing if git does not say.
+// Returns when the commit was made that is checked out where `bazel run` was
+// called; nothing if git gives no answer.
 std::optional<absl::Time> CommitTime() {
   const char* const workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
   if (workspace == nullptr) return std::nullopt;
@@ -125,8 +125,8 @@ std::string TestLogsFromFlags() {
                               : UserPath("bazel-testlogs");
 }
 
-// The exit status: kFailure if something failed or, if that is asked for, was
-// not run.
+// Returns the exit status: kFailure if something failed or, with --require_all,
+// was not run.
 absl::StatusOr<int> Run(std::span<char* const> argv) {
   const std::string folder = UserPath(absl::GetFlag(FLAGS_output_dir));
   LOCKSTEP_RETURN_IF_ERROR(MakeOutputFolder(folder));

@@ -1,6 +1,6 @@
-// The table of claims is whole; what a recorder says, as the property of a
-// test's XML and as the report reads it; and the command `report`, on folders
-// such as Bazel leaves.
+// Tests that the table of claims is complete, that a recorder's property and
+// the report's reading of it agree, and the command `report` on folders like
+// Bazel's.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -37,9 +37,9 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
 
-// Each known claim has a row, or it would be left out when it is not run; its
-// first row, which readers are sent to, records numbers; and no test has a cell
-// twice.
+// Each known claim needs a row; otherwise a claim that is not run would be left
+// out. Its first row, which readers are referred to, records numbers. No test
+// has a cell twice.
 TEST(KnownClaimsTest, AreWhole) {
   std::set<std::string> names;
   std::set<std::tuple<std::string, std::string, std::string, std::string, int>>
@@ -71,14 +71,15 @@ TEST(KnownClaimsTest, AreWhole) {
 
 class ClaimRecorderTest : public testing::Test {
  protected:
-  // Not the XML of this test, which the report reads like any other.
+  // Keeps the properties out of this test's own XML, which the report also
+  // reads.
   PropertySink Sink() {
     return [this](const std::string& name, const std::string& value) {
       properties_.emplace_back(name, value);
     };
   }
 
-  // What a recorder says after `measure`.
+  // Returns the result that a recorder writes after `measure`.
   template <typename Measure>
   ClaimResult Recorded(const ClaimPlace& place, const Measure& measure) {
     {
@@ -249,16 +250,17 @@ TEST(ClaimResultTest, AnyChangeIsReadOrRefused) {
     ASSERT_GE(claim->cases, 0) << text;
     ASSERT_GE(claim->error_over_allowed, 0) << text;
   }
-  // Both were tried.
+  // The loop saw valid and invalid texts.
   EXPECT_GT(read, 0);
   EXPECT_GT(refused, 0);
 }
 
 constexpr int kDeadlineSeconds = 30;
-// One that records gradients.
+// A test that records gradients.
 constexpr char kTest[] = "gradient_equivalence_test";
 
-// As tests inherit neither folder of `bazel run`, but a user's may.
+// Runs the command without the folders of `bazel run`. Tests do not inherit
+// them, but a user's shell may.
 CommandOutcome RunReport(const std::string& flags,
                          const std::string& environment = "") {
   return RunCommand(
@@ -277,7 +279,7 @@ class ReportTest : public testing::Test {
     std::filesystem::create_directories(folder_);
   }
 
-  // The XML of a test with one case.
+  // Writes the XML of a test with one case.
   void WriteTest(const std::string& test, const ClaimResult& claim,
                  const std::string& inside = "") {
     Write(test + "/test.cache_status",
@@ -356,7 +358,7 @@ TEST_F(ReportTest, ATestOfAGpuThatFailedIsOne) {
 
 TEST_F(ReportTest, SaysWhatIsOlderThanTheCommit) {
   WriteTest(kTest, Gradients(2, 0.25));
-  // In git's place: the tests began in January 2026.
+  // A fake git gives a commit time after January 2026, when the tests started.
   Write("../../bin/git", "#!/bin/sh\necho 1800000000\n");
   std::filesystem::permissions(folder_ + "/bin/git",
                                std::filesystem::perms::owner_all);

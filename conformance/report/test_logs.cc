@@ -34,7 +34,7 @@ namespace {
 
 constexpr int kMostDepth = 32;
 
-// What the elements so far say. Expat calls its functions.
+// Collects the contents of the elements as Expat calls its functions.
 class Reader {
  public:
   explicit Reader(XML_Parser parser) : parser_(parser) {
@@ -111,7 +111,7 @@ class Reader {
     }
   }
 
-  // A failure counts, whatever else the test says of itself.
+  // A failure takes precedence over any other outcome of the test.
   void StartMessage(TestOutcome outcome, const char** attributes) {
     TestCaseResult& made = xml.cases.back();
     if (made.outcome == TestOutcome::kFailed) return;
@@ -163,33 +163,33 @@ absl::StatusOr<TestXml> ParseTestXml(absl::string_view text) {
                    XML_ErrorString(XML_GetErrorCode(parser.get()))));
 }
 
-// Walks the folder: TARGET/test.xml, or TARGET/shard_2_of_4/test.xml.
+// Walks the folders: TARGET/test.xml, or TARGET/shard_2_of_4/test.xml.
 namespace {
 
 namespace fs = std::filesystem;
 
 constexpr int64_t kMostBytes = 64 << 20;
 constexpr int64_t kMostParts = 10000;
-// What a test's folder has of these, its results are in.
+// A folder with one of these files holds the results of a test.
 constexpr const char* kFiles[] = {"test.xml", "test.log", "test.cache_status"};
 
 // A folder with the results of a test, or of one shard or run of it.
 struct Leaf {
   std::string folder;
   std::string name = {};    // "shard 2 of 4", or "".
-  std::string layout = {};  // The same for all leaves of one `bazel test`.
-  int64_t leaves = 1;       // How many of this layout there must be.
+  std::string layout = {};  // Equal for all leaves of one `bazel test`.
+  int64_t leaves = 1;       // The number of leaves in this layout.
   fs::file_time_type written = {};
 };
 
-// A count, from 1 to kMostParts, as Bazel writes it: without leading zeros.
+// Parses a count from 1 to kMostParts in Bazel's form, without leading zeros.
 bool ParseCount(const std::string& text, int64_t& count) {
   return !text.empty() && text[0] != '0' && absl::ascii_isdigit(text[0]) &&
          absl::SimpleAtoi(text, &count) && count <= kMostParts;
 }
 
-// "shard_2_of_4", "run_1_of_3" and "shard_2_of_4_run_1_of_3" are leaves of a
-// target; false for any other name.
+// Parses the name of a leaf of a target: "shard_2_of_4", "run_1_of_3" or
+// "shard_2_of_4_run_1_of_3". Returns false for any other name.
 bool ParseLeafName(const std::string& name, Leaf& leaf) {
   const std::vector<std::string> words = absl::StrSplit(name, '_');
   const bool both = words.size() == 8;
@@ -212,26 +212,26 @@ bool ParseLeafName(const std::string& name, Leaf& leaf) {
   return true;
 }
 
-// "//conformance/check:check_test" of "conformance/check/check_test".
+// Returns "//conformance/check:check_test" for "conformance/check/check_test".
 std::string LabelOf(const std::string& path) {
   const size_t slash = path.rfind('/');
   if (slash == std::string::npos) return "//:" + path;
   return absl::StrCat("//", path.substr(0, slash), ":", path.substr(slash + 1));
 }
 
-// "conformance/check/check_test" of "//conformance/check:check_test".
+// Returns "conformance/check/check_test" for "//conformance/check:check_test".
 std::string PathOf(absl::string_view label) {
   absl::ConsumePrefix(&label, "//");
   return absl::StrReplaceAll(label, {{":", "/"}});
 }
 
-// When Bazel wrote the newest of the folder's results; none if it has none.
+// Returns the time of the newest result in the folder; none if it has none.
 std::optional<fs::file_time_type> NewestResult(const fs::path& folder) {
   std::optional<fs::file_time_type> newest;
   for (const char* name : kFiles) {
     std::error_code error;
-    // One that cannot be looked at, of the least time, is a result that cannot
-    // be read.
+    // A file whose time cannot be read counts as a result, with the least time.
+    // Reading it later fails and reports the problem.
     const fs::file_time_type written =
         fs::last_write_time(folder / name, error);
     if (error == std::errc::no_such_file_or_directory) continue;
@@ -253,7 +253,7 @@ void AddFolder(const fs::path& testlogs, const fs::path& folder,
       .push_back(std::move(leaf));
 }
 
-// `folder` and all below it. Errors: those of ReadTestLogs.
+// Adds `folder` and all folders below it. Errors: those of ReadTestLogs.
 absl::Status AddFolders(const fs::path& testlogs, const fs::path& folder,
                         Leaves& leaves) {
   std::error_code error;
@@ -266,7 +266,7 @@ absl::Status AddFolders(const fs::path& testlogs, const fs::path& folder,
   if (!error) AddFolder(testlogs, folder, leaves);
   for (; !error && walk != fs::recursive_directory_iterator();
        walk.increment(error)) {
-    std::error_code ignored;  // A link that leads nowhere is no folder.
+    std::error_code ignored;  // A broken link is not a folder.
     if (walk->is_directory(ignored)) {
       AddFolder(testlogs, walk->path(), leaves);
     }
@@ -276,7 +276,7 @@ absl::Status AddFolders(const fs::path& testlogs, const fs::path& folder,
       "cannot read all of ", folder.string(), ": ", error.message()));
 }
 
-// Those of the layout that was written last, by name.
+// Returns the leaves of the layout that was written last, by name.
 std::vector<Leaf> Newest(std::vector<Leaf> leaves) {
   const std::string layout =
       std::ranges::max_element(leaves, {}, &Leaf::written)->layout;
@@ -285,13 +285,14 @@ std::vector<Leaf> Newest(std::vector<Leaf> leaves) {
   return leaves;
 }
 
-// What Bazel says of a test, in the file test.cache_status beside its XML: a
-// protocol buffer, TestResultData of Bazel's test_status.proto, of which this
-// reads the third field.
+// The test status in the file test.cache_status beside the XML. The file holds
+// a protocol buffer, TestResultData of Bazel's test_status.proto; only its
+// third field is read.
 enum class BazelStatus { kUnknown, kPassed, kFlaky, kTimeout, kFailed };
 
 BazelStatus ParseBazelStatus(absl::string_view bytes) {
-  // The fields before the third are booleans: a byte of key, one of value.
+  // The fields before the third are booleans: one byte for the key, one for the
+  // value.
   for (size_t i = 0; i + 1 < bytes.size() && i <= 4; i += 2) {
     const int key = bytes[i], value = bytes[i + 1];
     if (key == 0x18) {
@@ -299,7 +300,7 @@ BazelStatus ParseBazelStatus(absl::string_view bytes) {
           BazelStatus::kUnknown, BazelStatus::kPassed, BazelStatus::kFlaky,
           BazelStatus::kTimeout, BazelStatus::kFailed};
       if (value < 0) return BazelStatus::kUnknown;
-      // All after kFailed are ways to fail too.
+      // All statuses after kFailed are failures too.
       return kStatuses[std::min<size_t>(static_cast<size_t>(value), 4)];
     }
     if (key != 0x08 && key != 0x10) break;
@@ -307,7 +308,7 @@ BazelStatus ParseBazelStatus(absl::string_view bytes) {
   return BazelStatus::kUnknown;
 }
 
-// kUnknown if there is no status.
+// Returns the status of a leaf; kUnknown if there is none.
 absl::StatusOr<BazelStatus> StatusOf(const Leaf& leaf) {
   const auto bytes =
       ReadForeignFile(leaf.folder + "/test.cache_status", kMostBytes);
@@ -324,30 +325,30 @@ void AddStarted(const std::string& started, TestTarget& target) {
   target.last_started = std::max(target.last_started, started);
 }
 
-// What Bazel's status says beside the cases, of which one `failed` or none; ""
-// for nothing.
+// Returns the problem that Bazel's status shows besides the failed cases; ""
+// for none. failed: whether a case failed.
 std::string ProblemOf(const absl::StatusOr<BazelStatus>& status, bool failed) {
   if (!status.ok()) return std::string(status.status().message());
   switch (*status) {
     case BazelStatus::kUnknown:
-      // It may have failed after it wrote its XML.
+      // The test may have failed after it wrote its XML.
       return "Bazel left no status for it";
     case BazelStatus::kFlaky:
       return "it failed before it passed";
     case BazelStatus::kFailed:
       return failed ? "" : "it failed although no case did: it ended badly";
     case BazelStatus::kPassed:
-    case BazelStatus::kTimeout:  // Said already.
+    case BazelStatus::kTimeout:  // Reported by AddLeaf.
       break;
   }
   return "";
 }
 
-// Adds what a leaf has; returns what is wrong with it, "" for nothing.
+// Adds the results of a leaf. Returns what is wrong with it; "" for nothing.
 std::string AddLeaf(const Leaf& leaf, TestTarget& target) {
   const absl::StatusOr<BazelStatus> status = StatusOf(leaf);
   if (status.ok() && *status == BazelStatus::kTimeout) {
-    // What Bazel then writes as XML says less.
+    // After a timeout, Bazel writes an XML that says less.
     return "it ran past its time limit";
   }
   const auto text = ReadForeignFile(leaf.folder + "/test.xml", kMostBytes);
@@ -399,7 +400,7 @@ absl::StatusOr<std::vector<TestTarget>> ReadTestLogs(
         absl::StrCat("no result of a test in ", (base / part).string()));
   }
   for (const std::string& label : labels) {
-    if (absl::StartsWith(PathOf(label), part + "/")) continue;  // Read already.
+    if (absl::StartsWith(PathOf(label), part + "/")) continue;  // Already read.
     const fs::path folder = base / PathOf(label);
     const absl::Status added = AddFolders(base, folder, leaves);
     if (!added.ok() && !absl::IsNotFound(added)) return added;

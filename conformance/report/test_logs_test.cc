@@ -1,5 +1,5 @@
-// XML of GoogleTest's, of Bazel's, and of nobody's; folders as Bazel leaves
-// them, also after a crash.
+// Tests XML from GoogleTest, from Bazel and from neither, and folders as Bazel
+// leaves them, also after a crash.
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
@@ -27,7 +27,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-// As GoogleTest 1.12 and later write it.
+// The format of GoogleTest 1.12 and later.
 constexpr char kGoogleTest[] = R"xml(<?xml version="1.0" encoding="UTF-8"?>
 <testsuites tests="5" failures="1" disabled="1" errors="0" time="7.5" timestamp="2026-01-02T03:04:05.678" name="AllTests">
   <properties><property name="of_all" value="1"/></properties>
@@ -74,7 +74,7 @@ TEST(ParseTestXmlTest, ReadsGoogleTests) {
   EXPECT_EQ(xml->cases, cases);
 }
 
-// As Bazel's generate-xml.sh writes it for a test that wrote none.
+// The format of Bazel's generate-xml.sh, for a test that wrote no XML.
 TEST(ParseTestXmlTest, ReadsBazelsForATestThatCrashed) {
   const auto xml = ParseTestXml(R"(<?xml version="1.0" encoding="UTF-8"?>
 <testsuites>
@@ -101,7 +101,7 @@ TEST(ParseTestXmlTest, TakesTheTextWhereThereIsNoMessage) {
   EXPECT_EQ(xml->cases[0].message, "it <broke>");
   const auto none = ParseTestXml("<testsuites tests='0'></testsuites>");
   ASSERT_THAT(none, IsOk());
-  EXPECT_THAT(none->cases, IsEmpty());  // Of a shard.
+  EXPECT_THAT(none->cases, IsEmpty());  // The XML of a shard without tests.
 }
 
 TEST(ParseTestXmlTest, RefusesWhatIsNoTestsXml) {
@@ -129,7 +129,7 @@ TEST(ParseTestXmlTest, RefusesWhatIsNoTestsXml) {
   }
 }
 
-// Every beginning of a good file is refused, and none is the end of anything.
+// Every proper prefix of a valid file is rejected.
 TEST(ParseTestXmlTest, RefusesEveryBeginning) {
   const std::string text = kGoogleTest;
   for (size_t size = 0; size + 2 < text.size(); ++size) {
@@ -168,8 +168,8 @@ constexpr char kFailing[] =
     "<testsuites timestamp='2026-01-01'><testsuite><testcase name='b'>"
     "<failure message='broken'/></testcase></testsuite></testsuites>";
 
-// TestResultData as Bazel writes it: fields 1 (where it is not the default, as
-// here of a timeout), 2 and 3, and some that follow.
+// Returns TestResultData as Bazel writes it: field 1 (if it is not the default,
+// as for a timeout), fields 2 and 3, and some later fields.
 std::string StatusBytes(int status) {
   std::string bytes = status != 3 ? "" : std::string("\x08\x00", 2);
   bytes += std::string("\x10", 1) + static_cast<char>(status == 1);
@@ -198,14 +198,15 @@ class TestLogsTest : public testing::Test {
                   std::chrono::minutes(minutes_ago));
   }
 
-  // What Bazel leaves of a test, in its folder: an XML and its status.
+  // Writes the files that Bazel leaves in a test's folder: an XML and its
+  // status.
   void WriteResult(const std::string& folder, absl::string_view xml,
                    int status = kPassed, int minutes_ago = 0) {
     Write(folder + "/test.xml", xml, minutes_ago);
     Write(folder + "/test.cache_status", StatusBytes(status), minutes_ago);
   }
 
-  // The only target; an empty one if there are others.
+  // Returns the only target; an empty one if there are others.
   TestTarget Read() {
     const auto targets = ReadTestLogs(folder_);
     EXPECT_THAT(targets, IsOk());
@@ -228,7 +229,7 @@ TEST_F(TestLogsTest, LabelsAreOfTheFolders) {
   EXPECT_EQ((*targets)[0].label, "//conformance/b:b_test");
   EXPECT_EQ((*targets)[1].label, "//conformance:a_test");
   EXPECT_THAT((*targets)[0].problems, IsEmpty());
-  // Nothing more is said of a case that failed.
+  // A failed case adds no further problem.
   EXPECT_THAT((*targets)[1].problems, IsEmpty());
   EXPECT_EQ((*targets)[0].cases[0].outcome, TestOutcome::kPassed);
   EXPECT_EQ((*targets)[1].cases[0].outcome, TestOutcome::kFailed);
@@ -261,7 +262,7 @@ TEST_F(TestLogsTest, RunsOfShardsAreRead) {
   EXPECT_THAT(target.problems, ElementsAre("1 of its 4 shards left no result"));
 }
 
-// Names that Bazel never gives are no parts of the target that they are in.
+// Names that Bazel never uses are not shards of the target above them.
 TEST_F(TestLogsTest, OtherNamesAreNoShards) {
   WriteResult("a_test/shard_1_of_2", kPassing);
   std::string long_name = "run_1_of_9999";
@@ -329,7 +330,7 @@ TEST_F(TestLogsTest, SaysWhatIsWrongBesideTheCases) {
   expect_problem("its test.xml cannot be read: line 2: no element found");
   Write("a_test/test.xml/file", "");
   expect_problem(HasSubstr("test.xml"));
-  // Without a status it may have failed after it wrote its XML.
+  // A test without a status may have failed after it wrote its XML.
   Write("a_test/test.xml", kPassing);
   expect_problem("Bazel left no status for it");
   for (const std::string& bytes :
@@ -346,8 +347,7 @@ TEST_F(TestLogsTest, SaysWhatIsWrongBesideTheCases) {
   std::filesystem::create_symlink("test.xml",
                                   folder_ + "/conformance/a_test/test.xml");
   expect_problem(HasSubstr("test.xml: cannot open"));
-  // A sanitizer that complains, or a crash, after the last test; and other ways
-  // to fail.
+  // A sanitizer's complaint or a crash after the last test, and other failures.
   for (const int status : {kFailed, 5, 6, 9, 127}) {
     WriteResult("a_test", kPassing, status);
     expect_problem("it failed although no case did: it ended badly");

@@ -29,7 +29,7 @@ REQUEST_BYTES = 1 << 20
 def serve(name, modules):
     for module in modules:
         importlib.import_module(module)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # Nobody waits for the forks.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # No process waits for the forks.
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind("\0" + name)
     listener.listen(64)

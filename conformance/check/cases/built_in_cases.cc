@@ -17,7 +17,8 @@ namespace {
 
 constexpr uint32_t kWeightSeed = 3;
 
-// Samples [begin, begin + count) of the blobs, as `part` of a case's data.
+// Adds samples [begin, begin + count) of the blobs to `data`, as the part
+// `part`.
 void AddSamples(const MemoryDataset& blobs, int64_t begin, int64_t count,
                 const std::string& part, Safetensors& data) {
   const std::vector<int64_t> indices = Range(begin, count);
@@ -30,7 +31,8 @@ void AddSamples(const MemoryDataset& blobs, int64_t begin, int64_t count,
   data.tensors[part + ".labels"] = NamedTensor::Of<int64_t>({count}, labels);
 }
 
-// Drawn once: they take longer than all else.
+// Returns the weights. They are drawn once, because drawing takes longer than
+// everything else here.
 const std::vector<float>& FlatWeights() {
   static const auto* const weights =
       new std::vector<float>(WellConditionedLeNet(kWeightSeed));
@@ -95,9 +97,9 @@ std::vector<NamedLayer> LayersOf(const std::string& model) {
   return layers;
 }
 
-// The weights, the data and both plans of a case of `train` samples; `c` has
-// the rest. Gradients of the first step and the state after every step are to
-// be written.
+// Returns a case of `train` samples with its weights, data and both plans; `c`
+// has the other settings. The trainer writes the gradients of the first step
+// and the state after every step.
 CheckCase MakeCase(Case c, const std::string& about, int64_t train,
                    int64_t test = 4) {
   const int64_t batch = c.global_batch();
@@ -130,18 +132,20 @@ std::vector<int64_t> Even(int world_size, int64_t per_rank) {
   return std::vector<int64_t>(world_size, per_rank);
 }
 
-// The first `total` % N ranks take one more than the others.
+// Deals out `total` samples: the first `total` % N ranks take one more than the
+// others.
 std::vector<int64_t> Dealt(int world_size, int64_t total) {
   std::vector<int64_t> sizes = Even(world_size, total / world_size);
   for (int64_t rank = 0; rank < total % world_size; ++rank) ++sizes[rank];
   return sizes;
 }
 
-// At least three, and so many that the ranks divide the data set: whoever pads
-// it to that end has nothing to pad.
+// Returns a number of steps, at least three, that N divides. The ranks then
+// divide the data set evenly, and a trainer that pads it has nothing to pad.
 int64_t StepsThatDivide(int n) { return (3 + n - 1) / n * n; }
 
-// Every rank has as many samples as any other, in so many steps of an epoch.
+// Returns a case in which all ranks have equally many samples; an epoch has
+// `steps` steps.
 CheckCase EvenCase(int n, Case c, const std::string& about, int64_t steps = 3) {
   c.batch_sizes = Even(n, PerRank(n));
   const int64_t train = steps * c.global_batch();

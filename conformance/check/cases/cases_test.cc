@@ -1,5 +1,5 @@
-// The built-in cases are what their names say, and can tell ranks apart; their
-// tensors become other tensors, and numbers.
+// Tests that the built-in cases match their names and can tell ranks apart, and
+// that tensors convert to other tensors and to numbers.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -125,7 +125,7 @@ TEST(BuiltInCasesTest, LayersNameEveryTensor) {
   }
 }
 
-// The mean image of some samples.
+// Returns the mean image of some samples.
 Values MeanImage(const CheckCase& check, const Indices& indices) {
   const Values images = ToValues(check.files.data.tensors.at("train.images"));
   constexpr size_t kPixels = 28 * 28;
@@ -145,7 +145,7 @@ double Norm(const Values& values) {
   return std::sqrt(sum);
 }
 
-// The first global batch in contiguous and in strided shares.
+// Deals out the first global batch in contiguous and in strided shares.
 std::vector<std::vector<Indices>> WaysToDeal(const Indices& sizes) {
   std::vector<std::vector<Indices>> ways(2, std::vector<Indices>(sizes.size()));
   int64_t next = 0;
@@ -159,8 +159,9 @@ std::vector<std::vector<Indices>> WaysToDeal(const Indices& sizes) {
   return ways;
 }
 
-// Averaging ranks without their counts must give something else, and so must
-// the statistics of a share: on the images themselves already.
+// An average of ranks without their counts must differ from the weighted one,
+// and a share's statistics from the batch's. The images themselves already show
+// both.
 TEST(BuiltInCasesTest, SharesDiffer) {
   for (const int n : {2, 3, 4}) {
     const std::vector<CheckCase> cases = BuiltInCases(n);
@@ -184,8 +185,8 @@ TEST(BuiltInCasesTest, SharesDiffer) {
   }
 }
 
-// Seven training samples in batches of three, and five test samples; sample i
-// has the label i and the image i.
+// Returns seven training samples in batches of three, and five test samples.
+// Sample i has the label i and the image i.
 CheckCase SevenSamples() {
   CheckCase check;
   check.claims = {Claim::kRun, Claim::kGradients};

@@ -21,7 +21,8 @@
 namespace lockstep::conformance {
 namespace {
 
-// [0, size) with every block of `block` indices reversed, or rotated by half.
+// Returns [0, size) with every block of `block` indices reversed, or rotated by
+// half.
 std::vector<int64_t> Permuted(int64_t size, int64_t block, bool reversed) {
   std::vector<int64_t> indices = Range(0, size);
   for (int64_t begin = 0; begin < size; begin += block) {

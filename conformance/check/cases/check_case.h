@@ -1,6 +1,6 @@
-// A case as the checker uses it: what the trainer is started on, which claims
-// are judged, what the starts gave, and the tensors of files and of ranks'
-// outputs as numbers.
+// A case as the checker uses it: the input of the trainer, the claims to judge
+// and the results of the starts. Also helpers that turn the tensors of files
+// and of rank outputs into numbers.
 #ifndef LOCKSTEP_CONFORMANCE_CHECK_CASES_CHECK_CASE_H_
 #define LOCKSTEP_CONFORMANCE_CHECK_CASES_CHECK_CASE_H_
 
@@ -19,46 +19,46 @@
 
 namespace lockstep::conformance {
 
-// The claims, in the order in which they are judged: the first that fails is
-// the one to read.
+// The claims, in the order in which they are judged. Read the first failed
+// claim first: later failures can follow from it.
 enum class Claim {
-  kRun,         // The trainer ended, wrote what it was asked for, and no NaN.
-  kSamples,     // The ranks together draw what one rank draws, each once.
+  kRun,         // The trainer ended, wrote what the case asks for, no NaN.
+  kSamples,     // All ranks together draw one rank's samples, each once.
   kRanksAgree,  // Every rank holds the same gradients and parameters, bitwise.
-  kGradients,   // The first step's are one rank's on the global batch.
-  kLoss,        // Each step's, weighted over ranks, is one rank's.
-  kState,       // Parameters and buffers after each step are one rank's.
-  kEvaluation,  // Metrics are one rank's, each sample counted once.
+  kGradients,   // The first step's gradients equal one rank's.
+  kLoss,        // Each step's weighted mean loss equals one rank's.
+  kState,       // After each step, parameters and buffers equal one rank's.
+  kEvaluation,  // Metrics equal one rank's; each sample counts once.
 };
 inline constexpr Claim kAllClaims[] = {
     Claim::kRun,  Claim::kSamples, Claim::kRanksAgree, Claim::kGradients,
     Claim::kLoss, Claim::kState,   Claim::kEvaluation};
 
-// "run", "ranks_agree".
+// Returns the name of a claim, such as "run" or "ranks_agree".
 const char* ClaimName(Claim claim);
 
-// One run of a case at one world size: one start, or two where the trainer is
-// stopped and resumed.
+// One run of a case at one world size. The run has one start, or two if the
+// trainer is stopped and resumed.
 struct CasePlan {
-  Case c;                            // c.batch_sizes has the run's world size.
-  std::optional<Case> resumed = {};  // The second start.
+  Case c;                            // c.batch_sizes has one entry per rank.
+  std::optional<Case> resumed = {};  // The case of the second start, if any.
 };
 
-// A layer of the model, and its tensors by their names in the weights.
+// A layer of the model, with the names of its tensors in the weights.
 struct NamedLayer {
-  std::string name;  // As in "the first convolution".
+  std::string name;  // For messages: "the first convolution".
   std::vector<std::string> tensors;
 };
 
 struct CheckCase {
   std::string name;
-  std::string about;               // One sentence for a reader of the report.
-  std::vector<Claim> claims = {};  // Those that are judged.
+  std::string about;               // One sentence for the report's reader.
+  std::vector<Claim> claims = {};  // The claims to judge.
   CasePlan one_rank = {};
   CasePlan all_ranks = {};
   CaseFiles files = {};
-  // In the order of the forward pass, to say which tensor differs first.
-  // Tensors that are in no layer come last, by name.
+  // The layers in the order of the forward pass, so that a report names the
+  // first tensor that differs. Tensors outside all layers come last, by name.
   std::vector<NamedLayer> layers = {};
 };
 
@@ -69,47 +69,49 @@ struct ExtraStart {
   CaseFiles files;
 };
 
-// Two starts of check.one_rank on reordered data: within every global batch the
-// samples are reversed in one, and rotated by half in the other; the test set
-// likewise. Each step then has the same samples, so only rounding can change.
-// None where no number is compared (only kRun and kSamples are claimed) or the
-// trainer shuffles.
+// Returns two starts of check.one_rank on reordered data. Within every global
+// batch, one start reverses the samples; the other rotates them by half. The
+// test set is reordered in the same way. Each step keeps its samples, so only
+// rounding can change. Returns no starts if the claims compare no numbers (only
+// kRun and kSamples are claimed) or if the trainer shuffles.
 std::vector<ExtraStart> ReorderedStarts(const CheckCase& check);
 
-// What a start of a judged trainer gave: how it ended and what its ranks wrote.
+// The result of one start of a judged trainer: how the start ended and what its
+// ranks wrote.
 struct TrainerRun {
-  // What became of a rank's output.
+  // The output of one rank.
   struct Rank {
-    absl::Status status = {};  // Of reading it.
+    absl::Status status = {};  // The result of reading the output.
     RankOutput output = {};    // Empty unless `status` is OK.
   };
 
   enum class End {
-    kExited,    // With status 0, every rank that was started.
-    kFailed,    // Another status, or a signal.
-    kTimedOut,  // It was ended when its time was up.
+    kExited,    // Every started rank exited with status 0.
+    kFailed,    // A rank exited with another status or by a signal.
+    kTimedOut,  // The start was ended at its timeout.
   };
 
   int world_size = 1;
   End end = End::kExited;
-  // How it failed or how long it had, in one line; "" for kExited.
+  // One line that says how the start failed, or its time limit; "" for kExited.
   std::string how = {};
-  // The last lines of its standard output and error, printable: at most 20, of
-  // at most 200 bytes. Each begins with "[rank] " if ranks were started one by
-  // one.
+  // The last lines of standard output and error, printable: at most 20 lines of
+  // at most 200 bytes. Each line begins with "[rank] " if ranks were started
+  // one by one.
   std::vector<std::string> last_lines = {};
-  // The command that starts it again by hand; "" if its case is not kept.
+  // The command that repeats the start by hand; "" if the case is not kept.
   std::string by_hand = {};
-  std::vector<Rank> ranks = {};  // world_size of them.
+  std::vector<Rank> ranks = {};  // One entry per rank.
 };
 
-// What a case's starts gave. A resumed run's two starts are joined.
+// The results of all starts of a case. The two starts of a resumed run are
+// joined.
 struct CaseRuns {
   TrainerRun one_rank;
   TrainerRun all_ranks;
-  // One rank again, each time with the samples of every step in another order
-  // (ReorderedStarts): how far they are from one_rank is the trainer's own
-  // rounding. Empty where no number is compared.
+  // Further runs of one rank, each with the samples of every step in another
+  // order (ReorderedStarts). Their distance from one_rank is the trainer's own
+  // rounding. Empty if the claims compare no numbers.
   std::vector<TrainerRun> reordered;
 };
 
@@ -118,72 +120,81 @@ bool Includes(const std::vector<T>& all, const T& one) {
   return std::ranges::find(all, one) != all.end();
 }
 
-// begin, begin + 1, ...
+// Returns the `count` numbers begin, begin + 1, ...
 std::vector<int64_t> Range(int64_t begin, int64_t count);
 
-// How many samples "train" or "test" has; 0 if there are no labels of it.
+// Returns the number of samples in "train" or "test"; 0 if the part has no
+// labels.
 int64_t SampleCount(const CaseFiles& files, const std::string& part);
 
-// The files with the samples of one part, "train" or "test", replaced by those
-// of `indices`, each in [0, SampleCount), in that order.
+// Returns the files with new samples in one part, "train" or "test". The new
+// samples are the old ones at `indices`, in that order. Each index must be in
+// [0, SampleCount).
 CaseFiles WithSamples(const CaseFiles& files, const std::string& part,
                       std::span<const int64_t> indices);
 
 using Values = std::vector<double>;
-using Tensors = std::map<std::string, Values>;  // By the weights' names.
+using Tensors = std::map<std::string, Values>;  // Keyed by the names in the
+                                                // weights.
 
-// The values of a tensor of any type: exact, except int64 beyond 2^53.
+// Returns the values of a tensor of any type. Conversion is exact, except for
+// int64 beyond 2^53.
 Values ToValues(const NamedTensor& tensor);
 
-// The tensors that a rank wrote of one kind ("gradient", "parameter" or
-// "buffer") and step; empty if it wrote none.
+// Returns the tensors of one kind ("gradient", "parameter" or "buffer") that a
+// rank wrote for one step; empty if there are none.
 Tensors TensorsOf(const RankOutput& output, const std::string& kind,
                   int64_t step);
 
-// The tensors of weights.safetensors, from which training starts.
+// Returns the tensors of weights.safetensors, from which training starts.
 Tensors StartOf(const CheckCase& check);
 
-// NaN if any number is; 0 for no numbers.
+// Returns the largest |value|; NaN if any value is NaN, 0 for no values.
 double LargestMagnitude(std::span<const double> values);
 
-// The largest |a - b|; NaN if any is, infinite if a and b differ in size.
+// Returns the largest |a - b|; NaN if any difference is NaN, infinite if the
+// sizes of a and b differ.
 double LargestDifference(std::span<const double> a, std::span<const double> b);
 
-// a - b, a + factor * b, factor * a: element by element for values of the same
-// number, tensor by tensor for the tensors that both have.
+// Return a - b, a + factor * b and factor * a. Values must have equal sizes and
+// are combined element by element. Tensors are combined name by name, for the
+// names that both maps have.
 Values Minus(const Values& a, const Values& b);
 Values PlusTimes(const Values& a, double factor, const Values& b);
 Tensors Minus(const Tensors& a, const Tensors& b);
 Tensors PlusTimes(const Tensors& a, double factor, const Tensors& b);
 Tensors Times(double factor, const Tensors& a);
 
-// The mean of the terms with these weights, of the tensors that all have.
+// Returns the mean of the terms with these weights, for the tensors that all
+// terms have.
 Tensors WeightedMean(std::span<const double> weights,
                      std::span<const Tensors> terms);
 
-// One unit in the last place of a number of `digits` binary digits (24 for
-// float32, 8 for bfloat16) that is as large as |value|; 0 for 0.
+// Returns one unit in the last place of a number as large as |value| with
+// `digits` binary digits (24 for float32, 8 for bfloat16); 0 for 0.
 double UnitInLastPlace(double value, int digits);
 
-// The names of the weights, layer by layer in the forward pass, then the
-// others.
+// Returns the names of the weights: layer by layer in the forward pass, then
+// the tensors in no layer.
 std::vector<std::string> NamesInOrder(const CheckCase& check);
 
-// "W2 (the second convolution)"; the name alone if it is in no layer.
+// Returns a name with its layer, such as "W2 (the second convolution)"; the
+// name alone if it is in no layer.
 std::string WithLayer(const CheckCase& check, const std::string& name);
 
-// The cases that a trainer is judged on, for `world_size` ranks, at least 2; in
-// the order in which they are reported, the plainest first. The cases are
-// small: global batches of a few samples per rank, and at most six steps or N.
-// Each takes one start with one rank and one with all ranks, but the resumed
-// case takes two with all ranks.
+// Returns the cases for a trainer on `world_size` ranks, at least 2, in the
+// order of the report: the plainest first. The cases are small: global batches
+// of a few samples per rank, and at most six steps or N. Each case takes one
+// start with one rank and one with all ranks. The resumed case takes two starts
+// with all ranks.
 //
 // The data are BlobDataset's and the weights WellConditionedLeNet's
-// (lenet_reference.h). Batch norms have weights of 0.1 and biases of 1: ten
-// standard deviations from zero, where the ReLU behind them has its kink.
+// (lenet_reference.h). Batch norms have weights of 0.1 and biases of 1. Their
+// outputs are therefore ten standard deviations from zero, where the ReLU
+// behind them has its kink.
 //
-// In the case of accumulation, `accumulate` is none of 1, N, N * N, so that a
-// missing division shows as a factor of its own; one rank accumulates nothing.
+// In the accumulation case, `accumulate` differs from 1, N and N * N, so a
+// missing division shows as a factor of its own. One rank accumulates nothing.
 std::vector<CheckCase> BuiltInCases(int world_size);
 
 }  // namespace lockstep::conformance

@@ -24,7 +24,8 @@
 namespace lockstep::conformance {
 namespace {
 
-// One step of one rank on the samples `indices` of the training set.
+// Returns a start of one rank, for one step on the samples `indices` of the
+// training set.
 ExtraStart StartOnShare(const CheckCase& check,
                         const std::vector<int64_t>& indices) {
   ExtraStart start{.plan = {.c = check.one_rank.c},
@@ -150,10 +151,10 @@ Judgement NoReference(const absl::Status& status) {
                 {});
 }
 
-// Judges the losses that ranks report.
+// The judge of the losses that ranks report.
 namespace {
 
-// The losses of a step, averaged over ranks with these weights.
+// Returns the loss of a step, averaged over ranks with these weights.
 double MeanLoss(const Evidence& evidence, int64_t step,
                 const std::vector<double>& weights) {
   double sum = 0, total = 0;
@@ -194,8 +195,8 @@ double MeanShareLoss(const std::vector<ShareResult>& shares, bool weighted) {
   return sum / total;
 }
 
-// The factor that the losses of all steps have in common; 0 if there is none,
-// or one step only, in which any number is a factor.
+// Returns `k` if the losses of all steps are k times one rank's; otherwise 0.
+// Returns 0 for a run of one step, in which any number would be a factor.
 double CommonFactor(const Evidence& evidence, double k,
                     const Allowed& allowed) {
   const int64_t last = std::ssize(evidence.one_rank().steps);
@@ -210,7 +211,7 @@ double CommonFactor(const Evidence& evidence, double k,
   return last > 1 ? k : 0;
 }
 
-// Factors that would explain the loss of this step.
+// Returns the factors that could explain the loss of this step.
 std::vector<NamedFactor> FactorsOf(const Evidence& evidence, int64_t step) {
   const Case& c = evidence.c;
   if (step == 1) return NamedFactors(evidence.world_size(), c.accumulate);
@@ -218,7 +219,8 @@ std::vector<NamedFactor> FactorsOf(const Evidence& evidence, int64_t step) {
                       static_cast<double>(c.global_batch()));
 }
 
-// A loss that is made of the shares', as of the first step.
+// Returns the diagnosis if the first step's loss is a combination of the
+// shares' losses.
 std::optional<Diagnosis> LossFromShares(Evidence& evidence, double got,
                                         const Allowed& allowed) {
   const auto& shares = evidence.Shares();
@@ -257,7 +259,7 @@ Diagnosis DiagnoseLoss(Evidence& evidence, int64_t step, double want,
     const double k = CommonFactor(evidence, got / want, allowed);
     if (k != 0) diagnosis = {.cause = Cause::kScaled, .facts = {.k = k}};
   }
-  // The only type in which a later state is not judged.
+  // A later state is judged in every type except bfloat16.
   if (step > 1 && c.dtype == "bfloat16") diagnosis.cause = Cause::kDrifts;
   diagnosis.facts.step = step;
   return diagnosis;

@@ -1,5 +1,5 @@
-// What the claims are judged on, how a verdict is put, and the judge of each
-// claim. Internal to the judge; Judge (judge.h) puts the claims together.
+// The evidence that claims are judged on, the form of a verdict, and the judge
+// of each claim. Internal to the judge; Judge (judge.h) runs all of them.
 #ifndef LOCKSTEP_CONFORMANCE_CHECK_JUDGE_CLAIMS_H_
 #define LOCKSTEP_CONFORMANCE_CHECK_JUDGE_CLAIMS_H_
 
@@ -19,17 +19,17 @@
 
 namespace lockstep::conformance {
 
-// What one rank computes on exactly one rank's share of the first step.
+// The result of one rank on exactly one rank's share of the first step.
 struct ShareResult {
-  double count = 0;  // Samples of the share.
+  double count = 0;  // The number of samples in the share.
   Tensors gradients;
   Tensors buffers;
   double loss = 0;
 };
 
-// A case's runs, and extra runs on the ranks' shares, which are started when
-// they are first asked for. Not thread safe. Holds references: what they refer
-// to must outlive it.
+// The runs of a case. Extra runs on the ranks' shares are started on first use.
+// Not thread safe. Holds references: the referenced objects must outlive the
+// evidence.
 struct Evidence {
   const CheckCase& check;
   const CaseRuns& runs;
@@ -40,60 +40,63 @@ struct Evidence {
   const RankOutput& one_rank() const { return runs.one_rank.ranks[0].output; }
   const RankOutput& rank(int r) const { return runs.all_ranks.ranks[r].output; }
 
-  // By rank; of count 0 for a rank without samples in the first step. Errors:
-  // run_extra's; kFailedPrecondition if it did not give one step.
+  // Returns the results by rank; the count is 0 for a rank without samples in
+  // the first step. Cost: the first call starts the trainer once per share with
+  // samples. Errors: run_extra's; kFailedPrecondition if an extra run did not
+  // give one step.
   const absl::StatusOr<std::vector<ShareResult>>& Shares();
 
-  // The samples of each rank in `step`, from 1.
+  // Returns the number of samples of each rank in `step`, from 1.
   std::vector<double> Counts(int64_t step) const;
 
   std::optional<absl::StatusOr<std::vector<ShareResult>>> shares = {};
 };
 
-// The mean gradients of the shares that have samples, weighted by their samples
-// or, if not `weighted`, equally.
+// Returns the mean gradients of the shares that have samples. Each share is
+// weighted by its samples or, if not `weighted`, equally.
 Tensors MeanOfShares(const std::vector<ShareResult>& shares, bool weighted);
 
-// What the ranks should hold of one set of tensors.
+// The expected values of one set of tensors on the ranks.
 struct Reference {
   Tensors want;
   AllowedErrors allowed;
 };
 
-// One rank's output of the kind, "gradient", "parameter" or "buffer", of or
-// after `step`.
+// Returns one rank's output of one kind ("gradient", "parameter" or "buffer")
+// in or after `step`.
 Reference OneRanksReference(const Evidence& evidence, const std::string& kind,
                             int64_t step);
 
-// The gradients of `step` that the ranks should hold: one rank's; with local
-// batch norm the weighted mean of the shares'. Errors: those of Shares().
+// Returns the gradients of `step` that the ranks should hold: one rank's or,
+// with local batch norm, the weighted mean of the shares' gradients. Errors:
+// those of Shares().
 absl::StatusOr<Reference> GradientReference(Evidence& evidence, int64_t step);
 
-// Whether a tensor is a frozen or unused parameter, which must stay where it
-// started.
+// Returns whether a tensor is a frozen or unused parameter, which must keep its
+// start value.
 bool IsStill(const CheckCase& check, const std::string& name);
 
-// "" if `names` are all of `count` tensors, else these and their layers.
+// Returns "" if `names` are all of the `count` tensors; otherwise the names
+// with their layers.
 std::string OnlyThese(const CheckCase& check,
                       const std::vector<std::string>& names, size_t count);
 
-// "With 2 ranks".
+// Returns "With 2 ranks".
 std::string WithRanks(int world_size);
 
-// A cause and what is known of it, besides the case's world size and
-// accumulation, which Judge() adds.
+// A cause and its facts. Judge() adds the case's world size and accumulation.
 struct Diagnosis {
   Cause cause = Cause::kUnknown;
   CauseFacts facts = {};
 };
 
-// A verdict on a claim, to which Judge() adds the claim and the explanation.
+// A verdict on a claim. Judge() adds the claim and the explanation.
 struct Judgement {
   Outcome outcome = Outcome::kPassed;
-  std::optional<double> error_over_allowed = {};  // As Verdict's.
-  std::string what = {};     // As Verdict's; without the last dot if it failed.
-  Diagnosis diagnosis = {};  // If it failed.
-  // The run that failed, one of the evidence's; null if all ended well.
+  std::optional<double> error_over_allowed = {};  // As in Verdict.
+  std::string what = {};     // As in Verdict; if it failed, no full stop.
+  Diagnosis diagnosis = {};  // Set if the claim failed.
+  // The run that failed, one of the evidence's; null if all runs ended well.
   const TrainerRun* run = nullptr;
 };
 
@@ -109,42 +112,45 @@ inline Judgement Skipped(const std::string& why) {
   return {Outcome::kSkipped, std::nullopt, why};
 }
 
-// A failure because the runs that a reference is made of failed with `status`.
+// Returns the failure of a claim whose reference could not be made: a run for
+// the reference failed with `status`.
 Judgement NoReference(const absl::Status& status);
 
-// The claims. All judges but JudgeRun take for granted that JudgeRun passed:
-// every rank's output is there, with the steps that it says it did, finite and
-// of the right shapes.
+// The judges of the claims. All judges except JudgeRun require that JudgeRun
+// passed: every rank's output exists and has its steps, only finite numbers,
+// and the right shapes.
 
-// All runs ended well and wrote what the case asks for, and every number is
-// finite. kSkipped, with the trainer's reason, if a run says that the trainer
-// does not support the case. Where a run failed although a rank wrote its
-// output after fewer steps than the others, that rank's missing steps are the
-// cause.
+// Judges that all runs ended well, wrote everything that the case asks for, and
+// only finite numbers. Returns kSkipped, with the trainer's reason, if a run
+// says that the trainer does not support the case. If a run failed and one rank
+// wrote its output before the case's last step while others wrote nothing, the
+// cause is that rank's missing steps.
 Judgement JudgeRun(Evidence& evidence);
 
-// Every epoch of either run draws each sample once, and every step of all ranks
-// together the samples of one rank's step; shuffled epochs differ.
+// Judges that every epoch of both runs draws each sample once, that every step
+// of all ranks together draws the samples of one rank's step, and that shuffled
+// epochs differ.
 Judgement JudgeSamples(Evidence& evidence);
 
-// All gradients and parameters that were written have the same bits on every
+// Judges that all written gradients and parameters have the same bits on every
 // rank.
 Judgement JudgeRanksAgree(Evidence& evidence);
 
-// The written gradients are the reference's.
+// Judges that the written gradients equal the reference's.
 Judgement JudgeGradients(Evidence& evidence);
 
-// The ranks' losses, weighted by their samples, are one rank's in the steps
-// from 1 to `last_step`.
+// Judges that in the steps from 1 to `last_step` the ranks' losses, weighted by
+// their samples, equal one rank's.
 Judgement JudgeLoss(Evidence& evidence, int64_t last_step);
 
-// The written parameters and buffers are one rank's; frozen and unused ones
-// are where they started. With local batch norm and in bfloat16 only the first
-// step is judged; with local batch norm, buffers are each rank's own.
+// Judges that the written parameters and buffers equal one rank's, and that
+// frozen and unused parameters keep their start values. With local batch norm
+// and in bfloat16, only the first step is judged. With local batch norm, each
+// rank's buffers are compared with those of its own share.
 Judgement JudgeState(Evidence& evidence);
 
-// The ranks evaluate every sample once between them (or every rank all of
-// them), and all report the metrics of one rank.
+// Judges that the ranks together evaluate every sample once (or each rank
+// evaluates all of them), and that all ranks report the metrics of one rank.
 Judgement JudgeEvaluation(Evidence& evidence);
 
 }  // namespace lockstep::conformance

@@ -21,29 +21,30 @@
 namespace lockstep::conformance {
 namespace {
 
-// compare.h derives them.
+// compare.h derives these numbers.
 constexpr int kFloatDigits = 24;
 constexpr double kSpreadFactor = 8;
-constexpr double kUnits = 4;          // Of float32, for each rank.
-constexpr double kBFloat16Units = 8;  // Of bfloat16.
-// Four times kUnits: a scalar is one number, so its reordered runs may agree by
-// chance, where some of a tensor's many elements do not.
+constexpr double kUnits = 4;          // Units of float32 for each rank.
+constexpr double kBFloat16Units = 8;  // Units of bfloat16.
+// Four times kUnits. A scalar is one number, so its reordered runs may agree by
+// chance; among a tensor's many elements, some differ.
 constexpr double kScalarUnits = 16;
-// A tensor whose spread is this part of its magnitude is rounding. With
+// A tensor whose spread exceeds this part of its magnitude is rounding. With
 // kSpreadFactor, its tolerance would be nearly as large as the tensor.
 constexpr double kNoise = 0.1;
-// In place of kSpreadFactor and kUnits for a tensor that is rounding.
+// Replaces kSpreadFactor and kUnits for a tensor that is rounding.
 constexpr double kNoiseFactor = 64;
-// Of the layer's magnitude: with more allowed, a value that is wrongly there
-// could pass for rounding.
+// A part of the layer's magnitude. With a larger tolerance, a wrong value could
+// pass for rounding.
 constexpr double kNoiseCap = 0.1;
 // Below this part of the largest change in its layer, a change may be rounding.
 constexpr double kSmall = 0.01;
-// Of the change of a small tensor. Less than half, so that the mistakes that
-// leave zero, the double, or half (two ranks that divide twice) are found.
+// A part of the change of a small tensor. It is less than half, so that three
+// mistakes are found: those that give zero, the double, or half (two ranks that
+// divide twice).
 constexpr double kSmallCap = 0.4;
 
-// The least that is allowed of a magnitude, in the type computed in.
+// Returns the smallest allowance for a magnitude, in the type computed in.
 double UnitsOf(const CheckCase& check, double magnitude) {
   const int digits = DigitsOf(check);
   const int ranks = std::max(1, check.all_ranks.c.world_size());
@@ -51,10 +52,10 @@ double UnitsOf(const CheckCase& check, double magnitude) {
   return units * UnitInLastPlace(magnitude, digits);
 }
 
-// A tensor and how it rounds.
+// A tensor's magnitude and rounding.
 struct Rounding {
-  double change = 0;  // Magnitude of the change since the start.
-  double units = 0;   // The least that is allowed.
+  double change = 0;  // The largest change since the start.
+  double units = 0;   // The smallest allowance.
   double spread = 0;
   double scale = 0;    // The largest change in its layer.
   bool noise = false;  // By its spread or the units of its value.
@@ -87,7 +88,7 @@ Rounding RoundingOf(const CheckCase& check, const std::string& name,
 
 using Roundings = std::map<std::string, Rounding>;
 
-// The tensors of the layer of `name`; all, if it is in no layer.
+// Returns the tensors of the layer of `name`; all tensors if it is in no layer.
 std::vector<std::string> Layer(const CheckCase& check,
                                const std::string& name) {
   for (const NamedLayer& layer : check.layers) {
@@ -96,8 +97,8 @@ std::vector<std::string> Layer(const CheckCase& check,
   return NamesInOrder(check);
 }
 
-// The largest change in the layer of `name`, of tensors that are not noise (nor
-// counters, which have no scale).
+// Returns the largest change in the layer of `name`. Tensors that are noise and
+// counters, which have no scale, do not count.
 double LayerScale(const CheckCase& check, const std::string& name,
                   const Roundings& roundings) {
   const NamedTensors& weights = check.files.weights.tensors;
@@ -113,7 +114,8 @@ double LayerScale(const CheckCase& check, const std::string& name,
   return scale;
 }
 
-// By tensor: the largest relative spread of it and all behind it.
+// Returns by tensor the largest relative spread of the tensor and of all
+// tensors behind it.
 std::map<std::string, double> SpreadsBehind(const CheckCase& check,
                                             const Roundings& roundings) {
   std::map<std::string, double> spreads;
@@ -151,14 +153,16 @@ double CapOf(const CheckCase& check) {
   return check.one_rank.c.dtype == "bfloat16" ? 0.1 : 0.01;
 }
 
-// The least that ranks' parts, as large as the layer's, lose as they round.
+// Returns the smallest rounding error of the ranks' parts, which are as large
+// as the layer's magnitude.
 double UnitsOfParts(const CheckCase& check, const Rounding& rounding) {
   return std::max(UnitsOf(check, rounding.scale),
                   kNoiseFactor * UnitInLastPlace(rounding.scale, kFloatDigits));
 }
 
-// Whether a small tensor may be nothing but what its layer's parts lose as they
-// round. behind: the relative spread of it and all behind it.
+// Returns whether a small tensor may be only the rounding error of its layer's
+// parts. behind: the largest relative spread of the tensor and of all tensors
+// behind it.
 bool MayBeRounding(const CheckCase& check, const Rounding& rounding,
                    double behind) {
   const double spread = std::max(rounding.spread, behind * rounding.scale);
@@ -364,7 +368,8 @@ std::vector<NamedFactor> BatchFactors(const std::vector<double>& counts,
   if (!(total > 0 && total < full)) return {};
   std::vector<NamedFactor> factors = {
       {total / full, Cause::kDividedByFullBatch}};
-  // Else the ranks' means have no common factor.
+  // The ranks' means have a common factor only if all active ranks have equally
+  // many samples.
   if (most * active != total || active == ranks) return factors;
   factors.push_back({most * ranks / full, Cause::kDividedByFullBatch});
   factors.push_back({active / ranks, Cause::kMeanOfMeans});
@@ -376,7 +381,7 @@ std::optional<FoundFactor> FactorOf(const std::vector<std::string>& names,
                                     const AllowedErrors& allowed,
                                     const std::vector<NamedFactor>& named,
                                     bool any) {
-  // Where a factor of 1 fits as well, the numbers are too close to tell.
+  // If a factor of 1 fits as well, the numbers are too close to tell.
   const auto fits = [&](double k) {
     return Fits(names, Times(k, want), got, allowed, std::fabs(k)) &&
            !Fits(names, want, got, allowed, std::fabs(k));
@@ -385,7 +390,7 @@ std::optional<FoundFactor> FactorOf(const std::vector<std::string>& names,
     if (fits(factor.k)) return FoundFactor{factor.k, factor.cause, names};
   }
   const double k = any ? FittedFactor(names, want, got) : 0;
-  // A factor of 0 would fit whatever is small.
+  // A factor of 0 would fit any small numbers.
   constexpr double kLeast = 1e-3;
   if (std::fabs(k) > kLeast && fits(k)) {
     return FoundFactor{k, Cause::kScaled, names};

@@ -1,4 +1,4 @@
-// Judges which test samples were evaluated, and the metrics.
+// Judges the set of evaluated test samples and the metrics.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -26,7 +26,7 @@ namespace {
 
 using Indices = std::vector<int64_t>;
 
-// Loss and accuracy of some samples.
+// The loss and accuracy of some samples.
 struct Scores {
   double count = 0;
   double loss = 0;
@@ -41,7 +41,7 @@ Scores ScoresOf(const EvaluationOutput& output) {
 
 constexpr double kAccuracyError = 1e-5;
 
-// limits: how far loss and accuracy may be off.
+// Returns whether a and b differ by at most `limits`, in loss and in accuracy.
 bool Near(const Scores& a, const Scores& b, const Scores& limits) {
   return std::fabs(a.loss - b.loss) <= limits.loss &&
          std::fabs(a.accuracy - b.accuracy) <= limits.accuracy;
@@ -80,7 +80,7 @@ absl::StatusOr<Scores> ScoresOn(const Evidence& evidence,
   return ScoresOf(*run.ranks[0].output.evaluation);
 }
 
-// The mean of `parts`, weighted by their counts or not.
+// Returns the mean of `parts`, weighted by their counts if `weighted`.
 Scores Mean(const std::vector<Scores>& parts, bool weighted) {
   Scores mean;
   double total = 0;
@@ -96,13 +96,14 @@ Scores Mean(const std::vector<Scores>& parts, bool weighted) {
   return mean;
 }
 
-// A rank's share of the test set, and the batches that it would come in.
+// A rank's share of the test set, as a whole and in batches.
 struct Share {
   Scores whole;
   std::vector<Scores> batches;
 };
 
-// The full batches are not told apart: all of them have their mean.
+// Evaluates a share. The full batches are not evaluated separately: each gets
+// the mean of all full batches.
 absl::StatusOr<Share> EvaluateShare(const Evidence& evidence,
                                     const Indices& indices, int64_t batch) {
   Share share;
@@ -134,8 +135,8 @@ absl::StatusOr<Share> EvaluateShare(const Evidence& evidence,
   return share;
 }
 
-// Scores that a trainer may report in place of the right ones, when its ranks
-// have these shares: means of batches, of ranks, or of both.
+// Returns the wrong scores that a trainer may report if its ranks have these
+// shares: means of batches, of ranks, or of both.
 std::vector<Scores> UnweightedMeans(const std::vector<Share>& shares) {
   std::vector<Scores> wholes, by_rank, all;
   for (const Share& share : shares) {
@@ -169,7 +170,7 @@ std::vector<Indices> PartsOf(const TrainerRun& run) {
   return parts;
 }
 
-// Why `got`, which rank `rank` of `run` reports, is wrong.
+// Returns why `got`, the report of rank `rank` of `run`, is wrong.
 Diagnosis DiagnoseMetrics(const Evidence& evidence, const TrainerRun& run,
                           const Case& c, int rank, const Scores& got,
                           const Scores& limits) {
@@ -193,8 +194,8 @@ bool WholeSet(Indices indices, int64_t size) {
   return indices == Range(0, size);
 }
 
-// Why the ranks' parts are not the test set, each sample once. `counts` says
-// how often each is evaluated.
+// Returns why the ranks' parts do not cover the test set with each sample once.
+// counts: the number of times that each sample is evaluated.
 Diagnosis DiagnoseCoverage(const CheckCase& check,
                            const std::vector<Indices>& parts,
                            const std::vector<int64_t>& counts) {
@@ -212,7 +213,7 @@ Diagnosis DiagnoseCoverage(const CheckCase& check,
     return {.cause = Cause::kMetricsOfOneRank,
             .facts = {.rank = static_cast<int>(busy - parts.begin())}};
   }
-  // No more than one global batch is filled up, or not filled.
+  // Padding or dropping changes at most one global batch.
   if (missing == 0 && extra < batch) return {.cause = Cause::kEvaluationPadded};
   const bool drops = extra == 0 && missing < batch && idle == 0;
   return {.cause = drops ? Cause::kDropsLastBatch : Cause::kUnknown};
@@ -245,7 +246,7 @@ Scores LimitsOf(const Evidence& evidence, const Scores& want) {
   for (const TrainerRun& run : evidence.runs.reordered) {
     reordered.push_back(run.ranks[0].output.evaluation->loss - want.loss);
   }
-  // Accuracy is a quotient of two whole numbers, rounded to float32 perhaps.
+  // Accuracy is a quotient of two whole numbers, possibly rounded to float32.
   return {
       .loss = AllowedScalarError(evidence.check, want.loss, reordered).error,
       .accuracy = kAccuracyError};
@@ -263,14 +264,14 @@ std::string DescribeMetrics(const Scores& got, const Scores& want,
       limits.loss, limits.accuracy);
 }
 
-// One run's reports against the right metrics.
+// Compares the reports of one run with the right metrics.
 std::optional<Judgement> MetricsVerdict(const Evidence& evidence,
                                         const TrainerRun& run, const Case& c,
                                         const Scores& want, double& worst) {
   const Scores limits = LimitsOf(evidence, want);
   for (int r = 0; r < run.world_size; ++r) {
     const auto& reported = run.ranks[r].output.evaluation;
-    if (!reported.has_value()) continue;  // It evaluates nothing.
+    if (!reported.has_value()) continue;  // The rank evaluates nothing.
     const Scores got = ScoresOf(*reported);
     const double error = std::fabs(got.loss - want.loss);
     const double ratio = ErrorOverAllowed(error, limits.loss);
@@ -283,7 +284,7 @@ std::optional<Judgement> MetricsVerdict(const Evidence& evidence,
   return std::nullopt;
 }
 
-// Both runs' reports against the right metrics.
+// Compares the reports of both runs with the right metrics.
 Judgement BothVerdict(const Evidence& evidence, const Scores& want) {
   const auto& [check, runs, run_extra, c, shares] = evidence;
   double worst = 0;
@@ -310,8 +311,8 @@ Judgement JudgeEvaluation(Evidence& evidence) {
   const double right = want.accuracy * want.count;
   const bool is_whole = std::fabs(right - std::round(right)) <= 0.25 * 1e-2;
   if (verdict.outcome == Outcome::kPassed && is_whole) return verdict;
-  // One rank may average its batches wrongly itself: ask it for all samples in
-  // one batch.
+  // One rank alone may average its batches wrongly. The reference is then its
+  // evaluation of all samples in one batch.
   const auto in_one_batch =
       ScoresOn(evidence, Range(0, static_cast<int64_t>(want.count)));
   return in_one_batch.ok() ? BothVerdict(evidence, *in_one_batch) : verdict;

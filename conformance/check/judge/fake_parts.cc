@@ -37,7 +37,7 @@ Rows Linear(const Rows& x, const FakeValues& weight, const FakeValues& bias) {
   return out;
 }
 
-// Returns the gradient of x, from that of x W + b.
+// Takes the gradient of x W + b and returns the gradient of x.
 Rows LinearBackward(const Rows& x, const FakeValues& weight, const Rows& d,
                     FakeValues& d_weight, FakeValues& d_bias) {
   d_weight.resize(weight.size());
@@ -55,9 +55,9 @@ Rows LinearBackward(const Rows& x, const FakeValues& weight, const Rows& d,
   return dx;
 }
 
-// Normalises in place; keeps what backward needs.
+// Normalises in place and keeps the values that backward needs.
 struct BatchNorm {
-  FakeValues mean, variance, inverse;  // Variance biased.
+  FakeValues mean, variance, inverse;  // The variance is biased.
   Rows normalised;
 
   void Forward(const FakeTensors& weights, bool training, Rows& z) {
@@ -80,7 +80,7 @@ struct BatchNorm {
     }
   }
 
-  // Turns the gradient of the output into that of the input.
+  // Turns the gradient of the output into the gradient of the input.
   void Backward(const FakeTensors& weights, Rows& d,
                 FakeTensors& gradients) const {
     const auto count = static_cast<float>(d.size());
@@ -99,7 +99,7 @@ struct BatchNorm {
   }
 };
 
-// The losses, and in place of the logits their gradients.
+// Computes the losses and replaces the logits by their gradients.
 void CrossEntropy(const FakeBatch& batch, Rows& logits, FakePass& pass) {
   for (size_t n = 0; n < logits.size(); ++n) {
     FakeValues& row = logits[n];
@@ -243,8 +243,8 @@ FakeIndices OrderOf(const Case& c, int64_t size, int64_t epoch, size_t rank,
   return Shuffled(Range(0, size), seed);
 }
 
-// Samples of one global batch, order[begin, end), dealt to the ranks in turn
-// until each has its number.
+// Deals the samples order[begin, end) of one global batch to the ranks in turn,
+// until each rank has its number.
 std::vector<FakeIndices> Deal(const Case& c, const FakeIndices& order,
                               size_t begin, size_t end) {
   std::vector<FakeIndices> shares(c.batch_sizes.size());
@@ -259,8 +259,9 @@ std::vector<FakeIndices> Deal(const Case& c, const FakeIndices& order,
   return shares;
 }
 
-// The orders of ranks that each go through one of their own: all of the data,
-// or a contiguous part. None without such a mutant.
+// Returns one order of samples per rank, for mutants whose ranks each follow
+// their own order: of all the data, or of a contiguous part. Returns none for
+// other mutants.
 std::vector<FakeIndices> OwnOrders(const Case& c, int64_t size, int64_t epoch,
                                    const std::string& mutant) {
   std::vector<FakeIndices> orders;
@@ -277,7 +278,8 @@ std::vector<FakeIndices> OwnOrders(const Case& c, int64_t size, int64_t epoch,
   return orders;
 }
 
-// The last step, with the first samples again until all ranks have as many.
+// Pads the last step: repeats the first samples until all ranks have equally
+// many.
 void Pad(const FakeIndices& order, std::vector<FakeIndices>& shares) {
   size_t most = 0, next = 0;
   for (const FakeIndices& share : shares) most = std::max(most, share.size());

@@ -34,10 +34,10 @@ void Add(FakeTensors& sum, float factor, const FakeTensors& term) {
   }
 }
 
-// Over test samples: their losses, the right answers, their number.
+// Sums over test samples: the losses, the right answers, the samples.
 using Sums = std::valarray<double>;
 
-// The mean of the parts' means, not weighted.
+// Returns the mean of the parts' means, without weights.
 EvaluationOutput MeanOf(std::span<const Sums> parts) {
   EvaluationOutput mean;
   for (const Sums& part : parts) {
@@ -48,7 +48,7 @@ EvaluationOutput MeanOf(std::span<const Sums> parts) {
   return mean;
 }
 
-// One rank.
+// The state of one rank.
 struct Replica {
   FakeTensors weights;
   FakeTensors velocity;
@@ -87,7 +87,8 @@ class Trainer {
 
  private:
   bool Is(absl::string_view mutant) const { return mutant_ == mutant; }
-  // The same, for a mutant that only several ranks can have.
+  // Returns whether this is the mutant and several ranks run, for a mutant that
+  // one rank cannot have.
   bool IsParallel(absl::string_view mutant) const {
     return mutant_ == mutant && n_ > 1;
   }
@@ -110,7 +111,7 @@ class Trainer {
     }
   }
 
-  // By rank; empty where a rank has no samples.
+  // Returns the passes by rank; empty for a rank without samples.
   std::vector<FakePass> Forward(const FakeStep& step) const {
     std::vector<FakePass> passes(n_);
     FakeIndices all;
@@ -120,7 +121,7 @@ class Trainer {
       if (share.empty()) continue;
       FakeBatch batch = GatherFake(files_, "train", share);
       if (Is("dropout") || Is("not_reduced_with_dropout")) {
-        // Which inputs are dropped depends on a sample's place in the batch.
+        // The mutant drops inputs by the sample's position in the batch.
         for (size_t i = 0; i < batch.x.size(); i += 2) batch.x[i][i % 4] = 0;
       }
       passes[r] = RunFakeModel(replicas_[r].weights, batch, c_, true);
@@ -161,7 +162,8 @@ class Trainer {
     }
   }
 
-  // The gradient of the mean over all ranks' samples, or what is taken for it.
+  // Returns the gradient of the mean over all ranks' samples, or the mutant's
+  // version of that mean.
   FakeTensors Average(const FakeStep& step,
                       const std::vector<FakePass>& passes) const {
     const bool unweighted =
@@ -236,7 +238,7 @@ class Trainer {
     }
   }
 
-  // Whether the optimizer has the parameter.
+  // Returns whether the optimizer has the parameter.
   bool Trains(const std::string& name, size_t rank) const {
     if (IsFakeBuffer(name)) return false;
     if (Includes(c_.frozen, name)) {
@@ -272,7 +274,7 @@ class Trainer {
     }
   }
 
-  // Each rank's loss is the mean over its samples, none if it has none.
+  // Each rank reports the mean loss of its samples; no loss if it has none.
   void ReportStep(const FakeStep& step, const std::vector<FakePass>& passes) {
     std::vector<float> means;
     for (const FakePass& pass : passes) {
@@ -305,8 +307,8 @@ class Trainer {
     }
   }
 
-  // The gradients of the step, and the parameters and buffers after it, where
-  // the case asks for them.
+  // Writes the gradients of the step, and the parameters and buffers after it,
+  // if the case asks for them.
   void WriteStep(const FakeTensors& gradients, Replica& replica) const {
     const auto write = [&](const char* kind, const std::string& name,
                            const FakeValues& values) {
@@ -330,8 +332,8 @@ class Trainer {
     }
   }
 
-  // Each rank evaluates its share of the test set in batches of its size, and
-  // reports the metrics of all ranks' sums, or of what it takes for them.
+  // Evaluates each rank's share of the test set in batches of the rank's size.
+  // Reports the metrics of all ranks' sums, or the mutant's version of them.
   void Evaluate() {
     const int64_t size = SampleCount(files_, "test");
     const auto shares = FakeTestShares(n_, size, mutant_);
@@ -396,8 +398,8 @@ void SpoilOutput(const std::string& mutant, bool parallel, RankOutput& output) {
   }
 }
 
-// Ends a run that ended well as the mutant would end it, and takes away or
-// damages what the ranks wrote. Does nothing for mutants of numbers.
+// Changes how a run ended, as the mutant would, and removes or damages the
+// ranks' outputs. Does nothing for mutants of numbers.
 void SpoilRun(const std::string& mutant, TrainerRun& run) {
   const bool parallel = run.world_size > 1;
   const auto last = static_cast<size_t>(run.world_size - 1);

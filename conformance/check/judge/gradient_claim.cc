@@ -1,5 +1,5 @@
 // Judges whether ranks hold the same gradients and parameters, and whether the
-// gradients are one rank's.
+// gradients equal one rank's.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// The first rank that does not hold rank 0's bits, and in which tensors.
+// The first rank whose bits differ from rank 0's, and the tensors that differ.
 struct Disagreement {
   int rank = 0;
   Names names;  // In the order of the forward pass.
@@ -63,8 +63,8 @@ std::string Describe(const Evidence& evidence, const Disagreement& found,
       found.names.size());
 }
 
-// Whether each rank holds the gradient of its own share of the first step,
-// however scaled.
+// Returns whether each rank holds the gradient of its own share of the first
+// step, up to a factor.
 bool HoldOwnShares(const std::vector<Tensors>& held,
                    const std::vector<ShareResult>& shares,
                    const Reference& reference, const Names& names) {
@@ -81,7 +81,8 @@ bool HoldOwnShares(const std::vector<Tensors>& held,
 Cause CauseOfParting(Evidence& evidence, const Names& names, int64_t step) {
   const absl::StatusOr<Reference> reference = GradientReference(evidence, step);
   if (!reference.ok()) return Cause::kUnknown;
-  // Ranks may then part for no other reason than that a rank parts from itself.
+  // If one rank's own runs differ too much, the noise alone may explain why
+  // ranks differ.
   const AllowedErrors& allowed = reference->allowed;
   const bool noisy = std::ranges::any_of(names, [&](const std::string& name) {
     const auto found = allowed.find(name);
@@ -101,7 +102,7 @@ Cause CauseOfParting(Evidence& evidence, const Names& names, int64_t step) {
       HoldOwnShares(held, *evidence.Shares(), *reference, names)) {
     return Cause::kNotReduced;
   }
-  // Whether what the ranks hold averages to what each should hold.
+  // The ranks may be wrong one by one and still have the right average.
   for (const std::vector<double>& weights :
        {evidence.Counts(step), std::vector<double>(held.size(), 1)}) {
     if (Fits(names, WeightedMean(weights, held), reference->want, allowed)) {
@@ -125,7 +126,7 @@ Judgement ParametersPart(const Evidence& evidence, const Disagreement& found,
                          int64_t step) {
   const Case& c = evidence.c;
   const std::string& name = found.names.front();
-  // Written gradients are known to agree.
+  // The written gradients are known to agree.
   Diagnosis diagnosis{.cause = Includes(c.write_gradients, step)
                                    ? Cause::kRanksUpdateApart
                                    : Cause::kDrifts,
@@ -136,8 +137,9 @@ Judgement ParametersPart(const Evidence& evidence, const Disagreement& found,
   return Failed(Describe(evidence, found, "parameter", step), diagnosis);
 }
 
-// What the ranks' differing gradients are, where they are no factor of one
-// rank's: made of the gradients of the ranks' shares.
+// Returns the diagnosis if the ranks' gradients are a combination of the
+// gradients of the ranks' shares. Called if no factor of one rank's gradients
+// fits.
 std::optional<Diagnosis> FromShares(Evidence& evidence, const Names& names,
                                     const Tensors& got,
                                     const AllowedErrors& allowed) {
@@ -198,7 +200,7 @@ Judgement GradientVerdict(Evidence& evidence, const Compared& compared,
                           const Reference& reference, const Tensors& got,
                           int64_t step) {
   const CheckCase& check = evidence.check;
-  // A tolerance without meaning comes before any error.
+  // A tolerance without meaning is reported before any error.
   if (const Difference* noisy = FirstNotJudged(compared)) {
     return Failed(absl::StrCat("In step ", step, ", the gradient of ",
                                Describe(check, *noisy)),
@@ -219,7 +221,8 @@ Judgement GradientVerdict(Evidence& evidence, const Compared& compared,
   return Failed(what, diagnosis, compared.error_over_allowed);
 }
 
-// How far local batch norm is from batch norm over all samples.
+// Returns how far local batch norm is from batch norm over all samples, in
+// words.
 std::string LocalDistance(const Evidence& evidence, const Tensors& want) {
   const Tensors one = TensorsOf(evidence.one_rank(), "gradient", 1);
   double furthest = 0;
@@ -229,7 +232,7 @@ std::string LocalDistance(const Evidence& evidence, const Tensors& want) {
     if (other == one.end()) continue;
     const double magnitude = LargestMagnitude(other->second);
     const double off = LargestDifference(values, other->second);
-    // What is only rounding is far from anything.
+    // A tensor that is only rounding has a large relative distance to anything.
     constexpr double kNoise = 1e-4;
     if (off > furthest * magnitude && magnitude > kNoise) {
       furthest = off / magnitude;

@@ -17,7 +17,7 @@ namespace lockstep::conformance {
 
 namespace {
 
-// One row for each cause; "{k}" and the like are filled in.
+// One row for each cause. Placeholders such as "{k}" are filled in.
 struct Row {
   Cause cause;
   const char* name;
@@ -259,7 +259,7 @@ std::string CauseName(Cause cause) { return RowOf(cause).name; }
 
 Explanation Explain(Cause cause, const CauseFacts& facts) {
   const Row& row = RowOf(cause);
-  // The command's placeholder is not one of the facts.
+  // The placeholder in this text belongs to the command line, not to the facts.
   const char* fix = row.fix;
   return {.why = Filled(row.why, facts),
           .fix = cause == Cause::kWrongWorldSize ? std::string(fix)
@@ -274,9 +274,9 @@ bool Failing(const Found& found, Claim claim) {
   return found.contains(claim) && found.at(claim).outcome == Outcome::kFailed;
 }
 
-// The first failed claim that `claim` rests on: numbers can be compared only
-// where the same samples were computed with, a state only where its gradients
-// are right.
+// Returns the first failed claim that `claim` rests on. Numbers can be compared
+// only if the same samples were used, and a state only if its gradients are
+// right.
 std::optional<Claim> LostGround(const Found& found, Claim claim) {
   for (const Claim ground : kAllClaims) {
     if (ground == claim) break;
@@ -285,8 +285,8 @@ std::optional<Claim> LostGround(const Found& found, Claim claim) {
   return std::nullopt;
 }
 
-// After a wrong state, losses differ for that reason; only the first step's
-// can still be judged.
+// Judges the losses. After a wrong state, later losses differ for that reason,
+// so only the first step's loss is judged.
 Judgement LossJudgement(Evidence& evidence, const Found& found) {
   const auto last = static_cast<int64_t>(evidence.one_rank().steps.size());
   const bool parts = Failing(found, Claim::kState);
@@ -341,7 +341,7 @@ std::vector<Verdict> Judge(const CheckCase& check, const CaseRuns& runs,
   const Judgement run = found[Claim::kRun] = JudgeRun(evidence);
   const bool unsupported = run.outcome == Outcome::kSkipped;
   std::vector<Claim> order = check.claims;
-  // The state before the loss, which rests on it.
+  // The loss rests on the state, so the state is judged first.
   std::ranges::stable_partition(
       order, [](Claim claim) { return claim != Claim::kLoss; });
   for (const Claim claim : order) {

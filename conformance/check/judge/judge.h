@@ -1,5 +1,5 @@
-// Judges what a trainer did on a case: what the checker says about each claim,
-// and the causes that it can name, with what each means and how to mend it.
+// Judges the runs of a trainer on a case. Defines the verdict on a claim and
+// the causes that the checker can name, each with its meaning and its fix.
 #ifndef LOCKSTEP_CONFORMANCE_CHECK_JUDGE_JUDGE_H_
 #define LOCKSTEP_CONFORMANCE_CHECK_JUDGE_JUDGE_H_
 
@@ -17,15 +17,15 @@ namespace lockstep::conformance {
 enum class Outcome {
   kPassed,
   kFailed,
-  kDocumented,  // Fails as the trainer's documentation says that it does.
-  kSkipped,     // Not judged: Verdict::what says why.
+  kDocumented,  // Fails as the trainer's documentation states.
+  kSkipped,     // Not judged: Verdict::what gives the reason.
 };
 
-// The causes that the checker can name. Explain() has a sentence for each.
+// The causes that the checker can name. Explain() gives the sentences for each.
 enum class Cause {
   kNone,      // Nothing failed.
-  kUnknown,   // It differs, and no known cause fits.
-  kTooNoisy,  // One rank's own rounding hides what was to be judged.
+  kUnknown,   // The claim failed, and no known cause fits.
+  kTooNoisy,  // One rank's own rounding hides the result.
   // Runs.
   kHangs,
   kCrashes,
@@ -33,94 +33,97 @@ enum class Cause {
   kWritesGarbage,
   kWrongWorldSize,
   kNotFinite,
-  kIncomplete,  // A tensor or step that was asked for is missing.
+  kIncomplete,  // A requested tensor or step is missing.
   // Samples.
   kSameOrderEveryEpoch,
   kRanksDrawTheSame,   // Each rank draws as if it were alone.
-  kRanksShuffleApart,  // Different seeds: some twice, some never.
-  kPadded,             // Repeats at the end of an epoch.
+  kRanksShuffleApart,  // Different seeds: some samples twice, some never.
+  kPadded,             // Samples repeat at the end of an epoch.
   kRankSkipsLastBatch,
   kDropsLastBatch,
-  kResumesAtStart,  // After a resume, an epoch begins anew.
+  kResumesAtStart,  // After a resume, an epoch begins again.
   kOrderDependsOnWorldSize,
   // Gradients.
-  kSummedNotAveraged,  // k = N: or reduced twice.
+  kSummedNotAveraged,  // k = N; or reduced twice.
   kDividedTwice,       // k = 1 / N.
   kAccumulationNotScaled,
-  kRanksAndMicroBatches,  // k of both: N * A, N / A, A / N, 1 / (N * A).
-  kMeanOfMeans,           // Ranks averaged without their counts.
-  kDividedByFullBatch,    // Where an epoch's last one is smaller.
+  kRanksAndMicroBatches,  // k = N * A, N / A, A / N or 1 / (N * A).
+  kMeanOfMeans,           // Ranks averaged without their sample counts.
+  kDividedByFullBatch,    // In an epoch's smaller last batch.
   kNotReduced,            // Each rank has its own share's gradient.
-  kReducedInPart,         // Right on average over the ranks alone.
-  kRanksRoundApart,       // Right on every rank, with other bits.
-  kScaled,                // g_N = k g_1 with another k.
+  kReducedInPart,         // Only the average over the ranks is right.
+  kRanksRoundApart,       // Right on every rank, but not bitwise equal.
+  kScaled,                // g_N = k * g_1 with a k that has no name.
   // Batch norm.
   kLocalBatchNorm,       // Ranks normalise over their own batch.
   kBuffersOfOneRank,     // Ranks hold different buffers.
   kBuffersCountedTwice,  // A batch enters the running statistics twice.
   // Updates.
   kLearningRateScaled,  // The update is k times one rank's.
-  kRanksUpdateApart,    // Equal gradients, other updates.
-  kMomentumLost,        // After a resume.
+  kRanksUpdateApart,    // Equal gradients, different updates.
+  kMomentumLost,        // Momentum is lost after a resume.
   kFrozenMoves,
   kUnusedMoves,
-  kDrifts,  // From a step on, ranks or runs part.
+  kDrifts,  // From some step on, ranks or runs differ.
   // Evaluation.
   kEvaluationPadded,
   kMetricsUnweighted,
   kMetricsOfOneRank,
 };
 
-// "passed".
+// Returns the name of an outcome, such as "passed".
 const char* OutcomeName(Outcome outcome);
 
 struct Verdict {
   std::string case_name;
   Claim claim = Claim::kRun;
   Outcome outcome = Outcome::kPassed;
-  // The largest error over its allowed error; none if nothing was measured, as
-  // after a crash.
+  // The largest error over its allowed error; none if nothing was measured, for
+  // example after a crash.
   std::optional<double> error_over_allowed = {};
   Cause cause = Cause::kNone;
-  // One sentence each; "" where they do not apply.
-  // What differs first, where, by how much; or why skipped.
+  // The next four strings are one sentence each, or "" if they do not apply.
+  // `what`: the first difference, its place and size; or the reason for
+  // skipping.
   std::string what = {};
   std::string why = {};    // The likely cause.
-  std::string fix = {};    // What to do about it.
-  std::string cited = {};  // For kDocumented: where it is documented.
-  // If a run failed: the last lines that the trainer printed in it.
+  std::string fix = {};    // The remedy.
+  std::string cited = {};  // For kDocumented: the place in the documentation.
+  // If a run failed: the last lines that the trainer printed in that run.
   std::vector<std::string> last_lines = {};
-  // If the case is kept: the command that starts the run at fault again.
+  // If the case is kept: the command that repeats the failed run.
   std::string by_hand = {};
 };
 
-// What the sentences about a cause mention. Each reads only what it needs.
+// The facts that the sentences about a cause mention. Each cause uses only some
+// of them.
 struct CauseFacts {
-  double k = 1;                   // Of g_N = k * g_1, or of an update.
-  int world_size = 1;             // Of the run that is wrong.
-  int rank = -1;                  // The one at fault; -1: none in particular.
-  int64_t step = 0;               // From 1; 0: none in particular.
-  int64_t accumulate = 1;         // Micro-batches of a step.
-  std::string tensors = {};       // "W3 (the first linear layer)"; "" for all.
-  std::string of = "one rank's";  // What k is a factor of.
+  double k = 1;              // The factor in g_N = k * g_1, or of an update.
+  int world_size = 1;        // The world size of the wrong run.
+  int rank = -1;             // The rank at fault; -1: no particular rank.
+  int64_t step = 0;          // From 1; 0: no particular step.
+  int64_t accumulate = 1;    // The number of micro-batches in a step.
+  std::string tensors = {};  // "W3 (the first linear layer)"; "": all.
+  std::string of = "one rank's";  // The quantity that k multiplies.
 };
 
 struct Explanation {
   std::string why;  // One sentence: the likely cause.
-  std::string fix;  // One sentence: what to do about it.
+  std::string fix;  // One sentence: the remedy.
 };
 
 std::vector<Cause> AllCauses();
 
-// "ranks_shuffle_apart": the name of kRanksShuffleApart.
+// Returns the name of a cause: "ranks_shuffle_apart" for kRanksShuffleApart.
 std::string CauseName(Cause cause);
 
-// Both "" for kNone.
+// Returns the sentences for a cause; for kNone, both are "".
 Explanation Explain(Cause cause, const CauseFacts& facts);
 
-// Starts the trainer once more with one rank, to tell causes apart: one step,
-// or no step (`epochs` is 0) and an evaluation, on part of the data. Called
-// only when a claim fails, and for the reference of local batch norm.
+// Starts the trainer once more with one rank on part of the data, to tell
+// causes apart. The start makes one step, or no step (`epochs` is 0) and an
+// evaluation. Called only if a claim fails, and for the reference of local
+// batch norm.
 using RunExtra = std::function<absl::StatusOr<TrainerRun>(const ExtraStart&)>;
 
 // Judges every claim in `check.claims`, in order. A claim that cannot be judged

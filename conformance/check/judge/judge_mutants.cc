@@ -177,7 +177,8 @@ constexpr struct {
                {Claim::kState, kOfState},
                {Claim::kEvaluation, kOfEvaluation}};
 
-// How a diagnosis begins: so marked, no cause's name is the end of another's.
+// Returns the beginning of a diagnosis. The marks around the name prevent one
+// cause's name from matching the end of another's.
 std::string Named(Cause cause) {
   return absl::StrCat("cause ", CauseName(cause), ": ");
 }

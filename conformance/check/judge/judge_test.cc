@@ -1,5 +1,5 @@
-// Judge passes the right trainer and names every mutant; every cause is
-// explained in whole sentences, with its placeholders filled.
+// Tests that Judge passes the right trainer and names every mutant, and that
+// every cause has an explanation in whole sentences with filled placeholders.
 #include "conformance/check/judge/judge.h"
 
 #include <algorithm>
@@ -24,7 +24,7 @@ namespace lockstep::conformance {
 namespace {
 
 TEST(CausesTest, HaveNamesOfTheirOwnInSnakeCase) {
-  // The last of the enumeration.
+  // The last enumerator.
   const int last = static_cast<int>(Cause::kMetricsOfOneRank);
   EXPECT_EQ(AllCauses().size(), static_cast<size_t>(last + 1));
   std::set<std::string> names;
@@ -125,7 +125,7 @@ TEST(JudgeTest, NamesEveryMutant) {
   }
 }
 
-// Mutants that no cause describes: a false one must not be named.
+// Mutants that no cause describes. The judge must not name a false cause.
 constexpr struct {
   const char* mutant;
   const char* case_name;
@@ -160,7 +160,7 @@ TEST(JudgeTest, LetsOneRankEvaluateForAll) {
   }
 }
 
-// A rank that stopped where the case says so has left nothing out.
+// A rank that stopped where the case says so left nothing out.
 TEST(JudgeTest, BlamesNoRankThatWasToStop) {
   const CheckCase check = FakeCase("resume", 2);
   CaseRuns runs = FakeRuns(check, "");
@@ -171,8 +171,8 @@ TEST(JudgeTest, BlamesNoRankThatWasToStop) {
   EXPECT_EQ(Judge(check, runs, FakeExtraRuns(""))[0].cause, Cause::kCrashes);
 }
 
-// The lines and the command are those of the run that failed. Nothing was
-// measured, by the claims that are skipped neither.
+// The lines and the command belong to the run that failed. No claim has a
+// measured error, not even a skipped one.
 TEST(JudgeTest, TellsOfTheRunThatFailed) {
   const CheckCase check = FakeCase("even", 2);
   CaseRuns runs = FakeRuns(check, "");
@@ -194,7 +194,8 @@ TEST(JudgeTest, TellsOfTheRunThatFailed) {
   EXPECT_TRUE(differs.last_lines.empty());
 }
 
-// Two mutants at once: what is said is true of each tensor that is named.
+// With two mutants at once, the sentence must be true for each tensor that it
+// names.
 TEST(JudgeTest, NamesTheTensorsThatHaveTheFactor) {
   const CheckCase check = FakeCase("even", 2);
   CaseRuns runs = FakeRuns(check, "one_reduced_twice");
@@ -213,8 +214,8 @@ TEST(JudgeTest, NamesTheTensorsThatHaveTheFactor) {
   EXPECT_EQ(gradients.why.find("W2"), std::string::npos) << Said(gradients);
 }
 
-// That every claim has one is asked of all folders at once
-// (conformance/mutants/all_mutants_test.cc).
+// conformance/mutants/all_mutants_test.cc tests that every claim has a mutant,
+// for all folders at once.
 TEST(JudgeTest, EveryCauseHasAMutant) {
   std::set<Cause> causes = {Cause::kNone, Cause::kUnknown};
   for (const JudgeMutant& mutant : AllJudgeMutants()) {
@@ -254,9 +255,9 @@ TEST(JudgeTest, SaysWhatItKnowsWhenExtraRunsFail) {
   }
 }
 
-constexpr double kUnit = 0x1p-23;  // In the last place of 1.
+constexpr double kUnit = 0x1p-23;  // One unit in the last place of 1.
 
-// Two layers: W1 and b1, W2 and b2.
+// Returns a case with two layers: W1 and b1, W2 and b2.
 CheckCase TwoLayers(const std::string& dtype = "float32") {
   CheckCase check;
   check.one_rank.c.dtype = dtype;
@@ -288,7 +289,8 @@ TEST(ToleranceTest, AllowsUnitsInTheLastPlace) {
   EXPECT_EQ(AllowedErrorsOf(three, {}, want, {}).at("W2").error, 12 * kUnit);
   const CheckCase half = TwoLayers("bfloat16");
   EXPECT_EQ(AllowedErrorsOf(half, {}, want, {}).at("W2").error, 8 * 0x1p-7);
-  // Of a parameter: 4 of float32 of the value, 8 of bfloat16 of the change.
+  // For a parameter: 4 units of float32 of the value, 8 of bfloat16 of the
+  // change.
   EXPECT_EQ(AllowedErrorsOf(half, {{"W2", {1, -1}}}, want, {}).at("W2").error,
             4 * kUnit + 8 * 0x1p-8);
 }
@@ -301,8 +303,8 @@ TEST(ToleranceTest, CountsTheRoundingBehind) {
   EXPECT_EQ(Gradients(want, {front}).at("W2").error, 4 * kUnit);
 }
 
-// A bias in front of a batch norm has a gradient that is rounding only; that it
-// spreads says nothing of what flows through its layer.
+// The gradient of a bias in front of a batch norm is only rounding. Its spread
+// says nothing about the gradients that flow through its layer.
 TEST(ToleranceTest, DoesNotCountWhatCancelsBehind) {
   const Tensors want = {{"W1", {4, 1}}, {"W2", {1, 1}}, {"b2", {5e-4, 0}}};
   const Tensors again = {{"W1", {4, 1}}, {"W2", {1, 1}}, {"b2", {5.3e-4, 0}}};
@@ -324,7 +326,7 @@ TEST(ToleranceTest, RefusesToleranceWithoutMeaning) {
   EXPECT_NE(
       Describe(TwoLayers(), compared.differing[0]).find("cannot be judged"),
       std::string::npos);
-  // Of a parameter the change counts, and not the value.
+  // For a parameter the change counts, not the value.
   const Tensors start = {{"W2", {0.99, 1}}};
   EXPECT_FALSE(AllowedErrorsOf(TwoLayers(), start, want,
                                std::vector<Tensors>{{{"W2", {1, 1.0001}}}})
@@ -346,16 +348,16 @@ TEST(ToleranceTest, HoldsNoiseToItsLayer) {
     EXPECT_EQ(NamesOf(Compare(TwoLayers(), want, got, allowed)),
               std::vector<std::string>{"b1"});
   }
-  // Alone there is nothing to hold it to.
+  // Without other tensors, there is no magnitude to compare with.
   EXPECT_FALSE(Gradients({{"b1", {1e-8, -1e-8}}}, {{{"b1", {-1e-8, 3e-8}}}})
                    .at("b1")
                    .meaningful);
 }
 
-// Small beside its layer, and a number all the same.
+// A tensor that is small beside its layer can still be a real number.
 TEST(ToleranceTest, FindsThatASmallTensorIsZeroHalfOrDouble) {
   const Tensors want = {{"W1", {1, 1}}, {"b1", {5e-3, 1e-3}}, {"W2", {1, 1}}};
-  // Where the rounding is: behind it, and its own.
+  // The rounding lies in a tensor behind it, or in the tensor itself.
   for (const Tensors& again :
        {Tensors{{"W1", {1, 1}}, {"b1", {5e-3, 1e-3}}, {"W2", {1, 1.0002}}},
         Tensors{{"W1", {1, 1}}, {"b1", {5.1e-3, 1e-3}}, {"W2", {1, 1}}}}) {
@@ -372,7 +374,7 @@ TEST(ToleranceTest, FindsThatASmallTensorIsZeroHalfOrDouble) {
   }
 }
 
-// What is as small may be rounding that the reordered hide.
+// A tensor this small may be rounding that the reordered runs hide.
 TEST(ToleranceTest, HoldsToItsLayerWhatMayBeRounding) {
   const Tensors want = {{"W1", {1, 1}}, {"b1", {1e-3, 0}}, {"W2", {1, 1}}};
   const Tensors again = {
@@ -383,7 +385,7 @@ TEST(ToleranceTest, HoldsToItsLayerWhatMayBeRounding) {
   EXPECT_TRUE(allowed.meaningful);
 }
 
-// A spread that its neighbours are allowed does not make it too noisy.
+// A spread within its neighbours' tolerance does not make a tensor too noisy.
 TEST(ToleranceTest, JudgesSmallTensorsInBFloat16) {
   const CheckCase half = TwoLayers("bfloat16");
   const Tensors want = {{"W1", {1, 1}}, {"b1", {3e-3, 0}}, {"W2", {1, 1}}};
@@ -467,7 +469,7 @@ TEST(FactorsTest, FindsTheNamedOnes) {
   EXPECT_TRUE(NamedFactors(1, 1).empty());
 }
 
-// Numbers that are mostly rounding are not 4 times others.
+// Numbers that are mostly rounding must not pass as 4 times other numbers.
 TEST(FactorsTest, FindsNoneInWhatIsClose) {
   const Tensors want = {{"W", {1e-7, 2e-7}}}, got = {{"W", {4e-7, -7e-7}}};
   EXPECT_FALSE(FactorOf({"W"}, want, got, Tight(), NamedFactors(4, 1), true)
@@ -477,7 +479,7 @@ TEST(FactorsTest, FindsNoneInWhatIsClose) {
 TEST(FactorsTest, OfASmallerBatch) {
   EXPECT_TRUE(BatchFactors({4, 4}, 8).empty());
   EXPECT_TRUE(BatchFactors({0, 0}, 8).empty());
-  // One sample, on one rank of two: by 8, by 4, or averaged over both.
+  // One sample, on one of two ranks: divided by 8, by 4, or averaged over both.
   const auto one = BatchFactors({1, 0}, 8);
   ASSERT_EQ(one.size(), 3u);
   EXPECT_EQ(one[0].k, 1.0 / 8);
@@ -485,7 +487,7 @@ TEST(FactorsTest, OfASmallerBatch) {
   EXPECT_EQ(one[1].cause, Cause::kDividedByFullBatch);
   EXPECT_EQ(one[2].k, 1.0 / 2);
   EXPECT_EQ(one[2].cause, Cause::kMeanOfMeans);
-  // Means of unlike numbers have no factor in common.
+  // Means over different numbers of samples have no common factor.
   EXPECT_EQ(BatchFactors({2, 1, 0}, 9).size(), 1u);
   EXPECT_EQ(BatchFactors({2, 2}, 8).size(), 1u);
 }

@@ -1,4 +1,4 @@
-// Judges how runs ended and whether their outputs are whole.
+// Judges how runs ended and whether their outputs are complete.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -33,11 +33,11 @@ struct JudgedRun {
   const CheckCase& check;
   const Case& c;
   const TrainerRun& run;
-  int64_t steps;  // That the case has.
+  int64_t steps;  // The number of steps in the case.
 };
 
-// A rank that wrote its output after fewer steps than there are, and not as
-// many as it was to stop after, while others wrote nothing.
+// Finds a rank that wrote its output before the case's last step, and not
+// because of stop_after, while other ranks wrote nothing.
 MaybeProblem ShortRank(const JudgedRun& judged, const std::string& how) {
   std::vector<int> silent;
   int early = -1;
@@ -123,7 +123,7 @@ MaybeProblem EvaluationProblem(const JudgedRun& judged, int r,
                                const RankOutput& output) {
   if (!judged.c.evaluate) return std::nullopt;
   if (!output.evaluation.has_value()) {
-    // Others may have evaluated what there is.
+    // Other ranks may have evaluated the samples.
     for (const TrainerRun::Rank& rank : judged.run.ranks) {
       if (rank.output.evaluation.has_value()) return std::nullopt;
     }
@@ -148,8 +148,8 @@ MaybeProblem EvaluationProblem(const JudgedRun& judged, int r,
   return std::nullopt;
 }
 
-// Which parameters must have a gradient: those that one rank's output has as
-// parameters, or as gradients where it wrote no state.
+// Returns whether a parameter must have a gradient. It must if one rank's
+// output has it as a parameter or, if one rank wrote no state, as a gradient.
 bool NeedsGradient(const JudgedRun& judged, const RankOutput& one,
                    const std::string& name) {
   if (IsStill(judged.check, name)) return false;
@@ -184,7 +184,8 @@ MaybeProblem TensorProblem(const JudgedRun& judged, int r,
   return std::nullopt;
 }
 
-// What a rank must have written of one step, in the order of the pass.
+// Checks everything that a rank must have written in one step, in the order of
+// the pass.
 MaybeProblem TensorsProblem(const JudgedRun& judged, int r,
                             const RankOutput& output, const RankOutput& one,
                             int64_t step) {

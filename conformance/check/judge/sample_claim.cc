@@ -20,9 +20,9 @@ namespace {
 
 using Indices = std::vector<int64_t>;
 
-// One rank's draws in an epoch, step by step.
+// One rank's samples in an epoch, step by step.
 using RankDraws = std::vector<Indices>;
-// By rank.
+// The samples of all ranks in an epoch, by rank.
 using EpochDraws = std::vector<RankDraws>;
 
 Indices Flat(const RankDraws& draws) {
@@ -55,7 +55,7 @@ size_t StepCount(const EpochDraws& draws) {
   return most;
 }
 
-// What the ranks draw together in a step, sorted.
+// Returns the samples of all ranks in a step, sorted.
 Indices Together(const EpochDraws& draws, size_t step) {
   Indices all;
   for (const RankDraws& rank : draws) {
@@ -65,7 +65,7 @@ Indices Together(const EpochDraws& draws, size_t step) {
   return Sorted(std::move(all));
 }
 
-// An epoch that does not have every sample once.
+// The samples that an epoch does not draw exactly once.
 struct Miscount {
   Indices missing;
   Indices repeated;
@@ -105,7 +105,8 @@ std::string Describe(const Miscount& miscount) {
   return absl::StrJoin(parts, " and ");
 }
 
-// Whether every rank draws the whole set, or the same as the others.
+// Returns whether every rank draws the whole set, or every rank draws the
+// beginning of one common sequence.
 bool DrawAlike(const EpochDraws& draws, int64_t size) {
   if (draws.size() < 2) return false;
   bool whole = true, prefix = true;
@@ -123,7 +124,8 @@ bool DrawAlike(const EpochDraws& draws, int64_t size) {
   return whole || prefix;
 }
 
-// Whether all repeats are in the last step: without it, none is.
+// Returns whether all repeats are in the last step: without that step, no
+// sample repeats.
 bool RepeatsOnlyAtEnd(EpochDraws draws, int64_t size) {
   const size_t steps = StepCount(draws);
   for (RankDraws& rank : draws) {
@@ -132,8 +134,8 @@ bool RepeatsOnlyAtEnd(EpochDraws draws, int64_t size) {
   return MiscountOf(draws, size).repeated.empty();
 }
 
-// The first rank without samples in a step, the last, that others have samples
-// in; -1 if there is none.
+// Returns the first rank without samples in step `steps`, the last, if other
+// ranks have some; -1 if there is none.
 int RankWithoutLastStep(const EpochDraws& draws, size_t steps) {
   const auto has = [steps](const RankDraws& rank) {
     return rank.size() >= steps && !rank[steps - 1].empty();
@@ -143,7 +145,7 @@ int RankWithoutLastStep(const EpochDraws& draws, size_t steps) {
   return static_cast<int>(without - draws.begin());
 }
 
-// Whether nothing but the end of the epoch is missing.
+// Returns whether only the end of the epoch is missing.
 bool MissesOnlyEnd(const EpochDraws& draws, const EpochDraws& one) {
   const size_t steps = StepCount(one);
   for (size_t step = 0; step + 1 < steps; ++step) {
@@ -180,7 +182,8 @@ Diagnosis DiagnoseMiscount(const Evidence& evidence, const EpochDraws& draws,
   return {.cause = apart ? Cause::kRanksShuffleApart : Cause::kUnknown};
 }
 
-// Whether the first step after a resume draws what its epoch began with.
+// Returns whether the first step after a resume draws the samples that its
+// epoch began with.
 bool BeginsAnew(const Evidence& evidence) {
   const CasePlan& plan = evidence.check.all_ranks;
   const auto at = static_cast<size_t>(plan.c.stop_after);
@@ -215,7 +218,8 @@ std::optional<Judgement> MiscountVerdict(const Evidence& evidence,
                 diagnosis);
 }
 
-// Whether a run draws the same in two epochs: rank by rank, step by step.
+// Finds two consecutive epochs in which a run draws the same samples, rank by
+// rank and step by step.
 std::optional<Judgement> SameOrderVerdict(const Evidence& evidence,
                                           const TrainerRun& run) {
   const Case& c = evidence.c;
@@ -245,7 +249,7 @@ std::optional<Judgement> StepVerdict(const Evidence& evidence, int64_t epoch) {
   return std::nullopt;
 }
 
-// Without shuffling one rank takes the samples as they stand.
+// Checks that without shuffling one rank takes the samples in their order.
 std::optional<Judgement> InOrderVerdict(const Evidence& evidence,
                                         int64_t epoch) {
   if (evidence.check.one_rank.c.shuffle) return std::nullopt;

@@ -20,8 +20,9 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// Frozen and unused parameters: bit for bit where they started, but that an
-// unused one may do what it does on one rank (decay, where its gradient is 0).
+// Checks that frozen and unused parameters keep their start values, bit for
+// bit. An unused parameter may also change as on one rank (by decay, if its
+// gradient is 0).
 std::optional<Judgement> StillVerdict(const Evidence& evidence, int64_t step) {
   const CheckCase& check = evidence.check;
   const Case& c = check.all_ranks.c;
@@ -49,8 +50,8 @@ std::optional<Judgement> StillVerdict(const Evidence& evidence, int64_t step) {
   return std::nullopt;
 }
 
-// What a tensor did in `step`, on one rank and on all; empty if the state
-// before was not written.
+// The changes of tensors in `step`, on one rank and on all. Empty if the
+// previous state was not written.
 struct Updates {
   Tensors want, got;
 };
@@ -65,8 +66,9 @@ Updates UpdatesOf(const Evidence& evidence, const RankOutput& output,
   return {moved(evidence.one_rank()), moved(output)};
 }
 
-// As if momentum began at zero: an update is momentum times the one before it
-// and what the gradient adds, so without momentum that part is missing.
+// Returns whether the update looks as if momentum began at zero. An update is
+// momentum times the previous update, plus the gradient's term. Without
+// momentum, the first part is missing.
 bool LostMomentum(const Evidence& evidence, const Names& names,
                   const Updates& updates, int64_t step,
                   const AllowedErrors& allowed) {
@@ -78,8 +80,9 @@ bool LostMomentum(const Evidence& evidence, const Names& names,
               allowed, 4);
 }
 
-// The factor between the updates: of the learning rate in the first step, whose
-// gradients are right; of a smaller batch where updates are gradients.
+// Returns the factor between the updates. In the first step, whose gradients
+// are right, it is a factor of the learning rate. If updates are proportional
+// to gradients, it may also come from a smaller batch.
 std::optional<FoundFactor> UpdateFactor(const Evidence& evidence,
                                         const Names& names,
                                         const Updates& updates, int64_t step,
@@ -111,7 +114,7 @@ Diagnosis DiagnoseParameters(const Evidence& evidence, const Compared& compared,
     diagnosis.cause = Cause::kMomentumLost;
     return diagnosis;
   }
-  // An update is a difference of two numbers that may be off.
+  // An update is a difference of two numbers, and each of them may be off.
   AllowedErrors allowed = reference.allowed;
   for (auto& [name, one] : allowed) one.error *= 2;
   const auto factor = UpdateFactor(evidence, names, updates, step, allowed);
@@ -124,8 +127,8 @@ Diagnosis DiagnoseParameters(const Evidence& evidence, const Compared& compared,
   return diagnosis;
 }
 
-// The parameters after step 1 that follow from the reference's gradients, where
-// one rank's run does not have the semantics asked for.
+// Returns the parameters after step 1 that follow from the reference's
+// gradients. Used if one rank's run does not have the requested semantics.
 Tensors AfterFirstStep(const Evidence& evidence, const Tensors& gradients) {
   const Case& c = evidence.c;
   Tensors start = StartOf(evidence.check);
@@ -136,7 +139,7 @@ Tensors AfterFirstStep(const Evidence& evidence, const Tensors& gradients) {
                    -c.learning_rate, gradients);
 }
 
-// The parameters that every rank should hold.
+// Returns the parameters that every rank should hold.
 absl::StatusOr<Reference> ParameterReference(Evidence& evidence, int64_t step) {
   Reference reference = OneRanksReference(evidence, "parameter", step);
   if (evidence.c.batch_norm == "local") {
@@ -147,7 +150,8 @@ absl::StatusOr<Reference> ParameterReference(Evidence& evidence, int64_t step) {
   return reference;
 }
 
-// The buffers that a rank should hold: one rank's, or those of its own share.
+// Returns the buffers that a rank should hold: one rank's or, with local batch
+// norm, those of the rank's own share.
 absl::StatusOr<Reference> BufferReference(Evidence& evidence, int rank,
                                           int64_t step) {
   Reference reference = OneRanksReference(evidence, "buffer", step);
@@ -167,9 +171,10 @@ bool HoldsAShare(Evidence& evidence, const Names& names, const Tensors& got,
          });
 }
 
-// Counted twice: a second update with the same batch adds (1 - momentum) of
-// the first, so a running statistic moves 1.9 times as far with momentum 0.1;
-// a counter of batches twice as far.
+// Returns whether a batch was counted twice. A second update with the same
+// batch adds (1 - momentum) of the first. With momentum 0.1, a running
+// statistic therefore moves 1.9 times as far; a counter of batches moves twice
+// as far.
 bool CountedTwice(const Evidence& evidence, const Compared& compared, int rank,
                   int64_t step, const AllowedErrors& allowed) {
   constexpr double kTwice = 1.9;
@@ -183,7 +188,7 @@ bool CountedTwice(const Evidence& evidence, const Compared& compared, int rank,
   return std::ranges::all_of(names, holds);
 }
 
-// Whether the buffers did not move in the step.
+// Returns whether the buffers did not move in the step.
 bool LeftBehind(const Evidence& evidence, const Names& names, int rank,
                 int64_t step) {
   const Updates updates =
@@ -211,7 +216,7 @@ Diagnosis DiagnoseBuffers(Evidence& evidence, const Compared& compared,
   return diagnosis;
 }
 
-// What rank 0's parameters, or a rank's buffers, differ in after a step.
+// Judges rank 0's parameters, or a rank's buffers, after a step.
 Judgement JudgeTensors(Evidence& evidence, const std::string& kind, int rank,
                        int64_t step) {
   const CheckCase& check = evidence.check;
@@ -253,10 +258,10 @@ Judgement JudgeStep(Evidence& evidence, int64_t step) {
 
 Judgement JudgeState(Evidence& evidence) {
   const Case& c = evidence.c;
-  // With local batch norm only the first step's shares are run again. In
-  // bfloat16 a parameter that differs in its last float32 bit may be rounded to
-  // another bfloat16, 2^-8 away, before the next step is computed: from there
-  // on, right runs part by as much as wrong ones.
+  // With local batch norm, only the first step's shares are run again. In
+  // bfloat16, a parameter that differs in its last float32 bit may be rounded
+  // to another bfloat16, 2^-8 away, before the next step. After that, right
+  // runs differ as much as wrong ones.
   const bool first_only = c.batch_norm == "local" || c.dtype == "bfloat16";
   double worst = 0;
   for (const int64_t step : c.write_state) {

@@ -33,8 +33,8 @@ namespace fs = std::filesystem;
 
 constexpr char kEscape = '\x1b';
 
-// The byte after an escape sequence of a terminal, such as a colour's, that
-// begins at `begin`.
+// Returns the position after a terminal's escape sequence, such as a colour,
+// that begins at `begin`.
 size_t EndOfEscape(const std::string& text, size_t begin) {
   size_t end = begin + 1;
   if (end == text.size() || text[end] != '[') return end;
@@ -94,8 +94,8 @@ absl::StatusOr<std::string> OutputFolder(const std::string& path) {
   return ExistingFolder(path);
 }
 
-// What launchers that the check itself was started by say of their rank; a
-// trainer that reads these first would take it for its own.
+// Removes the ranks that other launchers set when they started the check. A
+// trainer that reads these variables first would use the wrong rank.
 constexpr char kForeignRank[] =
     "unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE "
     "OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE "
@@ -103,14 +103,14 @@ constexpr char kForeignRank[] =
     "MPI_LOCALNRANKS SLURM_PROCID SLURM_LOCALID SLURM_STEP_ID "
     "SLURM_STEP_NUM_TASKS TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE; ";
 
-// What our own launcher says of its single process, which is not true of the
-// ranks that a command starts itself.
+// Removes the rank that our own launcher sets for its single process. The ranks
+// that a command starts itself have other values.
 constexpr char kOwnRank[] =
     "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK "
     "GROUP_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_RENDEZVOUS; ";
 
-// As for execvp(): a shell that goes to the working folder and becomes one that
-// runs the command.
+// Returns arguments for execvp(): a shell that changes to the working folder
+// and then becomes the shell that runs the command.
 absl::StatusOr<std::vector<std::string>> ShellCommand(
     const TrainerCommand& trainer, int world_size) {
   if (trainer.command.empty()) {
@@ -136,7 +136,7 @@ std::string FormatEnd(int wait_status) {
   }
   const int status = WEXITSTATUS(wait_status);
   const char* meaning = "";
-  // As a shell puts it.
+  // The shell's own exit statuses.
   if (status == 126) meaning = ": the command cannot be run";
   if (status == 127) meaning = ": the command was not found";
   return absl::StrCat("exited with status ", status, meaning);
@@ -155,7 +155,7 @@ std::string DescribeTimeout(const TrainerCommand& trainer,
                       FormatElapsed(trainer.timeout));
 }
 
-// Fills in how it ended.
+// Sets how the run ended.
 void SetEnd(const TrainerCommand& trainer, const LaunchSummary& summary,
             TrainerRun& run) {
   if (const std::optional<RankOutcome> first = FirstFailure(summary)) {
@@ -170,7 +170,8 @@ void SetEnd(const TrainerCommand& trainer, const LaunchSummary& summary,
   }
 }
 
-// The rank that says most about the end comes last, and has half of the lines.
+// Selects lines of the ranks' outputs. The rank that explains the end best
+// comes last and gets half of the lines.
 std::vector<std::string> ChooseLines(const TrainerCommand& trainer,
                                      const LaunchSummary& summary) {
   const std::vector<std::string>& outputs = summary.kept_output;
@@ -199,8 +200,8 @@ absl::Status FileError(const std::error_code& error, const std::string& path) {
   return absl::ErrnoToStatus(error.value(), absl::StrCat(path, ": cannot use"));
 }
 
-// Starts every rank, and fails if one does. One rank alone stays in front, for
-// a debugger.
+// Starts every rank, and fails if one rank fails. A single rank runs in the
+// foreground, for a debugger.
 constexpr char kStartRanks[] = R"(unset LOCKSTEP_RENDEZVOUS
 export WORLD_SIZE=$ranks LOCAL_WORLD_SIZE=$ranks GROUP_RANK=0 GROUP_WORLD_SIZE=1
 export MASTER_ADDR=127.0.0.1 MASTER_PORT=${MASTER_PORT:-29500}
@@ -218,8 +219,8 @@ for pid in $pids; do wait "$pid" || status=$?; done
 exit $status
 )";
 
-// The script of a start whose folders are there. Unlike RunTrainer it sets no
-// time limit and shows what the ranks print.
+// Returns the script of a start whose folders exist. Unlike RunTrainer, the
+// script sets no time limit and shows the ranks' output.
 absl::StatusOr<std::string> ScriptByHand(const TrainerCommand& trainer,
                                          const Case& c,
                                          const std::string& case_folder,
@@ -253,8 +254,8 @@ absl::StatusOr<std::string> ScriptByHand(const TrainerCommand& trainer,
 
 // The folders and the script of one of a plan's two starts.
 struct StartPaths {
-  std::string folder;  // Where they are.
-  std::string prefix;  // Of their names: "" or "resumed_".
+  std::string folder;  // The parent folder.
+  std::string prefix;  // The prefix of the names: "" or "resumed_".
 
   std::string Of(const char* name) const {
     return absl::StrCat(folder, "/", prefix, name);
@@ -397,7 +398,7 @@ void JoinRank(TrainerRun::Rank& first, TrainerRun::Rank second) {
       std::make_move_iterator(second.output.steps.end()));
   first.output.tensors.merge(second.output.tensors);
   first.output.evaluation = std::move(second.output.evaluation);
-  // A rank that changes its mind in between is seen by the later one.
+  // If the two starts state different world sizes, the second one counts.
   first.output.world_size = second.output.world_size;
 }
 

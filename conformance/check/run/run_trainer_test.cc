@@ -1,6 +1,5 @@
-// Trainers that do what they should, and trainers that do everything else: in
-// one start, and in two that are joined into one run; the last lines of what
-// they print.
+// Tests right and wrong trainers in one start, and in two starts that are
+// joined into one run; also tests the last lines of their output.
 #include "conformance/check/run/run_trainer.h"
 
 #include <stdlib.h>
@@ -74,8 +73,8 @@ TEST(LastLinesTest, CutsLongLines) {
 
 constexpr char kTrainer[] = "conformance/check/run/trainer_for_tests";
 constexpr absl::Duration kShort = absl::Milliseconds(500);
-// A rank's JSON without a step, and a file without a tensor, as a shell writes
-// them into the folder that it is in.
+// Shell commands that write a rank's JSON without steps, and a tensor file
+// without tensors, into the current folder.
 constexpr char kNoSteps[] =
     R"(echo '{"protocol":1,"rank":'$RANK',"world_size":'$WORLD_SIZE',)"
     R"("software":"s","steps":[],"evaluation":null}' > rank$RANK.json)";
@@ -97,14 +96,14 @@ class RunTrainerTest : public testing::Test {
     ASSERT_THAT(WriteCaseFolder(folder_ + "/case", c, {}), IsOk());
   }
 
-  // One start on an empty output folder.
+  // Makes one start on an empty output folder.
   absl::StatusOr<TrainerRun> Run(const TrainerCommand& trainer,
                                  int world_size = 1) {
     fs::remove_all(folder_ + "/output");
     return RunTrainer(trainer, folder_ + "/case", folder_ + "/output",
                       world_size);
   }
-  // The same for a command that must not fail to run.
+  // The same, for a command that can be started.
   TrainerRun Result(const std::string& command, int world_size = 1,
                     absl::Duration timeout = absl::Minutes(1)) {
     absl::StatusOr<TrainerRun> run =
@@ -117,7 +116,7 @@ class RunTrainerTest : public testing::Test {
     return *std::move(run);
   }
 
-  // A plan of a command that must not fail to run.
+  // Plays a plan with a command that can be started.
   TrainerRun Played(const std::string& command, const CasePlan& plan) {
     fs::remove_all(folder_ + "/played");
     CaseFiles files;
@@ -163,7 +162,7 @@ TEST_F(RunTrainerTest, TellsACommandThatStartsItsRanksNothingOfRanks) {
   EXPECT_THAT(run.last_lines, ElementsAre("-- 3 3"));
 }
 
-// A check that was itself started by a launcher.
+// The check itself may have been started by a launcher.
 TEST_F(RunTrainerTest, PassesNoLaunchersRankOn) {
   const std::vector<std::string> kNames = absl::StrSplit(
       "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE PMI_RANK PMI_SIZE "
@@ -243,11 +242,11 @@ TEST_F(RunTrainerTest, EndsWhatIgnoresThatItIsToEnd) {
       absl::StrCat("trap '' TERM INT HUP; setsid sleep 1000 & ", kForEver), 2,
       kShort);
   EXPECT_EQ(run.end, End::kTimedOut);
-  EXPECT_EQ(waitpid(-1, nullptr, 0), -1);  // Nothing is left.
+  EXPECT_EQ(waitpid(-1, nullptr, 0), -1);  // No child process is left.
 }
 
 TEST_F(RunTrainerTest, EndsWhatATrainerLeftBehind) {
-  // The sleeper holds the pipe that its output goes to.
+  // The sleeper holds the pipe of the command's output open.
   const TrainerRun run =
       Result("(setsid sh -c 'sleep 1000 & sleep 1000' &) ; echo done");
   EXPECT_EQ(run.end, End::kExited);
@@ -291,7 +290,7 @@ TEST_F(RunTrainerTest, SaysThatARankWroteNothing) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("rank0.json")));
 }
 
-// Each rank writes other garbage.
+// Each rank writes different garbage.
 TEST_F(RunTrainerTest, ReadsNoGarbageAndWaitsForNobody) {
   const std::string good = absl::StrCat(kNoSteps, "; ");
   const std::vector<std::string> kinds = {
@@ -382,7 +381,7 @@ TEST_F(RunTrainerTest, StopsWhenItIsToldTo) {
       StatusIs(absl::StatusCode::kCancelled, HasSubstr("SIGTERM")));
 }
 
-// A start of one rank that drew these samples, one in each step.
+// Returns a start of one rank that drew these samples, one in each step.
 TrainerRun Start(const std::string& line, const std::vector<int64_t>& samples,
                  NamedTensors tensors) {
   RankOutput output = {.tensors = std::move(tensors)};
@@ -507,7 +506,8 @@ TEST_F(RunTrainerTest, SaysThatTheSecondStartFailed) {
   EXPECT_THAT(run.last_lines, ElementsAre("[0] oh no"));
 }
 
-// The checkpoint is there again, and the folder of the first start is not used.
+// The script finds the checkpoint again and does not use the first start's
+// output folder.
 TEST_F(RunTrainerTest, KeepsAScriptOfEachStart) {
   const TrainerCommand trainer = {
       .command = "cd $LOCKSTEP_OUTPUT && (mkdir checkpoint || exec ls; exit 4)",

@@ -1,6 +1,7 @@
-// A trainer that keeps to the protocol and computes nothing: step s draws the
-// samples s-1, s, ... one for each rank, and its loss is its number. With an
-// argument, plays as many ranks as that says; else the rank that RANK names.
+// A trainer that follows the protocol and computes nothing. Step s draws the
+// samples s-1, s, ..., one for each rank, and its loss is its number. With an
+// argument, the program plays that many ranks; without, the rank that RANK
+// names.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
