@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Mutants of pytorch_ddp.py, which //conformance:check must name: --bug=NAME.
 
-A mutant is a class that replaces one or two small methods of the right trainer. The first line of
-its documentation says what is wrong; --list prints the names and these lines.
+A mutant is a class that replaces one or two small methods of the right trainer. Its docstring says
+what is wrong. --list prints the names and docstrings.
 """
 
 import argparse

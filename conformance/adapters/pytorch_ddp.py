@@ -1,11 +1,11 @@
 #!/usr/bin/python3
 """PyTorch's DistributedDataParallel as //conformance:check starts it.
 
-PROTOCOL.md says what a case asks. Started once for each rank, by //conformance:check, torchrun,
-mpirun or srun; the last two leave MASTER_ADDR and MASTER_PORT to the command. --recipe=exact uses
-DistributedDataParallel so that N ranks compute what one computes; --recipe=tutorial as tutorials
-do. Trainer is the first; TutorialTrainer and the mutants beside this file replace some of its
-methods.
+PROTOCOL.md defines a case. //conformance:check, torchrun, mpirun or srun starts this program once
+per rank. With mpirun and srun, the command must set MASTER_ADDR and MASTER_PORT. --recipe=exact
+uses DistributedDataParallel so that N ranks compute what one rank computes; its class is Trainer.
+--recipe=tutorial follows tutorials; its class is TutorialTrainer. TutorialTrainer and the mutants
+beside this file replace some methods of Trainer.
 """
 
 import argparse
@@ -36,7 +36,7 @@ except ImportError as missing:
 
 
 class LocalBatchNorm(torch.nn.BatchNorm2d):
-    """BatchNorm2d that leaves its buffers as they are where a rank's batch is empty."""
+    """BatchNorm2d that keeps its buffers if a rank's batch is empty."""
 
     def forward(self, x):
         if self.training and x.shape[0] == 0:
@@ -45,7 +45,7 @@ class LocalBatchNorm(torch.nn.BatchNorm2d):
 
 
 class AllReduce(torch.autograd.Function):
-    """The sum over all ranks. Every rank's loss depends on it, so its gradient is a sum, too."""
+    """The sum over all ranks. Every rank's loss depends on it, so its gradient is a sum too."""
 
     @staticmethod
     def forward(ctx, x):
@@ -63,8 +63,8 @@ class AllReduce(torch.autograd.Function):
 class CpuSyncBatchNorm(torch.nn.BatchNorm2d):
     """BatchNorm2d with the statistics of all ranks' batches, some of which may be empty.
 
-    torch.nn.SyncBatchNorm has kernels for GPUs only, and raises on the CPU. Two all-reduces, since
-    a variance from sums of squares would cancel.
+    torch.nn.SyncBatchNorm has kernels for GPUs only and raises on the CPU. This layer uses two
+    all-reduces, because a variance from sums of squares suffers from cancellation.
     """
 
     def forward(self, x):
@@ -102,7 +102,7 @@ class LeNet(torch.nn.Module):
         self._load(case)
 
     def _add_parameter(self, name, value):
-        """Under its whole name; a dot in it is a module of its own."""
+        """Adds a parameter under its full name. Each dot in the name starts a submodule."""
         module, *path = self, *name.split(".")
         for part in path[:-1]:
             if not hasattr(module, part):
@@ -118,7 +118,7 @@ class LeNet(torch.nn.Module):
             parameter.requires_grad = name not in case.frozen
 
     def forward(self, x):
-        """Logits [n, 10] of images [n, 1, 28, 28]."""
+        """Returns logits [n, 10] of images [n, 1, 28, 28]."""
         x = F.conv2d(x, self.W1, self.b1)
         x = F.avg_pool2d(F.relu(self.bn1(x) if hasattr(self, "bn1") else x), 2)
         x = F.conv2d(x, self.W2, self.b2)
@@ -128,7 +128,7 @@ class LeNet(torch.nn.Module):
 
 
 def cuts(size, count):
-    """Where to cut `size` items into `count` pieces; the first may have one more than the last."""
+    """Returns where to cut `size` items into `count` pieces. The first may have one more item."""
     short, extra = divmod(size, count)
     return [i * short + min(i, extra) for i in range(count + 1)]
 
@@ -136,8 +136,7 @@ def cuts(size, count):
 class Trainer:
     """Trains a case on this rank, so that all ranks together do what one rank would.
 
-    Attributes for those who replace a method: case, out, rank, world_size, device, model, ddp,
-    optimizer.
+    Subclasses may use the attributes case, out, rank, world_size, device, model, ddp, optimizer.
     """
 
     TIMEOUT_SECONDS = 120
@@ -154,7 +153,7 @@ class Trainer:
         return [torch.from_numpy(array).to(self.device) for array in arrays]
 
     def run(self):
-        """Trains from where the case says, evaluates, writes."""
+        """Trains, from a checkpoint if the case resumes; evaluates; writes."""
         if self.case.model not in ("lenet", "lenet_bn"):
             self.out.unsupported(f"there is no model {self.case.model} here")
             return
@@ -220,13 +219,13 @@ class Trainer:
         )
 
     def epoch_order(self, epoch):
-        """All ranks' samples of an epoch. DistributedSampler for one replica has nothing to pad."""
+        """Returns all ranks' samples of an epoch. DistributedSampler does not pad one replica."""
         sampler = self.sampler(len(self.labels), 1, 0, self.case.shuffle)
         self.set_epoch(sampler, epoch)
         return list(sampler)
 
     def deal(self, samples):
-        """A list for each rank: as DistributedSampler deals, or contiguous if sizes differ."""
+        """Returns a list per rank, dealt as DistributedSampler does; contiguous if sizes differ."""
         if len(set(self.batch_sizes)) == 1:
             return [samples[rank :: self.world_size] for rank in range(self.world_size)]
         shares = []
@@ -236,13 +235,13 @@ class Trainer:
         return shares
 
     def evaluation_share(self, size):
-        """This rank's share of the test set: DistributedSampler's without its padding."""
+        """Returns this rank's share of the test set: DistributedSampler's without its padding."""
         return list(range(self.rank, size, self.world_size))
 
     # Training.
 
     def train(self, first_epoch, offset, step):
-        """Trains from the sample `offset` of `first_epoch` on; returns whether to the end."""
+        """Trains from sample `offset` of `first_epoch`; returns whether it reached the end."""
         for epoch in range(first_epoch, self.case.epochs):
             order = self.epoch_order(epoch)
             for begin in range(offset, len(order), sum(self.batch_sizes)):
@@ -257,7 +256,7 @@ class Trainer:
         return True
 
     def train_step(self, step, epoch, samples, is_last):
-        """One update, on all ranks' `samples`; `is_last`: there is none after it."""
+        """Makes one update on all ranks' `samples`. `is_last`: no update follows."""
         shares = self.deal(samples)
         share = shares[self.rank]
         self.optimizer.zero_grad(set_to_none=True)
@@ -274,13 +273,13 @@ class Trainer:
             )
 
     def before_update(self, step):
-        """Between backward and the update. For the mutants."""
+        """Called between backward and the update. For the mutants."""
 
     def after_update(self, step):
-        """After the update. For the mutants."""
+        """Called after the update. For the mutants."""
 
     def backward(self, shares, total):
-        """Leaves all ranks' gradients, reduced once; returns this rank's sum of losses."""
+        """Computes all ranks' gradients, reduced once. Returns this rank's sum of losses."""
         micro_batches = self.micro_batches(shares, total)
         # If a micro-batch is empty on some ranks only, all ranks run it. If on all, no rank does.
         used = [i for i in range(self.case.accumulate) if any(rank[i] for rank in micro_batches)]
@@ -294,10 +293,10 @@ class Trainer:
         return loss_sum
 
     def micro_batches(self, shares, total):
-        """A list for each rank, of as many lists as there are micro-batches.
+        """Returns a list per rank, with one list of samples per micro-batch.
 
-        Where deal() is strided, all ranks' micro-batches together are the pieces that one rank
-        would cut the step into, so that synchronised batch norm has the same statistics.
+        If deal() is strided, all ranks' micro-batches together equal the micro-batches of one
+        rank. Synchronised batch norm then has the same statistics.
         """
         strided = len(set(self.batch_sizes)) == 1
         split = []
@@ -309,7 +308,7 @@ class Trainer:
         return split
 
     def losses(self, model, images, labels, indices):
-        """Each sample's loss [n], and the logits [n, 10], in float32."""
+        """Returns each sample's loss [n], and the logits [n, 10], in float32."""
         where = torch.tensor(indices, dtype=torch.int64, device=self.device)
         in_bfloat16 = self.case.dtype == "bfloat16"
         with torch.autocast(self.device.type, torch.bfloat16, enabled=in_bfloat16):
@@ -318,10 +317,11 @@ class Trainer:
         return F.cross_entropy(logits, labels[where], reduction="none"), logits
 
     def scaled_loss(self, losses, share, total):
-        """What to call backward on: of a micro-batch in a rank's `share` of all ranks' `total`.
+        """Returns the scalar for backward(), for a micro-batch.
 
-        DistributedDataParallel averages over the ranks whatever their numbers of samples; times
-        world_size / total the average is the gradient of the mean over all samples.
+        `share` is this rank's number of samples in the step, `total` that of all ranks.
+        DistributedDataParallel averages over the ranks without weights. With the factor
+        world_size / total, the average is the gradient of the mean over all samples.
         """
         return losses.sum() * (self.world_size / total)
 
@@ -342,14 +342,14 @@ class Trainer:
         self.out.evaluation(indices, loss, accuracy, count)
 
     def metrics(self, sums):
-        """All ranks' loss, accuracy, count from a rank's sums: losses, right answers, samples."""
+        """Returns all ranks' loss, accuracy, count. sums: this rank's losses, hits, samples."""
         dist.all_reduce(sums)
         return (sums[0] / sums[2]).item(), (sums[1] / sums[2]).item(), sums[2].item()
 
     # Checkpoints.
 
     def save(self, epoch, offset, step):
-        """Rank 0's, which are all ranks', and each rank's buffers, which local batch norm has."""
+        """Saves rank 0's state, equal on all ranks, and each rank's buffers (local batch norm)."""
         os.makedirs(self.case.checkpoint, exist_ok=True)
         if self.rank == 0:
             torch.save(
@@ -363,7 +363,7 @@ class Trainer:
         torch.save(dict(self.model.named_buffers()), self.checkpoint(f"rank{self.rank}"))
 
     def load(self):
-        """Returns epoch, offset and step to go on from."""
+        """Loads the state; returns the epoch, offset and step to continue from."""
         saved, buffers = self.read_checkpoint("all"), self.read_checkpoint(f"rank{self.rank}")
         self.model.load_state_dict({**saved["model"], **buffers})
         self.load_optimizer(saved["optimizer"])
@@ -386,7 +386,7 @@ class Trainer:
 
 
 class TutorialTrainer(Trainer):
-    """What PyTorch's tutorials do; as documented, that is not always what one rank computes."""
+    """The tutorials' recipe. As documented, it does not always compute what one rank computes."""
 
     # DistributedDataParallel's default: each forward starts with rank 0's buffers.
     BROADCAST_BUFFERS = True
@@ -397,7 +397,7 @@ class TutorialTrainer(Trainer):
         return torch.nn.BatchNorm2d(channels)
 
     def epoch_order(self, epoch):
-        """DistributedSampler repeats samples of the epoch's start until the ranks divide it."""
+        """DistributedSampler repeats the epoch's first samples until the ranks divide the epoch."""
         samplers = [
             self.sampler(len(self.labels), self.world_size, r, self.case.shuffle)
             for r in range(self.world_size)
@@ -410,7 +410,7 @@ class TutorialTrainer(Trainer):
         return list(self.sampler(size, self.world_size, self.rank, shuffle=False))
 
     def scaled_loss(self, losses, share, total):
-        """The micro-batch's mean: DistributedDataParallel gives each rank the same weight."""
+        """The micro-batch's mean; DistributedDataParallel gives each rank the same weight."""
         return losses.sum() / max(1, len(losses)) / self.case.accumulate
 
     def metrics(self, sums):
@@ -433,10 +433,10 @@ RECIPES = {"exact": Trainer, "tutorial": TutorialTrainer}
 
 
 def use_environment(device_type, rank, world_size):
-    """Sets what gloo, cuBLAS and NCCL read as they start, unless the user did.
+    """Sets variables that gloo, cuBLAS and NCCL read as they start, unless the user set them.
 
     Raises:
-      ValueError: nothing says where the ranks meet.
+      ValueError: MASTER_ADDR or MASTER_PORT is not set.
     """
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         if not os.environ.get(name):
@@ -466,7 +466,7 @@ def make_deterministic():
 
 
 def this_ranks_device(device_type, rank):
-    """The CPU, or a GPU, which ranks share if there are too few."""
+    """Returns the CPU or a GPU. Ranks share GPUs if there are too few."""
     if device_type == "cpu":
         return torch.device("cpu")
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
@@ -476,10 +476,10 @@ def this_ranks_device(device_type, rank):
 
 
 def train(trainer_class, device_type):
-    """Runs this rank's part of the case of the environment.
+    """Runs this rank's part of the case that the environment names.
 
     Raises:
-      ValueError: the environment or the case is wrong; names what and why.
+      ValueError: the environment or the case is wrong. Names the cause.
     """
     case = lockstep_protocol.read_case()
     rank, world_size = lockstep_protocol.rank_and_world_size()
@@ -507,7 +507,7 @@ def add_device_flag(parser):
 
 
 def end(program, trainer_class, device):
-    """Runs the trainer; what is wrong with the case is one line and exit status 1."""
+    """Runs the trainer. If the case is wrong, prints one line and exits with status 1."""
     try:
         train(trainer_class, device)
     except ValueError as error:

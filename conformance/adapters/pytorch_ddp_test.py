@@ -1,7 +1,7 @@
-"""Several ranks of pytorch_ddp.py do what one does; each mutant differs where it should.
+"""Tests that several ranks of pytorch_ddp.py do what one does, and that each mutant differs.
 
-Ranks are forks of this process, so that PyTorch is loaded once. `pytorch_ddp_test.py Suite.test`
-runs one test. With LOCKSTEP_EXHAUSTIVE=1 all cases are run, else a slice of them.
+Ranks are forks of this process, so PyTorch is loaded once. `pytorch_ddp_test.py Suite.test` runs
+one test. With LOCKSTEP_EXHAUSTIVE=1 all cases run, otherwise a slice of them.
 """
 
 import json
@@ -61,7 +61,7 @@ def make_weights(model, unused):
 
 
 def make_data():
-    """Blobs on dark ground; a label says where and how large."""
+    """Returns images of blobs on a dark ground. A label encodes the blob's position and size."""
     random = np.random.RandomState(7)
     data = {}
     for part, size in (("train", SAMPLES), ("test", TEST_SAMPLES)):
@@ -77,9 +77,9 @@ def make_data():
 
 
 def write_case(folder, order=None, **changes):
-    """Writes a case of four steps of 12 samples, the last of 4, but for `changes` of its keys.
+    """Writes a case of four steps of 12 samples, the last of 4, with `changes` of its keys.
 
-    `order` is that of the training data.
+    `order` is the order of the training data.
     """
     case = {
         "protocol": 1,
@@ -139,9 +139,9 @@ def fork_rank(trainer, variables, log, deadline):
 
 
 def run_ranks(trainer, world_size, case, output, deadline, names=("RANK", "WORLD_SIZE")):
-    """Runs all ranks; returns their exit statuses, negative for a signal, and what they said.
+    """Runs all ranks; returns their exit statuses, negative for a signal, and their outputs.
 
-    `names` are the variables that say a rank and how many there are.
+    `names` are the variables for the rank and the world size.
     """
     variables = {
         "LOCKSTEP_CASE": case,
@@ -162,7 +162,7 @@ def run_ranks(trainer, world_size, case, output, deadline, names=("RANK", "WORLD
 
 
 def read_output(output, world_size):
-    """Each rank's JSON and tensors."""
+    """Reads each rank's JSON and tensors."""
     ranks = []
     for rank in range(world_size):
         path = os.path.join(output, f"rank{rank}")
@@ -173,21 +173,21 @@ def read_output(output, world_size):
 
 
 def far(a, b, tolerance, beside=0.0):
-    """Whether a is further from b than `tolerance` of the norm of b, or of `beside`; NaN is."""
+    """Whether |a - b| exceeds `tolerance` times the norm of b, or of `beside`; true for NaN."""
     a, b, beside = (np.asarray(x, np.float64) for x in (a, b, beside))
     scale = max(np.linalg.norm(b), np.linalg.norm(beside))
     return a.shape != b.shape or not np.linalg.norm(a - b) <= tolerance * scale
 
 
 def weights_beside(name):
-    """The name of a bias's weights: gradient.1/b2 and /W2, /bn1.bias and /bn1.weight."""
+    """Returns the weights beside a bias: /W2 for gradient.1/b2, /bn1.weight for /bn1.bias."""
     if name.endswith(".bias"):
         return name[: -len("bias")] + "weight"
     return name.replace("/b", "/W")
 
 
 def tensor_differences(ranks, one, tolerance):
-    """Kinds of tensors that are not one rank's; "disagree:...": the ranks have different bits."""
+    """Returns the kinds of tensors that differ. "disagree:...": the ranks' bits differ."""
     found = set()
     first, want = ranks[0][1], one[0][1]
     for name in sorted({**first, **want}):
@@ -206,7 +206,7 @@ def tensor_differences(ranks, one, tolerance):
 
 
 def differences(ranks, one, tolerance=1e-4):
-    """In which kinds of things `ranks` are not what `one` is; each as read_output returns it."""
+    """Returns the kinds of things in which `ranks` differ from `one` (both from read_output)."""
     found = tensor_differences(ranks, one, tolerance)
     records, want = [record for record, _ in ranks], one[0][0]
     for step, one_step in enumerate(want["steps"]):
@@ -242,7 +242,7 @@ def evaluation_differences(evaluations, want, tolerance):
 
 
 class AdapterTest(unittest.TestCase):
-    """Runs cases in a folder of its own."""
+    """Runs cases in its own folder."""
 
     one_rank_runs = {}
 
@@ -253,7 +253,7 @@ class AdapterTest(unittest.TestCase):
         self.runs = 0
 
     def start(self, trainer, world_size, output=None, deadline=DEADLINE_SECONDS, **changes):
-        """Runs a case; returns the ranks' exit statuses, what they said, and the output folder."""
+        """Runs a case; returns the ranks' exit statuses, their printed text, the output folder."""
         self.runs += 1
         case = os.path.join(self.folder, f"case{self.runs}")
         output = output or os.path.join(self.folder, f"output{self.runs}")
@@ -261,13 +261,13 @@ class AdapterTest(unittest.TestCase):
         return (*run_ranks(trainer, world_size, case, output, deadline), output)
 
     def outputs(self, trainer, world_size, output=None, **changes):
-        """Runs a case that every rank must end well; returns the ranks' outputs."""
+        """Runs a case in which every rank must succeed; returns the ranks' outputs."""
         statuses, said, output = self.start(trainer, world_size, output, **changes)
         self.assertEqual(statuses, [0] * world_size, said)
         return read_output(output, world_size)
 
     def resumed_outputs(self, trainer, world_size, stop_after, **changes):
-        """Runs a case in two starts; returns the outputs of both, put together."""
+        """Runs a case in two starts; returns the joined outputs."""
         output = os.path.join(self.folder, f"resumed{self.runs}")
         first = self.outputs(trainer, world_size, output, stop_after=stop_after, **changes)
         second = self.outputs(trainer, world_size, output, resume=True, **changes)
@@ -279,14 +279,14 @@ class AdapterTest(unittest.TestCase):
         return first
 
     def one_rank(self, **changes):
-        """The right recipe on one rank; run once for each case."""
+        """Returns the outputs of the right recipe on one rank; runs once for each case."""
         key = repr(changes)
         if key not in self.one_rank_runs:
             self.one_rank_runs[key] = self.outputs(pytorch_ddp.Trainer, 1, **changes)
         return self.one_rank_runs[key]
 
     def differences_of(self, trainer, batch_sizes, stop_after=0, **changes):
-        """Of `trainer`, on as many ranks as there are batch sizes, from the right recipe on one."""
+        """Compares `trainer`, on one rank per batch size, with the right recipe on one rank."""
         ranks = len(batch_sizes)
         if stop_after:
             found = self.resumed_outputs(
@@ -298,7 +298,7 @@ class AdapterTest(unittest.TestCase):
 
 
 def grid(*always, more=()):
-    """Cases: those that are always run, and those of exhaustive runs."""
+    """Returns the cases to run: `always`, and in exhaustive runs also `more`."""
     return (*always, *more) if EXHAUSTIVE else always
 
 
@@ -318,7 +318,7 @@ RESUME = {**SHUFFLED, "stop_after": 2, "write": {"gradients": [1, 3, 8], "state"
 
 
 class RightTest(AdapterTest):
-    """The right recipe: nothing is different from one rank."""
+    """The right recipe does not differ from one rank."""
 
     def expect_one_rank(self, **changes):
         with self.subTest(**changes):
@@ -363,7 +363,7 @@ class RightTest(AdapterTest):
         self.assertIn("gradient", differences(one, self.one_rank()))
 
     def test_local_batch_norm(self):
-        """Two ranks are one rank that goes through their shares as micro-batches."""
+        """Two ranks compute what one rank computes with their shares as micro-batches."""
         changes = {"model": "lenet_bn", "batch_norm": "local"}
         ranks = self.outputs(pytorch_ddp.Trainer, 2, batch_sizes=[6, 6], **changes)
         starts = range(0, SAMPLES, 12)
@@ -377,7 +377,7 @@ class RightTest(AdapterTest):
 
 
 class TutorialTest(AdapterTest):
-    """The tutorials' recipe differs where PyTorch's documentation says so, and nowhere else."""
+    """The tutorials' recipe differs exactly as PyTorch's documentation says."""
 
     # 40 samples are even on 2 ranks and padded on 3; 17 test samples are padded on 2 and on 3.
     EXPECTED = (
@@ -409,7 +409,7 @@ class TutorialTest(AdapterTest):
 
 
 class BrokenTest(AdapterTest):
-    """Each mutant is wrong, and only where it is meant to be."""
+    """Each mutant differs, and only in the intended kinds."""
 
     AFTER = {"loss", "parameter", "evaluation"}  # Effects of a wrong gradient.
     # The case, and all kinds that differ.

@@ -1,7 +1,7 @@
-"""Reads a case of Lockstep's conformance protocol and writes what a rank did with it.
+"""Reads a case of Lockstep's conformance protocol and writes the output of a rank.
 
-One file, numpy and the standard library: copy it beside your trainer. PROTOCOL.md says what the
-words mean.
+This one file needs numpy and the standard library: copy it beside your trainer. PROTOCOL.md defines
+the terms.
 
     import lockstep_protocol
 
@@ -22,8 +22,8 @@ words mean.
             out.state(step, parameters, buffers)
     out.write()
 
-Tensors are numpy arrays; what Output is given may also be PyTorch tensors, on any device. Whatever
-is wrong with a file or an argument is a ValueError of one line that names it.
+Tensors are numpy arrays. Output also accepts PyTorch tensors, on any device. A wrong file or
+argument raises a ValueError, whose message is one line that names it.
 """
 
 import json
@@ -68,17 +68,17 @@ _PER_CHANNEL = ("weight", "bias", "running_mean", "running_var")
 
 
 def read_safetensors(path):
-    """The tensors in a file, by name.
+    """Reads the tensors in a file.
 
     Args:
       path: the file.
 
     Returns:
-      A dict of arrays of any shape, writable and in the machine's byte order; bfloat16 comes as
-      float32, which holds it exactly.
+      A dict by name of arrays of any shape, writable and in the machine's byte order. A bfloat16
+      tensor becomes float32, which represents it exactly.
 
     Raises:
-      ValueError: the file cannot be read, or is not safetensors; names the file and the cause.
+      ValueError: the file cannot be read or is not safetensors. Names the file and the cause.
     """
     content = _read(path)
     header, data = _split(path, content)
@@ -90,10 +90,10 @@ def read_safetensors(path):
 
 
 def write_safetensors(path, tensors):
-    """Writes a dict of arrays of any shape; a file that is there is complete.
+    """Writes a dict of arrays of any shape. The file appears only when it is complete.
 
     Raises:
-      ValueError: a type that the format does not have, or the file cannot be written.
+      ValueError: the format does not support an array's type, or the file cannot be written.
     """
     header, parts, at = {}, [], 0
     for name, value in tensors.items():
@@ -134,7 +134,7 @@ def _write(path, content):
 
 
 def _split(path, content):
-    """The header, checked to be an object, and the bytes after it."""
+    """Returns the header, which is checked to be an object, and the bytes after it."""
     if len(content) < 8:
         raise ValueError(
             f"{path}: not safetensors: {len(content)} bytes, and its header's length alone takes 8"
@@ -149,7 +149,7 @@ def _split(path, content):
 
 
 def _parse(path, text, what):
-    """An object in JSON, as a dict."""
+    """Returns a JSON object as a dict."""
     try:
         value = json.loads(text.decode("utf-8"))
     except (
@@ -173,7 +173,7 @@ def _is_list_of(value, accepts):
 
 
 def _tensor(path, name, entry, data):
-    """One tensor out of the bytes after the header."""
+    """Returns one tensor from the bytes after the header."""
     where = f"{path}: {name}"
     if not isinstance(entry, dict):
         raise ValueError(f"{where}: its entry is not a JSON object")
@@ -211,14 +211,14 @@ def _tensor(path, name, entry, data):
 
 
 class Case:
-    """What to train. Each key of case.json, see PROTOCOL.md, is an attribute.
+    """The task of a trainer. Each key of case.json (PROTOCOL.md) is an attribute.
 
     Attributes:
-      weights: a dict of arrays: every parameter and buffer to start from.
+      weights: a dict of arrays with every initial parameter and buffer.
       train_images, test_images: float32 [n, 1, 28, 28].
       train_labels, test_labels: int64 [n].
       output: the folder to write to.
-      checkpoint: the folder in it that checkpoints are written to and read from; not made here.
+      checkpoint: the folder for checkpoints, inside `output`. The trainer creates it.
     """
 
     def __init__(self, folder, output):
@@ -236,7 +236,7 @@ class Case:
         self.test_images, self.test_labels = _labelled_images(data, tensors, "test")
 
     def batch_sizes_for(self, world_size):
-        """Samples that each rank takes in a step; one rank takes what all ranks of the case do."""
+        """Returns each rank's number of samples in a step. A single rank takes all samples."""
         if world_size == 1:
             return [sum(self.batch_sizes)]
         if len(self.batch_sizes) != world_size:
@@ -246,7 +246,7 @@ class Case:
         return list(self.batch_sizes)
 
     def _check_weights(self, path):
-        """Names, shapes and types; a user's own model may have any beside `unused`."""
+        """Checks names, shapes and types; in a user's own model, types and `unused` only."""
         shapes = {name: _UNUSED for name in self.unused}
         shapes.update(
             _model_shapes(self.model)
@@ -279,7 +279,7 @@ class Case:
 
 
 def _model_shapes(model):
-    """The shapes of parameters and buffers by name; None of a user's own model."""
+    """Returns the shapes of parameters and buffers by name; None for a user's own model."""
     if model not in ("lenet", "lenet_bn"):
         return None
     shapes = dict(_LENET)
@@ -380,14 +380,14 @@ def _labelled_images(path, tensors, part):
 
 
 def read_case(folder=None, output=None):
-    """The case in `folder`, to be answered in `output`.
+    """Reads the case in `folder`; the trainer writes to `output`.
 
     Args:
-      folder: default: LOCKSTEP_CASE of the environment.
-      output: default: LOCKSTEP_OUTPUT of the environment.
+      folder: the default is the environment variable LOCKSTEP_CASE.
+      output: the default is the environment variable LOCKSTEP_OUTPUT.
 
     Raises:
-      ValueError: a variable is not set, or a file is missing or wrong; names it and the cause.
+      ValueError: a variable is not set, or a file is missing or wrong. Names it and the cause.
     """
     return Case(folder or _variable("LOCKSTEP_CASE"), output or _variable("LOCKSTEP_OUTPUT"))
 
@@ -399,15 +399,15 @@ _MPICH = ("PMI_RANK", "PMI_SIZE")
 
 
 def _slurm():
-    """As srun calls them; the step's number of tasks, where it is said, goes before the job's."""
+    """Returns srun's variables. If set, the step's number of tasks is used, not the job's."""
     step = "SLURM_STEP_NUM_TASKS"
     return ("SLURM_PROCID", step if step in os.environ else "SLURM_NTASKS")
 
 
 def _is_slurm_task():
-    """Whether srun started this process, and not a batch or an interactive shell of Slurm's.
+    """Returns whether srun started this process.
 
-    The steps of those have numbers from the upper end of 32 bits.
+    Slurm's batch and interactive shells have step numbers at the upper end of 32 bits.
     """
     step = os.environ.get("SLURM_STEP_ID")
     if step is None or "SLURM_PROCID" not in os.environ:
@@ -416,7 +416,7 @@ def _is_slurm_task():
 
 
 def _is_pmi_of_slurm():
-    """Whether the PMI_ variables are those that srun sets, for MPI programs."""
+    """Returns whether srun set the PMI_ variables, as it does for MPI programs."""
     return (
         "MPI_LOCALRANKID" not in os.environ
         and _is_slurm_task()
@@ -425,9 +425,9 @@ def _is_pmi_of_slurm():
 
 
 def _rank_variables():
-    """The names that the first launcher has set that shows itself, torchrun's if none does.
+    """Returns the variables of the first launcher that has set any; torchrun's if none has.
 
-    In the order in which launchers start each other: torchrun under srun, not the other way round.
+    An inner launcher comes before an outer one: srun can start torchrun, but not the reverse.
     """
     launchers = [_TORCHRUN, _OPEN_MPI]
     if not _is_pmi_of_slurm():
@@ -439,12 +439,12 @@ def _rank_variables():
 
 
 def rank_and_world_size():
-    """RANK and WORLD_SIZE of the environment, or what mpirun or srun set in their place.
+    """Returns RANK and WORLD_SIZE of the environment, or the values that mpirun or srun set.
 
-    A shell inside a Slurm allocation is no rank, though Slurm's variables are set in it.
+    A shell inside a Slurm allocation is no rank, although Slurm's variables are set in it.
 
     Raises:
-      ValueError: one is not set, or they are not a rank and a number of ranks.
+      ValueError: a variable is not set, or the two are not a rank and a number of ranks.
     """
     names = _rank_variables()
     who = "//conformance:check sets it, or the launcher in a command with {world_size}"
@@ -467,13 +467,13 @@ def _variable(name, who="//conformance:check sets it"):
 
 
 class Output:
-    """What one rank did, in memory until write().
+    """The output of one rank, in memory until write().
 
-    Copies what it is given, so that it may change later. Not thread safe.
+    Copies its arguments, so the caller may change them later. Not thread safe.
     """
 
     def __init__(self, case, rank, world_size, software):
-        """`software` is for the report: the trainer and what it stands on, with versions."""
+        """`software` is for the report: the trainer and its libraries, with versions."""
         self._case = case
         self._path = os.path.join(case.output, f"rank{rank}")
         self._rank = {"protocol": PROTOCOL, "rank": rank, "world_size": world_size}
@@ -481,7 +481,7 @@ class Output:
         self._tensors = {}
 
     def wants_gradients(self, step):
-        """Whether the case asks for the gradients of `step`, from 1; a resume goes on counting."""
+        """Whether the case asks for the gradients of `step`, from 1, counted across a resume."""
         return step in self._case.write["gradients"]
 
     def wants_state(self, step):
@@ -489,38 +489,38 @@ class Output:
         return step in self._case.write["state"]
 
     def step(self, epoch, indices, loss):
-        """One step of this start.
+        """Records one step of this start.
 
         Args:
           epoch: from 0.
-          indices: positions in the training data that this rank computed with; a list or an array.
-          loss: the mean over them; None if there are none.
+          indices: the positions of this rank's samples in the training data; a list or an array.
+          loss: the mean over `indices`; None if there are none.
         """
         self._record["steps"].append(
             {"epoch": int(epoch), "indices": _integers(indices), "loss": _number(loss)}
         )
 
     def gradients(self, step, gradients):
-        """What the optimizer uses in `step`.
+        """Records the gradients that the optimizer uses in `step`.
 
         Args:
           step: from 1.
-          gradients: a dict by the names in `case.weights`, of the same shapes. None, or no entry:
-            there is none.
+          gradients: a dict with the names and shapes of `case.weights`. A parameter without a
+            gradient has None or no entry.
         """
         self._add(f"gradient.{step}/", gradients)
 
     def state(self, step, parameters, buffers):
-        """Parameters and buffers after `step`: dicts by the names in `case.weights`."""
+        """Records parameters and buffers after `step`: dicts with the names in `case.weights`."""
         self._add(f"parameter.{step}/", parameters)
         self._add(f"buffer.{step}/", buffers)
 
     def evaluation(self, indices, loss, accuracy, count):
-        """The evaluation after the last step.
+        """Records the evaluation after the last step.
 
         Args:
-          indices: positions in the test data that this rank computed with.
-          loss, accuracy, count: what this rank reports for the whole test set.
+          indices: the positions of this rank's samples in the test data.
+          loss, accuracy, count: the values that this rank reports for the whole test set.
         """
         self._record["evaluation"] = {
             "indices": _integers(indices),
@@ -533,13 +533,13 @@ class Output:
         """Writes the tensors and, last, the JSON.
 
         Raises:
-          ValueError: a file cannot be written; names it and the cause.
+          ValueError: a file cannot be written. Names it and the cause.
         """
         write_safetensors(self._path + ".safetensors", self._tensors)
         self._write_json(self._record)
 
     def unsupported(self, why):
-        """In place of write(): this trainer cannot run the case. Then end with exit status 0."""
+        """Reports, instead of write(), that the trainer cannot run the case; then exit with 0."""
         self._write_json({"unsupported": str(why)})
 
     def _add(self, prefix, tensors):
@@ -564,7 +564,7 @@ class Output:
 
 
 def _array(value):
-    """A copy of an array or of a PyTorch tensor; bfloat16, which numpy has not, as float32."""
+    """Copies an array or a PyTorch tensor. bfloat16, which numpy lacks, becomes float32."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
         value = (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
@@ -576,7 +576,7 @@ def _integers(values):
 
 
 def _number(value):
-    """A number as JSON has it; those that JSON lacks as strings: "nan", "inf", "-inf"."""
+    """Returns a number for JSON. Numbers that JSON lacks become "nan", "inf" or "-inf"."""
     if value is None:
         return None
     value = float(value)

@@ -1,4 +1,4 @@
-"""Reading of cases, right and wrong, and writing of outputs."""
+"""Tests that right cases are read, wrong ones are rejected, and outputs are written."""
 
 import json
 import os
@@ -307,7 +307,7 @@ class CaseTest(FolderTest):
                 self.expect_error(self.read_case, name, "No such file")
 
     def expect_rank(self, want, *environments):
-        """Of all environments together: as a launcher has them that another one started."""
+        """Joins the environments, as for a launcher that another launcher started."""
         variables = {key: value for one in reversed(environments) for key, value in one.items()}
         with mock.patch.dict(os.environ, variables, clear=True):
             with self.subTest(variables=variables):

@@ -1,13 +1,12 @@
 #!/usr/bin/python3
-"""Starts Python programs with modules that are loaded already: PyTorch takes a second each time.
+"""Starts Python programs with preloaded modules: loading PyTorch takes a second each time.
 
     preloaded_python.py serve NAME MODULE...    loads the modules and serves until it is killed
     preloaded_python.py run NAME PROGRAM ...    does what `python3 PROGRAM ...` does, in a fork of
                                                 the server with its modules
 
-NAME is that of a socket in Linux's abstract namespace. `run` waits for a server that is not ready
-yet. A program ends with the `run` that started it, however that ends; one that a signal ends is an
-exit status of 1.
+NAME names a socket in Linux's abstract namespace. `run` waits until the server is ready. When `run`
+ends in any way, its program ends too. A program that a signal ends has exit status 1.
 """
 
 import contextlib
@@ -42,7 +41,7 @@ def serve(name, modules):
 
 
 def start(client):
-    """Becomes the client's program; returns its exit status, as the client is told."""
+    """Runs the client's program in this process. Returns the exit status that the client gets."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     request, files, _, _ = socket.recv_fds(client, REQUEST_BYTES, 3)
     for standard, file in enumerate(files):
@@ -62,13 +61,13 @@ def start(client):
 
 
 def end_with(client):
-    """Ends this process as soon as the client has ended; it sends nothing more."""
+    """Ends this process when the client, which sends nothing more, has ended."""
     client.recv(1)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def run_program(program):
-    """Returns the exit status, what it raises printed as Python prints it."""
+    """Returns the exit status. Prints an exception as Python does."""
     try:
         runpy.run_path(program, run_name="__main__")
     except SystemExit as end:
@@ -83,7 +82,7 @@ def run_program(program):
 
 
 def run(name, arguments):
-    """Returns the exit status of a program that a server runs."""
+    """Lets a server run a program and returns its exit status."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     deadline = time.monotonic() + READY_SECONDS
     while server.connect_ex("\0" + name) != 0:
