@@ -304,7 +304,7 @@ absl::Status CheckAllListed(const std::set<std::string>& listed) {
 
 }  // namespace
 
-std::string UserPath(const std::string& path) {
+std::string ResolveUserPath(const std::string& path) {
   const char* folder = std::getenv(kVariable);
   if (folder == nullptr || path.empty() || path[0] == '/') return path;
   return absl::StrCat(folder, "/", path);

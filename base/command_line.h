@@ -27,7 +27,7 @@ namespace lockstep {
 // BUILD_WORKING_DIRECTORY. A relative path is resolved against that folder. If
 // the variable is not set, or if `path` is absolute or empty, returns `path`
 // itself.
-std::string UserPath(const std::string& path);
+std::string ResolveUserPath(const std::string& path);
 
 // Makes the user's folder the current one. Removes BUILD_WORKING_DIRECTORY from
 // the environment, because a child process in another folder would resolve

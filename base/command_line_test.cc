@@ -45,13 +45,14 @@ constexpr char kVariable[] = "BUILD_WORKING_DIRECTORY";
 
 TEST(WorkingDirectoryTest, TakesRelativePathsFromWhereBazelWasRun) {
   setenv(kVariable, "/home/user", 1);
-  EXPECT_EQ(UserPath("out"), "/home/user/out");
-  EXPECT_EQ(UserPath("../out"), "/home/user/../out");
-  EXPECT_EQ(UserPath("/out"), "/out");
-  EXPECT_EQ(UserPath(""), "");
+  EXPECT_EQ(ResolveUserPath("out"), "/home/user/out");
+  EXPECT_EQ(ResolveUserPath("../out"), "/home/user/../out");
+  EXPECT_EQ(ResolveUserPath("/out"), "/out");
+  EXPECT_EQ(ResolveUserPath(""), "");
   unsetenv(kVariable);
   // The variable is not set without Bazel.
-  for (const char* path : {"out", "/out", ""}) EXPECT_EQ(UserPath(path), path);
+  for (const char* path : {"out", "/out", ""})
+    EXPECT_EQ(ResolveUserPath(path), path);
 }
 
 TEST(WorkingDirectoryTest, EntersOnce) {

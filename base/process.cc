@@ -73,7 +73,7 @@ ProcessIdentity ThisProcess() {
   return {pid, stat.has_value() ? stat->start_ticks : 0};
 }
 
-std::string OwnProgram() {
+std::string OwnProgramPath() {
   std::error_code error;
   const std::filesystem::path path =
       std::filesystem::read_symlink("/proc/self/exe", error);

@@ -45,7 +45,7 @@ struct ProcessIdentity {
 ProcessIdentity ThisProcess();
 
 // Returns this program's path, with which it can start itself again.
-std::string OwnProgram();
+std::string OwnProgramPath();
 
 // Returns false once the process has ended; a zombie has ended. A stopped
 // process is alive. Cost: reads one file of /proc.

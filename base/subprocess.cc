@@ -41,7 +41,7 @@ constexpr size_t kLongestLine = 1 << 20;
 // How often to check whether a process has ended after its output has ended. (A
 // pidfd would wake poll(), but not on all kernels: with Linux 6.18, poll() was
 // seen to sleep on after the process had ended.)
-constexpr int kLookMilliseconds = 10;
+constexpr int kEndPollMilliseconds = 10;
 
 struct Pipe {
   OwnedFd reader;
@@ -76,7 +76,7 @@ struct Child {
   std::array<int, 3> files;  // The child's standard input, output and error.
 };
 
-[[noreturn]] void Become(Child child) {
+[[noreturn]] void ExecChild(Child child) {
   setpgid(0, 0);
   // The child gets the signal when its parent ends. The parent may have ended
   // already.
@@ -148,7 +148,7 @@ absl::StatusOr<Subprocess> Subprocess::Start(
        options.merge_error ? out.writer.get() : err.writer.get()}};
   const pid_t pid = fork();
   if (pid < 0) return absl::ErrnoToStatus(errno, "cannot fork");
-  if (pid == 0) Become(child);
+  if (pid == 0) ExecChild(child);
   setpgid(pid, pid);  // The child does the same; either of them may be first.
   return Subprocess(pid, std::move(in.writer),
                     Stream{.file = std::move(out.reader)},
@@ -170,7 +170,7 @@ absl::Status Subprocess::WriteLine(absl::string_view line) {
 
 absl::StatusOr<std::string> Subprocess::ReadLine(absl::Duration timeout) {
   const Deadline deadline(timeout);
-  for (bool more = true; true; more = Await(deadline)) {
+  for (bool more = true; true; more = ReadMore(deadline)) {
     const size_t end = out_.text.find('\n');
     if (end != std::string::npos) {
       std::string line = out_.text.substr(0, end);
@@ -187,7 +187,7 @@ bool Subprocess::AwaitOutput(absl::string_view text, absl::Duration timeout) {
   const Deadline deadline(timeout);
   bool more = true;
   while (more && !absl::StrContains(out_.text, text)) {
-    more = out_.file.open() && Await(deadline);
+    more = out_.file.open() && ReadMore(deadline);
   }
   return absl::StrContains(out_.text, text);
 }
@@ -196,7 +196,7 @@ int Subprocess::Wait(absl::Duration timeout) {
   const Deadline deadline(timeout);
   bool more = true;
   while (more && (!HasEnded() || out_.file.open() || err_.file.open())) {
-    more = Await(deadline);
+    more = ReadMore(deadline);
   }
   return HasEnded() ? *exit_status_ : kStillRunning;
 }
@@ -232,14 +232,14 @@ bool Subprocess::HasEnded() {
   return true;
 }
 
-bool Subprocess::Await(const Deadline& deadline) {
+bool Subprocess::ReadMore(const Deadline& deadline) {
   const bool last = deadline.passed();
   // poll() ignores negative descriptors.
   std::array<pollfd, 2> files = {pollfd{out_.file.get(), POLLIN, 0},
                                  pollfd{err_.file.get(), POLLIN, 0}};
   int milliseconds = PollMilliseconds(deadline);
   if (!out_.file.open() && !err_.file.open()) {
-    milliseconds = std::min(milliseconds, kLookMilliseconds);
+    milliseconds = std::min(milliseconds, kEndPollMilliseconds);
   }
   const int ready = poll(files.data(), files.size(), milliseconds);
   if (ready <= 0) return !last;

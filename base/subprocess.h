@@ -121,7 +121,7 @@ class Subprocess {
   // Waits until there is something to read, and reads it. If the output has
   // ended, waits a moment instead. Returns false once the deadline has passed,
   // after a last look.
-  bool Await(const Deadline& deadline);
+  bool ReadMore(const Deadline& deadline);
   // Returns whether the process has ended. An ended process stays a zombie
   // until End().
   bool HasEnded();

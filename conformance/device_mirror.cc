@@ -68,8 +68,8 @@ absl::Status DeviceMirror::Begin() {
   return absl::OkStatus();
 }
 
-std::byte* DeviceMirror::TwinOf(const std::byte* data, int64_t size,
-                                bool is_read) {
+std::byte* DeviceMirror::DeviceCopyOf(const std::byte* data, int64_t size,
+                                      bool is_read) {
   if (data == nullptr || size == 0) return const_cast<std::byte*>(data);
   for (std::list<Area>* const areas : {areas_.get(), &copies_}) {
     for (Area& area : *areas) {
@@ -88,13 +88,13 @@ std::byte* DeviceMirror::TwinOf(const std::byte* data, int64_t size,
   return copies_.back().device.get();
 }
 
-Buffer DeviceMirror::Twin(const Buffer& buffer) {
-  return {TwinOf(buffer.bytes(), buffer.size_bytes(), false), buffer.count,
-          buffer.type};
+Buffer DeviceMirror::DeviceCopy(const Buffer& buffer) {
+  return {DeviceCopyOf(buffer.bytes(), buffer.size_bytes(), false),
+          buffer.count, buffer.type};
 }
 
-ConstBuffer DeviceMirror::Twin(const ConstBuffer& buffer) {
-  return {TwinOf(buffer.bytes(), buffer.size_bytes(), true), buffer.count,
+ConstBuffer DeviceMirror::DeviceCopy(const ConstBuffer& buffer) {
+  return {DeviceCopyOf(buffer.bytes(), buffer.size_bytes(), true), buffer.count,
           buffer.type};
 }
 
@@ -120,8 +120,8 @@ absl::Status DeviceMirror::End(absl::Status status) {
 absl::Status MirroredCommunicator::Run(const Collective& call) {
   LOCKSTEP_RETURN_IF_ERROR(mirror_->Begin());
   Collective on_device = call;
-  on_device.input = mirror_->Twin(call.input);
-  on_device.output = mirror_->Twin(call.output);
+  on_device.input = mirror_->DeviceCopy(call.input);
+  on_device.output = mirror_->DeviceCopy(call.output);
   absl::Status status = inner().Run(on_device);
   if (status.ok()) status = inner().Wait();
   return mirror_->End(std::move(status));

@@ -22,7 +22,7 @@ namespace lockstep::conformance {
 
 // The mirrored memory of one rank, on the current device. A call is
 //
-//   mirror.Begin(); status = Call(mirror.Twin(buffer), ...);
+//   mirror.Begin(); status = Call(mirror.DeviceCopy(buffer), ...);
 //   return mirror.End(status);
 //
 // Begin copies all areas to the device. End waits for the device and copies all
@@ -40,10 +40,10 @@ class DeviceMirror {
   // Returns the device's copy of the buffer, at the same offset in the twin.
   // For memory outside all areas, returns a temporary copy that lives until
   // End.
-  Buffer Twin(const Buffer& buffer);
-  ConstBuffer Twin(const ConstBuffer& buffer);
+  Buffer DeviceCopy(const Buffer& buffer);
+  ConstBuffer DeviceCopy(const ConstBuffer& buffer);
   // Waits for the device and copies back; may also be called in the middle of a
-  // call. Errors: `status`, the device's, Twin's.
+  // call. Errors: `status`, the device's, DeviceCopy's.
   absl::Status CopyBack(absl::Status status);
   // The same at the end of a call.
   absl::Status End(absl::Status status);
@@ -60,7 +60,7 @@ class DeviceMirror {
     }
   };
 
-  std::byte* TwinOf(const std::byte* data, int64_t size, bool is_read);
+  std::byte* DeviceCopyOf(const std::byte* data, int64_t size, bool is_read);
 
   // Shared with the areas' owners: freeing an area removes it from the list.
   std::shared_ptr<std::list<Area>> areas_ = std::make_shared<std::list<Area>>();

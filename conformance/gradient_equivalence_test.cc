@@ -194,7 +194,7 @@ bool HasRanks(Carrier carrier) {
 class GradientEquivalenceTest : public testing::TestWithParam<Case> {
  protected:
   // Returns the cell of the claim that the test's parameter stands for.
-  static ClaimPlace PlaceOf(const char* claim) {
+  static ClaimCellId PlaceOf(const char* claim) {
     const auto [carrier, world_size] = GetParam();
     return {claim, BackendName(carrier, world_size), world_size, "float32"};
   }

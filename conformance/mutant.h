@@ -128,7 +128,7 @@ constexpr bool IsNameIn(std::span<const char* const> table,
 }
 
 // Never defined: the compiler's error shows this name.
-void NameItInTheTableOfChecks();
+void CheckNameIsNotInTable();
 
 // The name of a check in `kTable`, its folder's array of names. Any other
 // literal does not compile. A check that takes its name as a NameIn can
@@ -137,9 +137,9 @@ void NameItInTheTableOfChecks();
 template <const auto& kTable>
 class NameIn {
  public:
-  // Not explicit: Breaks("Guards", ...).
+  // Not explicit: PropertyError("Guards", ...).
   consteval NameIn(const char* name) : name_(name) {
-    if (!IsNameIn(kTable, name)) NameItInTheTableOfChecks();
+    if (!IsNameIn(kTable, name)) CheckNameIsNotInTable();
   }
 
   constexpr const char* name() const { return name_; }

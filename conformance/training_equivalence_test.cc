@@ -261,7 +261,7 @@ class TrainingEquivalenceTest : public testing::Test {
 };
 
 // The cell of these tests, which run two threads.
-ClaimPlace TwoThreads(const char* claim) {
+ClaimCellId TwoThreads(const char* claim) {
   return {claim, "threads", 2, "float32"};
 }
 

@@ -220,9 +220,9 @@ Mutation Scaling(float (*scale)(const RankContext&, int64_t samples, float)) {
 Mutation Changing(std::function<void(Parameters&)> change) {
   return Stepping([change = std::move(change)](
                       const StepCall& call) -> absl::StatusOr<Metrics> {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
+    LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.RunWithoutReady());
     change(call.model.parameters());
-    call.ReadyAll();
+    call.MarkAllReady();
     return metrics;
   });
 }
@@ -249,19 +249,19 @@ void LeaveOutB3(Parameters& parameters) {
 // W3's, is computed. Each rank adds the values that the previous step left
 // there, and the sum replaces the gradient that comes too late.
 Mutation ReduceBucketEarly() {
-  return Stepping(
-      [first = true](const StepCall& call) mutable -> absl::StatusOr<Metrics> {
-        if (std::exchange(first, false)) return call.Make();
-        Parameters& parameters = call.model.parameters();
-        int last = 0;
-        while (parameters.specs()[last].name != "W3") ++last;
-        const std::span<float> gradient = parameters.gradient(last);
-        const std::vector<float> early(gradient.begin(), gradient.end());
-        LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
-        std::ranges::copy(early, gradient.begin());
-        call.ReadyAll();
-        return metrics;
-      });
+  return Stepping([first = true](
+                      const StepCall& call) mutable -> absl::StatusOr<Metrics> {
+    if (std::exchange(first, false)) return call.Make();
+    Parameters& parameters = call.model.parameters();
+    int last = 0;
+    while (parameters.specs()[last].name != "W3") ++last;
+    const std::span<float> gradient = parameters.gradient(last);
+    const std::vector<float> early(gradient.begin(), gradient.end());
+    LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.RunWithoutReady());
+    std::ranges::copy(early, gradient.begin());
+    call.MarkAllReady();
+    return metrics;
+  });
 }
 
 absl::StatusOr<Metrics> ShiftLabelsOfRank1(const StepCall& call) {

@@ -48,11 +48,11 @@ struct StepCall {
     return model.ForwardBackward(batch, scale, ready);
   }
   // Makes the step without reporting a gradient as ready. The caller then calls
-  // ReadyAll, which reports all gradients, last first.
-  absl::StatusOr<Metrics> MakeUnready() const {
+  // MarkAllReady, which reports all gradients, last first.
+  absl::StatusOr<Metrics> RunWithoutReady() const {
     return model.ForwardBackward(batch, scale, [](int) {});
   }
-  void ReadyAll() const {
+  void MarkAllReady() const {
     for (int i = model.parameters().count() - 1; i >= 0; --i) ready(i);
   }
 };

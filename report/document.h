@@ -272,7 +272,7 @@ std::string Milliseconds(double seconds);
 std::string Percent(double share, int decimals = 0);
 
 // Returns 1234567 as "1,234,567".
-std::string Grouped(int64_t count);
+std::string GroupDigits(int64_t count);
 
 // Returns "8 B", "4 KiB", "64 MiB" or "1 GiB". If no larger unit is exact,
 // returns bytes; from ten million bytes on it then returns "9.5 MiB".

@@ -40,7 +40,7 @@ bool IsShown(uint32_t point) {
 
 // Returns the first character of `text`, which is not empty. Returns one byte
 // if the text does not begin with valid UTF-8.
-Character First(absl::string_view text) {
+Character DecodeFirst(absl::string_view text) {
   const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   const uint8_t lead = byte(0);
   if (lead < 0x80) return {1, !absl::ascii_iscntrl(lead)};
@@ -101,7 +101,7 @@ std::string Percent(double share, int decimals) {
   return absl::StrFormat("%.*f%%", decimals, 100 * share);
 }
 
-std::string Grouped(int64_t count) {
+std::string GroupDigits(int64_t count) {
   std::string text = absl::StrCat(count);
   for (int64_t at = static_cast<int64_t>(text.size()) - 3; at > (count < 0);
        at -= 3) {
@@ -132,7 +132,7 @@ std::string OneLine(absl::string_view text, size_t most) {
   text = absl::StripAsciiWhitespace(text);
   std::string line;
   while (!text.empty()) {
-    const Character first = First(text);
+    const Character first = DecodeFirst(text);
     const absl::string_view bytes = text.substr(0, first.bytes);
     text.remove_prefix(first.bytes);
     const bool space =

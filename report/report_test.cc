@@ -205,14 +205,14 @@ TEST(PercentAndCountedTest, RoundAndHaveAPlural) {
 }
 
 TEST(GroupedTest, GroupsDigitsByThree) {
-  EXPECT_EQ(Grouped(0), "0");
-  EXPECT_EQ(Grouped(999), "999");
-  EXPECT_EQ(Grouped(1000), "1,000");
-  EXPECT_EQ(Grouped(1281167), "1,281,167");
-  EXPECT_EQ(Grouped(100000), "100,000");
-  EXPECT_EQ(Grouped(-1000), "-1,000");
-  EXPECT_EQ(Grouped(-100), "-100");
-  EXPECT_EQ(Grouped(std::numeric_limits<int64_t>::max()),
+  EXPECT_EQ(GroupDigits(0), "0");
+  EXPECT_EQ(GroupDigits(999), "999");
+  EXPECT_EQ(GroupDigits(1000), "1,000");
+  EXPECT_EQ(GroupDigits(1281167), "1,281,167");
+  EXPECT_EQ(GroupDigits(100000), "100,000");
+  EXPECT_EQ(GroupDigits(-1000), "-1,000");
+  EXPECT_EQ(GroupDigits(-100), "-100");
+  EXPECT_EQ(GroupDigits(std::numeric_limits<int64_t>::max()),
             "9,223,372,036,854,775,807");
 }
 

@@ -69,7 +69,7 @@ absl::Status MakeOutputFolder(const std::string& folder) {
 
 absl::Status CheckJsonPath(const std::string& path) {
   if (path.empty()) return absl::OkStatus();
-  const std::filesystem::path file = UserPath(path);
+  const std::filesystem::path file = ResolveUserPath(path);
   const std::string folder =
       file.has_parent_path() ? file.parent_path().string() : ".";
   // ReplaceFile keeps the incomplete file at this path.
@@ -84,7 +84,8 @@ absl::Status CheckJsonPath(const std::string& path) {
 }
 
 absl::Status WriteJsonFile(const std::string& path, const std::string& json) {
-  return path.empty() ? absl::OkStatus() : WriteFile(UserPath(path), json);
+  return path.empty() ? absl::OkStatus()
+                      : WriteFile(ResolveUserPath(path), json);
 }
 
 absl::Status WriteReport(const std::string& folder, const std::string& name,

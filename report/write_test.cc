@@ -38,7 +38,7 @@ int CountParts(absl::string_view text, absl::string_view part) {
 
 // Returns a string in the page that would load something, or "" if there is
 // none.
-std::string Loader(absl::string_view page) {
+std::string FindLoader(absl::string_view page) {
   for (const char* loader :
        {"http:", "https:", "src=", "href=", "<link", "<img", "<iframe", "url(",
         "@import", "fetch(", "XMLHttpRequest", "import "}) {
@@ -50,7 +50,7 @@ std::string Loader(absl::string_view page) {
 // Returns the name of an element that the page opens and closes a different
 // number of times, or "" if there is none. A text search suffices for our own
 // pages.
-std::string OpenElements(absl::string_view page) {
+std::string FindUnbalancedElement(absl::string_view page) {
   for (const char* name : {"html", "head", "body", "style", "script", "main",
                            "section", "dl", "table", "noscript", "p"}) {
     const int open = CountParts(page, absl::StrCat("<", name, ">")) +
@@ -69,8 +69,8 @@ void ExpectWholePage(const std::string& page, bool charts = true) {
   EXPECT_EQ(CountParts(own, "(Chart.js)"), charts ? 1 : 0);
   EXPECT_TRUE(absl::StartsWith(own, "<!DOCTYPE html>"));
   EXPECT_TRUE(absl::EndsWith(own, "</html>\n"));
-  EXPECT_EQ(Loader(own), "");
-  EXPECT_EQ(OpenElements(own), "");
+  EXPECT_EQ(FindLoader(own), "");
+  EXPECT_EQ(FindUnbalancedElement(own), "");
   for (const char* part : {"<main>", "<section>", "<table "}) {
     EXPECT_THAT(own, HasSubstr(part));
   }
@@ -507,16 +507,16 @@ TEST(ChartJsTest, IsWhole) {
 }
 
 TEST(PageChecksTest, FindElementsThatStayOpen) {
-  EXPECT_TRUE(OpenElements("<html><p id=\"a\">b</p></html>").empty());
-  EXPECT_EQ(OpenElements("<html><p id=\"a\">b</html>"), "p");
-  EXPECT_EQ(OpenElements("<html></p></html>"), "p");
-  EXPECT_EQ(OpenElements("<section><table></section>"), "table");
+  EXPECT_TRUE(FindUnbalancedElement("<html><p id=\"a\">b</p></html>").empty());
+  EXPECT_EQ(FindUnbalancedElement("<html><p id=\"a\">b</html>"), "p");
+  EXPECT_EQ(FindUnbalancedElement("<html></p></html>"), "p");
+  EXPECT_EQ(FindUnbalancedElement("<section><table></section>"), "table");
 }
 
 TEST(PageChecksTest, FindWhatALoadingPageHas) {
-  EXPECT_EQ(Loader("<p>all here</p>"), "");
-  EXPECT_EQ(Loader("<script src=\"chart.js\">"), "src=");
-  EXPECT_EQ(Loader("@import 'other.css'"), "@import");
+  EXPECT_EQ(FindLoader("<p>all here</p>"), "");
+  EXPECT_EQ(FindLoader("<script src=\"chart.js\">"), "src=");
+  EXPECT_EQ(FindLoader("@import 'other.css'"), "@import");
 }
 
 }  // namespace

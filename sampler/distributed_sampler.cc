@@ -127,7 +127,7 @@ absl::Status DistributedSampler::Restore(const SamplerState& state) {
     here.before = std::min(options_.dataset_size,
                            state.before + state.visited * state.world_size);
   }
-  GoTo(here);
+  SetPlace(here);
   return absl::OkStatus();
 }
 
@@ -140,7 +140,7 @@ int64_t RoundUp(int64_t n, int64_t multiple) {
 }
 
 // Returns the most samples for which the padded size is below 2^31, too.
-int64_t MostSamples(int64_t ranks) {
+int64_t MaxSamples(int64_t ranks) {
   return std::numeric_limits<int32_t>::max() - ranks + 1;
 }
 
@@ -186,7 +186,7 @@ std::vector<int32_t> Samples(const PaddleSamplerOptions& options, int64_t ranks,
 }
 
 // Keeps the first occurrence of each sample and removes the others.
-void KeepEachOnce(int64_t dataset_size, std::vector<int32_t>& samples) {
+void RemoveRepeats(int64_t dataset_size, std::vector<int32_t>& samples) {
   std::vector<bool> seen(dataset_size);
   size_t kept = 0;
   for (const int32_t sample : samples) {
@@ -197,7 +197,7 @@ void KeepEachOnce(int64_t dataset_size, std::vector<int32_t>& samples) {
 }
 
 // Returns whether the ranks of `place` are the ones that began its epoch.
-bool IsFirst(const SamplerState& place) {
+bool IsAtFirstWorldSize(const SamplerState& place) {
   return place.before == 0 && place.world_size == place.first_world_size;
 }
 
@@ -207,7 +207,7 @@ absl::StatusOr<PaddleSampler> PaddleSampler::Create(
     const PaddleSamplerOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(CheckRankInWorld(options.rank, options.world_size));
   LOCKSTEP_RETURN_IF_ERROR(
-      CheckDatasetSize(options.dataset_size, MostSamples(options.world_size)));
+      CheckDatasetSize(options.dataset_size, MaxSamples(options.world_size)));
   LOCKSTEP_RETURN_IF_ERROR(CheckBatchSize(options.batch_size));
   return PaddleSampler(options);
 }
@@ -216,12 +216,12 @@ PaddleSampler::PaddleSampler(const PaddleSamplerOptions& options)
     : EpochSampler(StartOf(options), options.shuffle, options.repeated_draw),
       options_(options) {}
 
-int64_t PaddleSampler::Dealt() const {
+int64_t PaddleSampler::DealtCount() const {
   return RoundUp(options_.dataset_size - place().before, options_.world_size);
 }
 
 SampleCounts PaddleSampler::Counts() const {
-  const int64_t left = Dealt() / options_.world_size - place().visited;
+  const int64_t left = DealtCount() / options_.world_size - place().visited;
   return {.own = left, .fewest = left, .most = left};
 }
 
@@ -229,11 +229,11 @@ std::vector<int32_t> PaddleSampler::DealtSamples() const {
   const SamplerState& place = this->place();
   std::vector<int32_t> samples =
       Samples(options_, place.first_world_size, place.epoch);
-  if (IsFirst(place)) return samples;
-  KeepEachOnce(options_.dataset_size, samples);
+  if (IsAtFirstWorldSize(place)) return samples;
+  RemoveRepeats(options_.dataset_size, samples);
   samples.erase(samples.begin(), samples.begin() + place.before);
   const size_t left = samples.size();
-  for (size_t k = 0; std::ssize(samples) < Dealt(); ++k) {
+  for (size_t k = 0; std::ssize(samples) < DealtCount(); ++k) {
     samples.push_back(samples[k % left]);
   }
   return samples;
@@ -274,7 +274,7 @@ absl::Status PaddleSampler::Restore(const SamplerState& state) {
   const int64_t n = options_.dataset_size;
   LOCKSTEP_RETURN_IF_ERROR(CheckState(state, here, n));
   LOCKSTEP_RETURN_IF_ERROR(CheckEpoch(options_, state.epoch));
-  if (n > MostSamples(state.first_world_size)) {
+  if (n > MaxSamples(state.first_world_size)) {
     return absl::InvalidArgumentError(
         absl::StrCat("the state is of an epoch that ", state.first_world_size,
                      " ranks began, too many for ", n, " samples"));
@@ -289,19 +289,19 @@ absl::Status PaddleSampler::Restore(const SamplerState& state) {
       state.batch_size == options_.batch_size) {
     here.before = state.before;
     here.visited = state.visited;
-  } else if (IsFirst(state)) {
+  } else if (IsAtFirstWorldSize(state)) {
     // A sample that was visited twice because of padding counts once.
     std::vector<int32_t> visited =
         Samples(options_, state.first_world_size, state.epoch);
     visited.resize(std::min<int64_t>(std::ssize(visited),
                                      state.visited * state.world_size));
-    KeepEachOnce(n, visited);
+    RemoveRepeats(n, visited);
     here.before = std::ssize(visited);
     if (here.before == 0) here.first_world_size = options_.world_size;
   } else {
     here.before = std::min(n, state.before + state.visited * state.world_size);
   }
-  GoTo(here);
+  SetPlace(here);
   return absl::OkStatus();
 }
 

@@ -133,9 +133,9 @@ class PaddleSampler : public EpochSampler {
 
   // Returns how many positions all ranks take together, padding included, since
   // these ranks took over.
-  int64_t Dealt() const;
+  int64_t DealtCount() const;
 
-  // Returns the Dealt() samples that the ranks take, in order.
+  // Returns the DealtCount() samples that the ranks take, in order.
   std::vector<int32_t> DealtSamples() const;
 
   PaddleSamplerOptions options_;

@@ -103,7 +103,7 @@ LOCKSTEP_TARGET_AVX2 void ConvertWithAvx2(const uint32_t* draws, int count,
 }
 
 // How many swaps before its use a place is prefetched into the cache.
-constexpr int kAhead = 128;
+constexpr int kPrefetchDistance = 128;
 
 // Computes the places that a block of draws gives numpy's elements last, last -
 // 1, ..., for as many elements as it suffices, down to element 1. Returns their
@@ -111,8 +111,8 @@ constexpr int kAhead = 128;
 // still exceeds that number. Up to half of the draws are rejected,
 // unpredictably, so the loop has no branch for it: the next draw overwrites a
 // rejected one.
-int Places(const MersenneTwister::Block& draws, uint32_t last,
-           std::array<uint32_t, kBlockSize>& places) {
+int ComputePlaces(const MersenneTwister::Block& draws, uint32_t last,
+                  std::array<uint32_t, kBlockSize>& places) {
   int count = 0;
   int next = 0;
   while (next < kBlockSize && last > 0) {
@@ -177,14 +177,14 @@ void ShuffleByNarrowDraws(uint64_t seed, std::span<int32_t> out) {
   SwapPlaces draws(seed, size);
   // The places of the elements from `swapped` on. The entries after the last of
   // them hold earlier places; prefetching these does no harm.
-  std::array<uint32_t, SwapPlaces::kBlockSize + 2 * kAhead> places{};
+  std::array<uint32_t, SwapPlaces::kBlockSize + 2 * kPrefetchDistance> places{};
   int64_t swapped = 0;
   for (int64_t drawn = 0; swapped < size;) {
     drawn += draws.Next(places.data() + (drawn - swapped));
-    const int64_t end = drawn < size ? drawn - kAhead : size;
+    const int64_t end = drawn < size ? drawn - kPrefetchDistance : size;
     const uint32_t* place = places.data();
     for (; swapped < end; ++swapped, ++place) {
-      __builtin_prefetch(&out[place[kAhead]], 1);
+      __builtin_prefetch(&out[place[kPrefetchDistance]], 1);
       std::swap(out[swapped], out[*place]);
     }
     std::copy_n(place, drawn - swapped, places.data());
@@ -233,7 +233,7 @@ void NumpyShuffle(uint32_t seed, std::span<int32_t> values) {
   std::array<uint32_t, kBlockSize> places;
   for (int64_t last = static_cast<int64_t>(values.size()) - 1; last > 0;) {
     const int count =
-        Places(twister.NextBlock(), static_cast<uint32_t>(last), places);
+        ComputePlaces(twister.NextBlock(), static_cast<uint32_t>(last), places);
     for (int k = 0; k < count; ++k) __builtin_prefetch(&values[places[k]], 1);
     for (int k = 0; k < count; ++k) {
       std::swap(values[last - k], values[places[k]]);

@@ -37,7 +37,7 @@ namespace lockstep {
 namespace {
 
 // A table of this size stays in the last-level cache of most machines.
-constexpr int64_t kMessagesFrom = int64_t{1} << 23;
+constexpr int64_t kMinSizeForMessages = int64_t{1} << 23;
 
 // 512 KiB: fits in a core's own cache together with the ends of all boxes.
 constexpr int kSegmentBits = 17;
@@ -78,7 +78,7 @@ class Mailboxes {
         first_page_(boxes),
         end_(boxes) {
     Populate(pages_.get(),
-             static_cast<int64_t>(kMostWaiting * sizeof(Message) *
+             static_cast<int64_t>(kMaxWaitingShare * sizeof(Message) *
                                   static_cast<double>(most_messages)));
     for (int64_t box = 0; box < boxes; ++box) {
       first_page_[box] = TakePage();
@@ -114,7 +114,7 @@ class Mailboxes {
 
   // After a share t of the steps, -(1 - t) ln(1 - t) of all messages are sent
   // and not yet read, if none stays in its segment. The maximum is 1 / e.
-  static constexpr double kMostWaiting = 0.368;
+  static constexpr double kMaxWaitingShare = 0.368;
 
   uint32_t TakePage() {
     if (free_.empty()) {
@@ -207,7 +207,7 @@ class MessageShuffle {
         mail_(segments_, size),
         values_(size_t{1} << segment_bits),
         taken_(std::make_unique_for_overwrite<int32_t[]>(part.count + 1)),
-        taken_from_(segments_) {
+        taken_begins_(segments_) {
     Populate(taken_.get(), part.count * int64_t{sizeof(int32_t)});
     list_.reserve(part.count);
     Populate(list_.data(), part.count * int64_t{sizeof(int64_t)});
@@ -220,19 +220,19 @@ class MessageShuffle {
     for (int64_t segment = 0; segment < segments_; ++segment) {
       const int64_t first = segment << bits_;
       std::iota(values_.begin(), values_.end(), static_cast<int32_t>(first));
-      taken_from_[segment] = taken_count_;
-      ReadMail(static_cast<uint32_t>(segment));
+      taken_begins_[segment] = taken_count_;
+      ReadMessages(static_cast<uint32_t>(segment));
       TakeSteps(static_cast<uint32_t>(segment), first,
                 std::min(size_, first + (int64_t{1} << bits_)));
     }
     for (int64_t k = 0; k < wanted_count_; ++k) {
-      list_[k] = taken_[taken_from_[list_[k]]++];
+      list_[k] = taken_[taken_begins_[list_[k]]++];
     }
     return std::move(list_);
   }
 
  private:
-  void ReadMail(uint32_t segment) {
+  void ReadMessages(uint32_t segment) {
     int32_t* const values = values_.data();
     int32_t* const taken = taken_.get();
     int64_t count = taken_count_;
@@ -250,16 +250,16 @@ class MessageShuffle {
   // Takes the steps of positions [first, end), which belong to the segment.
   void TakeSteps(uint32_t segment, int64_t first, int64_t end) {
     for (int64_t next = first; next < end;) {
-      if (ahead_ == 0) {
-        ahead_ = places_.Next(block_.data());
-        in_block_ = block_.data();
+      if (places_left_ == 0) {
+        places_left_ = places_.Next(block_.data());
+        next_place_ = block_.data();
       }
       const auto count =
-          static_cast<int>(std::min<int64_t>(ahead_, end - next));
+          static_cast<int>(std::min<int64_t>(places_left_, end - next));
       TakeSteps(segment, first, next, count);
       next += count;
-      in_block_ += count;
-      ahead_ -= count;
+      next_place_ += count;
+      places_left_ -= count;
     }
   }
 
@@ -267,7 +267,7 @@ class MessageShuffle {
   void TakeSteps(uint32_t segment, int64_t first, int64_t next, int count) {
     const int bits = bits_;
     const uint32_t mask = (uint32_t{1} << bits) - 1;
-    const uint32_t* const places = in_block_;
+    const uint32_t* const places = next_place_;
     int32_t* const values = values_.data();
     const int32_t* const own = values + (next - first);
     int64_t next_wanted = wanted_.next() - next;
@@ -301,12 +301,12 @@ class MessageShuffle {
   std::vector<int32_t> values_;       // The values of the current segment.
   std::unique_ptr<int32_t[]> taken_;  // The values taken for wanted positions.
   int64_t taken_count_ = 0;
-  std::vector<int64_t> taken_from_;  // Where those of each segment begin.
+  std::vector<int64_t> taken_begins_;  // Where those of each segment begin.
   std::vector<int64_t> list_;  // First their segments, later their values.
   int64_t wanted_count_ = 0;   // The number of wanted positions so far.
   std::array<uint32_t, SwapPlaces::kBlockSize> block_;
-  const uint32_t* in_block_ = nullptr;  // The next of the places drawn ahead.
-  int ahead_ = 0;
+  const uint32_t* next_place_ = nullptr;  // The next of the places drawn ahead.
+  int places_left_ = 0;
 };
 
 }  // namespace
@@ -334,7 +334,7 @@ std::vector<int64_t> PartByMessages(uint64_t seed, int64_t size,
 
 std::vector<int64_t> PermutationPart(uint64_t seed, int64_t size,
                                      const StridedPart& part) {
-  if (size < kMessagesFrom || size >= kWideDrawSize ||
+  if (size < kMinSizeForMessages || size >= kWideDrawSize ||
       part.count - CountBeforeWrap(part) > 1) {
     return permutation_internal::PartOfTable(seed, size, part);
   }

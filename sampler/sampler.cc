@@ -139,7 +139,7 @@ void EpochSampler::SetEpoch(int64_t epoch) {
   drawn_ = false;
 }
 
-void EpochSampler::GoTo(const SamplerState& state) {
+void EpochSampler::SetPlace(const SamplerState& state) {
   place_ = state;
   drawn_ = false;
 }

@@ -171,7 +171,7 @@ class EpochSampler : public ResumableSampler {
   EpochSampler(SamplerState start, bool shuffle, RepeatedDraw repeated_draw);
 
   // Moves to a place that was checked.
-  void GoTo(const SamplerState& state);
+  void SetPlace(const SamplerState& state);
 
   // Must be called by each draw, which then starts at place(). Errors:
   // kFailedPrecondition for a second draw under kRefuse.

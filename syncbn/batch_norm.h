@@ -166,7 +166,7 @@ struct RunningStatistics {
 // it runs backward. Not thread safe.
 class BatchNorm {
  public:
-  struct Forwards {
+  struct ForwardBuffers {
     ActivationShape shape;  // The shape of x, residual and y.
     bool training = true;
     bool relu = false;     // y = max(0, .) at the end; NaN stays NaN.
@@ -179,7 +179,7 @@ class BatchNorm {
     Buffer saved;  // uint8 [SavedBytes]; for Backward. Aligned to 16.
   };
 
-  struct Backwards {
+  struct BackwardBuffers {
     ActivationShape shape;  // The shape of x, y, dy, dx, dresidual.
     bool training = true;   // The same as in the forward call.
     bool relu = false;      // The same as in the forward call.
@@ -214,12 +214,12 @@ class BatchNorm {
   // the semantics refuse it; kUnimplemented for a type or a layout that the
   // implementation does not support; the errors of the device and of
   // communication.
-  virtual absl::Status Forward(const Forwards& buffers) = 0;
+  virtual absl::Status Forward(const ForwardBuffers& buffers) = 0;
 
   // Writes dx, and also dresidual, dweight and dbias if they are not empty.
   // Calls `gradients_ready` once dweight and dbias are final (on a device:
   // enqueued), before it waits for other ranks. Errors: as of Forward.
-  virtual absl::Status Backward(const Backwards& buffers,
+  virtual absl::Status Backward(const BackwardBuffers& buffers,
                                 absl::FunctionRef<void()> gradients_ready) = 0;
 };
 

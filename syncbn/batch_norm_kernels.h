@@ -144,8 +144,8 @@ class BatchNormKernels {
   // Kernels do not use `training`, and use `running` only in ForwardLocal;
   // SyncBatchNorm reads both. `saved` is a record of mean and inverse
   // deviation.
-  using NormalizeCall = BatchNorm::Forwards;
-  struct BackwardCall : BatchNorm::Backwards {
+  using NormalizeCall = BatchNorm::ForwardBuffers;
+  struct BackwardCall : BatchNorm::BackwardBuffers {
     Buffer sums;  // [2, c] of the statistics type.
   };
   struct MergeCall {
@@ -230,9 +230,9 @@ class BatchNormKernels {
 // CheckBatchNormOptions. Errors: kInvalidArgument, with the name of the buffer
 // and its fault.
 absl::Status CheckForwards(const BatchNormOptions& options,
-                           const BatchNorm::Forwards& buffers);
+                           const BatchNorm::ForwardBuffers& buffers);
 absl::Status CheckBackwards(const BatchNormOptions& options,
-                            const BatchNorm::Backwards& buffers);
+                            const BatchNorm::BackwardBuffers& buffers);
 
 // Returns the error for normalising one value per channel with its own
 // statistics, which the semantics refuse.

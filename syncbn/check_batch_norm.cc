@@ -31,17 +31,17 @@ absl::Status Wrong(absl::string_view name, absl::string_view what) {
 }
 
 // A buffer of a call and its expected properties.
-struct Expected {
+struct ExpectedBuffer {
   absl::string_view name;
   ConstBuffer buffer;
   int64_t count;
   DataType type;
-  bool may_lack = false;
+  bool may_be_empty = false;
 };
 
-absl::Status CheckBuffer(const Expected& expected) {
-  const auto& [name, buffer, count, type, may_lack] = expected;
-  if (may_lack && buffer.count == 0) return absl::OkStatus();
+absl::Status CheckBuffer(const ExpectedBuffer& expected) {
+  const auto& [name, buffer, count, type, may_be_empty] = expected;
+  if (may_be_empty && buffer.count == 0) return absl::OkStatus();
   if (buffer.count != count) {
     return Wrong(name, absl::StrCat("has ", buffer.count,
                                     " elements, must have ", count));
@@ -59,8 +59,8 @@ absl::Status CheckBuffer(const Expected& expected) {
   return absl::OkStatus();
 }
 
-absl::Status CheckBuffers(std::span<const Expected> all) {
-  for (const Expected& expected : all) {
+absl::Status CheckBuffers(std::span<const ExpectedBuffer> all) {
+  for (const ExpectedBuffer& expected : all) {
     LOCKSTEP_RETURN_IF_ERROR(CheckBuffer(expected));
   }
   return absl::OkStatus();
@@ -106,18 +106,18 @@ absl::Status CheckSaved(const BatchNormOptions& options, DataType type,
 }
 
 // A buffer of a call and the range of its bytes.
-struct Place {
-  Place(absl::string_view name, const ConstBuffer& buffer)
+struct MemoryRange {
+  MemoryRange(absl::string_view name, const ConstBuffer& buffer)
       : name(name),
         begin(reinterpret_cast<uintptr_t>(buffer.data)),
         end(begin + static_cast<uintptr_t>(buffer.size_bytes())) {}
 
   bool is_empty() const { return begin == end; }
-  bool Overlaps(const Place& other) const {
+  bool Overlaps(const MemoryRange& other) const {
     return !is_empty() && !other.is_empty() && begin < other.end &&
            other.begin < end;
   }
-  bool Is(const Place& other) const {
+  bool Is(const MemoryRange& other) const {
     return begin == other.begin && end == other.end;
   }
 
@@ -128,12 +128,12 @@ struct Place {
 
 // A buffer that a call writes, with the names of the buffers whose memory it
 // may share.
-struct Written : Place {
-  Written(absl::string_view name, const ConstBuffer& buffer,
-          absl::string_view may_be = {}, absl::string_view or_be = {})
-      : Place(name, buffer), may_be{may_be, or_be} {}
+struct OutputRange : MemoryRange {
+  OutputRange(absl::string_view name, const ConstBuffer& buffer,
+              absl::string_view may_be = {}, absl::string_view or_be = {})
+      : MemoryRange(name, buffer), may_be{may_be, or_be} {}
 
-  bool MayBe(const Place& other) const {
+  bool MayShare(const MemoryRange& other) const {
     return Is(other) && (other.name == may_be[0] || other.name == may_be[1]);
   }
 
@@ -141,49 +141,49 @@ struct Written : Place {
 };
 
 // Checks that no written buffer overlaps another buffer of the call.
-absl::Status CheckOverlaps(std::span<const Written> written,
-                           std::span<const Place> read) {
-  const auto check = [](const Written& a, const Place& b) {
-    if (!a.Overlaps(b) || a.MayBe(b)) return absl::OkStatus();
+absl::Status CheckOverlaps(std::span<const OutputRange> written,
+                           std::span<const MemoryRange> read) {
+  const auto check = [](const OutputRange& a, const MemoryRange& b) {
+    if (!a.Overlaps(b) || a.MayShare(b)) return absl::OkStatus();
     return Wrong(a.name, absl::StrCat("overlaps ", b.name));
   };
   for (size_t i = 0; i < written.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       LOCKSTEP_RETURN_IF_ERROR(check(written[i], written[j]));
     }
-    for (const Place& place : read) {
+    for (const MemoryRange& place : read) {
       LOCKSTEP_RETURN_IF_ERROR(check(written[i], place));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status CheckOverlaps(const BatchNorm::Forwards& buffers) {
+absl::Status CheckOverlaps(const BatchNorm::ForwardBuffers& buffers) {
   const RunningStatistics& running = buffers.running;
   const ConstBuffer batches(running.batches, running.tracked() ? 1 : 0,
                             DataType::kInt64);
-  const Written written[] = {{"y", buffers.y, "x", "residual"},
-                             {"saved", buffers.saved},
-                             {"running mean", running.mean},
-                             {"running variance", running.variance},
-                             {"the count of batches", batches}};
-  const Place read[] = {{"x", buffers.x},
-                        {"residual", buffers.residual},
-                        {"weight", buffers.weight},
-                        {"bias", buffers.bias}};
+  const OutputRange written[] = {{"y", buffers.y, "x", "residual"},
+                                 {"saved", buffers.saved},
+                                 {"running mean", running.mean},
+                                 {"running variance", running.variance},
+                                 {"the count of batches", batches}};
+  const MemoryRange read[] = {{"x", buffers.x},
+                              {"residual", buffers.residual},
+                              {"weight", buffers.weight},
+                              {"bias", buffers.bias}};
   return CheckOverlaps(written, read);
 }
 
-absl::Status CheckOverlaps(const BatchNorm::Backwards& buffers) {
-  const Written written[] = {{"dx", buffers.dx, "dy"},
-                             {"dresidual", buffers.dresidual, "dy"},
-                             {"dweight", buffers.dweight},
-                             {"dbias", buffers.dbias}};
-  const Place read[] = {{"x", buffers.x},
-                        {"y", buffers.relu ? buffers.y : ConstBuffer()},
-                        {"dy", buffers.dy},
-                        {"weight", buffers.weight},
-                        {"saved", buffers.saved}};
+absl::Status CheckOverlaps(const BatchNorm::BackwardBuffers& buffers) {
+  const OutputRange written[] = {{"dx", buffers.dx, "dy"},
+                                 {"dresidual", buffers.dresidual, "dy"},
+                                 {"dweight", buffers.dweight},
+                                 {"dbias", buffers.dbias}};
+  const MemoryRange read[] = {{"x", buffers.x},
+                              {"y", buffers.relu ? buffers.y : ConstBuffer()},
+                              {"dy", buffers.dy},
+                              {"weight", buffers.weight},
+                              {"saved", buffers.saved}};
   return CheckOverlaps(written, read);
 }
 
@@ -231,7 +231,7 @@ double WeightOfBatch(const BatchNormOptions& options, int64_t batches) {
 }
 
 absl::Status CheckForwards(const BatchNormOptions& options,
-                           const BatchNorm::Forwards& buffers) {
+                           const BatchNorm::ForwardBuffers& buffers) {
   const ActivationShape& shape = buffers.shape;
   const DataType type = buffers.x.type;
   LOCKSTEP_RETURN_IF_ERROR(CheckShape(options, shape, type));
@@ -239,10 +239,10 @@ absl::Status CheckForwards(const BatchNormOptions& options,
   const int64_t weights = options.affine ? options.channels : 0;
   const int64_t tracked = options.track_running_stats ? options.channels : 0;
   const RunningStatistics& running = buffers.running;
-  const Expected expected[] = {
+  const ExpectedBuffer expected[] = {
       {"x", buffers.x, shape.size(), type},
       {"y", buffers.y, shape.size(), type},
-      {"residual", buffers.residual, shape.size(), type, /*may_lack=*/true},
+      {"residual", buffers.residual, shape.size(), type, /*may_be_empty=*/true},
       {"weight", buffers.weight, weights, statistics},
       {"bias", buffers.bias, weights, statistics},
       {"running mean", running.mean, tracked, statistics},
@@ -256,20 +256,21 @@ absl::Status CheckForwards(const BatchNormOptions& options,
 }
 
 absl::Status CheckBackwards(const BatchNormOptions& options,
-                            const BatchNorm::Backwards& buffers) {
+                            const BatchNorm::BackwardBuffers& buffers) {
   const ActivationShape& shape = buffers.shape;
   const DataType type = buffers.x.type;
   LOCKSTEP_RETURN_IF_ERROR(CheckShape(options, shape, type));
   const DataType statistics = StatisticsTypeOf(type);
   const int64_t weights = options.affine ? options.channels : 0;
-  const Expected expected[] = {
+  const ExpectedBuffer expected[] = {
       {"x", buffers.x, shape.size(), type},
       // Only ReLU reads y.
       {"y", buffers.relu ? buffers.y : ConstBuffer(),
        buffers.relu ? shape.size() : 0, type},
       {"dy", buffers.dy, shape.size(), type},
       {"dx", buffers.dx, shape.size(), type},
-      {"dresidual", buffers.dresidual, shape.size(), type, /*may_lack=*/true},
+      {"dresidual", buffers.dresidual, shape.size(), type,
+       /*may_be_empty=*/true},
       {"weight", buffers.weight, weights, statistics},
       {"dweight", buffers.dweight, weights, statistics},
       {"dbias", buffers.dbias, weights, statistics}};

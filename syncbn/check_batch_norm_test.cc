@@ -122,16 +122,16 @@ LayerTensors MakeMemory() {
       Options(), kShape, DataType::kBFloat16,
       {activations, activations, activations, parameters, parameters});
 }
-BatchNorm::Forwards ForwardsOf(LayerTensors& memory) {
-  return memory.Forwards({.residual = true});
+BatchNorm::ForwardBuffers ForwardsOf(LayerTensors& memory) {
+  return memory.ForwardBuffers({.residual = true});
 }
-BatchNorm::Backwards BackwardsOf(LayerTensors& memory) {
-  return memory.Backwards({.relu = true, .residual = true});
+BatchNorm::BackwardBuffers BackwardsOf(LayerTensors& memory) {
+  return memory.BackwardBuffers({.relu = true, .residual = true});
 }
 
 TEST(CheckForwardsTest, TakesMemoryThatFits) {
   LayerTensors memory = MakeMemory();
-  BatchNorm::Forwards forwards = ForwardsOf(memory);
+  BatchNorm::ForwardBuffers forwards = ForwardsOf(memory);
   EXPECT_THAT(CheckForwards(Options(), forwards), IsOk());
   forwards.y = memory.residual.buffer();  // In place.
   EXPECT_THAT(CheckForwards(Options(), forwards), IsOk());
@@ -146,7 +146,7 @@ TEST(CheckForwardsTest, TakesMemoryThatFits) {
 
 TEST(CheckForwardsTest, TakesAnEmptyBatchWithoutMemory) {
   LayerTensors memory = MakeMemory();
-  BatchNorm::Forwards forwards = ForwardsOf(memory);
+  BatchNorm::ForwardBuffers forwards = ForwardsOf(memory);
   forwards.shape.n = 0;
   forwards.x = ConstBuffer(nullptr, 0, DataType::kBFloat16);
   forwards.y = Buffer();
@@ -169,7 +169,7 @@ void ExpectRefusals(Call (*make)(LayerTensors&),
 }
 
 TEST(CheckForwardsTest, NamesWhatDoesNotFit) {
-  ExpectRefusals<BatchNorm::Forwards>(
+  ExpectRefusals<BatchNorm::ForwardBuffers>(
       ForwardsOf, CheckForwards,
       {
           {[](auto& f) { f.shape.c = 3; }, "shape has 3 channels"},
@@ -215,7 +215,7 @@ TEST(CheckForwardsTest, NamesWhatDoesNotFit) {
 
 TEST(CheckForwardsTest, RefusesWhatTheLayerLacks) {
   LayerTensors memory = MakeMemory();
-  const BatchNorm::Forwards forwards = ForwardsOf(memory);
+  const BatchNorm::ForwardBuffers forwards = ForwardsOf(memory);
   BatchNormOptions plain = Options();
   plain.affine = false;
   EXPECT_THAT(std::string(CheckForwards(plain, forwards).message()),
@@ -228,7 +228,7 @@ TEST(CheckForwardsTest, RefusesWhatTheLayerLacks) {
 
 TEST(CheckBackwardsTest, TakesMemoryThatFits) {
   LayerTensors memory = MakeMemory();
-  BatchNorm::Backwards backwards = BackwardsOf(memory);
+  BatchNorm::BackwardBuffers backwards = BackwardsOf(memory);
   EXPECT_THAT(CheckBackwards(Options(), backwards), IsOk());
   backwards.dx = memory.dy.buffer();  // In place.
   EXPECT_THAT(CheckBackwards(Options(), backwards), IsOk());
@@ -243,7 +243,7 @@ TEST(CheckBackwardsTest, TakesMemoryThatFits) {
 
 TEST(CheckBackwardsTest, TakesAnEmptyBatchWithoutMemory) {
   LayerTensors memory = MakeMemory();
-  BatchNorm::Backwards backwards = BackwardsOf(memory);
+  BatchNorm::BackwardBuffers backwards = BackwardsOf(memory);
   backwards.shape.n = 0;
   backwards.x = backwards.y = backwards.dy =
       ConstBuffer(nullptr, 0, DataType::kBFloat16);
@@ -252,7 +252,7 @@ TEST(CheckBackwardsTest, TakesAnEmptyBatchWithoutMemory) {
 }
 
 TEST(CheckBackwardsTest, NamesWhatDoesNotFit) {
-  ExpectRefusals<BatchNorm::Backwards>(
+  ExpectRefusals<BatchNorm::BackwardBuffers>(
       BackwardsOf, CheckBackwards,
       {
           {[](auto& b) { b.shape.c = 1; }, "shape has 1 channels"},
@@ -291,8 +291,8 @@ constexpr int64_t kParameterBytes = 4 * kChannels;
 constexpr int64_t kSavedBytes = 32;
 
 // The buffers that a call writes come first.
-std::vector<Slot<BatchNorm::Forwards>> ForwardSlots() {
-  using Call = BatchNorm::Forwards;
+std::vector<Slot<BatchNorm::ForwardBuffers>> ForwardSlots() {
+  using Call = BatchNorm::ForwardBuffers;
   return {SlotOf("y", &Call::y, kActivationBytes),
           SlotOf("saved", &Call::saved, kSavedBytes),
           {"running mean", kParameterBytes,
@@ -310,8 +310,8 @@ std::vector<Slot<BatchNorm::Forwards>> ForwardSlots() {
 }
 constexpr size_t kForwardWritten = 5;
 
-std::vector<Slot<BatchNorm::Backwards>> BackwardSlots() {
-  using Call = BatchNorm::Backwards;
+std::vector<Slot<BatchNorm::BackwardBuffers>> BackwardSlots() {
+  using Call = BatchNorm::BackwardBuffers;
   return {SlotOf("dx", &Call::dx, kActivationBytes),
           SlotOf("dresidual", &Call::dresidual, kActivationBytes),
           SlotOf("dweight", &Call::dweight, kParameterBytes),
@@ -367,7 +367,7 @@ void ExpectOverlapsRefused(
 
 TEST(CheckForwardsTest, RefusesOutputsOverOtherMemory) {
   LayerTensors memory = MakeMemory();
-  ExpectOverlapsRefused<BatchNorm::Forwards>(
+  ExpectOverlapsRefused<BatchNorm::ForwardBuffers>(
       ForwardsOf(memory), ForwardSlots(), kForwardWritten,
       {{"y", "x"}, {"y", "residual"}},
       [](const auto& call) { return CheckForwards(Options(), call); });
@@ -375,7 +375,7 @@ TEST(CheckForwardsTest, RefusesOutputsOverOtherMemory) {
 
 TEST(CheckBackwardsTest, RefusesOutputsOverOtherMemory) {
   LayerTensors memory = MakeMemory();
-  ExpectOverlapsRefused<BatchNorm::Backwards>(
+  ExpectOverlapsRefused<BatchNorm::BackwardBuffers>(
       BackwardsOf(memory), BackwardSlots(), kBackwardWritten,
       {{"dx", "dy"}, {"dresidual", "dy"}},
       [](const auto& call) { return CheckBackwards(Options(), call); });
@@ -384,7 +384,7 @@ TEST(CheckBackwardsTest, RefusesOutputsOverOtherMemory) {
 // Each of the two outputs by itself may be in dy's memory.
 TEST(CheckBackwardsTest, RefusesTwoOutputsInOnePlace) {
   LayerTensors memory = MakeMemory();
-  BatchNorm::Backwards backwards = BackwardsOf(memory);
+  BatchNorm::BackwardBuffers backwards = BackwardsOf(memory);
   backwards.dx = memory.dy.buffer();
   backwards.dresidual = memory.dy.buffer();
   EXPECT_THAT(CheckBackwards(Options(), backwards),

@@ -43,9 +43,9 @@ int64_t SyncBatchNorm::SavedBytes(DataType type) const {
   return RecordOf(options_.channels, type).size_bytes();
 }
 
-absl::Status SyncBatchNorm::Forward(const Forwards& buffers) {
+absl::Status SyncBatchNorm::Forward(const ForwardBuffers& buffers) {
   if (IsShared(buffers.training)) {
-    LOCKSTEP_RETURN_IF_ERROR(UseBatch(buffers));
+    LOCKSTEP_RETURN_IF_ERROR(ComputeBatchStatistics(buffers));
   } else if (buffers.training || !options_.track_running_stats) {
     return ForwardLocal(buffers);
   } else {
@@ -58,7 +58,7 @@ absl::Status SyncBatchNorm::Forward(const Forwards& buffers) {
   return kernels_.Normalize(buffers);
 }
 
-absl::Status SyncBatchNorm::ForwardLocal(const Forwards& buffers) {
+absl::Status SyncBatchNorm::ForwardLocal(const ForwardBuffers& buffers) {
   LOCKSTEP_RETURN_IF_ERROR(CheckForwards(options_, buffers));
   const int64_t values = buffers.shape.values_per_channel();
   if (values == 1 && options_.semantics.refuses_one_value) {
@@ -70,7 +70,8 @@ absl::Status SyncBatchNorm::ForwardLocal(const Forwards& buffers) {
   return CountBatch(options_, values, buffers.running);
 }
 
-absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers) {
+absl::Status SyncBatchNorm::ComputeBatchStatistics(
+    const ForwardBuffers& buffers) {
   const StatisticsRecord record = RecordOf(options_.channels, buffers.x.type);
   const int64_t size = record.size_bytes();
   const int ranks = group_->world_size();
@@ -82,7 +83,7 @@ absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers) {
                                    scratch_.get() + own);
   };
   const absl::Status computed = compute();
-  if (!computed.ok()) return Refuse(Operation::kAllGather, computed);
+  if (!computed.ok()) return SendRefusal(Operation::kAllGather, computed);
   const Buffer records(scratch_.get(), ranks * size, DataType::kUInt8);
   LOCKSTEP_RETURN_IF_ERROR(group_->AllGather(records.Part(own, size), records));
   const RunningStatistics& running = buffers.running;
@@ -103,7 +104,7 @@ absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers) {
 }
 
 absl::Status SyncBatchNorm::Backward(
-    const Backwards& buffers, absl::FunctionRef<void()> gradients_ready) {
+    const BackwardBuffers& buffers, absl::FunctionRef<void()> gradients_ready) {
   BatchNormKernels::BackwardCall call = {buffers, /*sums=*/{}};
   const auto prepare = [&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckBackwards(options_, buffers));
@@ -118,15 +119,15 @@ absl::Status SyncBatchNorm::Backward(
     return status.ok() ? kernels_.BackwardLocal(call, gradients_ready) : status;
   }
   if (status.ok()) status = kernels_.BackwardReduce(call);
-  if (!status.ok()) return Refuse(Operation::kAllReduce, status);
+  if (!status.ok()) return SendRefusal(Operation::kAllReduce, status);
   gradients_ready();
   LOCKSTEP_RETURN_IF_ERROR(group_->AllReduce(call.sums));
   if (buffers.shape.n == 0) return absl::OkStatus();
   return kernels_.BackwardInput(call);
 }
 
-absl::Status SyncBatchNorm::Refuse(Operation operation,
-                                   const absl::Status& cause) {
+absl::Status SyncBatchNorm::SendRefusal(Operation operation,
+                                        const absl::Status& cause) {
   // The group's next call reports its state.
   group_->Run(Collective::Refused(operation, cause)).IgnoreError();
   return cause;

@@ -62,8 +62,8 @@ class SyncBatchNorm : public BatchNorm {
   // one exception: Forward, in training with other ranks, on a rank with fewer
   // than two values per channel. It waits to learn how many values the other
   // ranks have.
-  absl::Status Forward(const Forwards& buffers) override;
-  absl::Status Backward(const Backwards& buffers,
+  absl::Status Forward(const ForwardBuffers& buffers) override;
+  absl::Status Backward(const BackwardBuffers& buffers,
                         absl::FunctionRef<void()> gradients_ready) override;
 
  private:
@@ -81,12 +81,12 @@ class SyncBatchNorm : public BatchNorm {
   bool IsShared(bool training) const { return training && group_ != nullptr; }
   // Tells the other ranks, in their `operation`, of the error `cause`. Returns
   // `cause`.
-  absl::Status Refuse(Operation operation, const absl::Status& cause);
+  absl::Status SendRefusal(Operation operation, const absl::Status& cause);
   // Checks the call and writes `saved` and the running statistics from the
   // batch of all ranks.
-  absl::Status UseBatch(const Forwards& buffers);
+  absl::Status ComputeBatchStatistics(const ForwardBuffers& buffers);
   // Checks the call and runs it with the statistics of this rank's batch.
-  absl::Status ForwardLocal(const Forwards& buffers);
+  absl::Status ForwardLocal(const ForwardBuffers& buffers);
 
   const BatchNormOptions options_;
   BatchNormKernels& kernels_;

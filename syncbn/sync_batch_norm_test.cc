@@ -61,9 +61,9 @@ using Log = std::vector<std::string>;
 
 // The group of rank 1 of 3. It records the size of each message and, for an
 // all-gather, the position of this rank's part.
-class NotingGroup : public FakeCommunicator {
+class RecordingGroup : public FakeCommunicator {
  public:
-  explicit NotingGroup(Log& log) : log_(log) {}
+  explicit RecordingGroup(Log& log) : log_(log) {}
 
   int rank() const override { return 1; }
   int world_size() const override { return ranks; }
@@ -152,7 +152,8 @@ class SyncBatchNormTest : public testing::Test {
 
   absl::Status Forward(bool training, int64_t n = 2) {
     return With(n, [&](SyncBatchNorm& layer, LayerTensors& tensors) {
-      BatchNorm::Forwards forwards = tensors.Forwards({.training = training});
+      BatchNorm::ForwardBuffers forwards =
+          tensors.ForwardBuffers({.training = training});
       if (short_weight_) --forwards.weight.count;
       return layer.Forward(forwards);
     });
@@ -160,8 +161,8 @@ class SyncBatchNormTest : public testing::Test {
 
   absl::Status Backward(bool training, int64_t n = 2) {
     return With(n, [&](SyncBatchNorm& layer, LayerTensors& tensors) {
-      BatchNorm::Backwards backwards =
-          tensors.Backwards({.training = training});
+      BatchNorm::BackwardBuffers backwards =
+          tensors.BackwardBuffers({.training = training});
       if (short_weight_) --backwards.weight.count;
       return layer.Backward(backwards, [&] { log_.push_back("ready"); });
     });
@@ -188,7 +189,7 @@ class SyncBatchNormTest : public testing::Test {
   bool short_weight_ = false;
   BatchNormOptions options_;
   Log log_;
-  NotingGroup group_{log_};
+  RecordingGroup group_{log_};
   NotingKernels kernels_{log_};
   int64_t batches_ = 4;
 };

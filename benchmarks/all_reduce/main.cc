@@ -229,7 +229,7 @@ absl::StatusOr<std::unique_ptr<AllReduceTeams>> StartTeams(
   LOCKSTEP_ASSIGN_OR_RETURN(const TemporaryFolder store,
                             TemporaryFolder::Create("lockstep-allreduce"));
   const TeamSetting setting = {
-      .folder = std::filesystem::path(OwnProgram()).parent_path().string(),
+      .folder = std::filesystem::path(OwnProgramPath()).parent_path().string(),
       .store = store.path(),
       .cores = report.origin.machine.cores,
       .timeout = absl::Seconds(absl::GetFlag(FLAGS_timeout))};

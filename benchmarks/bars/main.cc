@@ -171,8 +171,8 @@ absl::StatusOr<std::vector<report::Bar>> RunPart(const Part& part,
   const std::string programs = absl::GetFlag(FLAGS_programs);
   const std::filesystem::path room =
       programs.empty()
-          ? std::filesystem::path(OwnProgram()).parent_path().parent_path()
-          : std::filesystem::path(UserPath(programs));
+          ? std::filesystem::path(OwnProgramPath()).parent_path().parent_path()
+          : std::filesystem::path(ResolveUserPath(programs));
   const std::string json = folder.path() + "/report.json";
   std::vector<std::string> command = {(room / part.program).string()};
   for (const std::string& flag : FlagsOf(part)) command.push_back(flag);

@@ -47,7 +47,7 @@ absl::StatusOr<ReportOutput> ReportOutput::Create(const std::string& name,
   std::string chosen = absl::GetFlag(FLAGS_output_dir);
   if (chosen.empty()) chosen = folder;
   if (!chosen.empty()) {
-    chosen = UserPath(chosen);
+    chosen = ResolveUserPath(chosen);
     LOCKSTEP_RETURN_IF_ERROR(MakeOutputFolder(chosen));
   }
   return ReportOutput{

@@ -132,7 +132,7 @@ constexpr double kShareForRun = 0.7;
 
 // Returns what the control group at the root of this process's view has left.
 // "max" is not a number and means no limit.
-std::optional<int64_t> LeftInControlGroup() {
+std::optional<int64_t> ControlGroupMemoryLeft() {
   int64_t limit = 0, used = 0;
   if (!absl::SimpleAtoi(ReadFile("/sys/fs/cgroup/memory.max").value_or(""),
                         &limit) ||
@@ -162,7 +162,7 @@ int64_t AvailableMemory() {
   constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
   return std::min(
       MemAvailable(ReadFile("/proc/meminfo").value_or("")).value_or(kUnknown),
-      LeftInControlGroup().value_or(kUnknown));
+      ControlGroupMemoryLeft().value_or(kUnknown));
 }
 
 int64_t MemoryForRun() {

@@ -43,14 +43,14 @@ OwnedFd NewSocket() {
 }
 
 // Returns whether the other end is a process of this user.
-bool IsOurs(const OwnedFd& fd) {
+bool IsSameUser(const OwnedFd& fd) {
   ucred peer = {};
   socklen_t size = sizeof(peer);
   return getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
          peer.uid == geteuid();
 }
 
-absl::Status Gone() {
+absl::Status ConnectionClosedError() {
   return absl::UnavailableError("the other end of the connection is gone");
 }
 
@@ -59,7 +59,7 @@ absl::Status SendPacket(int fd, absl::string_view packet) {
   do {
     sent = send(fd, packet.data(), packet.size(), MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
-  return sent < 0 ? Gone() : absl::OkStatus();
+  return sent < 0 ? ConnectionClosedError() : absl::OkStatus();
 }
 
 }  // namespace
@@ -87,7 +87,7 @@ absl::StatusOr<TurnListener> TurnListener::Create() {
 
 absl::StatusOr<TurnChannel> TurnListener::Accept() {
   OwnedFd fd(accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (!fd.open() || !IsOurs(fd)) {
+  if (!fd.open() || !IsSameUser(fd)) {
     return absl::UnavailableError("nobody who may has connected");
   }
   return TurnChannel(std::move(fd));
@@ -146,7 +146,7 @@ absl::StatusOr<std::string> TurnChannel::ReceivePacket(
   do {
     size = recv(fd_.get(), packet.data(), packet.size(), 0);
   } while (size < 0 && errno == EINTR);
-  if (size <= 0) return Gone();
+  if (size <= 0) return ConnectionClosedError();
   packet.resize(static_cast<size_t>(size));
   return packet;
 }

@@ -193,7 +193,7 @@ constexpr int64_t kLongestQuote = 4096;  // Bytes from the end of a log.
 // Keeps the error that explains those of other ranks. An error that says that a
 // rank lost another one, or stopped because of an earlier error, explains
 // nothing.
-void KeepCause(absl::Status& cause, const absl::Status& status) {
+void UpdateCause(absl::Status& cause, const absl::Status& status) {
   const auto follows = [](const absl::Status& error) {
     return absl::IsUnavailable(error) || absl::IsFailedPrecondition(error);
   };
@@ -212,7 +212,7 @@ namespace {
 constexpr absl::Duration kLaunchedTimeout = absl::Minutes(15);
 
 // The placeholder for the name of each rank's own listener.
-constexpr char kListenerHere[] = "{listener}";
+constexpr char kListenerPlaceholder[] = "{listener}";
 
 LaunchedRun* the_driver = nullptr;
 
@@ -276,8 +276,8 @@ absl::StatusOr<std::unique_ptr<LaunchedRun>> LaunchedRun::Join() {
                             ReadRankEnvironment());
   if (!environment.has_value()) return nullptr;
   LOCKSTEP_ASSIGN_OR_RETURN(
-      const MeetingPlace place,
-      ChooseMeetingPlace(*environment, LookUpProcessEnvironment, {}));
+      const RendezvousLocation place,
+      ChooseRendezvousLocation(*environment, LookUpProcessEnvironment, {}));
   // A process that passes for the driver can run any command as this user.
   if (place.port != 0 && place.token.empty()) {
     return absl::InvalidArgumentError(
@@ -334,7 +334,8 @@ absl::Status LaunchedRun::Serve() {
     LOCKSTEP_ASSIGN_OR_RETURN(const Request request,
                               Decode<Request>(orders[0]));
     LOCKSTEP_RETURN_IF_ERROR(
-        AllGatherObject(*group_, EncodeAnswer(Obey(request))).status());
+        AllGatherObject(*group_, EncodeAnswer(HandleRequest(request)))
+            .status());
     if (request.order == Order::kEnd) return absl::OkStatus();
   }
 }
@@ -342,7 +343,7 @@ absl::Status LaunchedRun::Serve() {
 absl::StatusOr<std::vector<std::string>> LaunchedRun::Command(
     const Request& request) {
   LOCKSTEP_RETURN_IF_ERROR(AllGatherObject(*group_, Encode(request)).status());
-  const absl::StatusOr<std::string> own = Obey(request);
+  const absl::StatusOr<std::string> own = HandleRequest(request);
   // The team may have lost a rank, and this group may wait longer for that
   // rank's answer. So the error is printed first.
   if (absl::IsUnavailable(own.status()) ||
@@ -356,14 +357,14 @@ absl::StatusOr<std::vector<std::string>> LaunchedRun::Command(
   std::vector<std::string> answers;
   for (const std::string& reply : replies) {
     const absl::StatusOr<std::string> answer = DecodeAnswer(reply);
-    KeepCause(cause, answer.status());
+    UpdateCause(cause, answer.status());
     if (answer.ok()) answers.push_back(*answer);
   }
   LOCKSTEP_RETURN_IF_ERROR(cause);
   return answers;
 }
 
-absl::StatusOr<std::string> LaunchedRun::Obey(const Request& request) {
+absl::StatusOr<std::string> LaunchedRun::HandleRequest(const Request& request) {
   if (request.order == Order::kEnd) {
     teams_.clear();
     return "";
@@ -415,14 +416,14 @@ absl::Status LaunchedRun::StartHere(const Request& request) {
   argv.insert(argv.end(), request.environment.begin(),
               request.environment.end());
   const std::string folder =
-      std::filesystem::path(OwnProgram()).parent_path().string();
+      std::filesystem::path(OwnProgramPath()).parent_path().string();
   LOCKSTEP_ASSIGN_OR_RETURN(
       teams_[request.team],
       RankTeam::StartHere([&](const std::string& listener) {
         std::string there = request.folder;
         for (const std::string& word : request.argv) {
           argv.push_back(absl::StrReplaceAll(
-              word, {{kListenerHere, listener}, {there, folder}}));
+              word, {{kListenerPlaceholder, listener}, {there, folder}}));
           there = folder;  // Only the program is moved; data may lie below its
                            // folder.
         }
@@ -435,7 +436,7 @@ absl::Status LaunchedRun::StartHere(const Request& request) {
 absl::StatusOr<std::unique_ptr<RankTeam>> RankTeam::StartLaunched(
     LaunchedRun& run,
     const std::function<TeamCommand(const std::string& listener)>& command) {
-  const TeamCommand what = command(kListenerHere);
+  const TeamCommand what = command(kListenerPlaceholder);
   if (what.nproc != what.world_size || what.world_size > run.world_size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the launcher has started ", run.world_size(),
@@ -455,7 +456,7 @@ absl::StatusOr<std::unique_ptr<RankTeam>> RankTeam::StartLaunched(
       .team = team->team_,
       .world_size = what.world_size,
       .port = port.port,
-      .folder = std::filesystem::path(OwnProgram()).parent_path().string(),
+      .folder = std::filesystem::path(OwnProgramPath()).parent_path().string(),
       .file = absl::StrCat("/proc/", getpid(), "/fd/", team->meeting_[0].get()),
       .argv = what.argv};
   for (const auto& [name, value] : what.environment) {
@@ -466,7 +467,7 @@ absl::StatusOr<std::unique_ptr<RankTeam>> RankTeam::StartLaunched(
   return team;
 }
 
-absl::StatusOr<std::vector<std::string>> RankTeam::AskRun(
+absl::StatusOr<std::vector<std::string>> RankTeam::SendOrder(
     LaunchedRun::Order order, absl::string_view message,
     absl::Duration timeout) {
   LOCKSTEP_ASSIGN_OR_RETURN(
@@ -520,7 +521,7 @@ RankTeam::~RankTeam() { Stop(absl::Seconds(10)).IgnoreError(); }
 
 absl::Status RankTeam::AwaitRanks(absl::Duration timeout) {
   if (run_ != nullptr) {
-    return AskRun(LaunchedRun::Order::kAwait, "", timeout).status();
+    return SendOrder(LaunchedRun::Order::kAwait, "", timeout).status();
   }
   const Deadline deadline(timeout);
   for (size_t i = 0; i < ranks_.size();) {
@@ -539,7 +540,7 @@ absl::Status RankTeam::AwaitRanks(absl::Duration timeout) {
       LOCKSTEP_RETURN_IF_ERROR(AcceptRank(deadline));
       ++i;
     } else if (events[1].revents != 0) {
-      return EndedEarly();
+      return ReapAndDescribeEnd();
     }
   }
   return absl::OkStatus();
@@ -569,11 +570,11 @@ absl::Status RankTeam::AcceptRank(const Deadline& deadline) {
 absl::StatusOr<std::vector<std::string>> RankTeam::Exchange(
     absl::string_view message, absl::Duration timeout) {
   if (run_ != nullptr) {
-    return AskRun(LaunchedRun::Order::kAsk, message, timeout);
+    return SendOrder(LaunchedRun::Order::kAsk, message, timeout);
   }
   const Deadline deadline(timeout);
   absl::Status cause;
-  for (TurnChannel& rank : ranks_) KeepCause(cause, rank.Send(message));
+  for (TurnChannel& rank : ranks_) UpdateCause(cause, rank.Send(message));
   std::vector<std::string> answers;
   const auto first = static_cast<size_t>(std::max(command_.only_rank, 0));
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -583,12 +584,12 @@ absl::StatusOr<std::vector<std::string>> RankTeam::Exchange(
     if (answer.ok()) {
       answers.push_back(*answer);
     } else {
-      KeepCause(cause,
-                Named(absl::StrCat("rank ", first + rank), answer.status()));
+      UpdateCause(cause,
+                  Named(absl::StrCat("rank ", first + rank), answer.status()));
     }
   }
   if (absl::IsUnavailable(cause) && AwaitEnd(absl::Seconds(2))) {
-    return EndedEarly();
+    return ReapAndDescribeEnd();
   }
   LOCKSTEP_RETURN_IF_ERROR(cause);
   return answers;
@@ -598,7 +599,7 @@ absl::Status RankTeam::Stop(absl::Duration timeout) {
   if (run_ != nullptr) {
     if (ended_) return absl::OkStatus();
     ended_ = true;
-    return AskRun(LaunchedRun::Order::kStop, "", timeout).status();
+    return SendOrder(LaunchedRun::Order::kStop, "", timeout).status();
   }
   listener_.Close();
   ranks_.clear();
@@ -609,12 +610,12 @@ absl::Status RankTeam::Stop(absl::Duration timeout) {
                                            absl::FormatDuration(timeout)));
   }
   if (wait_status_ == 0) return absl::OkStatus();
-  return absl::AbortedError(LastWords());
+  return absl::AbortedError(DescribeLastOutput());
 }
 
-absl::Status RankTeam::EndedEarly() {
+absl::Status RankTeam::ReapAndDescribeEnd() {
   AwaitEnd(absl::InfiniteDuration());
-  return absl::UnavailableError(LastWords());
+  return absl::UnavailableError(DescribeLastOutput());
 }
 
 bool RankTeam::AwaitEnd(absl::Duration timeout) {
@@ -630,7 +631,7 @@ bool RankTeam::AwaitEnd(absl::Duration timeout) {
   return true;
 }
 
-std::string RankTeam::LastWords() const {
+std::string RankTeam::DescribeLastOutput() const {
   const std::string last = LastLine();
   return last.empty() ? "its processes ended without a word" : last;
 }

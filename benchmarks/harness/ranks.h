@@ -157,7 +157,7 @@ class LaunchedRun {
   // Called by the driver: has all ranks obey the request. Returns the answers
   // of all ranks, by rank, or the error that explains the other errors.
   absl::StatusOr<std::vector<std::string>> Command(const Request& request);
-  absl::StatusOr<std::string> Obey(const Request& request);
+  absl::StatusOr<std::string> HandleRequest(const Request& request);
   absl::Status StartHere(const Request& request);
 
   std::unique_ptr<Communicator> group_;
@@ -253,16 +253,16 @@ class RankTeam {
         log_(std::move(log)) {}
 
   // Sends an order to the launched team `team_`.
-  absl::StatusOr<std::vector<std::string>> AskRun(LaunchedRun::Order order,
-                                                  absl::string_view message,
-                                                  absl::Duration timeout);
+  absl::StatusOr<std::vector<std::string>> SendOrder(LaunchedRun::Order order,
+                                                     absl::string_view message,
+                                                     absl::Duration timeout);
 
   absl::Status Launch();
   absl::Status AcceptRank(const Deadline& deadline);
-  absl::Status EndedEarly();
+  absl::Status ReapAndDescribeEnd();
   bool AwaitEnd(absl::Duration timeout);
-  std::string LastLine() const;   // Of the output; may be empty.
-  std::string LastWords() const;  // For ended processes; never empty.
+  std::string LastLine() const;            // Of the output; may be empty.
+  std::string DescribeLastOutput() const;  // For ended processes; never empty.
 
   LaunchedRun* const run_ = nullptr;  // Null if all processes are on this host.
   int64_t team_ = 0;

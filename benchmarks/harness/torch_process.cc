@@ -30,7 +30,7 @@ constexpr size_t kLongestTalk = 300;
 
 std::vector<std::string> PythonsToTry(const std::string& python) {
   if (python.empty()) return {"python3", "/usr/bin/python3"};
-  return {absl::StrContains(python, "/") ? UserPath(python) : python};
+  return {absl::StrContains(python, "/") ? ResolveUserPath(python) : python};
 }
 
 absl::Status NotUnderstood(absl::string_view answer) {
@@ -106,24 +106,26 @@ absl::StatusOr<std::string> TorchProcess::Receive(absl::Time deadline) {
     }
     if (line.ok()) {
       absl::StripAsciiWhitespace(&*line);
-      if (!line->empty()) talk_ = line->substr(0, kLongestTalk);
+      if (!line->empty()) last_output_line_ = line->substr(0, kLongestTalk);
     }
     // A line that had arrived before the deadline may still be the answer.
     if (!line.ok() || (over && !absl::StrContains(process_.out(), '\n'))) break;
   }
   End();
   return absl::DeadlineExceededError(
-      absl::StrCat("it did not answer in time", LastWords()));
+      absl::StrCat("it did not answer in time", DescribeLastOutput()));
 }
 
 std::string TorchProcess::End() {
   if (ended_) return "it has ended";
   ended_ = true;
-  return absl::StrCat(DescribeEnd(process_.End()), LastWords());
+  return absl::StrCat(DescribeEnd(process_.End()), DescribeLastOutput());
 }
 
-std::string TorchProcess::LastWords() const {
-  return talk_.empty() ? "" : absl::StrCat("; it said: ", talk_);
+std::string TorchProcess::DescribeLastOutput() const {
+  return last_output_line_.empty()
+             ? ""
+             : absl::StrCat("; it said: ", last_output_line_);
 }
 
 }  // namespace lockstep::benchmarks

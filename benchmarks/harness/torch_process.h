@@ -66,13 +66,13 @@ class TorchProcess {
   absl::StatusOr<std::string> Receive(absl::Time deadline);
   // Ends the process, and returns how it ended.
   std::string End();
-  std::string LastWords() const;
+  std::string DescribeLastOutput() const;
 
   Subprocess process_;
   std::string python_;
   std::string version_, remark_;
   bool ended_ = false;
-  std::string talk_;  // The last line that was not an answer.
+  std::string last_output_line_;  // The last line that was not an answer.
 };
 
 // Returns the error for an answer that is not understood: kInternal.

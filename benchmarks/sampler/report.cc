@@ -171,7 +171,7 @@ std::vector<report::Bar> BarsOf(const SamplerReport& report) {
 namespace {
 
 using report::Cell;
-using report::Grouped;
+using report::GroupDigits;
 using report::Milliseconds;
 using report::Significant;
 using report::Value;
@@ -247,7 +247,7 @@ std::vector<Cell> RowCells(const std::string& size, int rounds,
 }
 
 std::vector<Cell> KeyedCells(const KeyedRow& row) {
-  return {Grouped(row.size), "keyed",
+  return {GroupDigits(row.size), "keyed",
           absl::StrCat(
               Millions(row.median), " Mindex/s (", Millions(row.min), " to ",
               Millions(row.max), ") in blocks of ", row.block, ", ",
@@ -268,7 +268,7 @@ report::Table TableOf(const SamplerReport& report) {
                   {.title = "/table", .width = 7},
                   {.title = "/torch", .width = 7}}};
   for (const DrawRows& rows : report.sizes) {
-    std::string first = Grouped(rows.size);
+    std::string first = GroupDigits(rows.size);
     for (const DrawRow& row : rows.rows) {
       table.rows.push_back(RowCells(first, rows.rounds, row));
       first.clear();
@@ -299,7 +299,7 @@ report::Chart ChartOf(const SamplerReport& report) {
     chart.series.push_back({.name = Name(subject), .color = color});
   }
   for (const DrawRows& rows : report.sizes) {
-    chart.places.push_back(Grouped(rows.size));
+    chart.places.push_back(GroupDigits(rows.size));
     for (size_t i = 0; i < chart.series.size(); ++i) {
       std::optional<double> speed;
       if (const DrawRow* const row = Find(rows, subjects[i].first)) {

@@ -27,7 +27,7 @@ namespace {
 using report::Cell;
 using report::Chart;
 using report::Counted;
-using report::Grouped;
+using report::GroupDigits;
 using report::Milliseconds;
 using report::Percent;
 using report::Series;
@@ -146,8 +146,8 @@ std::string Throughput(double images_per_second) {
     return absl::StrFormat("%.1f", images_per_second);
   }
   return images_per_second < 999999.5
-             ? Grouped(std::llround(images_per_second))
-             : Grouped(std::llround(images_per_second / 1000)) + "k";
+             ? GroupDigits(std::llround(images_per_second))
+             : GroupDigits(std::llround(images_per_second / 1000)) + "k";
 }
 
 std::vector<Cell> RowCells(const ConfigurationReport& at) {
@@ -209,8 +209,8 @@ std::string EpochNote(const ScalingReport& report, const ModeReport& mode) {
   }
   const std::string lead = LeadOf(report, mode);
   return absl::StrCat(lead, lead.empty() ? "An" : "an", " epoch of ",
-                      Grouped(report.settings.train_samples), " images takes ",
-                      absl::StrJoin(times, ", "));
+                      GroupDigits(report.settings.train_samples),
+                      " images takes ", absl::StrJoin(times, ", "));
 }
 
 std::vector<std::string> NotesOf(const ScalingReport& report,
@@ -370,8 +370,9 @@ report::Section SectionOf(const ScalingReport& report, Variants variants) {
   const bool strong = variants[0].mode == ScalingMode::kStrong;
   report::Section section = {
       .title = strong ? "Strong scaling" : "Weak scaling",
-      .about = absl::StrCat("a step is ", Grouped(report.settings.batch_size),
-                            strong ? " images in all" : " images on each rank"),
+      .about =
+          absl::StrCat("a step is ", GroupDigits(report.settings.batch_size),
+                       strong ? " images in all" : " images on each rank"),
       .table = TableOf(report, variants),
       .notes = NotesOf(report, variants),
       .charts = {ThroughputChart(report, variants),
@@ -392,7 +393,7 @@ report::Section SectionOf(const ScalingReport& report, Variants variants) {
 
 std::string DataText(const ScalingSettings& settings) {
   const NetworkInput& input = settings.input;
-  return absl::StrCat(Grouped(settings.train_samples), " images of ",
+  return absl::StrCat(GroupDigits(settings.train_samples), " images of ",
                       input.height, " x ", input.width, " x ", input.channels,
                       ", ", input.classes, " classes");
 }

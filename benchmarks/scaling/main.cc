@@ -138,7 +138,7 @@ absl::StatusOr<ScalingSettings> SettingsFromFlags(int cores) {
                             ParseTypes(absl::GetFlag(FLAGS_type)));
   settings.model = absl::GetFlag(FLAGS_model);
   settings.learning_rate = absl::GetFlag(FLAGS_lr);
-  const absl::StatusOr<NetworkEntry> entry = EntryOf(settings.model);
+  const absl::StatusOr<NetworkEntry> entry = FindNetworkEntry(settings.model);
   if (!entry.ok()) {
     return FlagError("model", settings.model, entry.status().message());
   }

@@ -347,9 +347,9 @@ absl::StatusOr<RankResult> RunRank(Communicator& communicator,
 }
 
 absl::StatusOr<std::string> ProgramOf(RankKind ranks) {
-  if (ranks != RankKind::kMpi) return OwnProgram();
+  if (ranks != RankKind::kMpi) return OwnProgramPath();
   const std::string program =
-      std::filesystem::path(OwnProgram()).replace_filename("scaling_mpi");
+      std::filesystem::path(OwnProgramPath()).replace_filename("scaling_mpi");
   if (access(program.c_str(), X_OK) == 0) return program;
   return FlagError("backend", "mpi",
                    "scaling_mpi was not built: Open MPI is not installed "

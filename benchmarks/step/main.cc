@@ -220,7 +220,7 @@ class CaseRun {
   absl::StatusOr<TorchProcess> StartProcess(const Subject& subject) {
     return subject.pythons.empty()
                ? TorchProcess::StartProgram(
-                     {OwnProgram(), "--worker",
+                     {OwnProgramPath(), "--worker",
                       absl::StrCat("--convolution=",
                                    Name(subject.convolution))},
                      subject.name, Deadline())

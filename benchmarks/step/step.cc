@@ -110,7 +110,7 @@ absl::StatusOr<std::vector<StepCase>> CasesOf(const StepSettings& settings) {
       CheckRange("--num_classes", settings.classes, 1, kMaxClasses));
   std::vector<StepCase> cases;
   for (const std::string& spec : SplitSpecs(settings.models)) {
-    const absl::StatusOr<NetworkEntry> entry = EntryOf(spec);
+    const absl::StatusOr<NetworkEntry> entry = FindNetworkEntry(spec);
     if (!entry.ok()) {
       return Named(absl::StrCat("--models: ", spec), entry.status());
     }

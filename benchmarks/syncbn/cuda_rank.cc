@@ -352,8 +352,8 @@ class CudaLayerMirror : public LayerMirror {
 // The byte that a copy writes over zeros.
 constexpr int kCopied = 0x5a;
 
-absl::StatusOr<int64_t> CountNot(int value, const std::byte* device,
-                                 int64_t bytes) {
+absl::StatusOr<int64_t> CountBytesOtherThan(int value, const std::byte* device,
+                                            int64_t bytes) {
   std::vector<std::byte> host(static_cast<size_t>(bytes));
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
       cudaMemcpy(host.data(), device, host.size(), cudaMemcpyDeviceToHost),
@@ -586,7 +586,8 @@ class SyncBnCudaRank {
               "copying");
         }));
     LOCKSTEP_ASSIGN_OR_RETURN(
-        turn.wrong, CountNot(kCopied, to + (sets - 1) * bytes, bytes));
+        turn.wrong,
+        CountBytesOtherThan(kCopied, to + (sets - 1) * bytes, bytes));
     return turn;
   }
 

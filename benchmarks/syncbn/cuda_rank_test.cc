@@ -103,19 +103,19 @@ std::vector<TeamTurn> Take(int world_size,
 class Idle : public BatchNorm {
  public:
   int64_t SavedBytes(DataType /*type*/) const override { return 0; }
-  absl::Status Forward(const Forwards& /*buffers*/) override {
+  absl::Status Forward(const ForwardBuffers& /*buffers*/) override {
     return absl::OkStatus();
   }
-  absl::Status Backward(const Backwards& /*buffers*/,
+  absl::Status Backward(const BackwardBuffers& /*buffers*/,
                         absl::FunctionRef<void()> /*ready*/) override {
     return absl::OkStatus();
   }
 };
 
 // A layer that does not support the type, as cuDNN may not.
-class Lacking : public Idle {
+class UnsupportedTypeNorm : public Idle {
  public:
-  absl::Status Forward(const Forwards& /*buffers*/) override {
+  absl::Status Forward(const ForwardBuffers& /*buffers*/) override {
     return absl::UnimplementedError("no such type");
   }
 };
@@ -139,7 +139,7 @@ TEST(SyncBnCudaRankTest, SaysWhatTheLibraryLacks) {
       Take(2,
            {LayerRequest(SyncBnSubject::kLocal),
             LayerRequest(SyncBnSubject::kOwnLocal)},
-           CreateA<Lacking>);
+           CreateA<UnsupportedTypeNorm>);
   if (turns.empty()) GTEST_SKIP() << "no GPU";
   EXPECT_NE(turns[1].gpu, "");
   EXPECT_EQ(turns[0].missing, "no such type");
@@ -217,11 +217,11 @@ class Noting : public BatchNorm {
   int64_t SavedBytes(DataType type) const override {
     return inner_->SavedBytes(type);
   }
-  absl::Status Forward(const Forwards& buffers) override {
+  absl::Status Forward(const ForwardBuffers& buffers) override {
     uses.push_back({buffers.x.data, 2 * buffers.x.size_bytes()});
     return inner_->Forward(buffers);
   }
-  absl::Status Backward(const Backwards& buffers,
+  absl::Status Backward(const BackwardBuffers& buffers,
                         absl::FunctionRef<void()> ready) override {
     uses.push_back({buffers.x.data, 3 * buffers.x.size_bytes()});
     return inner_->Backward(buffers, ready);

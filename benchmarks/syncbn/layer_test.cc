@@ -253,11 +253,11 @@ class LazyNorm : public BatchNorm {
   int64_t SavedBytes(DataType type) const override {
     return norm_.SavedBytes(type);
   }
-  absl::Status Forward(const Forwards& buffers) override {
+  absl::Status Forward(const ForwardBuffers& buffers) override {
     if (fails) return absl::AbortedError("no forward");
     return skips_forward ? absl::OkStatus() : norm_.Forward(buffers);
   }
-  absl::Status Backward(const Backwards& buffers,
+  absl::Status Backward(const BackwardBuffers& buffers,
                         absl::FunctionRef<void()> ready) override {
     return skips_backward ? absl::OkStatus() : norm_.Backward(buffers, ready);
   }

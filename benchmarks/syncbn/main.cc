@@ -162,7 +162,7 @@ TeamCommand CommandOf(const SyncBnSettings& settings, int cores,
                       const std::string& listener) {
   const bool processes = settings.ranks == RankKind::kProcesses;
   std::vector<std::string> argv = {
-      OwnProgram(),
+      OwnProgramPath(),
       absl::StrCat("--worker=", listener),
       absl::StrCat("--world_size=", settings.world_size),
       absl::StrCat("--backend=", BackendName(settings)),

@@ -60,7 +60,7 @@ absl::StatusOr<TrainedNetwork> ParseTrainedNetwork(const NetworkFlags& flags) {
   if (flags.network.empty()) {
     return FlagError("network", "", "must be a network, or none");
   }
-  const absl::StatusOr<NetworkEntry> entry = EntryOf(flags.network);
+  const absl::StatusOr<NetworkEntry> entry = FindNetworkEntry(flags.network);
   if (!entry.ok()) {
     return FlagError("network", flags.network, entry.status().message());
   }

@@ -86,9 +86,10 @@ TEST(BatchNormNetworkNamesTest, AreThoseThatCanBeTrained) {
   EXPECT_THAT(names, ElementsAre("lenet_bn", "resnet18_d2l", "resnet18",
                                  "resnet34", "resnet50"));
   for (const std::string& name : names) {
-    EXPECT_THAT(DescribeTrained(
-                    {.spec = name, .input = EntryOf(name)->benchmark_input()}),
-                IsOk());
+    EXPECT_THAT(
+        DescribeTrained(
+            {.spec = name, .input = FindNetworkEntry(name)->benchmark_input()}),
+        IsOk());
   }
 }
 
@@ -100,7 +101,7 @@ TEST(BatchNormShapesTest, AreTheInputsOfEveryBatchNorm) {
   for (const auto& [spec, count] :
        {std::pair("resnet18_d2l", 17), {"resnet18", 20}, {"resnet50", 53}}) {
     const absl::StatusOr<Network> network = DescribeTrained(
-        {.spec = spec, .input = EntryOf(spec)->benchmark_input()});
+        {.spec = spec, .input = FindNetworkEntry(spec)->benchmark_input()});
     ASSERT_THAT(network, IsOk());
     EXPECT_THAT(BatchNormShapes(*network, Layout::kNhwc), SizeIs(count));
   }
@@ -150,13 +151,14 @@ TEST(SyncBnNetworkMemoryTest, NeedsTheMemoryThatIsAskedFor) {
     TrainedNetwork trained;
     int64_t batch;
   };
-  const Case cases[] = {{{}, 8},
-                        {{.spec = "resnet18:width=16",
-                          .input = EntryOf("resnet18")->benchmark_input()},
-                         16},
-                        {{.spec = "resnet50:width=16",
-                          .input = EntryOf("resnet50")->benchmark_input()},
-                         8}};
+  const Case cases[] = {
+      {{}, 8},
+      {{.spec = "resnet18:width=16",
+        .input = FindNetworkEntry("resnet18")->benchmark_input()},
+       16},
+      {{.spec = "resnet50:width=16",
+        .input = FindNetworkEntry("resnet50")->benchmark_input()},
+       8}};
   for (const Case& one : cases) {
     SCOPED_TRACE(one.trained.spec);
     const auto steps = [&one](Communicator& group) {

@@ -106,7 +106,7 @@ TEST(CheckSyncBnMemoryTest, RefusesAShapeOrTheNetworkThatIsTooLarge) {
   settings.network.spec.clear();
   EXPECT_THAT(CheckMemory(settings, layers), IsOk());
   settings.network = {.spec = "resnet18",
-                      .input = EntryOf("resnet18")->benchmark_input()};
+                      .input = FindNetworkEntry("resnet18")->benchmark_input()};
   EXPECT_THAT(CheckMemory(settings, network),
               StatusIs(kInvalid, HasSubstr(" 16 images of 112x112, to train "
                                            "resnet18 on 2 ranks need ")));

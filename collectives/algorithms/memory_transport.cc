@@ -22,11 +22,11 @@
 namespace lockstep {
 namespace {
 
-constexpr std::align_val_t kRoomAlignment{64};
+constexpr std::align_val_t kPieceAlignment{64};
 
-struct FreeRoom {
+struct FreePieceBuffer {
   void operator()(std::byte* room) const {
-    ::operator delete[](room, kRoomAlignment);
+    ::operator delete[](room, kPieceAlignment);
   }
 };
 
@@ -57,7 +57,7 @@ class MemoryTransport : public Transport {
   MemoryTransport(Network& network, int rank)
       : network_(network),
         rank_(rank),
-        rooms_(static_cast<size_t>(network.world_size)) {}
+        piece_buffers_(static_cast<size_t>(network.world_size)) {}
 
   int rank() const override { return rank_; }
   int world_size() const override { return network_.world_size; }
@@ -66,20 +66,20 @@ class MemoryTransport : public Transport {
   }
   int max_pieces() const override { return network_.options.max_pieces; }
 
-  std::optional<std::span<std::byte>> Room(int peer) override {
+  std::optional<std::span<std::byte>> PieceBuffer(int peer) override {
     const std::lock_guard<std::mutex> lock(network_.mutex);
-    if (!HasRoom(peer)) return std::nullopt;
+    if (!HasFreeSlot(peer)) return std::nullopt;
     const size_t size = static_cast<size_t>(max_piece_bytes());
-    auto& room = rooms_[peer];
+    auto& room = piece_buffers_[peer];
     if (room == nullptr) {
       room.reset(
-          static_cast<std::byte*>(::operator new[](size, kRoomAlignment)));
+          static_cast<std::byte*>(::operator new[](size, kPieceAlignment)));
     }
     return std::span(room.get(), size);
   }
 
   void Send(int peer, int64_t size) override {
-    const auto room = std::exchange(rooms_[peer], nullptr);
+    const auto room = std::exchange(piece_buffers_[peer], nullptr);
     std::vector<Piece> pieces = {Piece(room.get(), room.get() + size)};
     if (const auto& harm = network_.options.harm) {
       pieces = harm(rank_, peer, std::move(pieces[0]));
@@ -104,7 +104,7 @@ class MemoryTransport : public Transport {
   absl::Status Wait(int send_peer, int receive_peer) override {
     std::unique_lock<std::mutex> lock(network_.mutex);
     const auto has_come = [&] {
-      return (send_peer >= 0 && HasRoom(send_peer)) ||
+      return (send_peer >= 0 && HasFreeSlot(send_peer)) ||
              (receive_peer >= 0 && !Way(receive_peer, rank_).empty());
     };
     const auto has_left = [&](int peer) {
@@ -137,18 +137,19 @@ class MemoryTransport : public Transport {
   }
 
  private:
-  // Callers of Way and HasRoom hold the mutex.
+  // Callers of Way and HasFreeSlot hold the mutex.
   Pieces& Way(int from, int to) {
     return network_
         .under_way[static_cast<size_t>(from * network_.world_size + to)];
   }
-  bool HasRoom(int peer) {
+  bool HasFreeSlot(int peer) {
     return static_cast<int>(Way(rank_, peer).size()) < max_pieces();
   }
 
   Network& network_;
   const int rank_;
-  std::vector<std::unique_ptr<std::byte[], FreeRoom>> rooms_;  // By rank.
+  std::vector<std::unique_ptr<std::byte[], FreePieceBuffer>>
+      piece_buffers_;  // By rank.
 };
 
 }  // namespace

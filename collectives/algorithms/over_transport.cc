@@ -46,7 +46,7 @@ absl::Status ServeAll(const Transport& transport, int64_t size,
   while (true) {
     bool progress = false;
     // The most advanced of the ranks that are not done.
-    int foremost = Transport::kNobody;
+    int foremost = Transport::kNoRank;
     for (int peer = 0; peer < transport.world_size(); ++peer) {
       if (moved[peer] == pieces) continue;
       LOCKSTEP_ASSIGN_OR_RETURN(
@@ -57,11 +57,11 @@ absl::Status ServeAll(const Transport& transport, int64_t size,
         progress = true;
       }
       if (moved[peer] < pieces &&
-          (foremost == Transport::kNobody || moved[peer] > moved[foremost])) {
+          (foremost == Transport::kNoRank || moved[peer] > moved[foremost])) {
         foremost = peer;
       }
     }
-    if (foremost == Transport::kNobody) return absl::OkStatus();
+    if (foremost == Transport::kNoRank) return absl::OkStatus();
     if (!progress) LOCKSTEP_RETURN_IF_ERROR(wait(foremost));
   }
 }
@@ -108,7 +108,7 @@ absl::Status PairwiseGather(Transport& transport, const Collective& call) {
             ReceivePiece(transport, peer, bytes, CopyTo(place.bytes())));
         return true;
       },
-      [&](int peer) { return transport.Wait(Transport::kNobody, peer); });
+      [&](int peer) { return transport.Wait(Transport::kNoRank, peer); });
 }
 
 absl::Status PairwiseScatter(Transport& transport, const Collective& call) {
@@ -122,13 +122,13 @@ absl::Status PairwiseScatter(Transport& transport, const Collective& call) {
   return ServeAll(
       transport, output.size_bytes(),
       [&](int peer, Segment bytes) -> absl::StatusOr<bool> {
-        if (!transport.Room(peer).has_value()) return false;
+        if (!transport.PieceBuffer(peer).has_value()) return false;
         const ConstBuffer part = input.Part(peer * output.count, output.count);
         LOCKSTEP_RETURN_IF_ERROR(
             SendPiece(transport, peer, bytes, CopyFrom(part.bytes())));
         return true;
       },
-      [&](int peer) { return transport.Wait(peer, Transport::kNobody); });
+      [&](int peer) { return transport.Wait(peer, Transport::kNoRank); });
 }
 
 // Runs P-1 steps: in step s each rank sends to rank + s and receives from rank
@@ -173,13 +173,13 @@ class Tree {
         rounds_(TreeRounds(world_size_)),
         accumulator_bytes_(SizeOf(reduction_.accumulator())) {}
 
-  bool Speaks() const { return Speaker(group_) == transport_.rank(); }
+  bool IsSpeaker() const { return Speaker(group_) == transport_.rank(); }
   bool IsInPair() const { return IsTreePair(world_size_, group_); }
   int partner() const { return TreePartner(transport_.rank()); }
 
   // Sends the input to the partner, on a rank that does not speak for its
   // group.
-  absl::Status GiveInput() {
+  absl::Status SendInput() {
     return SendMessage(
         transport_, partner(), input_.count * accumulator_bytes_,
         [this](int64_t offset, std::span<std::byte> room) {
@@ -199,17 +199,17 @@ class Tree {
     if (!IsInPair()) return absl::OkStatus();
     return ReceiveMessage(
         transport_, partner(), all.count * accumulator_bytes_,
-        Merge{*this, all, /*peer_is_earlier=*/partner() < transport_.rank()});
+        Merge{*this, all, /*other_is_earlier=*/partner() < transport_.rank()});
   }
 
   absl::Status Halve() {
     for (int round = 0; round < rounds_; ++round) {
       const TreeRound r = Round(round);
-      const int peer = Speaker(r.peer_group);
+      const int peer = Speaker(r.other_group);
       LOCKSTEP_RETURN_IF_ERROR(
           ExchangeMessages(transport_, peer, Sums(r.peers), peer,
                            r.mine.count * accumulator_bytes_,
-                           Merge{*this, r.mine, r.peer_is_earlier}));
+                           Merge{*this, r.mine, r.other_is_earlier}));
     }
     return absl::OkStatus();
   }
@@ -218,7 +218,7 @@ class Tree {
     for (int round = rounds_ - 1; round >= 0; --round) {
       const TreeRound r = Round(round);
       if (r.whole) continue;
-      const int peer = Speaker(r.peer_group);
+      const int peer = Speaker(r.other_group);
       const std::span<std::byte> missing = Sums(r.peers);
       LOCKSTEP_RETURN_IF_ERROR(ExchangeMessages(
           transport_, peer, Sums(r.mine), peer,
@@ -233,7 +233,7 @@ class Tree {
     const int root_group = TreeGroupOf(world_size_, root_);
     for (int round = rounds_ - 1; round >= 0; --round) {
       const TreeRound r = Round(round);
-      const int peer = Speaker(r.peer_group);
+      const int peer = Speaker(r.other_group);
       const bool receives = IsOnRootSide(group_, root_group, round);
       if (!r.whole) {
         LOCKSTEP_RETURN_IF_ERROR(
@@ -255,14 +255,14 @@ class Tree {
     void operator()(int64_t offset, std::span<const std::byte> piece) const {
       const Segment place = tree.ElementsAt(range, offset, piece);
       std::byte* const mine = tree.Sums(place).data();
-      const void* const earlier = peer_is_earlier ? piece.data() : mine;
-      const void* const later = peer_is_earlier ? mine : piece.data();
+      const void* const earlier = other_is_earlier ? piece.data() : mine;
+      const void* const later = other_is_earlier ? mine : piece.data();
       tree.reduction_.Merge(earlier, later, mine, place.count);
     }
 
     const Tree& tree;
     Segment range;
-    bool peer_is_earlier;
+    bool other_is_earlier;
   };
 
   int Speaker(int group) const {
@@ -309,8 +309,8 @@ absl::Status TreeReduce(Transport& transport, const Collective& call) {
   const std::span<std::byte> result =
       to_all ? BytesOf(call.output) : std::span<std::byte>();
   Tree tree(transport, call);
-  if (!tree.Speaks()) {
-    LOCKSTEP_RETURN_IF_ERROR(tree.GiveInput());
+  if (!tree.IsSpeaker()) {
+    LOCKSTEP_RETURN_IF_ERROR(tree.SendInput());
     return ReceiveBytes(transport, tree.partner(), result);
   }
   LOCKSTEP_RETURN_IF_ERROR(tree.Begin());

@@ -41,7 +41,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 void SendByte(Transport& transport, int peer, int value) {
-  (*transport.Room(peer))[0] = static_cast<std::byte>(value);
+  (*transport.PieceBuffer(peer))[0] = static_cast<std::byte>(value);
   transport.Send(peer, 1);
 }
 
@@ -54,15 +54,15 @@ TEST(MemoryTransportTest, DeliversPiecesInOrderWithBoundedRoom) {
           for (int value = 0; value < 3; ++value) {
             SendByte(transport, peer, value);
           }
-          EXPECT_FALSE(transport.Room(peer).has_value());
+          EXPECT_FALSE(transport.PieceBuffer(peer).has_value());
           full.count_down();
-          LOCKSTEP_RETURN_IF_ERROR(transport.Wait(peer, Transport::kNobody));
+          LOCKSTEP_RETURN_IF_ERROR(transport.Wait(peer, Transport::kNoRank));
           SendByte(transport, peer, 3);
           return absl::OkStatus();
         }
         full.wait();
         for (int value = 0; value < 4; ++value) {
-          LOCKSTEP_RETURN_IF_ERROR(transport.Wait(Transport::kNobody, peer));
+          LOCKSTEP_RETURN_IF_ERROR(transport.Wait(Transport::kNoRank, peer));
           const auto piece = transport.Received(peer);
           EXPECT_EQ(piece->size(), 1);
           EXPECT_EQ((*piece)[0], static_cast<std::byte>(value));
@@ -487,7 +487,7 @@ TEST(SendReceiveTest, NobodyThereEndsAtTheDeadline) {
       [&](Transport& transport) -> absl::Status {
         // Rank 1 waits for a piece that never comes.
         if (transport.rank() == 1) {
-          return transport.Wait(Transport::kNobody, 1);
+          return transport.Wait(Transport::kNoRank, 1);
         }
         return RunOverTransport(transport, Collective::Receive(a, 1),
                                 Algorithm::kAuto);

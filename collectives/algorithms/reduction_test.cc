@@ -57,8 +57,8 @@ int64_t OffsetOf(const FoldCase& c, size_t input) {
 
 // Returns whether Fold, or FoldTree, gives `want` in every output and changes
 // no other memory.
-bool Gives(const FoldCase& c, const std::vector<Bytes>& inputs,
-           const Bytes& want) {
+bool MatchesReference(const FoldCase& c, const std::vector<Bytes>& inputs,
+                      const Bytes& want) {
   std::vector<GuardedMemory> memory;
   for (size_t i = 0; i < inputs.size(); ++i) {
     memory.emplace_back(inputs[i], OffsetOf(c, i));
@@ -108,7 +108,7 @@ TEST_P(ReductionTest, EveryCountAndAlignment) {
     for (const int64_t a : {0, 1, 4, 7}) {
       for (const int64_t b : {0, 3, 4}) {
         for (const int64_t out : {0, 1, 8}) {
-          ASSERT_TRUE(Gives(
+          ASSERT_TRUE(MatchesReference(
               {type(), op(), FoldOrder::kChain, {kElsewhere}, {a, b}, out},
               inputs, want))
               << n << " elements at " << a << ", " << b << ", " << out;
@@ -141,8 +141,8 @@ TEST_P(ReductionTest, EveryOutputAndWorldSize) {
         const Bytes want = Reference(type(), op(), order, inputs);
         for (const std::vector<int>& outputs : OutputsFor(world_size)) {
           if (n > 100 && outputs.size() < 2) continue;
-          ASSERT_TRUE(
-              Gives({type(), op(), order, outputs, {0, 5}, 3}, inputs, want))
+          ASSERT_TRUE(MatchesReference(
+              {type(), op(), order, outputs, {0, 5}, 3}, inputs, want))
               << world_size << " ranks, " << n << " elements, first output "
               << outputs[0] << " of " << outputs.size();
         }
@@ -159,8 +159,8 @@ TEST_P(ReductionTest, EveryCountNearTheBlock) {
       for (const int world_size : {2, 4}) {
         const std::vector<Bytes> inputs = DrawInputs(type(), world_size, n);
         for (const FoldOrder order : {FoldOrder::kChain, FoldOrder::kTree}) {
-          ASSERT_TRUE(Gives({type(), op(), order}, inputs,
-                            Reference(type(), op(), order, inputs)))
+          ASSERT_TRUE(MatchesReference({type(), op(), order}, inputs,
+                                       Reference(type(), op(), order, inputs)))
               << world_size << " ranks, " << n;
         }
       }
@@ -242,8 +242,9 @@ TEST_P(ReductionTest, MergesGiveWhatFoldTreeGives) {
 TEST_P(ReductionTest, SixtyFourInputs) {
   const std::vector<Bytes> inputs = DrawInputs(type(), 64, 1100);
   for (const FoldOrder order : {FoldOrder::kChain, FoldOrder::kTree}) {
-    EXPECT_TRUE(Gives({type(), op(), order, {kElsewhere, 63, 0}}, inputs,
-                      Reference(type(), op(), order, inputs)));
+    EXPECT_TRUE(MatchesReference({type(), op(), order, {kElsewhere, 63, 0}},
+                                 inputs,
+                                 Reference(type(), op(), order, inputs)));
   }
 }
 
@@ -254,19 +255,20 @@ TEST_P(ReductionTest, RejectsOneWrongByte) {
   for (size_t i = 0; i < right.size(); ++i) {
     Bytes wrong = right;
     wrong[i] ^= std::byte{1};
-    EXPECT_FALSE(Gives({type(), op()}, inputs, wrong));
+    EXPECT_FALSE(MatchesReference({type(), op()}, inputs, wrong));
   }
 }
 
 TEST_P(ReductionTest, RejectsAnInputThatIsLostOrCountedTwice) {
   const std::vector<Bytes> inputs = DrawInputs(type(), 3, 67);
   const Bytes want = Reference(type(), op(), FoldOrder::kChain, inputs);
-  EXPECT_TRUE(Gives({type(), op()}, inputs, want));
-  EXPECT_FALSE(Gives({type(), op()}, {inputs[0], inputs[1]}, want));
-  EXPECT_FALSE(Gives({type(), op()}, {inputs[0], inputs[1], inputs[1]}, want));
+  EXPECT_TRUE(MatchesReference({type(), op()}, inputs, want));
+  EXPECT_FALSE(MatchesReference({type(), op()}, {inputs[0], inputs[1]}, want));
+  EXPECT_FALSE(MatchesReference({type(), op()},
+                                {inputs[0], inputs[1], inputs[1]}, want));
   if (op() != ReduceOp::kMin && op() != ReduceOp::kMax) {
-    EXPECT_FALSE(Gives({type(), op()},
-                       {inputs[0], inputs[1], inputs[2], inputs[2]}, want));
+    EXPECT_FALSE(MatchesReference(
+        {type(), op()}, {inputs[0], inputs[1], inputs[2], inputs[2]}, want));
   }
 }
 
@@ -290,7 +292,7 @@ TEST_P(LargeReductionTest, EveryOutput) {
   const std::vector<Bytes> inputs = DrawInputs(type(), 2, n);
   const Bytes want = Reference(type(), op(), FoldOrder::kChain, inputs);
   const auto gives = [&](std::vector<int> outputs, int64_t offset) {
-    return Gives(
+    return MatchesReference(
         {type(), op(), FoldOrder::kChain, std::move(outputs), {0, 1}, offset},
         inputs, want);
   };
@@ -322,14 +324,16 @@ TEST(ReductionControlsTest, RejectsAnotherOrderOfAdditionsAndASumForAnAverage) {
   for (const DataType type : {DataType::kFloat32, DataType::kFloat64}) {
     const std::vector<Bytes> x = DrawInputs(type, 4, 67);
     const Bytes chain = Reference(type, kSum, kChain, x);
+    EXPECT_FALSE(MatchesReference({type, kSum, kChain}, x,
+                                  Reference(type, kSum, kTree, x)));
+    EXPECT_FALSE(MatchesReference({type, kSum, kTree}, x, chain));
     EXPECT_FALSE(
-        Gives({type, kSum, kChain}, x, Reference(type, kSum, kTree, x)));
-    EXPECT_FALSE(Gives({type, kSum, kTree}, x, chain));
-    EXPECT_FALSE(Gives({type, kSum}, {x[1], x[2], x[3], x[0]}, chain));
+        MatchesReference({type, kSum}, {x[1], x[2], x[3], x[0]}, chain));
   }
   for (const DataType type : kAllDataTypes) {
     const std::vector<Bytes> x = DrawInputs(type, 3, 67);
-    EXPECT_FALSE(Gives({type, kSum}, x, Reference(type, kAverage, kChain, x)));
+    EXPECT_FALSE(MatchesReference({type, kSum}, x,
+                                  Reference(type, kAverage, kChain, x)));
   }
 }
 

@@ -105,7 +105,7 @@ class ReducingRing {
   // The destination of a complete segment: memory, a rank, or both.
   struct Target {
     std::byte* segment = nullptr;  // Null for none.
-    int peer = Transport::kNobody;
+    int peer = Transport::kNoRank;
   };
 
   absl::Status AddUp(const Window& window, const Target& target) {
@@ -134,7 +134,7 @@ class ReducingRing {
   absl::Status Start(Segment piece) {
     const int next = Next(transport_);
     LOCKSTEP_ASSIGN_OR_RETURN(const std::span<std::byte> room,
-                              RoomFor(transport_, next));
+                              AwaitPieceBuffer(transport_, next));
     reduction_.Begin(input_.Part(piece.begin, piece.count).data, room.data(),
                      piece.count);
     transport_.Send(next, AccumulatorBytes(piece));
@@ -146,9 +146,9 @@ class ReducingRing {
     const int previous = Previous(transport_);
     LOCKSTEP_ASSIGN_OR_RETURN(
         const std::span<const std::byte> received,
-        PieceFrom(transport_, previous, AccumulatorBytes(piece)));
+        AwaitPiece(transport_, previous, AccumulatorBytes(piece)));
     LOCKSTEP_ASSIGN_OR_RETURN(const std::span<std::byte> room,
-                              RoomFor(transport_, next));
+                              AwaitPieceBuffer(transport_, next));
     reduction_.Accumulate(received.data(),
                           input_.Part(piece.begin, piece.count).data,
                           room.data(), piece.count);
@@ -162,23 +162,23 @@ class ReducingRing {
     const int64_t element = SizeOf(input_.type);
     LOCKSTEP_ASSIGN_OR_RETURN(
         const std::span<const std::byte> received,
-        PieceFrom(transport_, previous, AccumulatorBytes(piece)));
+        AwaitPiece(transport_, previous, AccumulatorBytes(piece)));
     void* outputs[2];
     size_t count = 0;
     if (target.segment != nullptr) {
       outputs[count++] =
           target.segment + (piece.begin - segment.begin) * element;
     }
-    if (target.peer != Transport::kNobody) {
+    if (target.peer != Transport::kNoRank) {
       LOCKSTEP_ASSIGN_OR_RETURN(const std::span<std::byte> room,
-                                RoomFor(transport_, target.peer));
+                                AwaitPieceBuffer(transport_, target.peer));
       outputs[count++] = room.data();
     }
     CompleteReduction(reduction_, received.data(),
                       input_.Part(piece.begin, piece.count).data,
                       std::span(outputs, count), piece.count);
     transport_.Release(previous);
-    if (target.peer != Transport::kNobody) {
+    if (target.peer != Transport::kNoRank) {
       transport_.Send(target.peer, piece.count * element);
     }
     return absl::OkStatus();

@@ -187,9 +187,9 @@ constexpr int TreeSpeaker(int world_size, int group, int root) {
 constexpr int TreePartner(int rank) { return rank ^ 1; }
 
 struct TreeRound {
-  int peer_group;
-  bool peer_is_earlier;  // The other group's sums stand left of the +.
-  bool whole;            // The range is not halved.
+  int other_group;
+  bool other_is_earlier;  // The other group's sums stand left of the +.
+  bool whole;             // The range is not halved.
   // The part of the previous round's range that this group takes.
   Segment mine;
   // The other group's part, or the same range if `whole`.

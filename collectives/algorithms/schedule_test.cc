@@ -154,8 +154,8 @@ TEST(RingScheduleTest, RankModuloIsNeverNegative) {
 TEST(TreeScheduleTest, HalvesDataBeyondInt32) {
   const int64_t half = int64_t{1} << 39;
   const TreeRound r = TreeRoundOf(3, 0, {half, 2 * half + 1}, 256);
-  EXPECT_EQ(r.peer_group, 2);
-  EXPECT_TRUE(r.peer_is_earlier);
+  EXPECT_EQ(r.other_group, 2);
+  EXPECT_TRUE(r.other_is_earlier);
   EXPECT_EQ(r.mine, (Segment{2 * half + 1, half}));
   EXPECT_EQ(r.peers, (Segment{half, half + 1}));
 }

@@ -13,20 +13,21 @@
 #include "collectives/algorithms/schedule.h"
 
 namespace lockstep {
-absl::StatusOr<std::span<std::byte>> RoomFor(Transport& transport, int peer) {
-  std::optional<std::span<std::byte>> room = transport.Room(peer);
+absl::StatusOr<std::span<std::byte>> AwaitPieceBuffer(Transport& transport,
+                                                      int peer) {
+  std::optional<std::span<std::byte>> room = transport.PieceBuffer(peer);
   while (!room.has_value()) {
-    LOCKSTEP_RETURN_IF_ERROR(transport.Wait(peer, Transport::kNobody));
-    room = transport.Room(peer);
+    LOCKSTEP_RETURN_IF_ERROR(transport.Wait(peer, Transport::kNoRank));
+    room = transport.PieceBuffer(peer);
   }
   return *room;
 }
 
-absl::StatusOr<std::span<const std::byte>> PieceFrom(Transport& transport,
-                                                     int peer, int64_t size) {
+absl::StatusOr<std::span<const std::byte>> AwaitPiece(Transport& transport,
+                                                      int peer, int64_t size) {
   std::optional<std::span<const std::byte>> piece = transport.Received(peer);
   while (!piece.has_value()) {
-    LOCKSTEP_RETURN_IF_ERROR(transport.Wait(Transport::kNobody, peer));
+    LOCKSTEP_RETURN_IF_ERROR(transport.Wait(Transport::kNoRank, peer));
     piece = transport.Received(peer);
   }
   if (static_cast<int64_t>(piece->size()) == size) return *piece;
@@ -42,7 +43,7 @@ int MaxPiecesAhead(const Transport& transport) {
 absl::Status SendPiece(Transport& transport, int peer, Segment bytes,
                        FillPiece fill) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::span<std::byte> room,
-                            RoomFor(transport, peer));
+                            AwaitPieceBuffer(transport, peer));
   fill(bytes.begin, room.first(static_cast<size_t>(bytes.count)));
   transport.Send(peer, bytes.count);
   return absl::OkStatus();
@@ -51,7 +52,7 @@ absl::Status SendPiece(Transport& transport, int peer, Segment bytes,
 absl::Status ReceivePiece(Transport& transport, int peer, Segment bytes,
                           TakePiece take) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::span<const std::byte> piece,
-                            PieceFrom(transport, peer, bytes.count));
+                            AwaitPiece(transport, peer, bytes.count));
   take(bytes.begin, piece);
   transport.Release(peer);
   return absl::OkStatus();

@@ -22,7 +22,7 @@ namespace lockstep {
 class Transport {
  public:
   // "No rank": Wait does not wait for this direction.
-  static constexpr int kNobody = -1;
+  static constexpr int kNoRank = -1;
 
   virtual ~Transport() = default;
 
@@ -39,8 +39,9 @@ class Transport {
   // to 64. The caller owns it until Send. None while max_pieces earlier pieces
   // are under way. Fill one piece at a time: several ranks' memory may be the
   // same.
-  virtual std::optional<std::span<std::byte>> Room(int peer) = 0;
-  // Sends the first `size` bytes of Room(peer), which held a value. size > 0.
+  virtual std::optional<std::span<std::byte>> PieceBuffer(int peer) = 0;
+  // Sends the first `size` bytes of PieceBuffer(peer), which held a value. size
+  // > 0.
   virtual void Send(int peer, int64_t size) = 0;
 
   // Returns the next piece from `peer`, readable until Release. None if no
@@ -49,10 +50,10 @@ class Transport {
   // Returns the memory of Received(peer), which held a value, to the sender.
   virtual void Release(int peer) = 0;
 
-  // Returns once Room(send_peer) or Received(receive_peer) holds a value. At
-  // most one of the two is kNobody. Errors: kUnavailable if a rank died or
-  // left; kDeadlineExceeded; the error of another rank. After an error the
-  // group has failed.
+  // Returns once PieceBuffer(send_peer) or Received(receive_peer) holds a
+  // value. At most one of the two is kNoRank. Errors: kUnavailable if a rank
+  // died or left; kDeadlineExceeded; the error of another rank. After an error
+  // the group has failed.
   virtual absl::Status Wait(int send_peer, int receive_peer) = 0;
 };
 
@@ -63,13 +64,14 @@ class Transport {
 // pieces but the last have max_piece_bytes, and an empty message has none.
 // Errors: the transport's, and kInternal if a piece of the wrong size comes.
 
-// Waits until Transport::Room holds a value and returns it.
-absl::StatusOr<std::span<std::byte>> RoomFor(Transport& transport, int peer);
+// Waits until Transport::PieceBuffer holds a value and returns it.
+absl::StatusOr<std::span<std::byte>> AwaitPieceBuffer(Transport& transport,
+                                                      int peer);
 
 // Waits for Transport::Received and returns the piece, which must have `size`
 // bytes. The caller releases it.
-absl::StatusOr<std::span<const std::byte>> PieceFrom(Transport& transport,
-                                                     int peer, int64_t size);
+absl::StatusOr<std::span<const std::byte>> AwaitPiece(Transport& transport,
+                                                      int peer, int64_t size);
 
 // Returns the number of pieces that a rank may have sent beyond those it has
 // received. Without this limit, ranks that all send to each other could use up

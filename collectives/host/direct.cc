@@ -65,18 +65,18 @@ class DirectCall {
              const GroupMemory& memory)
       : call_(call), rank_(member.rank()), world_size_(member.world_size()) {
     for (int peer = 0; peer < world_size_; ++peer) {
-      const Place input = member.input_of(peer);
-      const Place output = member.output_of(peer);
-      const bool staged =
-          input.kind == Place::kStaged || input.kind == Place::kHere;
+      const BufferLocation input = member.input_of(peer);
+      const BufferLocation output = member.output_of(peer);
+      const bool staged = input.kind == BufferLocation::kStaged ||
+                          input.kind == BufferLocation::kInline;
       any_staged_ |= staged;
-      needs_meeting_ |= !staged && input.kind != Place::kNothing;
+      needs_meeting_ |= !staged && input.kind != BufferLocation::kNothing;
       inputs_[peer] =
-          input.kind == Place::kNothing  ? nullptr
-          : input.kind == Place::kStaged ? member.Staged(peer).data()
-          : input.kind == Place::kHere   ? member.Here(peer)
-                                         : memory.Resolve(peer, input);
-      outputs_[peer] = output.kind == Place::kNothing
+          input.kind == BufferLocation::kNothing  ? nullptr
+          : input.kind == BufferLocation::kStaged ? member.Staged(peer).data()
+          : input.kind == BufferLocation::kInline ? member.Here(peer)
+                                                  : memory.Resolve(peer, input);
+      outputs_[peer] = output.kind == BufferLocation::kNothing
                            ? nullptr
                            : memory.Resolve(peer, output);
     }
@@ -216,15 +216,15 @@ int64_t SharedTransport::max_piece_bytes() const {
 
 int SharedTransport::max_pieces() const { return kSlotsPerMailbox; }
 
-bool SharedTransport::HasRoom(int peer) const {
+bool SharedTransport::HasFreeSlot(int peer) const {
   const Mailbox& mailbox = member_.region().mailbox(rank(), peer);
   return mailbox.sent.load(std::memory_order_relaxed) -
              mailbox.freed.load(std::memory_order_seq_cst) <
          kSlotsPerMailbox;
 }
 
-std::optional<std::span<std::byte>> SharedTransport::Room(int peer) {
-  if (!HasRoom(peer)) return std::nullopt;
+std::optional<std::span<std::byte>> SharedTransport::PieceBuffer(int peer) {
+  if (!HasFreeSlot(peer)) return std::nullopt;
   if (piece_.empty()) {
     const auto size = static_cast<size_t>(max_piece_bytes());
     size_t space = size + kCacheLineBytes;
@@ -272,11 +272,11 @@ void SharedTransport::Release(int peer) {
 
 absl::Status SharedTransport::Wait(int send_peer, int receive_peer) {
   uint64_t peers = 0;
-  if (send_peer != kNobody) peers |= uint64_t{1} << send_peer;
-  if (receive_peer != kNobody) peers |= uint64_t{1} << receive_peer;
+  if (send_peer != kNoRank) peers |= uint64_t{1} << send_peer;
+  if (receive_peer != kNoRank) peers |= uint64_t{1} << receive_peer;
   return member_.WaitFor(peers, [&] {
-    return (send_peer != kNobody && HasRoom(send_peer)) ||
-           (receive_peer != kNobody && Received(receive_peer).has_value());
+    return (send_peer != kNoRank && HasFreeSlot(send_peer)) ||
+           (receive_peer != kNoRank && Received(receive_peer).has_value());
   });
 }
 
@@ -312,10 +312,11 @@ void GroupMemory::UseHugePagesOf(Allocation& allocation, int64_t offset,
                 static_cast<size_t>((end - begin) * kHugePageBytes)});
 }
 
-Place GroupMemory::PlaceOf(const void* data, int64_t size) {
-  if (size == 0) return {Place::kNothing, 0, 0};
+BufferLocation GroupMemory::LocationOf(const void* data, int64_t size) {
+  if (size == 0) return {BufferLocation::kNothing, 0, 0};
   if (address_space_) {
-    return {Place::kAddressSpace, 0, reinterpret_cast<uintptr_t>(data)};
+    return {BufferLocation::kAddressSpace, 0,
+            reinterpret_cast<uintptr_t>(data)};
   }
   const std::byte* bytes = static_cast<const std::byte*>(data);
   for (size_t i = 0; i < allocations_.size(); ++i) {
@@ -324,40 +325,41 @@ Place GroupMemory::PlaceOf(const void* data, int64_t size) {
         allocation.memory->data() + rank_ * allocation.stride;
     if (Within(bytes, size, part, allocation.stride)) {
       UseHugePagesOf(allocation, bytes - part, size);
-      return {Place::kAllocation, static_cast<int32_t>(i),
+      return {BufferLocation::kAllocation, static_cast<int32_t>(i),
               static_cast<uint64_t>(bytes - part)};
     }
   }
   return {};
 }
 
-std::byte* GroupMemory::Resolve(int peer, const Place& place) const {
-  if (place.kind == Place::kAddressSpace) {
+std::byte* GroupMemory::Resolve(int peer, const BufferLocation& place) const {
+  if (place.kind == BufferLocation::kAddressSpace) {
     return reinterpret_cast<std::byte*>(place.offset);
   }
   const Allocation& allocation = allocations_[place.number];
   return allocation.memory->data() + peer * allocation.stride + place.offset;
 }
 
-Places PlacesOf(const Collective& call, GroupMember& member,
-                GroupMemory& memory) {
-  const Place nothing = {Place::kNothing, 0, 0};
+BufferLocations LocationsOf(const Collective& call, GroupMember& member,
+                            GroupMemory& memory) {
+  const BufferLocation nothing = {BufferLocation::kNothing, 0, 0};
   const ConstBuffer& input = call.input;
   const bool gives = GivesInput(call, member.rank()) && input.count > 0;
-  if (gives && input.size_bytes() <= kHereBytes) {
-    return {{Place::kHere, 0, 0},
+  if (gives && input.size_bytes() <= kInlineBytes) {
+    return {{BufferLocation::kInline, 0, 0},
             nothing,
             {input.bytes(), static_cast<size_t>(input.size_bytes())}};
   }
   if (gives && input.size_bytes() <= kStagedBytes) {
     std::memcpy(member.StagedForNext().data(), input.data,
                 static_cast<size_t>(input.size_bytes()));
-    return {{Place::kStaged, 0, 0}, nothing};
+    return {{BufferLocation::kStaged, 0, 0}, nothing};
   }
-  Places places = {nothing, nothing};
-  if (gives) places.input = memory.PlaceOf(input.data, input.size_bytes());
+  BufferLocations places = {nothing, nothing};
+  if (gives) places.input = memory.LocationOf(input.data, input.size_bytes());
   if (TakesOutput(call, member.rank())) {
-    places.output = memory.PlaceOf(call.output.data, call.output.size_bytes());
+    places.output =
+        memory.LocationOf(call.output.data, call.output.size_bytes());
   }
   return places;
 }
@@ -365,7 +367,8 @@ Places PlacesOf(const Collective& call, GroupMember& member,
 int CountReachable(const GroupMember& member) {
   int reachable = 0;
   for (int peer = 0; peer < member.world_size(); ++peer) {
-    const Places places = {member.input_of(peer), member.output_of(peer)};
+    const BufferLocations places = {member.input_of(peer),
+                                    member.output_of(peer)};
     if (places.reachable()) ++reachable;
   }
   return reachable;
@@ -376,7 +379,7 @@ absl::Status RunDirect(const Collective& call, GroupMember& member,
   DirectCall direct(call, member, memory);
   if (!direct.needs_meeting()) {
     // The next call of a program often has the same size.
-    if (member.input_of(member.rank()).kind == Place::kStaged) {
+    if (member.input_of(member.rank()).kind == BufferLocation::kStaged) {
       member.ExpectToStage(call.input.size_bytes());
     }
     direct.Run();

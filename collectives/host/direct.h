@@ -34,14 +34,14 @@ class SharedTransport : public Transport {
   int world_size() const override { return member_.world_size(); }
   int64_t max_piece_bytes() const override;
   int max_pieces() const override;
-  std::optional<std::span<std::byte>> Room(int peer) override;
+  std::optional<std::span<std::byte>> PieceBuffer(int peer) override;
   void Send(int peer, int64_t size) override;
   std::optional<std::span<const std::byte>> Received(int peer) override;
   void Release(int peer) override;
   absl::Status Wait(int send_peer, int receive_peer) override;
 
  private:
-  bool HasRoom(int peer) const;
+  bool HasFreeSlot(int peer) const;
 
   GroupMember& member_;
   // max_piece_bytes long; null before the first piece.
@@ -69,11 +69,11 @@ class GroupMemory {
 
   // Returns the place of this rank's memory; kUnreachable if no allocation
   // holds it. The first call for some memory puts it into huge pages.
-  Place PlaceOf(const void* data, int64_t size);
+  BufferLocation LocationOf(const void* data, int64_t size);
 
   // Returns the address in this process of a place of `peer` (kAddressSpace or
   // kAllocation).
-  std::byte* Resolve(int peer, const Place& place) const;
+  std::byte* Resolve(int peer, const BufferLocation& place) const;
 
  private:
   struct Allocation {
@@ -91,28 +91,28 @@ class GroupMemory {
   std::vector<Allocation> allocations_;
 };
 
-// The places of a call's buffers, for GroupMember::Enter. PlacesOf copies an
+// The places of a call's buffers, for GroupMember::Enter. LocationsOf copies an
 // input of up to kStagedBytes to the memory in which GroupMember stages it.
-struct Places {
-  Place input;
-  Place output;
-  std::span<const std::byte> here = {};  // The input, if it is kHere.
+struct BufferLocations {
+  BufferLocation input;
+  BufferLocation output;
+  std::span<const std::byte> here = {};  // The input, if it is kInline.
 
   // Returns whether other ranks can reach both buffers.
   bool reachable() const {
-    return input.kind != Place::kUnreachable &&
-           output.kind != Place::kUnreachable;
+    return input.kind != BufferLocation::kUnreachable &&
+           output.kind != BufferLocation::kUnreachable;
   }
 };
-Places PlacesOf(const Collective& call, GroupMember& member,
-                GroupMemory& memory);
+BufferLocations LocationsOf(const Collective& call, GroupMember& member,
+                            GroupMemory& memory);
 
 // Returns the number of ranks whose places the others can reach in the running
 // call. The call can run directly if they can reach all. The result is the same
 // on every rank.
 int CountReachable(const GroupMember& member);
 
-// Runs the call that the member has entered with PlacesOf(call). kSend,
+// Runs the call that the member has entered with LocationsOf(call). kSend,
 // kReceive, kBarrier, kAllocate and kSplit are not supported.
 //
 // Small inputs are staged, and each rank reduces or copies all that it needs

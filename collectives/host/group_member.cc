@@ -122,7 +122,8 @@ void FutexWake(std::atomic<uint32_t>& word) {
 
 }  // namespace
 
-PeerWatch::PeerWatch(const std::vector<ProcessIdentity>& processes, int rank)
+ProcessWatch::ProcessWatch(const std::vector<ProcessIdentity>& processes,
+                           int rank)
     : rank_(rank) {
   for (size_t i = 0; i < processes.size(); ++i) {
     Peer peer{processes[i], OwnedFd(), false};
@@ -138,7 +139,7 @@ PeerWatch::PeerWatch(const std::vector<ProcessIdentity>& processes, int rank)
   }
 }
 
-uint64_t PeerWatch::Dead() {
+uint64_t ProcessWatch::Dead() {
   std::vector<pollfd> handles;
   for (const Peer& peer : peers_) {
     handles.push_back({peer.pidfd.get(), POLLIN, 0});
@@ -158,7 +159,7 @@ uint64_t PeerWatch::Dead() {
 
 GroupMember::GroupMember(std::shared_ptr<SharedRegion> region, int rank,
                          absl::Duration timeout,
-                         std::unique_ptr<PeerWatch> watch, int cores)
+                         std::unique_ptr<ProcessWatch> watch, int cores)
     : region_(std::move(region)),
       rank_(rank),
       timeout_(timeout),
@@ -203,22 +204,22 @@ uint64_t GroupMember::Others() const {
   return all & ~Bit(rank_);
 }
 
-absl::Status GroupMember::Enter(const Call& call, const Place& input,
-                                const Place& output,
+absl::Status GroupMember::Enter(const Call& call, const BufferLocation& input,
+                                const BufferLocation& output,
                                 std::span<const std::byte> here) {
   LOCKSTEP_RETURN_IF_ERROR(Begin(call));
   ++sequence_;
   CallSlot& slot = Slot(rank_);
   slot.call = call;
-  if (input.kind == Place::kHere) {
-    slot.input.kind = Place::kHere;
+  if (input.kind == BufferLocation::kInline) {
+    slot.input.kind = BufferLocation::kInline;
     std::memcpy(slot.here(), here.data(), here.size());
   } else {
     slot.input = input;
     slot.output = output;
   }
   slot.sequence.store(sequence_, std::memory_order_release);
-  const bool staged = input.kind == Place::kStaged;
+  const bool staged = input.kind == BufferLocation::kStaged;
   LOCKSTEP_RETURN_IF_ERROR(
       Meet(region_->header().begun, sequence_, [this, staged](int peer) {
         const bool reached = HasReached(peer);
@@ -248,7 +249,7 @@ void GroupMember::EndInMemory() {
 // Waits while other ranks reduce or copy, because this rank's caller may free
 // its buffers after the error. Does nothing for processes: group buffers stay
 // mapped, and a stopped process would block this rank.
-void GroupMember::AwaitNobodyInMemory() const {
+void GroupMember::AwaitBuffersUnused() const {
   if (watch_ != nullptr) return;
   for (int peer = 0; peer < world_size(); ++peer) {
     while (region_->control(peer).in_memory.load(std::memory_order_seq_cst) !=
@@ -329,7 +330,7 @@ bool GroupMember::HasReached(int peer) const {
   return Slot(peer).sequence.load(std::memory_order_seq_cst) == sequence_;
 }
 
-uint64_t GroupMember::Lacking() const {
+uint64_t GroupMember::MissingRanks() const {
   uint64_t lacking = 0;
   for (int peer = 0; peer < world_size(); ++peer) {
     if (!HasReached(peer)) lacking |= Bit(peer);
@@ -445,7 +446,7 @@ absl::Status GroupMember::LookForFailure(uint64_t peers) const {
   if (region_->header().failed_rank.load(std::memory_order_acquire) != 0) {
     return FirstCause();
   }
-  const uint64_t awaited = with_partner_ ? peers : peers | Lacking();
+  const uint64_t awaited = with_partner_ ? peers : peers | MissingRanks();
   for (int peer = 0; peer < world_size(); ++peer) {
     if ((awaited & Bit(peer)) != 0 && HasLeft(peer)) {
       return absl::UnavailableError(
@@ -468,14 +469,14 @@ absl::Status GroupMember::LookForTrouble(absl::Duration waited) const {
   }
   if (waited < timeout_) return absl::OkStatus();
   return absl::DeadlineExceededError(
-      absl::StrCat(NameOf(LongestAsleep()), " did not come within ",
+      absl::StrCat(NameOf(LongestUnresponsive()), " did not come within ",
                    absl::FormatDuration(timeout_), SeenBy()));
 }
 
 // Returns the rank that has not looked for longest. Ranks that wait look every
 // 10 ms, so that rank is the one that holds the others up.
-int GroupMember::LongestAsleep() const {
-  const uint64_t lacking = with_partner_ ? Bit(call_.peer) : Lacking();
+int GroupMember::LongestUnresponsive() const {
+  const uint64_t lacking = with_partner_ ? Bit(call_.peer) : MissingRanks();
   int longest = -1;
   int64_t earliest = 0;
   for (int peer = 0; peer < world_size(); ++peer) {
@@ -527,7 +528,7 @@ absl::Status GroupMember::Fail(const absl::Status& cause) {
   region_->header().failed_rank.compare_exchange_strong(
       none, static_cast<uint32_t>(rank_) + 1, std::memory_order_seq_cst);
   WakeAll();
-  AwaitNobodyInMemory();
+  AwaitBuffersUnused();
   return failure_ = FirstCause();
 }
 

@@ -23,11 +23,11 @@
 namespace lockstep {
 
 // Watches one process for each rank. Not thread safe.
-class PeerWatch {
+class ProcessWatch {
  public:
   // processes: by rank. `rank` is this process's own rank, which is not
   // watched. A process that ended before now counts as dead.
-  PeerWatch(const std::vector<ProcessIdentity>& processes, int rank);
+  ProcessWatch(const std::vector<ProcessIdentity>& processes, int rank);
 
   // Returns the ranks whose process has ended, one bit each. Cost: a system
   // call; on a kernel without pidfd_open (before 5.3), one file read for each
@@ -54,7 +54,7 @@ class GroupMember {
   // `watch` is null if ranks are threads, which cannot die alone. cores: the
   // number of cores that the ranks have together.
   GroupMember(std::shared_ptr<SharedRegion> region, int rank,
-              absl::Duration timeout, std::unique_ptr<PeerWatch> watch,
+              absl::Duration timeout, std::unique_ptr<ProcessWatch> watch,
               int cores);
   ~GroupMember();
   GroupMember(const GroupMember&) = delete;
@@ -69,12 +69,12 @@ class GroupMember {
   // Complete returns. Errors: kInvalidArgument as soon as two ranks have begun
   // different calls; and WaitFor's.
   //
-  // here: an input that is kHere, at most kHereBytes. It travels in the same
-  // line as the word that says that this rank has come. All of that line is
-  // written at once, because the other ranks read it all the time, and each
+  // here: an input that is kInline, at most kInlineBytes. It travels in the
+  // same line as the word that says that this rank has come. All of that line
+  // is written at once, because the other ranks read it all the time, and each
   // read takes it away from the writer.
-  absl::Status Enter(const Call& call, const Place& input = {},
-                     const Place& output = {},
+  absl::Status Enter(const Call& call, const BufferLocation& input = {},
+                     const BufferLocation& output = {},
                      std::span<const std::byte> here = {});
 
   bool has_failed() const { return !failure_.ok(); }
@@ -94,11 +94,12 @@ class GroupMember {
   const std::byte* Here(int peer) const { return Slot(peer).here(); }
 
   // Return a rank's buffers in the running call.
-  Place input_of(int peer) const { return Slot(peer).input; }
-  Place output_of(int peer) const {
+  BufferLocation input_of(int peer) const { return Slot(peer).input; }
+  BufferLocation output_of(int peer) const {
     const CallSlot& slot = Slot(peer);
-    return slot.input.kind == Place::kHere ? Place{Place::kNothing}
-                                           : slot.output;
+    return slot.input.kind == BufferLocation::kInline
+               ? BufferLocation{BufferLocation::kNothing}
+               : slot.output;
   }
 
   // Mark the time in which this rank reads and writes other ranks' buffers in
@@ -148,7 +149,7 @@ class GroupMember {
   absl::Status Disagreement() const;
   absl::Status DisagreementWithPartner() const;
   bool HasReached(int peer) const;  // The running call.
-  uint64_t Lacking() const;         // The ranks that have not.
+  uint64_t MissingRanks() const;    // The ranks that have not.
   bool HasLeft(int peer) const;
   // Looks at `ready` for up to spin_time_, and at least once. Returns whether
   // it holds.
@@ -158,18 +159,18 @@ class GroupMember {
   absl::Status Sleep(uint64_t peers, absl::FunctionRef<bool()> ready);
   absl::Status LookForFailure(uint64_t peers) const;
   absl::Status LookForTrouble(absl::Duration waited) const;
-  int LongestAsleep() const;
+  int LongestUnresponsive() const;
   absl::Status FirstCause() const;
   std::string NameOf(int peer) const;  // Such as "rank 1 (pid 77)".
   // Returns text such as " (seen by rank 0 in call 12, Barrier() at ...)".
   std::string SeenBy() const;
   void WakeAll();
-  void AwaitNobodyInMemory() const;
+  void AwaitBuffersUnused() const;
 
   const std::shared_ptr<SharedRegion> region_;
   const int rank_;
   const absl::Duration timeout_;
-  const std::unique_ptr<PeerWatch> watch_;
+  const std::unique_ptr<ProcessWatch> watch_;
   const Clock::duration spin_time_;
   const int yields_;
   RankControl& own_;

@@ -40,10 +40,10 @@ namespace lockstep {
 namespace {
 
 // Returns null for threads, which cannot die alone.
-std::unique_ptr<PeerWatch> Watch(const std::vector<ProcessIdentity>& processes,
-                                 int rank) {
+std::unique_ptr<ProcessWatch> Watch(
+    const std::vector<ProcessIdentity>& processes, int rank) {
   if (processes.empty()) return nullptr;
-  return std::make_unique<PeerWatch>(processes, rank);
+  return std::make_unique<ProcessWatch>(processes, rank);
 }
 
 int CoresOf(const std::vector<ProcessIdentity>& processes) {
@@ -93,8 +93,8 @@ absl::StatusOr<std::shared_ptr<SharedRegion>> Shared(
 // Returns the message to the other ranks: `text`, or the error if there is
 // none.
 template <typename T>
-absl::StatusOr<std::string> Told(const absl::StatusOr<T>& made,
-                                 const std::string& text = "") {
+absl::StatusOr<std::string> OfferOrError(const absl::StatusOr<T>& made,
+                                         const std::string& text = "") {
   if (!made.ok()) return made.status();
   return text;
 }
@@ -140,7 +140,7 @@ class HostCommunicator : public Communicator {
     const bool joins = color >= 0;
     LOCKSTEP_ASSIGN_OR_RETURN(
         const std::shared_ptr<SharedRegion> region,
-        MeetInRegion(joins ? ranks : std::vector<int>{rank()}, site));
+        CreateOrOpenRegion(joins ? ranks : std::vector<int>{rank()}, site));
     if (!joins) return nullptr;
     const int new_rank = static_cast<int>(
         std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
@@ -166,9 +166,9 @@ class HostCommunicator : public Communicator {
     const Algorithm algorithm = member_.region().shape().algorithm;
     const bool by_messages =
         algorithm == Algorithm::kRing || algorithm == Algorithm::kTree;
-    Places places;
+    BufferLocations places;
     if (!by_messages && !member_.has_failed()) {
-      places = PlacesOf(call, member_, memory_);
+      places = LocationsOf(call, member_, memory_);
     }
     const bool stages = !by_messages && !member_.has_failed() &&
                         staged_.Takes(call) && !places.reachable();
@@ -227,7 +227,7 @@ class HostCommunicator : public Communicator {
                                               const CallSite& site) {
     absl::StatusOr<SharedMemory> memory = SharedMemory::CreatePrivate(bytes);
     LOCKSTEP_ASSIGN_OR_RETURN(const auto offers,
-                              ExchangeOffers(Told(memory), site));
+                              ExchangeOffers(OfferOrError(memory), site));
     LOCKSTEP_RETURN_IF_ERROR(FirstError(offers, AllRanks()));
     auto owner = std::make_shared<SharedMemory>(*std::move(memory));
     const std::span<std::byte> data(owner->data(), static_cast<size_t>(bytes));
@@ -242,13 +242,13 @@ class HostCommunicator : public Communicator {
     absl::StatusOr<std::string> mine = std::string();
     if (rank() == 0) {
       memory = SharedMemory::Create(GroupMemory::Stride(bytes) * world_size());
-      mine = Told(memory, memory.ok() ? memory->path() : "");
+      mine = OfferOrError(memory, memory.ok() ? memory->path() : "");
     }
     LOCKSTEP_ASSIGN_OR_RETURN(const auto paths, ExchangeOffers(mine, site));
     LOCKSTEP_RETURN_IF_ERROR(FirstError(paths, {0}));
     if (rank() != 0) memory = SharedMemory::Open(*paths[0]);
     LOCKSTEP_ASSIGN_OR_RETURN(const auto opened,
-                              ExchangeOffers(Told(memory), site));
+                              ExchangeOffers(OfferOrError(memory), site));
     LOCKSTEP_RETURN_IF_ERROR(FirstError(opened, AllRanks()));
     memory->CloseFile();
     return memory_.Add(std::make_shared<SharedMemory>(*std::move(memory)),
@@ -279,7 +279,7 @@ class HostCommunicator : public Communicator {
 
   // Makes the region of a new group. The first of `ranks` creates it and the
   // others open it.
-  absl::StatusOr<std::shared_ptr<SharedRegion>> MeetInRegion(
+  absl::StatusOr<std::shared_ptr<SharedRegion>> CreateOrOpenRegion(
       const std::vector<int>& ranks, const CallSite& site) {
     RegionShape shape = member_.region().shape();
     shape.world_size = static_cast<int>(ranks.size());
@@ -289,7 +289,7 @@ class HostCommunicator : public Communicator {
     if (rank() == ranks[0]) {
       region = Shared(
           SharedRegion::Create(shape, /*shareable=*/!ranks_are_threads()));
-      mine = Told(region, region.ok() ? (*region)->path() : "");
+      mine = OfferOrError(region, region.ok() ? (*region)->path() : "");
       if (region.ok() && ranks_are_threads()) {
         member_.region().handed_over(rank()) = *region;
       }
@@ -303,7 +303,7 @@ class HostCommunicator : public Communicator {
       }
     }
     LOCKSTEP_ASSIGN_OR_RETURN(const auto opened,
-                              ExchangeOffers(Told(region), site));
+                              ExchangeOffers(OfferOrError(region), site));
     // All ranks have taken the region. (After an error some may be about to.)
     if (rank() == ranks[0] && ranks_are_threads()) {
       member_.region().handed_over(rank()).reset();
@@ -408,7 +408,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinProcessGroup(
                                     std::memory_order_relaxed);
   }
   // Once all ranks have mapped the memory, no other process needs its path.
-  LOCKSTEP_RETURN_IF_ERROR(ExchangeResults(rendezvous, Told(region)).status());
+  LOCKSTEP_RETURN_IF_ERROR(
+      ExchangeResults(rendezvous, OfferOrError(region)).status());
   region->CloseFile();
   return std::make_unique<HostCommunicator>(
       std::make_shared<SharedRegion>(*std::move(region)), rank, options.timeout,

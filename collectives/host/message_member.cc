@@ -71,7 +71,7 @@ std::shared_ptr<void> ZeroedMemory(size_t size) {
 }
 
 // Returns an error of rank's own system, in words for all ranks.
-absl::Status OfRank(int rank, const absl::Status& status) {
+absl::Status RankError(int rank, const absl::Status& status) {
   return absl::Status(status.code(),
                       absl::StrCat("rank ", rank, ": ", status.message()));
 }
@@ -138,17 +138,18 @@ absl::Status MessageMember::Introduce(const RankIntroduction& self,
   Post(Kind::kHello, 0, &self, sizeof(self), others_);
   parent_ = parent;
   const absl::Status all_there = Wait({}, [this] {
-    return AllHave([this](int peer) { return peers_[peer].there; });
+    return AllOthersSatisfy([this](int peer) { return peers_[peer].there; });
   });
   parent_ = nullptr;
   LOCKSTEP_RETURN_IF_ERROR(all_there);
-  Know(introductions_);
+  SetIntroductions(introductions_);
   return absl::OkStatus();
 }
 
 // Stores the introductions. Decides whether to spin: on a core that an awaited
 // rank needs, spinning would only delay that rank.
-void MessageMember::Know(std::vector<RankIntroduction> introductions) {
+void MessageMember::SetIntroductions(
+    std::vector<RankIntroduction> introductions) {
   introductions_ = std::move(introductions);
   for (Peer& peer : peers_) peer.known = true;
   std::vector<pid_t> pids;
@@ -225,7 +226,7 @@ absl::Status MessageMember::Begin(const Call& call) {
   }
   call_ = call;
   Poll();
-  return told_.ok() ? told_ : Fail(told_);
+  return first_cause_.ok() ? first_cause_ : Fail(first_cause_);
 }
 
 absl::Status MessageMember::Enter(const Call& call) {
@@ -234,7 +235,7 @@ absl::Status MessageMember::Enter(const Call& call) {
   peers_[rank()].calls[sequence_ % 2] = {sequence_, call};
   Post(Kind::kCall, sequence_, &call, sizeof(call), others_);
   LOCKSTEP_RETURN_IF_ERROR(Wait({}, [this] {
-    return AllHave([this](int peer) { return HasReached(peer); });
+    return AllOthersSatisfy([this](int peer) { return HasReached(peer); });
   }));
   const absl::Status agreement = Disagreement();
   return agreement.ok() ? agreement : Fail(agreement);
@@ -255,7 +256,7 @@ bool MessageMember::HasReached(int peer) const {
   return peers_[peer].calls[sequence_ % 2].sequence == sequence_;
 }
 
-bool MessageMember::AllHave(absl::FunctionRef<bool(int)> holds) const {
+bool MessageMember::AllOthersSatisfy(absl::FunctionRef<bool(int)> holds) const {
   return std::all_of(others_.begin(), others_.end(), holds);
 }
 
@@ -321,8 +322,8 @@ absl::Status MessageMember::Wait(const Awaited& awaited,
 }
 
 absl::Status MessageMember::LookForFailure(const Awaited& awaited) const {
-  if (!told_.ok()) return told_;
-  if (!channel_.error().ok()) return OfRank(rank(), channel_.error());
+  if (!first_cause_.ok()) return first_cause_;
+  if (!channel_.error().ok()) return RankError(rank(), channel_.error());
   for (const int peer : others_) {
     const bool lacks = !with_partner_ && !HasReached(peer);
     if (peers_[peer].left && (lacks || awaited.Has(peer))) {
@@ -345,7 +346,7 @@ absl::Status MessageMember::LookForTrouble(const Awaited& awaited,
   }
   LOCKSTEP_RETURN_IF_ERROR(LookForDead());
   if (parent_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(parent_->Look());
-  SayAwake();
+  AnnounceAwake();
   if (waited < timeout_) return absl::OkStatus();
   const int silent = LongestSilent(awaited);
   return absl::DeadlineExceededError(
@@ -364,7 +365,7 @@ absl::Status MessageMember::LookForDead() {
       continue;
     }
     Poll();  // A rank that ended after it left did not fail.
-    if (peers_[peer].left || !told_.ok()) continue;
+    if (peers_[peer].left || !first_cause_.ok()) continue;
     return absl::UnavailableError(
         absl::StrCat(NameOf(peer), " died", SeenBy()));
   }
@@ -373,7 +374,7 @@ absl::Status MessageMember::LookForDead() {
 
 // Sends kAwake several times within a timeout, so that LongestSilent can tell
 // waiting ranks from the rank that they wait for.
-void MessageMember::SayAwake() {
+void MessageMember::AnnounceAwake() {
   const absl::Duration silent = absl::FromChrono(Clock::now() - spoke_);
   if (silent >= timeout_ / 8) Post(Kind::kAwake, 0, nullptr, 0, others_);
 }
@@ -383,7 +384,7 @@ void MessageMember::SayAwake() {
 // or one that that rank waits for.
 int MessageMember::LongestSilent(const Awaited& awaited) const {
   const bool all_reached =
-      AllHave([this](int peer) { return HasReached(peer); });
+      AllOthersSatisfy([this](int peer) { return HasReached(peer); });
   int longest = -1;
   for (const int peer : others_) {
     if (!all_reached && HasReached(peer)) continue;
@@ -402,7 +403,7 @@ int MessageMember::LongestSilent(const Awaited& awaited) const {
 
 absl::Status MessageMember::Look() {
   Poll();
-  SayAwake();
+  AnnounceAwake();
   LOCKSTEP_RETURN_IF_ERROR(LookForFailure({}));
   return LookForDead();
 }
@@ -415,15 +416,15 @@ absl::Status MessageMember::Refuse(const Call& call, absl::string_view why) {
 // Takes a cause. If ranks find the same failure at the same time, the text of
 // the lowest rank counts.
 void MessageMember::Tell(int teller, const absl::Status& cause) {
-  if (!told_.ok() && teller_ < teller) return;
-  told_ = cause;
-  teller_ = teller;
+  if (!first_cause_.ok() && first_cause_rank_ < teller) return;
+  first_cause_ = cause;
+  first_cause_rank_ = teller;
 }
 
 absl::Status MessageMember::Fail(const absl::Status& cause) {
   if (!failure_.ok()) return failure_;
   Poll();
-  if (told_.ok()) {
+  if (first_cause_.ok()) {
     const std::string text(cause.message());
     Post(Kind::kFailure, static_cast<uint64_t>(cause.code()), text.data(),
          text.size(), others_);
@@ -435,15 +436,17 @@ absl::Status MessageMember::Fail(const absl::Status& cause) {
     channel_.Idle(Clock::duration::max(), /*may_spin=*/false,
                   settled - Clock::now());
   }
-  return failure_ = told_;
+  return failure_ = first_cause_;
 }
 
-bool MessageMember::AllHaveLeft() {
+bool MessageMember::HaveAllLeft() {
   Poll();
-  return AllHave([this](int peer) { return peers_[peer].left; });
+  return AllOthersSatisfy([this](int peer) { return peers_[peer].left; });
 }
 
-void MessageMember::SayLeft() { Post(Kind::kLeft, 0, nullptr, 0, others_); }
+void MessageMember::AnnounceLeaving() {
+  Post(Kind::kLeft, 0, nullptr, 0, others_);
+}
 
 std::string MessageMember::NameOf(int peer) const {
   if (!peers_[peer].known) return absl::StrCat("rank ", peer);
@@ -534,16 +537,17 @@ absl::StatusOr<GroupBuffer> MessageCommunicator::Allocate(int64_t bytes,
 absl::StatusOr<std::unique_ptr<Communicator>> MessageCommunicator::Split(
     int color, int key, CallSite site) {
   LOCKSTEP_RETURN_IF_ERROR(Enter(Operation::kSplit, 0, site));
-  struct Wish {
+  struct SplitArguments {
     int64_t color;
     int64_t key;
     SplitOffer offer;
   };
-  Wish mine = {color, key, {}};
+  SplitArguments mine = {color, key, {}};
   const absl::StatusOr<SplitOffer> offer = OfferForSplit();
-  if (!offer.ok()) return member().Fail(OfRank(rank(), offer.status()));
+  if (!offer.ok()) return member().Fail(RankError(rank(), offer.status()));
   mine.offer = *offer;
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Wish> wishes, AllOf(mine));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<SplitArguments> wishes,
+                            AllOf(mine));
   std::vector<int> ranks;
   std::vector<SplitOffer> offers;
   for (int peer = 0; peer < world_size(); ++peer) {

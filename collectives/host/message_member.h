@@ -120,7 +120,7 @@ class MessageMember {
                          MessageMember* parent = nullptr);
   // Takes introductions by rank, for ranks that know each other already. A
   // later Introduce returns once all ranks have come.
-  void Know(std::vector<RankIntroduction> introductions);
+  void SetIntroductions(std::vector<RankIntroduction> introductions);
   const std::vector<RankIntroduction>& introductions() const {
     return introductions_;
   }
@@ -160,9 +160,9 @@ class MessageMember {
   bool has_failed() const { return !failure_.ok(); }
 
   // Polls the channel. Returns whether every other rank has said that it left.
-  bool AllHaveLeft();
-  // Tells the others that this rank has left. Only AllHaveLeft may follow.
-  void SayLeft();
+  bool HaveAllLeft();
+  // Tells the others that this rank has left. Only HaveAllLeft may follow.
+  void AnnounceLeaving();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -199,14 +199,14 @@ class MessageMember {
   absl::Status Disagreement() const;
   absl::Status DisagreementWithPartner() const;
   bool HasReached(int peer) const;  // The running call.
-  bool AllHave(absl::FunctionRef<bool(int)> holds) const;
+  bool AllOthersSatisfy(absl::FunctionRef<bool(int)> holds) const;
   absl::Status LookForFailure(const Awaited& awaited) const;
   absl::Status LookForTrouble(const Awaited& awaited, absl::Duration waited);
   absl::Status LookForDead();
   bool IsNeighbour(int peer) const;  // Whether it is on this host.
   // Returns the rank that was silent for longest; -1 if all have come.
   int LongestSilent(const Awaited& awaited) const;
-  void SayAwake();
+  void AnnounceAwake();
   std::string NameOf(int peer) const;
   std::string SeenBy() const;
 
@@ -222,9 +222,9 @@ class MessageMember {
   Call call_;
   bool with_partner_ = false;
   std::vector<uint64_t> partner_calls_;  // The calls begun, by partner.
-  Clock::time_point spoke_;  // The time of its last message to all others.
-  absl::Status told_;        // The cause from the lowest rank so far.
-  int teller_ = 0;
+  Clock::time_point spoke_;   // The time of its last message to all others.
+  absl::Status first_cause_;  // The cause from the lowest rank so far.
+  int first_cause_rank_ = 0;
   absl::Status failure_;
 };
 

@@ -134,14 +134,14 @@ struct RegionHeader {
 
 // The place of a rank's buffer, in terms that have the same meaning on every
 // rank.
-struct Place {
+struct BufferLocation {
   enum Kind : int32_t {
     kUnreachable = 0,   // Other ranks cannot reach it.
     kAddressSpace = 1,  // Ranks are threads: `offset` is the address.
     kAllocation = 2,    // Allocation `number` of the group, at `offset` bytes.
     kStaged = 3,        // Staged with the call.
     kNothing = 4,       // No other rank needs it.
-    kHere = 5,          // An input of at most kHereBytes, in the CallSlot.
+    kInline = 5,        // An input of at most kInlineBytes, in the CallSlot.
   };
   Kind kind = kUnreachable;
   int32_t number = 0;
@@ -153,23 +153,23 @@ struct Place {
 // comes from another core costs as much as the rest of a small call.
 struct alignas(kCacheLinePair) CallSlot {
   std::atomic<uint64_t> sequence;
-  // Valid once `sequence` is the number of the call. If the input is kHere, its
-  // data lies in the rest of `input`, in `output`, which no rank reads then,
-  // and in `more`.
-  Place input;
-  Place output;
+  // Valid once `sequence` is the number of the call. If the input is kInline,
+  // its data lies in the rest of `input`, in `output`, which no rank reads
+  // then, and in `more`.
+  BufferLocation input;
+  BufferLocation output;
   std::byte more[8];
   Call call;
 
   std::byte* here() {
     return reinterpret_cast<std::byte*>(this) + offsetof(CallSlot, input) +
-           offsetof(Place, offset);
+           offsetof(BufferLocation, offset);
   }
 };
 static_assert(offsetof(CallSlot, call) + offsetof(Call, line) <= 64);
-inline constexpr int64_t kHereBytes = offsetof(CallSlot, call) -
-                                      offsetof(CallSlot, input) -
-                                      offsetof(Place, offset);
+inline constexpr int64_t kInlineBytes = offsetof(CallSlot, call) -
+                                        offsetof(CallSlot, input) -
+                                        offsetof(BufferLocation, offset);
 
 // A Call that other ranks may read at any time.
 class AtomicCall {

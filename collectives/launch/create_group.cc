@@ -80,9 +80,9 @@ uint64_t Hash(absl::string_view text) {
   return hash;
 }
 
-absl::StatusOr<std::string> FolderOfRun(const RankEnvironment& environment,
-                                        EnvironmentLookup lookup,
-                                        const ProcessIdentity& launcher) {
+absl::StatusOr<std::string> ChooseRunFolder(const RankEnvironment& environment,
+                                            EnvironmentLookup lookup,
+                                            const ProcessIdentity& launcher) {
   const RunMarks marks = MarksOf(environment.launcher);
   std::string run;
   for (const absl::string_view name : marks.variables) {
@@ -117,8 +117,8 @@ absl::StatusOr<int> ReadPort(EnvironmentLookup lookup, absl::string_view name) {
   return port;
 }
 
-absl::StatusOr<MeetingPlace> PortOfRun(const RankEnvironment& environment,
-                                       EnvironmentLookup lookup) {
+absl::StatusOr<RendezvousLocation> ChooseRunPort(
+    const RankEnvironment& environment, EnvironmentLookup lookup) {
   constexpr absl::string_view kOwnPort = "LOCKSTEP_MASTER_PORT";
   constexpr absl::string_view kPort = "MASTER_PORT";
   const bool one_host = AreOnOneHost(environment);
@@ -132,7 +132,7 @@ absl::StatusOr<MeetingPlace> PortOfRun(const RankEnvironment& environment,
                      "and MASTER_PORT "
                      "to a free port there, for all ranks"));
   }
-  MeetingPlace place;
+  RendezvousLocation place;
   place.address = lookup("MASTER_ADDR").value_or("127.0.0.1");
   LOCKSTEP_ASSIGN_OR_RETURN(place.port,
                             ReadPort(lookup, own ? kOwnPort : kPort));
@@ -151,7 +151,7 @@ ProcessIdentity LauncherOf(const RankEnvironment& environment) {
 // Opens the rendezvous at `place`. A folder and its file are removed once all
 // ranks have met and have destroyed their rendezvous objects.
 absl::StatusOr<std::unique_ptr<Rendezvous>> OpenRendezvous(
-    const MeetingPlace& place, int rank, int world_size,
+    const RendezvousLocation& place, int rank, int world_size,
     const MeetingOptions& meeting) {
   const bool own_folder = !place.folder.empty();
   if (own_folder || !place.file.empty()) {
@@ -179,7 +179,8 @@ bool IsLoopback(const std::string& host) {
 
 // Returns the address at which the other ranks of a group that meets at `place`
 // reach this rank.
-std::string OwnHost(const MeetingPlace& place, const Rendezvous& rendezvous) {
+std::string OwnHost(const RendezvousLocation& place,
+                    const Rendezvous& rendezvous) {
   const std::optional<std::string> given =
       LookUpProcessEnvironment("LOCKSTEP_HOST_ADDRESS");
   if (given.has_value()) return *given;
@@ -195,9 +196,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinMeeting(
     const RankEnvironment& environment, bool by_tcp,
     const GroupOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(
-      const MeetingPlace place,
-      ChooseMeetingPlace(environment, LookUpProcessEnvironment,
-                         LauncherOf(environment)));
+      const RendezvousLocation place,
+      ChooseRendezvousLocation(environment, LookUpProcessEnvironment,
+                               LauncherOf(environment)));
   LOCKSTEP_ASSIGN_OR_RETURN(
       std::unique_ptr<Rendezvous> rendezvous,
       OpenRendezvous(place, environment.rank, environment.world_size,
@@ -264,19 +265,19 @@ ProcessIdentity FindLauncherProcess(
   }
 }
 
-absl::StatusOr<MeetingPlace> ChooseMeetingPlace(
+absl::StatusOr<RendezvousLocation> ChooseRendezvousLocation(
     const RankEnvironment& environment, EnvironmentLookup lookup,
     const ProcessIdentity& launcher) {
   if (!environment.rendezvous.empty() && AreOnOneHost(environment)) {
-    return MeetingPlace{.file = environment.rendezvous};
+    return RendezvousLocation{.file = environment.rendezvous};
   }
   if (lookup("LOCKSTEP_MASTER_PORT").has_value() ||
       !AreOnOneHost(environment)) {
-    return PortOfRun(environment, lookup);
+    return ChooseRunPort(environment, lookup);
   }
-  MeetingPlace place;
+  RendezvousLocation place;
   LOCKSTEP_ASSIGN_OR_RETURN(place.folder,
-                            FolderOfRun(environment, lookup, launcher));
+                            ChooseRunFolder(environment, lookup, launcher));
   return place;
 }
 
@@ -286,7 +287,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinLaunchedGroup(
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> JoinTcpGroupAt(
-    const MeetingPlace& place, int rank, int world_size,
+    const RendezvousLocation& place, int rank, int world_size,
     const MeetingOptions& meeting, const GroupOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Rendezvous> rendezvous,
                             OpenRendezvous(place, rank, world_size, meeting));

@@ -67,7 +67,7 @@ ProcessIdentity FindLauncherProcess(
     std::span<const absl::string_view> variables);
 
 // The place where ranks meet: a file, or a port of rank 0's host.
-struct MeetingPlace {
+struct RendezvousLocation {
   // At most one of `file` and `folder` is set. If both are empty, ranks meet at
   // the port.
   std::string file = {};  // An existing file, or one that any rank may create.
@@ -77,7 +77,8 @@ struct MeetingPlace {
   std::string listen_address = {};
   std::string token = {};
 
-  friend bool operator==(const MeetingPlace&, const MeetingPlace&) = default;
+  friend bool operator==(const RendezvousLocation&,
+                         const RendezvousLocation&) = default;
 };
 
 // Returns the meeting place. All ranks of a run choose the same one without
@@ -103,14 +104,14 @@ struct MeetingPlace {
 // launcher: the result of FindLauncherProcess(), for torchrun and mpirun.
 // Errors: kInvalidArgument, one line that names the variable that is missing or
 // is not a port.
-absl::StatusOr<MeetingPlace> ChooseMeetingPlace(
+absl::StatusOr<RendezvousLocation> ChooseRendezvousLocation(
     const RankEnvironment& environment, EnvironmentLookup lookup,
     const ProcessIdentity& launcher);
 
 // Joins the group of all ranks of `environment`, which ReadRankEnvironment()
 // returns. The group is a `processes` group, or a `tcp` group if the ranks are
-// on several hosts. The ranks meet as ChooseMeetingPlace() says. Ranks that
-// meet in a file, or form a `tcp` group, may call this function again for
+// on several hosts. The ranks meet as ChooseRendezvousLocation() says. Ranks
+// that meet in a file, or form a `tcp` group, may call this function again for
 // further groups; all ranks must make these calls in the same order.
 //
 // A rank of a `tcp` group listens at LOCKSTEP_HOST_ADDRESS, if it is set.
@@ -118,8 +119,8 @@ absl::StatusOr<MeetingPlace> ChooseMeetingPlace(
 // that is a loopback address and rank 0 listens at a LOCKSTEP_LISTEN_ADDRESS
 // that is not, it listens at this host's first address that is not loopback.
 //
-// Errors: those of ChooseMeetingPlace, of OpenFileRendezvous, of TcpRendezvous
-// and of JoinProcessGroup or JoinTcpGroup.
+// Errors: those of ChooseRendezvousLocation, of OpenFileRendezvous, of
+// TcpRendezvous and of JoinProcessGroup or JoinTcpGroup.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinLaunchedGroup(
     const RankEnvironment& environment, const GroupOptions& options = {});
 
@@ -133,7 +134,7 @@ struct MeetingOptions {
 // Joins the `tcp` group of the ranks that meet at `place`, which must be a
 // port. Errors: those of TcpRendezvous and of JoinTcpGroup.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinTcpGroupAt(
-    const MeetingPlace& place, int rank, int world_size,
+    const RendezvousLocation& place, int rank, int world_size,
     const MeetingOptions& meeting, const GroupOptions& options);
 
 }  // namespace lockstep

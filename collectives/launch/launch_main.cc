@@ -170,7 +170,7 @@ absl::StatusOr<std::vector<RankPlacement>> Place(int nproc, int first_rank) {
 
 // Tells the other nodes how the run ended here, and waits for them. Returns the
 // failure that came first, if that was another node's.
-std::optional<NodeFailure> Conclude(
+std::optional<NodeFailure> FinishNodes(
     NodeGroup& nodes, const absl::StatusOr<LaunchSummary>& summary) {
   if (!summary.ok()) {
     nodes.Fail(ExitStatusOf(summary.status()), summary.status().message());
@@ -197,11 +197,11 @@ int Report(const LaunchSummary& summary,
 }
 
 // Returns the place where the launchers meet, from the flags.
-absl::StatusOr<MeetingPlace> MeetingPlaceFromFlags() {
+absl::StatusOr<RendezvousLocation> RendezvousLocationFromFlags() {
   const auto variable = [](const char* name) -> std::string {
     return LookUpProcessEnvironment(name).value_or("");
   };
-  MeetingPlace place;
+  RendezvousLocation place;
   place.listen_address = variable("LOCKSTEP_LISTEN_ADDRESS");
   place.token = variable("LOCKSTEP_TOKEN");
   place.port = absl::GetFlag(FLAGS_master_port);
@@ -239,7 +239,8 @@ void Tell(const std::string& line) {
 absl::StatusOr<std::unique_ptr<NodeGroup>> JoinNodes(int nproc) {
   const int nodes = absl::GetFlag(FLAGS_nnodes);
   if (nodes == 1) return nullptr;
-  LOCKSTEP_ASSIGN_OR_RETURN(const MeetingPlace place, MeetingPlaceFromFlags());
+  LOCKSTEP_ASSIGN_OR_RETURN(const RendezvousLocation place,
+                            RendezvousLocationFromFlags());
   absl::StatusOr<std::unique_ptr<NodeGroup>> group = NodeGroup::Join(
       place, absl::GetFlag(FLAGS_node_rank), nodes, nproc,
       {.timeout = std::min(kMeetTimeout, absl::GetFlag(FLAGS_timeout)),
@@ -368,7 +369,7 @@ int Main(std::span<char* const> argv) {
     summary->timed_out = absl::GetFlag(FLAGS_timeout);
   }
   std::optional<NodeFailure> elsewhere;
-  if (*nodes != nullptr) elsewhere = Conclude(**nodes, summary);
+  if (*nodes != nullptr) elsewhere = FinishNodes(**nodes, summary);
   if (summary.ok()) return Report(*summary, elsewhere);
   Fail(kName, summary.status());
   return ExitStatusOf(summary.status());

@@ -28,8 +28,8 @@ std::string FormatEnd(const RankOutcome& outcome) {
 }
 
 // Returns "ranks 0, 2 were stopped", with the singular or the plural verb.
-std::string FormatFate(const std::vector<int>& ranks, const char* one,
-                       const char* several) {
+std::string FormatRanksWithVerb(const std::vector<int>& ranks, const char* one,
+                                const char* several) {
   return absl::StrCat(FormatRanks(ranks), " ",
                       ranks.size() == 1 ? one : several);
 }
@@ -65,11 +65,12 @@ std::vector<std::string> Findings(const LaunchSummary& summary) {
                                  FormatSignal(summary.received_signal)));
   }
   if (!failed_later.empty()) {
-    parts.push_back(
-        FormatFate(failed_later, "failed after it", "failed after it"));
+    parts.push_back(FormatRanksWithVerb(failed_later, "failed after it",
+                                        "failed after it"));
   }
   if (!stopped.empty()) {
-    parts.push_back(FormatFate(stopped, "was stopped", "were stopped"));
+    parts.push_back(
+        FormatRanksWithVerb(stopped, "was stopped", "were stopped"));
   }
   if (ended_well > 0) {
     parts.push_back(absl::StrCat(

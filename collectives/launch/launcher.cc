@@ -151,7 +151,7 @@ class Session {
   bool PollOnce(int timeout) {
     std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0},
                                {channel_.get(), POLLIN, 0},
-                               {OtherNodes(), POLLIN, 0}};
+                               {FailedNodeFd(), POLLIN, 0}};
     output_.AddPollFds(fds);
     if (poll(fds.data(), fds.size(), timeout) == 0) return false;
     if (fds[0].revents != 0) ReadSignals();
@@ -169,19 +169,19 @@ class Session {
         send(channel_.get(), &signal, sizeof(signal),
              MSG_NOSIGNAL | MSG_DONTWAIT);
       } else {
-        abandoned_ |= AsksToEnd(signal);
+        abandoned_ |= IsTerminationSignal(signal);
       }
     }
   }
 
   // Returns a descriptor that is readable once another node has failed; -1
   // after the ranks have been told to end.
-  int OtherNodes() const {
-    return nodes_ == nullptr || told_ ? -1 : nodes_->failure_fd();
+  int FailedNodeFd() const {
+    return nodes_ == nullptr || ranks_told_to_end_ ? -1 : nodes_->failure_fd();
   }
 
   void EndRanks() {
-    told_ = true;
+    ranks_told_to_end_ = true;
     const unsigned char failed_elsewhere = kFailedElsewhere;
     send(channel_.get(), &failed_elsewhere, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
   }
@@ -215,7 +215,7 @@ class Session {
   const NodeGroup::Clock::time_point start_ = NodeGroup::Clock::now();
   std::vector<SupervisorEvent> events_;
   // Whether the ranks were told to end because another node failed.
-  bool told_ = false;
+  bool ranks_told_to_end_ = false;
   bool abandoned_ = false;
 };
 
@@ -267,7 +267,7 @@ struct Preparation {
   SupervisorPlan plan;
 };
 
-NodePlace PlaceOf(const LaunchOptions& options, const Preparation& run) {
+NodeAssignment PlaceOf(const LaunchOptions& options, const Preparation& run) {
   if (options.nodes != nullptr) return options.nodes->place();
   return {.world_size = options.nproc,
           .master_address = "127.0.0.1",
@@ -278,7 +278,7 @@ std::vector<std::string> RankVariables(const LaunchOptions& options, int rank,
                                        const RankPlacement& placement,
                                        const Preparation& run) {
   Environment changes = placement.environment;
-  const NodePlace place = PlaceOf(options, run);
+  const NodeAssignment place = PlaceOf(options, run);
   if (place.master_port != 0) {
     changes.push_back({"MASTER_ADDR", place.master_address});
     changes.push_back({"MASTER_PORT", absl::StrCat(place.master_port)});

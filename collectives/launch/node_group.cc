@@ -44,7 +44,7 @@ void Copy(absl::string_view text, std::span<char> to) {
 }
 
 // Replaces "rank" by "node" in messages of the group of launchers.
-std::string OfNodes(absl::string_view text) {
+std::string ReplaceRanksByNodes(absl::string_view text) {
   return absl::StrReplaceAll(
       text,
       {{"every rank", "every node"}, {"ranks ", "nodes "}, {"rank ", "node "}});
@@ -59,17 +59,17 @@ void Signal(const OwnedFd& event) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<NodeGroup>> NodeGroup::Join(
-    const MeetingPlace& place, int node, int nodes, int ranks_here,
+    const RendezvousLocation& place, int node, int nodes, int ranks_here,
     const MeetingOptions& meeting) {
   const auto tell = [&](const std::string& line) {
-    if (meeting.tell != nullptr) meeting.tell(OfNodes(line));
+    if (meeting.tell != nullptr) meeting.tell(ReplaceRanksByNodes(line));
   };
   absl::StatusOr<std::unique_ptr<Communicator>> launchers = JoinTcpGroupAt(
       place, node, nodes, {.timeout = meeting.timeout, .tell = tell},
       {.timeout = kTimeout});
   if (!launchers.ok()) {
     return absl::Status(launchers.status().code(),
-                        OfNodes(launchers.status().message()));
+                        ReplaceRanksByNodes(launchers.status().message()));
   }
   ReservedPort port;
   if (node == 0) port = ReservePort(/*of_all_addresses=*/true);
@@ -82,7 +82,7 @@ absl::StatusOr<std::unique_ptr<NodeGroup>> NodeGroup::Join(
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<State> all,
                             group->Exchange(mine));
   group->start_ = Clock::now();
-  NodePlace& here = group->place_;
+  NodeAssignment& here = group->place_;
   here.node = node;
   here.nodes = nodes;
   for (int other = 0; other < nodes; ++other) {
@@ -134,7 +134,7 @@ void NodeGroup::Run() {
       // The group's message says which node failed.
       const std::string message(all.status().message());
       const std::string what = message.substr(0, message.find(" (seen by"));
-      return Note(
+      return RecordFailure(
           {.node = -1,
            .exit_status = 1,
            .text =
@@ -144,11 +144,12 @@ void NodeGroup::Run() {
     for (size_t node = 0; node < all->size(); ++node) {
       const State& state = (*all)[node];
       if (!state.failed) continue;
-      Note({.node = static_cast<int>(node),
-            .exit_status = state.exit_status,
-            .text = absl::StrCat("node ", node, " (", state.host.data(),
-                                 "): ", state.text.data())},
-           state.seconds);
+      RecordFailure(
+          {.node = static_cast<int>(node),
+           .exit_status = state.exit_status,
+           .text = absl::StrCat("node ", node, " (", state.host.data(),
+                                "): ", state.text.data())},
+          state.seconds);
     }
     if (std::all_of(all->begin(), all->end(),
                     [](const State& state) { return state.ended; })) {
@@ -161,7 +162,7 @@ void NodeGroup::Run() {
   }
 }
 
-void NodeGroup::Note(const NodeFailure& failure, double seconds) {
+void NodeGroup::RecordFailure(const NodeFailure& failure, double seconds) {
   const absl::MutexLock lock(&mutex_);
   if (failure.node != place_.node) Signal(failed_);
   if (first_.has_value() && first_seconds_ <= seconds) return;

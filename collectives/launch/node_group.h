@@ -21,7 +21,7 @@
 namespace lockstep {
 
 // The position of this node's ranks in the whole run.
-struct NodePlace {
+struct NodeAssignment {
   int node = 0;   // GROUP_RANK.
   int nodes = 1;  // GROUP_WORLD_SIZE.
   int first_rank = 0;
@@ -49,14 +49,14 @@ class NodeGroup {
   // `meeting`. The lines passed to meeting.tell and the errors, which are those
   // of JoinTcpGroupAt, say "node" in place of "rank".
   static absl::StatusOr<std::unique_ptr<NodeGroup>> Join(
-      const MeetingPlace& place, int node, int nodes, int ranks_here,
+      const RendezvousLocation& place, int node, int nodes, int ranks_here,
       const MeetingOptions& meeting);
 
   NodeGroup(const NodeGroup&) = delete;
   NodeGroup& operator=(const NodeGroup&) = delete;
   ~NodeGroup();
 
-  const NodePlace& place() const { return place_; }
+  const NodeAssignment& place() const { return place_; }
 
   // Starts a thread that sends this node's state to the other nodes several
   // times a second, and receives theirs. The thread blocks all signals.
@@ -100,11 +100,11 @@ class NodeGroup {
   void Run();
   // Keeps the earliest failure. Makes failure_fd() readable if the failure is
   // another node's.
-  void Note(const NodeFailure& failure, double seconds);
+  void RecordFailure(const NodeFailure& failure, double seconds);
 
   std::unique_ptr<Communicator> launchers_;
   OwnedFd port_;  // Reserves the ranks' port, on node 0.
-  NodePlace place_;
+  NodeAssignment place_;
   Clock::time_point start_;
   OwnedFd failed_;
   OwnedFd news_;  // Readable if state_ has changed.

@@ -223,7 +223,7 @@ bool IsPmiOfSlurm(EnvironmentLookup lookup) {
          lookup(kMpich.world_size) == lookup(slurm.world_size);
 }
 
-RankLauncher WhoSetRank(EnvironmentLookup lookup) {
+RankLauncher DetectLauncher(EnvironmentLookup lookup) {
   if (lookup("LOCKSTEP_RENDEZVOUS")) return RankLauncher::kLockstep;
   if (lookup("TORCHELASTIC_RUN_ID")) return RankLauncher::kTorchrun;
   return RankLauncher::kVariables;
@@ -245,7 +245,7 @@ absl::StatusOr<std::optional<RankEnvironment>> ReadRankEnvironment(
     bool present;
   };
   const Family families[] = {
-      {WhoSetRank(lookup), kTorchrun, true},
+      {DetectLauncher(lookup), kTorchrun, true},
       {RankLauncher::kOpenMpi, kOpenMpi, true},
       {RankLauncher::kMpich, kMpich, !IsPmiOfSlurm(lookup)},
       {RankLauncher::kSlurm, SlurmNames(lookup), IsSlurmTask(lookup)},

@@ -401,10 +401,10 @@ TEST(RankEnvironmentTest, IsThatOfTheProcessWhichCheckNotLaunchedRefuses) {
 
 constexpr ProcessIdentity kLauncher = {.pid = 7, .start_ticks = 100};
 
-absl::StatusOr<MeetingPlace> Choose(
+absl::StatusOr<RendezvousLocation> Choose(
     const RankEnvironment& environment, const Variables& set,
     const ProcessIdentity& launcher = kLauncher) {
-  return ChooseMeetingPlace(environment, In(set), launcher);
+  return ChooseRendezvousLocation(environment, In(set), launcher);
 }
 
 // Returns rank 1 of two ranks, both on its host.
@@ -424,10 +424,11 @@ RankEnvironment TwoHosts(RankLauncher launcher) {
 
 std::string Folder(const RankEnvironment& environment, const Variables& set,
                    const ProcessIdentity& launcher = kLauncher) {
-  const absl::StatusOr<MeetingPlace> place = Choose(environment, set, launcher);
+  const absl::StatusOr<RendezvousLocation> place =
+      Choose(environment, set, launcher);
   EXPECT_THAT(place, IsOk());
   if (!place.ok()) return "";
-  EXPECT_EQ(*place, MeetingPlace{.folder = place->folder});
+  EXPECT_EQ(*place, RendezvousLocation{.folder = place->folder});
   return place->folder;
 }
 
@@ -437,7 +438,8 @@ TEST(LaunchedRendezvousTest, TakesTheFileThatIsNamed) {
     RankEnvironment environment = launched;
     environment.rendezvous = "/proc/7/fd/3";
     const auto place = Choose(environment, {{"LOCKSTEP_MASTER_PORT", "1"}});
-    EXPECT_THAT(place, IsOkAndHolds(MeetingPlace{.file = "/proc/7/fd/3"}));
+    EXPECT_THAT(place,
+                IsOkAndHolds(RendezvousLocation{.file = "/proc/7/fd/3"}));
   }
 }
 
@@ -559,18 +561,19 @@ TEST(LaunchedRendezvousTest, SeveralHostsMeetAtAPort) {
            {RankLauncher::kSlurm, 29500},
            {RankLauncher::kTorchrun, 29501}}) {  // The agent uses 29500.
     EXPECT_THAT(Choose(TwoHosts(launcher), variables),
-                IsOkAndHolds(MeetingPlace{.address = "node0",
-                                          .port = port,
-                                          .listen_address = "0.0.0.0",
-                                          .token = "secret"}));
+                IsOkAndHolds(RendezvousLocation{.address = "node0",
+                                                .port = port,
+                                                .listen_address = "0.0.0.0",
+                                                .token = "secret"}));
     Variables own = variables;
     own["LOCKSTEP_MASTER_PORT"] = "4000";
     EXPECT_EQ(Choose(TwoHosts(launcher), own)->port, 4000);
   }
   // On one host our own variable takes precedence, too.
-  EXPECT_THAT(Choose(OneHost(RankLauncher::kOpenMpi),
-                     {{"LOCKSTEP_MASTER_PORT", "4000"}}),
-              IsOkAndHolds(MeetingPlace{.address = "127.0.0.1", .port = 4000}));
+  EXPECT_THAT(
+      Choose(OneHost(RankLauncher::kOpenMpi),
+             {{"LOCKSTEP_MASTER_PORT", "4000"}}),
+      IsOkAndHolds(RendezvousLocation{.address = "127.0.0.1", .port = 4000}));
 }
 
 // A rendezvous file set by a launcher of one host is ignored if there are

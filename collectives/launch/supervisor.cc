@@ -206,7 +206,7 @@ class Supervisor {
     for (const Rank& rank : ranks_) {
       if (rank.alive) SendSignalToGroup(rank.pid, signal);
     }
-    if (!AsksToEnd(signal)) return;
+    if (!IsTerminationSignal(signal)) return;
     if (!told_signal_) {
       Send({.kind = SupervisorEvent::kSignalReceived, .value = signal});
       told_signal_ = true;
@@ -333,7 +333,7 @@ absl::Status KillChildren(
   }
 }
 
-bool AsksToEnd(int signal) {
+bool IsTerminationSignal(int signal) {
   return signal == SIGHUP || signal == SIGINT || signal == SIGQUIT ||
          signal == SIGTERM;
 }

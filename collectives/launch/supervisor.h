@@ -107,7 +107,7 @@ struct SupervisorPlan {
 void RunSupervisor(SupervisorPlan plan);
 
 // Returns whether a signal asks a program to end, rather than informs it.
-bool AsksToEnd(int signal);
+bool IsTerminationSignal(int signal);
 
 }  // namespace lockstep
 

@@ -94,7 +94,7 @@ class MpiTransport : public MessageTransport {
   int64_t max_piece_bytes() const override { return max_piece_bytes_; }
   int max_pieces() const override { return kPieces; }
 
-  std::optional<std::span<std::byte>> Room(int peer) override {
+  std::optional<std::span<std::byte>> PieceBuffer(int peer) override {
     Way& way = To(peer);
     const int index = static_cast<int>(way.sent % kPieces);
     if (!IsDone(way.sends[index])) return std::nullopt;
@@ -135,15 +135,15 @@ class MpiTransport : public MessageTransport {
 
   absl::Status Wait(int send_peer, int receive_peer) override {
     LOCKSTEP_RETURN_IF_ERROR(member_.WaitFor(send_peer, receive_peer, [&] {
-      return (send_peer != kNobody && Room(send_peer).has_value()) ||
-             (receive_peer != kNobody && Received(receive_peer).has_value()) ||
+      return (send_peer != kNoRank && PieceBuffer(send_peer).has_value()) ||
+             (receive_peer != kNoRank && Received(receive_peer).has_value()) ||
              !error_.ok();
     }));
     return error_.ok() ? error_ : member_.Fail(error_);
   }
 
   absl::Status Flush() override {
-    return member_.WaitFor(kNobody, kNobody, [this] { return IsIdle(); });
+    return member_.WaitFor(kNoRank, kNoRank, [this] { return IsIdle(); });
   }
 
   // Returns whether MPI has sent all pieces.
@@ -245,7 +245,7 @@ class MpiGroup : public MpiGroupState {
   bool Sweep() override {
     if (!closing_) {
       if (transport != nullptr) transport->Discard();
-      if (!member.AllHaveLeft() || !IsIdle()) return false;
+      if (!member.HaveAllLeft() || !IsIdle()) return false;
       channel.Close();
       if (transport != nullptr) transport->Close();
       closing_ = true;
@@ -326,7 +326,7 @@ class MpiCommunicator : public MessageCommunicator {
     }
     auto group = std::make_unique<MpiGroup>(std::move(members), number,
                                             group_->member.timeout());
-    group->member.Know(IntroductionsOf(ranks));
+    group->member.SetIntroductions(IntroductionsOf(ranks));
     group->Connect();
     return std::make_unique<MpiCommunicator>(runtime_, std::move(group));
   }

@@ -155,7 +155,7 @@ absl::Status MpiRuntime::StartMpi() {
 void MpiRuntime::EndMpi() {
   if (!AwaitOthers()) return;
   const absl::Time soon = absl::Now() + kPatienceAfterFailure;
-  while (!NothingRetired() && absl::Now() < soon) {
+  while (!AllAreSwept() && absl::Now() < soon) {
     std::this_thread::sleep_for(kLookEvery);
   }
   if (!IsFinalized()) MPI_Finalize();
@@ -282,7 +282,7 @@ void MpiRuntime::SweepRetired() {
       retired_.end());
 }
 
-bool MpiRuntime::NothingRetired() {
+bool MpiRuntime::AllAreSwept() {
   SweepRetired();
   const absl::MutexLock lock(&retired_mutex_);
   return retired_.empty();

@@ -94,7 +94,7 @@ class MpiRuntime {
   void EndMpi();
   bool AwaitOthers();
   bool LostANeighbour();
-  bool NothingRetired();
+  bool AllAreSwept();
   void End();
   bool IsThisProcess() const;  // False in a forked child.
   // Returns false, and does nothing, if MPI can no longer be used.

@@ -128,7 +128,7 @@ class WindowDirect : public GpuDirect {
     aborted_.reset(static_cast<int*>(aborted));
     *aborted_ = 0;
     group_.aborted = aborted_.get();
-    LOCKSTEP_RETURN_IF_ERROR(LoadPeerKernels());
+    LOCKSTEP_RETURN_IF_ERROR(LoadWindowKernels());
     return true;
   }
 
@@ -177,7 +177,7 @@ class WindowDirect : public GpuDirect {
     const Segment own = SegmentOf(call.input.count, group_.world_size, segment);
     const ConstBuffer input = call.input.Part(own.begin, own.count);
     const Window in = windows_->Find(call.input)->second;
-    PeerReduction reduction = {
+    WindowReduction reduction = {
         .input = in.window,
         .input_offset = static_cast<const std::byte*>(input.data) - in.memory,
         .own_output = call.output.data,
@@ -192,8 +192,8 @@ class WindowDirect : public GpuDirect {
           call.output.Part(own.begin, own.count).bytes() - out.memory;
     }
     LOCKSTEP_RETURN_IF_ERROR(MeetPeers(group_, stream_));
-    LOCKSTEP_RETURN_IF_ERROR(
-        ReduceFromPeers(call.op, call.input.type, group_, reduction, stream_));
+    LOCKSTEP_RETURN_IF_ERROR(ReduceFromWindows(call.op, call.input.type, group_,
+                                               reduction, stream_));
     return MeetPeers(group_, stream_);
   }
 
@@ -229,7 +229,7 @@ class WindowDirect : public GpuDirect {
   const std::shared_ptr<Windows> windows_;
   std::shared_ptr<std::byte> meeting_;
   std::unique_ptr<int, FreePinned> aborted_;
-  PeerGroup group_;
+  WindowGroup group_;
 };
 
 }  // namespace
@@ -237,7 +237,7 @@ class WindowDirect : public GpuDirect {
 absl::StatusOr<std::unique_ptr<GpuDirect>> GpuDirect::Create(
     int rank, int world_size, std::shared_ptr<NcclHandle> handle,
     cudaStream_t stream, absl::Duration timeout) {
-  if (world_size > kMostPeers ||
+  if (world_size > kMaxWindowRanks ||
       ncclTeamLsa(handle->comm()).nRanks != world_size) {
     return nullptr;
   }

@@ -109,7 +109,7 @@ absl::StatusOr<bool> GpuRing::LaunchGraph(const Collective& call) {
   return true;
 }
 
-void GpuRing::ForgetGraphs() {
+void GpuRing::DestroyGraphs() {
   const std::lock_guard lock(graphs_mutex_);
   graphs_.clear();
 }

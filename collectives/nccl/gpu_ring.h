@@ -67,7 +67,7 @@ class GpuRing {
 
   // Destroys the graphs. Must be called before the communicator is destroyed,
   // which waits for them. Any thread may call this.
-  void ForgetGraphs();
+  void DestroyGraphs();
 
  private:
   // The number of chunks in flight at once.

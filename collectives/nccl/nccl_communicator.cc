@@ -222,7 +222,7 @@ NcclCommunicator::~NcclCommunicator() {
   if (watchdog_ == nullptr) return;
   static_cast<void>(watchdog_->WaitForCalls());
   const bool in_health = watchdog_->Leave();
-  if (ring_ != nullptr) ring_->ForgetGraphs();
+  if (ring_ != nullptr) ring_->DestroyGraphs();
   CloseDirect();
   if (in_health) handle_->Destroy(options_.group.timeout);
 }
@@ -259,7 +259,7 @@ absl::Status NcclCommunicator::Join(std::unique_ptr<Communicator> control) {
   }
   LOCKSTEP_RETURN_IF_ERROR(ShareStatus(*control, own));
   if (options_.group.algorithm == Algorithm::kDirect && world_size_ > 1) {
-    LOCKSTEP_RETURN_IF_ERROR(ReachPeers(*control));
+    LOCKSTEP_RETURN_IF_ERROR(CreateDirect(*control));
   }
   watchdog_ = std::make_unique<Watchdog>(
       std::move(control),
@@ -272,7 +272,7 @@ absl::Status NcclCommunicator::Join(std::unique_ptr<Communicator> control) {
 
 // Makes direct_ if all ranks can access each other's memory. Otherwise direct_
 // is null on every rank.
-absl::Status NcclCommunicator::ReachPeers(Communicator& control) {
+absl::Status NcclCommunicator::CreateDirect(Communicator& control) {
   absl::StatusOr<std::unique_ptr<GpuDirect>> direct = GpuDirect::Create(
       rank_, world_size_, handle_, stream_.get(), options_.group.timeout);
   LOCKSTEP_RETURN_IF_ERROR(ShareStatus(control, direct.status()));
@@ -297,7 +297,7 @@ void NcclCommunicator::Abort() {
   // NCCL waits until the graphs that captured its calls are destroyed, and a
   // graph that hangs ends only after NCCL aborts. Both therefore run at once.
   std::thread forget([this] {
-    if (ring_ != nullptr) ring_->ForgetGraphs();
+    if (ring_ != nullptr) ring_->DestroyGraphs();
   });
   if (direct_ != nullptr) direct_->Abort();
   handle_->Abort();

@@ -115,7 +115,7 @@ class NcclCommunicator : public Communicator {
 
   absl::Status Join(std::unique_ptr<Communicator> control);
   absl::Status Prepare();
-  absl::Status ReachPeers(Communicator& control);
+  absl::Status CreateDirect(Communicator& control);
   void CloseDirect();
   void Abort();
   absl::Status CheckArguments(const Collective& call) const;

@@ -303,8 +303,8 @@ TEST(NcclGroupTest, JoinsTheRanksThatALauncherStarted) {
 // Tests of the settings that NCCL gets when ranks share GPUs, for every
 // placement of three ranks.
 
-RankPlace Place(int gpu, int host, int process) {
-  RankPlace place;
+RankLocation Place(int gpu, int host, int process) {
+  RankLocation place;
   place.gpu_uuid[0] = static_cast<char>(gpu);
   place.host = static_cast<uint64_t>(host);
   place.process = static_cast<uint64_t>(process);
@@ -325,11 +325,11 @@ struct Facts {
   int most = 1;
 };
 
-Facts FactsOf(const std::vector<RankPlace>& places) {
+Facts FactsOf(const std::vector<RankLocation>& places) {
   Facts facts;
-  for (const RankPlace& a : places) {
+  for (const RankLocation& a : places) {
     int on_gpu = 0;
-    for (const RankPlace& b : places) {
+    for (const RankLocation& b : places) {
       if (a.host != b.host) facts.one_host = false;
       if (a.gpu_uuid != b.gpu_uuid) continue;
       ++on_gpu;
@@ -344,7 +344,7 @@ Facts FactsOf(const std::vector<RankPlace>& places) {
   return facts;
 }
 
-void CheckOlder(const std::vector<RankPlace>& places, const Facts& facts) {
+void CheckOlder(const std::vector<RankLocation>& places, const Facts& facts) {
   std::set<std::string> names;
   std::set<std::pair<uint64_t, uint64_t>> processes;
   for (int rank = 0; rank < 3; ++rank) {
@@ -368,7 +368,7 @@ void CheckOlder(const std::vector<RankPlace>& places, const Facts& facts) {
   }
 }
 
-void CheckNewer(const std::vector<RankPlace>& places, const Facts& facts) {
+void CheckNewer(const std::vector<RankLocation>& places, const Facts& facts) {
   for (int rank = 0; rank < 3; ++rank) {
     const auto sharing = PlanGpuSharing(places, rank, 23004);
     ASSERT_THAT(sharing, IsOk());
@@ -386,7 +386,7 @@ TEST(GpuSharingTest, EveryPlacementOfThreeRanks) {
   // Places each of three ranks on one of three GPUs, two hosts and three
   // processes.
   for (int placement = 0; placement < 18 * 18 * 18; ++placement) {
-    std::vector<RankPlace> places;
+    std::vector<RankLocation> places;
     for (int rank = 0, rest = placement; rank < 3; ++rank, rest /= 18) {
       places.push_back(Place(rest % 3, rest / 3 % 2, rest / 6 % 3));
     }
@@ -409,19 +409,19 @@ TEST(GpuSharingTest, EveryPlacementOfThreeRanks) {
 }
 
 TEST(GpuSharingTest, OneRankSharesNothingAndManyKeepOneBlockEach) {
-  const std::vector<RankPlace> one = {Place(0, 0, 0)};
+  const std::vector<RankLocation> one = {Place(0, 0, 0)};
   const auto alone = PlanGpuSharing(one, 0, 22809);
   ASSERT_THAT(alone, IsOk());
   EXPECT_FALSE(alone->shared);
-  const std::vector<RankPlace> many(100, Place(0, 0, 0));
+  const std::vector<RankLocation> many(100, Place(0, 0, 0));
   const auto sharing = PlanGpuSharing(many, 0, 23000);
   ASSERT_THAT(sharing, IsOk());
   EXPECT_EQ(Find(*sharing, "NCCL_MAX_CTAS"), "1");
 }
 
 TEST(GpuSharingTest, NamesTheRanksAndTheVersion) {
-  const std::vector<RankPlace> places = {Place(0, 0, 0), Place(1, 0, 1),
-                                         Place(1, 0, 1)};
+  const std::vector<RankLocation> places = {Place(0, 0, 0), Place(1, 0, 1),
+                                            Place(1, 0, 1)};
   EXPECT_THAT(PlanGpuSharing(places, 0, 22999),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("ranks 1 and 2 are threads of one process "

@@ -55,7 +55,7 @@ absl::StatusCode Code(ncclResult_t result) {
 }
 
 struct Introduction {
-  RankPlace place;
+  RankLocation place;
   int32_t nccl_version = 0;
 };
 
@@ -124,26 +124,26 @@ constexpr int kAllowsSharing = 23000;  // NCCL 2.30.0.
 // all ranks must run at the same time, since they wait for each other.
 constexpr int kMaxCtas = 32;
 
-bool OnOneGpu(const RankPlace& a, const RankPlace& b) {
+bool OnOneGpu(const RankLocation& a, const RankLocation& b) {
   return a.gpu_uuid == b.gpu_uuid;
 }
 
-bool InOneProcess(const RankPlace& a, const RankPlace& b) {
+bool InOneProcess(const RankLocation& a, const RankLocation& b) {
   return a.host == b.host && a.process == b.process;
 }
 
 // Returns the number of ranks on the GPU that has the most.
-int MostRanksOnOneGpu(std::span<const RankPlace> ranks) {
+int MostRanksOnOneGpu(std::span<const RankLocation> ranks) {
   int most = 0;
-  for (const RankPlace& a : ranks) {
+  for (const RankLocation& a : ranks) {
     const auto on_it = std::ranges::count_if(
-        ranks, [&](const RankPlace& b) { return OnOneGpu(a, b); });
+        ranks, [&](const RankLocation& b) { return OnOneGpu(a, b); });
     most = std::max(most, static_cast<int>(on_it));
   }
   return most;
 }
 
-absl::Status CheckProcesses(std::span<const RankPlace> ranks,
+absl::Status CheckProcesses(std::span<const RankLocation> ranks,
                             int nccl_version) {
   for (size_t b = 0; b < ranks.size(); ++b) {
     for (size_t a = 0; a < b; ++a) {
@@ -170,7 +170,7 @@ absl::Status NcclStatus(ncclResult_t result, absl::string_view what) {
                                                  ncclGetErrorString(result)));
 }
 
-absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankPlace> ranks,
+absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankLocation> ranks,
                                           int rank, int nccl_version) {
   const int most = MostRanksOnOneGpu(ranks);
   if (most <= 1) return GpuSharing{};
@@ -183,7 +183,7 @@ absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankPlace> ranks,
   }
   const absl::Status status = CheckProcesses(ranks, nccl_version);
   if (!status.ok()) return status;
-  const RankPlace& own = ranks[rank];
+  const RankLocation& own = ranks[rank];
   // Ranks that pose as different hosts must not use a network, or NVLink
   // between hosts: one GPU does not have either to itself.
   GpuSharing sharing = {
@@ -192,7 +192,7 @@ absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankPlace> ranks,
                                     absl::Hex(own.process))},
        {"NCCL_NET", "Socket"},
        {"NCCL_MNNVL_ENABLE", "0"}}};
-  if (std::ranges::all_of(ranks, [&](const RankPlace& other) {
+  if (std::ranges::all_of(ranks, [&](const RankLocation& other) {
         return other.host == own.host;
       })) {
     sharing.environment["NCCL_SOCKET_IFNAME"] = "lo";
@@ -236,7 +236,7 @@ absl::StatusOr<bool> ShareGpus(Communicator& control, int device,
   LOCKSTEP_RETURN_IF_ERROR(
       control.AllGather(std::as_bytes(std::span(&introduction, 1)),
                         std::as_writable_bytes(std::span(all))));
-  std::vector<RankPlace> places;
+  std::vector<RankLocation> places;
   int oldest = all.front().nccl_version;
   for (const Introduction& each : all) {
     places.push_back(each.place);

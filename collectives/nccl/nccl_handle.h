@@ -81,7 +81,7 @@ constexpr bool NcclKeepsMeaning(DataType type, ReduceOp op) {
 }
 
 // The GPU, host and process of a rank.
-struct RankPlace {
+struct RankLocation {
   std::array<char, 16> gpu_uuid = {};
   uint64_t host = 0;     // Equal only for ranks on one host.
   uint64_t process = 0;  // Equal only for ranks in one process of a host.
@@ -103,7 +103,7 @@ struct GpuSharing {
 // host, they communicate over the loopback interface. From 2.30 on, a variable
 // makes NCCL allow sharing. Error: kFailedPrecondition if two ranks share a GPU
 // and a process, and NCCL is older than 2.30: one process has one NCCL_HOSTID.
-absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankPlace> ranks,
+absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankLocation> ranks,
                                           int rank, int nccl_version);
 
 // Rank 0's decisions for the group. Sent as bytes.

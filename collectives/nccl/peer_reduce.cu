@@ -29,12 +29,12 @@ constexpr int kBarrierThreads = 32;
 
 // How often a thread polls for the other ranks before it polls whether the
 // group has failed. That flag is in host memory, which takes longer to read.
-constexpr int kLooks = 64;
+constexpr int kPollsPerFailureCheck = 64;
 
 // A rank's part of the meeting window.
 struct Meeting {
-  uint32_t turns[kMostPeers];  // How many barriers each rank has reached,
-  uint32_t turn;               // and how many this rank has passed.
+  uint32_t turns[kMaxWindowRanks];  // How many barriers each rank has reached,
+  uint32_t turn;                    // and how many this rank has passed.
 };
 static_assert(sizeof(Meeting) <= kMeetingBytes);
 
@@ -44,12 +44,12 @@ __device__ inline T* PeerData(ncclWindow_t window, int64_t offset, int peer) {
       ncclGetLsaPointer(window, static_cast<size_t>(offset), peer));
 }
 
-__device__ inline Meeting* MeetingOf(const PeerGroup& group, int peer) {
+__device__ inline Meeting* MeetingOf(const WindowGroup& group, int peer) {
   return PeerData<Meeting>(group.meeting, 0, peer);
 }
 
 // Returns whether the group has failed, which the host sets.
-__device__ inline bool HasFailed(const PeerGroup& group) {
+__device__ inline bool HasFailed(const WindowGroup& group) {
 #ifdef LOCKSTEP_CUDA_STANDIN
   return __atomic_load_n(group.aborted, __ATOMIC_RELAXED) != 0;
 #else
@@ -71,8 +71,8 @@ __device__ inline void WaitUntil(HasCome has_come) {
 
 // Reduces vector number `i` of kSize elements of type T.
 template <ReduceOp op, typename A, typename T, int kSize>
-__device__ inline void ReducePlace(const PeerReduction& r, int world_size,
-                                   int64_t offset, int64_t i) {
+__device__ inline void ReduceVector(const WindowReduction& r, int world_size,
+                                    int64_t offset, int64_t i) {
   using Elements = Vector<T, kSize>;
   const auto elements_of = [&](int n) {
     const int rank = r.first_rank + n;
@@ -110,7 +110,7 @@ __device__ inline void ReducePlace(const PeerReduction& r, int world_size,
 // Reduces the elements, divided as in ElementPlan.
 template <ReduceOp op, typename A, typename T>
 __global__ void __launch_bounds__(kThreadsPerBlock, 1)
-    PeerReduceKernel(PeerGroup group, PeerReduction r, int64_t head,
+    PeerReduceKernel(WindowGroup group, WindowReduction r, int64_t head,
                      int64_t vectors) {
   if (HasFailed(group)) return;
   constexpr int kSize = kElementsPerVector<T>;
@@ -118,11 +118,11 @@ __global__ void __launch_bounds__(kThreadsPerBlock, 1)
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   const int64_t head_bytes = head * int64_t{sizeof(T)};
   for (int64_t i = first; i < vectors; i += step) {
-    ReducePlace<op, A, T, kSize>(r, group.world_size, head_bytes, i);
+    ReduceVector<op, A, T, kSize>(r, group.world_size, head_bytes, i);
   }
   for (int64_t i = first; i < r.count - vectors * kSize; i += step) {
-    ReducePlace<op, A, T, 1>(r, group.world_size, 0,
-                             i < head ? i : i + vectors * kSize);
+    ReduceVector<op, A, T, 1>(r, group.world_size, 0,
+                              i < head ? i : i + vectors * kSize);
   }
 }
 
@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock, 1)
 // waits until all ranks have written to its own. Turns are counted in device
 // memory, so that the kernel can be part of a graph.
 __global__ void __launch_bounds__(kBarrierThreads)
-    MeetPeersKernel(PeerGroup group) {
+    MeetPeersKernel(WindowGroup group) {
   __shared__ bool has_failed;  // One thread's view, for all threads.
   if (threadIdx.x == 0) has_failed = HasFailed(group);
   __syncthreads();
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kBarrierThreads)
       // Turns wrap around.
       all = all && static_cast<int32_t>(turns[peer] - turn) >= 0;
     }
-    return all || (++looks % kLooks == 0 && HasFailed(group));
+    return all || (++looks % kPollsPerFailureCheck == 0 && HasFailed(group));
   });
   __threadfence_system();  // Shows other ranks' writes before their turns.
   __syncthreads();
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(kBarrierThreads)
 }
 
 template <ReduceOp op, typename A, typename T>
-absl::Status Launch(const PeerGroup& group, const PeerReduction& reduction,
+absl::Status Launch(const WindowGroup& group, const WindowReduction& reduction,
                     cudaStream_t stream) {
   constexpr int64_t kSize = kElementsPerVector<T>;
   const auto past = [](int64_t address) {
@@ -186,16 +186,17 @@ absl::Status Launch(const PeerGroup& group, const PeerReduction& reduction,
 
 }  // namespace
 
-absl::Status ReduceFromPeers(ReduceOp op, DataType type, const PeerGroup& group,
-                             const PeerReduction& reduction,
-                             cudaStream_t stream) {
+absl::Status ReduceFromWindows(ReduceOp op, DataType type,
+                               const WindowGroup& group,
+                               const WindowReduction& reduction,
+                               cudaStream_t stream) {
   if (reduction.count == 0) return absl::OkStatus();
   return WithReduction(type, op, [&]<ReduceOp o, typename A, typename T>() {
     return Launch<o, A, T>(group, reduction, stream);
   });
 }
 
-absl::Status MeetPeers(const PeerGroup& group, cudaStream_t stream) {
+absl::Status MeetPeers(const WindowGroup& group, cudaStream_t stream) {
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(1);
   config.blockDim = dim3(kBarrierThreads);
@@ -204,7 +205,7 @@ absl::Status MeetPeers(const PeerGroup& group, cudaStream_t stream) {
                     "MeetPeersKernel launch");
 }
 
-absl::Status LoadPeerKernels() {
+absl::Status LoadWindowKernels() {
   cudaFuncAttributes attributes;
   LOCKSTEP_RETURN_IF_ERROR(
       CudaStatus(cudaFuncGetAttributes(&attributes, MeetPeersKernel),

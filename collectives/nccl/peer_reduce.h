@@ -21,20 +21,20 @@ namespace lockstep {
 // zeroed, and all ranks have registered it together.
 inline constexpr int64_t kMeetingBytes = 4096;
 
-struct PeerGroup {
+struct WindowGroup {
   ncclWindow_t meeting = nullptr;
   int rank = 0;
-  int world_size = 1;  // At most kMostPeers.
+  int world_size = 1;  // At most kMaxWindowRanks.
   // Pinned host memory. If not 0, the group has failed: kernels stop waiting,
   // and no longer access windows, which end with the communicator.
   const volatile int* aborted = nullptr;
 };
-inline constexpr int kMostPeers = 512;
+inline constexpr int kMaxWindowRanks = 512;
 
 // The elements to reduce, and their location. The elements of all ranks lie at
 // the same offset of a window that the ranks registered together. The ranks
 // must be able to access each other's memory.
-struct PeerReduction {
+struct WindowReduction {
   ncclWindow_t input = nullptr;
   int64_t input_offset = 0;  // In bytes, a multiple of the element's size.
   // The result is written to this place of every rank; if `output` is null,
@@ -54,16 +54,17 @@ struct PeerReduction {
 // Uses 16-byte vectors if input and output begin at the same offset within one.
 // Cost: P reads of the ranks' memory per element, and one write, or P writes.
 // Errors: kInvalidArgument for an unknown type or operation; CudaStatus's.
-absl::Status ReduceFromPeers(ReduceOp op, DataType type, const PeerGroup& group,
-                             const PeerReduction& reduction,
-                             cudaStream_t stream);
+absl::Status ReduceFromWindows(ReduceOp op, DataType type,
+                               const WindowGroup& group,
+                               const WindowReduction& reduction,
+                               cudaStream_t stream);
 
 // Enqueues a barrier: later work on `stream` starts after all earlier work of
 // all ranks on their streams.
-absl::Status MeetPeers(const PeerGroup& group, cudaStream_t stream);
+absl::Status MeetPeers(const WindowGroup& group, cudaStream_t stream);
 
 // Loads the kernels of both functions, as LoadReduceKernels does.
-absl::Status LoadPeerKernels();
+absl::Status LoadWindowKernels();
 
 }  // namespace lockstep
 

@@ -24,18 +24,18 @@ constexpr int64_t kAlignment = 256;
 // Returns the offset of a call's output in the staging memory: after the input,
 // or 0 if the host's output begins where the input does. If they overlap in
 // another way on the host, they are apart here, which gives the same result.
-int64_t OutputPlace(const Collective& call) {
+int64_t OutputOffset(const Collective& call) {
   if (call.input.data == call.output.data) return 0;
   return (call.input.size_bytes() + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 // Return whether the rank provides no input, or receives no output.
-bool GivesNothing(const Collective& call, int rank) {
+bool HasNoInput(const Collective& call, int rank) {
   return call.input.count == 0 ||
          (rank != call.peer && (call.operation == Operation::kScatter ||
                                 call.operation == Operation::kBroadcast));
 }
-bool GetsNothing(const Collective& call, int rank) {
+bool HasNoOutput(const Collective& call, int rank) {
   return call.output.count == 0 ||
          (rank != call.peer && (call.operation == Operation::kReduce ||
                                 call.operation == Operation::kGather));
@@ -62,7 +62,7 @@ absl::StatusOr<Collective> StagedCommunicator::Stage(const Collective& call) {
   LOCKSTEP_RETURN_IF_ERROR(Validate(call, rank(), world_size()));
   // The calling thread may differ from the last call's.
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_), "cudaSetDevice"));
-  const int64_t output = OutputPlace(call);
+  const int64_t output = OutputOffset(call);
   const int64_t size =
       std::max(call.input.size_bytes(), output + call.output.size_bytes());
   if (size > capacity_) {
@@ -74,7 +74,7 @@ absl::StatusOr<Collective> StagedCommunicator::Stage(const Collective& call) {
   Collective staged = call;
   if (call.input.count > 0) staged.input.data = memory_.get();
   if (call.output.count > 0) staged.output.data = memory_.get() + output;
-  if (!GivesNothing(call, rank())) {
+  if (!HasNoInput(call, rank())) {
     LOCKSTEP_RETURN_IF_ERROR(Copy(memory_.get(), call.input.data,
                                   call.input.size_bytes(),
                                   cudaMemcpyHostToDevice, stream_));
@@ -90,7 +90,7 @@ absl::Status StagedCommunicator::Run(const Collective& call) {
   }
   LOCKSTEP_RETURN_IF_ERROR(group_->Run(*staged));
   LOCKSTEP_RETURN_IF_ERROR(group_->Wait());
-  if (GetsNothing(call, rank())) return absl::OkStatus();
+  if (HasNoOutput(call, rank())) return absl::OkStatus();
   LOCKSTEP_RETURN_IF_ERROR(Copy(call.output.data, staged->output.data,
                                 call.output.size_bytes(),
                                 cudaMemcpyDeviceToHost, stream_));

@@ -81,7 +81,7 @@ bool FitTogether(int a, const Call& of_a, int b, const Call& of_b) {
 
 // Returns whether the event has completed. Errors: CudaStatus of any error
 // other than cudaErrorNotReady.
-absl::StatusOr<bool> HasCome(const Event& event) {
+absl::StatusOr<bool> HasCompleted(const Event& event) {
   const cudaError_t error = cudaEventQuery(event.get());
   if (error == cudaErrorNotReady) return false;
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(error, "cudaEventQuery"));
@@ -106,7 +106,7 @@ absl::Status ShareStatus(Communicator& control, const absl::Status& own) {
 }
 
 // The state that a rank publishes at each meeting.
-struct Watchdog::Beat {
+struct Watchdog::Heartbeat {
   // Further calls wait for the next meeting.
   static constexpr size_t kCalls = 8;
 
@@ -299,7 +299,7 @@ void Watchdog::Watch() {
 }
 
 // Waits until the next meeting, and collects what this rank publishes there.
-Watchdog::Beat Watchdog::NextBeat() {
+Watchdog::Heartbeat Watchdog::NextBeat() {
   std::unique_lock lock(mutex_);
   wake_.wait_for(lock, absl::ToChronoMicroseconds(Pause()),
                  [this] { return waiting_; });
@@ -311,33 +311,33 @@ Watchdog::Beat Watchdog::NextBeat() {
   }
   if (own_failure_.ok()) own_failure_ = OverdueCall();
 
-  Beat beat;
+  Heartbeat beat;
   beat.failure = StatusBytes(own_failure_);
   beat.ended = collectives_ended_;
-  while (!unpublished_.empty() && beat.call_count < int{Beat::kCalls}) {
+  while (!unpublished_.empty() && beat.call_count < int{Heartbeat::kCalls}) {
     beat.calls[beat.call_count++] = unpublished_.front();
     unpublished_.pop_front();
   }
   beat.open = static_cast<int64_t>(open_.size() - unpublished_.size());
   beat.leaving = leaving_.has_value() && unpublished_.empty();
-  beat.gone = beat.leaving && (gone_.has_value() || MayGo());
+  beat.gone = beat.leaving && (departed_rank_.has_value() || CanLeave());
   return beat;
 }
 
 // Returns whether this rank, which is leaving, may leave. It has waited kGrace
 // for the other ranks, and longer if data of its calls may still be in
 // transfer.
-bool Watchdog::MayGo() const {
+bool Watchdog::CanLeave() const {
   if (!leaving_->passed()) return false;
   const bool all_have_theirs =
-      std::ranges::all_of(standings_, [](const Standing& each) {
+      std::ranges::all_of(standings_, [](const RankProgress& each) {
         return each.open <= static_cast<int64_t>(each.unmatched.size());
       });
   return all_have_theirs || leaving_->elapsed() > options_.timeout;
 }
 
 absl::Duration Watchdog::Pause() const {
-  if (waiting_ || unpublished_.size() > Beat::kCalls) {
+  if (waiting_ || unpublished_.size() > Heartbeat::kCalls) {
     return absl::ZeroDuration();
   }
   const bool busy =
@@ -352,7 +352,7 @@ absl::Status Watchdog::PollCalls() {
     if (!open.started) {
       if (on_stream) {
         LOCKSTEP_ASSIGN_OR_RETURN(const bool come,
-                                  HasCome(open.events.started));
+                                  HasCompleted(open.events.started));
         if (!come) break;
       }
       open.started = true;
@@ -361,7 +361,7 @@ absl::Status Watchdog::PollCalls() {
     if (!open.issued) break;
     open.done = true;
     if (on_stream) {
-      LOCKSTEP_ASSIGN_OR_RETURN(open.done, HasCome(open.events.done));
+      LOCKSTEP_ASSIGN_OR_RETURN(open.done, HasCompleted(open.events.done));
     }
     if (!open.done) break;
   }
@@ -383,14 +383,14 @@ absl::Status Watchdog::OverdueCall() const {
     return Named(
         absl::DeadlineExceededError(absl::StrCat(
             "not finished after ", absl::FormatDuration(options_.timeout),
-            WhoIsMissing(open))),
+            DescribeMissingRanks(open))),
         &open.call);
   }
   return absl::OkStatus();
 }
 
 // Returns " on ranks 0, 2; rank 1 has not called it", as far as known.
-std::string Watchdog::WhoIsMissing(const OpenCall& open) const {
+std::string Watchdog::DescribeMissingRanks(const OpenCall& open) const {
   if (IsBetweenTwo(open.call.operation)) {
     return open.number < matched_
                ? ""
@@ -405,7 +405,7 @@ std::string Watchdog::WhoIsMissing(const OpenCall& open) const {
   std::vector<int> missing;
   std::vector<int> unfinished;
   for (int rank = 0; rank < world_size(); ++rank) {
-    const Standing& standing = standings_[static_cast<size_t>(rank)];
+    const RankProgress& standing = standings_[static_cast<size_t>(rank)];
     if (rank != this->rank() && standing.collectives <= number) {
       missing.push_back(rank);
     } else if (standing.ended <= number) {
@@ -425,15 +425,16 @@ std::string Watchdog::WhoIsMissing(const OpenCall& open) const {
 }
 
 // Returns whether this meeting was the last. Error: the group's failure.
-absl::StatusOr<bool> Watchdog::Meet(const Beat& own) {
-  if (gone_.has_value()) {
+absl::StatusOr<bool> Watchdog::Meet(const Heartbeat& own) {
+  if (departed_rank_.has_value()) {
     LOCKSTEP_RETURN_IF_ERROR(own.failure.status());
-    if (own.call_count > 0) return HasLeft(*gone_, rank(), own.calls[0]);
+    if (own.call_count > 0)
+      return HasLeft(*departed_rank_, rank(), own.calls[0]);
     return own.gone;
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Beat> beats,
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Heartbeat> beats,
                             AllGatherBytes(*control_, own));
-  for (const Beat& beat : beats) {
+  for (const Heartbeat& beat : beats) {
     LOCKSTEP_RETURN_IF_ERROR(beat.failure.status());
   }
   for (int rank = 0; rank < world_size(); ++rank) {
@@ -441,15 +442,15 @@ absl::StatusOr<bool> Watchdog::Meet(const Beat& own) {
   }
   LOCKSTEP_RETURN_IF_ERROR(Match());
   LOCKSTEP_RETURN_IF_ERROR(CheckLeavers());
-  const bool together =
-      std::ranges::all_of(beats, [](const Beat& beat) { return beat.leaving; });
+  const bool together = std::ranges::all_of(
+      beats, [](const Heartbeat& beat) { return beat.leaving; });
   const std::lock_guard lock(mutex_);
   left_together_ = together;
   return together || own.gone;
 }
 
-void Watchdog::Take(int rank, const Beat& beat) {
-  Standing& standing = standings_[static_cast<size_t>(rank)];
+void Watchdog::Take(int rank, const Heartbeat& beat) {
+  RankProgress& standing = standings_[static_cast<size_t>(rank)];
   for (int32_t i = 0; i < beat.call_count; ++i) {
     standing.unmatched.push_back(beat.calls[i]);
     if (!IsBetweenTwo(beat.calls[i].operation)) ++standing.collectives;
@@ -457,7 +458,7 @@ void Watchdog::Take(int rank, const Beat& beat) {
   standing.ended = beat.ended;
   standing.open = beat.open;
   standing.leaving = beat.leaving;
-  if (beat.gone) gone_ = rank;
+  if (beat.gone) departed_rank_ = rank;
 }
 
 absl::Status Watchdog::Match() {
@@ -471,7 +472,7 @@ absl::Status Watchdog::Match() {
 // Removes a call of all ranks if every rank has made it. Returns whether there
 // was one. Error: the calls differ.
 absl::StatusOr<bool> Watchdog::MatchCollective() {
-  for (const Standing& each : standings_) {
+  for (const RankProgress& each : standings_) {
     if (each.unmatched.empty() ||
         IsBetweenTwo(each.unmatched.front().operation)) {
       return false;
@@ -536,7 +537,7 @@ void Watchdog::Pop(int rank) {
 // would never end.
 absl::Status Watchdog::CheckLeavers() const {
   for (int gone = 0; gone < world_size(); ++gone) {
-    const Standing& leaver = standings_[static_cast<size_t>(gone)];
+    const RankProgress& leaver = standings_[static_cast<size_t>(gone)];
     if (!leaver.leaving || !leaver.unmatched.empty()) continue;
     for (int rank = 0; rank < world_size(); ++rank) {
       const auto& waiting = standings_[static_cast<size_t>(rank)].unmatched;
@@ -570,7 +571,7 @@ void Watchdog::Fail(const absl::Status& failure) {
   // If a rank aborts, its kernels end, and other ranks' kernels with them. All
   // ranks therefore learn of the failure before any rank aborts. An error of
   // the barrier means that the control group has failed too, and is ignored.
-  if (!gone_.has_value()) static_cast<void>(control_->Barrier());
+  if (!departed_rank_.has_value()) static_cast<void>(control_->Barrier());
   options_.abort();
   const std::lock_guard lock(mutex_);
   ended_ = true;

@@ -130,9 +130,9 @@ class Watchdog {
     bool done = false;  // On this rank; other ranks may not have made the call.
     CallEvents events = {};
   };
-  struct Beat;
+  struct Heartbeat;
   // The facts about one rank, which all ranks know.
-  struct Standing {
+  struct RankProgress {
     std::deque<Call> unmatched;  // Calls that wait for matching calls.
     int64_t collectives = 0;     // The calls of all ranks that it has made.
     int64_t ended = 0;  // The calls of all ranks that have ended there.
@@ -147,10 +147,10 @@ class Watchdog {
 
   // The methods of the watchdog's thread.
   void Watch();
-  Beat NextBeat();
+  Heartbeat NextBeat();
   // Returns whether it was the last.
-  absl::StatusOr<bool> Meet(const Beat& own);
-  void Take(int rank, const Beat& beat);
+  absl::StatusOr<bool> Meet(const Heartbeat& own);
+  void Take(int rank, const Heartbeat& beat);
   absl::Status Match();
   absl::StatusOr<bool> MatchCollective();
   absl::StatusOr<bool> MatchMessages();
@@ -162,10 +162,10 @@ class Watchdog {
   // The methods that need mutex_ held.
   int64_t Log(const Call& call);
   absl::Duration Pause() const;
-  bool MayGo() const;
+  bool CanLeave() const;
   absl::Status PollCalls();
   absl::Status OverdueCall() const;
-  std::string WhoIsMissing(const OpenCall& open) const;
+  std::string DescribeMissingRanks(const OpenCall& open) const;
   absl::Status Named(const absl::Status& status, const Call* call) const;
   absl::Status Report(std::unique_lock<std::mutex>& lock, const Call* call);
   absl::Status WaitForFailure(std::unique_lock<std::mutex>& lock);
@@ -174,9 +174,10 @@ class Watchdog {
   const Options options_;
 
   // Used only by the watchdog's thread.
-  std::vector<Standing> standings_;  // By rank.
-  int64_t collectives_ended_ = 0;    // On this rank.
-  std::optional<int> gone_;  // A rank that has left; the ranks no longer meet.
+  std::vector<RankProgress> standings_;  // By rank.
+  int64_t collectives_ended_ = 0;        // On this rank.
+  std::optional<int>
+      departed_rank_;  // A rank that has left; the ranks no longer meet.
 
   // Guards the members below. Not absl::Mutex: ThreadSanitizer does not see
   // into the distribution's build of it.

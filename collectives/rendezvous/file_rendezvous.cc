@@ -198,7 +198,7 @@ class FileRendezvous : public Rendezvous {
                        });
   }
 
-  bool TakesPart(const RendezvousRecord& record) const {
+  bool IsParticipating(const RendezvousRecord& record) const {
     return !HasLeft(record) && IsAlive(record.writer);
   }
 
@@ -208,7 +208,7 @@ class FileRendezvous : public Rendezvous {
   bool IsLeftover() const {
     return std::none_of(file_.records().begin(), file_.records().end(),
                         [this](const RendezvousRecord& record) {
-                          return TakesPart(record) ||
+                          return IsParticipating(record) ||
                                  record.written_ticks > self_.start_ticks;
                         });
   }
@@ -243,7 +243,7 @@ class FileRendezvous : public Rendezvous {
   absl::Status CheckClaims() const {
     for (const RendezvousRecord& record : file_.records()) {
       if (record.meeting == meeting_ && record.rank == rank() &&
-          TakesPart(record)) {
+          IsParticipating(record)) {
         return file_.Error(absl::StatusCode::kAlreadyExists, Describe(record),
                            " is there already");
       }
@@ -346,7 +346,7 @@ class FileRendezvous : public Rendezvous {
       return;
     }
     const auto takes_part = [this](const RendezvousRecord& record) {
-      return TakesPart(record);
+      return IsParticipating(record);
     };
     if (std::none_of(file_.records().begin(), file_.records().end(),
                      takes_part)) {

@@ -108,7 +108,7 @@ std::future<Blobs> ExchangeMeanwhile(Rendezvous& rank, const std::string& path,
 }
 
 // Returns the identity of a process that has ended.
-ProcessIdentity IdentityOfTheDead() {
+ProcessIdentity EndedProcessIdentity() {
   const pid_t child = fork();
   if (child == 0) _exit(0);
   // The child may be a zombie.
@@ -119,12 +119,12 @@ ProcessIdentity IdentityOfTheDead() {
 
 // Returns a record of a process that has ended, written `ticks` after (or
 // before) this process started.
-RendezvousRecord RecordOfTheDead(int rank, int world_size, int64_t ticks) {
+RendezvousRecord EndedProcessRecord(int rank, int world_size, int64_t ticks) {
   return {
       .round = 1,
       .rank = rank,
       .world_size = world_size,
-      .writer = IdentityOfTheDead(),
+      .writer = EndedProcessIdentity(),
       .token = 99 + static_cast<uint64_t>(rank),
       .written_ticks = ThisProcess().start_ticks + static_cast<uint64_t>(ticks),
       .blob = "an earlier life"};
@@ -229,7 +229,7 @@ TEST(FileRendezvousTest, IgnoresWhatAnEarlierRunLeft) {
   // follows.
   std::string bytes;
   for (int rank = 0; rank < 3; ++rank) {
-    bytes += Encode(RecordOfTheDead(rank, 3, -1));
+    bytes += Encode(EndedProcessRecord(rank, 3, -1));
   }
   std::ofstream(path, std::ios::binary) << bytes + bytes.substr(0, 30);
   Ranks ranks = OpenAll(path, 2);
@@ -241,7 +241,7 @@ TEST(FileRendezvousTest, IgnoresWhatAnEarlierRunLeft) {
 // began, belongs to this run, and its writer has died.
 TEST(FileRendezvousTest, NamesARankOfThisRunThatDied) {
   const std::string path = PathOf("died");
-  const RendezvousRecord record = RecordOfTheDead(1, 3, +1);
+  const RendezvousRecord record = EndedProcessRecord(1, 3, +1);
   std::ofstream(path, std::ios::binary) << Encode(record);
   EXPECT_THAT(
       OpenAt(path, 0, 3)->Exchange(""),
@@ -276,7 +276,7 @@ TEST(FileRendezvousTest, LeavesAForeignFileAsItIs) {
   const std::string path = PathOf("foreign");
   for (const std::string& content :
        {std::string("port = 29500\n"), std::string(3 << 20, '\0'),
-        Encode(RecordOfTheDead(0, 1, -1)) + "and more"}) {
+        Encode(EndedProcessRecord(0, 1, -1)) + "and more"}) {
     std::ofstream(path, std::ios::binary) << content;
     EXPECT_THAT(OpenAt(path, 0, 1)->Exchange(""),
                 StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));

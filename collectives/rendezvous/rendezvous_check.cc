@@ -71,7 +71,7 @@ constexpr FrameKinds kFromServer(FrameKind::kGreeting, FrameKind::kWelcome,
 constexpr RendezvousServer::SessionId kNobody = -1;
 
 // The state of one end of a connection, as that end sees it.
-struct Peer {
+struct SessionModel {
   FrameReader reader{kFromServer};
   Nonce nonce = {};  // The server's, once received.
   bool greeted = false;
@@ -90,7 +90,7 @@ class ServerCheck {
   ServerCheck(std::span<const uint8_t> input,
               const std::function<void(bool, std::string&)>& tamper)
       : input_(input), tamper_(tamper) {
-    Peer zero;
+    SessionModel zero;
     zero.greeted = zero.knows_token = zero.joined = true;
     zero.rank = 0;
     peers_[server_.AddRankZero()] = std::move(zero);
@@ -126,7 +126,7 @@ class ServerCheck {
     if (step == ServerStep::kConnect) {
       if (++nonce_[0] == 0) ++nonce_[1];
       acting_ = server_.AddStranger(now_, nonce_);
-      peers_[acting_] = Peer();
+      peers_[acting_] = SessionModel();
       return;
     }
     if (step == ServerStep::kWait) {
@@ -141,7 +141,7 @@ class ServerCheck {
     Act(step, it->first, it->second);
   }
 
-  void Act(ServerStep step, SessionId id, Peer& peer) {
+  void Act(ServerStep step, SessionId id, SessionModel& peer) {
     switch (step) {
       case ServerStep::kSend:
         return SendRaw(id, peer);
@@ -163,7 +163,7 @@ class ServerCheck {
     }
   }
 
-  void SendRaw(SessionId id, Peer& peer) {
+  void SendRaw(SessionId id, SessionModel& peer) {
     const std::string bytes = TakeBytes(Take());
     // If a rank sends raw bytes, they may form a frame that the model does not
     // track.
@@ -171,7 +171,7 @@ class ServerCheck {
     server_.Receive(id, bytes);
   }
 
-  void Join(SessionId id, Peer& peer, bool knows_token) {
+  void Join(SessionId id, SessionModel& peer, bool knows_token) {
     const auto rank = static_cast<int32_t>(Take());
     const uint32_t world_size = kServerCheckWorldSize + Take();
     if (knows_token && peer.greeted && !peer.knows_token) {
@@ -182,7 +182,7 @@ class ServerCheck {
                        Nonce{}, {rank, world_size, 7}));
   }
 
-  void Publish(SessionId id, Peer& peer) {
+  void Publish(SessionId id, SessionModel& peer) {
     const uint32_t round = Take();
     // Blobs differ between rounds and between ranks.
     const std::string blob =
@@ -218,7 +218,7 @@ class ServerCheck {
     int strangers = 0;
     for (auto it = peers_.begin(); it != peers_.end();) {
       const SessionId id = it->first;
-      Peer& peer = it->second;
+      SessionModel& peer = it->second;
       ++it;
       if (peer.reads) Drain(id, peer);
       if (server_.ShouldClose(id)) {
@@ -234,7 +234,7 @@ class ServerCheck {
     }
   }
 
-  void Drain(SessionId id, Peer& peer) {
+  void Drain(SessionId id, SessionModel& peer) {
     std::string sent;
     while (true) {
       const absl::string_view output = server_.Output(id);
@@ -255,7 +255,7 @@ class ServerCheck {
     }
   }
 
-  void Handle(Peer& peer, const Frame& frame) {
+  void Handle(SessionModel& peer, const Frame& frame) {
     switch (frame.kind) {
       case FrameKind::kGreeting:
         if (std::exchange(peer.greeted, true)) Wrong("a second greeting");
@@ -277,7 +277,7 @@ class ServerCheck {
     }
   }
 
-  void HandleResult(Peer& peer, const Frame& frame) {
+  void HandleResult(SessionModel& peer, const Frame& frame) {
     ++result_.results;
     if (!peer.joined) return Wrong("a stranger was sent a result");
     if (frame.number != peer.round || frame.rank != peer.next_rank) {
@@ -300,7 +300,7 @@ class ServerCheck {
   RendezvousServer server_{
       {"rendezvous", {0, kServerCheckWorldSize, 1}, std::string(kToken)}};
   Nonce nonce_ = {};
-  std::map<SessionId, Peer> peers_;
+  std::map<SessionId, SessionModel> peers_;
   absl::Duration now_;
   // Round, rank and blob of every publish, including rejected ones.
   std::set<std::tuple<uint32_t, int32_t, std::string>> published_;

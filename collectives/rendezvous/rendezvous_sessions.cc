@@ -53,7 +53,7 @@ RendezvousServer::SessionId RendezvousServer::AddRankZero() {
 RendezvousServer::SessionId RendezvousServer::AddStranger(absl::Duration now,
                                                           const Nonce& nonce) {
   if (strangers_ >= kMaxStrangers + static_cast<int>(members_.size())) {
-    SendOldestStrangerAway();
+    CloseOldestStranger();
   }
   const SessionId id = next_id_++;
   Session& session = sessions_[id];
@@ -92,7 +92,7 @@ void RendezvousServer::Disconnect(SessionId id) {
 }
 
 void RendezvousServer::Tick(absl::Duration now) {
-  while (NextTick() <= now) SendOldestStrangerAway();
+  while (NextTick() <= now) CloseOldestStranger();
 }
 
 absl::Duration RendezvousServer::NextTick() {
@@ -101,7 +101,7 @@ absl::Duration RendezvousServer::NextTick() {
                            : oldest->since + kHandshakeTimeout;
 }
 
-bool RendezvousServer::SendOldestStrangerAway() {
+bool RendezvousServer::CloseOldestStranger() {
   Session* const oldest = OldestStranger();
   if (oldest != nullptr) Drop(*oldest);
   return oldest != nullptr;

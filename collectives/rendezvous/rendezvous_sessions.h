@@ -59,7 +59,7 @@ class RendezvousServer {
 
   // Frees a connection by closing the oldest stranger; returns false if there
   // is none.
-  bool SendOldestStrangerAway();
+  bool CloseOldestStranger();
   // Ends the run, unless it has failed already: every rank gets `failure`, also
   // a rank that joins later.
   void Fail(const absl::Status& failure);

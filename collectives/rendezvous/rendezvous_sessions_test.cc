@@ -478,7 +478,7 @@ TEST(RendezvousServerTest, StrangersHaveLittleTime) {
 TEST(RendezvousServerTest, OldestStrangerMakesRoom) {
   Meeting meeting(2);
   RendezvousServer& server = meeting.server();
-  EXPECT_FALSE(server.SendOldestStrangerAway());
+  EXPECT_FALSE(server.CloseOldestStranger());
   std::vector<RendezvousServer::SessionId> ids;
   for (int i = 0; i < kMaxStrangers + 2; ++i) {
     ids.push_back(server.AddStranger(absl::ZeroDuration(), NextNonce()));
@@ -487,7 +487,7 @@ TEST(RendezvousServerTest, OldestStrangerMakesRoom) {
   ids.push_back(server.AddStranger(absl::ZeroDuration(), NextNonce()));
   EXPECT_TRUE(server.ShouldClose(ids[0]));
   EXPECT_FALSE(server.ShouldClose(ids[1]));
-  EXPECT_TRUE(server.SendOldestStrangerAway());
+  EXPECT_TRUE(server.CloseOldestStranger());
   EXPECT_TRUE(server.ShouldClose(ids[1]));
   EXPECT_FALSE(server.ShouldClose(meeting.id(0)));
 }

@@ -191,7 +191,7 @@ class RendezvousHost {
     absl::StatusOr<std::optional<OwnedFd>> socket = Accept(listener);
     if (!socket.ok()) {
       // No descriptors are left: closing the oldest stranger frees one.
-      if (!server_.SendOldestStrangerAway()) {
+      if (!server_.CloseOldestStranger()) {
         accepts_ = false;
         server_.Fail(absl::ResourceExhaustedError(
             absl::StrCat("rank 0 cannot take more connections: ",
@@ -395,7 +395,7 @@ class SocketRendezvous : public TcpRendezvous {
         return Self().Error(answer->status().code(), "cannot resolve ", host,
                             ": ", trouble_);
       }
-      report_.Tell(Whom());
+      report_.Tell(DescribeWait());
       absl::SleepFor(std::min(kLookupPause, deadline.remaining()));
     }
     return Self().Error(
@@ -409,14 +409,14 @@ class SocketRendezvous : public TcpRendezvous {
     const auto* answer =
         lookup.Await(std::min(kQuickLookup, deadline.remaining()));
     while (answer == nullptr && !deadline.passed()) {
-      report_.Tell(Whom());
+      report_.Tell(DescribeWait());
       answer = lookup.Await(std::min(report_.UntilDue(), deadline.remaining()));
     }
     return answer;
   }
 
   // Returns which ranks the rank waits for, where, and what delays it.
-  std::string Whom() const {
+  std::string DescribeWait() const {
     const std::string place = HostAndPort(options_.address, options_.port);
     std::string whom = absl::StrCat("for rank 0 at ", place);
     if (host_ != nullptr) {
@@ -439,7 +439,7 @@ class SocketRendezvous : public TcpRendezvous {
         Ask(blob);
       }
       const bool connected =
-          Turn(std::min(TellOfOthers(), deadline.remaining()));
+          Turn(std::min(ReportMissingRanks(), deadline.remaining()));
       if (client_->outcome().has_value()) break;
       if (!connected && client_->joined()) {
         return Self().Error(absl::StatusCode::kUnavailable,
@@ -457,11 +457,11 @@ class SocketRendezvous : public TcpRendezvous {
   }
 
   // Reports the missing ranks if due. Returns the time until the next report.
-  absl::Duration TellOfOthers() {
+  absl::Duration ReportMissingRanks() {
     if (host_ != nullptr && host_->AbsentRanks().empty()) {
       return absl::InfiniteDuration();
     }
-    report_.Tell(Whom());
+    report_.Tell(DescribeWait());
     return report_.UntilDue();
   }
 
@@ -529,7 +529,7 @@ class SocketRendezvous : public TcpRendezvous {
 
   absl::StatusOr<OwnedFd> TryToConnect(const Deadline& deadline) {
     // Before connecting, which a host that does not answer delays.
-    report_.Tell(Whom());
+    report_.Tell(DescribeWait());
     absl::StatusOr<OwnedFd> socket;
     for (const SocketAddress& address : addresses_) {
       socket =

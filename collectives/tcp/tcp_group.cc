@@ -91,8 +91,8 @@ class TcpTransport : public MessageTransport {
   int world_size() const override { return member_.world_size(); }
   int64_t max_piece_bytes() const override { return mesh_.slot_bytes(); }
   int max_pieces() const override { return TcpMesh::kMaxPieces; }
-  std::optional<std::span<std::byte>> Room(int peer) override {
-    return mesh_.Room(peer);
+  std::optional<std::span<std::byte>> PieceBuffer(int peer) override {
+    return mesh_.PieceBuffer(peer);
   }
   void Send(int peer, int64_t size) override { mesh_.Send(peer, size); }
   std::optional<std::span<const std::byte>> Received(int peer) override {
@@ -101,13 +101,14 @@ class TcpTransport : public MessageTransport {
   void Release(int peer) override { mesh_.Release(peer); }
   absl::Status Wait(int send_peer, int receive_peer) override {
     return member_.WaitFor(send_peer, receive_peer, [&] {
-      return (send_peer != kNobody && mesh_.Room(send_peer).has_value()) ||
-             (receive_peer != kNobody &&
+      return (send_peer != kNoRank &&
+              mesh_.PieceBuffer(send_peer).has_value()) ||
+             (receive_peer != kNoRank &&
               mesh_.Received(receive_peer).has_value());
     });
   }
   absl::Status Flush() override {
-    return member_.WaitFor(kNobody, kNobody, [this] { return mesh_.IsIdle(); });
+    return member_.WaitFor(kNoRank, kNoRank, [this] { return mesh_.IsIdle(); });
   }
 
  private:
@@ -132,14 +133,14 @@ class TcpCommunicator : public MessageCommunicator {
               std::move(listener), introductions[0].slot_bytes),
         member_(mesh_, rank, static_cast<int>(places.size()), timeout),
         transport_(member_, mesh_) {
-    member_.Know(std::move(introductions));
+    member_.SetIntroductions(std::move(introductions));
   }
 
   // Leaves the group. Does nothing in a fork of a rank's process, which does
   // not own the rank.
   ~TcpCommunicator() override {
     if (getpid() != process_) return;
-    member_.SayLeft();
+    member_.AnnounceLeaving();
     mesh_.Leave(member_.has_failed() ? kFailedPatience : kLeavePatience);
   }
 

@@ -131,7 +131,7 @@ OwnedFd ConnectTo(const TcpEndpoint& there) {
 
 // Returns all bytes that arrive on a connection until its end, while the mesh
 // works. The end must come before the mesh would close an idle connection.
-std::string AllThatComes(const OwnedFd& socket, TcpMesh& mesh) {
+std::string ReadUntilEnd(const OwnedFd& socket, TcpMesh& mesh) {
   std::string bytes;
   const auto has_ended = [&] {
     std::array<char, 256> buffer;
@@ -203,7 +203,7 @@ TEST(TcpMeshTest, StrangersAreSentAwayAndChangeNothing) {
     SendSome(socket, bytes(socket, mesh));
     // The answer is a greeting, at most the message that the token is wrong,
     // and the end.
-    const std::string answer = AllThatComes(socket, mesh);
+    const std::string answer = ReadUntilEnd(socket, mesh);
     EXPECT_THAT(answer.size(), testing::Lt(100));
     EXPECT_EQ(mesh.Lost(1), "");
   }
@@ -214,7 +214,7 @@ TEST(TcpMeshTest, StrangersAreSentAwayAndChangeNothing) {
                   Resolve(kLoopback, group.endpoints[0].port)->front(), kLong)
                   .status(),
               testing::Not(IsOk()));
-  AllThatComes(silent.back(), mesh);
+  ReadUntilEnd(silent.back(), mesh);
 }
 
 // The control of the test above: the same bytes with the right claim and
@@ -232,7 +232,7 @@ TEST(TcpMeshTest, WhoKnowsTheSecretIsTheRankOnce) {
   }));
   const OwnedFd second = ConnectTo(group.endpoints[0]);
   SendSome(second, JoinBytes(second, mesh, {1, 3, 6}, kSecret));
-  EXPECT_EQ(AllThatComes(second, mesh), "");
+  EXPECT_EQ(ReadUntilEnd(second, mesh), "");
   EXPECT_EQ(mesh.Lost(1), "");
 }
 
@@ -394,7 +394,7 @@ std::vector<absl::Status> CallUntilAnError(
       met.arrive_and_wait();
       // Rank 0 times out first.
       MessageMember member(mesh, rank, world_size, (rank + 1) * timeout);
-      member.Know(meeting.introductions());
+      member.SetIntroductions(meeting.introductions());
       while (status.ok()) status = body(member);
     });
   }

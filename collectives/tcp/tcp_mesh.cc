@@ -128,29 +128,30 @@ void TcpMesh::AcceptAll() {
     absl::StatusOr<std::optional<OwnedFd>> socket = Accept(listener_);
     // No descriptors are left: the oldest stranger, which has not joined, gives
     // one back.
-    const bool full =
-        !socket.ok() || strangers_.size() >= kMaxStrangers + links_.size();
-    if (full && strangers_.empty()) {
+    const bool full = !socket.ok() || pending_connections_.size() >=
+                                          kMaxStrangers + links_.size();
+    if (full && pending_connections_.empty()) {
       return error_.Update(absl::Status(
           socket.status().code(), absl::StrCat("cannot take connections: ",
                                                socket.status().message())));
     }
-    if (full) strangers_.pop_front();
+    if (full) pending_connections_.pop_front();
     if (!socket.ok() || !socket->has_value()) return;
     const absl::StatusOr<Nonce> nonce = NewNonce();
     if (!nonce.ok()) return error_.Update(nonce.status());
-    Stranger& stranger = strangers_.emplace_back(
-        Stranger{*std::move(*socket), Handshake(FrameKinds(FrameKind::kJoin)),
-                 Clock::now()});
+    PendingConnection& stranger =
+        pending_connections_.emplace_back(PendingConnection{
+            *std::move(*socket), Handshake(FrameKinds(FrameKind::kJoin)),
+            Clock::now()});
     stranger.handshake.nonce = *nonce;
     stranger.handshake.missing = kJoinFrameBytes;
     if (!SendWhole(stranger.socket, EncodeFrame(GreetingFrame(*nonce)))) {
-      strangers_.pop_back();
+      pending_connections_.pop_back();
     }
   }
 }
 
-bool TcpMesh::HearStranger(Stranger& stranger) {
+bool TcpMesh::ReceiveHandshake(PendingConnection& stranger) {
   const absl::StatusOr<std::optional<Frame>> frame = NextFrame(
       stranger.socket, stranger.handshake.reader, stranger.handshake.missing);
   if (!frame.ok()) return false;
@@ -164,7 +165,7 @@ bool TcpMesh::HearStranger(Stranger& stranger) {
   return false;  // Its socket is a link's now, or unwanted.
 }
 
-bool TcpMesh::Admit(Stranger& stranger, const Frame& join) {
+bool TcpMesh::Admit(PendingConnection& stranger, const Frame& join) {
   const RankClaim claim = ClaimOfJoin(join);
   if (claim.world_size != self_.world_size || claim.rank <= self_.rank ||
       claim.rank >= static_cast<int32_t>(links_.size()) ||
@@ -198,7 +199,7 @@ void TcpMesh::Retry(Link& link, absl::string_view obstacle) {
   link.retry_at = Clock::now() + kRetryAfter;
 }
 
-void TcpMesh::HearAcceptor(Link& link, int peer) {
+void TcpMesh::ContinueHandshake(Link& link, int peer) {
   if (link.stage == Stage::kConnecting) {
     const absl::Status connected = EndConnect(link.socket);
     if (connected.message() == std::strerror(ECONNREFUSED)) {
@@ -277,24 +278,24 @@ std::string TcpMesh::Obstacle(int peer) const {
 // Polling.
 
 void TcpMesh::Look(Clock::duration limit) {
-  looked_.clear();
-  looked_.push_back({listener_.get(), POLLIN, 0});
-  for (const Stranger& stranger : strangers_) {
-    looked_.push_back({stranger.socket.get(), POLLIN, 0});
+  poll_results_.clear();
+  poll_results_.push_back({listener_.get(), POLLIN, 0});
+  for (const PendingConnection& stranger : pending_connections_) {
+    poll_results_.push_back({stranger.socket.get(), POLLIN, 0});
   }
   for (const Link& each : links_) {
     // Messages in `out` cannot be sent before the link is open.
     const bool writes = each.stage == Stage::kConnecting ||
                         (each.stage == Stage::kOpen && !each.out.empty());
-    looked_.push_back({each.socket.get(),
-                       static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN),
-                       0});
+    poll_results_.push_back(
+        {each.socket.get(),
+         static_cast<short>(writes ? POLLIN | POLLOUT : POLLIN), 0});
   }
   const int64_t milliseconds =
       std::chrono::ceil<std::chrono::milliseconds>(limit).count();
-  poll(looked_.data(), looked_.size(),
+  poll(poll_results_.data(), poll_results_.size(),
        static_cast<int>(std::clamp<int64_t>(milliseconds, 0, 1000)));
-  has_looked_ = true;
+  has_polled_ = true;
 }
 
 void TcpMesh::Idle(Clock::duration waited, bool may_spin,
@@ -304,12 +305,12 @@ void TcpMesh::Idle(Clock::duration waited, bool may_spin,
 }
 
 void TcpMesh::Poll(Take take) {
-  if (!has_looked_) Look(Clock::duration::zero());
-  has_looked_ = false;
-  const size_t first_link = 1 + strangers_.size();
+  if (!has_polled_) Look(Clock::duration::zero());
+  has_polled_ = false;
+  const size_t first_link = 1 + pending_connections_.size();
   for (size_t peer = 0; peer < links_.size(); ++peer) {
     Link& each = links_[peer];
-    const short events = looked_[first_link + peer].revents;
+    const short events = poll_results_[first_link + peer].revents;
     const int rank = static_cast<int>(peer);
     if (each.stage == Stage::kAbsent) {
       if (rank < self_.rank && Clock::now() >= each.retry_at) {
@@ -319,21 +320,22 @@ void TcpMesh::Poll(Take take) {
       if ((events & POLLOUT) != 0) Flush(each);
       if ((events & ~POLLOUT) != 0) Receive(each, rank, take);
     } else if (events != 0 && each.stage != Stage::kEnded) {
-      HearAcceptor(each, rank);
+      ContinueHandshake(each, rank);
     }
   }
   if (!listener_.open()) return;
   const Clock::time_point oldest =
       Clock::now() - absl::ToChronoNanoseconds(kHandshakeTimeout);
   size_t at = 0;
-  std::erase_if(strangers_, [&](Stranger& stranger) {
-    const short events = looked_[1 + at++].revents;
-    return stranger.since < oldest || (events != 0 && !HearStranger(stranger));
+  std::erase_if(pending_connections_, [&](PendingConnection& stranger) {
+    const short events = poll_results_[1 + at++].revents;
+    return stranger.since < oldest ||
+           (events != 0 && !ReceiveHandshake(stranger));
   });
-  if ((looked_[0].revents & POLLIN) != 0) AcceptAll();
+  if ((poll_results_[0].revents & POLLIN) != 0) AcceptAll();
   if (AwaitsRanks()) return;
   listener_.Close();
-  strangers_.clear();
+  pending_connections_.clear();
 }
 
 // Messages.
@@ -485,7 +487,7 @@ std::byte* TcpMesh::Slot(Link& link, uint64_t index) {
   return link.slots.get() + index * stride + kHeaderRoom;
 }
 
-std::optional<std::span<std::byte>> TcpMesh::Room(int peer) {
+std::optional<std::span<std::byte>> TcpMesh::PieceBuffer(int peer) {
   Link& to = link(peer);
   if (to.pieces_sent - to.pieces_freed >= kSlots) return std::nullopt;
   return std::span(Slot(to, to.pieces_sent % kSlots),

@@ -67,7 +67,7 @@ class TcpMesh : public ControlChannel {
   static constexpr int kSlots = 8;
   static constexpr int kMaxPieces = kSlots / 2;
   int64_t slot_bytes() const { return slot_bytes_; }
-  std::optional<std::span<std::byte>> Room(int peer);
+  std::optional<std::span<std::byte>> PieceBuffer(int peer);
   void Send(int peer, int64_t size);
   std::optional<std::span<const std::byte>> Received(int peer);
   void Release(int peer);
@@ -145,7 +145,7 @@ class TcpMesh : public ControlChannel {
     std::array<int64_t, kSlots> sizes = {};  // For received pieces.
   };
 
-  struct Stranger {
+  struct PendingConnection {
     OwnedFd socket;
     Handshake handshake;
     Clock::time_point since;
@@ -159,12 +159,12 @@ class TcpMesh : public ControlChannel {
 
   void Look(Clock::duration limit);
   void AcceptAll();
-  bool HearStranger(Stranger& stranger);  // False: close it.
-  bool Admit(Stranger& stranger, const Frame& join);
+  bool ReceiveHandshake(PendingConnection& stranger);  // False: close it.
+  bool Admit(PendingConnection& stranger, const Frame& join);
 
   void Connect(Link& link, int peer);
   void Retry(Link& link, absl::string_view obstacle);
-  void HearAcceptor(Link& link, int peer);
+  void ContinueHandshake(Link& link, int peer);
   void Open(Link& link, OwnedFd socket);
   void End(Link& link, absl::string_view why);
 
@@ -182,11 +182,11 @@ class TcpMesh : public ControlChannel {
   const int64_t slot_bytes_;
   OwnedFd listener_;
   std::vector<Link> links_;
-  std::deque<Stranger> strangers_;  // The oldest first.
+  std::deque<PendingConnection> pending_connections_;  // The oldest first.
   // The results of the last poll() for the listener, the strangers and the
   // links.
-  std::vector<pollfd> looked_;
-  bool has_looked_ = false;
+  std::vector<pollfd> poll_results_;
+  bool has_polled_ = false;
   absl::Status error_;
 };
 

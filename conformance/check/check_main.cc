@@ -135,7 +135,7 @@ absl::StatusOr<std::string> AdapterFile(const char* program,
 
 absl::StatusOr<ChosenTrainer> OwnTrainer(const char* program,
                                          const std::string& trainer) {
-  ChosenTrainer chosen = {"", UserPath(absl::GetFlag(FLAGS_documented))};
+  ChosenTrainer chosen = {"", ResolveUserPath(absl::GetFlag(FLAGS_documented))};
   if (trainer == "lockstep") {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string file,
                               AdapterFile(program, "lockstep_trainer"));
@@ -176,7 +176,8 @@ absl::StatusOr<ChosenTrainer> TrainerFromFlags(const char* program) {
         absl::StrCat("--trainer=", trainer,
                      " and --command both choose a trainer; give one of them"));
   }
-  return ChosenTrainer{command, UserPath(absl::GetFlag(FLAGS_documented))};
+  return ChosenTrainer{command,
+                       ResolveUserPath(absl::GetFlag(FLAGS_documented))};
 }
 
 absl::StatusOr<std::vector<CheckCase>> CasesFromFlags() {
@@ -217,7 +218,7 @@ absl::StatusOr<std::vector<Documented>> ReadDocumented(
 
 // Returns the folder of --keep as an absolute path; "" without the flag.
 absl::StatusOr<std::string> FolderToKeep() {
-  const std::string given = UserPath(absl::GetFlag(FLAGS_keep));
+  const std::string given = ResolveUserPath(absl::GetFlag(FLAGS_keep));
   if (given.empty()) return given;
   std::error_code error;
   fs::create_directories(given, error);
@@ -271,13 +272,13 @@ absl::StatusOr<int> Run(std::span<char* const> argv) {
     return absl::InvalidArgumentError(
         absl::StrCat("--timeout is ", timeout, " s, must be in [0.1, 86400]"));
   }
-  const std::string folder = UserPath(absl::GetFlag(FLAGS_output_dir));
+  const std::string folder = ResolveUserPath(absl::GetFlag(FLAGS_output_dir));
   LOCKSTEP_RETURN_IF_ERROR(MakeOutputFolder(folder));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string kept, FolderToKeep());
   LOCKSTEP_ASSIGN_OR_RETURN(const TemporaryFolder temporary,
                             TemporaryFolder::Create("lockstep-check"));
   const TrainerCommand trainer = {.command = chosen.command,
-                                  .working_folder = UserPath("."),
+                                  .working_folder = ResolveUserPath("."),
                                   .timeout = absl::Seconds(timeout),
                                   .keep = !kept.empty()};
   CheckReport report;

@@ -331,7 +331,7 @@ void ApplyDocumented(const std::vector<Documented>& documented,
 namespace {
 
 // Makes one start, after telling on_start what it is.
-using Play = std::function<absl::StatusOr<TrainerRun>(
+using RunStart = std::function<absl::StatusOr<TrainerRun>(
     const std::string& what, const CasePlan& plan, const CaseFiles& files)>;
 
 bool EndedWell(const TrainerRun& run) {
@@ -341,7 +341,8 @@ bool EndedWell(const TrainerRun& run) {
          });
 }
 
-absl::StatusOr<CaseRuns> PlayAll(const CheckCase& check, const Play& play) {
+absl::StatusOr<CaseRuns> RunAllStarts(const CheckCase& check,
+                                      const RunStart& play) {
   CaseRuns runs;
   LOCKSTEP_ASSIGN_OR_RETURN(runs.one_rank,
                             play("1 rank", check.one_rank, check.files));
@@ -386,16 +387,16 @@ absl::StatusOr<CaseReport> RunCheck(
   int starts = 0;
   // Gives each start its own folder. Unless trainer.keep is set, the folder is
   // removed once it has been read.
-  const Play play = [&](const std::string& what, const CasePlan& plan,
-                        const CaseFiles& files) {
+  const RunStart play = [&](const std::string& what, const CasePlan& plan,
+                            const CaseFiles& files) {
     if (on_start) on_start(what);
     const std::string folder = absl::StrCat(work_folder, "/start", ++starts);
-    absl::StatusOr<TrainerRun> run = PlayRun(trainer, plan, files, folder);
+    absl::StatusOr<TrainerRun> run = RunCasePlan(trainer, plan, files, folder);
     std::error_code ignored;  // The whole work folder is removed at the end.
     if (!trainer.keep) std::filesystem::remove_all(folder, ignored);
     return run;
   };
-  LOCKSTEP_ASSIGN_OR_RETURN(const CaseRuns runs, PlayAll(check, play));
+  LOCKSTEP_ASSIGN_OR_RETURN(const CaseRuns runs, RunAllStarts(check, play));
   const RunExtra run_extra = [&play](const ExtraStart& start) {
     return play("1 rank, for the cause", start.plan, start.files);
   };

@@ -84,7 +84,7 @@ void ApplyDocumented(const std::vector<Documented>& documented,
 // If a run fails, writes less than it should or does not support the case, the
 // trainer is not started again. Only for single-threaded processes.
 //
-// A trainer's failure is a verdict, never an error. Errors: PlayRun's;
+// A trainer's failure is a verdict, never an error. Errors: RunCasePlan's;
 // kUnavailable if `work_folder` cannot be created.
 absl::StatusOr<CaseReport> RunCheck(
     const CheckCase& check, const TrainerCommand& trainer,

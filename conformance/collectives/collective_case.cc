@@ -261,7 +261,8 @@ Bytes InputOf(const CollectiveCase& call, int world_size, int rank) {
 }
 
 std::optional<Bytes> OutputOf(const CollectiveCase& call, AdditionOrder order,
-                              int world_size, int rank, const Taken& taken) {
+                              int world_size, int rank,
+                              const InputMistake& taken) {
   std::vector<Bytes> inputs;
   for (int place = 0; place < world_size; ++place) {
     const int from =

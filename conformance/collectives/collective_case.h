@@ -66,7 +66,7 @@ Bytes InputOf(const CollectiveCase& call, int world_size, int rank);
 std::vector<int64_t> CountsOf(const CollectiveCase& call, int world_size);
 
 // The inputs that a wrong reduction takes.
-struct Taken {
+struct InputMistake {
   // The input of rank ranks[r] replaces that of rank r. Empty: each rank's own.
   std::vector<int> ranks;
   // The rank whose input is first reduced with itself. -1: none.
@@ -87,7 +87,7 @@ constexpr int64_t LastPartOf(int64_t count, int world_size) {
 // memory must then not change. `taken` simulates a group's mistake.
 std::optional<Bytes> OutputOf(const CollectiveCase& call, AdditionOrder order,
                               int world_size, int rank,
-                              const Taken& taken = {});
+                              const InputMistake& taken = {});
 
 // Returns the first element that differs, as text, or none. Two NaN are equal.
 // Other values are equal only if all their bits are.

@@ -42,7 +42,7 @@ class Causes {
            !Difference(call_, output_.got, *bytes).has_value();
   }
 
-  bool IsOf(const CollectiveCase& call, const Taken& taken = {}) const {
+  bool IsOf(const CollectiveCase& call, const InputMistake& taken = {}) const {
     return Is(
         OutputOf(call, output_.order, output_.world_size, output_.rank, taken));
   }

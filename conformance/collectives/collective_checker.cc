@@ -342,7 +342,7 @@ absl::StatusOr<std::string> CheckCollectives(
 CollectiveClaims::CollectiveClaims(const std::string& backend, int world_size) {
   for (const DataType type : kAllDataTypes) {
     recorders_[type] = std::make_unique<ClaimRecorder>(
-        ClaimPlace{"collectives", backend, world_size, Name(type)});
+        ClaimCellId{"collectives", backend, world_size, Name(type)});
   }
 }
 

@@ -218,23 +218,23 @@ bool IsExtreme(const CollectiveCase& call) {
 }
 
 // In place, the root's own input may already be the extreme.
-bool RootCounts(const CollectiveCase& call) {
+bool ShowsWrongRoot(const CollectiveCase& call) {
   return HasRoot(call.operation) && call.operation != Operation::kSend &&
          !(call.operation == Operation::kReduce && call.in_place &&
            IsExtreme(call));
 }
 
-bool TwiceCounts(const CollectiveCase& call) {
+bool ShowsDoubleInput(const CollectiveCase& call) {
   return Reduces(call.operation) && !IsExtreme(call) && call.count > 3;
 }
 
 // In a ReduceScatter, the last part of an input is the last rank's whole
 // output.
-bool PartTwiceCounts(const CollectiveCase& call) {
-  return TwiceCounts(call) && call.operation != Operation::kReduceScatter;
+bool ShowsDoublePart(const CollectiveCase& call) {
+  return ShowsDoubleInput(call) && call.operation != Operation::kReduceScatter;
 }
 
-bool OrderCounts(const CollectiveCase& call) {
+bool ShowsOtherOrder(const CollectiveCase& call) {
   return call.operation == Operation::kAllReduce && call.count > 3 &&
          (call.type == DataType::kFloat32 || call.type == DataType::kFloat64) &&
          !IsExtreme(call);
@@ -259,7 +259,8 @@ std::string CauseIn(const std::string& diagnosis) {
 }
 
 // Combines what the ranks report: the first diagnosis for each cause.
-absl::StatusOr<Caught> Together(const std::vector<absl::Status>& ranks) {
+absl::StatusOr<Caught> CombineDiagnoses(
+    const std::vector<absl::Status>& ranks) {
   Caught all;
   std::set<std::string> checks, causes;
   for (const absl::Status& status : ranks) {
@@ -337,7 +338,7 @@ Mutant PlantedOn(const CollectiveRanks& ranks, Mutant mutant,
     if (cases.empty()) return absl::InternalError("it shows in no case");
     LOCKSTEP_ASSIGN_OR_RETURN(const auto by_case,
                               CheckMutated(ranks, run, {cases.data(), 1}));
-    return Together(by_case[0]);
+    return CombineDiagnoses(by_case[0]);
   };
   mutant.plant_everywhere = [ranks, mutant, shows,
                              run]() -> absl::StatusOr<int64_t> {
@@ -388,18 +389,18 @@ MutantSuite CollectiveMutants(const CollectiveRanks& ranks) {
           KeepLastElement),
       Planted({"WrongRoot", "the rank after the root takes its part",
                "Output, Beside", "were the root"},
-              RootCounts, TakeNextForRoot),
+              ShowsWrongRoot, TakeNextForRoot),
       Planted({"DoubleCount", "rank 0's input is reduced twice", "Output",
                "as if rank 0's input were taken twice"},
-              TwiceCounts, TakeRankZeroTwice),
+              ShowsDoubleInput, TakeRankZeroTwice),
       Planted({"PieceSummedTwice", "a piece of rank 0's input is reduced twice",
                "Output", "as if the last part of rank 0's input were taken"},
-              PartTwiceCounts, TakePartTwice),
+              ShowsDoublePart, TakePartTwice),
       Planted({"StalePiece",
                "a piece of rank 0's input is read before rank 0 writes it",
                "Output",
                "as if the last part of rank 0's input had been read before"},
-              TwiceCounts, TakePartUnwritten),
+              ShowsDoubleInput, TakePartUnwritten),
       Planted({"StaleBuffer", "the last rank keeps what it had", "Output",
                "as if nothing had been written"},
               LastRankGetsOutput, KeepOutputOfLastRank),
@@ -415,7 +416,7 @@ MutantSuite CollectiveMutants(const CollectiveRanks& ranks) {
           WriteInput),
       Planted({"OrderOfArrival", "the ranks are added in another order",
                "Output", "as if the ranks were added in the order"},
-              OrderCounts, AddInReverse()),
+              ShowsOtherOrder, AddInReverse()),
       Planted(
           {"UnscaledAverage", "an average is the sum", "Output",
            "as if it were the sum, not the average"},
@@ -428,7 +429,7 @@ MutantSuite CollectiveMutants(const CollectiveRanks& ranks) {
         {"OrderBySize", "a uniform call adds in the order of its size",
          "Output", "as if it were added in the order of its size"},
         [](const CollectiveCase& call) {
-          return call.uniform && OrderCounts(call);
+          return call.uniform && ShowsOtherOrder(call);
         },
         AddBySize));
   }

@@ -41,26 +41,26 @@ using testing::HasSubstr;
 // the window variant if ranks can reach each other's memory, otherwise the
 // ring. kStaged takes host memory of any alignment through the ring
 // (StagedCommunicator).
-enum class Way { kRing, kDirect, kStaged };
+enum class NcclPath { kRing, kDirect, kStaged };
 
-RankRunner RanksBy(Way way) {
+RankRunner RanksBy(NcclPath way) {
   NcclOptions options;
   options.group.algorithm =
-      way == Way::kDirect ? Algorithm::kDirect : Algorithm::kRing;
+      way == NcclPath::kDirect ? Algorithm::kDirect : Algorithm::kRing;
   // The larger cases have several windows of chunks. Messages on GPUs take
   // long, so their chunks are larger.
   options.chunk_bytes = kOnStandin ? 512 : 4096;
-  return way == Way::kStaged ? StagedNcclRanks(options)
-                             : MirroredNcclRanks(options);
+  return way == NcclPath::kStaged ? StagedNcclRanks(options)
+                                  : MirroredNcclRanks(options);
 }
 
-using Group = std::tuple<Way, int>;  // The way and the world size.
+using Group = std::tuple<NcclPath, int>;  // The way and the world size.
 
 class CollectivesNcclTest : public testing::TestWithParam<Group> {};
 
 TEST_P(CollectivesNcclTest, GiveWhatTheReferenceGives) {
   const auto [way, world_size] = GetParam();
-  const bool staged = way == Way::kStaged;
+  const bool staged = way == NcclPath::kStaged;
   CollectiveClaims claims(
       absl::StrCat(NcclBackendName(world_size), staged ? ", staged" : ""),
       world_size);
@@ -84,9 +84,9 @@ TEST_P(CollectivesNcclTest, GiveWhatTheReferenceGives) {
 std::vector<Group> Groups() {
   std::vector<Group> groups;
   for (const int world_size : NcclWorldSizes({1, 2, 3, 5, 8})) {
-    groups.push_back({Way::kRing, world_size});
+    groups.push_back({NcclPath::kRing, world_size});
   }
-  for (const Way way : {Way::kDirect, Way::kStaged}) {
+  for (const NcclPath way : {NcclPath::kDirect, NcclPath::kStaged}) {
     for (const int world_size : NcclWorldSizes({3})) {
       groups.push_back({way, world_size});
     }
@@ -121,7 +121,7 @@ TEST_P(CollectivesNcclMutantTest, IsRejected) {
 
 INSTANTIATE_TEST_SUITE_P(
     Mutants, CollectivesNcclMutantTest,
-    testing::ValuesIn(CollectiveMutants({.run = RanksBy(Way::kRing),
+    testing::ValuesIn(CollectiveMutants({.run = RanksBy(NcclPath::kRing),
                                          .memory = Memory::kGroup,
                                          .order = AdditionOrder::kRing,
                                          .aligned = true})

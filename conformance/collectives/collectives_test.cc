@@ -175,7 +175,7 @@ CollectiveCase AllReduce(ReduceOp op, int64_t count = 67) {
 }
 
 // Returns rank 1's output of a reduction of `taken`.
-Bytes Output(const CollectiveCase& call, const Taken& taken = {},
+Bytes Output(const CollectiveCase& call, const InputMistake& taken = {},
              int world_size = kRanks) {
   return OutputOf(call, AdditionOrder::kBySize, world_size, kRank, taken)
       .value();

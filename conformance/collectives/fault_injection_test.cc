@@ -44,8 +44,8 @@ CallPlan CallPlanOf(const FaultPlan& plan, int call) {
 }
 
 // Makes the same call with one difference.
-absl::Status MakeOther(Communicator& communicator, CallPlan call,
-                       int difference, const CallMemory& memory) {
+absl::Status MakeDifferingCall(Communicator& communicator, CallPlan call,
+                               int difference, const CallMemory& memory) {
   switch (difference) {
     case 0:
       ++call.count;
@@ -89,7 +89,7 @@ absl::Status RunRank(Communicator& communicator, const FaultPlan& plan,
     }
     if (is_victim && i == plan.call && plan.fault == Fault::kDisagrees) {
       struck.Set();
-      status = MakeOther(communicator, call, plan.difference, memory);
+      status = MakeDifferingCall(communicator, call, plan.difference, memory);
     } else {
       status = MakeCall<float>(communicator, call, memory);
     }
@@ -141,8 +141,7 @@ INSTANTIATE_TEST_SUITE_P(
 // Returns rank 0's error if no fault is injected but the last rank leaves. If
 // `late`, the last rank leaves after a barrier: the fault then seems to have
 // struck long ago.
-absl::Status WhereTheLastRankLeaves(FaultPlan& plan, int world_size,
-                                    bool late) {
+absl::Status ErrorIfLastRankLeaves(FaultPlan& plan, int world_size, bool late) {
   plan = PlanOf(0);
   plan.world_size = world_size;
   plan.victim = 1;
@@ -161,7 +160,7 @@ absl::Status WhereTheLastRankLeaves(FaultPlan& plan, int world_size,
 TEST(FaultInjectionControlTest, AnotherCauseIsAnotherResult) {
   FaultPlan plan;
   const absl::Status status =
-      WhereTheLastRankLeaves(plan, /*world_size=*/3, /*late=*/false);
+      ErrorIfLastRankLeaves(plan, /*world_size=*/3, /*late=*/false);
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
                                testing::StartsWith("rank 2 left")));
   for (const Fault fault :
@@ -175,7 +174,7 @@ TEST(FaultInjectionControlTest, AnotherCauseIsAnotherResult) {
 TEST(FaultInjectionControlTest, ALateReportShows) {
   FaultPlan plan;
   EXPECT_THAT(
-      WhereTheLastRankLeaves(plan, /*world_size=*/2, /*late=*/true),
+      ErrorIfLastRankLeaves(plan, /*world_size=*/2, /*late=*/true),
       StatusIs(absl::StatusCode::kInternal, testing::StartsWith("after ")));
 }
 

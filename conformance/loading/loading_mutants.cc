@@ -35,13 +35,14 @@ using OtherKey =
     std::function<SampleKey(SampleKey key, const Circumstances& at)>;
 
 // Changes the loaded pixels or label.
-using Spoil = std::function<void(std::span<float> last, std::span<float> out,
-                                 SampleLabel& label, const Circumstances& at)>;
+using ResultMutation =
+    std::function<void(std::span<float> last, std::span<float> out,
+                       SampleLabel& label, const Circumstances& at)>;
 
 class MutantSource : public SampleSource {
  public:
   MutantSource(SampleSource& real, const LoadingCase& c, int rank,
-               OtherKey other_key, Spoil spoil)
+               OtherKey other_key, ResultMutation spoil)
       : real_(real),
         c_(c),
         rank_(rank),
@@ -80,7 +81,7 @@ class MutantSource : public SampleSource {
   const LoadingCase c_;
   const int rank_;
   const OtherKey other_key_;
-  const Spoil spoil_;
+  const ResultMutation spoil_;
   std::mutex mutex_;
   std::vector<float> last_;
   int64_t loaded_before_ = 0;
@@ -107,7 +108,7 @@ absl::Status CheckBothRunsAgree(const LoadedSamples& one,
 }
 
 absl::StatusOr<Caught> PlantInLoaders(const OtherKey& other_key,
-                                      const Spoil& spoil) {
+                                      const ResultMutation& spoil) {
   const auto mutate = [&](SampleSource& real, const LoadingCase& c, int rank) {
     return std::make_unique<MutantSource>(real, c, rank, other_key, spoil);
   };
@@ -128,9 +129,10 @@ absl::StatusOr<Caught> PlantInLoaders(const OtherKey& other_key,
   return CaughtBy(verdicts);
 }
 
-Mutant Drawing(const std::string& name, const std::string& planted,
-               const CheckNames& checks, const std::string& says,
-               const OtherKey& other_key, const Spoil& spoil = nullptr) {
+Mutant MakeLoadingMutant(const std::string& name, const std::string& planted,
+                         const CheckNames& checks, const std::string& says,
+                         const OtherKey& other_key,
+                         const ResultMutation& spoil = nullptr) {
   Mutant mutant = {name, planted, checks, says};
   mutant.plant = [=] { return PlantInLoaders(other_key, spoil); };
   return mutant;
@@ -142,76 +144,83 @@ MutantSuite LoadingMutants() {
   using At = Circumstances;
   return MakeSuite(
       "loading", kLoadingChecks,
-      {Drawing("KeyedByRank", "each rank draws from a generator of its own",
-               "RunsAgree", "as if drawn by the rank",
-               [](SampleKey key, const At& at) {
-                 key.seed += at.rank;
-                 return key;
-               }),
-       Drawing("KeyedByWorldSize", "the number of ranks is part of the seed",
-               "RunsAgree", "as if drawn by the number of ranks",
-               [](SampleKey key, const At& at) {
-                 key.seed += kWorldSizeStride * (at.c.world_size - 1);
-                 return key;
-               }),
-       Drawing("KeyedByWorker", "each worker draws from a generator of its own",
-               "RunsAgree", "as if drawn by the thread",
-               [](SampleKey key, const At& at) {
-                 key.seed += kThreadStride * at.thread;
-                 return key;
-               }),
-       Drawing("KeyedByPlace", "the place in the batch stands for the sample",
-               "RunsAgree", "as if drawn by the place in the batch",
-               [](SampleKey key, const At& at) {
-                 key.index = at.place;
-                 return key;
-               }),
-       Drawing("KeyedByArrival",
-               "one generator is drawn from in the order of arrival",
-               "RunsAgree", "as if drawn one after the other",
-               [](SampleKey key, const At& at) {
-                 key.epoch = at.loaded_before / kLoadingSamples;
-                 key.index = at.loaded_before % kLoadingSamples;
-                 return key;
-               }),
-       Drawing("KeyedByCountSinceResumed",
-               "a resumed epoch begins again with the first draws", "RunsAgree",
-               "from batch 2 on), has other pixels than on one rank; as if "
-               "drawn by the count since the run was resumed",
-               [](SampleKey key, const At& at) {
-                 key.index =
-                     CountedFromTheStart(at.c, key.epoch, at.rank, key.index);
-                 return key;
-               }),
-       Drawing(
+      {MakeLoadingMutant("KeyedByRank",
+                         "each rank draws from a generator of its own",
+                         "RunsAgree", "as if drawn by the rank",
+                         [](SampleKey key, const At& at) {
+                           key.seed += at.rank;
+                           return key;
+                         }),
+       MakeLoadingMutant("KeyedByWorldSize",
+                         "the number of ranks is part of the seed", "RunsAgree",
+                         "as if drawn by the number of ranks",
+                         [](SampleKey key, const At& at) {
+                           key.seed += kWorldSizeStride * (at.c.world_size - 1);
+                           return key;
+                         }),
+       MakeLoadingMutant("KeyedByWorker",
+                         "each worker draws from a generator of its own",
+                         "RunsAgree", "as if drawn by the thread",
+                         [](SampleKey key, const At& at) {
+                           key.seed += kThreadStride * at.thread;
+                           return key;
+                         }),
+       MakeLoadingMutant("KeyedByPlace",
+                         "the place in the batch stands for the sample",
+                         "RunsAgree", "as if drawn by the place in the batch",
+                         [](SampleKey key, const At& at) {
+                           key.index = at.place;
+                           return key;
+                         }),
+       MakeLoadingMutant("KeyedByArrival",
+                         "one generator is drawn from in the order of arrival",
+                         "RunsAgree", "as if drawn one after the other",
+                         [](SampleKey key, const At& at) {
+                           key.epoch = at.loaded_before / kLoadingSamples;
+                           key.index = at.loaded_before % kLoadingSamples;
+                           return key;
+                         }),
+       MakeLoadingMutant(
+           "KeyedByCountSinceResumed",
+           "a resumed epoch begins again with the first draws", "RunsAgree",
+           "from batch 2 on), has other pixels than on one rank; as if "
+           "drawn by the count since the run was resumed",
+           [](SampleKey key, const At& at) {
+             key.index =
+                 CountedFromTheStart(at.c, key.epoch, at.rank, key.index);
+             return key;
+           }),
+       MakeLoadingMutant(
            "KeepsPartOfTheLast",
            "the first pixels are those of the sample loaded before",
            "RunsAgree", "for no known cause", nullptr,
            [](std::span<float> last, std::span<float> out, SampleLabel&,
               const At&) { std::ranges::copy(last.first(9), out.begin()); }),
-       Drawing(
+       MakeLoadingMutant(
            "MixesLabelsByPlace",
            "the other label is that of the place in the batch", "RunsAgree",
            "another label", nullptr,
            [](std::span<float>, std::span<float>, SampleLabel& label,
               const At& at) { label.other = static_cast<int32_t>(at.place); }),
-       Drawing("LeavesTheEpochOut", "every epoch draws the same",
-               "EpochsDiffer", "has the pixels of epoch 0",
-               [](SampleKey key, const At&) {
-                 key.epoch = 0;
-                 return key;
-               }),
-       Drawing("LeavesTheSampleOut", "all samples of an epoch draw the same",
-               "SamplesDiffer", "has the pixels of sample 0",
-               [](SampleKey key, const At&) {
-                 key.index = 0;
-                 return key;
-               }),
-       Drawing("LeavesTheSeedOut", "every seed draws the same", "SeedsDiffer",
-               "has the pixels of another seed", [](SampleKey key, const At&) {
-                 key.seed = 0;
-                 return key;
-               })});
+       MakeLoadingMutant("LeavesTheEpochOut", "every epoch draws the same",
+                         "EpochsDiffer", "has the pixels of epoch 0",
+                         [](SampleKey key, const At&) {
+                           key.epoch = 0;
+                           return key;
+                         }),
+       MakeLoadingMutant("LeavesTheSampleOut",
+                         "all samples of an epoch draw the same",
+                         "SamplesDiffer", "has the pixels of sample 0",
+                         [](SampleKey key, const At&) {
+                           key.index = 0;
+                           return key;
+                         }),
+       MakeLoadingMutant("LeavesTheSeedOut", "every seed draws the same",
+                         "SeedsDiffer", "has the pixels of another seed",
+                         [](SampleKey key, const At&) {
+                           key.seed = 0;
+                           return key;
+                         })});
 }
 
 }  // namespace lockstep::conformance

@@ -48,7 +48,7 @@ std::string Indented(const std::string& text) {
   return absl::StrCat("  ", WrapText(text, kTableColumns, /*margin=*/2));
 }
 
-std::string Fate(const PlantedResult& result) {
+std::string DescribeOutcome(const PlantedResult& result) {
   if (!result.error.empty()) return "SURVIVES: it could not be planted";
   const std::string checks =
       result.caught.checks.empty()
@@ -220,7 +220,7 @@ std::string FormatPlanted(const PlantedResult& result) {
       WrapText(
           absl::StrCat(FullName(result.mutant), ": ", result.mutant.planted),
           kTableColumns),
-      Indented(Fate(result)),
+      Indented(DescribeOutcome(result)),
       Indented(result.error.empty() ? result.caught.diagnosis : result.error));
 }
 

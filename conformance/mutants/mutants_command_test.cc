@@ -125,7 +125,8 @@ TEST(MutantsReportTest, HasEveryFieldAsJson) {
 }
 
 // Returns a mutant whose planting results in `becomes`.
-Mutant Made(const std::string& name, absl::StatusOr<Caught> becomes) {
+Mutant MutantThatResultsIn(const std::string& name,
+                           absl::StatusOr<Caught> becomes) {
   Mutant mutant = Result("control", name, {}, "").mutant;
   mutant.plant = [becomes] { return becomes; };
   return mutant;
@@ -134,12 +135,13 @@ Mutant Made(const std::string& name, absl::StatusOr<Caught> becomes) {
 // Exits as the command does, on mutants of all kinds. Its output goes to
 // standard error, which the caller can read.
 [[noreturn]] void ExitAsCommand(std::string flag) {
-  const MutantSuite suite =
-      MakeSuite("control", std::vector<std::string>{"Coverage"},
-                {Made("Named", Caught{{"Coverage"}, "sample 3 is lost"}),
-                 Made("Unnamed", Caught{{"Coverage"}, "4 of 5"}),
-                 Made("Survivor", Caught{}),
-                 Made("Failed", absl::UnavailableError("rank 1 has gone"))});
+  const MutantSuite suite = MakeSuite(
+      "control", std::vector<std::string>{"Coverage"},
+      {MutantThatResultsIn("Named", Caught{{"Coverage"}, "sample 3 is lost"}),
+       MutantThatResultsIn("Unnamed", Caught{{"Coverage"}, "4 of 5"}),
+       MutantThatResultsIn("Survivor", Caught{}),
+       MutantThatResultsIn("Failed",
+                           absl::UnavailableError("rank 1 has gone"))});
   dup2(STDERR_FILENO, STDOUT_FILENO);
   std::string name = "mutants";
   char* const argv[] = {name.data(), flag.data()};

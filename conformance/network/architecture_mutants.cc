@@ -125,14 +125,14 @@ absl::StatusOr<Metrics> LeaveHeadOut(const StepCall& call) {
   for (size_t i = 0; i < weight.size(); ++i) {
     if (is_last_heads(i)) weight[i] = 0;
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.RunWithoutReady());
   std::ranges::copy(before, weight.begin());
   const std::span<float> gradient =
       PartOf(call.model, parameters.gradients(), name);
   for (size_t i = 0; i < gradient.size(); ++i) {
     if (is_last_heads(i)) gradient[i] = 0;
   }
-  call.ReadyAll();
+  call.MarkAllReady();
   return metrics;
 }
 
@@ -151,26 +151,26 @@ absl::StatusOr<Metrics> LeaveScaleOut(const StepCall& call) {
     }
   };
   scale(parameters.values());
-  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.RunWithoutReady());
   std::ranges::copy(before, parameters.values().begin());
   scale(parameters.gradients());
-  call.ReadyAll();
+  call.MarkAllReady();
   return metrics;
 }
 
 absl::StatusOr<Metrics> KeepPositions(const StepCall& call) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.RunWithoutReady());
   std::ranges::fill(
       PartOf(call.model, call.model.parameters().gradients(), "pos_embed"),
       0.0f);
-  call.ReadyAll();
+  call.MarkAllReady();
   return metrics;
 }
 
 // Replaces the rank's gradients by the reference's gradients of its own batch.
 // The gradient through one shortcut of the vision transformer is left out.
 absl::StatusOr<Metrics> AddShortcutOnce(const StepCall& call) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.RunWithoutReady());
   Parameters& parameters = call.model.parameters();
   if (!call.batch.labels.empty()) {
     const Network& network = TestedVit().network();
@@ -188,7 +188,7 @@ absl::StatusOr<Metrics> AddShortcutOnce(const StepCall& call) {
                            parameters.gradients().begin(),
                            [](double v) { return static_cast<float>(v); });
   }
-  call.ReadyAll();
+  call.MarkAllReady();
   return metrics;
 }
 
@@ -222,7 +222,7 @@ class OtherNetwork : public SteppedModel {
     std::ranges::copy(other_->parameters().gradients(),
                       parameters.gradients().begin());
     CopyBuffers(other_->buffers(), call.model.buffers());
-    call.ReadyAll();
+    call.MarkAllReady();
     return metrics;
   }
 

@@ -204,7 +204,7 @@ std::vector<double> PartOf(const ParameterSpec& spec, std::span<T> all) {
 }
 
 // Describes the batch statistics that are not expected.
-const char* NameOfOther(BatchStatistics expected) {
+const char* DescribeUnexpectedStatistics(BatchStatistics expected) {
   return expected == BatchStatistics::kLocal
              ? "the global batch: SyncBatchNorm?"
              : "each rank's own batch: local batch norm?";
@@ -262,7 +262,7 @@ std::string StepCauses::OfGradient(const ParameterSpec& spec,
   if (run_.tested->network().Count<BatchNormOp>() > 0 &&
       Fits(all, Other().gradient)) {
     return absl::StrCat("; the gradients are those of ",
-                        NameOfOther(statistics_));
+                        DescribeUnexpectedStatistics(statistics_));
   }
   if (IsMeanOfMeans(all)) {
     return "; the gradients are the mean of the ranks' means, without weights";
@@ -428,7 +428,7 @@ std::string StepCauses::OfOtherStatistics(const ParameterSpec& spec, int rank,
     nearest = distance;
     name = its_name;
   };
-  compare(Other().RunningOn(rank), NameOfOther(statistics_));
+  compare(Other().RunningOn(rank), DescribeUnexpectedStatistics(statistics_));
   for (int other = 0; other < std::ssize(want_.running); ++other) {
     if (other == rank || want_.running.size() == 1) continue;
     compare(want_.RunningOn(other), absl::StrCat("rank ", other, "'s share"));

@@ -111,20 +111,20 @@ absl::Status BroadcastOnlyParameters(Communicator& group,
 // Sums these gradients over the ranks in the layer, although the trainer sums
 // them too.
 absl::StatusOr<Metrics> SumNormGradientsTwice(const StepCall& call) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.RunWithoutReady());
   Parameters& parameters = call.model.parameters();
   for (int i = 0; i < parameters.count(); ++i) {
     if (!TestedResNet().IsNorm(parameters.specs()[i])) continue;
     LOCKSTEP_RETURN_IF_ERROR(
         call.norm_group->AllReduce(parameters.gradient(i)));
   }
-  call.ReadyAll();
+  call.MarkAllReady();
   return metrics;
 }
 
 // Runs forward twice, as if activations were computed again for backward.
 absl::StatusOr<Metrics> ForwardTwice(const StepCall& call) {
-  LOCKSTEP_RETURN_IF_ERROR(call.MakeUnready().status());
+  LOCKSTEP_RETURN_IF_ERROR(call.RunWithoutReady().status());
   return call.Make();
 }
 
@@ -171,34 +171,35 @@ absl::StatusOr<Metrics> DecayNorms(const StepCall& call) {
 absl::StatusOr<Metrics> LeaveOutWhereEmpty(const StepCall& call) {
   if (!call.batch.labels.empty()) return call.Make();
   std::ranges::fill(call.model.parameters().gradients(), 0.0f);
-  call.ReadyAll();
+  call.MarkAllReady();
   return Metrics();
 }
 
 // Rounds a value to bfloat16.
-float Coarse(float value) {
+float RoundToBFloat16(float value) {
   return std::bit_cast<float>((std::bit_cast<uint32_t>(value) + 0x8000u) &
                               0xffff0000u);
 }
 
 absl::StatusOr<Metrics> CoarsenBuffers(const StepCall& call) {
   const auto metrics = call.Make();
-  for (float& value : call.model.buffers().floats()) value = Coarse(value);
+  for (float& value : call.model.buffers().floats())
+    value = RoundToBFloat16(value);
   return metrics;
 }
 
 absl::StatusOr<Metrics> CoarsenLoss(const StepCall& call) {
   LOCKSTEP_ASSIGN_OR_RETURN(Metrics metrics, call.Make());
-  metrics.loss_sum = Coarse(static_cast<float>(metrics.loss_sum));
+  metrics.loss_sum = RoundToBFloat16(static_cast<float>(metrics.loss_sum));
   return metrics;
 }
 
 absl::StatusOr<Metrics> CoarsenGradients(const StepCall& call) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.RunWithoutReady());
   for (float& value : call.model.parameters().gradients()) {
-    value = Coarse(value);
+    value = RoundToBFloat16(value);
   }
-  call.ReadyAll();
+  call.MarkAllReady();
   return metrics;
 }
 

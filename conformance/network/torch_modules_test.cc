@@ -99,7 +99,7 @@ std::string EmptyFolder(const std::string& name) {
 // Runs torch_networks.py on one case, in folder/net, with a Python that has
 // `modules`. Expects that the module is torchvision's or timm's own. Skips the
 // test if no Python has the modules.
-void AskPyTorch(const ModuleCase& which, int64_t classes,
+void RunPyTorch(const ModuleCase& which, int64_t classes,
                 const std::string& folder, const std::string& asked,
                 const std::string& modules) {
   const auto& [c, h, w, unused] = kInput;
@@ -316,7 +316,7 @@ TEST_P(ModuleGradientsTest, AreWhatTheCommandGives) {
   const Samples samples = tested.Batch(which.batch_seed, kSamples);
   ASSERT_THAT(WriteSafetensors(folder + "/net/batch", BatchOf(samples)),
               IsOk());
-  AskPyTorch(which, kInput.classes, folder,
+  RunPyTorch(which, kInput.classes, folder,
              absl::StrCat(has_batch_norm ? "clear:" : "own:", which.seed, " 1"),
              which.IsTimms() ? "timm, torch" : "torchvision, torch");
   if (IsSkipped() || HasFailure()) return;
@@ -373,13 +373,13 @@ TEST_P(StateDictTest, LoadsHereAndComesBack) {
   const char* const modules = "safetensors.torch, timm, torchvision";
   const ModuleCase& which = GetParam();
   const std::string folder = EmptyFolder(which.Name());
-  AskPyTorch(which, kClasses, folder, "own:1", modules);
+  RunPyTorch(which, kClasses, folder, "own:1", modules);
   if (IsSkipped() || HasFailure()) return;
   const CommandOutcome outcome = TrainOneStep(which, kClasses, folder, "saved");
   ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
   std::filesystem::rename(folder + "/trained/weights.safetensors",
                           folder + "/net/checkpoint");
-  AskPyTorch(which, kClasses, folder, "back:1", modules);
+  RunPyTorch(which, kClasses, folder, "back:1", modules);
   // The controls: a tensor is missing, another is left over.
   const auto saved = ReadSafetensors(folder + "/net/saved");
   ASSERT_THAT(saved, IsOk());

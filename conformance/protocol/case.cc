@@ -39,10 +39,10 @@ void ReadOptimizer(JsonFields& fields, Case& c) {
 
 void ReadBatchSizes(JsonFields& fields, Case& c) {
   c.batch_sizes = fields.Integers("batch_sizes", 0, kMostCount);
-  if (c.batch_sizes.empty() || c.batch_sizes.size() > kMostRanksOfACase) {
+  if (c.batch_sizes.empty() || c.batch_sizes.size() > kMaxRanksOfCase) {
     fields.Fail("batch_sizes",
                 absl::StrCat("has ", c.batch_sizes.size(), " numbers; 1 to ",
-                             kMostRanksOfACase));
+                             kMaxRanksOfCase));
   }
   int64_t sum = 0;
   for (const int64_t size : c.batch_sizes) sum += size;
@@ -70,7 +70,7 @@ void ReadWrite(JsonFields& fields, Case& c) {
 
 absl::StatusOr<Safetensors> ReadTensors(const std::string& path) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string bytes,
-                            ReadForeignFile(path, kMostTensorBytes));
+                            ReadForeignFile(path, kMaxTensorBytes));
   return ParseSafetensors(bytes, path);
 }
 
@@ -146,7 +146,7 @@ absl::StatusOr<CaseFolder> ReadCaseFolder(const std::string& folder) {
   CaseFolder result;
   const std::string path = folder + kCase;
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string text,
-                            ReadForeignFile(path, kMostJsonBytes));
+                            ReadForeignFile(path, kMaxJsonBytes));
   LOCKSTEP_ASSIGN_OR_RETURN(result.c, ParseCase(text, path));
   LOCKSTEP_ASSIGN_OR_RETURN(result.files.weights,
                             ReadTensors(folder + kWeights));

@@ -82,8 +82,8 @@ class TextCheck : public nlohmann::json_sax<Json> {
  private:
   bool Enter() {
     keys_.emplace_back();
-    if (keys_.size() <= kMostJsonDepth) return true;
-    what_ = absl::StrCat("is nested more than ", kMostJsonDepth, " deep");
+    if (keys_.size() <= kMaxJsonDepth) return true;
+    what_ = absl::StrCat("is nested more than ", kMaxJsonDepth, " deep");
     return false;
   }
   bool Leave() {
@@ -192,9 +192,9 @@ std::string JsonFields::Text(const char* key) {
     return "";
   }
   const std::string text = value->get<std::string>();
-  if (static_cast<int64_t>(text.size()) > kMostTextBytes) {
+  if (static_cast<int64_t>(text.size()) > kMaxTextBytes) {
     Fail(key,
-         absl::StrCat("has ", text.size(), " bytes; at most ", kMostTextBytes));
+         absl::StrCat("has ", text.size(), " bytes; at most ", kMaxTextBytes));
   }
   return text;
 }
@@ -269,7 +269,7 @@ void JsonFields::Check(const absl::Status& status) { status_.Update(status); }
 absl::Status JsonFields::Finish() {
   for (const auto& [key, value] : json_->items()) {
     if (!status_.ok()) break;
-    if (asked_.contains(key)) continue;
+    if (read_keys_.contains(key)) continue;
     Check(absl::DataLossError(
         absl::StrCat(path_, ": unknown key '", Full(Shortened(key)), "'")));
   }
@@ -277,7 +277,7 @@ absl::Status JsonFields::Finish() {
 }
 
 const Json* JsonFields::Find(const char* key) {
-  asked_.insert(key);
+  read_keys_.insert(key);
   const auto found = json_->find(key);
   if (found != json_->end()) return &*found;
   Fail(key, "is missing");

@@ -17,18 +17,18 @@ namespace lockstep::conformance {
 
 inline constexpr int64_t kProtocol = 1;  // The protocol's version.
 
-inline constexpr int kMostRanksOfACase = 4096;
+inline constexpr int kMaxRanksOfCase = 4096;
 // Enough for about ten million indices. In memory, a document of single digits
 // takes eight times its size, and one of empty objects thirty times.
-inline constexpr int64_t kMostJsonBytes = int64_t{64} << 20;
-inline constexpr int64_t kMostTensorBytes = int64_t{1} << 30;
+inline constexpr int64_t kMaxJsonBytes = int64_t{64} << 20;
+inline constexpr int64_t kMaxTensorBytes = int64_t{1} << 30;
 // The largest size of a name, a version or a reason.
-inline constexpr int64_t kMostTextBytes = 1 << 16;
+inline constexpr int64_t kMaxTextBytes = 1 << 16;
 
 // Parses a document. `path` names the file in errors. Errors: kDataLoss, with
 // the position, if the text is not JSON in UTF-8, an object has a key twice, or
-// values are nested more than kMostJsonDepth deep.
-inline constexpr int kMostJsonDepth = 16;
+// values are nested more than kMaxJsonDepth deep.
+inline constexpr int kMaxJsonDepth = 16;
 absl::StatusOr<nlohmann::json> ParseForeignJson(const std::string& text,
                                                 const std::string& path);
 
@@ -57,7 +57,7 @@ class JsonFields {
   double Number(const char* key, double least);
   // Reads a number, or "nan", "inf" or "-inf".
   double AnyNumber(const char* key);
-  // Reads a text of at most kMostTextBytes.
+  // Reads a text of at most kMaxTextBytes.
   std::string Text(const char* key);
   std::string OneOf(const char* key, const std::vector<std::string>& choices);
   // Reads distinct texts, each not empty.
@@ -86,7 +86,7 @@ class JsonFields {
   const nlohmann::json* json_;  // Always an object, possibly empty.
   std::string path_;
   std::string where_;
-  std::set<std::string> asked_;
+  std::set<std::string> read_keys_;
   absl::Status status_;
 };
 

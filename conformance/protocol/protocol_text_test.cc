@@ -65,11 +65,11 @@ TEST(ParseForeignJsonTest, SaysWhereATextIsNoJson) {
 }
 
 TEST(ParseForeignJsonTest, RefusesDeepNesting) {
-  EXPECT_THAT(ParseForeignJson(absl::StrCat(Repeated("[", kMostJsonDepth),
-                                            Repeated("]", kMostJsonDepth)),
+  EXPECT_THAT(ParseForeignJson(absl::StrCat(Repeated("[", kMaxJsonDepth),
+                                            Repeated("]", kMaxJsonDepth)),
                                "f"),
               IsOk());
-  for (const int depth : {kMostJsonDepth + 1, 100'000}) {
+  for (const int depth : {kMaxJsonDepth + 1, 100'000}) {
     for (const char* open : {"[", "{\"a\":"}) {
       EXPECT_THAT(ParseForeignJson(Repeated(open, depth), "f"),
                   IsRefused("f: is nested more than 16 deep"));
@@ -386,7 +386,7 @@ void ExpectPromisesKept(Check check, const std::vector<std::string>& seeds) {
   int accepted = 0;
   for (int i = 0; i < kMutations; ++i) {
     bool ok = false;
-    const std::string text = Mutated(seeds, random);
+    const std::string text = MutateSeed(seeds, random);
     ASSERT_EQ(check(text, ok), "") << text;
     accepted += ok ? 1 : 0;
   }

@@ -91,7 +91,7 @@ bool IsTensorName(absl::string_view name) {
 
 absl::StatusOr<NamedTensors> ReadTensors(const std::string& path) {
   const absl::StatusOr<std::string> bytes =
-      ReadForeignFile(path, kMostTensorBytes);
+      ReadForeignFile(path, kMaxTensorBytes);
   if (absl::IsNotFound(bytes.status())) {
     return absl::DataLossError(
         absl::StrCat(path, ": is missing, though the JSON beside it is there"));
@@ -121,7 +121,7 @@ absl::StatusOr<RankOutput> ParseRankOutput(const std::string& text,
   RankOutput output;
   fields.Integer("protocol", kProtocol, kProtocol);
   output.world_size =
-      static_cast<int>(fields.Integer("world_size", 1, kMostRanksOfACase));
+      static_cast<int>(fields.Integer("world_size", 1, kMaxRanksOfCase));
   output.rank =
       static_cast<int>(fields.Integer("rank", 0, output.world_size - 1));
   if (fields.Has("unsupported")) {
@@ -163,7 +163,7 @@ std::string FormatRankOutput(const RankOutput& output) {
 absl::StatusOr<RankOutput> ReadRankOutput(const std::string& folder, int rank) {
   const std::string path = PathOf(folder, rank, ".json");
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string text,
-                            ReadForeignFile(path, kMostJsonBytes));
+                            ReadForeignFile(path, kMaxJsonBytes));
   LOCKSTEP_ASSIGN_OR_RETURN(RankOutput output, ParseRankOutput(text, path));
   if (output.rank != rank) {
     return absl::DataLossError(

@@ -35,7 +35,7 @@ std::string TestConfiguration() {
   return filter == "*" ? text : absl::StrCat(text, ", ", kFiltered);
 }
 
-ClaimRecorder::ClaimRecorder(const ClaimPlace& place, PropertySink sink)
+ClaimRecorder::ClaimRecorder(const ClaimCellId& place, PropertySink sink)
     : sink_(std::move(sink)) {
   result_.claim = place.claim;
   result_.backend = place.backend;

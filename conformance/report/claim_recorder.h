@@ -11,7 +11,7 @@
 namespace lockstep::conformance {
 
 // The cell of a claim in which a test measures it.
-struct ClaimPlace {
+struct ClaimCellId {
   std::string claim;    // One of KnownClaims().
   std::string backend;  // What connects the ranks: "threads", "mpi".
   int world_size = 1;
@@ -43,7 +43,7 @@ std::string TestConfiguration();
 class ClaimRecorder {
  public:
   // sink: another receiver of the properties, for the recorder's own test.
-  explicit ClaimRecorder(const ClaimPlace& place,
+  explicit ClaimRecorder(const ClaimCellId& place,
                          PropertySink sink = RecordInXml);
   ClaimRecorder(const ClaimRecorder&) = delete;
   ClaimRecorder& operator=(const ClaimRecorder&) = delete;

@@ -37,7 +37,7 @@ std::string SkipReason(const std::string& message) {
 
 // Returns what is wrong with a claim of a test that passed; "" for nothing.
 // exact: whether the claim allows no error.
-std::string WrongWith(const ClaimResult& result, bool exact) {
+std::string ProblemWith(const ClaimResult& result, bool exact) {
   if (result.cases == 0) {
     return absl::StrCat("it passed, but measured nothing of the claim ",
                         result.claim);
@@ -72,7 +72,7 @@ class ReportMaker {
       made.allowed = claim.allowed;
       if (!claim.rows.empty()) made.test = claim.rows.front().test;
       for (const ExpectedRow& row : claim.rows) {
-        askers_[claim.name].insert(row.test);
+        tests_by_claim_[claim.name].insert(row.test);
         if (!row.gpu_asks.empty()) gpu_tests_.insert({claim.name, row.test});
         for (CellOfTest& cell : CellsOf(claim, row)) {
           expected_cells_.insert(std::move(cell));
@@ -87,7 +87,7 @@ class ReportMaker {
     summary.started = target.first_started;
     for (const std::string& problem : target.problems) {
       AddFailure(target.label, "", report::OneLine(problem));
-      failed_unrecorded_.insert(AskedBy(target.label));
+      failed_unrecorded_.insert(SliceLabel(target.label));
     }
     for (const TestCaseResult& test : target.cases) {
       AddTest(target.label, test);
@@ -111,7 +111,8 @@ class ReportMaker {
     }
     report_.world_sizes.assign(world_sizes.begin(), world_sizes.end());
     for (ClaimReport& claim : report_.claims) {
-      std::ranges::set_intersection(askers_[claim.name], failed_unrecorded_,
+      std::ranges::set_intersection(tests_by_claim_[claim.name],
+                                    failed_unrecorded_,
                                     std::back_inserter(claim.failed_tests));
     }
     for (auto& [key, tests] : skips_) {
@@ -123,7 +124,7 @@ class ReportMaker {
  private:
   // Returns the test whose rows a target records. A target with the whole grid
   // counts as the one with its slice.
-  static std::string AskedBy(const std::string& label) {
+  static std::string SliceLabel(const std::string& label) {
     return std::string(absl::StripSuffix(label, "_exhaustive"));
   }
 
@@ -147,7 +148,7 @@ class ReportMaker {
   void AddTest(const std::string& target, const TestCaseResult& test) {
     TargetSummary& summary = report_.targets.back();
     summary.seconds += test.seconds;
-    const std::string wrong = AddClaims(AskedBy(target), test);
+    const std::string wrong = AddClaims(SliceLabel(target), test);
     TestOutcome outcome = test.outcome;
     std::string what = report::OneLine(test.message);
     if (!wrong.empty() && outcome != TestOutcome::kFailed) {
@@ -193,7 +194,7 @@ class ReportMaker {
   // test.
   std::string AddClaim(const std::string& target, const ClaimResult& result,
                        TestOutcome outcome, bool filtered) {
-    askers_[result.claim].insert(target);
+    tests_by_claim_[result.claim].insert(target);
     CellOfTest key = {result.claim, result.backend, result.type,
                       result.world_size, target};
     std::string wrong;
@@ -204,7 +205,7 @@ class ReportMaker {
                            result.world_size,
                            " ranks, which claims.cc does not have");
     } else if (outcome == TestOutcome::kPassed) {
-      wrong = WrongWith(
+      wrong = ProblemWith(
           result,
           std::ranges::find(known_, result.claim, &KnownClaim::name)->exact());
     }
@@ -271,7 +272,7 @@ class ReportMaker {
     return made;
   }
 
-  static bool SayTheSame(const Cells& a, const Cells& b) {
+  static bool HaveSameResults(const Cells& a, const Cells& b) {
     return std::ranges::equal(a, b, [](const auto& x, const auto& y) {
       return x.first == y.first && StateOf(x.second) == StateOf(y.second) &&
              x.second.exact == y.second.exact &&
@@ -283,7 +284,8 @@ class ReportMaker {
   static void AddRow(ClaimReport& claim, const std::string& backend,
                      const std::string& type, const Cells& cells) {
     for (ClaimRow& row : claim.rows) {
-      if (row.backend != backend || !SayTheSame(row.cells, cells)) continue;
+      if (row.backend != backend || !HaveSameResults(row.cells, cells))
+        continue;
       row.types.push_back(type);
       for (auto& [world_size, cell] : row.cells) {
         const ClaimCell& other = cells.at(world_size);
@@ -305,7 +307,8 @@ class ReportMaker {
   // Pairs of a claim and a test that may record any cell of the claim.
   std::set<std::pair<std::string, std::string>> gpu_tests_;
   std::set<CellOfTest> recorded_;
-  std::map<std::string, std::set<std::string>> askers_;  // Tests, by claim.
+  std::map<std::string, std::set<std::string>>
+      tests_by_claim_;  // Tests, by claim.
   // Tests with a failure in a case that recorded no claim.
   std::set<std::string> failed_unrecorded_;
   std::map<std::pair<std::string, std::string>, int64_t> skips_;

@@ -119,16 +119,16 @@ std::optional<absl::Time> CommitTime() {
 
 std::string TestLogsFromFlags() {
   const std::string& given = absl::GetFlag(FLAGS_testlogs);
-  if (!given.empty()) return UserPath(given);
+  if (!given.empty()) return ResolveUserPath(given);
   const char* const workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
   return workspace != nullptr ? absl::StrCat(workspace, "/bazel-testlogs")
-                              : UserPath("bazel-testlogs");
+                              : ResolveUserPath("bazel-testlogs");
 }
 
 // Returns the exit status: kFailure if something failed or, with --require_all,
 // was not run.
 absl::StatusOr<int> Run(std::span<char* const> argv) {
-  const std::string folder = UserPath(absl::GetFlag(FLAGS_output_dir));
+  const std::string folder = ResolveUserPath(absl::GetFlag(FLAGS_output_dir));
   LOCKSTEP_RETURN_IF_ERROR(MakeOutputFolder(folder));
   const std::string testlogs = TestLogsFromFlags();
   std::vector<std::string> expected;

@@ -81,7 +81,7 @@ class ClaimRecorderTest : public testing::Test {
 
   // Returns the result that a recorder writes after `measure`.
   template <typename Measure>
-  ClaimResult Recorded(const ClaimPlace& place, const Measure& measure) {
+  ClaimResult Recorded(const ClaimCellId& place, const Measure& measure) {
     {
       ClaimRecorder recorder(place, Sink());
       measure(recorder);
@@ -239,7 +239,7 @@ TEST(ClaimResultTest, AnyChangeIsReadOrRefused) {
   std::mt19937 random(29);
   int read = 0, refused = 0;
   for (int i = 0; i < 5000; ++i) {
-    const std::string text = Mutated(seeds, random);
+    const std::string text = MutateSeed(seeds, random);
     const auto claim = ParseClaimResult(text);
     if (!claim.ok()) {
       ++refused;

@@ -147,7 +147,7 @@ TEST(ParseTestXmlTest, AnyChangeIsReadOrRefusedInOneLine) {
   std::mt19937 random(23);
   int read = 0;
   for (int i = 0; i < 5000; ++i) {
-    const std::string text = Mutated(seeds, random);
+    const std::string text = MutateSeed(seeds, random);
     const auto xml = ParseTestXml(text);
     if (xml.ok()) {
       ++read;

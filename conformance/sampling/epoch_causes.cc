@@ -19,7 +19,7 @@ namespace {
 // The largest number of indices that a message writes out.
 constexpr size_t kWrittenOut = 6;
 
-bool Exist(const DrawnEpoch& drawn) {
+bool AllIndicesExist(const DrawnEpoch& drawn) {
   for (const Batches& batches : drawn.ranks) {
     for (const int64_t index : Flat(batches)) {
       if (index < 0 || index >= drawn.c.dataset_size) return false;
@@ -30,8 +30,9 @@ bool Exist(const DrawnEpoch& drawn) {
 
 // Returns, for example, "; index 7 is drawn by no rank", if every index must be
 // drawn.
-std::string Undrawn(const DrawnEpoch& drawn) {
-  if (drawn.c.drop_last || drawn.c.drop_tail || !Exist(drawn)) return "";
+std::string DescribeUndrawn(const DrawnEpoch& drawn) {
+  if (drawn.c.drop_last || drawn.c.drop_tail || !AllIndicesExist(drawn))
+    return "";
   std::vector<int64_t> undrawn;
   const std::vector<int64_t> counts = CountsOf(drawn);
   for (size_t i = 0; i < counts.size(); ++i) {
@@ -97,7 +98,7 @@ std::string CauseOfTail(const DrawnEpoch& drawn) {
   SamplingCase other = c;
   other.drop_tail = !c.drop_tail;
   if (PaddingOf(c) > 0 && is_dealt_as(other)) {
-    return "; the tail is dropped, not padded" + Undrawn(drawn);
+    return "; the tail is dropped, not padded" + DescribeUndrawn(drawn);
   }
   if (c.drop_tail && is_dealt_as(other)) {
     return "; the tail is padded, not dropped";
@@ -120,7 +121,7 @@ std::string CauseOfTail(const DrawnEpoch& drawn) {
 
 // Returns, for example, "; rank 1 draws 0 in place of its own 1, and all else
 // is right".
-std::string OneInPlaceOfAnother(const DrawnEpoch& drawn) {
+std::string DescribeSingleReplacement(const DrawnEpoch& drawn) {
   const std::vector<Batches> want = DealtAs(drawn, drawn.one_rank);
   std::string found;
   for (size_t rank = 0; rank < want.size(); ++rank) {
@@ -181,7 +182,7 @@ std::string CauseOfLengths(const DrawnEpoch& drawn) {
                         Flat(drawn.ranks[rank]).size(),
                         ", with what the others lack: the tail is not split");
   }
-  const std::string undrawn = Undrawn(drawn);
+  const std::string undrawn = DescribeUndrawn(drawn);
   return undrawn.empty() ? "" : "; lost: " + undrawn.substr(2);
 }
 
@@ -190,7 +191,7 @@ std::string CauseOfSharing(const DrawnEpoch& drawn) {
       std::ssize(drawn.ranks)) {
     return "; all ranks draw the same";
   }
-  const std::string one_wrong = OneInPlaceOfAnother(drawn);
+  const std::string one_wrong = DescribeSingleReplacement(drawn);
   if (!one_wrong.empty()) return one_wrong;
   SamplingCase one = OneRank(drawn.c);
   for (size_t rank = 0; rank < drawn.ranks.size(); ++rank, ++one.seed) {

@@ -258,12 +258,12 @@ absl::Status CheckNumBatches(const SamplerFactory& make,
   LOCKSTEP_ASSIGN_OR_RETURN(const Batches batches, DrawEpoch(*sampler));
   for (const int64_t said : {before, sampler->num_batches()}) {
     if (said == std::ssize(batches)) continue;
-    return Breaks("Batches", c,
-                  absl::StrCat("num_batches() says ", said, ", there are ",
-                               batches.size(),
-                               said == std::ssize(batches) - 1
-                                   ? ": it leaves the last one out"
-                                   : ""));
+    return PropertyError("Batches", c,
+                         absl::StrCat("num_batches() says ", said,
+                                      ", there are ", batches.size(),
+                                      said == std::ssize(batches) - 1
+                                          ? ": it leaves the last one out"
+                                          : ""));
   }
   return absl::OkStatus();
 }
@@ -287,7 +287,8 @@ absl::Status CheckEpochs(const SamplerFactory& make, const SamplingCase& c) {
           wrong({make, c, static_cast<int64_t>(epoch), ranks[epoch],
                  one_rank[epoch], one_rank});
       if (how.has_value()) {
-        return Breaks(name, c, absl::StrCat("epoch ", epoch, ": ", *how));
+        return PropertyError(name, c,
+                             absl::StrCat("epoch ", epoch, ": ", *how));
       }
     }
     if (wrong == WrongBatches) {

@@ -25,13 +25,14 @@ absl::Status CheckRefusal(const SamplerFactory& make, const SamplingCase& c,
                           const std::string& what) {
   const auto sampler = make(c, rank);
   const std::string where = absl::StrCat("rank ", rank, ": ", what);
-  if (sampler.ok()) return Breaks("Guards", c, where + " is not refused");
+  if (sampler.ok())
+    return PropertyError("Guards", c, where + " is not refused");
   const std::string message(sampler.status().message());
   if (sampler.status().code() != absl::StatusCode::kInvalidArgument ||
       !absl::StrContains(message, name)) {
-    return Breaks("Guards", c,
-                  absl::StrCat(where, " is refused without saying ", name, ": ",
-                               sampler.status().ToString()));
+    return PropertyError("Guards", c,
+                         absl::StrCat(where, " is refused without saying ",
+                                      name, ": ", sampler.status().ToString()));
   }
   return absl::OkStatus();
 }
@@ -91,16 +92,16 @@ absl::Status CheckMode(const SamplerFactory& make, const SamplingCase& c,
     const auto wrong =
         WrongSecondDraw(epochs, ModeOf(c), rank, DrawEpoch(*sampler));
     if (wrong.has_value()) {
-      return Breaks("RepeatedDraw", c,
-                    absl::StrCat("the second draw, ", as, ", ", *wrong));
+      return PropertyError("RepeatedDraw", c,
+                           absl::StrCat("the second draw, ", as, ", ", *wrong));
     }
     sampler->SetEpoch(2);
     LOCKSTEP_ASSIGN_OR_RETURN(const Batches next, DrawEpoch(*sampler));
     const auto difference = FirstDifference(next, epochs[2][rank], number);
     if (!difference.has_value()) continue;
-    return Breaks("RepeatedDraw", c,
-                  absl::StrCat("after two draws, ", as,
-                               ", epoch 2 is another: ", *difference));
+    return PropertyError("RepeatedDraw", c,
+                         absl::StrCat("after two draws, ", as,
+                                      ", epoch 2 is another: ", *difference));
   }
   return absl::OkStatus();
 }
@@ -132,8 +133,8 @@ absl::StatusOr<std::vector<BadState>> StatesOfOthers(const SamplerFactory& make,
   return bad;
 }
 
-std::vector<BadState> StatesOfNoPlace(const SamplingCase& c,
-                                      const SamplerState& start) {
+std::vector<BadState> StatesOutOfRange(const SamplingCase& c,
+                                       const SamplerState& start) {
   std::vector<BadState> bad;
   const auto add = [&](const std::string& key, int64_t SamplerState::*number,
                        int64_t value) {
@@ -173,24 +174,26 @@ absl::Status CheckBadState(const SamplerFactory& make, const SamplingCase& c,
   }
   const absl::Status status = sampler->Restore(bad.state);
   if (status.ok()) {
-    return Breaks("BadStates", c,
-                  absl::StrCat("a state of ", bad.what, " is not refused"));
+    return PropertyError(
+        "BadStates", c,
+        absl::StrCat("a state of ", bad.what, " is not refused"));
   }
   if (status.code() != absl::StatusCode::kInvalidArgument ||
       !absl::StrContains(std::string(status.message()), bad.words)) {
-    return Breaks(
+    return PropertyError(
         "BadStates", c,
         absl::StrCat("a state of ", bad.what, " is refused without saying ",
                      bad.words, ": ", status.ToString()));
   }
   if (!is_begun) LOCKSTEP_RETURN_IF_ERROR(sampler->BeginEpoch());
-  LOCKSTEP_RETURN_IF_ERROR(DrawRest(*sampler, got));
+  LOCKSTEP_RETURN_IF_ERROR(DrawRemaining(*sampler, got));
   const auto difference = FirstDifference(got, want, rank);
   if (!difference.has_value()) return absl::OkStatus();
-  return Breaks("BadStates", c,
-                absl::StrCat("once a state of ", bad.what, " is refused",
-                             is_begun ? " after a batch" : "",
-                             ", the sampler is not as it was: ", *difference));
+  return PropertyError(
+      "BadStates", c,
+      absl::StrCat("once a state of ", bad.what, " is refused",
+                   is_begun ? " after a batch" : "",
+                   ", the sampler is not as it was: ", *difference));
 }
 
 }  // namespace
@@ -235,7 +238,8 @@ absl::Status CheckRepeatedDraw(
 absl::Status CheckBadStates(const SamplerFactory& make, const SamplingCase& c,
                             const SamplerState& start, const Batches& want) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<BadState> all, StatesOfOthers(make, c));
-  for (BadState& bad : StatesOfNoPlace(c, start)) all.push_back(std::move(bad));
+  for (BadState& bad : StatesOutOfRange(c, start))
+    all.push_back(std::move(bad));
   for (const BadState& bad : all) {
     for (const bool is_begun : {false, true}) {
       LOCKSTEP_RETURN_IF_ERROR(

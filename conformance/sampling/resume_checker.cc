@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kEpoch = 1;
 
 // The part of a resumed epoch that is drawn before the next epoch is set.
-enum class Draws { kNothing, kABatch, kAll };
+enum class DrawnPart { kNothing, kABatch, kAll };
 
 // The batches of a case's ranks. Also rank 0's states, before the first step
 // and after each step.
@@ -88,9 +88,10 @@ class ResumeChecker {
       const auto kept = SamplerStateFromJson(ToJson(state));
       if (!kept.ok()) return At(case_, rank, kept.status());
       if (!(*kept == state)) {
-        return Breaks("States", case_,
-                      absl::StrCat(Steps(step), ": JSON keeps ", ToJson(*kept),
-                                   " of ", ToJson(state)));
+        return PropertyError(
+            "States", case_,
+            absl::StrCat(Steps(step), ": JSON keeps ", ToJson(*kept), " of ",
+                         ToJson(state)));
       }
       run.states.push_back(*kept);
       return absl::OkStatus();
@@ -98,7 +99,7 @@ class ResumeChecker {
     if (step < run.states.size() && state == run.states[step]) {
       return absl::OkStatus();
     }
-    return Breaks(
+    return PropertyError(
         "States", case_,
         absl::StrCat(Steps(step), ": rank ", rank, "'s state is ",
                      ToJson(state), ", rank 0's is ",
@@ -132,7 +133,7 @@ class ResumeChecker {
         if (!ends.ok()) return At(c, rank, ends);
       }
       if (batches.size() != run.ranks[0].size()) {
-        return Breaks(
+        return PropertyError(
             "States", case_,
             absl::StrCat("rank ", rank, " takes ", batches.size(),
                          " steps, rank 0 takes ", run.ranks[0].size()));
@@ -156,7 +157,7 @@ class ResumeChecker {
       auto batches = DrawEpoch(**sampler);
       if (!batches.ok()) return At(c, rank, batches.status());
       if (std::ssize(*batches) != said) {
-        return Breaks(
+        return PropertyError(
             property, case_,
             absl::StrCat("restored at ", SizeText(c), ", num_batches() says ",
                          said, ", there are ", batches->size()));
@@ -177,7 +178,7 @@ class ResumeChecker {
     for (const int64_t index : order) {
       if (index < 0 || index >= case_.dataset_size ||
           seen[static_cast<size_t>(index)]) {
-        return Breaks("Rescale", case_, "one rank draws no permutation");
+        return PropertyError("Rescale", case_, "one rank draws no permutation");
       }
       seen[static_cast<size_t>(index)] = true;
     }
@@ -188,7 +189,7 @@ class ResumeChecker {
                              const std::string& when) const {
     const std::optional<std::string> wrong = WrongTakeOver(take_over);
     if (!wrong.has_value()) return absl::OkStatus();
-    return Breaks(
+    return PropertyError(
         "Rescale", case_,
         absl::StrCat(when, ", at ", SizeText(take_over.next), ": ", *wrong));
   }
@@ -203,7 +204,7 @@ class ResumeChecker {
       const auto difference =
           FirstDifference(got[rank], left, static_cast<int>(rank));
       if (difference.has_value()) {
-        return Breaks(
+        return PropertyError(
             "Resume", case_,
             absl::StrCat(Steps(step), ", resumed: ", *difference,
                          CauseOfResume({make_, case_, static_cast<int>(rank),
@@ -214,7 +215,7 @@ class ResumeChecker {
   }
 
   absl::Status CheckRescale(size_t step) const {
-    const EpochPlace stopped = start_->After(static_cast<int64_t>(step));
+    const EpochPosition stopped = start_->After(static_cast<int64_t>(step));
     for (int world_size = 1; world_size <= kMaxSamplingRanks; ++world_size) {
       for (const int64_t batch : {case_.batch_size, OtherBatchSize(step)}) {
         const SamplingCase next = AtSize(world_size, batch);
@@ -235,10 +236,11 @@ class ResumeChecker {
     if (StepsOf(second) == 0) return absl::OkStatus();
     LOCKSTEP_ASSIGN_OR_RETURN(const Run run,
                               RunRanks(second, &run_.states[step]));
-    const EpochPlace taken_over =
+    const EpochPosition taken_over =
         start_->After(static_cast<int64_t>(step)).TakenOverBy(second);
     for (size_t more = 0; more < run.states.size(); ++more) {
-      const EpochPlace stopped = taken_over.After(static_cast<int64_t>(more));
+      const EpochPosition stopped =
+          taken_over.After(static_cast<int64_t>(more));
       const std::string when = absl::StrCat(Steps(step), " and step ", more,
                                             " at ", SizeText(second));
       for (const SamplingCase& third :
@@ -267,28 +269,29 @@ class ResumeChecker {
                               DrawRanks(make_, next, kEpoch + 1));
     for (int rank = 0; rank < next.world_size; ++rank) {
       LOCKSTEP_ASSIGN_OR_RETURN(const auto sampler, make_(next, rank));
-      for (const Draws draws : {Draws::kNothing, Draws::kABatch, Draws::kAll}) {
+      for (const DrawnPart draws :
+           {DrawnPart::kNothing, DrawnPart::kABatch, DrawnPart::kAll}) {
         LOCKSTEP_RETURN_IF_ERROR(sampler->Restore(run_.states[step]));
-        if (draws == Draws::kABatch) {
+        if (draws == DrawnPart::kABatch) {
           LOCKSTEP_RETURN_IF_ERROR(sampler->BeginEpoch());
           sampler->NextBatch();
-        } else if (draws == Draws::kAll) {
+        } else if (draws == DrawnPart::kAll) {
           LOCKSTEP_RETURN_IF_ERROR(DrawEpoch(*sampler).status());
         }
         // Paddle's sampler advances to the next epoch without SetEpoch.
-        if (draws != Draws::kAll || next.semantics != Semantics::kPaddle) {
+        if (draws != DrawnPart::kAll || next.semantics != Semantics::kPaddle) {
           sampler->SetEpoch(kEpoch + 1);
         }
         LOCKSTEP_ASSIGN_OR_RETURN(const Batches got, DrawEpoch(*sampler));
         const Batches& due = want[static_cast<size_t>(rank)];
         const auto difference = FirstDifference(got, due, rank);
         if (!difference.has_value()) continue;
-        return Breaks(
+        return PropertyError(
             "NextEpoch", case_,
             absl::StrCat(Steps(step), ", at ", SizeText(next),
-                         draws == Draws::kNothing  ? ""
-                         : draws == Draws::kABatch ? ", a batch drawn"
-                                                   : ", the rest drawn",
+                         draws == DrawnPart::kNothing  ? ""
+                         : draws == DrawnPart::kABatch ? ", a batch drawn"
+                                                       : ", the rest drawn",
                          ", the epoch after: ", *difference,
                          CauseOfNextEpoch(
                              {make_, next, rank, kEpoch + 1, step, due, got})));
@@ -300,7 +303,7 @@ class ResumeChecker {
   const SamplerFactory& make_;
   const SamplingCase& case_;
   Run run_;
-  std::optional<EpochPlace> start_;
+  std::optional<EpochPosition> start_;
 };
 
 }  // namespace
@@ -360,14 +363,14 @@ std::optional<std::string> WrongSamples(const SamplingCase& c,
 }
 
 std::string CauseOf(const TakeOver& of) {
-  const EpochPlace last = of.start.TakenOverBy(of.last).After(of.steps);
-  if (of.got == last.TakenOverBy(of.next).Rest()) {
+  const EpochPosition last = of.start.TakenOverBy(of.last).After(of.steps);
+  if (of.got == last.TakenOverBy(of.next).RemainingBatches()) {
     return "; as if only what the last ranks visited had been";
   }
-  const EpochPlace anew = of.start.TakenOverBy(of.next);
-  if (of.got == anew.Rest()) return "; as if the epoch began anew";
+  const EpochPosition anew = of.start.TakenOverBy(of.next);
+  if (of.got == anew.RemainingBatches()) return "; as if the epoch began anew";
   if (of.last.batch_size == of.next.batch_size &&
-      of.got == anew.After(of.steps).Rest()) {
+      of.got == anew.After(of.steps).RemainingBatches()) {
     return absl::StrCat("; as if each of ", of.next.world_size,
                         " ranks had visited as many as each of ",
                         of.last.world_size);
@@ -415,7 +418,7 @@ std::optional<std::string> WrongTakeOver(const TakeOver& take_over) {
     wrong = WrongSamples(next, stopped.Unvisited(), got);
   }
   if (!wrong.has_value()) {
-    wrong = FirstDifference(got, stopped.TakenOverBy(next).Rest());
+    wrong = FirstDifference(got, stopped.TakenOverBy(next).RemainingBatches());
     if (wrong.has_value() && !stopped.IsContinuedBy(next)) {
       *wrong += ": those that were left, in another order than they had";
     }

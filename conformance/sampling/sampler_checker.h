@@ -162,10 +162,10 @@ std::string CauseOfNextEpoch(const WrongResume& wrong);
 
 // Ranks that resume an epoch after other ranks stopped. Borrows all fields.
 struct TakeOver {
-  const EpochPlace& start;          // The start of the epoch.
+  const EpochPosition& start;       // The start of the epoch.
   const SamplingCase& last;         // The ranks that stopped.
   int64_t steps;                    // The number of steps that they took.
-  const EpochPlace& stopped;        // The place where they stopped.
+  const EpochPosition& stopped;     // The place where they stopped.
   const SamplingCase& next;         // The ranks that resume.
   const std::vector<Batches>& got;  // The batches that these draw.
 };

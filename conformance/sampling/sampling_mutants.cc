@@ -30,7 +30,7 @@ class MutatedSampler : public TestedSampler {
 
   void SetEpoch(int64_t epoch) override {
     epoch_ = epoch;
-    goes_on_ = false;
+    is_resumed_ = false;
     if (mutation_.sets_epoch != nullptr) {
       mutation_.sets_epoch(*real_, restored_, epoch);
     } else {
@@ -78,7 +78,7 @@ class MutatedSampler : public TestedSampler {
 
   absl::Status Restore(const SamplerState& state) override {
     restored_ = state;
-    goes_on_ = true;
+    is_resumed_ = true;
     return mutation_.restores == nullptr
                ? real_->Restore(state)
                : mutation_.restores(*real_, case_, state);
@@ -89,11 +89,11 @@ class MutatedSampler : public TestedSampler {
   std::optional<Batches> Drawn() const {
     if (mutation_.draws != nullptr)
       return mutation_.draws(case_, rank_, epoch_);
-    if (mutation_.draws_rest == nullptr || !goes_on_ ||
+    if (mutation_.draws_remaining == nullptr || !is_resumed_ ||
         restored_->world_size == case_.world_size) {
       return std::nullopt;
     }
-    return mutation_.draws_rest(case_, rank_, *restored_);
+    return mutation_.draws_remaining(case_, rank_, *restored_);
   }
 
   const SamplingMutation mutation_;
@@ -101,7 +101,7 @@ class MutatedSampler : public TestedSampler {
   const int rank_;
   const std::unique_ptr<TestedSampler> real_;
   std::optional<SamplerState> restored_;
-  bool goes_on_ = false;  // Whether the sampler continues from restored_.
+  bool is_resumed_ = false;  // Whether the sampler continues from restored_.
   int64_t epoch_ = 0;
   std::optional<Batches> drawn_;
   size_t step_ = 0;

@@ -24,8 +24,8 @@ struct SamplingMutation {
   // Draws the epoch in place of the sampler.
   Batches (*draws)(const SamplingCase& c, int rank, int64_t epoch) = nullptr;
   // Draws in place of the sampler, from a state of another world size on.
-  Batches (*draws_rest)(const SamplingCase& c, int rank,
-                        const SamplerState& state) = nullptr;
+  Batches (*draws_remaining)(const SamplingCase& c, int rank,
+                             const SamplerState& state) = nullptr;
   // Whether the sampler returns empty batches endlessly after the last batch.
   bool never_ends = false;
   // Replaces the result of num_batches().

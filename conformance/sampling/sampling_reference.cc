@@ -140,14 +140,14 @@ std::vector<Batches> Cut(const SamplingCase& c, const Lists& lists) {
   return ranks;
 }
 
-EpochPlace::EpochPlace(const SamplingCase& c, int64_t epoch,
-                       const std::vector<int64_t>& order)
+EpochPosition::EpochPosition(const SamplingCase& c, int64_t epoch,
+                             const std::vector<int64_t>& order)
     : case_(c),
       epoch_(epoch),
       order_(EachOnce(order)),
       dealt_(Deal(c, PadOrCut(c, order))) {}
 
-std::vector<Batches> EpochPlace::Rest() const {
+std::vector<Batches> EpochPosition::RemainingBatches() const {
   Lists rest = dealt_;
   for (std::vector<int64_t>& list : rest) {
     list.erase(
@@ -158,33 +158,33 @@ std::vector<Batches> EpochPlace::Rest() const {
   return Cut(case_, rest);
 }
 
-EpochPlace EpochPlace::After(int64_t steps) const {
-  EpochPlace after = *this;
+EpochPosition EpochPosition::After(int64_t steps) const {
+  EpochPosition after = *this;
   after.visited_ = std::min<int64_t>(visited_ + steps * case_.batch_size,
                                      std::ssize(dealt_.front()));
   return after;
 }
 
-bool EpochPlace::IsContinuedBy(const SamplingCase& c) const {
+bool EpochPosition::IsContinuedBy(const SamplingCase& c) const {
   return c.world_size == case_.world_size &&
          (c.semantics != Semantics::kPaddle ||
           c.batch_size == case_.batch_size);
 }
 
-EpochPlace EpochPlace::TakenOverBy(const SamplingCase& c) const {
+EpochPosition EpochPosition::TakenOverBy(const SamplingCase& c) const {
   if (IsContinuedBy(c)) {
-    EpochPlace same = *this;
+    EpochPosition same = *this;
     same.case_ = c;
     return same;
   }
   const std::vector<int64_t> left = Unvisited();
   if (std::ssize(left) == c.dataset_size && c.semantics == Semantics::kPaddle) {
-    return EpochPlace(c, epoch_, ReferenceOrder(c, epoch_));
+    return EpochPosition(c, epoch_, ReferenceOrder(c, epoch_));
   }
-  return EpochPlace(c, epoch_, left);
+  return EpochPosition(c, epoch_, left);
 }
 
-std::vector<int64_t> EpochPlace::Unvisited() const {
+std::vector<int64_t> EpochPosition::Unvisited() const {
   std::vector<int64_t> left = order_;
   for (const std::vector<int64_t>& list : dealt_) {
     const size_t end = std::min(list.size(), static_cast<size_t>(visited_));

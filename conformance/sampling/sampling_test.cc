@@ -39,7 +39,7 @@ std::string NameOf(const testing::TestParamInfo<KindAndRanks>& info) {
 const auto kGrid = testing::Combine(testing::ValuesIn(SamplingKinds()),
                                     testing::Range(1, kMaxSamplingRanks + 1));
 
-ClaimPlace PlaceOf(const char* claim, const KindAndRanks& parameter) {
+ClaimCellId PlaceOf(const char* claim, const KindAndRanks& parameter) {
   const auto& [kind, world_size] = parameter;
   return {claim, absl::StrCat(Name(kind.semantics), " sampler"), world_size,
           "indices"};
@@ -276,7 +276,7 @@ SamplingCase Case(Semantics semantics, int64_t n, int world_size,
 }
 
 std::vector<Batches> Draw(const SamplingCase& c) {
-  return EpochPlace(c, 0, ReferenceOrder(c, 0)).Rest();
+  return EpochPosition(c, 0, ReferenceOrder(c, 0)).RemainingBatches();
 }
 
 // The order of torch.manual_seed(0); torch.randperm(10).
@@ -328,17 +328,19 @@ TEST(SamplingReferenceTest, TilesPaddingWhereSamplesAreFew) {
 // Two ranks have visited 4 of 11 samples. Three ranks take the remaining seven.
 TEST(SamplingReferenceTest, DealsWhatIsLeftToRanksOfAnotherNumber) {
   const SamplingCase two = Case(Semantics::kTorch, 11, 2, 2);
-  const EpochPlace stopped =
-      EpochPlace(two, 0, ReferenceOrder(two, 0)).After(1);
+  const EpochPosition stopped =
+      EpochPosition(two, 0, ReferenceOrder(two, 0)).After(1);
   EXPECT_THAT(stopped.Unvisited(), ElementsAre(4, 5, 6, 7, 8, 9, 10));
-  EXPECT_THAT(stopped.TakenOverBy(Case(Semantics::kTorch, 11, 3, 2)).Rest(),
-              ElementsAre(ElementsAre(ElementsAre(4, 7), ElementsAre(10)),
-                          ElementsAre(ElementsAre(5, 8), ElementsAre(4)),
-                          ElementsAre(ElementsAre(6, 9), ElementsAre(5))));
+  EXPECT_THAT(
+      stopped.TakenOverBy(Case(Semantics::kTorch, 11, 3, 2)).RemainingBatches(),
+      ElementsAre(ElementsAre(ElementsAre(4, 7), ElementsAre(10)),
+                  ElementsAre(ElementsAre(5, 8), ElementsAre(4)),
+                  ElementsAre(ElementsAre(6, 9), ElementsAre(5))));
   // The same ranks continue with their own indices, padding included.
-  EXPECT_THAT(stopped.TakenOverBy(Case(Semantics::kTorch, 11, 2, 4)).Rest(),
-              ElementsAre(ElementsAre(ElementsAre(4, 6, 8, 10)),
-                          ElementsAre(ElementsAre(5, 7, 9, 0))));
+  EXPECT_THAT(
+      stopped.TakenOverBy(Case(Semantics::kTorch, 11, 2, 4)).RemainingBatches(),
+      ElementsAre(ElementsAre(ElementsAre(4, 6, 8, 10)),
+                  ElementsAre(ElementsAre(5, 7, 9, 0))));
 }
 
 // Uses the order of PadsAndShufflesAsPaddle. A sample that came as padding is
@@ -346,12 +348,12 @@ TEST(SamplingReferenceTest, DealsWhatIsLeftToRanksOfAnotherNumber) {
 TEST(SamplingReferenceTest, LeavesNoSampleThatCameAsPadding) {
   SamplingCase four = Case(Semantics::kPaddle, 10, 4, 1);
   four.shuffle = Shuffle::kOwn;
-  const EpochPlace stopped =
-      EpochPlace(four, 1, ReferenceOrder(four, 1)).After(1);
+  const EpochPosition stopped =
+      EpochPosition(four, 1, ReferenceOrder(four, 1)).After(1);
   EXPECT_THAT(stopped.Unvisited(), ElementsAre(1, 6, 7, 9, 8, 5));
   SamplingCase three = Case(Semantics::kPaddle, 10, 3, 1);
   three.shuffle = Shuffle::kOwn;
-  EXPECT_THAT(stopped.TakenOverBy(three).Rest(),
+  EXPECT_THAT(stopped.TakenOverBy(three).RemainingBatches(),
               ElementsAre(ElementsAre(ElementsAre(1), ElementsAre(9)),
                           ElementsAre(ElementsAre(6), ElementsAre(8)),
                           ElementsAre(ElementsAre(7), ElementsAre(5))));
@@ -427,22 +429,24 @@ class TakeOverTest : public testing::TestWithParam<int> {
   const SamplingCase first_ = CaseOf(2);
   const SamplingCase last_ = CaseOf(GetParam());
   const SamplingCase next_ = CaseOf(GetParam() + 2);
-  const EpochPlace start_{first_, 0, ReferenceOrder(first_, 0)};
-  const EpochPlace stopped_ = start_.After(2).TakenOverBy(last_).After(kSteps);
-  const std::vector<Batches> right_ = stopped_.TakenOverBy(next_).Rest();
+  const EpochPosition start_{first_, 0, ReferenceOrder(first_, 0)};
+  const EpochPosition stopped_ =
+      start_.After(2).TakenOverBy(last_).After(kSteps);
+  const std::vector<Batches> right_ =
+      stopped_.TakenOverBy(next_).RemainingBatches();
 };
 
 TEST_P(TakeOverTest, TakesWhatIsRight) { EXPECT_EQ(Wrong(right_), ""); }
 
 TEST_P(TakeOverTest, NamesACauseThatGivesEveryIndex) {
-  const std::pair<const char*, EpochPlace> causes[] = {
+  const std::pair<const char*, EpochPosition> causes[] = {
       {"; as if the epoch began anew", start_},
       {"; as if only what the last ranks",
        start_.TakenOverBy(last_).After(kSteps)},
       {"ranks had visited as many as each of",
        start_.TakenOverBy(next_).After(kSteps)}};
   for (const auto& [says, place] : causes) {
-    std::vector<Batches> got = place.TakenOverBy(next_).Rest();
+    std::vector<Batches> got = place.TakenOverBy(next_).RemainingBatches();
     EXPECT_THAT(Wrong(got), HasSubstr(says));
     std::swap(got[0][0], got[1][0]);
     EXPECT_THAT(Wrong(got), Not(HasSubstr("as if")));

@@ -187,11 +187,11 @@ absl::StatusOr<std::unique_ptr<TestedSampler>> MakeTestedSampler(
 absl::StatusOr<Batches> DrawEpoch(TestedSampler& sampler) {
   LOCKSTEP_RETURN_IF_ERROR(sampler.BeginEpoch());
   Batches batches;
-  LOCKSTEP_RETURN_IF_ERROR(DrawRest(sampler, batches));
+  LOCKSTEP_RETURN_IF_ERROR(DrawRemaining(sampler, batches));
   return batches;
 }
 
-absl::Status DrawRest(TestedSampler& sampler, Batches& batches) {
+absl::Status DrawRemaining(TestedSampler& sampler, Batches& batches) {
   while (std::optional<std::vector<int64_t>> batch = sampler.NextBatch()) {
     batches.push_back(*std::move(batch));
     LOCKSTEP_RETURN_IF_ERROR(CheckEnds(batches));
@@ -202,8 +202,8 @@ absl::Status DrawRest(TestedSampler& sampler, Batches& batches) {
 absl::Status CheckEnds(const Batches& batches) {
   constexpr int64_t kMost = kMaxDatasetSize + kMaxSamplingRanks;
   if (std::ssize(batches) <= kMost) return absl::OkStatus();
-  return Breaks("Batches", absl::StrCat("an epoch does not end after ", kMost,
-                                        " batches"));
+  return PropertyError("Batches", absl::StrCat("an epoch does not end after ",
+                                               kMost, " batches"));
 }
 
 absl::StatusOr<std::vector<Batches>> DrawRanks(const SamplerFactory& make,
@@ -255,12 +255,12 @@ absl::Status At(const SamplingCase& c, int rank, const absl::Status& status) {
                                    std::string(status.message())));
 }
 
-absl::Status Breaks(SamplingProperty property, const SamplingCase& c,
-                    const std::string& how) {
-  return Breaks(property, absl::StrCat(ToString(c), ": ", how));
+absl::Status PropertyError(SamplingProperty property, const SamplingCase& c,
+                           const std::string& how) {
+  return PropertyError(property, absl::StrCat(ToString(c), ": ", how));
 }
 
-absl::Status Breaks(SamplingProperty property, const std::string& how) {
+absl::Status PropertyError(SamplingProperty property, const std::string& how) {
   return absl::DataLossError(absl::StrCat(property.name(), ": ", how));
 }
 

@@ -127,7 +127,7 @@ absl::StatusOr<std::unique_ptr<TestedSampler>> MakeTestedSampler(
 absl::StatusOr<Batches> DrawEpoch(TestedSampler& sampler);
 
 // Adds the remaining batches of an epoch. Errors: those of CheckEnds.
-absl::Status DrawRest(TestedSampler& sampler, Batches& batches);
+absl::Status DrawRemaining(TestedSampler& sampler, Batches& batches);
 
 // Checks the number of batches. Errors: kDataLoss for "Batches" if there are
 // more than in any epoch of the suite.
@@ -153,9 +153,9 @@ absl::Status At(const SamplingCase& c, int rank, const absl::Status& status);
 // Return the kDataLoss of a sampler that breaks a property. Every such error is
 // made here. The second function omits the case, which the caller adds with
 // At().
-absl::Status Breaks(SamplingProperty property, const SamplingCase& c,
-                    const std::string& how);
-absl::Status Breaks(SamplingProperty property, const std::string& how);
+absl::Status PropertyError(SamplingProperty property, const SamplingCase& c,
+                           const std::string& how);
+absl::Status PropertyError(SamplingProperty property, const std::string& how);
 
 // One list of indices per rank.
 using Lists = std::vector<std::vector<int64_t>>;
@@ -190,17 +190,17 @@ Lists Deal(const SamplingCase& c, const std::vector<int64_t>& order);
 std::vector<Batches> Cut(const SamplingCase& c, const Lists& lists);
 
 // A place in an epoch, by the definition of resuming.
-class EpochPlace {
+class EpochPosition {
  public:
   // The place where the ranks of the case begin an epoch of that order.
-  EpochPlace(const SamplingCase& c, int64_t epoch,
-             const std::vector<int64_t>& order);
+  EpochPosition(const SamplingCase& c, int64_t epoch,
+                const std::vector<int64_t>& order);
 
   // Returns what these ranks draw from here on.
-  std::vector<Batches> Rest() const;
+  std::vector<Batches> RemainingBatches() const;
 
   // Returns the ranks' place after so many steps.
-  EpochPlace After(int64_t steps) const;
+  EpochPosition After(int64_t steps) const;
 
   // Whether ranks of `c` continue with the indices that these ranks were dealt,
   // padding included. Otherwise the remaining samples are dealt anew.
@@ -208,7 +208,7 @@ class EpochPlace {
 
   // Returns the place where ranks of `c` continue from here. At the start of an
   // epoch they begin their own.
-  EpochPlace TakenOverBy(const SamplingCase& c) const;
+  EpochPosition TakenOverBy(const SamplingCase& c) const;
 
   // Returns the samples that no rank has visited, in their order, each once.
   std::vector<int64_t> Unvisited() const;

@@ -86,7 +86,7 @@ std::vector<int64_t> BatchSizes(const BatchNormProblem& problem, int step) {
       case RankBatches::kEmptyRank:
         sizes.push_back(turn == problem.world_size / 2 ? 0 : kUneven[turn]);
         break;
-      case RankBatches::kOneInAll:
+      case RankBatches::kOneSampleInTotal:
         sizes.push_back(turn == problem.world_size / 2 ? 1 : 0);
         break;
       case RankBatches::kLarge:
@@ -156,7 +156,7 @@ std::vector<BatchNormProblem> OneValueProblems(int world_size) {
   std::vector<BatchNormProblem> problems;
   for (const int64_t channels : {1, 65}) {
     problems.push_back({.world_size = world_size,
-                        .batches = RankBatches::kOneInAll,
+                        .batches = RankBatches::kOneSampleInTotal,
                         .channels = channels});
   }
   return problems;

@@ -24,9 +24,9 @@ namespace lockstep::conformance {
 enum class RankBatches {
   kEven,
   kUneven,
-  kOneSample,  // Each rank has one sample.
-  kEmptyRank,  // Uneven, and one rank has no samples.
-  kOneInAll,   // One rank has one sample, the others have none.
+  kOneSample,         // Each rank has one sample.
+  kEmptyRank,         // Uneven, and one rank has no samples.
+  kOneSampleInTotal,  // One rank has one sample, the others have none.
   // One rank has 22 samples and the others have 6. The values drift by two
   // deviations from the first sample to the last.
   kLarge,

@@ -141,12 +141,12 @@ class MutatedLayer : public BatchNorm {
   int64_t SavedBytes(DataType type) const override {
     return real_->SavedBytes(type);
   }
-  absl::Status Forward(const Forwards& buffers) override {
+  absl::Status Forward(const ForwardBuffers& buffers) override {
     return mutation_.forwards != nullptr
                ? mutation_.forwards(*real_, *untracked_, buffers)
                : real_->Forward(buffers);
   }
-  absl::Status Backward(const Backwards& buffers,
+  absl::Status Backward(const BackwardBuffers& buffers,
                         absl::FunctionRef<void()> gradients_ready) override {
     return mutation_.backwards != nullptr
                ? mutation_.backwards({*real_, group_, buffers, gradients_ready})
@@ -179,16 +179,16 @@ RunRanksOptions GroupOf() {
 }
 
 // A problem, with the variants in which the mutant must show.
-struct Shown {
+struct ShowingCase {
   BatchNormProblem problem;
   std::vector<BatchNormVariant> variants;
 };
-std::vector<Shown> WhereItShows(const LayerRanks& ranks,
-                                const BatchNormMutation& mutation) {
-  std::vector<Shown> all;
+std::vector<ShowingCase> FindShowingCases(const LayerRanks& ranks,
+                                          const BatchNormMutation& mutation) {
+  std::vector<ShowingCase> all;
   for (const BatchNormProblem& problem :
        mutation.problems != nullptr ? mutation.problems() : MutantProblems()) {
-    Shown shown = {problem, AllVariants(problem)};
+    ShowingCase shown = {problem, AllVariants(problem)};
     std::erase_if(shown.variants, [&](const BatchNormVariant& variant) {
       const bool lacks =
           variant.layout == Layout::kNchw16c && !ranks.has_blocks;
@@ -201,8 +201,8 @@ std::vector<Shown> WhereItShows(const LayerRanks& ranks,
 }
 
 // Plants the mutant. If it breaks its group, each variant gets a new group.
-absl::StatusOr<int64_t> PlantIn(const LayerRanks& ranks, const Shown& shown,
-                                const Mutant& mutant,
+absl::StatusOr<int64_t> PlantIn(const LayerRanks& ranks,
+                                const ShowingCase& shown, const Mutant& mutant,
                                 const BatchNormMutation& mutation) {
   const SolvedProblem problem = SolveProblem(shown.problem);
   std::vector<std::vector<BatchNormVariant>> groups = {shown.variants};
@@ -224,7 +224,7 @@ Mutant PlantedOn(const LayerRanks& ranks, Mutant mutant,
                  const BatchNormMutation& mutation) {
   mutant.plant = [ranks, mutation,
                   twice = AsksSameBits(mutant)]() -> absl::StatusOr<Caught> {
-    const Shown first = WhereItShows(ranks, mutation).front();
+    const ShowingCase first = FindShowingCases(ranks, mutation).front();
     return CaughtBy(CheckMutated(ranks, mutation, twice,
                                  SolveProblem(first.problem),
                                  {first.variants[0]})[0]);
@@ -232,7 +232,8 @@ Mutant PlantedOn(const LayerRanks& ranks, Mutant mutant,
   mutant.plant_everywhere = [ranks, mutant,
                              mutation]() -> absl::StatusOr<int64_t> {
     int64_t cases = 0;
-    for (const Shown& shown : SliceOf(WhereItShows(ranks, mutation), 20)) {
+    for (const ShowingCase& shown :
+         SliceOf(FindShowingCases(ranks, mutation), 20)) {
       LOCKSTEP_ASSIGN_OR_RETURN(const int64_t here,
                                 PlantIn(ranks, shown, mutant, mutation));
       cases += here;
@@ -248,8 +249,8 @@ std::unique_ptr<BatchNormKernels> MakeCpuKernels() {
   return std::make_unique<CpuBatchNormKernels>();
 }
 
-bool Shows::In(const BatchNormProblem& problem,
-               const BatchNormVariant& variant) const {
+bool MutantConditions::In(const BatchNormProblem& problem,
+                          const BatchNormVariant& variant) const {
   int64_t count = 0;
   int ranks_with_values = 0;
   for (const int64_t n : BatchSizes(problem, 0)) {
@@ -339,8 +340,8 @@ MutantSuite BatchNormMutants(const LayerRanks& ranks) {
   std::vector<Mutant> all;
   for (const auto& some :
        {StatisticsMutants(), RunningMutants(), GradientMutants()}) {
-    for (const Planted& planted : some) {
-      if (WhereItShows(ranks, planted.mutation).empty()) continue;
+    for (const BatchNormMutant& planted : some) {
+      if (FindShowingCases(ranks, planted.mutation).empty()) continue;
       all.push_back(PlantedOn(ranks, planted.mutant, planted.mutation));
     }
   }

@@ -34,7 +34,7 @@ struct MergeCall : BatchNormKernels::MergeCall {
 struct BackwardsCall {
   BatchNorm& real;
   Communicator& group;
-  const BatchNorm::Backwards& buffers;
+  const BatchNorm::BackwardBuffers& buffers;
   absl::FunctionRef<void()> ready;
 };
 
@@ -42,7 +42,7 @@ using MergeResult = absl::Status;
 
 // The cases in which a mutant must be rejected: those that meet every
 // condition.
-struct Shows {
+struct MutantConditions {
   bool affine = false;
   bool relu = false;
   bool residual = false;
@@ -74,7 +74,7 @@ struct BatchNormMutation {
   using BackwardCall = BatchNormKernels::BackwardCall;
   using NormalizeCall = BatchNormKernels::NormalizeCall;
 
-  Shows shows;
+  MutantConditions shows;
   // The problems in which the mutant is planted, if not MutantProblems().
   std::vector<BatchNormProblem> (*problems)() = nullptr;
   // Whether the mutation leaves the group unusable, so that each case needs its
@@ -103,7 +103,7 @@ struct BatchNormMutation {
   // Replace Forward and Backward. `untracked` is the same layer without running
   // statistics.
   absl::Status (*forwards)(BatchNorm& real, BatchNorm& untracked,
-                           BatchNorm::Forwards buffers) = nullptr;
+                           BatchNorm::ForwardBuffers buffers) = nullptr;
   absl::Status (*backwards)(const BackwardsCall& call) = nullptr;
 };
 
@@ -135,8 +135,8 @@ std::vector<absl::Status> CheckMutated(
     const std::vector<BatchNormVariant>& variants);
 
 // A mutant with its mutation.
-struct Planted {
-  Planted(Mutant mutant, const BatchNormMutation& mutation)
+struct BatchNormMutant {
+  BatchNormMutant(Mutant mutant, const BatchNormMutation& mutation)
       : mutant(std::move(mutant)), mutation(mutation) {}
 
   Mutant mutant;  // Has no functions that plant it.
@@ -145,9 +145,9 @@ struct Planted {
 
 // Return the mutants of the batch's sums, its statistics and y; of the running
 // statistics; and of the gradients, the calls and the memory of a layer.
-std::vector<Planted> StatisticsMutants();
-std::vector<Planted> RunningMutants();
-std::vector<Planted> GradientMutants();
+std::vector<BatchNormMutant> StatisticsMutants();
+std::vector<BatchNormMutant> RunningMutants();
+std::vector<BatchNormMutant> GradientMutants();
 // Returns the mutants that must show in at least one case on these ranks.
 MutantSuite BatchNormMutants(const LayerRanks& ranks = CpuLayersOnThreads());
 

@@ -32,7 +32,7 @@ double Times(double off, double bound) {
 
 // Returns the running statistic [c] after `entering(c)` enters `before`.
 template <typename Fn>
-auto Entered(std::span<const double> before, double weight, Fn entering) {
+auto RunningAfter(std::span<const double> before, double weight, Fn entering) {
   return [before, weight, entering](size_t, size_t c) {
     return (1 - weight) * before[c] + weight * entering(c);
   };
@@ -48,10 +48,11 @@ std::string CauseOfRunning(std::span<const double> before, double w,
                            std::vector<Alternative> others) {
   const std::vector<Alternative> all = {
       {"nothing had entered", [before](size_t, size_t c) { return before[c]; }},
-      {"momentum were inverted", Entered(before, 1 - w, right)},
-      {"the batch had entered twice", Entered(before, w * (2 - w), right)},
-      {"the normalised values had entered", Entered(before, w, normalized)},
-      {"this rank's own batch had entered", Entered(before, w, own)}};
+      {"momentum were inverted", RunningAfter(before, 1 - w, right)},
+      {"the batch had entered twice", RunningAfter(before, w * (2 - w), right)},
+      {"the normalised values had entered",
+       RunningAfter(before, w, normalized)},
+      {"this rank's own batch had entered", RunningAfter(before, w, own)}};
   others.insert(others.end(), all.begin(), all.end());
   return BestFit(got, want, {}, 1, want.size(), others);
 }
@@ -159,10 +160,11 @@ std::string CauseOfRunningVariance(const StepView& view, int rank,
   return CauseOfRunning(
       before.variance, before.weight, want, got, right, normalized, own_alone,
       {{unbiased ? "the variance were biased" : "the variance were unbiased",
-        Entered(before.variance, before.weight, over(unbiased ? n : n - 1))},
+        RunningAfter(before.variance, before.weight,
+                     over(unbiased ? n : n - 1))},
        {"this rank's own count were the global one",
-        Entered(before.variance, before.weight,
-                over(unbiased ? n * (k - 1) / k : n))}});
+        RunningAfter(before.variance, before.weight,
+                     over(unbiased ? n * (k - 1) / k : n))}});
 }
 
 std::string CauseOfInputGradient(const StepView& view, int rank,

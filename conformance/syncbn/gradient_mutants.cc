@@ -53,7 +53,7 @@ absl::Status ReduceParametersToo(const BackwardsCall& call) {
 }
 
 absl::Status ParticipateUnlessEmpty(BatchNorm& real, BatchNorm&,
-                                    BatchNorm::Forwards buffers) {
+                                    BatchNorm::ForwardBuffers buffers) {
   return buffers.shape.n == 0 ? absl::OkStatus() : real.Forward(buffers);
 }
 
@@ -78,7 +78,7 @@ absl::Status ReadyBefore(const BackwardsCall& call) {
 }
 
 absl::Status RefuseByBatch(BatchNorm& real, BatchNorm&,
-                           BatchNorm::Forwards buffers) {
+                           BatchNorm::ForwardBuffers buffers) {
   const absl::Status status = real.Forward(buffers);
   if (status.ok() || buffers.shape.n > 0) return status;
   return absl::Status(status.code(),
@@ -99,77 +99,81 @@ void DriftWithEveryCall(const BatchNormKernels::NormalizeCall& call,
 
 }  // namespace
 
-std::vector<Planted> GradientMutants() {
+std::vector<BatchNormMutant> GradientMutants() {
   return {
-      Planted({"GivesNoInputGradient", "dx is 0", "InputGradient",
-               "as if it was 0"},
-              {.shows = {.values = 4},
-               .input_gradient = [](const BackwardCall& call,
-                                    ConstBuffer) { Clear(call.dx); }}),
-      Planted(
+      BatchNormMutant({"GivesNoInputGradient", "dx is 0", "InputGradient",
+                       "as if it was 0"},
+                      {.shows = {.values = 4},
+                       .input_gradient = [](const BackwardCall& call,
+                                            ConstBuffer) { Clear(call.dx); }}),
+      BatchNormMutant(
           {"MissesTheCrossTerm", "dx lacks z sum(g z) / n", "InputGradient",
            "as if the term of sum g z were missing"},
           {.shows = {.values = 4},
            .told_input = [](BackwardCall& call) { ClearHalf(call.sums, 1); }}),
-      Planted(
+      BatchNormMutant(
           {"MissesTheMeanTerm", "dx lacks sum(g) / n", "InputGradient",
            "as if the term of sum g were missing"},
           {.shows = {.values = 4},
            .told_input = [](BackwardCall& call) { ClearHalf(call.sums, 0); }}),
-      Planted(
+      BatchNormMutant(
           {"TakesStatisticsAsConstants", "dx is weight r g, as in evaluation",
            "InputGradient", "as if mean and variance were constants"},
           {.shows = {.values = 4},
            .told_input = [](BackwardCall& call) { Clear(call.sums); }}),
-      Planted({"DoesNotReduceSums", "the sums of backward stay each rank's own",
-               "InputGradient",
-               "as if the sums were this rank's own, over the global count"},
-              {.shows = {.values = 4, .ranks = 2}, .runs = ReduceNothing}),
+      BatchNormMutant(
+          {"DoesNotReduceSums", "the sums of backward stay each rank's own",
+           "InputGradient",
+           "as if the sums were this rank's own, over the global count"},
+          {.shows = {.values = 4, .ranks = 2}, .runs = ReduceNothing}),
       // Mutants of the gradient that ReLU lets through.
-      Planted({"LetsEveryGradientThrough",
-               "dx is of dy, not of what ReLU let through", "InputGradient",
-               "as if ReLU let every gradient through"},
-              {.shows = {.relu = true, .pixels = true, .values = 4},
-               .told_input = [](BackwardCall& call) { call.relu = false; }}),
-      Planted({"GivesTheResidualEverything",
-               "dresidual is dy, not what ReLU let through", "ResidualGradient",
-               "as if ReLU let every gradient through"},
-              {.shows = {.relu = true,
-                         .residual = true,
-                         .pixels = true,
-                         .values = 4},
-               .input_gradient =
-                   [](const BackwardCall& call, ConstBuffer dy) {
-                     if (call.dresidual.count == 0) return;
-                     std::memcpy(call.dresidual.data, dy.data,
-                                 static_cast<size_t>(dy.size_bytes()));
-                   }}),
-      Planted(
+      BatchNormMutant(
+          {"LetsEveryGradientThrough",
+           "dx is of dy, not of what ReLU let through", "InputGradient",
+           "as if ReLU let every gradient through"},
+          {.shows = {.relu = true, .pixels = true, .values = 4},
+           .told_input = [](BackwardCall& call) { call.relu = false; }}),
+      BatchNormMutant(
+          {"GivesTheResidualEverything",
+           "dresidual is dy, not what ReLU let through", "ResidualGradient",
+           "as if ReLU let every gradient through"},
+          {.shows =
+               {.relu = true, .residual = true, .pixels = true, .values = 4},
+           .input_gradient =
+               [](const BackwardCall& call, ConstBuffer dy) {
+                 if (call.dresidual.count == 0) return;
+                 std::memcpy(call.dresidual.data, dy.data,
+                             static_cast<size_t>(dy.size_bytes()));
+               }}),
+      BatchNormMutant(
           {"SumsEveryGradient",
            "dweight and dbias are of dy, not of what ReLU let through",
            "BiasGradient", "as if ReLU let every gradient through"},
           {.shows = {.affine = true, .relu = true, .pixels = true, .values = 4},
            .told_reduce = [](BackwardCall& call) { call.relu = false; }}),
-      Planted({"LosesOtherWeightGradients", "dweight is rank 0's alone",
-               "WeightGradient", "as if the other ranks' parts were lost"},
-              {.shows = {.affine = true, .values = 4, .ranks = 2},
-               .reduced =
-                   [](int rank, Buffer dweight, Buffer) {
-                     if (rank > 0) Clear(dweight);
-                   }}),
-      Planted({"LosesOtherBiasGradients", "dbias is rank 0's alone",
-               "BiasGradient", "as if the other ranks' parts were lost"},
-              {.shows = {.affine = true, .values = 4, .ranks = 2},
-               .reduced =
-                   [](int rank, Buffer, Buffer dbias) {
-                     if (rank > 0) Clear(dbias);
-                   }}),
-      Planted({"ReducesParametersTwice",
-               "dweight and dbias are summed here and by the trainer again",
-               "BiasGradient", "as if each rank had the sum over all ranks"},
-              {.shows = {.affine = true, .values = 4, .ranks = 2},
-               .backwards = ReduceParametersToo}),
-      Planted(
+      BatchNormMutant(
+          {"LosesOtherWeightGradients", "dweight is rank 0's alone",
+           "WeightGradient", "as if the other ranks' parts were lost"},
+          {.shows = {.affine = true, .values = 4, .ranks = 2},
+           .reduced =
+               [](int rank, Buffer dweight, Buffer) {
+                 if (rank > 0) Clear(dweight);
+               }}),
+      BatchNormMutant(
+          {"LosesOtherBiasGradients", "dbias is rank 0's alone", "BiasGradient",
+           "as if the other ranks' parts were lost"},
+          {.shows = {.affine = true, .values = 4, .ranks = 2},
+           .reduced =
+               [](int rank, Buffer, Buffer dbias) {
+                 if (rank > 0) Clear(dbias);
+               }}),
+      BatchNormMutant(
+          {"ReducesParametersTwice",
+           "dweight and dbias are summed here and by the trainer again",
+           "BiasGradient", "as if each rank had the sum over all ranks"},
+          {.shows = {.affine = true, .values = 4, .ranks = 2},
+           .backwards = ReduceParametersToo}),
+      BatchNormMutant(
           {"WritesToInput", "the first value of x is changed", "Untouched",
            "x has changed"},
           {.shows = {.outputs = true},
@@ -178,50 +182,55 @@ std::vector<Planted> GradientMutants() {
                  SetNumber({const_cast<void*>(call.x.data), 1, call.x.type}, 0,
                            0);
                }}),
-      Planted({"WritesBesideBias", "dbias has one element too many",
-               "Untouched", "bytes beside dbias have changed"},
-              {.shows = {.affine = true, .outputs = true},
-               .reduced =
-                   [](int, Buffer, Buffer dbias) {
-                     if (dbias.count > 0) SetNumber(dbias, dbias.count, 0);
-                   }}),
-      Planted({"IsReadyTwice", "gradients_ready is called twice", "Ready",
-               "gradients_ready was called 2 times"},
-              {.shows = {.outputs = true}, .backwards = ReadyTwice}),
-      Planted({"IsReadyTooEarly",
-               "gradients_ready is called before there are gradients", "Ready",
-               "changed after gradients_ready"},
-              {.shows = {.affine = true, .outputs = true},
-               .backwards = ReadyBefore}),
-      Planted({"EmptyRankSkips",
-               "a rank without samples skips the call, and joins the next",
-               "Status", "left the group"},
-              {.shows = {.empty_rank = true},
-               .breaks_group = true,
-               .forwards = ParticipateUnlessEmpty,
-               .backwards = ReduceUnlessEmpty}),
-      Planted({"AcceptsOneValue", "torch: one value per channel is trained on",
-               "Status", "one value per channel is accepted"},
-              {.shows = {.one_value = true, .semantics = "torch"},
-               .told =
-                   [](BatchNormOptions& options) {
-                     options.semantics.refuses_one_value = false;
-                     options.semantics.unbiased_running_variance = false;
-                   }}),
-      Planted({"RefusesOneValue", "paddle: one value per channel is refused",
-               "Status", "failed: batch norm: one value per channel"},
-              {.shows = {.one_value = true, .semantics = "paddle"},
-               .told =
-                   [](BatchNormOptions& options) {
-                     options.semantics.refuses_one_value = true;
-                   }}),
-      Planted({"TellsEmptyRanksOtherwise",
-               "only the rank that has the one value is told so in full",
-               "Status", "; on rank 0 as: batch norm: one value per channel"},
-              {.shows = {.one_value = true, .semantics = "torch"},
-               .problems = [] { return OneValueProblems(/*world_size=*/2); },
-               .forwards = RefuseByBatch}),
-      Planted(
+      BatchNormMutant({"WritesBesideBias", "dbias has one element too many",
+                       "Untouched", "bytes beside dbias have changed"},
+                      {.shows = {.affine = true, .outputs = true},
+                       .reduced =
+                           [](int, Buffer, Buffer dbias) {
+                             if (dbias.count > 0)
+                               SetNumber(dbias, dbias.count, 0);
+                           }}),
+      BatchNormMutant({"IsReadyTwice", "gradients_ready is called twice",
+                       "Ready", "gradients_ready was called 2 times"},
+                      {.shows = {.outputs = true}, .backwards = ReadyTwice}),
+      BatchNormMutant({"IsReadyTooEarly",
+                       "gradients_ready is called before there are gradients",
+                       "Ready", "changed after gradients_ready"},
+                      {.shows = {.affine = true, .outputs = true},
+                       .backwards = ReadyBefore}),
+      BatchNormMutant(
+          {"EmptyRankSkips",
+           "a rank without samples skips the call, and joins the next",
+           "Status", "left the group"},
+          {.shows = {.empty_rank = true},
+           .breaks_group = true,
+           .forwards = ParticipateUnlessEmpty,
+           .backwards = ReduceUnlessEmpty}),
+      BatchNormMutant(
+          {"AcceptsOneValue", "torch: one value per channel is trained on",
+           "Status", "one value per channel is accepted"},
+          {.shows = {.one_value = true, .semantics = "torch"},
+           .told =
+               [](BatchNormOptions& options) {
+                 options.semantics.refuses_one_value = false;
+                 options.semantics.unbiased_running_variance = false;
+               }}),
+      BatchNormMutant(
+          {"RefusesOneValue", "paddle: one value per channel is refused",
+           "Status", "failed: batch norm: one value per channel"},
+          {.shows = {.one_value = true, .semantics = "paddle"},
+           .told =
+               [](BatchNormOptions& options) {
+                 options.semantics.refuses_one_value = true;
+               }}),
+      BatchNormMutant(
+          {"TellsEmptyRanksOtherwise",
+           "only the rank that has the one value is told so in full", "Status",
+           "; on rank 0 as: batch norm: one value per channel"},
+          {.shows = {.one_value = true, .semantics = "torch"},
+           .problems = [] { return OneValueProblems(/*world_size=*/2); },
+           .forwards = RefuseByBatch}),
+      BatchNormMutant(
           {"DependsOnTheRun", "the first y has other last bits in every run",
            "SameBits", "y has other bits in another run"},
           {.shows = {.pixels = true,

@@ -119,7 +119,8 @@ class StepMemory {
     parts_.emplace_back(allocate, DataType::kUInt8, unwritten(saved_bytes), 0);
   }
 
-  BatchNorm::Forwards Forwards(const RunningStatistics& running) const {
+  BatchNorm::ForwardBuffers ForwardBuffers(
+      const RunningStatistics& running) const {
     return {.shape = shape_,
             .training = training_,
             .relu = relu_,
@@ -131,7 +132,7 @@ class StepMemory {
             .y = Of(y()),
             .saved = Of(kSaved)};
   }
-  BatchNorm::Backwards Backwards() const {
+  BatchNorm::BackwardBuffers BackwardBuffers() const {
     return {.shape = shape_,
             .training = training_,
             .relu = relu_,
@@ -151,7 +152,7 @@ class StepMemory {
   }
 
   // Returns the first buffer that was written although it must not be.
-  std::string Touched() const {
+  std::string FindForbiddenWrite() const {
     for (const Part input : {kX, kResidual, kDy, kWeight, kBias}) {
       if (in_place_ && (input == kResidual || input == kDy)) continue;
       if (parts_[input].IsUntouched()) continue;
@@ -234,16 +235,16 @@ RankOutputs RunStep(StepMemory& memory, RunningMemory& running,
   RankOutputs out;
   int calls = 0;
   std::string when_ready;
-  out.status = layer.Forward(memory.Forwards(running.view()));
+  out.status = layer.Forward(memory.ForwardBuffers(running.view()));
   if (out.status.ok()) {
-    out.status = layer.Backward(memory.Backwards(), [&] {
+    out.status = layer.Backward(memory.BackwardBuffers(), [&] {
       ++calls;
       when_ready = memory.Gradients();
     });
   }
   memory.MoveTo(out);
   running.MoveTo(out);
-  out.complaint = memory.Touched();
+  out.complaint = memory.FindForbiddenWrite();
   if (!running.GuardsHold()) {
     out.complaint =
         Complaint("Untouched", "bytes beside the running statistics changed");
@@ -318,10 +319,10 @@ class OwningLayer : public BatchNorm {
   int64_t SavedBytes(DataType type) const override {
     return layer_->SavedBytes(type);
   }
-  absl::Status Forward(const Forwards& buffers) override {
+  absl::Status Forward(const ForwardBuffers& buffers) override {
     return layer_->Forward(buffers);
   }
-  absl::Status Backward(const Backwards& buffers,
+  absl::Status Backward(const BackwardBuffers& buffers,
                         absl::FunctionRef<void()> gradients_ready) override {
     return layer_->Backward(buffers, gradients_ready);
   }

@@ -102,7 +102,7 @@ std::vector<bool> Unwritten(const StepView& view, int rank) {
 // Returns the mean and variance that explain all of the channel's y, if there
 // are any. They follow from a line through its first element and the element
 // whose x is furthest from the first.
-std::string WithFit(const StepView& view, int rank, int64_t channel,
+std::string FitLine(const StepView& view, int rank, int64_t channel,
                     std::span<const double> got) {
   const SolvedProblem& solved = view.solved;
   const ReferenceBatch& batch = view.BatchOn(rank);
@@ -416,7 +416,7 @@ std::string CauseOfOutput(const StepView& view, int rank, int64_t channel,
   const std::string cause = BestFit(got, want, view.solved.precision,
                                     problem.hw, problem.channels, alternatives);
   if (!cause.empty()) return cause;
-  return WithFit(view, rank, channel, got);
+  return FitLine(view, rank, channel, got);
 }
 
 }  // namespace lockstep::conformance

@@ -131,7 +131,7 @@ MergeResult MergeWithRounding(BatchNormKernels& real, const MergeCall& call) {
 }
 
 absl::Status CountTwice(BatchNorm& real, BatchNorm&,
-                        BatchNorm::Forwards buffers) {
+                        BatchNorm::ForwardBuffers buffers) {
   const absl::Status status = real.Forward(buffers);
   if (status.ok() && buffers.training && buffers.running.tracked()) {
     ++*buffers.running.batches;
@@ -148,77 +148,81 @@ MergeResult MergeOtherVariance(BatchNormKernels& real, const MergeCall& call) {
 
 }  // namespace
 
-std::vector<Planted> RunningMutants() {
+std::vector<BatchNormMutant> RunningMutants() {
   return {
-      Planted(
+      BatchNormMutant(
           {"TracksBiasedVariance", "torch: the running variance is of M2 / n",
            "RunningVariance", "as if the variance were biased"},
           {.shows = {.one_pixel = true, .tracked = true, .semantics = "torch"},
            .merges = MergeOtherVariance}),
-      Planted(
+      BatchNormMutant(
           {"TracksUnbiasedVariance",
            "paddle: the running variance is of M2 / (n - 1)", "RunningVariance",
            "as if the variance were unbiased"},
           {.shows = {.one_pixel = true, .tracked = true, .semantics = "paddle"},
            .merges = MergeOtherVariance}),
-      Planted({"CountsOwnInVariance",
-               "torch: n / (n - 1) is of this rank's count", "RunningVariance",
-               "as if this rank's own count were the global one"},
-              {.shows = {.one_pixel = true,
-                         .ranks = 2,
-                         .tracked = true,
-                         .semantics = "torch",
-                         .also =
-                             [](const BatchNormProblem& problem) {
-                               return problem.batches !=
-                                      RankBatches::kOneSample;
-                             }},
-               .merges = MergeWithOwnCount}),
-      Planted({"TracksNormalizedVariance",
-               "the variance is taken after normalising", "RunningVariance",
-               "as if the normalised values had entered"},
-              {.shows = {.tracked = true}, .merges = MergeNormalizedVariance}),
+      BatchNormMutant(
+          {"CountsOwnInVariance", "torch: n / (n - 1) is of this rank's count",
+           "RunningVariance",
+           "as if this rank's own count were the global one"},
+          {.shows = {.one_pixel = true,
+                     .ranks = 2,
+                     .tracked = true,
+                     .semantics = "torch",
+                     .also =
+                         [](const BatchNormProblem& problem) {
+                           return problem.batches != RankBatches::kOneSample;
+                         }},
+           .merges = MergeWithOwnCount}),
+      BatchNormMutant(
+          {"TracksNormalizedVariance",
+           "the variance is taken after normalising", "RunningVariance",
+           "as if the normalised values had entered"},
+          {.shows = {.tracked = true}, .merges = MergeNormalizedVariance}),
       // Mutants that enter the wrong batch, or use the wrong weight.
-      Planted({"InvertsMomentum", "momentum is the weight of the other one",
-               "RunningMean", "as if momentum were inverted"},
-              {.shows = {.tracked = true, .momentum = true},
-               .told =
-                   [](BatchNormOptions& options) {
-                     if (options.momentum)
-                       options.momentum = 1 - *options.momentum;
-                   }}),
-      Planted({"UpdatesTwice", "a batch enters the running statistics twice",
-               "RunningMean", "as if the batch had entered twice"},
-              {.shows = {.tracked = true}, .merges = MergeTwice}),
-      Planted({"TracksNormalizedValues",
-               "mean and variance are taken after normalising", "RunningMean",
-               "as if the normalised values had entered"},
-              {.shows = {.tracked = true}, .merges = MergeNormalized}),
-      Planted({"TracksNothing", "nothing enters the running statistics",
-               "RunningMean", "as if nothing had entered"},
-              {.shows = {.tracked = true}, .merges = MergeUntracked}),
-      Planted({"TracksOwnBatch",
-               "a rank's own batch alone enters its running statistics",
-               "RunningMean", "as if this rank's own batch had entered"},
-              {.shows = {.pixels = true,
-                         .ranks = 2,
-                         .tracked = true,
-                         .also =
-                             [](const BatchNormProblem& problem) {
-                               return problem.batches !=
-                                      RankBatches::kEmptyRank;
-                             }},
-               .merges = MergeOwnIntoRunning}),
+      BatchNormMutant(
+          {"InvertsMomentum", "momentum is the weight of the other one",
+           "RunningMean", "as if momentum were inverted"},
+          {.shows = {.tracked = true, .momentum = true},
+           .told =
+               [](BatchNormOptions& options) {
+                 if (options.momentum) options.momentum = 1 - *options.momentum;
+               }}),
+      BatchNormMutant(
+          {"UpdatesTwice", "a batch enters the running statistics twice",
+           "RunningMean", "as if the batch had entered twice"},
+          {.shows = {.tracked = true}, .merges = MergeTwice}),
+      BatchNormMutant(
+          {"TracksNormalizedValues",
+           "mean and variance are taken after normalising", "RunningMean",
+           "as if the normalised values had entered"},
+          {.shows = {.tracked = true}, .merges = MergeNormalized}),
+      BatchNormMutant({"TracksNothing", "nothing enters the running statistics",
+                       "RunningMean", "as if nothing had entered"},
+                      {.shows = {.tracked = true}, .merges = MergeUntracked}),
+      BatchNormMutant(
+          {"TracksOwnBatch",
+           "a rank's own batch alone enters its running statistics",
+           "RunningMean", "as if this rank's own batch had entered"},
+          {.shows = {.pixels = true,
+                     .ranks = 2,
+                     .tracked = true,
+                     .also =
+                         [](const BatchNormProblem& problem) {
+                           return problem.batches != RankBatches::kEmptyRank;
+                         }},
+           .merges = MergeOwnIntoRunning}),
       // Mutants whose ranks no longer agree, or count batches wrongly.
-      Planted(
+      BatchNormMutant(
           {"RoundsByRank", "the ranks' running means differ in the last bit",
            "RanksAgree", "has other bits than on rank 0"},
           {.shows = {.ranks = 2, .tracked = true},
            .merges = MergeWithRounding}),
-      Planted({"CountsBatchesTwice", "the count of batches grows by two",
-               "BatchCount", "2 batches are counted, not 1"},
-              {.shows = {.tracked = true, .momentum = true},
-               .forwards = CountTwice}),
+      BatchNormMutant(
+          {"CountsBatchesTwice", "the count of batches grows by two",
+           "BatchCount", "2 batches are counted, not 1"},
+          {.shows = {.tracked = true, .momentum = true},
+           .forwards = CountTwice}),
   };
 }
 

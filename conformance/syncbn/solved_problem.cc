@@ -102,8 +102,9 @@ ReferenceBatch MakeBatch(const BatchNormProblem& problem, int step, int rank,
 }
 
 // Clears the upstream gradient of values where rounding decides what ReLU does.
-void Forgive(const SolvedProblem& solved, const ReferenceStatistics& statistics,
-             ReferenceBatch& batch) {
+void ClearDoubtfulGradients(const SolvedProblem& solved,
+                            const ReferenceStatistics& statistics,
+                            ReferenceBatch& batch) {
   if (!solved.layer.relu) return;
   const Bounded y =
       ReferenceBeforeRelu(solved.layer, statistics, batch, solved.precision);
@@ -137,10 +138,10 @@ void Finish(const SolvedProblem& solved, SolvedStep& step) {
                         : ConstantStatistics(layer, step.running_mean,
                                              step.running_variance, precision);
   for (ReferenceBatch& batch : step.ranks) {
-    Forgive(solved, step.statistics, batch);
+    ClearDoubtfulGradients(solved, step.statistics, batch);
     if (step.training) continue;
     const ReferenceStatistics own = StatisticsOf(layer, {&batch, 1}, precision);
-    Forgive(solved, own, batch);
+    ClearDoubtfulGradients(solved, own, batch);
     step.own_statistics.push_back(own);
     step.own_want.push_back(ReferenceOf(layer, own, {&batch, 1}, precision));
   }
@@ -176,10 +177,10 @@ struct ChannelMeaning {
   double dweight = 0;
   double dbias = 0;
 
-  bool BoundsSay() const {
+  bool HasMeaningfulBounds() const {
     return y_bound < 1 && dx_bound < 1 && dweight_bound < 1;
   }
-  bool Vanishes() const {
+  bool HasVanishingGradients() const {
     return !(dx > 0.05 && dx > dx_bound && dweight > 0.005 && dbias > 0.005);
   }
   std::string ToString() const {
@@ -233,10 +234,10 @@ absl::Status CheckStepMeaning(const SolvedProblem& solved,
     const ChannelMeaning meaning = MeaningOf(solved, step, c, count);
     if (meaning.closed) {
       ++closed;
-    } else if (meaning.Vanishes()) {
+    } else if (meaning.HasVanishingGradients()) {
       ++vanishing;
     }
-    if (meaning.BoundsSay() && 3 * vanishing <= channels &&
+    if (meaning.HasMeaningfulBounds() && 3 * vanishing <= channels &&
         closed + vanishing < channels) {
       continue;
     }

@@ -236,20 +236,20 @@ void LeaveTheLastOut(const NormalizeCall& call, ConstBuffer y) {
 }
 
 absl::Status ForwardInOtherLayout(BatchNorm& real, BatchNorm&,
-                                  BatchNorm::Forwards buffers) {
+                                  BatchNorm::ForwardBuffers buffers) {
   Layout& layout = buffers.shape.layout;
   layout = layout == Layout::kNchw ? Layout::kNhwc : Layout::kNchw;
   return real.Forward(buffers);
 }
 
 absl::Status ForwardWithoutBlocks(BatchNorm& real, BatchNorm&,
-                                  BatchNorm::Forwards buffers) {
+                                  BatchNorm::ForwardBuffers buffers) {
   buffers.shape.layout = Layout::kNhwc;
   return real.Forward(buffers);
 }
 
 absl::Status EvaluateWithBatch(BatchNorm& real, BatchNorm& untracked,
-                               BatchNorm::Forwards buffers) {
+                               BatchNorm::ForwardBuffers buffers) {
   if (buffers.training) return real.Forward(buffers);
   buffers.running = {};
   return untracked.Forward(buffers);
@@ -257,9 +257,9 @@ absl::Status EvaluateWithBatch(BatchNorm& real, BatchNorm& untracked,
 
 }  // namespace
 
-std::vector<Planted> StatisticsMutants() {
+std::vector<BatchNormMutant> StatisticsMutants() {
   return {
-      Planted(
+      BatchNormMutant(
           {"SquaresInFloat", "the variance is E[x^2] - E[x]^2, in float32",
            "Output", "as if the variance were E[x^2] - E[x]^2, in float32"},
           {.shows = {.values = 4},
@@ -270,35 +270,38 @@ std::vector<Planted> StatisticsMutants() {
                  return FarProblems({DataType::kFloat32, DataType::kFloat16});
                },
            .moments = SquareInFloat}),
-      Planted({"SquaresInOwnType",
-               "the variance is E[x^2] - E[x]^2, in the type of x", "Output",
-               "as if the variance were E[x^2] - E[x]^2, in the type of x"},
-              {.shows = {.values = 4},
-               .problems = [] { return FarProblems({DataType::kBFloat16}); },
-               .moments = SquareInOwnType}),
-      Planted({"StopsAtChannel64",
-               "the statistics of channels from 64 on are not computed",
-               "Output", "as if only the first 64 channels were computed"},
-              {.shows = {.channels = kFirstChannels + 1, .values = 4},
-               .moments = LeaveChannelsOut}),
-      Planted({"SkipsTheLastValue",
-               "the statistics leave out the last value of each row", "Output",
-               "as if the statistics lacked the last value of each row"},
-              {.shows = {.spiked = true, .values = 4},
-               .moments = SkipTheLastOfRows}),
-      Planted({"SkipsTheLastOfTheBatch",
-               "the statistics leave out the last value of the batch", "Output",
-               "of every rank"},
-              {.shows = {.spiked = true, .values = 4},
-               .moments = SkipTheLastOfBatch}),
-      Planted(
+      BatchNormMutant(
+          {"SquaresInOwnType",
+           "the variance is E[x^2] - E[x]^2, in the type of x", "Output",
+           "as if the variance were E[x^2] - E[x]^2, in the type of x"},
+          {.shows = {.values = 4},
+           .problems = [] { return FarProblems({DataType::kBFloat16}); },
+           .moments = SquareInOwnType}),
+      BatchNormMutant(
+          {"StopsAtChannel64",
+           "the statistics of channels from 64 on are not computed", "Output",
+           "as if only the first 64 channels were computed"},
+          {.shows = {.channels = kFirstChannels + 1, .values = 4},
+           .moments = LeaveChannelsOut}),
+      BatchNormMutant(
+          {"SkipsTheLastValue",
+           "the statistics leave out the last value of each row", "Output",
+           "as if the statistics lacked the last value of each row"},
+          {.shows = {.spiked = true, .values = 4},
+           .moments = SkipTheLastOfRows}),
+      BatchNormMutant({"SkipsTheLastOfTheBatch",
+                       "the statistics leave out the last value of the batch",
+                       "Output", "of every rank"},
+                      {.shows = {.spiked = true, .values = 4},
+                       .moments = SkipTheLastOfBatch}),
+      BatchNormMutant(
           {"TakesOneSegment",
            "segments are merged as if all were like the first", "Output",
            "as if the first half of each rank's samples stood for all"},
           {.shows = {.tracked = true, .momentum = true, .semantics = "torch"},
            .problems = LargeProblems,
            .moments = TakeOneSegment}),
-      Planted(
+      BatchNormMutant(
           {"AveragesMeans",
            "the ranks' means and variances are merged without weights",
            "Output", "as if the ranks' means had equal weights"},
@@ -309,50 +312,53 @@ std::vector<Planted> StatisticsMutants() {
                                    problem.batches == RankBatches::kEmptyRank);
                          }},
            .merges = MergeWithEqualWeights</*empty_too=*/false>}),
-      Planted({"TakesCountsAsFlags",
-               "a rank's count is 1, also where the rank is empty", "Output",
-               "as if an empty rank counted as one"},
-              {.shows = {.values = 4, .empty_rank = true},
-               .merges = MergeWithEqualWeights</*empty_too=*/true>}),
-      Planted({"UsesOwnStatistics",
-               "a rank normalises with the statistics of its own batch",
-               "Output", "as if this rank's own batch were the whole"},
-              {.shows = {.own_accepted = true, .ranks = 2},
-               .merges = MergeOwnAlone}),
-      Planted(
+      BatchNormMutant({"TakesCountsAsFlags",
+                       "a rank's count is 1, also where the rank is empty",
+                       "Output", "as if an empty rank counted as one"},
+                      {.shows = {.values = 4, .empty_rank = true},
+                       .merges = MergeWithEqualWeights</*empty_too=*/true>}),
+      BatchNormMutant({"UsesOwnStatistics",
+                       "a rank normalises with the statistics of its own batch",
+                       "Output", "as if this rank's own batch were the whole"},
+                      {.shows = {.own_accepted = true, .ranks = 2},
+                       .merges = MergeOwnAlone}),
+      BatchNormMutant(
           {"PutsEpsilonOutside", "epsilon is added to the root of the variance",
            "Output", "as if epsilon stood outside the root"},
           {.shows = {.affine = true, .values = 4},
            .merges = MergeWithEpsilonOutside}),
-      Planted(
+      BatchNormMutant(
           {"NormalizesUnbiased",
            "the variance that is normalised with is divided by n - 1", "Output",
            "as if the variance were divided by n - 1"},
           {.shows = {.one_pixel = true, .values = 4}, .merges = MergeUnbiased}),
-      Planted({"StopsBeforeTheLast", "the last element of y is not written",
-               "Output", "as if it had not been written"},
-              {.shows = {.outputs = true}, .normalized = LeaveTheLastOut}),
-      Planted({"ScalesTheResidual", "the residual is added before the weight",
-               "Output", "as if the residual were scaled by the weight"},
-              {.shows = {.affine = true, .residual = true, .values = 4},
-               .normalized = ScaleResidual}),
-      Planted({"ConfusesLayouts",
-               "channels first is read as channels last, and the other way",
-               "Output", "as if the memory had another layout"},
-              {.shows = {.pixels = true,
-                         .blocks = false,
-                         .channels = 2,
-                         .values = 4},
-               .forwards = ForwardInOtherLayout}),
-      Planted({"IgnoresBlocks", "blocks of channels are read as channels last",
-               "Output", "as if blocks of channels had another layout"},
-              {.shows = {.pixels = true, .blocks = true, .values = 4},
-               .forwards = ForwardWithoutBlocks}),
-      Planted({"EvaluatesWithBatch",
-               "evaluation normalises with the batch, though the layer tracks",
-               "Output", "as if this rank's own batch were used in evaluation"},
-              {.shows = {.pixels = true, .values = 4, .tracked = true},
-               .forwards = EvaluateWithBatch}),
+      BatchNormMutant(
+          {"StopsBeforeTheLast", "the last element of y is not written",
+           "Output", "as if it had not been written"},
+          {.shows = {.outputs = true}, .normalized = LeaveTheLastOut}),
+      BatchNormMutant(
+          {"ScalesTheResidual", "the residual is added before the weight",
+           "Output", "as if the residual were scaled by the weight"},
+          {.shows = {.affine = true, .residual = true, .values = 4},
+           .normalized = ScaleResidual}),
+      BatchNormMutant(
+          {"ConfusesLayouts",
+           "channels first is read as channels last, and the other way",
+           "Output", "as if the memory had another layout"},
+          {.shows =
+               {.pixels = true, .blocks = false, .channels = 2, .values = 4},
+           .forwards = ForwardInOtherLayout}),
+      BatchNormMutant(
+          {"IgnoresBlocks", "blocks of channels are read as channels last",
+           "Output", "as if blocks of channels had another layout"},
+          {.shows = {.pixels = true, .blocks = true, .values = 4},
+           .forwards = ForwardWithoutBlocks}),
+      BatchNormMutant(
+          {"EvaluatesWithBatch",
+           "evaluation normalises with the batch, though the layer tracks",
+           "Output", "as if this rank's own batch were used in evaluation"},
+          {.shows = {.pixels = true, .values = 4, .tracked = true},
+           .forwards = EvaluateWithBatch}),
   };
 }
 

@@ -130,7 +130,7 @@ class SmallLayer {
                  .saved = saved_};
   }
 
-  BatchNorm::Forwards& forwards() { return forwards_; }
+  BatchNorm::ForwardBuffers& forwards() { return forwards_; }
 
   // Returns Forward's status, or an error if the running statistics have
   // changed.
@@ -156,7 +156,7 @@ class SmallLayer {
   std::vector<float> weight_;
   std::vector<float> bias_;
   std::vector<std::byte> saved_;
-  BatchNorm::Forwards forwards_;
+  BatchNorm::ForwardBuffers forwards_;
 };
 
 RunRanksOptions ShortTimeout() {

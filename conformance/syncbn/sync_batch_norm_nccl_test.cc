@@ -43,31 +43,34 @@
 namespace lockstep::conformance {
 namespace {
 
-RunningStatistics TwinOf(DeviceMirror& mirror, RunningStatistics running) {
-  running.mean = mirror.Twin(running.mean);
-  running.variance = mirror.Twin(running.variance);
+RunningStatistics DeviceCopyOf(DeviceMirror& mirror,
+                               RunningStatistics running) {
+  running.mean = mirror.DeviceCopy(running.mean);
+  running.variance = mirror.DeviceCopy(running.variance);
   return running;
 }
 
-BatchNorm::Forwards TwinOf(DeviceMirror& mirror, BatchNorm::Forwards call) {
+BatchNorm::ForwardBuffers DeviceCopyOf(DeviceMirror& mirror,
+                                       BatchNorm::ForwardBuffers call) {
   for (ConstBuffer* const buffer :
        {&call.x, &call.residual, &call.weight, &call.bias}) {
-    *buffer = mirror.Twin(*buffer);
+    *buffer = mirror.DeviceCopy(*buffer);
   }
-  call.running = TwinOf(mirror, call.running);
-  call.y = mirror.Twin(call.y);
-  call.saved = mirror.Twin(call.saved);
+  call.running = DeviceCopyOf(mirror, call.running);
+  call.y = mirror.DeviceCopy(call.y);
+  call.saved = mirror.DeviceCopy(call.saved);
   return call;
 }
 
-BatchNorm::Backwards TwinOf(DeviceMirror& mirror, BatchNorm::Backwards call) {
+BatchNorm::BackwardBuffers DeviceCopyOf(DeviceMirror& mirror,
+                                        BatchNorm::BackwardBuffers call) {
   for (ConstBuffer* const buffer :
        {&call.x, &call.y, &call.dy, &call.weight, &call.saved}) {
-    *buffer = mirror.Twin(*buffer);
+    *buffer = mirror.DeviceCopy(*buffer);
   }
   for (Buffer* const buffer :
        {&call.dweight, &call.dbias, &call.dx, &call.dresidual}) {
-    *buffer = mirror.Twin(*buffer);
+    *buffer = mirror.DeviceCopy(*buffer);
   }
   return call;
 }
@@ -98,15 +101,15 @@ class MirroredLayer : public BatchNorm {
   int64_t SavedBytes(DataType type) const override {
     return layer_->SavedBytes(type);
   }
-  absl::Status Forward(const Forwards& buffers) override {
+  absl::Status Forward(const ForwardBuffers& buffers) override {
     LOCKSTEP_RETURN_IF_ERROR(mirror_.Begin());
-    return End(layer_->Forward(TwinOf(mirror_, buffers)));
+    return End(layer_->Forward(DeviceCopyOf(mirror_, buffers)));
   }
-  absl::Status Backward(const Backwards& buffers,
+  absl::Status Backward(const BackwardBuffers& buffers,
                         absl::FunctionRef<void()> gradients_ready) override {
     LOCKSTEP_RETURN_IF_ERROR(mirror_.Begin());
     absl::Status ready;
-    absl::Status status = layer_->Backward(TwinOf(mirror_, buffers), [&] {
+    absl::Status status = layer_->Backward(DeviceCopyOf(mirror_, buffers), [&] {
       ready = mirror_.CopyBack(absl::OkStatus());
       gradients_ready();
     });
@@ -146,8 +149,9 @@ class MirroredKernels : public BatchNormKernels {
   absl::Status ComputeMoments(const ActivationShape& shape, ConstBuffer x,
                               std::byte* record) override {
     return Run([&] {
-      return real_->ComputeMoments(shape, mirror_->Twin(x),
-                                   Twin(RecordOf(shape.c, x.type), record));
+      return real_->ComputeMoments(
+          shape, mirror_->DeviceCopy(x),
+          DeviceCopy(RecordOf(shape.c, x.type), record));
     });
   }
   absl::Status Merge(const MergeCall& call) override {
@@ -155,12 +159,12 @@ class MirroredKernels : public BatchNormKernels {
       MergeCall twin = call;
       twin.gathered =
           mirror_
-              ->Twin(ConstBuffer(call.gathered,
-                                 call.ranks * call.record.size_bytes(),
-                                 DataType::kUInt8))
+              ->DeviceCopy(ConstBuffer(call.gathered,
+                                       call.ranks * call.record.size_bytes(),
+                                       DataType::kUInt8))
               .bytes();
-      twin.running = TwinOf(*mirror_, call.running);
-      twin.saved = Twin(call.record, call.saved);
+      twin.running = DeviceCopyOf(*mirror_, call.running);
+      twin.saved = DeviceCopy(call.record, call.saved);
       return real_->Merge(twin);
     });
   }
@@ -171,19 +175,19 @@ class MirroredKernels : public BatchNormKernels {
   absl::Status UseRunning(const RunningCall& call) override {
     return Run([&] {
       RunningCall twin = call;
-      twin.running = TwinOf(*mirror_, call.running);
-      twin.saved = Twin(call.record, call.saved);
+      twin.running = DeviceCopyOf(*mirror_, call.running);
+      twin.saved = DeviceCopy(call.record, call.saved);
       return real_->UseRunning(twin);
     });
   }
   absl::Status Normalize(const NormalizeCall& call) override {
-    return Run([&] { return real_->Normalize(TwinOf(*mirror_, call)); });
+    return Run([&] { return real_->Normalize(DeviceCopyOf(*mirror_, call)); });
   }
   absl::Status BackwardReduce(const BackwardCall& call) override {
-    return Run([&] { return real_->BackwardReduce(Twin(call)); });
+    return Run([&] { return real_->BackwardReduce(DeviceCopy(call)); });
   }
   absl::Status BackwardInput(const BackwardCall& call) override {
-    return Run([&] { return real_->BackwardInput(Twin(call)); });
+    return Run([&] { return real_->BackwardInput(DeviceCopy(call)); });
   }
 
  private:
@@ -195,15 +199,16 @@ class MirroredKernels : public BatchNormKernels {
     LOCKSTEP_RETURN_IF_ERROR(mirror_->Begin());
     return mirror_->End(call());
   }
-  std::byte* Twin(const StatisticsRecord& record, std::byte* data) {
-    return mirror_->Twin(Buffer(data, record.size_bytes(), DataType::kUInt8))
+  std::byte* DeviceCopy(const StatisticsRecord& record, std::byte* data) {
+    return mirror_
+        ->DeviceCopy(Buffer(data, record.size_bytes(), DataType::kUInt8))
         .bytes();
   }
-  BackwardCall Twin(const BackwardCall& call) {
+  BackwardCall DeviceCopy(const BackwardCall& call) {
     BackwardCall twin = call;
-    static_cast<BatchNorm::Backwards&>(twin) =
-        TwinOf(*mirror_, static_cast<const BatchNorm::Backwards&>(call));
-    twin.sums = mirror_->Twin(call.sums);
+    static_cast<BatchNorm::BackwardBuffers&>(twin) = DeviceCopyOf(
+        *mirror_, static_cast<const BatchNorm::BackwardBuffers&>(call));
+    twin.sums = mirror_->DeviceCopy(call.sums);
     return twin;
   }
 

@@ -34,7 +34,7 @@ namespace {
 
 // Returns a deadline that only a group that hangs exceeds. It does not measure
 // speed.
-RunRanksOptions Patient() {
+RunRanksOptions LongDeadlineOptions() {
   RunRanksOptions options;
   options.deadline = absl::Minutes(3);
   return options;
@@ -48,8 +48,8 @@ std::vector<MatrixPart> PartsAt(const std::vector<int>& world_sizes) {
   return PartsOf(world_sizes, kActivationTypes);
 }
 
-ClaimPlace OnThreads(int world_size, DataType type,
-                     const char* kernels = "CPU kernels") {
+ClaimCellId OnThreads(int world_size, DataType type,
+                      const char* kernels = "CPU kernels") {
   return {"sync_batch_norm", absl::StrCat("threads, ", kernels), world_size,
           Name(type)};
 }
@@ -63,8 +63,9 @@ void CheckProblem(const BatchNormProblem& problem,
                   const KernelsFactory& make_kernels, ClaimRecorder& recorder) {
   const SolvedProblem solved = SolveProblem(problem);
   ASSERT_THAT(CheckMeaning(solved), IsOk());
-  const auto runs = RunVariants(Backend::kThreads, solved, variants,
-                                SyncBatchNormOver(make_kernels), Patient());
+  const auto runs =
+      RunVariants(Backend::kThreads, solved, variants,
+                  SyncBatchNormOver(make_kernels), LongDeadlineOptions());
   ASSERT_THAT(runs, IsOk());
   for (size_t v = 0; v < variants.size(); ++v) {
     const auto error = MeasureRun(solved, variants[v], (*runs)[v]);

@@ -104,7 +104,7 @@ class AttentionPlan : public OperationPlan {
     scratch_bytes = scratchpad_bytes_ + 2 * matrix_bytes_;
   }
 
-  absl::Status Forward(const Forwards& buffers) override {
+  absl::Status Forward(const ForwardBuffers& buffers) override {
     return CatchOnednn(name_, [&] {
       dnnl::stream& stream = context_.stream;
       void* const p = buffers.saved;
@@ -121,7 +121,7 @@ class AttentionPlan : public OperationPlan {
     });
   }
 
-  absl::Status Backward(const Backwards& buffers,
+  absl::Status Backward(const BackwardBuffers& buffers,
                         Model::GradientReady) override {
     return CatchOnednn(name_, [&] {
       dnnl::stream& stream = context_.stream;

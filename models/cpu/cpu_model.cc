@@ -108,7 +108,8 @@ class NetworkOnCpu : public CpuReplica {
   absl::StatusOr<std::vector<std::string>> Algorithms(int64_t n) override {
     LOCKSTEP_ASSIGN_OR_RETURN(Step * step, Prepare(n, /*training=*/true));
     std::vector<std::string> algorithms;
-    for (const auto& plan : step->plans) algorithms.push_back(plan->chosen);
+    for (const auto& plan : step->plans)
+      algorithms.push_back(plan->algorithm_name);
     return algorithms;
   }
   Layout layout() const override { return layout_; }
@@ -265,13 +266,13 @@ class NetworkOnCpu : public CpuReplica {
     if (!conversion.is_identity()) step.input = std::move(conversion);
   }
 
-  void* At(int64_t offset) const {
+  void* PointerAt(int64_t offset) const {
     return offset == StepMemory::kNowhere ? nullptr : Offset(base_, offset);
   }
 
   const void* ValueOf(const Step& step, const StepMemory& memory,
                       const Batch& batch, int value) const {
-    if (value > 0) return At(memory.values[value]);
+    if (value > 0) return PointerAt(memory.values[value]);
     return step.input.has_value() ? input_ : batch.images.data();
   }
   // Returns the operation's second input; null if it has none.
@@ -295,9 +296,9 @@ class NetworkOnCpu : public CpuReplica {
       LOCKSTEP_RETURN_IF_ERROR(step.plans[i]->Forward(
           {.x = ValueOf(step, memory, batch, operation.inputs[0]),
            .second = SecondOf(step, memory, batch, operation),
-           .y = At(memory.values[i + 1]),
-           .saved = At(memory.operations[i].saved),
-           .scratch = At(memory.operations[i].forward_scratch),
+           .y = PointerAt(memory.values[i + 1]),
+           .saved = PointerAt(memory.operations[i].saved),
+           .scratch = PointerAt(memory.operations[i].forward_scratch),
            .training = training,
            .batch = &batch}));
     }
@@ -308,11 +309,12 @@ class NetworkOnCpu : public CpuReplica {
   // activations.
   Metrics Loss(const Batch& batch, float gradient_scale,
                const StepMemory& memory, bool training) {
-    void* const y = At(memory.values.back());
+    void* const y = PointerAt(memory.values.back());
     if (type_ == DataType::kFloat32) {
       const std::span<float> logits(static_cast<float*>(y), logits_.size());
       const std::span<float> gradient(
-          training ? static_cast<float*>(At(memory.gradients.back())) : nullptr,
+          training ? static_cast<float*>(PointerAt(memory.gradients.back()))
+                   : nullptr,
           training ? logits.size() : 0);
       return SoftmaxCrossEntropy(logits, batch, classes(), gradient_scale,
                                  gradient);
@@ -325,7 +327,7 @@ class NetworkOnCpu : public CpuReplica {
                             training ? dlogits_ : std::span<float>());
     if (training) {
       std::ranges::transform(
-          dlogits_, static_cast<BFloat16*>(At(memory.gradients.back())),
+          dlogits_, static_cast<BFloat16*>(PointerAt(memory.gradients.back())),
           [](float x) { return ToBFloat16(x); });
     }
     return metrics;
@@ -340,19 +342,19 @@ class NetworkOnCpu : public CpuReplica {
       LOCKSTEP_RETURN_IF_ERROR(step.plans[i]->Backward(
           {.x = ValueOf(step, memory, batch, operation.inputs[0]),
            .second = SecondOf(step, memory, batch, operation),
-           .y = At(memory.values[i + 1]),
-           .saved = At(at.saved),
-           .dy = At(memory.gradients[i + 1]),
-           .dx = At(at.dx),
-           .dsecond = At(at.dsecond),
-           .scratch = At(at.backward_scratch),
+           .y = PointerAt(memory.values[i + 1]),
+           .saved = PointerAt(at.saved),
+           .dy = PointerAt(memory.gradients[i + 1]),
+           .dx = PointerAt(at.dx),
+           .dsecond = PointerAt(at.dsecond),
+           .scratch = PointerAt(at.backward_scratch),
            .batch = &batch},
           ready));
       if (batch.labels.empty()) continue;
       LOCKSTEP_RETURN_IF_ERROR(CatchOnednn(operation.name, [&] {
         const auto add = [&](Sum& sum, int value, int64_t part) {
-          void* const gradient = At(memory.gradients[value]);
-          sum.Run(context_->stream, gradient, At(part), gradient);
+          void* const gradient = PointerAt(memory.gradients[value]);
+          sum.Run(context_->stream, gradient, PointerAt(part), gradient);
         };
         if (at.add_dsecond) {
           add(step.dsecond_sums[i], operation.inputs[1], at.dsecond);

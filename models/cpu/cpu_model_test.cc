@@ -46,7 +46,7 @@ constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Returns a batch in which only the labels matter. Keeps the labels.
-Batch Labelled(const std::vector<int32_t>& labels) {
+Batch LabelsOnlyBatch(const std::vector<int32_t>& labels) {
   static std::vector<int32_t>& kept = *new std::vector<int32_t>;
   kept = labels;
   return {.images = {}, .labels = kept};
@@ -54,13 +54,13 @@ Batch Labelled(const std::vector<int32_t>& labels) {
 
 Metrics Loss(const std::vector<float>& logits,
              const std::vector<int32_t>& labels, int64_t classes) {
-  return SoftmaxCrossEntropy(logits, Labelled(labels), classes, 0, {});
+  return SoftmaxCrossEntropy(logits, LabelsOnlyBatch(labels), classes, 0, {});
 }
 
 TEST(SoftmaxCrossEntropyTest, EqualLogitsGiveLogOfClasses) {
   std::vector<float> gradient(8, kNan);
   const Metrics metrics = SoftmaxCrossEntropy(
-      std::vector<float>(8, 3.0f), Labelled({0, 2}), 4, 2.0f, gradient);
+      std::vector<float>(8, 3.0f), LabelsOnlyBatch({0, 2}), 4, 2.0f, gradient);
   EXPECT_NEAR(metrics.loss_sum, 2 * std::log(4.0), 1e-15);
   EXPECT_EQ(metrics.samples, 2);
   EXPECT_EQ(metrics.correct, 1);  // Of equal logits the first counts.
@@ -72,7 +72,7 @@ TEST(SoftmaxCrossEntropyTest, GradientIsTheSlopeOfTheLoss) {
   const std::vector<float> logits = {0.5f, -1.25f, 2.0f, 0.0f, 3.0f, -2.0f};
   const std::vector<int32_t> labels = {1, 1};
   std::vector<float> gradient(6, kNan);
-  SoftmaxCrossEntropy(logits, Labelled(labels), 3, 1, gradient);
+  SoftmaxCrossEntropy(logits, LabelsOnlyBatch(labels), 3, 1, gradient);
   constexpr float kStep = 0x1p-10f;  // Exact in these logits.
   for (size_t i = 0; i < logits.size(); ++i) {
     std::vector<float> above = logits, below = logits;
@@ -88,8 +88,8 @@ TEST(SoftmaxCrossEntropyTest, GradientIsTheSlopeOfTheLoss) {
 
 TEST(SoftmaxCrossEntropyTest, TakesHugeLogitsAndNone) {
   std::vector<float> gradient(2, kNan);
-  const Metrics metrics = SoftmaxCrossEntropy(std::vector<float>{1e30f, -1e30f},
-                                              Labelled({1}), 2, 1, gradient);
+  const Metrics metrics = SoftmaxCrossEntropy(
+      std::vector<float>{1e30f, -1e30f}, LabelsOnlyBatch({1}), 2, 1, gradient);
   EXPECT_NEAR(metrics.loss_sum, 2e30, 1e24);
   EXPECT_EQ(metrics.correct, 0);
   EXPECT_THAT(gradient, ElementsAre(1.0f, -1.0f));
@@ -100,8 +100,8 @@ TEST(SoftmaxCrossEntropyTest, TakesHugeLogitsAndNone) {
 TEST(SoftmaxCrossEntropyTest, GradientMayOverwriteLogits) {
   const std::vector<int32_t> labels = {0, 1};
   std::vector<float> logits = {1, 2, 3, -1, 0, 1}, gradient(6);
-  SoftmaxCrossEntropy(logits, Labelled(labels), 3, 0.5f, gradient);
-  SoftmaxCrossEntropy(logits, Labelled(labels), 3, 0.5f, logits);
+  SoftmaxCrossEntropy(logits, LabelsOnlyBatch(labels), 3, 0.5f, gradient);
+  SoftmaxCrossEntropy(logits, LabelsOnlyBatch(labels), 3, 0.5f, logits);
   EXPECT_EQ(logits, gradient);
 }
 
@@ -112,7 +112,7 @@ TEST(SoftmaxCrossEntropyTest, NanIsNeverCorrectAndShowsInTheLoss) {
       logits[at] = kNan;
       logits[label] += 5;
       const Metrics metrics =
-          SoftmaxCrossEntropy(logits, Labelled({label}), 3, 1, gradient);
+          SoftmaxCrossEntropy(logits, LabelsOnlyBatch({label}), 3, 1, gradient);
       EXPECT_EQ(metrics.correct, 0);
       EXPECT_TRUE(std::isnan(metrics.loss_sum));
       EXPECT_TRUE(std::isnan(gradient[label]));
@@ -150,8 +150,8 @@ struct Interval {
 };
 
 // Returns whether no two buffers that are needed at the same time overlap.
-bool AreApart(const std::vector<Interval>& buffers,
-              const std::vector<int64_t>& offsets) {
+bool AreDisjoint(const std::vector<Interval>& buffers,
+                 const std::vector<int64_t>& offsets) {
   for (size_t i = 0; i < buffers.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       const bool at_once = buffers[i].first <= buffers[j].last &&
@@ -183,11 +183,11 @@ TEST(ArenaTest, KeepsApartWhatIsNeededAtOneTime) {
       EXPECT_EQ(offsets[i] % 64, 0);
       EXPECT_LE(offsets[i] + buffers[i].bytes, arena.size());
     }
-    ASSERT_TRUE(AreApart(buffers, offsets));
+    ASSERT_TRUE(AreDisjoint(buffers, offsets));
   }
   // The control: two buffers at one offset at one time are not apart.
-  EXPECT_FALSE(AreApart({{10, 0, 2}, {10, 2, 3}}, {0, 9}));
-  EXPECT_TRUE(AreApart({{10, 0, 1}, {10, 2, 3}}, {0, 9}));
+  EXPECT_FALSE(AreDisjoint({{10, 0, 2}, {10, 2, 3}}, {0, 9}));
+  EXPECT_TRUE(AreDisjoint({{10, 0, 1}, {10, 2, 3}}, {0, 9}));
 }
 
 TEST(ArenaTest, SharesWhatIsNeededInTurn) {

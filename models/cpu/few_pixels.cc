@@ -41,7 +41,7 @@ struct PixelOrder {
 
   int64_t ColumnsOfPhase() const { return (shape.w + stride - 1) / stride; }
   // Returns the number of pixels before pixel (h, w) of the first sample.
-  int64_t At(int64_t h, int64_t w) const {
+  int64_t PixelsBefore(int64_t h, int64_t w) const {
     return ((h * stride + w % stride) * ColumnsOfPhase() + w / stride) *
            shape.n;
   }
@@ -71,7 +71,7 @@ struct PixelOrder {
       for (int64_t c = 0; c < shape.c; c += run) {
         for (int64_t h = 0; h < shape.h; ++h) {
           for (int64_t w = 0; w < shape.w; ++w, i += run) {
-            f(i, (At(h, w) + n) * shape.c + c);
+            f(i, (PixelsBefore(h, w) + n) * shape.c + c);
           }
         }
       }
@@ -106,12 +106,12 @@ class FewPixelsPlan : public OperationPlan {
     gradients_ = Reorder(context.engine, matrices, plain);
     weights_bytes_ = AlignedBytes(matrices);
     saved_bytes = weights_bytes_;
-    chosen = "products of matrices";
+    algorithm_name = "products of matrices";
     scratch_bytes = weights_bytes_ + x_.bytes() + y_.bytes();
     for (int64_t at = 0; at < k * k; ++at) AddProducts(at);
   }
 
-  absl::Status Forward(const Forwards& buffers) override {
+  absl::Status Forward(const ForwardBuffers& buffers) override {
     const Space space = SpaceAt(buffers.scratch);
     const float* const x = x_.Gather(buffers.x, space.x);
     for (int64_t i = 0; i < y_.size(); i += out_) {
@@ -136,7 +136,7 @@ class FewPixelsPlan : public OperationPlan {
     return absl::OkStatus();
   }
 
-  absl::Status Backward(const Backwards& buffers,
+  absl::Status Backward(const BackwardBuffers& buffers,
                         Model::GradientReady ready) override {
     const Space space = SpaceAt(buffers.scratch);
     const float* const x = x_.Gather(buffers.x, space.x);
@@ -242,8 +242,8 @@ class FewPixelsPlan : public OperationPlan {
     for (int64_t h = 0; h < y_.shape.h && rows > 0; ++h) {
       const int64_t from = h * stride + above;
       if (from < 0 || from >= x_.shape.h) continue;
-      const int64_t x = x_.At(from, begin * stride + left);
-      const int64_t y = y_.At(h, begin);
+      const int64_t x = x_.PixelsBefore(from, begin * stride + left);
+      const int64_t y = y_.PixelsBefore(h, begin);
       if (!first && products_.back().x + products_.back().rows == x &&
           products_.back().y + products_.back().rows == y) {
         products_.back().rows += rows;
@@ -268,7 +268,7 @@ class FewPixelsPlan : public OperationPlan {
 
 }  // namespace
 
-bool HasFewPixels(const PlanContext& context, const PlanRequest& request) {
+bool UsesFewPixelsPlan(const PlanContext& context, const PlanRequest& request) {
   const auto& op = std::get<ConvolutionOp>(request.operation->kind);
   const Shape& y = request.output;
   // The input image of a network in kNchw16c may be stored plane by plane.

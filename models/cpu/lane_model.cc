@@ -48,7 +48,7 @@ bool Fits(const Network::Operation& operation) {
   if (const auto* op = std::get_if<ConvolutionOp>(&operation.kind)) {
     return (op->kernel == 3 || op->kernel == 5) && op->stride == 1 &&
            op->padding == 0 && op->bias != kNoTensor &&
-           operation.output.c <= kMostLaneChannels;
+           operation.output.c <= kMaxLaneChannels;
   }
   if (const auto* op = std::get_if<PoolOp>(&operation.kind)) {
     return !op->maximum && op->kernel == op->stride && op->padding == 0;
@@ -187,16 +187,16 @@ class LaneReplica : public CpuReplica {
     };
     values_.clear();
     dys_.clear();
-    widest_ = 0;
+    largest_dy_ = 0;
     for (size_t i = 0; i <= stages_.size(); ++i) {
       values_.push_back(take(SizeOf(i) * (IsLinear(i) ? slabs_ : threads_)));
       dys_.push_back(IsLinear(i) ? take(SizeOf(i + 1) * slabs_) : 0);
       if (!IsLinear(i) && i < stages_.size()) {
-        widest_ = std::max(widest_, SizeOf(i + 1));
+        largest_dy_ = std::max(largest_dy_, SizeOf(i + 1));
       }
     }
     logits_ = take(kLanes * classes() * threads_);
-    own_ = take(2 * widest_ * threads_);
+    dys_of_threads_ = take(2 * largest_dy_ * threads_);
     const auto sums = static_cast<int64_t>(parameters().gradients().size());
     sums_ = take(sums * (threads_ - 1));
     return Reserve(n_, size * static_cast<int64_t>(sizeof(float)));
@@ -215,8 +215,8 @@ class LaneReplica : public CpuReplica {
     if (IsLinear(stage)) {
       return memory() + dys_[stage] + slab * SizeOf(stage + 1);
     }
-    return memory() + own_ +
-           (2 * thread + static_cast<int64_t>(stage % 2)) * widest_;
+    return memory() + dys_of_threads_ +
+           (2 * thread + static_cast<int64_t>(stage % 2)) * largest_dy_;
   }
   // Returns a thread's sum of the gradients of the parameter.
   float* GradientOf(int index, int thread) {
@@ -443,8 +443,8 @@ class LaneReplica : public CpuReplica {
   std::vector<Metrics> metrics_;  // [slabs].
   // Offsets in memory(): of values, of gradients of stages' outputs, and so on.
   std::vector<int64_t> values_, dys_;
-  int64_t logits_ = 0, own_ = 0, sums_ = 0;
-  int64_t widest_ = 0;  // The floats of one of a thread's gradients.
+  int64_t logits_ = 0, dys_of_threads_ = 0, sums_ = 0;
+  int64_t largest_dy_ = 0;  // The floats of one of a thread's gradients.
 };
 
 }  // namespace

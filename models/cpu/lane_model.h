@@ -14,7 +14,7 @@ namespace lockstep {
 // have AVX-512, and the network must be a chain, like LeNet, of:
 //
 //   - convolutions of 3x3 and 5x5 without padding, with at most
-//     kMostLaneChannels outputs;
+//     kMaxLaneChannels outputs;
 //   - average pools whose windows do not overlap;
 //   - linear layers.
 //
@@ -22,7 +22,7 @@ namespace lockstep {
 // third of each register. Here samples are innermost (lane_kernels.h). A thread
 // takes sixteen samples from the images to the gradients within its cache, and
 // values that a pool drops are not computed.
-inline constexpr int64_t kMostLaneChannels = 64;
+inline constexpr int64_t kMaxLaneChannels = 64;
 bool FitsLanes(const Network& network);
 
 // Creates a replica of such a network, in float32. Its threads share the

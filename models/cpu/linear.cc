@@ -89,7 +89,7 @@ class AffinePlan : public OperationPlan {
     scratch_bytes = weights_bytes_ + scratchpad_bytes_;
   }
 
-  absl::Status Forward(const Forwards& buffers) override {
+  absl::Status Forward(const ForwardBuffers& buffers) override {
     return CatchOnednn(affine_.layer, [&] {
       void* const scratchpad = Offset(buffers.scratch, weights_bytes_);
       const void* const weights = conversion_.Run(
@@ -104,7 +104,7 @@ class AffinePlan : public OperationPlan {
     });
   }
 
-  absl::Status Backward(const Backwards& buffers,
+  absl::Status Backward(const BackwardBuffers& buffers,
                         Model::GradientReady ready) override {
     void* const scratchpad = Offset(buffers.scratch, weights_bytes_);
     LOCKSTEP_RETURN_IF_ERROR(CatchOnednn(affine_.layer, [&] {
@@ -156,7 +156,7 @@ class AffinePlan : public OperationPlan {
     return std::as_const(*context_.parameters).value(index).data();
   }
 
-  void WeightGradients(const Backwards& buffers, void* scratchpad) {
+  void WeightGradients(const BackwardBuffers& buffers, void* scratchpad) {
     Parameters& parameters = *context_.parameters;
     float* const plain = parameters.gradient(affine_.weight).data();
     const bool converted = !gradients_.is_identity();
@@ -197,7 +197,7 @@ PlanOr PlanConvolution(const PlanContext& context, const PlanRequest& request) {
   const bool winograd =
       context.layout == Layout::kNchw16c &&
       IsWinograd(context.convolution, op, request.x, request.output);
-  if (!winograd && HasFewPixels(context, request)) {
+  if (!winograd && UsesFewPixelsPlan(context, request)) {
     return PlanFewPixels(context, request);
   }
   const Affine affine = {request.operation->name, op.weight, op.bias, op.relu};
@@ -248,7 +248,7 @@ PlanOr PlanConvolution(const PlanContext& context, const PlanRequest& request) {
                      memory::format_tag::oihw);
     auto plan = std::make_unique<AffinePlan>(context, affine,
                                              request.output.size(), plain, of);
-    plan->chosen =
+    plan->algorithm_name =
         std::ranges::count(algorithms, algorithms[0]) == std::ssize(algorithms)
             ? algorithms[0]
             : absl::StrJoin(algorithms, ", ");

@@ -33,13 +33,14 @@ class Planner {
 
   StepMemory Run() {
     PlanValues();
-    std::vector<Ids> ids(count_);
+    std::vector<BufferIds> ids(count_);
     for (int i = 0; i < count_; ++i) {
       const OperationPlan& plan = *plans_[i];
-      ids[i].saved = Add(plan.saved_bytes, i, training_ ? Back(i) : i);
+      ids[i].saved = Add(plan.saved_bytes, i, training_ ? BackwardTime(i) : i);
       ids[i].forward_scratch = Add(plan.scratch_bytes, i, i);
       if (training_) {
-        ids[i].backward_scratch = Add(plan.scratch_bytes, Back(i), Back(i));
+        ids[i].backward_scratch =
+            Add(plan.scratch_bytes, BackwardTime(i), BackwardTime(i));
       }
     }
     if (training_) PlanGradients(ids);
@@ -49,13 +50,13 @@ class Planner {
 
  private:
   // The numbers of an operation's buffers in the arena.
-  struct Ids {
+  struct BufferIds {
     int saved = kNone, forward_scratch = kNone, backward_scratch = kNone;
     int dx = kNone, dsecond = kNone;
     bool add_dx = false, add_dsecond = false;
   };
 
-  int Back(int i) const { return 2 * count_ - i; }
+  int BackwardTime(int i) const { return 2 * count_ - i; }
 
   int Add(int64_t bytes, int first, int last) {
     return share_ ? arena_.Add(bytes, first, last)
@@ -70,12 +71,12 @@ class Planner {
     for (int i = 0; i < count_; ++i) {
       values_[i + 1] = Add(BytesOf(i + 1), i, i);
       if (training_ && plans_[i]->backward_reads_y) {
-        arena_.Extend(values_[i + 1], i, Back(i));
+        arena_.Extend(values_[i + 1], i, BackwardTime(i));
       }
       for (const int input : operations_[i].inputs) {
         if (input == 0) continue;
         const bool again = training_ && plans_[i]->backward_reads_x;
-        arena_.Extend(values_[input], i, again ? Back(i) : i);
+        arena_.Extend(values_[input], i, again ? BackwardTime(i) : i);
       }
     }
     arena_.Extend(values_[count_], count_, count_);  // The loss reads it.
@@ -83,20 +84,20 @@ class Planner {
 
   // In the backward pass the last consumer of a value writes its gradient
   // first; the other consumers add to it.
-  void PlanGradients(std::vector<Ids>& ids) {
+  void PlanGradients(std::vector<BufferIds>& ids) {
     gradients_[count_] = Add(BytesOf(count_), count_, count_);
     for (int i = count_ - 1; i >= 0; --i) {
       const OperationPlan& plan = *plans_[i];
       const std::vector<int>& inputs = operations_[i].inputs;
       const int dy = gradients_[i + 1];
-      arena_.Extend(dy, Back(i), Back(i));
+      arena_.Extend(dy, BackwardTime(i), BackwardTime(i));
       if (inputs.size() > 1) {
-        ids[i].dsecond = PlanGradient(inputs[1], i, dy, plan.dsecond_may_be_dy,
-                                      ids[i].add_dsecond);
+        ids[i].dsecond = PlanGradient(
+            inputs[1], i, dy, plan.dsecond_may_share_dy, ids[i].add_dsecond);
       }
       if (inputs[0] != 0) {
         ids[i].dx =
-            PlanGradient(inputs[0], i, dy, plan.dx_may_be_dy, ids[i].add_dx);
+            PlanGradient(inputs[0], i, dy, plan.dx_may_share_dy, ids[i].add_dx);
       }
     }
   }
@@ -107,30 +108,33 @@ class Planner {
     int& gradient = gradients_[value];
     add = gradient != kNone;
     if (add) {
-      arena_.Extend(gradient, Back(i), Back(i));
-      return in_place ? dy : Add(BytesOf(value), Back(i), Back(i));
+      arena_.Extend(gradient, BackwardTime(i), BackwardTime(i));
+      return in_place ? dy
+                      : Add(BytesOf(value), BackwardTime(i), BackwardTime(i));
     }
-    gradient = in_place ? dy : Add(BytesOf(value), Back(i), Back(i));
+    gradient =
+        in_place ? dy : Add(BytesOf(value), BackwardTime(i), BackwardTime(i));
     return gradient;
   }
 
-  int64_t At(int id) const {
+  int64_t OffsetOf(int id) const {
     return id == kNone ? StepMemory::kNowhere : arena_.offset(id);
   }
 
-  StepMemory Result(const std::vector<Ids>& ids) const {
+  StepMemory Result(const std::vector<BufferIds>& ids) const {
     StepMemory memory;
-    for (const Ids& of : ids) {
-      memory.operations.push_back({.saved = At(of.saved),
-                                   .forward_scratch = At(of.forward_scratch),
-                                   .backward_scratch = At(of.backward_scratch),
-                                   .dx = At(of.dx),
-                                   .dsecond = At(of.dsecond),
-                                   .add_dx = of.add_dx,
-                                   .add_dsecond = of.add_dsecond});
+    for (const BufferIds& of : ids) {
+      memory.operations.push_back(
+          {.saved = OffsetOf(of.saved),
+           .forward_scratch = OffsetOf(of.forward_scratch),
+           .backward_scratch = OffsetOf(of.backward_scratch),
+           .dx = OffsetOf(of.dx),
+           .dsecond = OffsetOf(of.dsecond),
+           .add_dx = of.add_dx,
+           .add_dsecond = of.add_dsecond});
     }
-    for (const int id : values_) memory.values.push_back(At(id));
-    for (const int id : gradients_) memory.gradients.push_back(At(id));
+    for (const int id : values_) memory.values.push_back(OffsetOf(id));
+    for (const int id : gradients_) memory.gradients.push_back(OffsetOf(id));
     memory.bytes = arena_.size();
     return memory;
   }
@@ -158,8 +162,8 @@ void Arena::Extend(int id, int first, int last) {
 }
 
 // placed: sorted by offset.
-int64_t Arena::LowestFree(const Buffer& buffer,
-                          const std::vector<const Buffer*>& placed) const {
+int64_t Arena::LowestFreeOffset(
+    const Buffer& buffer, const std::vector<const Buffer*>& placed) const {
   int64_t at = 0;
   for (const Buffer* other : placed) {
     if (other->first > buffer.last || other->last < buffer.first) continue;
@@ -179,7 +183,7 @@ void Arena::Place() {
   });
   std::vector<const Buffer*> placed;
   for (Buffer* buffer : by_size) {
-    buffer->offset = LowestFree(*buffer, placed);
+    buffer->offset = LowestFreeOffset(*buffer, placed);
     size_ = std::max(size_, buffer->offset + buffer->bytes);
     placed.insert(
         std::ranges::upper_bound(placed, buffer->offset, {},

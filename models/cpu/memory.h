@@ -34,8 +34,8 @@ class Arena {
     int64_t offset = 0;
   };
 
-  int64_t LowestFree(const Buffer& buffer,
-                     const std::vector<const Buffer*>& placed) const;
+  int64_t LowestFreeOffset(const Buffer& buffer,
+                           const std::vector<const Buffer*>& placed) const;
 
   std::vector<Buffer> buffers_;
   int64_t size_ = 0;

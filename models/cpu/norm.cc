@@ -44,11 +44,11 @@ class BatchNormPlan : public OperationPlan {
     saved_bytes = batch_norm_->SavedBytes(context.type);
     backward_reads_y = op_.relu;
     // If there is a second input, its gradient takes dy's memory.
-    dsecond_may_be_dy = true;
-    dx_may_be_dy = request.operation->inputs.size() == 1;
+    dsecond_may_share_dy = true;
+    dx_may_share_dy = request.operation->inputs.size() == 1;
   }
 
-  absl::Status Forward(const Forwards& buffers) override {
+  absl::Status Forward(const ForwardBuffers& buffers) override {
     const Parameters& parameters = *context_.parameters;
     Buffers& statistics = *context_.buffers;
     return Named(batch_norm_->Forward(
@@ -66,7 +66,7 @@ class BatchNormPlan : public OperationPlan {
          .saved = Buffer(buffers.saved, saved_bytes, DataType::kUInt8)}));
   }
 
-  absl::Status Backward(const Backwards& buffers,
+  absl::Status Backward(const BackwardBuffers& buffers,
                         Model::GradientReady ready) override {
     Parameters& parameters = *context_.parameters;
     // dx is always computed; if the caller does not want it, it overwrites dy.
@@ -156,10 +156,10 @@ class LayerNormPlan : public OperationPlan {
     saved_bytes = mean_bytes_ + AlignedBytes(forward.variance_desc());
     scratch_bytes = std::max(AlignedBytes(forward.scratchpad_desc()),
                              AlignedBytes(backward.scratchpad_desc()));
-    dx_may_be_dy = true;
+    dx_may_share_dy = true;
   }
 
-  absl::Status Forward(const Forwards& buffers) override {
+  absl::Status Forward(const ForwardBuffers& buffers) override {
     return CatchOnednn(name_, [&] {
       const Parameters& parameters = *context_.parameters;
       forward_.Run(context_.stream,
@@ -173,7 +173,7 @@ class LayerNormPlan : public OperationPlan {
     });
   }
 
-  absl::Status Backward(const Backwards& buffers,
+  absl::Status Backward(const BackwardBuffers& buffers,
                         Model::GradientReady ready) override {
     Parameters& parameters = *context_.parameters;
     LOCKSTEP_RETURN_IF_ERROR(CatchOnednn(name_, [&] {

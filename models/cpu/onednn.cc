@@ -53,7 +53,7 @@ algorithm PoolAlgorithm(bool maximum) {
 
 }  // namespace
 
-dnnl::primitive_attr Attributes(const After& after) {
+dnnl::primitive_attr Attributes(const PostOps& after) {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   dnnl::post_ops post;

@@ -26,13 +26,13 @@ using Dims = dnnl::memory::dims;
 
 // The element-wise function applied to an operation's result: y = relu(scale *
 // result).
-struct After {
+struct PostOps {
   bool relu = false;
   float scale = 1;
 };
 
 // Returns attributes for `after`, with scratch space from the caller.
-dnnl::primitive_attr Attributes(const After& after);
+dnnl::primitive_attr Attributes(const PostOps& after);
 
 // Create the descriptors of primitive P. oneDNN 2 describes an operation
 // (P::desc) and then the primitive for it, with attributes before the engine;
@@ -40,7 +40,7 @@ dnnl::primitive_attr Attributes(const After& after);
 // the descriptor of the forward primitive.
 template <typename P, typename... Args>
 typename P::primitive_desc Forward(const dnnl::engine& engine,
-                                   const After& after, const Args&... args) {
+                                   const PostOps& after, const Args&... args) {
 #if DNNL_VERSION_MAJOR >= 3
   return {engine, args..., Attributes(after)};
 #else

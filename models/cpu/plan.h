@@ -48,7 +48,7 @@ struct PlanContext {
 // has no state between calls. Not thread safe.
 class OperationPlan {
  public:
-  struct Forwards {
+  struct ForwardBuffers {
     const void* x;       // The first input.
     const void* second;  // The second input; null if there is none.
     void* y;             // Overwritten.
@@ -57,7 +57,7 @@ class OperationPlan {
     bool training;       // If false, statistics are read, not updated.
     const Batch* batch;  // For the keys of random masks.
   };
-  struct Backwards {
+  struct BackwardBuffers {
     const void* x;       // x, second and y are as forward left them
     const void* second;  // if the plan reads them, else unspecified.
     const void* y;
@@ -73,25 +73,25 @@ class OperationPlan {
 
   // Computes y. Errors: kInternal, naming the operation, if oneDNN fails; in
   // training, those of the batch norm group.
-  virtual absl::Status Forward(const Forwards& buffers) = 0;
+  virtual absl::Status Forward(const ForwardBuffers& buffers) = 0;
 
   // Overwrites the gradients of the operation's parameters and calls `ready`
   // for each of them, if possible before dx is computed. Errors: as for
   // Forward.
-  virtual absl::Status Backward(const Backwards& buffers,
+  virtual absl::Status Backward(const BackwardBuffers& buffers,
                                 Model::GradientReady ready) = 0;
 
-  // The members below are set only by constructors. `chosen` names the
+  // The members below are set only by constructors. `algorithm_name` names the
   // algorithm for reports, if there is a choice. If the directions differ, it
   // lists those of forward, of the weights' gradient and of the input's
   // gradient.
-  std::string chosen;
+  std::string algorithm_name;
   int64_t saved_bytes = 0;
   int64_t scratch_bytes = 0;
   bool backward_reads_x = true;  // x and the second input.
   bool backward_reads_y = false;
-  bool dx_may_be_dy = false;       // dx may share dy's memory.
-  bool dsecond_may_be_dy = false;  // dsecond may share it; dx then must not.
+  bool dx_may_share_dy = false;       // dx may share dy's memory.
+  bool dsecond_may_share_dy = false;  // dsecond may share it; dx then must not.
 };
 
 // A request for a plan: an operation, its input for a batch (n >= 0), its
@@ -126,10 +126,10 @@ PlanOr PlanFirstPosition(const PlanContext& context,
 PlanOr PlanDropout(const PlanContext& context, const PlanRequest& request);
 PlanOr PlanAdd(const PlanContext& context, const PlanRequest& request);
 
-// PlanConvolution uses PlanFewPixels if HasFewPixels returns true: the images
-// are so small, and the weights so many, that this plan is faster
+// PlanConvolution uses PlanFewPixels if UsesFewPixelsPlan returns true: the
+// images are so small, and the weights so many, that this plan is faster
 // (few_pixels.cc).
-bool HasFewPixels(const PlanContext& context, const PlanRequest& request);
+bool UsesFewPixelsPlan(const PlanContext& context, const PlanRequest& request);
 PlanOr PlanFewPixels(const PlanContext& context, const PlanRequest& request);
 
 // Returns what `make`, which may throw dnnl::error, returns for the operation.

@@ -68,9 +68,12 @@ class EmptyPlan : public OperationPlan {
     backward_reads_x = false;
   }
 
-  absl::Status Forward(const Forwards&) override { return absl::OkStatus(); }
+  absl::Status Forward(const ForwardBuffers&) override {
+    return absl::OkStatus();
+  }
 
-  absl::Status Backward(const Backwards&, Model::GradientReady ready) override {
+  absl::Status Backward(const BackwardBuffers&,
+                        Model::GradientReady ready) override {
     for (const int index : indices_) {
       std::ranges::fill(parameters_.gradient(index), 0.0f);
     }
@@ -104,17 +107,17 @@ class GeluPlan : public OperationPlan {
                            {DNNL_ARG_SCRATCHPAD, backward.scratchpad_desc()}});
     scratch_bytes = std::max(AlignedBytes(forward.scratchpad_desc()),
                              AlignedBytes(backward.scratchpad_desc()));
-    dx_may_be_dy = true;
+    dx_may_share_dy = true;
   }
 
-  absl::Status Forward(const Forwards& buffers) override {
+  absl::Status Forward(const ForwardBuffers& buffers) override {
     return CatchOnednn(name_, [&] {
       forward_.Run(context_.stream, {{DNNL_ARG_SRC, buffers.x},
                                      {DNNL_ARG_DST, buffers.y},
                                      {DNNL_ARG_SCRATCHPAD, buffers.scratch}});
     });
   }
-  absl::Status Backward(const Backwards& buffers,
+  absl::Status Backward(const BackwardBuffers& buffers,
                         Model::GradientReady) override {
     return CatchOnednn(name_, [&] {
       backward_.Run(context_.stream, {{DNNL_ARG_SRC, buffers.x},
@@ -142,7 +145,7 @@ class EmbedPlan : public OperationPlan {
     backward_reads_x = false;
   }
 
-  absl::Status Forward(const Forwards& buffers) override {
+  absl::Status Forward(const ForwardBuffers& buffers) override {
     const Parameters& parameters = *context_.parameters;
     const float* const token = parameters.value(op_.class_token).data();
     const float* const position = parameters.value(op_.position).data();
@@ -164,7 +167,7 @@ class EmbedPlan : public OperationPlan {
     return absl::OkStatus();
   }
 
-  absl::Status Backward(const Backwards& buffers,
+  absl::Status Backward(const BackwardBuffers& buffers,
                         Model::GradientReady ready) override {
     Parameters& parameters = *context_.parameters;
     const std::span<float> position = parameters.gradient(op_.position);
@@ -201,7 +204,7 @@ class FirstPositionPlan : public OperationPlan {
     backward_reads_x = false;
   }
 
-  absl::Status Forward(const Forwards& buffers) override {
+  absl::Status Forward(const ForwardBuffers& buffers) override {
     const auto* const x = static_cast<const char*>(buffers.x);
     auto* const y = static_cast<char*>(buffers.y);
     for (int64_t n = 0; n < n_; ++n) {
@@ -209,7 +212,7 @@ class FirstPositionPlan : public OperationPlan {
     }
     return absl::OkStatus();
   }
-  absl::Status Backward(const Backwards& buffers,
+  absl::Status Backward(const BackwardBuffers& buffers,
                         Model::GradientReady) override {
     const auto* const dy = static_cast<const char*>(buffers.dy);
     auto* const dx = static_cast<char*>(buffers.dx);
@@ -232,10 +235,10 @@ class DropoutPlan : public OperationPlan {
         n_(request.x.n),
         size_(request.output.c * request.output.h * request.output.w) {
     backward_reads_x = false;
-    dx_may_be_dy = true;
+    dx_may_share_dy = true;
   }
 
-  absl::Status Forward(const Forwards& buffers) override {
+  absl::Status Forward(const ForwardBuffers& buffers) override {
     if (buffers.training) {
       DropOut(*buffers.batch, op_.layer, op_.rate, type_, n_, size_, buffers.x,
               buffers.y);
@@ -245,7 +248,7 @@ class DropoutPlan : public OperationPlan {
     }
     return absl::OkStatus();
   }
-  absl::Status Backward(const Backwards& buffers,
+  absl::Status Backward(const BackwardBuffers& buffers,
                         Model::GradientReady) override {
     DropOut(*buffers.batch, op_.layer, op_.rate, type_, n_, size_, buffers.dy,
             buffers.dx);
@@ -271,10 +274,10 @@ class AddPlan : public OperationPlan {
         sum_(context.engine, request.x.size(), context.type) {
     backward_reads_x = false;
     // Without drop path both gradients equal dy.
-    dx_may_be_dy = true;
+    dx_may_share_dy = true;
   }
 
-  absl::Status Forward(const Forwards& buffers) override {
+  absl::Status Forward(const ForwardBuffers& buffers) override {
     if (op_.drop_path == 0 || !buffers.training) {
       return CatchOnednn(name_, [&] {
         sum_.Run(context_.stream, buffers.x, buffers.second, buffers.y);
@@ -294,7 +297,7 @@ class AddPlan : public OperationPlan {
     return absl::OkStatus();
   }
 
-  absl::Status Backward(const Backwards& buffers,
+  absl::Status Backward(const BackwardBuffers& buffers,
                         Model::GradientReady) override {
     WithElement(context_.type, [&]<typename T>(T*) {
       const T* dy = static_cast<const T*>(buffers.dy);

@@ -45,7 +45,7 @@ class PoolPlan : public OperationPlan {
                              AlignedBytes(backward.scratchpad_desc()));
   }
 
-  absl::Status Forward(const Forwards& buffers) override {
+  absl::Status Forward(const ForwardBuffers& buffers) override {
     return CatchOnednn(name_, [&] {
       forward_.Run(context_.stream, {{DNNL_ARG_SRC, buffers.x},
                                      {DNNL_ARG_DST, buffers.y},
@@ -53,7 +53,7 @@ class PoolPlan : public OperationPlan {
                                      {DNNL_ARG_SCRATCHPAD, buffers.scratch}});
     });
   }
-  absl::Status Backward(const Backwards& buffers,
+  absl::Status Backward(const BackwardBuffers& buffers,
                         Model::GradientReady) override {
     if (buffers.dx == nullptr) return absl::OkStatus();
     return CatchOnednn(name_, [&] {

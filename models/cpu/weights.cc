@@ -319,8 +319,8 @@ WeightConversion::WeightConversion(const dnnl::engine& engine,
   is_shared_ = *data == forward;
   if (is_shared_) return;
   data_ = Reorder(engine, plain, *data);
-  writes_two_ = !forward_.is_identity();
-  if (writes_two_) pass_ = TwoFormatPass::Create(plain, forward, *data);
+  needs_two_formats_ = !forward_.is_identity();
+  if (needs_two_formats_) pass_ = TwoFormatPass::Create(plain, forward, *data);
 }
 
 const void* WeightConversion::Run(dnnl::stream& stream, const float* plain,

@@ -67,7 +67,7 @@ class TwoFormatPass {
   Format first_, second_;
 };
 
-// The conversion of a layer's weights, once a step if converts_once(). Not
+// The conversion of a layer's weights, once a step if reads_plain_once(). Not
 // thread safe. Throws dnnl::error.
 class WeightConversion {
  public:
@@ -81,7 +81,9 @@ class WeightConversion {
   // format is wanted or one serves both primitives, if a primitive takes plain
   // weights, or if TwoFormatPass writes both formats. If false, oneDNN makes
   // each format in a separate pass.
-  bool converts_once() const { return !writes_two_ || pass_.has_value(); }
+  bool reads_plain_once() const {
+    return !needs_two_formats_ || pass_.has_value();
+  }
 
   // The bytes of the weights that the data primitive reads; 0 if it reads the
   // plain weights or is not wanted.
@@ -99,7 +101,7 @@ class WeightConversion {
 
  private:
   bool is_shared_ = false;
-  bool writes_two_ = false;  // Two formats, in training.
+  bool needs_two_formats_ = false;  // Two formats, in training.
   int64_t data_bytes_ = 0;
   Reorder forward_, data_;
   std::optional<TwoFormatPass> pass_;

@@ -74,11 +74,11 @@ Desc Plain(const memory::dims& dims) {
 // Returns both formats by a WeightConversion.
 std::pair<Bytes, Bytes> Converted(const std::vector<float>& weights,
                                   const Desc& plain, const Desc& forward,
-                                  const Desc& data, bool* converts_once) {
+                                  const Desc& data, bool* reads_plain_once) {
   const dnnl::engine engine = Engine();
   dnnl::stream stream(engine);
   WeightConversion conversion(engine, plain, forward, data);
-  *converts_once = conversion.converts_once();
+  *reads_plain_once = conversion.reads_plain_once();
   std::pair<Bytes, Bytes> bytes = {Space(forward), Space(data)};
   EXPECT_EQ(conversion.Run(stream, weights.data(), bytes.first.data(),
                            bytes.second.data()),
@@ -188,7 +188,7 @@ TEST(WeightConversionTest, ConvertsOnlyWhatIsRead) {
         Case{plain, blocked, false, true}, Case{plain, plain, false, false},
         Case{blocked, other, true, true}}) {
     WeightConversion conversion(engine, plain, forward, data);
-    EXPECT_TRUE(conversion.converts_once());
+    EXPECT_TRUE(conversion.reads_plain_once());
     EXPECT_EQ(conversion.data_bytes() > 0, data.has_value() && *data != plain);
     Bytes first = untouched, second = untouched;
     const void* const used =

@@ -160,10 +160,10 @@ Outcome<double> DirectBounds(Problem problem) {
   return bounds;
 }
 
-// Computes the outcome by the plan of a network's only convolution. chosen: set
-// to the plan's `chosen`.
+// Computes the outcome by the plan of a network's only convolution.
+// algorithm_name: set to the plan's `algorithm_name`.
 Outcome<float> Compute(const Problem& problem, ConvolutionAlgorithm algorithm,
-                       std::string* chosen = nullptr) {
+                       std::string* algorithm_name = nullptr) {
   const Shape& x = problem.x.shape;
   const Shape& y = problem.dy.shape;
   Network network("one", {1, x.c, x.h, x.w});
@@ -184,7 +184,7 @@ Outcome<float> Compute(const Problem& problem, ConvolutionAlgorithm algorithm,
                                         .input_gradient = true});
   EXPECT_THAT(plan, IsOk());
   if (!plan.ok()) return {};
-  if (chosen != nullptr) *chosen = (*plan)->chosen;
+  if (algorithm_name != nullptr) *algorithm_name = (*plan)->algorithm_name;
   AlignedBuffer in = ToBlocks(problem.x);
   AlignedBuffer dy = ToBlocks(problem.dy);
   AlignedBuffer out(y.size()), dx(x.size());
@@ -237,15 +237,15 @@ class WinogradTest : public testing::TestWithParam<Case> {
 
 TEST_P(WinogradTest, IsWithinItsBoundOfTheDefinition) {
   const Problem problem(GetParam());
-  std::string chosen;
+  std::string algorithm_name;
   const Outcome<float> got =
-      Compute(problem, ConvolutionAlgorithm::kWinograd, &chosen);
+      Compute(problem, ConvolutionAlgorithm::kWinograd, &algorithm_name);
   const Outcome<double> want = Exact(problem);
   const Outcome<double> bounds = Bounds(problem);
   EXPECT_LE(Excess(got.y, want.y, bounds.y), 1);
   EXPECT_LE(Excess(got.dx, want.dx, bounds.dx), 1);
   EXPECT_LE(Excess(got.dweight, want.dweight, bounds.dweight), 1);
-  EXPECT_EQ(chosen, "winograd");
+  EXPECT_EQ(algorithm_name, "winograd");
   // The results differ, so another algorithm computed them.
   EXPECT_NE(got.y, Compute(problem, ConvolutionAlgorithm::kDirect).y);
 }

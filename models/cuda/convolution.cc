@@ -324,7 +324,7 @@ struct EngineFacts {
   bool rounds_inputs = false;  // Rounds float32 inputs.
 };
 
-absl::StatusOr<EngineFacts> FactsOf(cudnnBackendDescriptor_t config) {
+absl::StatusOr<EngineFacts> ReadEngineFacts(cudnnBackendDescriptor_t config) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<CudnnDescriptor> engines,
                             GetDescriptors(config, CUDNN_ATTR_ENGINECFG_ENGINE,
                                            CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1));
@@ -389,7 +389,7 @@ absl::StatusOr<EngineFacts> FactsOf(cudnnBackendDescriptor_t config) {
 }
 
 // Returns the configurations that cuDNN's heuristics propose, best first.
-absl::StatusOr<std::vector<CudnnDescriptor>> Propose(
+absl::StatusOr<std::vector<CudnnDescriptor>> ProposeConfigurations(
     const CudnnDevice& device, cudnnBackendDescriptor_t graph,
     cudnnBackendHeurMode_t mode) {
   constexpr int64_t kMost = 64;
@@ -519,15 +519,15 @@ absl::StatusOr<ConvolutionPlan> ConvolutionPlan::Create(
   // none.
   for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
     absl::StatusOr<std::vector<CudnnDescriptor>> configs =
-        Propose(device, made.parts_.back().get(), mode);
+        ProposeConfigurations(device, made.parts_.back().get(), mode);
     if (!configs.ok()) {
       last = configs.status();
       continue;
     }
     for (CudnnDescriptor& config : *configs) {
-      absl::StatusOr<EngineFacts> facts = FactsOf(config.get());
+      absl::StatusOr<EngineFacts> facts = ReadEngineFacts(config.get());
       if (!facts.ok()) return named(facts.status());
-      ++made.passed_over_;
+      ++made.rejected_count_;
       if (facts->unwanted ||
           (facts->rounds_inputs &&
            graph.precision == ConvolutionPrecision::kFloat32)) {
@@ -540,7 +540,7 @@ absl::StatusOr<ConvolutionPlan> ConvolutionPlan::Create(
         last = plan.status();
         continue;
       }
-      --made.passed_over_;
+      --made.rejected_count_;
       const absl::StatusOr<std::vector<int64_t>> workspace =
           Get<int64_t>(plan->get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                        CUDNN_TYPE_INT64, 1);
@@ -554,7 +554,7 @@ absl::StatusOr<ConvolutionPlan> ConvolutionPlan::Create(
     }
   }
   return absl::UnimplementedError(
-      absl::StrCat(made.graph_, ": no plan among ", made.passed_over_,
+      absl::StrCat(made.graph_, ": no plan among ", made.rejected_count_,
                    " configurations; the last: ", last.message()));
 }
 

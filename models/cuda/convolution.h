@@ -135,7 +135,7 @@ class ConvolutionPlan {
   const std::string& notes() const { return notes_; }
   // The number of the heuristics' configurations that were rejected before this
   // one.
-  int passed_over() const { return passed_over_; }
+  int rejected_count() const { return rejected_count_; }
 
   // Enqueues the pass on the handle's stream. The handle must belong to the
   // card that the plan was made for. workspace: workspace_bytes() of device
@@ -156,7 +156,7 @@ class ConvolutionPlan {
   CudnnDescriptor plan_;
   std::string engine_, notes_;
   int64_t workspace_bytes_ = 0;
-  int passed_over_ = 0;
+  int rejected_count_ = 0;
 };
 
 }  // namespace lockstep

@@ -36,7 +36,7 @@ void Apply(const ByteTable& table, std::span<uint8_t> pixels) {
 // Turns the hue of one pixel in HSV, with all numbers in [0, 1]. The colour
 // then follows from the hue's sextant, the position in the sextant, saturation
 // and value.
-void Turn(uint8_t* rgb, float turn) {
+void TurnHue(uint8_t* rgb, float turn) {
   const float r = rgb[0] / 255.0f, g = rgb[1] / 255.0f, b = rgb[2] / 255.0f;
   const float most = std::max({r, g, b}), least = std::min({r, g, b});
   const float range = most - least;
@@ -92,7 +92,7 @@ void AdjustSaturation(std::span<uint8_t> pixels, int64_t channels,
 
 void AdjustHue(std::span<uint8_t> pixels, int64_t channels, float turn) {
   if (channels != 3) return;
-  for (size_t i = 0; i < pixels.size(); i += 3) Turn(&pixels[i], turn);
+  for (size_t i = 0; i < pixels.size(); i += 3) TurnHue(&pixels[i], turn);
 }
 
 }  // namespace lockstep

@@ -22,7 +22,7 @@ constexpr char kName[] = "file";
 // The limit on pixels keeps an input of a few bytes from taking a long time.
 constexpr int64_t kFuzzPixels = 1 << 16;
 
-std::string CheckRefusal(const absl::Status& status) {
+std::string CheckRejection(const absl::Status& status) {
   if (!absl::IsDataLoss(status) && !absl::IsInvalidArgument(status)) {
     return absl::StrCat("an error of another kind: ", status.ToString());
   }
@@ -43,7 +43,7 @@ std::string CheckDecoder(const std::string& bytes, const auto& decoder,
   };
   const absl::StatusOr<Image> image = decode(all);
   accepted = image.ok();
-  if (!accepted) return CheckRefusal(image.status());
+  if (!accepted) return CheckRejection(image.status());
   if (image->channels != 1 && image->channels != 3) return "odd channels";
   if (image->height < 1 || image->width < 1 ||
       image->height > kFuzzPixels / image->width) {
@@ -69,7 +69,7 @@ std::string CheckDecoder(const std::string& bytes, const auto& decoder,
 
 // Returns the PNG with the right checksum for every whole chunk. A chunk is a
 // length, a name and data, followed by the checksum of name and data.
-std::string WithChecksums(std::string png) {
+std::string FixChecksums(std::string png) {
   const auto* const bytes = reinterpret_cast<const unsigned char*>(png.data());
   for (size_t at = 8; at + 12 <= png.size();) {
     const size_t length = size_t{bytes[at]} << 24 | bytes[at + 1] << 16 |
@@ -127,13 +127,13 @@ std::string CheckJpeg(const std::string& bytes, bool& accepted) {
 }
 
 std::string CheckPng(const std::string& bytes, bool& accepted) {
-  return CheckDecoder(WithChecksums(bytes), DecodePng, accepted);
+  return CheckDecoder(FixChecksums(bytes), DecodePng, accepted);
 }
 
 std::string CheckImageList(const std::string& text, bool& accepted) {
   const auto files = ParseImageList(text, kName, /*num_classes=*/0);
   accepted = files.ok();
-  if (!accepted) return CheckRefusal(files.status());
+  if (!accepted) return CheckRejection(files.status());
   for (int64_t i = 0; i < files->size(); ++i) {
     const auto [path, label] = (*files)[i];
     if (path.empty() || label < 0 || label >= kMaxClasses) {
@@ -150,7 +150,7 @@ std::string CheckCifar10(const std::string& bytes, bool& accepted) {
   std::vector<uint8_t> images, labels;
   const absl::Status status = AppendCifar10(bytes, kName, images, labels);
   accepted = status.ok();
-  if (!accepted) return CheckRefusal(status);
+  if (!accepted) return CheckRejection(status);
   if (labels.size() * 3073 != bytes.size()) return "records left over";
   for (size_t i = 0; i < bytes.size(); ++i) {
     const size_t record = i / 3073, at = i % 3073;

@@ -33,7 +33,7 @@ constexpr int kClasses = 10;
 
 // Returns whether nothing exists at `path`. If the path exists but cannot be
 // read, the reader reports the error.
-bool Missing(const std::string& path) {
+bool IsMissing(const std::string& path) {
   std::error_code error;
   return std::filesystem::status(path, error).type() ==
          std::filesystem::file_type::not_found;
@@ -43,14 +43,14 @@ absl::StatusOr<std::string> FindFile(const std::string& dir,
                                      const std::string& name) {
   const std::string plain = absl::StrCat(dir, "/", name);
   for (const std::string& path : {plain, absl::StrCat(plain, ".gz")}) {
-    if (!Missing(path)) return path;
+    if (!IsMissing(path)) return path;
   }
   return absl::NotFoundError(
       absl::StrCat(plain, ": no such file, nor one ending in .gz"));
 }
 
 absl::Status CheckDir(const std::string& dir) {
-  if (!Missing(dir)) return absl::OkStatus();
+  if (!IsMissing(dir)) return absl::OkStatus();
   const std::string fault =
       absl::StrCat("data folder '", dir, "' does not exist");
   if (dir != kFashionMnistDir) return absl::NotFoundError(fault);

@@ -43,25 +43,25 @@ class OutputFile {
   explicit OutputFile(std::string path) : path_(std::move(path)) {
     errno = 0;
     file_.open(path_, std::ios::binary);
-    Note();
+    RecordError();
   }
 
   void Write(absl::string_view bytes) {
     errno = 0;
     file_.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    Note();
+    RecordError();
   }
 
   absl::Status Close() {
     errno = 0;
     file_.close();
-    Note();
+    RecordError();
     return status_;
   }
 
  private:
   // Records the first error.
-  void Note() {
+  void RecordError() {
     if (file_.good() || !status_.ok()) return;
     status_ = absl::ErrnoToStatus(errno != 0 ? errno : EIO,
                                   absl::StrCat(path_, ": cannot write"));
@@ -230,11 +230,11 @@ absl::Status CheckForCifar(const Part& train, const Part& test,
                : FlagError("limit", *options.limit,
                            absl::StrCat("--format=cifar10 ", what));
   }
-  if (train.count() > kTrainFiles * kCifarMostRecords ||
-      test.count() > kCifarMostRecords) {
+  if (train.count() > kTrainFiles * kMaxCifarRecords ||
+      test.count() > kMaxCifarRecords) {
     return CifarError(
-        absl::StrCat("holds at most ", kTrainFiles * kCifarMostRecords,
-                     " images for training and ", kCifarMostRecords,
+        absl::StrCat("holds at most ", kTrainFiles * kMaxCifarRecords,
+                     " images for training and ", kMaxCifarRecords,
                      " for testing; the data set has ", train.count(), " and ",
                      test.count(), ", and --limit takes fewer"));
   }
@@ -281,7 +281,8 @@ absl::Status WriteCifar(Part& train, Part& test, const std::string& dir,
 
 // Returns a note about classes without images in `train`, which readers of the
 // export cannot count. "" if the readers need no note.
-std::string NoteOf(const Part& train, const Part& test, ExportFormat format) {
+std::string DescribeMissingClasses(const Part& train, const Part& test,
+                                   ExportFormat format) {
   if (format == ExportFormat::kCifar10) return "";
   const int classes = train.data().num_classes();
   std::vector<bool> has(classes);
@@ -327,7 +328,7 @@ absl::StatusOr<ExportSummary> ExportDataset(const DatasetParts& parts,
     LOCKSTEP_RETURN_IF_ERROR(WriteFolder(test, "test", options, dir, step));
   }
   return ExportSummary{train.count(), test.count(),
-                       NoteOf(train, test, options.format)};
+                       DescribeMissingClasses(train, test, options.format)};
 }
 
 ImageProgress::ImageProgress(std::ostream& out, bool rewrite)

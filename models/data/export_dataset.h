@@ -71,7 +71,7 @@ using ExportStep = absl::FunctionRef<absl::Status(absl::string_view part,
 // Errors, one line: kInvalidArgument, beginning with --format or --limit, if
 // kCifar10 cannot hold the data set (it needs images of 32 x 32 with 3
 // channels, at most 10 classes, at least 5 images for training, at most
-// kCifarMostRecords a file); the errors of `step`; the data set's, with the
+// kMaxCifarRecords a file); the errors of `step`; the data set's, with the
 // image's path; the file system's, with the path. After an error some files are
 // written.
 absl::StatusOr<ExportSummary> ExportDataset(const DatasetParts& parts,

@@ -121,7 +121,8 @@ absl::StatusOr<std::filesystem::path> CheckedOutput() {
     return absl::InvalidArgumentError("--output_dir: must name a folder");
   }
   const std::filesystem::path output =
-      std::filesystem::path(UserPath(absl::GetFlag(FLAGS_output_dir)) + "/")
+      std::filesystem::path(ResolveUserPath(absl::GetFlag(FLAGS_output_dir)) +
+                            "/")
           .parent_path();
   std::error_code error;
   if (std::filesystem::exists(output, error)) {
@@ -194,7 +195,7 @@ absl::StatusOr<DatasetParts> Load(const ExportOptions& wanted,
   }
   options.seed = absl::GetFlag(FLAGS_seed);
   return LoadDataset(absl::GetFlag(FLAGS_dataset),
-                     UserPath(absl::GetFlag(FLAGS_data_dir)), options);
+                     ResolveUserPath(absl::GetFlag(FLAGS_data_dir)), options);
 }
 
 // Writes the data set beside `output`, and renames it once it is complete.

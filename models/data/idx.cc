@@ -67,7 +67,7 @@ class GzipFile {
       const int count = gzread(file_.get(), out.data(), wanted);
       // At a truncated stream, gzread sets an error state but also returns a
       // count.
-      LOCKSTEP_RETURN_IF_ERROR(Fault());
+      LOCKSTEP_RETURN_IF_ERROR(CurrentError());
       if (count <= 0) break;
       total += count;
       out = out.subspan(static_cast<size_t>(count));
@@ -83,7 +83,7 @@ class GzipFile {
   GzipFile(const std::string& path, gzFile file) : path_(path), file_(file) {}
 
   // Returns zlib's error for the file, or OK.
-  absl::Status Fault() const {
+  absl::Status CurrentError() const {
     int code = Z_OK;
     const int system_error = errno;
     const char* const what = gzerror(file_.get(), &code);

@@ -31,7 +31,7 @@ namespace lockstep {
 namespace {
 
 // Larger than any picture of kMaxPixels, and than the list of any data set.
-constexpr int64_t kMostBytes = int64_t{1} << 30;
+constexpr int64_t kMaxFileBytes = int64_t{1} << 30;
 
 class FileDataset final : public Dataset {
  public:
@@ -55,7 +55,8 @@ class FileDataset final : public Dataset {
 
   // The two steps of Read. path: the result of file(); bytes: of ReadBytes.
   static absl::StatusOr<std::string> ReadBytes(const std::string& path) {
-    return NamingFile(path, [&] { return ReadForeignFile(path, kMostBytes); });
+    return NamingFile(path,
+                      [&] { return ReadForeignFile(path, kMaxFileBytes); });
   }
   absl::StatusOr<Image> Decode(const std::string& path,
                                const std::string& bytes) const {
@@ -121,12 +122,12 @@ class FileDataset final : public Dataset {
 // The result of checking an image. Bad bytes are bad on every rank. A file that
 // cannot be read here may still be readable on another rank, so it is no bad
 // image.
-struct Verdict {
+struct ImageVerdict {
   absl::Status status = absl::OkStatus();
   bool is_bad_image = false;
 };
 
-Verdict Judge(const FileDataset& data, int64_t index) {
+ImageVerdict CheckImage(const FileDataset& data, int64_t index) {
   const std::string path = data.file(index);
   const absl::StatusOr<std::string> bytes = FileDataset::ReadBytes(path);
   if (!bytes.ok()) return {bytes.status(), false};
@@ -135,13 +136,13 @@ Verdict Judge(const FileDataset& data, int64_t index) {
 }
 
 // Checks every image. Returns the verdicts in the images' order.
-std::vector<Verdict> JudgeAll(const FileDataset& data,
-                              const DatasetOptions& options) {
-  std::vector<Verdict> verdicts(data.size());
+std::vector<ImageVerdict> CheckImages(const FileDataset& data,
+                                      const DatasetOptions& options) {
+  std::vector<ImageVerdict> verdicts(data.size());
   std::atomic<int64_t> next = 0;
   const auto work = [&](bool reports) {
     for (int64_t i = next++; i < data.size(); i = next++) {
-      verdicts[i] = Judge(data, i);
+      verdicts[i] = CheckImage(data, i);
       if (reports && options.progress) options.progress(i, data.size());
     }
   };
@@ -169,7 +170,7 @@ absl::StatusOr<std::unique_ptr<const Dataset>> MakePart(
   auto data = std::make_unique<FileDataset>(std::move(files), num_classes,
                                             options.channels, class_names);
   if (!options.skip_bad_images) return data;
-  const std::vector<Verdict> verdicts = JudgeAll(*data, options);
+  const std::vector<ImageVerdict> verdicts = CheckImages(*data, options);
   std::vector<int64_t> good;
   for (int64_t i = 0; i < count; ++i) {
     const absl::Status& status = verdicts[i].status;
@@ -245,7 +246,7 @@ absl::StatusOr<ImageIndex> ReadImageList(const std::string& dir,
                                          int num_classes) {
   const std::string list = absl::StrCat(dir, "/", name);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string text,
-                            ReadForeignFile(list, kMostBytes));
+                            ReadForeignFile(list, kMaxFileBytes));
   LOCKSTEP_ASSIGN_OR_RETURN(ImageIndex files,
                             ParseImageList(text, list, num_classes, dir));
   for (int64_t i = 0; i < files.size(); ++i) {

@@ -90,22 +90,23 @@ class FolderWalk {
     for (std::string path = dir + "/.."; stat(path.c_str(), &info) == 0;
          path += "/..") {
       const std::pair<dev_t, ino_t> identity = {info.st_dev, info.st_ino};
-      if (!above_.empty() && above_.back() == identity) break;  // The root.
-      above_.push_back(identity);
+      if (!ancestors_.empty() && ancestors_.back() == identity)
+        break;  // The root.
+      ancestors_.push_back(identity);
     }
   }
 
   absl::Status Visit(const std::string& path) {
     LOCKSTEP_ASSIGN_OR_RETURN(FolderContent content, ReadFolder(path));
-    if (std::ranges::find(above_, content.identity) != above_.end()) {
+    if (std::ranges::find(ancestors_, content.identity) != ancestors_.end()) {
       return absl::InvalidArgumentError(
           absl::StrCat(path, ": is a link to a folder that it lies in"));
     }
-    above_.push_back(content.identity);
+    ancestors_.push_back(content.identity);
     for (const std::string& name : content.folders) {
       LOCKSTEP_RETURN_IF_ERROR(Visit(absl::StrCat(path, "/", name)));
     }
-    above_.pop_back();
+    ancestors_.pop_back();
     if (!content.images.empty()) {
       found_.emplace_back(path, std::move(content.images));
     }
@@ -118,7 +119,7 @@ class FolderWalk {
   }
 
  private:
-  std::vector<std::pair<dev_t, ino_t>> above_;
+  std::vector<std::pair<dev_t, ino_t>> ancestors_;
   std::vector<std::pair<std::string, std::vector<std::string>>> found_;
 };
 

@@ -294,7 +294,7 @@ TEST(DataCheckTest, ReadersKeepTheirPromisesOnMutations) {
     for (int i = 0; i < kMutations && !HasFailure(); ++i) {
       SCOPED_TRACE(i);
       bool ok = false;
-      EXPECT_EQ(check.check(Mutated(check.seeds, random), ok), "");
+      EXPECT_EQ(check.check(MutateSeed(check.seeds, random), ok), "");
       accepted += ok ? 1 : 0;
     }
     // Both outcomes must occur often: otherwise the mutations would test only

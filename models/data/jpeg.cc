@@ -248,8 +248,8 @@ int Orientation(const jpeg_decompress_struct& info) {
 
 // The change from an image as it is stored to the image as viewers show it:
 // rows and columns are exchanged, and read from the opposite ends.
-struct Turn {
-  explicit Turn(int orientation)
+struct ImageTurn {
+  explicit ImageTurn(int orientation)
       : exchange(orientation >= 5),
         from_bottom(orientation == 3 || orientation == 4 || orientation == 6 ||
                     orientation == 7),
@@ -261,8 +261,8 @@ struct Turn {
 
 // Returns the position of a region of the turned image in the stored image,
 // which has shape `shape`.
-ImageRegion Stored(ImageRegion region, const Turn& turn,
-                   const ImageShape& shape) {
+ImageRegion StoredRegion(ImageRegion region, const ImageTurn& turn,
+                         const ImageShape& shape) {
   if (turn.exchange) {
     std::swap(region.top, region.left);
     std::swap(region.height, region.width);
@@ -272,7 +272,7 @@ ImageRegion Stored(ImageRegion region, const Turn& turn,
   return region;
 }
 
-Image Turned(const Image& image, const Turn& turn) {
+Image TurnImage(const Image& image, const ImageTurn& turn) {
   Image out = image;
   if (turn.exchange) std::swap(out.height, out.width);
   uint8_t* to = out.pixels.data();
@@ -358,12 +358,12 @@ absl::Status DecodeJpeg(absl::string_view bytes, const std::string& name,
                              info.num_components == 1 ? 1 : 3};
   LOCKSTEP_RETURN_IF_ERROR(CheckPixels(stored, name, max_pixels));
   const int orientation = Orientation(info);
-  const Turn turn(orientation);
+  const ImageTurn turn(orientation);
   ImageShape shape = stored;
   if (turn.exchange) std::swap(shape.height, shape.width);
   ImageRegion region = choose(shape);
   LOCKSTEP_RETURN_IF_ERROR(CheckRegion(region, shape, name));
-  region = Stored(region, turn, stored);
+  region = StoredRegion(region, turn, stored);
 
   // A file that ends with the end marker is not cut off, so reading on is not
   // needed.
@@ -377,7 +377,7 @@ absl::Status DecodeJpeg(absl::string_view bytes, const std::string& name,
       })) {
     return fault();
   }
-  image = Turned(image, turn);
+  image = TurnImage(image, turn);
   take(RowsOf(image));
   return absl::OkStatus();
 }

@@ -27,7 +27,7 @@ namespace {
 
 constexpr int64_t kCifarPixels = kCifarSide * kCifarSide;
 constexpr int64_t kCifarRecord = 1 + 3 * kCifarPixels;
-constexpr int64_t kCifarMostBytes = kCifarMostRecords * kCifarRecord;
+constexpr int64_t kCifarMostBytes = kMaxCifarRecords * kCifarRecord;
 
 absl::StatusOr<MemoryDataset> LoadCifar10Files(
     const std::string& dir, const std::vector<std::string>& names) {
@@ -45,8 +45,9 @@ absl::StatusOr<MemoryDataset> LoadCifar10Files(
 }
 
 // Returns the first samples of both parts, as many as the options say.
-absl::StatusOr<DatasetParts> FirstOf(MemoryDataset train, MemoryDataset test,
-                                     const DatasetOptions& options) {
+absl::StatusOr<DatasetParts> TakeFirstSamples(MemoryDataset train,
+                                              MemoryDataset test,
+                                              const DatasetOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(
       const int64_t train_size,
       SampleCount("--train_samples", options.train_samples, train.size()));
@@ -73,7 +74,7 @@ absl::StatusOr<DatasetParts> LoadCifar10(const std::string& dir,
   }
   LOCKSTEP_ASSIGN_OR_RETURN(MemoryDataset test,
                             LoadCifar10Files(dir, {"test_batch.bin"}));
-  return FirstOf(std::move(train), std::move(test), options);
+  return TakeFirstSamples(std::move(train), std::move(test), options);
 }
 
 absl::StatusOr<DatasetParts> LoadIdx(const std::string& dir,
@@ -81,7 +82,7 @@ absl::StatusOr<DatasetParts> LoadIdx(const std::string& dir,
   LOCKSTEP_ASSIGN_OR_RETURN(
       FashionMnist data,
       LoadFashionMnist(dir.empty() ? kFashionMnistDir : dir));
-  return FirstOf(std::move(data.train), std::move(data.test), options);
+  return TakeFirstSamples(std::move(data.train), std::move(data.test), options);
 }
 
 // The largest number of channels of a synthetic image.

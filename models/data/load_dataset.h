@@ -116,11 +116,11 @@ absl::StatusOr<ImageIndex> ParseImageList(absl::string_view text,
 
 // Appends a file of CIFAR-10. The file has at least one record: a label and the
 // red, green and blue planes of 32 x 32 pixels. images: [n, 32, 32, 3]; labels:
-// [n]; unspecified after an error. LoadDataset reads at most kCifarMostRecords
+// [n]; unspecified after an error. LoadDataset reads at most kMaxCifarRecords
 // a file, twenty times the original's 10,000.
 inline constexpr int64_t kCifarSide = 32;
 inline constexpr int kCifarClasses = 10;
-inline constexpr int64_t kCifarMostRecords = 200'000;
+inline constexpr int64_t kMaxCifarRecords = 200'000;
 absl::Status AppendCifar10(absl::string_view bytes, const std::string& name,
                            std::vector<uint8_t>& images,
                            std::vector<uint8_t>& labels);

@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<Loader>> Loader::Create(
   LOCKSTEP_RETURN_IF_ERROR(loader->Allocate(options));
   try {
     for (int worker = 0; worker < options.workers; ++worker) {
-      loader->workers_.emplace_back(&Loader::Work, loader.get(), worker);
+      loader->workers_.emplace_back(&Loader::RunWorker, loader.get(), worker);
     }
   } catch (const std::system_error& error) {
     return absl::ResourceExhaustedError(
@@ -98,20 +98,21 @@ Loader::~Loader() {
 
 absl::Status Loader::Allocate(const LoaderOptions& options) {
   for (const std::vector<int64_t>& batch : batches_) {
-    most_samples_ = std::max(most_samples_, static_cast<int64_t>(batch.size()));
+    max_batch_samples_ =
+        std::max(max_batch_samples_, static_cast<int64_t>(batch.size()));
   }
   const auto image_bytes = image_values_ * static_cast<int64_t>(sizeof(float));
   piece_size_ = std::max(kPieceBytes / image_bytes, int64_t{1});
-  slot_bytes_ = RoundedUp(most_samples_ * image_bytes) +
-                RoundedUp(most_samples_ * int64_t{sizeof(int32_t)}) +
-                RoundedUp(most_samples_ * int64_t{sizeof(SampleLabel)});
+  slot_bytes_ = RoundedUp(max_batch_samples_ * image_bytes) +
+                RoundedUp(max_batch_samples_ * int64_t{sizeof(int32_t)}) +
+                RoundedUp(max_batch_samples_ * int64_t{sizeof(SampleLabel)});
   if (slot_bytes_ > options.max_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "a batch of ", most_samples_, " samples takes ", slot_bytes_,
+        "a batch of ", max_batch_samples_, " samples takes ", slot_bytes_,
         " bytes, at most ", options.max_bytes, " are allowed"));
   }
   const int64_t useful =
-      std::min(options.workers == 0 ? 1 : kMostBatches,
+      std::min(options.workers == 0 ? 1 : kMaxBatches,
                std::max(static_cast<int64_t>(batches_.size()), int64_t{1}));
   slot_count_ =
       std::min(useful, options.max_bytes / std::max(slot_bytes_, int64_t{1}));
@@ -138,35 +139,36 @@ std::span<float> Loader::Images(int64_t batch) const {
 std::span<int32_t> Loader::Labels(int64_t batch) const {
   std::byte* const images = memory_.get() + batch % slot_count_ * slot_bytes_;
   const int64_t bytes =
-      most_samples_ * image_values_ * static_cast<int64_t>(sizeof(float));
+      max_batch_samples_ * image_values_ * static_cast<int64_t>(sizeof(float));
   return {reinterpret_cast<int32_t*>(images + RoundedUp(bytes)),
           batches_[batch].size()};
 }
 
 std::span<SampleLabel> Loader::Mixed(int64_t batch) const {
   auto* const labels = reinterpret_cast<std::byte*>(Labels(batch).data());
-  return {reinterpret_cast<SampleLabel*>(
-              labels + RoundedUp(most_samples_ * int64_t{sizeof(int32_t)})),
-          batches_[batch].size()};
+  return {
+      reinterpret_cast<SampleLabel*>(
+          labels + RoundedUp(max_batch_samples_ * int64_t{sizeof(int32_t)})),
+      batches_[batch].size()};
 }
 
 void Loader::BeginBatches() {
-  while (rest_.begin == rest_.end) {
-    const int64_t batch = rest_.batch + 1;
+  while (untaken_.begin == untaken_.end) {
+    const int64_t batch = untaken_.batch + 1;
     if (batch == static_cast<int64_t>(batches_.size()) ||
         batch >= released_ + slot_count_) {
       return;
     }
-    rest_ = {batch, 0, SizeOf(batch)};
-    slots_[batch % slot_count_] = {batch, rest_.end, 0, absl::OkStatus()};
+    untaken_ = {batch, 0, SizeOf(batch)};
+    slots_[batch % slot_count_] = {batch, untaken_.end, 0, absl::OkStatus()};
     work_.notify_all();
   }
 }
 
-Loader::Piece Loader::Take(int64_t most) {
-  Piece piece = rest_;
+Loader::Piece Loader::TakePiece(int64_t most) {
+  Piece piece = untaken_;
   piece.end = std::min(piece.end, piece.begin + most);
-  rest_.begin = piece.end;
+  untaken_.begin = piece.end;
   BeginBatches();
   return piece;
 }
@@ -207,14 +209,15 @@ void Loader::LoadPiece(const Piece& piece, int worker) {
   if (slot.remaining == 0) ready_.notify_one();
 }
 
-void Loader::Work(int worker) {
+void Loader::RunWorker(int worker) {
   while (true) {
     Piece piece;
     {
       std::unique_lock lock(mutex_);
-      work_.wait(lock, [this] { return stop_ || rest_.begin < rest_.end; });
+      work_.wait(lock,
+                 [this] { return stop_ || untaken_.begin < untaken_.end; });
       if (stop_) return;
-      piece = Take(piece_size_);
+      piece = TakePiece(piece_size_);
     }
     LoadPiece(piece, worker);
   }
@@ -229,7 +232,7 @@ absl::StatusOr<LoadedBatch> Loader::Next() {
     const std::lock_guard lock(mutex_);
     released_ = batch;
     BeginBatches();
-    if (workers_.empty()) whole = Take(SizeOf(batch));
+    if (workers_.empty()) whole = TakePiece(SizeOf(batch));
   }
   if (workers_.empty()) LoadPiece(whole, /*worker=*/0);
   std::unique_lock lock(mutex_);

@@ -66,7 +66,7 @@ struct LoaderOptions {
   int workers = 0;
   // The largest number of bytes of batches (float32 pixels and labels) at any
   // time, including the caller's batch. The loader holds as many batches as
-  // fit, at most Loader::kMostBatches. Each worker also needs memory for one
+  // fit, at most Loader::kMaxBatches. Each worker also needs memory for one
   // decoded image and twice its result, which is not counted here.
   int64_t max_bytes = int64_t{256} << 20;
   AllocateBatches allocate = nullptr;  // Null: ordinary memory.
@@ -86,7 +86,7 @@ struct LoadedBatch {
 class Loader {
  public:
   // The number of batches that evens out images of different sizes.
-  static constexpr int64_t kMostBatches = 4;
+  static constexpr int64_t kMaxBatches = 4;
 
   // batches: this rank's part of each global batch, as indices of the data set;
   // may be empty. Reading begins at once. Errors: kInvalidArgument if one batch
@@ -137,23 +137,23 @@ class Loader {
     return static_cast<int64_t>(batches_[batch].size());
   }
 
-  // BeginBatches, Take and IsReady require mutex_. BeginBatches: when all
+  // BeginBatches, TakePiece and IsReady require mutex_. BeginBatches: when all
   // samples of a batch are taken and a slot is free, begins the next batch and
   // wakes the workers.
   void BeginBatches();
   // Takes at most `most` samples of the current batch.
-  Piece Take(int64_t most);
+  Piece TakePiece(int64_t most);
   bool IsReady(int64_t batch) const;
   // Loads a piece and records the result.
   void LoadPiece(const Piece& piece, int worker);
-  void Work(int worker);
+  void RunWorker(int worker);
 
   SampleSource& source_;
   const uint64_t seed_;
   const int64_t epoch_;
   const std::vector<std::vector<int64_t>> batches_;
   const int64_t image_values_;
-  int64_t most_samples_ = 0;  // The largest batch's samples.
+  int64_t max_batch_samples_ = 0;  // The largest batch's samples.
   int64_t piece_size_ = 1;
   int64_t slot_bytes_ = 0;
   int64_t slot_count_ = 0;
@@ -171,7 +171,7 @@ class Loader {
   std::vector<Slot> slots_;
   // The samples that are not yet taken of the batch that was begun last. Pieces
   // are taken in order.
-  Piece rest_ = {-1, 0, 0};
+  Piece untaken_ = {-1, 0, 0};
   // The caller has finished the batches before this one.
   int64_t released_ = 0;
   bool stop_ = false;

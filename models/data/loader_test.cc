@@ -204,7 +204,7 @@ TEST(LoaderTest, EndsInTheMiddleAfterTheSampleThatIsBeingLoaded) {
     for (int b = 0; b < next; ++b) ExpectBatch(loader->Next(), batches[b]);
     loader.reset();
     const int64_t loads = source.loads;
-    EXPECT_LE(loads, 16 * (next + Loader::kMostBatches));
+    EXPECT_LE(loads, 16 * (next + Loader::kMaxBatches));
   }
 }
 

@@ -151,7 +151,7 @@ absl::StatusOr<Transform> Transform::Create(const TransformOptions& options,
         {"image_size's width", shape.width, 1},
         {"the shorter side", options.shorter_side, 0}}) {
     LOCKSTEP_RETURN_IF_ERROR(
-        InRange(what, static_cast<double>(value), least, kMostSide));
+        InRange(what, static_cast<double>(value), least, kMaxSide));
   }
   // With this limit a crop always has a pixel of the image.
   LOCKSTEP_RETURN_IF_ERROR(InRange(
@@ -209,7 +209,7 @@ void Transform::WriteRow(const uint8_t* bytes, int64_t channels, int64_t count,
   }
 }
 
-void Transform::AdjustColors(const Drawn& drawn, int64_t channels,
+void Transform::AdjustColors(const SampleDraws& drawn, int64_t channels,
                              std::span<uint8_t> bytes) const {
   for (const int change : drawn.color_order) {
     const float by = drawn.colors[change];
@@ -227,7 +227,7 @@ void Transform::AdjustColors(const Drawn& drawn, int64_t channels,
 absl::Status Transform::LoadOne(const Dataset& dataset, const SampleKey& key,
                                 TransformScratch& scratch,
                                 std::span<float> out) const {
-  Drawn drawn;
+  SampleDraws drawn;
   AxisWeights& down = scratch.down;
   AxisWeights& across = scratch.across;
   int64_t channels = 0;
@@ -252,7 +252,7 @@ absl::Status Transform::LoadOne(const Dataset& dataset, const SampleKey& key,
   const bool whole =
       down.part.count == shape_.height && across.part.count == shape_.width;
   if (changes_colors_ || !whole) {
-    WriteByWayOfBytes(drawn, channels, scratch, out);
+    WriteThroughBytes(drawn, channels, scratch, out);
   } else {
     scratch.resizer.Finish([&](int64_t y, const uint8_t* bytes) {
       WriteRow(bytes, channels, shape_.width, drawn.flip,
@@ -268,7 +268,7 @@ absl::Status Transform::LoadOne(const Dataset& dataset, const SampleKey& key,
   return absl::OkStatus();
 }
 
-void Transform::WriteByWayOfBytes(const Drawn& drawn, int64_t channels,
+void Transform::WriteThroughBytes(const SampleDraws& drawn, int64_t channels,
                                   TransformScratch& scratch,
                                   std::span<float> out) const {
   const int64_t row_bytes = shape_.width * channels;

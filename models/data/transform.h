@@ -37,7 +37,7 @@ struct ResizedCrop {
 };
 
 // The largest number of pixels on a side of a result.
-inline constexpr int64_t kMostSide = 1 << 14;
+inline constexpr int64_t kMaxSide = 1 << 14;
 
 // The options, in the order in which they are applied. The default changes only
 // the type: value / 255.
@@ -131,7 +131,7 @@ struct TransformScratch {
 };
 
 // The random choices for one image, and its sizes.
-struct Drawn {
+struct SampleDraws {
   ImageRegion crop;    // The part of the image to resize.
   int64_t height = 0;  // The size to which `crop` is resized.
   int64_t width = 0;
@@ -165,7 +165,7 @@ class Transform {
                                    std::span<float> out) const;
 
   // Returns the random choices of the key for an image of that size.
-  Drawn Draw(const SampleKey& key, const ImageShape& image) const;
+  SampleDraws Draw(const SampleKey& key, const ImageShape& image) const;
 
   // The partner of a mixture, and how it is mixed.
   struct Mixture {
@@ -183,14 +183,14 @@ class Transform {
                        TransformScratch& scratch, std::span<float> out) const;
   // Writes all bytes first and then the floats, for results with changed
   // colours or black borders.
-  void WriteByWayOfBytes(const Drawn& drawn, int64_t channels,
+  void WriteThroughBytes(const SampleDraws& drawn, int64_t channels,
                          TransformScratch& scratch, std::span<float> out) const;
   // Converts `count` pixels from bytes to floats. channels: the bytes'
   // channels.
   void WriteRow(const uint8_t* bytes, int64_t channels, int64_t count,
                 bool flip, float* row) const;
-  void DrawColors(const SampleKey& key, Drawn& drawn) const;
-  void AdjustColors(const Drawn& drawn, int64_t channels,
+  void DrawColors(const SampleKey& key, SampleDraws& drawn) const;
+  void AdjustColors(const SampleDraws& drawn, int64_t channels,
                     std::span<uint8_t> bytes) const;
 
   TransformOptions options_;

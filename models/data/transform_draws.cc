@@ -45,7 +45,7 @@ class Draws {
   double LogUniform(double low, double high) {
     return std::exp(Uniform(std::log(low), std::log(high)));
   }
-  int64_t Below(int64_t n) { return stream_.UniformInt(next_++, n); }
+  int64_t UniformBelow(int64_t n) { return stream_.UniformInt(next_++, n); }
 
   // Returns the logarithm of a draw from Gamma(alpha, 1). The logarithm keeps
   // draws with a small alpha from rounding to 0 (Marsaglia & Tsang 2000, with
@@ -92,8 +92,8 @@ ImageRegion DrawResizedCrop(Draws draws, const ResizedCrop& crop,
         height > image.height) {
       continue;
     }
-    const int64_t top = draws.Below(image.height - height + 1);
-    return {top, draws.Below(image.width - width + 1), height, width};
+    const int64_t top = draws.UniformBelow(image.height - height + 1);
+    return {top, draws.UniformBelow(image.width - width + 1), height, width};
   }
   // The largest middle part with an allowed ratio.
   const auto width = static_cast<double>(image.width);
@@ -120,15 +120,15 @@ ImageRegion DrawErase(Draws draws, const ImageShape& shape) {
     const int64_t height = Round(std::sqrt(target * ratio));
     const int64_t width = Round(std::sqrt(target / ratio));
     if (height >= shape.height || width >= shape.width) continue;
-    const int64_t top = draws.Below(shape.height - height + 1);
-    return {top, draws.Below(shape.width - width + 1), height, width};
+    const int64_t top = draws.UniformBelow(shape.height - height + 1);
+    return {top, draws.UniformBelow(shape.width - width + 1), height, width};
   }
   return {};
 }
 
 // Returns where the middle `part` of `whole` pixels begins, as in torchvision's
 // CenterCrop, which pads images that are too small.
-int64_t Middle(int64_t whole, int64_t part) {
+int64_t CenterBegin(int64_t whole, int64_t part) {
   if (whole < part) return -((part - whole) / 2);
   return Round(static_cast<double>(whole - part) / 2);
 }
@@ -138,14 +138,16 @@ int64_t DrawBegin(Draws& draws, int64_t whole, int64_t part, int64_t padding) {
   const int64_t places = whole + 2 * padding - part + 1;
   // A number is drawn in every case, so that the other axis's number does not
   // depend on this axis.
-  const int64_t begin = draws.Below(std::max(places, int64_t{1})) - padding;
-  return places < 1 ? Middle(whole, part) : begin;
+  const int64_t begin =
+      draws.UniformBelow(std::max(places, int64_t{1})) - padding;
+  return places < 1 ? CenterBegin(whole, part) : begin;
 }
 
 }  // namespace
 
-Drawn Transform::Draw(const SampleKey& key, const ImageShape& image) const {
-  Drawn drawn;
+SampleDraws Transform::Draw(const SampleKey& key,
+                            const ImageShape& image) const {
+  SampleDraws drawn;
   drawn.crop = {0, 0, image.height, image.width};
   drawn.height = shape_.height;
   drawn.width = shape_.width;
@@ -164,8 +166,8 @@ Drawn Transform::Draw(const SampleKey& key, const ImageShape& image) const {
     drawn.left =
         DrawBegin(draws, drawn.width, shape_.width, *options_.crop_padding);
   } else {
-    drawn.top = Middle(drawn.height, shape_.height);
-    drawn.left = Middle(drawn.width, shape_.width);
+    drawn.top = CenterBegin(drawn.height, shape_.height);
+    drawn.left = CenterBegin(drawn.width, shape_.width);
   }
   if (options_.flip > 0) {
     Draws draws(Stream(key, Operation::kFlip));
@@ -181,7 +183,7 @@ Drawn Transform::Draw(const SampleKey& key, const ImageShape& image) const {
   return drawn;
 }
 
-void Transform::DrawColors(const SampleKey& key, Drawn& drawn) const {
+void Transform::DrawColors(const SampleKey& key, SampleDraws& drawn) const {
   Draws draws(Stream(key, Operation::kColors));
   int at = 0;
   for (const double most :
@@ -193,7 +195,7 @@ void Transform::DrawColors(const SampleKey& key, Drawn& drawn) const {
       static_cast<float>(draws.Uniform(-options_.hue, options_.hue));
   for (int left = 4; left > 1; --left) {  // Fisher & Yates.
     std::swap(drawn.color_order[left - 1],
-              drawn.color_order[draws.Below(left)]);
+              drawn.color_order[draws.UniformBelow(left)]);
   }
 }
 
@@ -201,7 +203,7 @@ std::optional<Transform::Mixture> Transform::DrawMixture(const SampleKey& key,
                                                          int64_t size) const {
   if (!mixes()) return std::nullopt;
   Draws draws(Stream(key, Operation::kMixture));
-  Mixture mixture = {draws.Below(size), 1, {}};
+  Mixture mixture = {draws.UniformBelow(size), 1, {}};
   const bool cut = draws.Uniform(0, 1) < (options_.mixup == 0    ? 1
                                           : options_.cutmix == 0 ? 0
                                                                  : 0.5);
@@ -213,7 +215,7 @@ std::optional<Transform::Mixture> Transform::DrawMixture(const SampleKey& key,
   // box.
   const double half = std::sqrt(1 - share) / 2;
   const auto side = [&](int64_t size_of_side, int64_t& begin, int64_t& count) {
-    const int64_t middle = draws.Below(size_of_side);
+    const int64_t middle = draws.UniformBelow(size_of_side);
     const auto reach =
         static_cast<int64_t>(half * static_cast<double>(size_of_side));
     begin = std::max(middle - reach, int64_t{0});

@@ -453,8 +453,8 @@ TEST(TransformTest, DrawsEachOperationByItself) {
   const Transform all = MakeTransform(Everything(), dataset);
   const Transform some = MakeTransform(less, dataset);
   for (int64_t index = 0; index < 20; ++index) {
-    const Drawn a = all.Draw({0, 0, index}, {9, 11, 3});
-    const Drawn b = some.Draw({0, 0, index}, {9, 11, 3});
+    const SampleDraws a = all.Draw({0, 0, index}, {9, 11, 3});
+    const SampleDraws b = some.Draw({0, 0, index}, {9, 11, 3});
     EXPECT_EQ(a.crop, b.crop);
     EXPECT_EQ(a.erase, b.erase);
     EXPECT_EQ(a.colors[1], b.colors[1]);
@@ -472,7 +472,7 @@ TEST(TransformTest, FlipsErasesAndPads) {
   int flips = 0, erased = 0;
   std::set<std::pair<int64_t, int64_t>> places;
   for (int64_t epoch = 0; epoch < 200; ++epoch) {
-    const Drawn drawn = transform.Draw({1, epoch, 0}, shape);
+    const SampleDraws drawn = transform.Draw({1, epoch, 0}, shape);
     flips += drawn.flip;
     erased += drawn.erase.height > 0;
     places.emplace(drawn.top, drawn.left);

@@ -30,7 +30,8 @@ constexpr absl::string_view kWords =
 
 // These mutations are simple and work with every compiler. libFuzzer's
 // mutations are better, but need clang.
-std::string Mutated(std::span<const std::string> seeds, std::mt19937& random) {
+std::string MutateSeed(std::span<const std::string> seeds,
+                       std::mt19937& random) {
   static const auto& words =
       *new std::vector<std::string>(absl::StrSplit(kWords, ' '));
   const auto below = [&](size_t end) { return end == 0 ? 0 : random() % end; };

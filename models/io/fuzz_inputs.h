@@ -13,7 +13,8 @@ namespace lockstep {
 // Returns one of `seeds` with one to four small changes. `seeds` must not be
 // empty. A change is one byte or bit, a piece removed or repeated, a piece of
 // another seed, or a word that is difficult for readers of JSON.
-std::string Mutated(std::span<const std::string> seeds, std::mt19937& random);
+std::string MutateSeed(std::span<const std::string> seeds,
+                       std::mt19937& random);
 
 // Writes each seed to its own file below `folder`, which is created if it does
 // not exist. The files are libFuzzer's initial corpus. Errors: the file

@@ -58,7 +58,7 @@ absl::Status Damaged(absl::string_view name, absl::string_view what) {
 
 // Returns a text of the file for a message: printable, and at most 100 bytes of
 // it.
-std::string Shown(const std::string& text) {
+std::string PrintablePrefix(const std::string& text) {
   constexpr size_t kMost = 100;
   if (text.size() <= kMost) return absl::Utf8SafeCEscape(text);
   size_t end = kMost;
@@ -69,7 +69,8 @@ std::string Shown(const std::string& text) {
 
 absl::Status DamagedTensor(absl::string_view name, const std::string& tensor,
                            absl::string_view what) {
-  return Damaged(name, absl::StrCat("tensor '", Shown(tensor), "' ", what));
+  return Damaged(name,
+                 absl::StrCat("tensor '", PrintablePrefix(tensor), "' ", what));
 }
 
 // Returns the bytes of a tensor, or nothing if a dimension is negative or the
@@ -157,9 +158,9 @@ absl::StatusOr<Entry> ParseEntry(const std::string& key, const Json& json,
       std::find_if(std::begin(kTypes), std::end(kTypes),
                    [&](const auto& pair) { return pair.first == type; });
   if (known == std::end(kTypes)) {
-    return absl::UnimplementedError(absl::StrCat(name, ": tensor '", Shown(key),
-                                                 "' has type ", Shown(type),
-                                                 ", which this cannot read"));
+    return absl::UnimplementedError(
+        absl::StrCat(name, ": tensor '", PrintablePrefix(key), "' has type ",
+                     PrintablePrefix(type), ", which this cannot read"));
   }
   entry.tensor.type = known->second;
   std::optional<std::vector<int64_t>> shape = ParseIntegers(json["shape"]);
@@ -240,7 +241,7 @@ std::string Describe(DataType type, const std::vector<int64_t>& shape) {
   return absl::StrCat(Name(type), " [", absl::StrJoin(shape, ", "), "]");
 }
 
-absl::Status Unfit(absl::string_view file, absl::string_view what) {
+absl::Status MismatchError(absl::string_view file, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(file, ": ", what));
 }
 
@@ -254,8 +255,8 @@ absl::Status CheckCounter(const NamedTensor& tensor, const std::string& name,
   if (count >= 0 && count < std::numeric_limits<int64_t>::max()) {
     return absl::OkStatus();
   }
-  return Unfit(file, absl::StrCat("tensor '", name, "' is ", count,
-                                  ", which is no count of batches"));
+  return MismatchError(file, absl::StrCat("tensor '", name, "' is ", count,
+                                          ", which is no count of batches"));
 }
 
 // Rejects a NaN or an infinity. ReLU may turn a NaN into zero, so the loss
@@ -267,8 +268,9 @@ absl::Status CheckFinite(const NamedTensor& tensor, const std::string& name,
     float value = 0;
     std::memcpy(&value, &tensor.data[at], sizeof(value));
     if (std::isfinite(value)) continue;
-    return Unfit(file, absl::StrCat("tensor '", name, "' has ", value,
-                                    " at element ", at / sizeof(float)));
+    return MismatchError(
+        file, absl::StrCat("tensor '", name, "' has ", value, " at element ",
+                           at / sizeof(float)));
   }
   return absl::OkStatus();
 }
@@ -279,22 +281,24 @@ absl::Status CheckTensors(const NamedTensors& tensors,
   for (const auto& [name, target] : targets) {
     const auto found = tensors.find(name);
     if (found == tensors.end()) {
-      return Unfit(file, absl::StrCat("has no tensor '", name, "'"));
+      return MismatchError(file, absl::StrCat("has no tensor '", name, "'"));
     }
     const NamedTensor& tensor = found->second;
     if (tensor.type != target.type || tensor.shape != target.shape) {
-      return Unfit(file, absl::StrCat("tensor '", name, "' is ",
-                                      Describe(tensor.type, tensor.shape),
-                                      ", the model's is ",
-                                      Describe(target.type, target.shape)));
+      return MismatchError(
+          file,
+          absl::StrCat("tensor '", name, "' is ",
+                       Describe(tensor.type, tensor.shape), ", the model's is ",
+                       Describe(target.type, target.shape)));
     }
     LOCKSTEP_RETURN_IF_ERROR(CheckCounter(tensor, name, file));
     LOCKSTEP_RETURN_IF_ERROR(CheckFinite(tensor, name, file));
   }
   for (const auto& [name, tensor] : tensors) {
     if (!targets.contains(name)) {
-      return Unfit(file, absl::StrCat("tensor '", absl::Utf8SafeCEscape(name),
-                                      "' is not the model's"));
+      return MismatchError(file,
+                           absl::StrCat("tensor '", absl::Utf8SafeCEscape(name),
+                                        "' is not the model's"));
     }
   }
   return absl::OkStatus();

@@ -335,7 +335,7 @@ TEST(SafetensorsFuzzTest, KeepsItsPromisesOnSeedsAndMutations) {
   int accepted = 0;
   for (int i = 0; i < kMutations && !HasFailure(); ++i) {
     SCOPED_TRACE(i);
-    accepted += accepts(Mutated(seeds, random)) ? 1 : 0;
+    accepted += accepts(MutateSeed(seeds, random)) ? 1 : 0;
   }
   // Both outcomes must occur often: otherwise the mutations would test only
   // rejection or only acceptance.

@@ -45,7 +45,7 @@ std::string NameOf(absl::string_view spec) {
 // Returns the network; its status says whether the images fit.
 absl::StatusOr<Network> DescribeNetwork(absl::string_view spec,
                                         const NetworkInput& input) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const NetworkEntry entry, EntryOf(spec));
+  LOCKSTEP_ASSIGN_OR_RETURN(const NetworkEntry entry, FindNetworkEntry(spec));
   if (input.classes < 1) {
     return absl::InvalidArgumentError(
         absl::StrCat(spec, ": ", input.classes, " classes"));
@@ -65,7 +65,7 @@ absl::StatusOr<Network> DescribeNetwork(absl::string_view spec,
 }
 
 // Returns, for example, "11,689,512" for 11689512.
-std::string Grouped(int64_t number) {
+std::string GroupDigits(int64_t number) {
   std::string text = absl::StrCat(number);
   for (int at = static_cast<int>(text.size()) - 3; at > 0; at -= 3) {
     text.insert(at, ",");
@@ -182,14 +182,14 @@ std::string NetworksTable() {
     absl::StrAppendFormat(
         &table, "| `%s` | %s | %s | %dx%dx%d | %d | %s | %s | %.3g |\n",
         entry.name, entry.what, entry.source, input.channels, input.height,
-        input.width, input.classes, Grouped(SizeOf(network.parameters())),
-        Grouped(SizeOf(network.buffers())),
+        input.width, input.classes, GroupDigits(SizeOf(network.parameters())),
+        GroupDigits(SizeOf(network.buffers())),
         static_cast<double>(FlopsOf(network)) / 1e9);
   }
   return table;
 }
 
-absl::StatusOr<NetworkEntry> EntryOf(absl::string_view spec) {
+absl::StatusOr<NetworkEntry> FindNetworkEntry(absl::string_view spec) {
   const auto& networks = ListedNetworks();
   const auto found =
       std::ranges::find(networks, NameOf(spec), &NetworkEntry::name);

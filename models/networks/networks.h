@@ -101,7 +101,7 @@ absl::StatusOr<Network> CreateNetwork(absl::string_view spec,
 
 // Returns the list's entry of the network that `spec` names. Errors:
 // kInvalidArgument if there is no such network.
-absl::StatusOr<NetworkEntry> EntryOf(absl::string_view spec);
+absl::StatusOr<NetworkEntry> FindNetworkEntry(absl::string_view spec);
 
 // Returns whether the network that `spec` names has batch norm. Errors:
 // kInvalidArgument if the name or an option is wrong for all images.

@@ -637,7 +637,7 @@ TEST(ListedNetworksTest, FitTheImagesOfBenchmarks) {
         << entry.name;
     EXPECT_GT(entry.benchmark_batch, 0);
   }
-  EXPECT_FALSE(EntryOf("vgg").ok());
+  EXPECT_FALSE(FindNetworkEntry("vgg").ok());
 }
 
 TEST(FlopsTest, AreThoseOfThePapers) {

@@ -198,7 +198,7 @@ class Products {
             });
     for (int64_t at = 0; at < weights(); ++at) {
       const int64_t tap = at / (in_ * out_);
-      dweight[Place(tap, at / out_ % in_, at % out_)] =
+      dweight[WeightIndex(tap, at / out_ % in_, at % out_)] =
           Finish<T>(sums[at], more);
     }
     if (dbias.empty()) return;
@@ -236,7 +236,7 @@ class Products {
 
   // Returns a weight's position in its tensor: [out, in, taps], or [in, taps,
   // out].
-  int64_t Place(int64_t tap, int64_t i, int64_t o) const {
+  int64_t WeightIndex(int64_t tap, int64_t i, int64_t o) const {
     const int64_t at = i * window_.taps() + tap;
     return inputs_first_ ? at * out_ + o : o * in_ * window_.taps() + at;
   }
@@ -248,7 +248,7 @@ class Products {
       const int64_t tap = at / (in_ * out_);
       const int64_t i = at / out_ % in_, o = at % out_;
       matrices[transposed ? (tap * out_ + o) * in_ + i : at] =
-          S(weight[Place(tap, i, o)]);
+          S(weight[WeightIndex(tap, i, o)]);
     }
     return matrices;
   }

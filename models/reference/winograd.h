@@ -32,8 +32,9 @@ using Matrix = std::array<std::array<T, kColumns>, kRows>;
 
 // Returns left * x * left', where left' is the transpose of left.
 template <typename T, size_t kRows, size_t kColumns>
-Matrix<T, kRows, kRows> Sandwich(const Matrix<T, kRows, kColumns>& left,
-                                 const Matrix<T, kColumns, kColumns>& x) {
+Matrix<T, kRows, kRows> MultiplyBothSides(
+    const Matrix<T, kRows, kColumns>& left,
+    const Matrix<T, kColumns, kColumns>& x) {
   Matrix<T, kRows, kColumns> half = {};
   for (size_t i = 0; i < kRows; ++i) {
     for (size_t k = 0; k < kColumns; ++k) {
@@ -151,7 +152,8 @@ class WinogradProducts {
           sums[point / 6][point % 6] =
               products[(point * tiles.count() + tile) * out_ + o];
         }
-        const Matrix<T, 4, 4> outputs = Sandwich(matrices_.output, sums);
+        const Matrix<T, 4, 4> outputs =
+            MultiplyBothSides(matrices_.output, sums);
         for (int64_t at = 0; at < 16; ++at) {
           const int64_t pixel = tiles.Pixel(tile, at / 4, at % 4);
           if (pixel < 0) continue;
@@ -204,7 +206,7 @@ class WinogradProducts {
         for (int64_t point = 0; point < 36; ++point) {
           sums[point / 6][point % 6] = products[(point * in_ + i) * out_ + o];
         }
-        const Matrix<T, 3, 3> kernel = Sandwich(back, sums);
+        const Matrix<T, 3, 3> kernel = MultiplyBothSides(back, sums);
         for (int64_t tap = 0; tap < 9; ++tap) {
           dweight[(o * in_ + i) * 9 + tap] = kernel[tap / 3][tap % 3];
         }
@@ -250,7 +252,8 @@ class WinogradProducts {
         for (int64_t tap = 0; tap < 9; ++tap) {
           kernel[tap / 3][tap % 3] = Number(weight[(o * in_ + i) * 9 + tap]);
         }
-        const Matrix<T, 6, 6> points = Sandwich(matrices_.weights, kernel);
+        const Matrix<T, 6, 6> points =
+            MultiplyBothSides(matrices_.weights, kernel);
         for (int64_t point = 0; point < 36; ++point) {
           kernels[(point * in_ + i) * out_ + o] = points[point / 6][point % 6];
         }
@@ -273,7 +276,8 @@ class WinogradProducts {
               (tiles.Sample(tile) * x.shape.h + h) * x.shape.w + w;
           pixels[at / 6][at % 6] = Number(x.v[pixel * in_ + i]);
         }
-        const Matrix<T, 6, 6> points = Sandwich(matrices_.input, pixels);
+        const Matrix<T, 6, 6> points =
+            MultiplyBothSides(matrices_.input, pixels);
         for (int64_t point = 0; point < 36; ++point) {
           inputs[(point * tiles.count() + tile) * in_ + i] =
               points[point / 6][point % 6];
@@ -295,7 +299,7 @@ class WinogradProducts {
           if (pixel < 0) continue;
           pixels[at / 4][at % 4] = Number(dy.v[pixel * out_ + o]);
         }
-        const Matrix<T, 6, 6> points = Sandwich(spread, pixels);
+        const Matrix<T, 6, 6> points = MultiplyBothSides(spread, pixels);
         for (int64_t point = 0; point < 36; ++point) {
           deltas[(point * tiles.count() + tile) * out_ + o] =
               points[point / 6][point % 6];

@@ -138,7 +138,7 @@ Result Train(float learning_rate, int64_t epochs) {
   return result;
 }
 
-bool AsFast(double loss, size_t epoch) {
+bool IsAsFast(double loss, size_t epoch) {
   return loss <= kTorchLoss[epoch] * kMargin;
 }
 
@@ -147,7 +147,7 @@ TEST(RecipeTest, LearnsAsFastAsPyTorch) {
   const Result result = Train(0.2f, static_cast<int64_t>(epochs));
   ASSERT_EQ(result.losses.size(), epochs);
   for (size_t i = 0; i < epochs; ++i) {
-    EXPECT_TRUE(AsFast(result.losses[i], i))
+    EXPECT_TRUE(IsAsFast(result.losses[i], i))
         << "loss " << result.losses[i] << " in epoch " << i;
   }
   // In the first epoch the loss hardly moves and rounding hardly grows.
@@ -159,7 +159,7 @@ TEST(RecipeTest, LearnsAsFastAsPyTorch) {
 TEST(RecipeTest, RejectsHalfTheLearningRate) {
   const Result result = Train(0.1f, 2);
   ASSERT_EQ(result.losses.size(), 2);
-  EXPECT_FALSE(AsFast(result.losses[1], 1)) << result.losses[1];
+  EXPECT_FALSE(IsAsFast(result.losses[1], 1)) << result.losses[1];
 }
 
 constexpr absl::Duration kDeadline = absl::Minutes(14);

@@ -64,8 +64,8 @@ namespace lockstep {
 namespace {
 
 // Returns `status` of parsing a flag, prefixed with the flag.
-absl::Status OfFlag(absl::string_view name, const std::string& value,
-                    const absl::Status& status) {
+absl::Status WithFlagName(absl::string_view name, const std::string& value,
+                          const absl::Status& status) {
   return status.ok() ? status : FlagError(name, value, status.message());
 }
 
@@ -75,10 +75,10 @@ absl::Status ReadTransform(const std::string& dataset,
   std::string size = absl::GetFlag(FLAGS_image_size);
   if (size.empty()) size = files ? "224" : "0";
   LOCKSTEP_RETURN_IF_ERROR(
-      OfFlag("image_size", size, ParseImageSize(size, transform)));
+      WithFlagName("image_size", size, ParseImageSize(size, transform)));
   transform.shorter_side = absl::GetFlag(FLAGS_resize);
   LOCKSTEP_RETURN_IF_ERROR(
-      CheckRange("--resize", transform.shorter_side, 0, kMostSide));
+      CheckRange("--resize", transform.shorter_side, 0, kMaxSide));
   if (transform.shorter_side > 0 && transform.height == 0) {
     return FlagError("resize", transform.shorter_side,
                      "needs an --image_size to cut out");
@@ -103,10 +103,11 @@ absl::Status ReadTransform(const std::string& dataset,
   }
   const std::string mean = absl::GetFlag(FLAGS_mean);
   LOCKSTEP_RETURN_IF_ERROR(
-      OfFlag("mean", mean,
-             ParseMeanAndStd(mean, absl::GetFlag(FLAGS_std), transform)));
+      WithFlagName("mean", mean,
+                   ParseMeanAndStd(mean, absl::GetFlag(FLAGS_std), transform)));
   const std::string augment = absl::GetFlag(FLAGS_augment);
-  return OfFlag("augment", augment, ParseAugmentation(augment, transform));
+  return WithFlagName("augment", augment,
+                      ParseAugmentation(augment, transform));
 }
 
 }  // namespace
@@ -118,7 +119,7 @@ absl::StatusOr<DataFlags> ReadDataFlags(uint64_t seed) {
       "--loader_mb", absl::GetFlag(FLAGS_loader_mb), 1, int64_t{1} << 31));
   DataFlags flags = {.dataset = absl::GetFlag(FLAGS_dataset)};
   if (const std::string dir = absl::GetFlag(FLAGS_data_dir); !dir.empty()) {
-    flags.dir = UserPath(dir);
+    flags.dir = ResolveUserPath(dir);
   }
   LOCKSTEP_RETURN_IF_ERROR(ReadTransform(flags.dataset, flags.transform));
   DatasetOptions& options = flags.options;

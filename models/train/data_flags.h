@@ -18,7 +18,7 @@ namespace lockstep {
 // and how a trainer transforms and loads the images.
 struct DataFlags {
   std::string dataset = {};
-  std::string dir = {};  // Resolved by UserPath.
+  std::string dir = {};  // Resolved by ResolveUserPath.
   DatasetOptions options = {};
   TransformOptions transform = {};
   LoaderOptions loader = {};

@@ -505,7 +505,7 @@ class ScriptedModel : public CountingModel {
 };
 
 // Sends a message as batch norm does.
-absl::Status Message(Communicator& group) {
+absl::Status ExchangeMessage(Communicator& group) {
   int64_t ranks = 1;
   LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(std::span<int64_t>(&ranks, 1)));
   return ranks == group.world_size()
@@ -549,9 +549,11 @@ TEST_P(BackendTest, MessagesPassWhileGradientsAreSummed) {
       std::fill(gradient.begin(), gradient.end(),
                 static_cast<float>(group.rank() + 1));
       // The order of the message and the gradient differs between ranks.
-      if (group.rank() == index) LOCKSTEP_RETURN_IF_ERROR(Message(group));
+      if (group.rank() == index)
+        LOCKSTEP_RETURN_IF_ERROR(ExchangeMessage(group));
       ready(index);
-      if (group.rank() != index) LOCKSTEP_RETURN_IF_ERROR(Message(group));
+      if (group.rank() != index)
+        LOCKSTEP_RETURN_IF_ERROR(ExchangeMessage(group));
     }
     return absl::OkStatus();
   };
@@ -597,10 +599,10 @@ ScriptedModel::Script FailingScript(int pending,
                                     std::function<absl::Status()> fail) {
   return [pending, fail](ScriptedModel& model, Communicator& group,
                          Model::GradientReady ready) -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(Message(group));
+    LOCKSTEP_RETURN_IF_ERROR(ExchangeMessage(group));
     if (group.rank() == pending) ready(model.parameters().count() - 1);
     if (group.rank() == 1) return fail();
-    return Message(group);
+    return ExchangeMessage(group);
   };
 }
 

@@ -93,7 +93,7 @@ absl::StatusOr<std::string> Path(absl::string_view flag,
   if (path.empty()) {
     return FlagError(flag, path, "must name a file; see --help");
   }
-  return UserPath(path);
+  return ResolveUserPath(path);
 }
 
 absl::StatusOr<SafetensorsFile> Read(const std::string& path) {

@@ -235,14 +235,14 @@ absl::StatusOr<Safetensors> Float32Step(Communicator& communicator,
 }
 
 // Returns a tensor of floats as float64; any other tensor unchanged.
-NamedTensor Widened(const NamedTensor& tensor) {
+NamedTensor ToFloat64(const NamedTensor& tensor) {
   if (tensor.type != DataType::kFloat32) return tensor;
   const std::vector<float> values = tensor.Values<float>();
   const std::vector<double> wide(values.begin(), values.end());
   return NamedTensor::Of(tensor.shape, std::span(wide));
 }
 
-NamedTensor Narrowed(const NamedTensor& tensor) {
+NamedTensor ToFloat32(const NamedTensor& tensor) {
   if (tensor.type != DataType::kFloat64) return tensor;
   const std::vector<double> values = tensor.Values<double>();
   const std::vector<float> narrow(values.begin(), values.end());
@@ -261,7 +261,7 @@ absl::StatusOr<Float64Tensors> ReadFloat64(const SafetensorsFile& weights,
                                            const Network& network) {
   NamedTensors narrow;
   for (const auto& [name, tensor] : weights.content.tensors) {
-    narrow[name] = Narrowed(tensor);
+    narrow[name] = ToFloat32(tensor);
   }
   Parameters parameters = CreateParameters(network);
   Buffers buffers = CreateBuffers(network);
@@ -270,7 +270,7 @@ absl::StatusOr<Float64Tensors> ReadFloat64(const SafetensorsFile& weights,
   Float64Tensors read;
   const auto append = [&](const std::string& name, std::vector<double>& to) {
     const std::vector<double> values =
-        Widened(weights.content.tensors.at(name)).Values<double>();
+        ToFloat64(weights.content.tensors.at(name)).Values<double>();
     to.insert(to.end(), values.begin(), values.end());
   };
   for (const ParameterSpec& spec : parameters.specs()) {
@@ -286,7 +286,7 @@ absl::StatusOr<Float64Tensors> ReadFloat64(const SafetensorsFile& weights,
 // Returns an error for a batch norm of one value per channel, as the CPU's
 // model does. images: the number of images over which batch norm takes its
 // statistics.
-absl::Status CheckVariances(const Network& network, int64_t images) {
+absl::Status CheckBatchNormSizes(const Network& network, int64_t images) {
   for (const Network::Operation& operation : network.operations()) {
     if (!std::holds_alternative<BatchNormOp>(operation.kind)) continue;
     if (images * operation.output.h * operation.output.w == 1) {
@@ -334,8 +334,8 @@ absl::StatusOr<Safetensors> Float64Step(Communicator& communicator,
                                         const GlobalBatch& batch) {
   const Shard shard =
       SplitBatch(batch.size(), communicator.world_size(), communicator.rank());
-  LOCKSTEP_RETURN_IF_ERROR(
-      CheckVariances(network, options.sync_bn ? batch.size() : shard.size()));
+  LOCKSTEP_RETURN_IF_ERROR(CheckBatchNormSizes(
+      network, options.sync_bn ? batch.size() : shard.size()));
   absl::Status status;
   const auto sum = [&](std::span<double> values) {
     if (status.ok()) status = communicator.AllReduce(values);

@@ -511,9 +511,9 @@ enum class Average { kMeter, kPlainSum, kMeanOfMeans };
 
 // Returns the different results of the ranks at any world size and with any
 // division. One entry means the same bits everywhere.
-std::set<std::string> Everywhere(Backend backend,
-                                 const std::vector<Update>& updates,
-                                 Average average = Average::kMeter) {
+std::set<std::string> DistinctResults(Backend backend,
+                                      const std::vector<Update>& updates,
+                                      Average average = Average::kMeter) {
   std::set<std::string> results;
   for (const int world_size : kWorldSizes) {
     for (const auto& deal : Deals()) {
@@ -568,7 +568,8 @@ TEST_P(AllReduceMeterTest, GivesOneMetersBitsAtEveryWorldSize) {
     for (const Update& update : updates) {
       one.Update(update.value, update.count);
     }
-    EXPECT_THAT(Everywhere(GetParam(), updates), ElementsAre(ResultOf(one)))
+    EXPECT_THAT(DistinctResults(GetParam(), updates),
+                ElementsAre(ResultOf(one)))
         << updates.size();
   }
 }
@@ -577,7 +578,7 @@ TEST(AllReduceMeterControlTest, OtherAveragesDependOnTheWorldSize) {
   std::vector<Update> updates = Updates(50);
   updates.resize(50);  // Without the values that a plain sum loses.
   for (const Average average : {Average::kPlainSum, Average::kMeanOfMeans}) {
-    EXPECT_GT(Everywhere(Backend::kThreads, updates, average).size(), 1u);
+    EXPECT_GT(DistinctResults(Backend::kThreads, updates, average).size(), 1u);
   }
 }
 

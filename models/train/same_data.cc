@@ -30,7 +30,7 @@ struct DataDigest {
 
 // Returns a file's name with its folder's name only, because ranks may have the
 // data set in different places.
-absl::string_view NameOf(absl::string_view path) {
+absl::string_view FolderAndName(absl::string_view path) {
   const size_t name = path.rfind('/');
   if (name == path.npos || name == 0) return path;
   const size_t folder = path.rfind('/', name - 1);
@@ -49,7 +49,7 @@ DataDigest DigestOf(const DatasetParts& data) {
   for (const Dataset* const part : {data.train.get(), data.test.get()}) {
     for (int64_t i = 0; i < part->size(); ++i) {
       hash = MixBits(hash + static_cast<uint64_t>(part->label(i)) + 1);
-      hash = HashOf(hash, NameOf(part->file(i)));
+      hash = HashOf(hash, FolderAndName(part->file(i)));
     }
   }
   return {data.train->size(), data.test->size(), static_cast<int64_t>(hash)};

@@ -51,7 +51,7 @@ constexpr int64_t kSide = 16;
 // The longest time that a run may continue after a rank has met an error. Ranks
 // wait 60 seconds for each other (--timeout_s), so a run that ends within this
 // time has not waited for a timeout.
-constexpr absl::Duration kPrompt = absl::Seconds(15);
+constexpr absl::Duration kMaxTimeAfterError = absl::Seconds(15);
 
 std::string WeightsText(const std::string& dir) {
   const absl::StatusOr<std::string> text =
@@ -147,7 +147,7 @@ class TrainDataTest : public testing::Test {
     const absl::Time start = absl::Now();
     SubprocessResult result = RunSubprocess(command, kDeadline);
     EXPECT_EQ(result.exit_status, 1);
-    EXPECT_LT(absl::Now() - start, kPrompt);
+    EXPECT_LT(absl::Now() - start, kMaxTimeAfterError);
     ExpectNoProcessLeft();
     return result;
   }
@@ -349,7 +349,7 @@ TEST_F(TrainDataTest, AFolderThatVanishesEndsTheRunAndAFileIsNamed) {
   const absl::Time renamed = absl::Now();
   std::filesystem::rename(folder, root_ + "/gone");
   EXPECT_EQ(program->Wait(kDeadline), 1);
-  EXPECT_LT(absl::Now() - renamed, kPrompt);
+  EXPECT_LT(absl::Now() - renamed, kMaxTimeAfterError);
   RankThatNames(program->err(), 2, folder + "/", ".jpg: cannot open: No such");
   EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), program->pid());
   ExpectNoProcessLeft();

@@ -223,9 +223,9 @@ absl::StatusOr<Config> ReadConfig(std::optional<RankEnvironment> launched) {
   run.trainer.evaluation_transform = WithoutAugmentation(data.transform);
   run.trainer.transform = std::move(data.transform);
   run.trainer.loader = std::move(data.loader);
-  run.output_dir = UserPath(absl::GetFlag(FLAGS_output_dir));
-  run.resume = UserPath(absl::GetFlag(FLAGS_resume));
-  run.weights = UserPath(absl::GetFlag(FLAGS_weights));
+  run.output_dir = ResolveUserPath(absl::GetFlag(FLAGS_output_dir));
+  run.resume = ResolveUserPath(absl::GetFlag(FLAGS_resume));
+  run.weights = ResolveUserPath(absl::GetFlag(FLAGS_weights));
   return config;
 }
 
@@ -275,7 +275,7 @@ absl::StatusOr<int> Train(const Config& config,
   // Each rank is this program again, and calls TrainAsLaunchedRank.
   LaunchOptions options;
   options.nproc = config.world_size;
-  options.argv = {OwnProgram()};
+  options.argv = {OwnProgramPath()};
   options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
   options.environment = {
       {"OMP_NUM_THREADS", absl::StrCat(config.run.threads_per_rank)}};

@@ -681,7 +681,7 @@ class TrainBatchNormTest : public TrainTest,
   }
 
   // A slice takes a few runs of resnet18_d2l.
-  bool IsLeftToExhaustive() const {
+  bool RunsOnlyExhaustively() const {
     return !IsExhaustive() && std::string(GetParam()) == "resnet18_d2l";
   }
 
@@ -716,7 +716,7 @@ TEST_P(TrainBatchNormTest, SynchronisedRanksHaveTheStatisticsOfOne) {
   // 2^-24.
   EXPECT_LT(StatisticsDistance(one, train("ddp", "--nproc=2 --sync_bn=true")),
             1e-5);
-  if (IsLeftToExhaustive()) return;
+  if (RunsOnlyExhaustively()) return;
   EXPECT_LT(StatisticsDistance(
                 one, train("dp", "--nproc=3 --parallelism=dp --sync_bn")),
             1e-5);
@@ -725,7 +725,7 @@ TEST_P(TrainBatchNormTest, SynchronisedRanksHaveTheStatisticsOfOne) {
 }
 
 TEST_P(TrainBatchNormTest, ResumesBitForBitAsIfItHadNotStopped) {
-  if (IsLeftToExhaustive()) GTEST_SKIP() << "of resnet18_d2l";
+  if (RunsOnlyExhaustively()) GTEST_SKIP() << "of resnet18_d2l";
   const std::map<std::string, std::string> runs = {
       {"local", "--nproc=2"},
       {"sync", "--nproc=2 --sync_bn"},
@@ -751,7 +751,7 @@ TEST_P(TrainBatchNormTest, ResumesBitForBitAsIfItHadNotStopped) {
 }
 
 TEST_P(TrainBatchNormTest, EndsWithinTwoSecondsOfTheDeathOfARank) {
-  if (IsLeftToExhaustive()) GTEST_SKIP() << "of resnet18_d2l";
+  if (RunsOnlyExhaustively()) GTEST_SKIP() << "of resnet18_d2l";
   for (const int victim : {0, 1}) {
     const std::string temp = Folder(absl::StrCat("tmp", victim));
     Subprocess program = StartEndless(WithFlags("--nproc=2 --sync_bn"), temp);

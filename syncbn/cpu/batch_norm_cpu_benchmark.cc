@@ -78,8 +78,9 @@ LayerTensors MakeLayer(const ActivationShape& shape) {
 absl::Status RunOurs(CpuBatchNormKernels& kernels, LayerTensors& layer,
                      const LayerCall& how, const DeviceRecords& own,
                      const Buffer& sums, Times& times) {
-  const BatchNorm::Forwards forward = layer.Forwards(how);
-  const BatchNormKernels::BackwardCall backward = {layer.Backwards(how), sums};
+  const BatchNorm::ForwardBuffers forward = layer.ForwardBuffers(how);
+  const BatchNormKernels::BackwardCall backward = {layer.BackwardBuffers(how),
+                                                   sums};
   const auto start = Clock::now();
   absl::Status status = kernels.ForwardLocal(
       forward, MergeOptionsFor(layer.options, forward.running), own.data());
@@ -93,8 +94,8 @@ absl::Status RunOurs(CpuBatchNormKernels& kernels, LayerTensors& layer,
 
 absl::Status RunOnednn(OnednnBatchNorm& norm, LayerTensors& layer,
                        const LayerCall& how, Times& times) {
-  const BatchNorm::Forwards forward = layer.Forwards(how);
-  const BatchNorm::Backwards backward = layer.Backwards(how);
+  const BatchNorm::ForwardBuffers forward = layer.ForwardBuffers(how);
+  const BatchNorm::BackwardBuffers backward = layer.BackwardBuffers(how);
   const auto start = Clock::now();
   absl::Status status = norm.Forward(forward);
   times.Note("onednn_forward", start);

@@ -265,13 +265,14 @@ struct Step : LayerTensors {
                                {},
                                saved.data()}),
                 IsOk());
-    EXPECT_THAT(kernels.Normalize(Forwards(call)), IsOk());
+    EXPECT_THAT(kernels.Normalize(ForwardBuffers(call)), IsOk());
     EXPECT_THAT(kernels.BackwardReduce(Backward()), IsOk());
     EXPECT_THAT(kernels.BackwardInput(Backward()), IsOk());
   }
 
   BatchNormKernels::BackwardCall Backward() const {
-    BatchNormKernels::BackwardCall backward = {Backwards(call), sums.buffer()};
+    BatchNormKernels::BackwardCall backward = {BackwardBuffers(call),
+                                               sums.buffer()};
     backward.dresidual = dresidual.buffer();
     return backward;
   }
@@ -350,7 +351,7 @@ enum class OverGradient { kNothing, kDx, kDresidual };
 void RunLocal(Step& step, CpuBatchNormKernels& kernels, LocalPass pass,
               bool training, OverGradient over) {
   const bool whole = pass == LocalPass::kWhole;
-  BatchNorm::Forwards forward = step.Forwards(step.call);
+  BatchNorm::ForwardBuffers forward = step.ForwardBuffers(step.call);
   const MergeOptions options = MergeOptionsFor(step.options, forward.running);
   std::byte* const record = step.record.data();
   EXPECT_THAT(
@@ -362,7 +363,7 @@ void RunLocal(Step& step, CpuBatchNormKernels& kernels, LocalPass pass,
                                     step.options.epsilon, step.saved.data()}),
                 IsOk());
   }
-  BatchNormKernels::BackwardCall backward = {step.Backwards(step.call),
+  BatchNormKernels::BackwardCall backward = {step.BackwardBuffers(step.call),
                                              step.sums.buffer()};
   backward.training = training;
   if (over == OverGradient::kDx) backward.dx = step.dy.buffer();
@@ -441,7 +442,7 @@ TEST(CpuBatchNormKernelsTest, LargeAlignedOutputsHaveTheSameBits) {
       DeviceTensor y(DataType::kFloat32, shape.size());
       DeviceTensor dx(DataType::kFloat32, shape.size());
       DeviceTensor dresidual(DataType::kFloat32, shape.size());
-      BatchNorm::Forwards forward = step.Forwards(step.call);
+      BatchNorm::ForwardBuffers forward = step.ForwardBuffers(step.call);
       forward.y = y.buffer();
       EXPECT_THAT(kernels.Normalize(forward), IsOk());
       BatchNormKernels::BackwardCall backward = step.Backward();

@@ -87,7 +87,7 @@ struct ElementwiseLoop {
   static constexpr int64_t kChunk = 512;
   // How many elements ahead the values of blocked channels are prefetched, in
   // their plane or at the start of the next one.
-  static constexpr int64_t kAhead = 512;
+  static constexpr int64_t kPrefetchDistance = 512;
   // In elements: long enough for prefetchers, and small compared with a cache.
   static constexpr int64_t kBlock = 1 << 14;
 
@@ -149,8 +149,9 @@ struct ElementwiseLoop {
       for (auto& input : inputs) input += at;
       for (auto& output : outputs) output += at;
       if constexpr (kind == RunKind::kBlock) {
-        const int64_t near = std::max<int64_t>(0, n - kAhead);
-        Loop<Unit, kind, false>(inputs, parameters, outputs, near, kAhead);
+        const int64_t near = std::max<int64_t>(0, n - kPrefetchDistance);
+        Loop<Unit, kind, false>(inputs, parameters, outputs, near,
+                                kPrefetchDistance);
         // The last elements prefetch the start of the next run.
         for (auto& input : inputs) input += near;
         for (auto& output : outputs) output += near;

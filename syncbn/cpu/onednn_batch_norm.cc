@@ -144,7 +144,7 @@ int64_t OnednnBatchNorm::SavedBytes(DataType type) const {
   return RecordOf(options_.channels, type).size_bytes();
 }
 
-absl::Status OnednnBatchNorm::Forward(const Forwards& buffers) {
+absl::Status OnednnBatchNorm::Forward(const ForwardBuffers& buffers) {
   LOCKSTEP_RETURN_IF_ERROR(CheckForwards(options_, buffers));
   LOCKSTEP_RETURN_IF_ERROR(CheckType(buffers.x.type));
   const bool own = buffers.training || !options_.track_running_stats;
@@ -157,7 +157,8 @@ absl::Status OnednnBatchNorm::Forward(const Forwards& buffers) {
   });
 }
 
-absl::StatusOr<Buffer> OnednnBatchNorm::NormalFor(const Forwards& buffers) {
+absl::StatusOr<Buffer> OnednnBatchNorm::ChooseNormalBuffer(
+    const ForwardBuffers& buffers) {
   Buffer normal = buffers.y;
   if (buffers.residual.count > 0 && buffers.residual.data == buffers.y.data) {
     LOCKSTEP_ASSIGN_OR_RETURN(normal.data,
@@ -166,12 +167,12 @@ absl::StatusOr<Buffer> OnednnBatchNorm::NormalFor(const Forwards& buffers) {
   return normal;
 }
 
-absl::Status OnednnBatchNorm::ForwardRunning(const Forwards& buffers) {
+absl::Status OnednnBatchNorm::ForwardRunning(const ForwardBuffers& buffers) {
   LOCKSTEP_RETURN_IF_ERROR(kernels_.UseRunning(
       {RecordOf(options_.channels, buffers.x.type), buffers.running,
        options_.epsilon, buffers.saved.bytes()}));
   if (buffers.shape.n == 0) return absl::OkStatus();
-  LOCKSTEP_ASSIGN_OR_RETURN(const Buffer normal, NormalFor(buffers));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Buffer normal, ChooseNormalBuffer(buffers));
   LOCKSTEP_RETURN_IF_ERROR(
       Normalize(buffers, normal, prop_kind::forward_inference,
                 normalization_flags::use_global_stats,
@@ -180,7 +181,7 @@ absl::Status OnednnBatchNorm::ForwardRunning(const Forwards& buffers) {
   return absl::OkStatus();
 }
 
-absl::Status OnednnBatchNorm::ForwardBatch(const Forwards& buffers) {
+absl::Status OnednnBatchNorm::ForwardBatch(const ForwardBuffers& buffers) {
   const int64_t channels = options_.channels;
   LOCKSTEP_ASSIGN_OR_RETURN(std::byte* const memory,
                             statistics_.Reserve(2 * channels * kFloat));
@@ -188,7 +189,7 @@ absl::Status OnednnBatchNorm::ForwardBatch(const Forwards& buffers) {
   float* const variance = mean + channels;
   std::fill_n(mean, 2 * channels, 0.0f);
   if (buffers.shape.n > 0) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Buffer normal, NormalFor(buffers));
+    LOCKSTEP_ASSIGN_OR_RETURN(const Buffer normal, ChooseNormalBuffer(buffers));
     bool fused = buffers.relu && buffers.residual.count == 0 &&
                  buffers.x.data != buffers.y.data;
     const auto normalize = [&] {
@@ -209,7 +210,7 @@ absl::Status OnednnBatchNorm::ForwardBatch(const Forwards& buffers) {
   return SaveBatch(buffers, mean, variance);
 }
 
-absl::Status OnednnBatchNorm::Normalize(const Forwards& buffers,
+absl::Status OnednnBatchNorm::Normalize(const ForwardBuffers& buffers,
                                         const Buffer& normal, prop_kind kind,
                                         normalization_flags flags,
                                         const void* mean,
@@ -224,7 +225,7 @@ absl::Status OnednnBatchNorm::Normalize(const Forwards& buffers,
                         {DNNL_ARG_SHIFT, Vector(buffers.bias.data)}});
 }
 
-absl::Status OnednnBatchNorm::SaveBatch(const Forwards& buffers,
+absl::Status OnednnBatchNorm::SaveBatch(const ForwardBuffers& buffers,
                                         const float* mean,
                                         const float* variance) {
   const StatisticsRecord layout = RecordOf(options_.channels, buffers.x.type);
@@ -246,7 +247,7 @@ absl::Status OnednnBatchNorm::SaveBatch(const Forwards& buffers,
 }
 
 absl::Status OnednnBatchNorm::Backward(
-    const Backwards& buffers, absl::FunctionRef<void()> gradients_ready) {
+    const BackwardBuffers& buffers, absl::FunctionRef<void()> gradients_ready) {
   LOCKSTEP_RETURN_IF_ERROR(CheckBackwards(options_, buffers));
   LOCKSTEP_RETURN_IF_ERROR(CheckType(buffers.x.type));
   if (buffers.shape.n == 0) {
@@ -268,13 +269,13 @@ absl::Status OnednnBatchNorm::Backward(
                 static_cast<size_t>(buffers.dy.size_bytes()));
   }
   LOCKSTEP_RETURN_IF_ERROR(
-      CatchOnednn(buffers.x.type, [&] { return BackwardOf(buffers, g); }));
+      CatchOnednn(buffers.x.type, [&] { return RunBackward(buffers, g); }));
   gradients_ready();
   return absl::OkStatus();
 }
 
-absl::Status OnednnBatchNorm::BackwardOf(const Backwards& buffers,
-                                         const ConstBuffer& g) {
+absl::Status OnednnBatchNorm::RunBackward(const BackwardBuffers& buffers,
+                                          const ConstBuffer& g) {
   const StatisticsRecord layout = RecordOf(options_.channels, buffers.x.type);
   const std::byte* const saved = buffers.saved.bytes();
   const int64_t count = StatisticsRecord::Count(saved);

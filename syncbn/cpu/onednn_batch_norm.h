@@ -39,8 +39,8 @@ class OnednnBatchNorm : public BatchNorm {
   int64_t SavedBytes(DataType type) const override;
 
   // Errors, besides BatchNorm's: kInternal from oneDNN.
-  absl::Status Forward(const Forwards& buffers) override;
-  absl::Status Backward(const Backwards& buffers,
+  absl::Status Forward(const ForwardBuffers& buffers) override;
+  absl::Status Backward(const BackwardBuffers& buffers,
                         absl::FunctionRef<void()> gradients_ready) override;
 
  private:
@@ -59,19 +59,20 @@ class OnednnBatchNorm : public BatchNorm {
   };
   explicit OnednnBatchNorm(const BatchNormOptions& options);
 
-  absl::Status ForwardRunning(const Forwards& buffers);
-  absl::Status ForwardBatch(const Forwards& buffers);
+  absl::Status ForwardRunning(const ForwardBuffers& buffers);
+  absl::Status ForwardBatch(const ForwardBuffers& buffers);
   // Writes the normalised x to `normal`, after ReLU if the flags include it. In
   // training, computes the batch's mean and variance and writes them too.
-  absl::Status Normalize(const Forwards& buffers, const Buffer& normal,
+  absl::Status Normalize(const ForwardBuffers& buffers, const Buffer& normal,
                          dnnl::prop_kind kind, dnnl::normalization_flags flags,
                          const void* mean, const void* variance);
   // Writes `saved` and the running statistics.
-  absl::Status SaveBatch(const Forwards& buffers, const float* mean,
+  absl::Status SaveBatch(const ForwardBuffers& buffers, const float* mean,
                          const float* variance);
-  absl::Status BackwardOf(const Backwards& buffers, const ConstBuffer& g);
+  absl::Status RunBackward(const BackwardBuffers& buffers,
+                           const ConstBuffer& g);
   // Returns y, or other memory if the residual is in y.
-  absl::StatusOr<Buffer> NormalFor(const Forwards& buffers);
+  absl::StatusOr<Buffer> ChooseNormalBuffer(const ForwardBuffers& buffers);
 
   // PlanFor and the functions after it throw dnnl::error.
   const Plan& PlanFor(const ActivationShape& shape, DataType type,

@@ -154,15 +154,15 @@ TEST(OnednnBatchNormTest, WorksInPlace) {
   ASSERT_THAT(want.Run(*layer, call), IsOk());
   for (const auto over : {&LayerStep::x, &LayerStep::residual}) {
     LayerStep step(options, shape, DataType::kFloat32);
-    BatchNorm::Forwards forwards = step.Forwards(call);
+    BatchNorm::ForwardBuffers forwards = step.ForwardBuffers(call);
     forwards.y = (step.*over).buffer();
     ASSERT_THAT(layer->Forward(forwards), IsOk());
     EXPECT_EQ((step.*over).Bytes(), want.y.Bytes());
   }
   for (const bool over_dx : {true, false}) {
     LayerStep step(options, shape, DataType::kFloat32);
-    ASSERT_THAT(layer->Forward(step.Forwards(call)), IsOk());
-    BatchNorm::Backwards backwards = step.Backwards(call);
+    ASSERT_THAT(layer->Forward(step.ForwardBuffers(call)), IsOk());
+    BatchNorm::BackwardBuffers backwards = step.BackwardBuffers(call);
     (over_dx ? backwards.dx : backwards.dresidual) = step.dy.buffer();
     ASSERT_THAT(layer->Backward(backwards, [] {}), IsOk());
     EXPECT_EQ((over_dx ? step.dy : step.dx).Bytes(), want.dx.Bytes());
@@ -180,8 +180,8 @@ TEST(OnednnBatchNormTest, ReluKeepsNan) {
   for (bool training : {true, false}) {
     const BatchNormOptions options = {.channels = 3};
     LayerStep step(options, shape, DataType::kFloat32);
-    BatchNorm::Forwards forwards =
-        step.Forwards({.training = training, .relu = true});
+    BatchNorm::ForwardBuffers forwards =
+        step.ForwardBuffers({.training = training, .relu = true});
     forwards.x = x.buffer();
     ASSERT_THAT(Layer(options)->Forward(forwards), IsOk());
     EXPECT_TRUE(std::isnan(step.y.Read()[at]));
@@ -196,7 +196,7 @@ TEST(OnednnBatchNormTest, ReportsWrongArguments) {
   const BatchNormOptions options = {.channels = 3};
   const std::unique_ptr<OnednnBatchNorm> layer = Layer(options);
   LayerStep step(options, {.n = 2, .c = 3, .hw = 4}, DataType::kFloat32);
-  BatchNorm::Forwards forwards = step.Forwards({});
+  BatchNorm::ForwardBuffers forwards = step.ForwardBuffers({});
   forwards.x.count -= 1;
   EXPECT_THAT(layer->Forward(forwards),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("x has")));

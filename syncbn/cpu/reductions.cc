@@ -35,7 +35,7 @@ constexpr int64_t kSegmentValues = int64_t{1} << 17;
 constexpr int64_t kMaxSegments = 64;
 // With fewer rows than this, merging the columns costs more than long rows
 // gain.
-constexpr int64_t kFewRows = 16;
+constexpr int64_t kMinRows = 16;
 
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -492,7 +492,7 @@ ColumnPlan MakeColumnPlan(const ActivationShape& shape, ChannelRange range) {
   if (last) {
     const bool whole = shape.c >= kTileColumns && shape.c % kVector == 0;
     plan.group = whole ? 1 : PixelsPerRow(shape.c);
-    if (periods < kFewRows * plan.group) plan.group = 1;
+    if (periods < kMinRows * plan.group) plan.group = 1;
   }
   if (blocked) {
     const int64_t planes = std::max<int64_t>(1, kTileRows / shape.hw);

@@ -144,8 +144,8 @@ absl::StatusOr<int64_t> WaitsOfOneStep(BatchNormKernels& kernels,
                         .weight = {1, 1},
                         .bias = {5, 5}});
   const int64_t before = standin::CountsOfThisThread().host_waits;
-  LOCKSTEP_RETURN_IF_ERROR(layer->Forward(tensors.Forwards({})));
-  LOCKSTEP_RETURN_IF_ERROR(layer->Backward(tensors.Backwards({}), [] {}));
+  LOCKSTEP_RETURN_IF_ERROR(layer->Forward(tensors.ForwardBuffers({})));
+  LOCKSTEP_RETURN_IF_ERROR(layer->Backward(tensors.BackwardBuffers({}), [] {}));
   const int64_t waits = standin::CountsOfThisThread().host_waits - before;
   // Memory that no work has written holds the fill value of fresh memory, NaN.
   if (waits == 0 && samples > 0 &&

@@ -162,7 +162,7 @@ absl::Status CheckForward(const Case& c, int64_t batches, RankState& rank) {
                    c.semantics.unbiased_running_variance, rank.whole.statistics,
                    rank.whole.precision);
   LOCKSTEP_RETURN_IF_ERROR(
-      rank.layer->Forward(rank.tensors.Forwards(rank.call)));
+      rank.layer->Forward(rank.tensors.ForwardBuffers(rank.call)));
   LOCKSTEP_RETURN_IF_ERROR(
       Near("y", rank.Read(rank.tensors.y), rank.whole.want.y[rank.rank]));
   if (rank.tensors.batches != batches) {
@@ -203,7 +203,7 @@ absl::Status CheckRank(const Case& c, int rank, Communicator& group) {
   }
   bool ready = false;
   LOCKSTEP_RETURN_IF_ERROR(state->layer->Backward(
-      state->tensors.Backwards(state->call), [&ready] { ready = true; }));
+      state->tensors.BackwardBuffers(state->call), [&ready] { ready = true; }));
   if (!ready) return absl::DataLossError("gradients were never ready");
   return CheckGradients(*state);
 }
@@ -278,7 +278,7 @@ absl::Status TrainOnOneValue(const BatchNormSemantics& semantics,
   LOCKSTEP_ASSIGN_OR_RETURN(const auto state,
                             RankState::Create(c, group.rank(), group));
   const absl::Status status =
-      state->layer->Forward(state->tensors.Forwards(state->call));
+      state->layer->Forward(state->tensors.ForwardBuffers(state->call));
   if (status.ok()) {
     return Near("y", state->Read(state->tensors.y),
                 state->whole.want.y[state->rank]);
@@ -308,9 +308,9 @@ absl::Status TrainOnTooLittle(bool forward, NcclCommunicator& group) {
   const Case c = {.samples = {2, 1}};
   LOCKSTEP_ASSIGN_OR_RETURN(const auto state,
                             RankState::Create(c, group.rank(), group));
-  auto forwards = state->tensors.Forwards(state->call);
+  auto forwards = state->tensors.ForwardBuffers(state->call);
   if (forward && group.rank() == 1) --forwards.x.count;
-  auto backwards = state->tensors.Backwards(state->call);
+  auto backwards = state->tensors.BackwardBuffers(state->call);
   if (group.rank() == 1) --backwards.dy.count;
   absl::Status status = state->layer->Forward(forwards);
   if (status.ok()) status = state->layer->Backward(backwards, [] {});
@@ -337,7 +337,7 @@ absl::Status Evaluate(NcclCommunicator& group) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto state,
                             RankState::Create(c, group.rank(), group));
   if (group.rank() == 0) return absl::OkStatus();
-  LOCKSTEP_RETURN_IF_ERROR(state->layer->Forward(state->tensors.Forwards(
+  LOCKSTEP_RETURN_IF_ERROR(state->layer->Forward(state->tensors.ForwardBuffers(
       {.training = false, .relu = false, .residual = true})));
   const Whole& whole = state->whole;
   const ReferenceStatistics running =

@@ -64,7 +64,7 @@ absl::StatusOr<std::unique_ptr<CudnnBatchNorm>> CudnnBatchNorm::Create(
     const BatchNormOptions& options, CudaBatchNormKernels& kernels) {
   LOCKSTEP_RETURN_IF_ERROR(CheckBatchNormOptions(options));
   std::unique_ptr<CudnnBatchNorm> made(new CudnnBatchNorm(options, kernels));
-  LOCKSTEP_ASSIGN_OR_RETURN(made->by_kernels_,
+  LOCKSTEP_ASSIGN_OR_RETURN(made->kernel_layer_,
                             SyncBatchNorm::CreateLocal(options, kernels));
   cudnnHandle_t handle = nullptr;
   LOCKSTEP_RETURN_IF_ERROR(CudnnStatus(cudnnCreate(&handle), "cudnnCreate"));
@@ -150,7 +150,7 @@ absl::Status CudnnBatchNorm::Reserve(cudnnBatchNormMode_t mode,
   return grow(reserve, kept);
 }
 
-absl::Status CudnnBatchNorm::Forward(const Forwards& buffers) {
+absl::Status CudnnBatchNorm::Forward(const ForwardBuffers& buffers) {
   LOCKSTEP_RETURN_IF_ERROR(CheckForwards(options_, buffers));
   LOCKSTEP_RETURN_IF_ERROR(CheckLayout(buffers.shape.layout));
   if (const auto at = trained_.find(buffers.saved.data); at != trained_.end()) {
@@ -160,10 +160,10 @@ absl::Status CudnnBatchNorm::Forward(const Forwards& buffers) {
                      buffers.y.data != buffers.x.data && Fits(buffers.shape);
   if (plain && buffers.training) return Train(buffers);
   if (plain && options_.track_running_stats) return Infer(buffers);
-  return by_kernels_->Forward(buffers);
+  return kernel_layer_->Forward(buffers);
 }
 
-absl::Status CudnnBatchNorm::Train(const Forwards& buffers) {
+absl::Status CudnnBatchNorm::Train(const ForwardBuffers& buffers) {
   const cudnnBatchNormMode_t mode = TrainingMode(buffers.shape);
   LOCKSTEP_RETURN_IF_ERROR(Describe(buffers.shape, buffers.x.type, mode));
   Trained& trained = trained_[buffers.saved.data];
@@ -207,7 +207,7 @@ absl::Status CudnnBatchNorm::Train(const Forwards& buffers) {
   return CountBatch(options_, count, running);
 }
 
-absl::Status CudnnBatchNorm::Infer(const Forwards& buffers) {
+absl::Status CudnnBatchNorm::Infer(const ForwardBuffers& buffers) {
   constexpr auto kMode = CUDNN_BATCHNORM_SPATIAL;
   LOCKSTEP_RETURN_IF_ERROR(Describe(buffers.shape, buffers.x.type, kMode));
   // Backward of an evaluation needs the statistics.
@@ -225,7 +225,7 @@ absl::Status CudnnBatchNorm::Infer(const Forwards& buffers) {
 }
 
 absl::Status CudnnBatchNorm::BackwardByKernels(
-    const Backwards& buffers, absl::FunctionRef<void()> gradients_ready) {
+    const BackwardBuffers& buffers, absl::FunctionRef<void()> gradients_ready) {
   const int64_t count = buffers.shape.values_per_channel();
   if (buffers.training && count > 0) {
     // cuDNN's forward does not store the count in `saved`, so that it does
@@ -239,11 +239,11 @@ absl::Status CudnnBatchNorm::BackwardByKernels(
           "cudaMemsetAsync"));
     }
   }
-  return by_kernels_->Backward(buffers, gradients_ready);
+  return kernel_layer_->Backward(buffers, gradients_ready);
 }
 
 absl::Status CudnnBatchNorm::Backward(
-    const Backwards& buffers, absl::FunctionRef<void()> gradients_ready) {
+    const BackwardBuffers& buffers, absl::FunctionRef<void()> gradients_ready) {
   LOCKSTEP_RETURN_IF_ERROR(CheckBackwards(options_, buffers));
   LOCKSTEP_RETURN_IF_ERROR(CheckLayout(buffers.shape.layout));
   const auto trained = trained_.find(buffers.saved.data);

@@ -51,8 +51,8 @@ class CudnnBatchNorm : public BatchNorm {
   ~CudnnBatchNorm() override;
 
   int64_t SavedBytes(DataType type) const override;
-  absl::Status Forward(const Forwards& buffers) override;
-  absl::Status Backward(const Backwards& buffers,
+  absl::Status Forward(const ForwardBuffers& buffers) override;
+  absl::Status Backward(const BackwardBuffers& buffers,
                         absl::FunctionRef<void()> gradients_ready) override;
 
  private:
@@ -88,9 +88,9 @@ class CudnnBatchNorm : public BatchNorm {
   // described activations. Allocates memory if they are too small, which may
   // wait for the device.
   absl::Status Reserve(cudnnBatchNormMode_t mode, Space& reserve);
-  absl::Status Train(const Forwards& buffers);
-  absl::Status Infer(const Forwards& buffers);
-  absl::Status BackwardByKernels(const Backwards& buffers,
+  absl::Status Train(const ForwardBuffers& buffers);
+  absl::Status Infer(const ForwardBuffers& buffers);
+  absl::Status BackwardByKernels(const BackwardBuffers& buffers,
                                  absl::FunctionRef<void()> gradients_ready);
 
   const BatchNormOptions options_;
@@ -99,8 +99,8 @@ class CudnnBatchNorm : public BatchNorm {
   CudnnOwner<cudnnTensorDescriptor_t> activations_, channels_;
   DeviceMemory memory_;
   Space workspace_;
-  std::map<const void*, Trained> trained_;     // Keyed by `saved`.
-  std::unique_ptr<SyncBatchNorm> by_kernels_;  // For the other cases.
+  std::map<const void*, Trained> trained_;       // Keyed by `saved`.
+  std::unique_ptr<SyncBatchNorm> kernel_layer_;  // For the other cases.
 };
 
 }  // namespace lockstep

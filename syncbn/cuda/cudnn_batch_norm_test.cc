@@ -187,7 +187,7 @@ TEST_F(CudnnBatchNormTest, TakesNoneAndRefusesOneValue) {
   ASSERT_THAT(layer, IsOk());
   LayerTensors t = TensorsOf(one);
   EXPECT_THAT(
-      (*layer)->Forward(t.Forwards({})),
+      (*layer)->Forward(t.ForwardBuffers({})),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("one value")));
   EXPECT_EQ(t.batches, 0);
 }
@@ -198,8 +198,8 @@ TEST_F(CudnnBatchNormTest, RefusesBlockedChannels) {
   ASSERT_THAT(layer, IsOk());
   LayerTensors t = TensorsOf(c);
   for (const absl::Status& status :
-       {(*layer)->Forward(t.Forwards({})),
-        (*layer)->Backward(t.Backwards({}), [] {})}) {
+       {(*layer)->Forward(t.ForwardBuffers({})),
+        (*layer)->Backward(t.BackwardBuffers({}), [] {})}) {
     EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnimplemented,
                                  HasSubstr("layout nchw16c")));
   }
@@ -213,10 +213,10 @@ TEST_F(CudnnBatchNormTest, BackwardOfAnEarlierForwardIsRight) {
     const auto layer = CudnnBatchNorm::Create(OptionsOf(c), *kernels_);
     ASSERT_THAT(layer, IsOk());
     LayerTensors first = TensorsOf(c), second = TensorsOf(c);
-    ASSERT_THAT((*layer)->Forward(first.Forwards({})), IsOk());
-    ASSERT_THAT((*layer)->Forward(second.Forwards({})), IsOk());
-    ASSERT_THAT((*layer)->Backward(first.Backwards({}), [] {}), IsOk());
-    BatchNorm::Backwards in_place = second.Backwards({});
+    ASSERT_THAT((*layer)->Forward(first.ForwardBuffers({})), IsOk());
+    ASSERT_THAT((*layer)->Forward(second.ForwardBuffers({})), IsOk());
+    ASSERT_THAT((*layer)->Backward(first.BackwardBuffers({}), [] {}), IsOk());
+    BatchNorm::BackwardBuffers in_place = second.BackwardBuffers({});
     in_place.dx = second.dy.buffer();
     ASSERT_THAT((*layer)->Backward(in_place, [] {}), IsOk());
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
@@ -238,8 +238,8 @@ TEST_F(CudnnBatchNormTest, BackwardByKernelsCanBeCaptured) {
   const auto layer = CudnnBatchNorm::Create(OptionsOf(c), **kernels);
   ASSERT_THAT(layer, IsOk());
   LayerTensors t = TensorsOf(c);
-  ASSERT_THAT((*layer)->Forward(t.Forwards({})), IsOk());
-  BatchNorm::Backwards in_place = t.Backwards({});
+  ASSERT_THAT((*layer)->Forward(t.ForwardBuffers({})), IsOk());
+  BatchNorm::BackwardBuffers in_place = t.BackwardBuffers({});
   in_place.dx = t.dy.buffer();
   ASSERT_EQ(
       cudaStreamBeginCapture(stream->get(), cudaStreamCaptureModeThreadLocal),

@@ -97,7 +97,7 @@ __device__ inline void ApplyAll(const FlatPartition& cut,
   constexpr int kUnroll = Operation::kUnroll;
   const int64_t stride = cut.step * kSize;
   int64_t place = cut.head + first * kSize;
-  int left = CountOwn(first, cut.vectors, cut.step);
+  int left = CountSteps(first, cut.vectors, cut.step);
 #pragma unroll 1
   for (; left >= kUnroll; left -= kUnroll) {
     ApplyVectors<kExtra, kUnroll, kSize>(operation, place, stride, next);
@@ -223,7 +223,7 @@ absl::Status RunElementwise(const ActivationShape& shape,
   if (shape.size() == 0) return absl::OkStatus();
   using Element = typename Operation::Element;
   constexpr int kSize = kVectorSize<Element>;
-  const ActivationShape canonical = Canonical(shape);
+  const ActivationShape canonical = CanonicalShape(shape);
   const bool last = canonical.layout == Layout::kNhwc;
   const int64_t past = ElementsPastBoundary(tensors, sizeof(Element), kSize);
   const bool wide = past >= 0 && (last || canonical.hw >= kSize);
@@ -398,7 +398,7 @@ struct BackwardInputOperation {
 }  // namespace
 
 absl::Status CudaBatchNormKernels::LoadElementwise() {
-  return OfEveryType([]<typename T>(T) {
+  return ForEveryType([]<typename T>(T) {
     absl::Status status = lockstep::LoadElementwise<NormalizeOperation<T>>();
     status.Update(lockstep::LoadElementwise<BackwardInputOperation<T>>());
     return status;

@@ -148,7 +148,7 @@ absl::Status SwitchType(DataType type, Layout layout, const Function& run) {
 
 // Calls run(T{}) for each of these types and returns the first error.
 template <typename Function>
-absl::Status OfEveryType(const Function& run) {
+absl::Status ForEveryType(const Function& run) {
   absl::Status status = run(float{});
   status.Update(run(__half{}));
   status.Update(run(__nv_bfloat16{}));

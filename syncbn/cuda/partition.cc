@@ -44,7 +44,7 @@ int MergingThreads(int64_t partials) {
 
 }  // namespace
 
-ActivationShape Canonical(const ActivationShape& shape) {
+ActivationShape CanonicalShape(const ActivationShape& shape) {
   if (shape.n == 0) return shape;
   if (shape.c == 1) return {1, 1, shape.n * shape.hw, Layout::kNchw};
   if (shape.hw == 1) return {shape.n, shape.c, 1, Layout::kNhwc};

@@ -38,8 +38,8 @@ LOCKSTEP_HOST_DEVICE constexpr QuotientRemainder Divide(int64_t a, int64_t b) {
 
 // Returns how many numbers of [first, end) one thread handles: first, first +
 // step, and so on. The result is less than 2^31.
-LOCKSTEP_HOST_DEVICE constexpr int CountOwn(int64_t first, int64_t end,
-                                            int64_t step) {
+LOCKSTEP_HOST_DEVICE constexpr int CountSteps(int64_t first, int64_t end,
+                                              int64_t step) {
   if (first >= end) return 0;
   return static_cast<int>(Divide(end - first - 1, step).quotient) + 1;
 }
@@ -120,7 +120,7 @@ class PixelCursor {
 // Returns a shape for the same memory with the layout that is best for kernels:
 // features without pixels become channels last, and a single channel becomes
 // one plane.
-ActivationShape Canonical(const ActivationShape& shape);
+ActivationShape CanonicalShape(const ActivationShape& shape);
 
 // Returns the number of elements by which all tensors lie after a boundary of
 // vectors of `vector_size` elements. Returns -1 if the tensors differ, so that

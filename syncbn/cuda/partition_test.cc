@@ -50,7 +50,7 @@ TEST(CountOwnTest, CountsWhatLiesAStepApart) {
     for (const int64_t step : {1, 3, 256}) {
       int own = 0;
       for (int64_t i = first; i < 10; i += step) ++own;
-      EXPECT_EQ(CountOwn(first, 10, step), own);
+      EXPECT_EQ(CountSteps(first, 10, step), own);
     }
   }
 }
@@ -144,7 +144,7 @@ void CountElements(const PlanesPartition& cut, std::vector<int>& seen) {
       for (int64_t thread = 0; thread < cut.threads; ++thread) {
         if (begin + thread >= end) continue;
         WindowCursor<kSize, kWhole> at(cut, channel, begin + thread);
-        for (int i = CountOwn(begin + thread, end, cut.threads); i > 0; --i) {
+        for (int i = CountSteps(begin + thread, end, cut.threads); i > 0; --i) {
           for (int k = 0; k < kSize; ++k) {
             if ((at.valid(cut) >> k & 1) == 0) continue;
             const int64_t place = at.place(cut) + k;
@@ -203,12 +203,12 @@ TEST(PartitionTest, CountsPast32Bits) {
 }
 
 TEST(CanonicalTest, NamesTheSameMemory) {
-  EXPECT_EQ(Canonical({3, 1, 5, Layout::kNhwc}),
+  EXPECT_EQ(CanonicalShape({3, 1, 5, Layout::kNhwc}),
             (ActivationShape{1, 1, 15, Layout::kNchw}));
-  EXPECT_EQ(Canonical({3, 4, 1, Layout::kNchw}),
+  EXPECT_EQ(CanonicalShape({3, 4, 1, Layout::kNchw}),
             (ActivationShape{3, 4, 1, Layout::kNhwc}));
   const ActivationShape shape = {3, 4, 5, Layout::kNhwc};
-  EXPECT_EQ(Canonical(shape), shape);
+  EXPECT_EQ(CanonicalShape(shape), shape);
 }
 
 }  // namespace

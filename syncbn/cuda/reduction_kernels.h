@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kMaxThreads, 4)
   State state = {};
   const int64_t first = begin + threadIdx.x;
   WindowCursor<kSize, kWhole> at(cut, channel, first);
-  int left = CountOwn(first, end, blockDim.x);
+  int left = CountSteps(first, end, blockDim.x);
 #pragma unroll 1
   for (; left > 0 && (left % kUnroll != 0 || !Reduction::Started(state, kSize));
        --left) {
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kMaxThreads, kSize > 4 ? 3 : 4)
         begin + cut.chunk < cut.rows ? begin + cut.chunk : cut.rows;
     const int64_t stride = cut.height * cut.period * kSize;
     int64_t place = cut.head + ((begin + row) * cut.period + vector) * kSize;
-    int left = CountOwn(begin + row, end, cut.height);
+    int left = CountSteps(begin + row, end, cut.height);
     constexpr int kUnroll = Reduction::kUnroll;
 #pragma unroll 1
     for (; left > 0 && (left % kUnroll != 0 || !Reduction::Started(state, 1));

@@ -28,7 +28,7 @@ class ChannelReduction {
  public:
   ChannelReduction(const ActivationShape& shape,
                    std::span<const void* const> tensors)
-      : shape_(Canonical(shape)) {
+      : shape_(CanonicalShape(shape)) {
     constexpr int kWide = kVectorSize<Element>;
     const int64_t past = ElementsPastBoundary(tensors, sizeof(Element), kWide);
     wide_ = past >= 0;
@@ -362,7 +362,7 @@ struct SumsReduction {
 }  // namespace
 
 absl::Status CudaBatchNormKernels::LoadReductions() {
-  return OfEveryType([]<typename T>(T) {
+  return ForEveryType([]<typename T>(T) {
     absl::Status status = ChannelReduction<MomentsReduction<T>>::Load();
     status.Update(ChannelReduction<SumsReduction<T>>::Load());
     return status;

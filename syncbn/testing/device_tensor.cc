@@ -182,7 +182,7 @@ LayerTensors::LayerTensors(const BatchNormOptions& options,
           channel_offset),
       saved({UnwrittenRecord(shape.c)}, StatisticsTypeOf(type)) {}
 
-BatchNorm::Forwards LayerTensors::Forwards(const LayerCall& call) {
+BatchNorm::ForwardBuffers LayerTensors::ForwardBuffers(const LayerCall& call) {
   const bool tracks = options.track_running_stats;
   return {.shape = shape,
           .training = call.training,
@@ -198,7 +198,8 @@ BatchNorm::Forwards LayerTensors::Forwards(const LayerCall& call) {
           .saved = saved.buffer()};
 }
 
-BatchNorm::Backwards LayerTensors::Backwards(const LayerCall& call) const {
+BatchNorm::BackwardBuffers LayerTensors::BackwardBuffers(
+    const LayerCall& call) const {
   return {.shape = shape,
           .training = call.training,
           .relu = call.relu,
@@ -214,9 +215,10 @@ BatchNorm::Backwards LayerTensors::Backwards(const LayerCall& call) const {
 }
 
 absl::Status LayerTensors::Run(BatchNorm& layer, const LayerCall& call) {
-  LOCKSTEP_RETURN_IF_ERROR(layer.Forward(Forwards(call)));
+  LOCKSTEP_RETURN_IF_ERROR(layer.Forward(ForwardBuffers(call)));
   int ready = 0;
-  LOCKSTEP_RETURN_IF_ERROR(layer.Backward(Backwards(call), [&] { ++ready; }));
+  LOCKSTEP_RETURN_IF_ERROR(
+      layer.Backward(BackwardBuffers(call), [&] { ++ready; }));
   EXPECT_EQ(ready, 1);
   return absl::OkStatus();
 }

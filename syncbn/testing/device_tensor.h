@@ -119,8 +119,8 @@ struct LayerTensors {
 
   // Return the arguments, with weights and running statistics if the layer has
   // them.
-  BatchNorm::Forwards Forwards(const LayerCall& call);
-  BatchNorm::Backwards Backwards(const LayerCall& call) const;
+  BatchNorm::ForwardBuffers ForwardBuffers(const LayerCall& call);
+  BatchNorm::BackwardBuffers BackwardBuffers(const LayerCall& call) const;
   // Runs Forward and then Backward, which must report exactly once that
   // gradients are ready.
   absl::Status Run(BatchNorm& layer, const LayerCall& call);

@@ -501,7 +501,7 @@ TEST(BackwardReduceReferenceTest, RejectsWhatIsWrong) {
   const BackwardValues in({2, 32, 5}, DataType::kFloat32, 0);
   constexpr double kErrors = 0x1p-17;
   const Wanted wanted = ReferenceSums(in, true, kErrors);
-  ExpectTellsApart(wanted, 4);
+  ExpectRejectsErrors(wanted, 4);
   EXPECT_FALSE(wanted.Holds(ReferenceSums(in, false, kErrors).values));
   BackwardValues wrong = in;
   for (const Layout layout : {Layout::kNhwc, Layout::kNchw16c}) {

@@ -259,7 +259,7 @@ TEST(NormalizeReferenceTest, RejectsWhatIsWrong) {
   const NormalizeCase c = {.shape = {2, 32, 5}, .relu = true, .residual = true};
   const NormalizeInputs in(c);
   const Wanted wanted = Reference(c, in);
-  ExpectTellsApart(wanted, 29);
+  ExpectRejectsErrors(wanted, 29);
   const auto rejects = [&](auto change) {
     NormalizeCase other = c;
     change(other);
@@ -404,7 +404,7 @@ TEST(BackwardInputReferenceTest, RejectsWhatIsWrong) {
   const GradientCase c = {.relu = true};
   const BackwardValues in({2, 3, 5}, DataType::kFloat32, 0);
   const Wanted wanted = ReferenceGradient(in, c, kRoundings);
-  ExpectTellsApart(wanted, 20);
+  ExpectRejectsErrors(wanted, 20);
   const auto rejects = [&](auto change) {
     BackwardValues other = in;
     GradientCase other_case = c;

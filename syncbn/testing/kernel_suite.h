@@ -97,7 +97,7 @@ struct Wanted {
 
 // Runs the controls of every reference. A reference must accept its own
 // numbers. It must reject them if one is lost or is off by twice its tolerance.
-inline void ExpectTellsApart(const Wanted& wanted, size_t i) {
+inline void ExpectRejectsErrors(const Wanted& wanted, size_t i) {
   EXPECT_TRUE(wanted.Holds(wanted.values));
   for (const double off : {std::nan(""), 2 * wanted.tolerance[i]}) {
     std::vector<double> wrong = wanted.values;

@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // Returns the items of a list such as PATH, without empty ones.
-std::vector<std::string> Items(const std::string& list) {
+std::vector<std::string> SplitPathList(const std::string& list) {
   return absl::StrSplit(list, ':', absl::SkipEmpty());
 }
 
@@ -35,7 +35,7 @@ void AddOnce(std::vector<std::string>& all, const std::string& one) {
   if (std::find(all.begin(), all.end(), one) == all.end()) all.push_back(one);
 }
 
-bool IsThere(const std::string& path) {
+bool PathExists(const std::string& path) {
   std::error_code error;
   return fs::exists(path, error);
 }
@@ -103,7 +103,7 @@ std::string VersionOf(absl::string_view name, const Library& library) {
 
 std::vector<std::string> PythonsOnPath() {
   std::vector<std::string> pythons;
-  for (const std::string& folder : Items(Variable("PATH"))) {
+  for (const std::string& folder : SplitPathList(Variable("PATH"))) {
     const std::string python = absl::StrCat(folder, "/python3");
     if (access(python.c_str(), X_OK) == 0) AddOnce(pythons, python);
   }
@@ -131,7 +131,7 @@ std::vector<std::string> WheelFolders() {
       if (!absl::StartsWith(path, "/")) continue;
       for (const std::string& wheel :
            EntriesOf(absl::StrCat(path, "/nvidia"), "")) {
-        if (IsThere(wheel + "/lib")) AddOnce(folders, wheel + "/lib");
+        if (PathExists(wheel + "/lib")) AddOnce(folders, wheel + "/lib");
       }
     }
   }
@@ -151,9 +151,10 @@ std::vector<std::string> ToolkitHomes() {
 }
 
 std::vector<std::string> FoldersToSearch() {
-  std::vector<std::string> folders = Items(Variable("LOCKSTEP_CUDA_LIBS"));
+  std::vector<std::string> folders =
+      SplitPathList(Variable("LOCKSTEP_CUDA_LIBS"));
   for (const std::string& folder :
-       Items(Variable("LOCKSTEP_HOST_LIBRARY_PATH"))) {
+       SplitPathList(Variable("LOCKSTEP_HOST_LIBRARY_PATH"))) {
     AddOnce(folders, folder);
   }
   for (const std::string& folder : WheelFolders()) AddOnce(folders, folder);
@@ -167,13 +168,14 @@ std::vector<std::string> FoldersToSearch() {
     AddOnce(folders, folder);
   }
   std::erase_if(folders,
-                [](const std::string& each) { return !IsThere(each); });
+                [](const std::string& each) { return !PathExists(each); });
   return folders;
 }
 
 // Returns the libraries that cuDNN opens by itself. They have the runtime's
 // release, or are of CUDA 12, for which there are builds of the same cuDNN.
-std::vector<std::string> OpenedByOthers(const CudaFunctions& functions) {
+std::vector<std::string> LibrariesOpenedByCudnn(
+    const CudaFunctions& functions) {
   for (const auto& [name, called] : functions) {
     const size_t end = name.find(".so.");
     if (!absl::StartsWith(name, "libcudart.") || end == name.npos) continue;
@@ -191,8 +193,9 @@ std::vector<std::string> OpenedByOthers(const CudaFunctions& functions) {
 
 // Adds the folder's library to `found`. If the library cannot be used, adds the
 // reason to `passed_over` and returns false.
-bool Take(const std::string& name, const std::string& folder,
-          const std::vector<std::string>& called, CudaLibraries& libraries) {
+bool TryLibrary(const std::string& name, const std::string& folder,
+                const std::vector<std::string>& called,
+                CudaLibraries& libraries) {
   std::error_code error;
   std::string file = folder + "/" + name;
   const fs::path resolved = fs::canonical(file, error);
@@ -267,12 +270,13 @@ CudaLibraries FindCudaLibraries(const CudaFunctions& functions) {
   CudaLibraries libraries;
   libraries.looked = FoldersToSearch();
   CudaFunctions wanted = functions;
-  for (const std::string& name : OpenedByOthers(functions)) wanted[name];
+  for (const std::string& name : LibrariesOpenedByCudnn(functions))
+    wanted[name];
   for (const auto& [name, called] : wanted) {
     bool found = false;
     for (const std::string& folder : libraries.looked) {
-      found =
-          IsThere(folder + "/" + name) && Take(name, folder, called, libraries);
+      found = PathExists(folder + "/" + name) &&
+              TryLibrary(name, folder, called, libraries);
       if (found) break;
     }
     if (!found && functions.contains(name)) libraries.missing.push_back(name);
@@ -299,7 +303,7 @@ absl::Status LinkLibraries(const CudaLibraries& libraries,
 }
 
 std::string FindProgram(absl::string_view name) {
-  for (const std::string& folder : Items(Variable("PATH"))) {
+  for (const std::string& folder : SplitPathList(Variable("PATH"))) {
     const std::string file = absl::StrCat(folder, "/", name);
     if (access(file.c_str(), X_OK) == 0 && fs::is_regular_file(file)) {
       return file;

@@ -307,7 +307,7 @@ absl::StatusOr<bool> RunStages(const Deadline& deadline, Run& run) {
     Print(absl::StrFormat("%-22s %7.1f s  %s\n", stage.name, result.seconds,
                           Text(result)));
     LOCKSTEP_RETURN_IF_ERROR(WriteResults(run));
-    if (result.outcome == Outcome::kLacks) continue;
+    if (result.outcome == Outcome::kNeedsMissing) continue;
     passed = passed && result.outcome == Outcome::kPassed;
     any = any || stage.suites != std::vector<std::string>{"every"};
   }

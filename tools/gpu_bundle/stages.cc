@@ -69,8 +69,8 @@ absl::StatusOr<Stage> ParseStage(absl::string_view line) {
 
 // The command.
 
-void FillIn(const Stage& stage, const Setting& setting, absl::Duration limit,
-            std::vector<std::string>& command) {
+void ExpandCommand(const Stage& stage, const Setting& setting,
+                   absl::Duration limit, std::vector<std::string>& command) {
   const int64_t seconds =
       std::max<int64_t>(absl::ToInt64Seconds(limit) * 2 / 3, 1);
   for (std::string& word : command) {
@@ -92,8 +92,8 @@ void FillIn(const Stage& stage, const Setting& setting, absl::Duration limit,
 
 // Adds the variables that say which GPUs the stage has, as
 // tools/cuda/with_gpu.sh does for a test.
-void AddGpus(const Stage& stage, const Setting& setting,
-             Environment& environment) {
+void AddGpuVariables(const Stage& stage, const Setting& setting,
+                     Environment& environment) {
   const bool all = absl::StrContains(absl::StrJoin(stage.needs, ","), "gpus>=");
   environment.emplace_back("LOCKSTEP_GPUS", all ? "all" : "1");
   environment.emplace_back("LOCKSTEP_REQUIRE_GPU",
@@ -209,8 +209,8 @@ std::string LastLine(const std::string& file) {
   return lines.empty() ? "" : report::OneLine(lines.back(), 100);
 }
 
-void Judge(int exit_status, absl::Duration limit, const std::string& log,
-           StageResult& result) {
+void SetOutcome(int exit_status, absl::Duration limit, const std::string& log,
+                StageResult& result) {
   if (exit_status == Subprocess::kStillRunning) {
     result.outcome = Outcome::kTimedOut;
     // GoogleTest prints a case's name when it begins, and writes its XML at the
@@ -237,14 +237,14 @@ std::string XmlText(absl::string_view text) {
       {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
 }
 
-bool NotRun(Outcome outcome) {
-  return outcome == Outcome::kNoBudget || outcome == Outcome::kLacks;
+bool DidNotRun(Outcome outcome) {
+  return outcome == Outcome::kNoBudget || outcome == Outcome::kNeedsMissing;
 }
 
 // Returns the JUnit case of a stage that is not a GoogleTest or did not finish.
 std::string StageCase(const StageResult& result) {
   const std::string why = XmlText(Text(result));
-  const bool skipped = NotRun(result.outcome);
+  const bool skipped = DidNotRun(result.outcome);
   const bool passed = result.outcome == Outcome::kPassed;
   return absl::StrCat(
       "<testsuite name=\"", result.name, "\" tests=\"1\" failures=\"",
@@ -283,7 +283,7 @@ absl::StatusOr<std::vector<Stage>> ParseStages(absl::string_view text) {
   return stages;
 }
 
-std::string Lacks(const Stage& stage, const Setting& setting) {
+std::string MissingNeed(const Stage& stage, const Setting& setting) {
   for (const std::string& need : stage.needs) {
     absl::string_view count = need;
     int gpus = 0;
@@ -314,7 +314,7 @@ std::string Text(const StageResult& result) {
                                     "TIMED OUT",       "every test was skipped",
                                     "not run: budget", "not run: needs "};
   std::string text = kNames[static_cast<size_t>(result.outcome)];
-  if (result.outcome == Outcome::kLacks) return text + result.why;
+  if (result.outcome == Outcome::kNeedsMissing) return text + result.why;
   if (!result.why.empty()) absl::StrAppend(&text, ": ", result.why);
   if (result.outcome == Outcome::kPassed && result.skipped > 0) {
     absl::StrAppend(&text, ", ", result.skipped, " skipped");
@@ -326,10 +326,10 @@ StageResult RunStage(const Stage& stage, const Setting& setting,
                      absl::Duration left) {
   StageResult result = {.name = stage.name, .command = stage.command};
   const absl::Duration limit = std::min(stage.most, left);
-  FillIn(stage, setting, limit, result.command);
-  result.why = Lacks(stage, setting);
+  ExpandCommand(stage, setting, limit, result.command);
+  result.why = MissingNeed(stage, setting);
   if (!result.why.empty()) {
-    result.outcome = Outcome::kLacks;
+    result.outcome = Outcome::kNeedsMissing;
     return result;
   }
   if (left < stage.least) {
@@ -348,7 +348,7 @@ StageResult RunStage(const Stage& stage, const Setting& setting,
   argv.insert(argv.end(), result.command.begin(), result.command.end());
   Environment environment = setting.environment;
   environment.emplace_back("GTEST_OUTPUT", absl::StrCat("xml:", path, ".xml"));
-  AddGpus(stage, setting, environment);
+  AddGpuVariables(stage, setting, environment);
   const absl::StatusOr<TemporaryFolder> own =
       TemporaryFolder::Create("lockstep-stage");
   if (own.ok()) environment.emplace_back("TEST_TMPDIR", own->path());
@@ -359,7 +359,7 @@ StageResult RunStage(const Stage& stage, const Setting& setting,
       absl::FromChrono(std::chrono::steady_clock::now() - start));
   ReadTests(path + ".xml", result);
   result.numbers = ReadJson(path + ".json");
-  Judge(ended.exit_status, limit, path + ".log", result);
+  SetOutcome(ended.exit_status, limit, path + ".log", result);
   return result;
 }
 
@@ -387,7 +387,7 @@ std::string JUnitText(std::span<const StageResult> results) {
                       !result.failed.empty();
     if (result.tests > 0 && told) continue;
     ++tests;
-    if (NotRun(result.outcome)) {
+    if (DidNotRun(result.outcome)) {
       ++skipped;
     } else if (result.outcome != Outcome::kPassed) {
       ++failures;

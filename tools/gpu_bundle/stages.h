@@ -44,7 +44,7 @@ struct Setting {
 
 // Returns the first need of the stage that this host does not meet, such as "2
 // GPUs"; "" if it meets all.
-std::string Lacks(const Stage& stage, const Setting& setting);
+std::string MissingNeed(const Stage& stage, const Setting& setting);
 
 enum class Outcome {
   kPassed,
@@ -52,7 +52,7 @@ enum class Outcome {
   kTimedOut,
   kSkipped,  // The stage ran, and skipped each of its tests.
   kNoBudget,
-  kLacks,
+  kNeedsMissing,
 };
 
 struct StageResult {

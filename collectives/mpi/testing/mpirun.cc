@@ -108,7 +108,7 @@ std::vector<std::string> Command(int world_size, const std::string& test) {
           // which containers forbid.
           "--mca", "btl", "self,vader", "--mca",
           "btl_vader_single_copy_mechanism", "none", "-n",
-          absl::StrCat(world_size), OwnProgram(),
+          absl::StrCat(world_size), OwnProgramPath(),
           absl::StrCat("--gtest_filter=", test)};
 }
 

@@ -142,7 +142,7 @@ std::vector<int64_t> Dealt(int world_size, int64_t total) {
 
 // Returns a number of steps, at least three, that N divides. The ranks then
 // divide the data set evenly, and a trainer that pads it has nothing to pad.
-int64_t StepsThatDivide(int n) { return (3 + n - 1) / n * n; }
+int64_t StepsDivisibleByRanks(int n) { return (3 + n - 1) / n * n; }
 
 // Returns a case in which all ranks have equally many samples; an epoch has
 // `steps` steps.
@@ -226,7 +226,7 @@ std::vector<CheckCase> BuiltInCases(int world_size) {
       MakeCase({.name = "uneven_batches", .batch_sizes = Dealt(n, 4 * n - 1)},
                "In every step the last rank has one sample fewer than the "
                "others, so gradients must be weighted by samples.",
-               StepsThatDivide(n) * (4 * n - 1)),
+               StepsDivisibleByRanks(n) * (4 * n - 1)),
       MakeCase({.name = "uneven_last_batch",
                 .batch_sizes = Even(n, PerRank(n)),
                 .epochs = 2},
@@ -236,14 +236,15 @@ std::vector<CheckCase> BuiltInCases(int world_size) {
       AccumulationCase(n),
       EvenCase(n,
                {.name = "sync_bn", .model = "lenet_bn", .batch_norm = "sync"},
-               "Batch norm over the samples of all ranks.", StepsThatDivide(n)),
+               "Batch norm over the samples of all ranks.",
+               StepsDivisibleByRanks(n)),
       MakeCase({.name = "local_bn",
                 .model = "lenet_bn",
                 .batch_norm = "local",
                 .batch_sizes = Dealt(n, 4 * n - 1)},
                "Batch norm over each rank's own samples, of which ranks "
                "have unlike numbers; compared with one rank on each share.",
-               StepsThatDivide(n) * (4 * n - 1)),
+               StepsDivisibleByRanks(n) * (4 * n - 1)),
       EvaluationCase(n),
       ResumeCase(n),
       UnusedParameterCase(n),

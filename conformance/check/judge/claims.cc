@@ -44,7 +44,7 @@ ExtraStart StartOnShare(const CheckCase& check,
 
 Tensors Moving(const CheckCase& check, Tensors tensors) {
   std::erase_if(tensors, [&check](const auto& entry) {
-    return IsStill(check, entry.first);
+    return IsFrozenOrUnused(check, entry.first);
   });
   return tensors;
 }
@@ -125,13 +125,14 @@ absl::StatusOr<Reference> GradientReference(Evidence& evidence, int64_t step) {
   return reference;
 }
 
-bool IsStill(const CheckCase& check, const std::string& name) {
+bool IsFrozenOrUnused(const CheckCase& check, const std::string& name) {
   const Case& c = check.all_ranks.c;
   return Includes(c.frozen, name) || Includes(c.unused, name);
 }
 
-std::string OnlyThese(const CheckCase& check,
-                      const std::vector<std::string>& names, size_t count) {
+std::string NamesUnlessAll(const CheckCase& check,
+                           const std::vector<std::string>& names,
+                           size_t count) {
   if (names.size() >= count) return "";
   std::vector<std::string> places;
   for (const std::string& name : names) {
@@ -145,7 +146,7 @@ std::string WithRanks(int world_size) {
                       world_size == 1 ? " rank" : " ranks");
 }
 
-Judgement NoReference(const absl::Status& status) {
+Judgement ReferenceFailed(const absl::Status& status) {
   return Failed(absl::StrCat("There is no reference to judge by: ",
                              std::string(status.message())),
                 {});
@@ -221,8 +222,8 @@ std::vector<NamedFactor> FactorsOf(const Evidence& evidence, int64_t step) {
 
 // Returns the diagnosis if the first step's loss is a combination of the
 // shares' losses.
-std::optional<Diagnosis> LossFromShares(Evidence& evidence, double got,
-                                        const Allowed& allowed) {
+std::optional<Diagnosis> DiagnoseLossFromShares(Evidence& evidence, double got,
+                                                const Allowed& allowed) {
   const auto& shares = evidence.Shares();
   if (!shares.ok()) return std::nullopt;
   const auto fits = [&](double value) {
@@ -253,7 +254,8 @@ Diagnosis DiagnoseLoss(Evidence& evidence, int64_t step, double want,
     break;
   }
   if (step == 1 && diagnosis.cause == Cause::kUnknown) {
-    diagnosis = LossFromShares(evidence, got, allowed).value_or(diagnosis);
+    diagnosis =
+        DiagnoseLossFromShares(evidence, got, allowed).value_or(diagnosis);
   }
   if (step == 1 && diagnosis.cause == Cause::kUnknown) {
     const double k = CommonFactor(evidence, got / want, allowed);
@@ -279,7 +281,7 @@ Judgement JudgeLoss(Evidence& evidence, int64_t last_step) {
     if (local) {
       const auto& shares = evidence.Shares();
       if (!shares.ok()) {
-        return NoReference(shares.status());
+        return ReferenceFailed(shares.status());
       }
       want = MeanShareLoss(*shares, true);
     }

@@ -74,12 +74,12 @@ absl::StatusOr<Reference> GradientReference(Evidence& evidence, int64_t step);
 
 // Returns whether a tensor is a frozen or unused parameter, which must keep its
 // start value.
-bool IsStill(const CheckCase& check, const std::string& name);
+bool IsFrozenOrUnused(const CheckCase& check, const std::string& name);
 
 // Returns "" if `names` are all of the `count` tensors; otherwise the names
 // with their layers.
-std::string OnlyThese(const CheckCase& check,
-                      const std::vector<std::string>& names, size_t count);
+std::string NamesUnlessAll(const CheckCase& check,
+                           const std::vector<std::string>& names, size_t count);
 
 // Returns "With 2 ranks".
 std::string WithRanks(int world_size);
@@ -114,7 +114,7 @@ inline Judgement Skipped(const std::string& why) {
 
 // Returns the failure of a claim whose reference could not be made: a run for
 // the reference failed with `status`.
-Judgement NoReference(const absl::Status& status);
+Judgement ReferenceFailed(const absl::Status& status);
 
 // The judges of the claims. All judges except JudgeRun require that JudgeRun
 // passed: every rank's output exists and has its steps, only finite numbers,

@@ -171,8 +171,8 @@ bool MayBeRounding(const CheckCase& check, const Rounding& rounding,
   return lost > kSmallCap * rounding.change;
 }
 
-Allowed HeldToItself(const CheckCase& check, const Rounding& rounding,
-                     double behind) {
+Allowed ToleranceFromOwnScale(const CheckCase& check, const Rounding& rounding,
+                              double behind) {
   Allowed allowed;
   allowed.magnitude = rounding.change;
   allowed.spread = std::max(rounding.spread, behind * rounding.change);
@@ -181,8 +181,8 @@ Allowed HeldToItself(const CheckCase& check, const Rounding& rounding,
   return allowed;
 }
 
-Allowed HeldToLayer(const CheckCase& check, const Rounding& rounding,
-                    double behind) {
+Allowed ToleranceFromLayerScale(const CheckCase& check,
+                                const Rounding& rounding, double behind) {
   const bool full = DigitsOf(check) == kFloatDigits;
   const double factor = full ? kNoiseFactor : kSpreadFactor;
   Allowed allowed;
@@ -196,9 +196,9 @@ Allowed HeldToLayer(const CheckCase& check, const Rounding& rounding,
 
 Allowed AllowedError(const CheckCase& check, const Rounding& rounding,
                      double behind) {
-  const Allowed by_layer = HeldToLayer(check, rounding, behind);
+  const Allowed by_layer = ToleranceFromLayerScale(check, rounding, behind);
   if (rounding.noise) return by_layer;
-  Allowed allowed = HeldToItself(check, rounding, behind);
+  Allowed allowed = ToleranceFromOwnScale(check, rounding, behind);
   if (!rounding.small) return allowed;
   if (MayBeRounding(check, rounding, behind)) return by_layer;
   const double most = kSmallCap * rounding.change;

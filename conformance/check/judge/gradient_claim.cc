@@ -34,7 +34,8 @@ std::optional<Disagreement> DisagreementIn(const Evidence& evidence,
     Disagreement found{.rank = r, .names = {}};
     for (const std::string& name : order) {
       const std::string key = absl::StrCat(kind, ".", step, "/", name);
-      if (kind == "gradient" && IsStill(evidence.check, name)) continue;
+      if (kind == "gradient" && IsFrozenOrUnused(evidence.check, name))
+        continue;
       const NamedTensors& mine = evidence.rank(r).tensors;
       const NamedTensors& first = evidence.rank(0).tensors;
       const bool same = mine.contains(key) && first.contains(key)
@@ -65,9 +66,9 @@ std::string Describe(const Evidence& evidence, const Disagreement& found,
 
 // Returns whether each rank holds the gradient of its own share of the first
 // step, up to a factor.
-bool HoldOwnShares(const std::vector<Tensors>& held,
-                   const std::vector<ShareResult>& shares,
-                   const Reference& reference, const Names& names) {
+bool RanksHoldOwnShares(const std::vector<Tensors>& held,
+                        const std::vector<ShareResult>& shares,
+                        const Reference& reference, const Names& names) {
   for (size_t r = 0; r < held.size(); ++r) {
     const Tensors& own = shares[r].gradients;
     if (shares[r].count > 0 && !Fits(names, own, held[r], reference.allowed) &&
@@ -78,7 +79,8 @@ bool HoldOwnShares(const std::vector<Tensors>& held,
   return true;
 }
 
-Cause CauseOfParting(Evidence& evidence, const Names& names, int64_t step) {
+Cause CauseOfDifferingRanks(Evidence& evidence, const Names& names,
+                            int64_t step) {
   const absl::StatusOr<Reference> reference = GradientReference(evidence, step);
   if (!reference.ok()) return Cause::kUnknown;
   // If one rank's own runs differ too much, the noise alone may explain why
@@ -99,7 +101,7 @@ Cause CauseOfParting(Evidence& evidence, const Names& names, int64_t step) {
     return Cause::kRanksRoundApart;
   }
   if (step == 1 && evidence.Shares().ok() &&
-      HoldOwnShares(held, *evidence.Shares(), *reference, names)) {
+      RanksHoldOwnShares(held, *evidence.Shares(), *reference, names)) {
     return Cause::kNotReduced;
   }
   // The ranks may be wrong one by one and still have the right average.
@@ -114,11 +116,12 @@ Cause CauseOfParting(Evidence& evidence, const Names& names, int64_t step) {
 
 Judgement GradientsPart(Evidence& evidence, const Disagreement& found,
                         int64_t step) {
-  Diagnosis diagnosis{.cause = CauseOfParting(evidence, found.names, step)};
+  Diagnosis diagnosis{.cause =
+                          CauseOfDifferingRanks(evidence, found.names, step)};
   diagnosis.facts.step = step;
   diagnosis.facts.tensors =
-      OnlyThese(evidence.check, found.names,
-                TensorsOf(evidence.one_rank(), "gradient", step).size());
+      NamesUnlessAll(evidence.check, found.names,
+                     TensorsOf(evidence.one_rank(), "gradient", step).size());
   return Failed(Describe(evidence, found, "gradient", step), diagnosis);
 }
 
@@ -133,16 +136,17 @@ Judgement ParametersPart(const Evidence& evidence, const Disagreement& found,
                       .facts = {.rank = found.rank, .step = step}};
   if (Includes(c.frozen, name)) diagnosis.cause = Cause::kFrozenMoves;
   if (Includes(c.unused, name)) diagnosis.cause = Cause::kUnusedMoves;
-  if (IsStill(evidence.check, name)) diagnosis.facts.tensors = name;
+  if (IsFrozenOrUnused(evidence.check, name)) diagnosis.facts.tensors = name;
   return Failed(Describe(evidence, found, "parameter", step), diagnosis);
 }
 
 // Returns the diagnosis if the ranks' gradients are a combination of the
 // gradients of the ranks' shares. Called if no factor of one rank's gradients
 // fits.
-std::optional<Diagnosis> FromShares(Evidence& evidence, const Names& names,
-                                    const Tensors& got,
-                                    const AllowedErrors& allowed) {
+std::optional<Diagnosis> DiagnoseFromShares(Evidence& evidence,
+                                            const Names& names,
+                                            const Tensors& got,
+                                            const AllowedErrors& allowed) {
   const auto& shares = evidence.Shares();
   if (!shares.ok()) return std::nullopt;
   const Tensors mean = MeanOfShares(*shares, false);
@@ -182,7 +186,7 @@ Diagnosis DiagnoseGradients(Evidence& evidence, const Names& names,
   auto factor = factor_of(/*any=*/false);
   std::optional<Diagnosis> shares;
   if (!factor.has_value()) {
-    shares = FromShares(evidence, names, got, reference.allowed);
+    shares = DiagnoseFromShares(evidence, names, got, reference.allowed);
     if (!shares.has_value()) factor = factor_of(/*any=*/true);
   }
   Diagnosis diagnosis = shares.value_or(Diagnosis());
@@ -192,7 +196,7 @@ Diagnosis DiagnoseGradients(Evidence& evidence, const Names& names,
     whose = factor->names;
   }
   diagnosis.facts.tensors =
-      OnlyThese(evidence.check, whose, reference.want.size());
+      NamesUnlessAll(evidence.check, whose, reference.want.size());
   return diagnosis;
 }
 
@@ -269,7 +273,7 @@ Judgement JudgeGradients(Evidence& evidence) {
     const absl::StatusOr<Reference> reference =
         GradientReference(evidence, step);
     if (!reference.ok()) {
-      return NoReference(reference.status());
+      return ReferenceFailed(reference.status());
     }
     const Tensors got = TensorsOf(evidence.rank(0), "gradient", step);
     const Compared compared =

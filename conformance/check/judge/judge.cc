@@ -277,7 +277,7 @@ bool Failing(const Found& found, Claim claim) {
 // Returns the first failed claim that `claim` rests on. Numbers can be compared
 // only if the same samples were used, and a state only if its gradients are
 // right.
-std::optional<Claim> LostGround(const Found& found, Claim claim) {
+std::optional<Claim> FirstFailedPrerequisite(const Found& found, Claim claim) {
   for (const Claim ground : kAllClaims) {
     if (ground == claim) break;
     if (ground != Claim::kLoss && Failing(found, ground)) return ground;
@@ -298,7 +298,7 @@ Judgement LossJudgement(Evidence& evidence, const Found& found) {
 }
 
 Judgement JudgementOf(Evidence& evidence, const Found& found, Claim claim) {
-  if (const auto ground = LostGround(found, claim)) {
+  if (const auto ground = FirstFailedPrerequisite(found, claim)) {
     return Skipped(
         absl::StrCat("Not judged because ", ClaimName(*ground), " failed."));
   }

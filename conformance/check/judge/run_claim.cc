@@ -38,7 +38,8 @@ struct JudgedRun {
 
 // Finds a rank that wrote its output before the case's last step, and not
 // because of stop_after, while other ranks wrote nothing.
-MaybeProblem ShortRank(const JudgedRun& judged, const std::string& how) {
+MaybeProblem FindRankThatStoppedEarly(const JudgedRun& judged,
+                                      const std::string& how) {
   std::vector<int> silent;
   int early = -1;
   for (size_t r = 0; r < judged.run.ranks.size(); ++r) {
@@ -61,7 +62,8 @@ MaybeProblem ShortRank(const JudgedRun& judged, const std::string& how) {
 MaybeProblem EndProblem(const JudgedRun& judged) {
   if (judged.run.end == TrainerRun::End::kExited) return std::nullopt;
   const std::string how = judged.run.how.empty() ? "it failed" : judged.run.how;
-  if (MaybeProblem problem = ShortRank(judged, how)) return problem;
+  if (MaybeProblem problem = FindRankThatStoppedEarly(judged, how))
+    return problem;
   const bool hangs = judged.run.end == TrainerRun::End::kTimedOut;
   return ProblemOf(how, hangs ? Cause::kHangs : Cause::kCrashes);
 }
@@ -152,7 +154,7 @@ MaybeProblem EvaluationProblem(const JudgedRun& judged, int r,
 // output has it as a parameter or, if one rank wrote no state, as a gradient.
 bool NeedsGradient(const JudgedRun& judged, const RankOutput& one,
                    const std::string& name) {
-  if (IsStill(judged.check, name)) return false;
+  if (IsFrozenOrUnused(judged.check, name)) return false;
   for (const auto& [tensor, value] : one.tensors) {
     if (!tensor.ends_with("/" + name)) continue;
     if (tensor.starts_with("parameter.") || tensor.starts_with("gradient.")) {

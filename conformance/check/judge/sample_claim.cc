@@ -56,7 +56,7 @@ size_t StepCount(const EpochDraws& draws) {
 }
 
 // Returns the samples of all ranks in a step, sorted.
-Indices Together(const EpochDraws& draws, size_t step) {
+Indices SortedDrawsOfStep(const EpochDraws& draws, size_t step) {
   Indices all;
   for (const RankDraws& rank : draws) {
     if (step >= rank.size()) continue;
@@ -107,7 +107,7 @@ std::string Describe(const Miscount& miscount) {
 
 // Returns whether every rank draws the whole set, or every rank draws the
 // beginning of one common sequence.
-bool DrawAlike(const EpochDraws& draws, int64_t size) {
+bool RanksDrawAlike(const EpochDraws& draws, int64_t size) {
   if (draws.size() < 2) return false;
   bool whole = true, prefix = true;
   Indices longest;
@@ -149,7 +149,8 @@ int RankWithoutLastStep(const EpochDraws& draws, size_t steps) {
 bool MissesOnlyEnd(const EpochDraws& draws, const EpochDraws& one) {
   const size_t steps = StepCount(one);
   for (size_t step = 0; step + 1 < steps; ++step) {
-    if (Together(draws, step) != Together(one, step)) return false;
+    if (SortedDrawsOfStep(draws, step) != SortedDrawsOfStep(one, step))
+      return false;
   }
   return true;
 }
@@ -158,7 +159,7 @@ Diagnosis DiagnoseMiscount(const Evidence& evidence, const EpochDraws& draws,
                            const EpochDraws& one, int64_t size) {
   const Miscount miscount = MiscountOf(draws, size);
   if (miscount.missing.empty()) {
-    if (DrawAlike(draws, size)) return {.cause = Cause::kRanksDrawTheSame};
+    if (RanksDrawAlike(draws, size)) return {.cause = Cause::kRanksDrawTheSame};
     return {.cause = RepeatsOnlyAtEnd(draws, size) ? Cause::kPadded
                                                    : Cause::kUnknown};
   }
@@ -173,7 +174,7 @@ Diagnosis DiagnoseMiscount(const Evidence& evidence, const EpochDraws& draws,
                                     .facts = {.rank = without}}
                         : Diagnosis{.cause = Cause::kDropsLastBatch};
   }
-  if (DrawAlike(draws, size)) return {.cause = Cause::kRanksDrawTheSame};
+  if (RanksDrawAlike(draws, size)) return {.cause = Cause::kRanksDrawTheSame};
   const bool no_rank_repeats =
       std::ranges::all_of(draws, [size](const RankDraws& rank) {
         return MiscountOf({rank}, size).repeated.empty();
@@ -184,7 +185,7 @@ Diagnosis DiagnoseMiscount(const Evidence& evidence, const EpochDraws& draws,
 
 // Returns whether the first step after a resume draws the samples that its
 // epoch began with.
-bool BeginsAnew(const Evidence& evidence) {
+bool RestartsEpoch(const Evidence& evidence) {
   const CasePlan& plan = evidence.check.all_ranks;
   const auto at = static_cast<size_t>(plan.c.stop_after);
   const std::vector<StepOutput>& one = evidence.one_rank().steps;
@@ -210,7 +211,7 @@ std::optional<Judgement> MiscountVerdict(const Evidence& evidence,
   if (!miscount.any()) return std::nullopt;
   const EpochDraws one = DrawsOf(evidence.runs.one_rank, epoch);
   Diagnosis diagnosis = DiagnoseMiscount(evidence, draws, one, size);
-  if (run.world_size > 1 && BeginsAnew(evidence)) {
+  if (run.world_size > 1 && RestartsEpoch(evidence)) {
     diagnosis.cause = Cause::kResumesAtStart;
   }
   return Failed(absl::StrCat(WithRanks(run.world_size), ", in epoch ", epoch,
@@ -238,7 +239,8 @@ std::optional<Judgement> StepVerdict(const Evidence& evidence, int64_t epoch) {
   const EpochDraws one = DrawsOf(evidence.runs.one_rank, epoch);
   const size_t steps = std::max(StepCount(draws), StepCount(one));
   for (size_t step = 0; step < steps; ++step) {
-    const Indices got = Together(draws, step), want = Together(one, step);
+    const Indices got = SortedDrawsOfStep(draws, step),
+                  want = SortedDrawsOfStep(one, step);
     if (got == want) continue;
     return Failed(absl::StrCat("In epoch ", epoch, ", step ", step + 1,
                                ", the ranks draw ", got.size(), " samples (",
@@ -256,7 +258,7 @@ std::optional<Judgement> InOrderVerdict(const Evidence& evidence,
   const EpochDraws one = DrawsOf(evidence.runs.one_rank, epoch);
   int64_t next = 0;
   for (size_t step = 0; step < StepCount(one); ++step) {
-    for (const int64_t index : Together(one, step)) {
+    for (const int64_t index : SortedDrawsOfStep(one, step)) {
       if (index == next++) continue;
       return Failed(
           absl::StrCat("With 1 rank, in epoch ", epoch, ", step ", step + 1,

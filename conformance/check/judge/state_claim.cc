@@ -23,7 +23,8 @@ using Names = std::vector<std::string>;
 // Checks that frozen and unused parameters keep their start values, bit for
 // bit. An unused parameter may also change as on one rank (by decay, if its
 // gradient is 0).
-std::optional<Judgement> StillVerdict(const Evidence& evidence, int64_t step) {
+std::optional<Judgement> FrozenAndUnusedVerdict(const Evidence& evidence,
+                                                int64_t step) {
   const CheckCase& check = evidence.check;
   const Case& c = check.all_ranks.c;
   const Tensors start = StartOf(check);
@@ -31,7 +32,7 @@ std::optional<Judgement> StillVerdict(const Evidence& evidence, int64_t step) {
   const Tensors got = TensorsOf(evidence.rank(0), "parameter", step);
   for (const std::string& name : NamesInOrder(check)) {
     const auto found = got.find(name);
-    if (!IsStill(check, name) || found == got.end()) continue;
+    if (!IsFrozenOrUnused(check, name) || found == got.end()) continue;
     const bool unused = Includes(c.unused, name);
     const auto alone = one.find(name);
     const Values& want =
@@ -69,9 +70,9 @@ Updates UpdatesOf(const Evidence& evidence, const RankOutput& output,
 // Returns whether the update looks as if momentum began at zero. An update is
 // momentum times the previous update, plus the gradient's term. Without
 // momentum, the first part is missing.
-bool LostMomentum(const Evidence& evidence, const Names& names,
-                  const Updates& updates, int64_t step,
-                  const AllowedErrors& allowed) {
+bool HasLostMomentum(const Evidence& evidence, const Names& names,
+                     const Updates& updates, int64_t step,
+                     const AllowedErrors& allowed) {
   const double momentum = evidence.c.momentum;
   if (step < 2 || momentum == 0) return false;
   const Tensors before =
@@ -110,7 +111,7 @@ Diagnosis DiagnoseParameters(const Evidence& evidence, const Compared& compared,
   const bool resumed =
       plan.resumed.has_value() && step == plan.c.stop_after + 1;
   if (resumed &&
-      LostMomentum(evidence, names, updates, step, reference.allowed)) {
+      HasLostMomentum(evidence, names, updates, step, reference.allowed)) {
     diagnosis.cause = Cause::kMomentumLost;
     return diagnosis;
   }
@@ -175,8 +176,8 @@ bool HoldsAShare(Evidence& evidence, const Names& names, const Tensors& got,
 // batch adds (1 - momentum) of the first. With momentum 0.1, a running
 // statistic therefore moves 1.9 times as far; a counter of batches moves twice
 // as far.
-bool CountedTwice(const Evidence& evidence, const Compared& compared, int rank,
-                  int64_t step, const AllowedErrors& allowed) {
+bool IsCountedTwice(const Evidence& evidence, const Compared& compared,
+                    int rank, int64_t step, const AllowedErrors& allowed) {
   constexpr double kTwice = 1.9;
   const Updates updates =
       UpdatesOf(evidence, evidence.rank(rank), "buffer", step);
@@ -189,8 +190,8 @@ bool CountedTwice(const Evidence& evidence, const Compared& compared, int rank,
 }
 
 // Returns whether the buffers did not move in the step.
-bool LeftBehind(const Evidence& evidence, const Names& names, int rank,
-                int64_t step) {
+bool BuffersDidNotMove(const Evidence& evidence, const Names& names, int rank,
+                       int64_t step) {
   const Updates updates =
       UpdatesOf(evidence, evidence.rank(rank), "buffer", step);
   return std::ranges::all_of(names, [&](const std::string& name) {
@@ -206,9 +207,9 @@ Diagnosis DiagnoseBuffers(Evidence& evidence, const Compared& compared,
   diagnosis.facts.step = step;
   diagnosis.facts.rank = rank;
   const Names names = NamesOf(compared);
-  if (CountedTwice(evidence, compared, rank, step, reference.allowed)) {
+  if (IsCountedTwice(evidence, compared, rank, step, reference.allowed)) {
     diagnosis.cause = Cause::kBuffersCountedTwice;
-  } else if (LeftBehind(evidence, names, rank, step) ||
+  } else if (BuffersDidNotMove(evidence, names, rank, step) ||
              (step == 1 &&
               HoldsAShare(evidence, names, got, reference.allowed))) {
     diagnosis.cause = Cause::kBuffersOfOneRank;
@@ -223,7 +224,7 @@ Judgement JudgeTensors(Evidence& evidence, const std::string& kind, int rank,
   const bool buffers = kind == "buffer";
   const auto reference = buffers ? BufferReference(evidence, rank, step)
                                  : ParameterReference(evidence, step);
-  if (!reference.ok()) return NoReference(reference.status());
+  if (!reference.ok()) return ReferenceFailed(reference.status());
   const Tensors got = TensorsOf(evidence.rank(rank), kind, step);
   const Compared compared =
       Compare(check, reference->want, got, reference->allowed);
@@ -242,7 +243,7 @@ Judgement JudgeTensors(Evidence& evidence, const std::string& kind, int rank,
 }
 
 Judgement JudgeStep(Evidence& evidence, int64_t step) {
-  if (auto verdict = StillVerdict(evidence, step)) return *verdict;
+  if (auto verdict = FrozenAndUnusedVerdict(evidence, step)) return *verdict;
   Judgement verdict = JudgeTensors(evidence, "parameter", 0, step);
   for (int r = 0; r < evidence.world_size(); ++r) {
     if (verdict.outcome != Outcome::kPassed) break;

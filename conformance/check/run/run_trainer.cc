@@ -96,7 +96,7 @@ absl::StatusOr<std::string> OutputFolder(const std::string& path) {
 
 // Removes the ranks that other launchers set when they started the check. A
 // trainer that reads these variables first would use the wrong rank.
-constexpr char kForeignRank[] =
+constexpr char kUnsetLauncherRank[] =
     "unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE "
     "OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE "
     "OMPI_COMM_WORLD_NODE_RANK PMI_RANK PMI_SIZE PMIX_RANK MPI_LOCALRANKID "
@@ -105,7 +105,7 @@ constexpr char kForeignRank[] =
 
 // Removes the rank that our own launcher sets for its single process. The ranks
 // that a command starts itself have other values.
-constexpr char kOwnRank[] =
+constexpr char kUnsetOwnRank[] =
     "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK "
     "GROUP_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_RENDEZVOUS; ";
 
@@ -120,9 +120,9 @@ absl::StatusOr<std::vector<std::string>> ShellCommand(
       const std::string folder,
       ExistingFolder(trainer.working_folder.empty() ? "."
                                                     : trainer.working_folder));
-  const std::string script =
-      absl::StrCat(kForeignRank, StartsItsRanks(trainer) ? kOwnRank : "",
-                   "cd \"$0\" && exec /bin/sh -c \"$1\"");
+  const std::string script = absl::StrCat(
+      kUnsetLauncherRank, StartsItsRanks(trainer) ? kUnsetOwnRank : "",
+      "cd \"$0\" && exec /bin/sh -c \"$1\"");
   return std::vector<std::string>{
       "/bin/sh", "-c", script, folder,
       absl::StrReplaceAll(trainer.command,
@@ -241,14 +241,14 @@ absl::StatusOr<std::string> ScriptByHand(const TrainerCommand& trainer,
                : "";
   return absl::StrCat(
       "#!/bin/sh\n# Starts the trainer on this case, as `check` did.\nranks=",
-      c.world_size(), "\ncommand=", ShellQuoted(command), "\n", kForeignRank,
-      "\nLOCKSTEP_CASE=", ShellQuoted(input), "\nLOCKSTEP_OUTPUT=$(mktemp -d ",
-      ShellQuoted(output + "_by_hand_XXXXXX"), ") || exit\n",
-      "export LOCKSTEP_CASE LOCKSTEP_OUTPUT\n", resume,
+      c.world_size(), "\ncommand=", ShellQuoted(command), "\n",
+      kUnsetLauncherRank, "\nLOCKSTEP_CASE=", ShellQuoted(input),
+      "\nLOCKSTEP_OUTPUT=$(mktemp -d ", ShellQuoted(output + "_by_hand_XXXXXX"),
+      ") || exit\n", "export LOCKSTEP_CASE LOCKSTEP_OUTPUT\n", resume,
       "echo \"Output: $LOCKSTEP_OUTPUT\"\ncd ", ShellQuoted(folder),
       " || exit\n",
       StartsItsRanks(trainer)
-          ? absl::StrCat(kOwnRank, "\nexec /bin/sh -c \"$command\"\n")
+          ? absl::StrCat(kUnsetOwnRank, "\nexec /bin/sh -c \"$command\"\n")
           : kStartRanks);
 }
 
@@ -326,9 +326,10 @@ absl::StatusOr<TrainerRun> RunTrainer(const TrainerCommand& trainer,
   return run;
 }
 
-absl::StatusOr<TrainerRun> PlayRun(const TrainerCommand& trainer,
-                                   const CasePlan& plan, const CaseFiles& files,
-                                   const std::string& work_folder) {
+absl::StatusOr<TrainerRun> RunCasePlan(const TrainerCommand& trainer,
+                                       const CasePlan& plan,
+                                       const CaseFiles& files,
+                                       const std::string& work_folder) {
   const StartPaths paths = {work_folder, ""};
   const StartPaths resumed_paths = {work_folder, "resumed_"};
   LOCKSTEP_ASSIGN_OR_RETURN(TrainerRun first,

@@ -21,7 +21,7 @@ struct TrainerCommand {
   std::string command = {};
   std::string working_folder = {};  // To start in; "": this process's own.
   absl::Duration timeout = absl::Minutes(10);  // For each start.
-  // If true, PlayRun keeps the output of each rank beside each case, and a
+  // If true, RunCasePlan keeps the output of each rank beside each case, and a
   // script that starts the trainer on the case by hand.
   bool keep = false;
 };
@@ -66,9 +66,10 @@ absl::StatusOr<TrainerRun> RunTrainer(const TrainerCommand& trainer,
 // of the last start.
 //
 // Errors: RunTrainer's; the file system's.
-absl::StatusOr<TrainerRun> PlayRun(const TrainerCommand& trainer,
-                                   const CasePlan& plan, const CaseFiles& files,
-                                   const std::string& work_folder);
+absl::StatusOr<TrainerRun> RunCasePlan(const TrainerCommand& trainer,
+                                       const CasePlan& plan,
+                                       const CaseFiles& files,
+                                       const std::string& work_folder);
 
 // Joins the two starts of a run that is stopped and resumed: `first`, which
 // ended well, and then `second`, of the same world size. The result for each

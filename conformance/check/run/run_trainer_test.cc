@@ -121,8 +121,8 @@ class RunTrainerTest : public testing::Test {
     fs::remove_all(folder_ + "/played");
     CaseFiles files;
     files.weights.tensors["W"] = Tensor(2);
-    absl::StatusOr<TrainerRun> run =
-        PlayRun({.command = command}, plan, files, folder_ + "/played/here");
+    absl::StatusOr<TrainerRun> run = RunCasePlan(
+        {.command = command}, plan, files, folder_ + "/played/here");
     EXPECT_THAT(run, IsOk());
     return run.ok() ? *std::move(run) : TrainerRun();
   }
@@ -516,16 +516,16 @@ TEST_F(RunTrainerTest, KeepsAScriptOfEachStart) {
   CaseFiles files;
   files.weights.tensors["W"] = Tensor(2);
   const absl::StatusOr<TrainerRun> failed =
-      PlayRun(trainer, Plan(2, 1), files, folder);
+      RunCasePlan(trainer, Plan(2, 1), files, folder);
   ASSERT_THAT(failed, IsOk());
   EXPECT_EQ(failed->by_hand, absl::StrCat("sh '", folder, "/run.sh'"));
   EXPECT_EQ(WEXITSTATUS(std::system(failed->by_hand.c_str())), 4);
   EXPECT_TRUE(fs::exists(folder + "/logs/rank-0.log"));
   fs::remove_all(folder);
-  const absl::StatusOr<TrainerRun> resumed =
-      PlayRun({.command = "cd $LOCKSTEP_OUTPUT && mkdir -p checkpoint/$RESUMED",
-               .keep = true},
-              Plan(2, 1), files, folder);
+  const absl::StatusOr<TrainerRun> resumed = RunCasePlan(
+      {.command = "cd $LOCKSTEP_OUTPUT && mkdir -p checkpoint/$RESUMED",
+       .keep = true},
+      Plan(2, 1), files, folder);
   ASSERT_THAT(resumed, IsOk());
   EXPECT_EQ(resumed->by_hand, absl::StrCat("sh '", folder, "/resumed_run.sh'"));
   const std::string by_hand = "RESUMED=yes " + resumed->by_hand;
@@ -541,7 +541,7 @@ TEST_F(RunTrainerTest, KeepsAScriptOfEachStart) {
 
 TEST_F(RunTrainerTest, NamesAFolderThatItCannotPlayIn) {
   const auto play = [](const std::string& folder) {
-    return PlayRun({.command = "true"}, Plan(0, 1), {}, folder);
+    return RunCasePlan({.command = "true"}, Plan(0, 1), {}, folder);
   };
   EXPECT_THAT(play("/dev/null/x"),
               StatusIs(absl::StatusCode::kFailedPrecondition,

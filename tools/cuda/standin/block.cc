@@ -213,7 +213,7 @@ void Fiber::SwitchToOwner([[maybe_unused]] void** fake_stack) {
 class Block;
 thread_local Block* current_block = nullptr;
 
-bool Same(const Site& a, const Site& b) {
+bool IsSameSite(const Site& a, const Site& b) {
   return a.line == b.line && std::strcmp(a.file, b.file) == 0;
 }
 
@@ -224,7 +224,7 @@ std::string Coordinates(const uint3& v) {
 // The progress of a launch that waits for memory.
 struct LaunchState {
   int device = 0;
-  std::function<bool()> has_come = nullptr;  // Null before it waits.
+  std::function<bool()> is_ready = nullptr;  // Null before it waits.
   bool abandoned = false;
 };
 
@@ -278,7 +278,7 @@ class Block {
       } else if (started_ < threads_.size()) {
         if (!StartFiber())
           fault_ = "no memory for the stacks of device threads";
-      } else if (!Release()) {
+      } else if (!ReleaseBarrier()) {
         fault_ = DescribeDivergence();
       }
     }
@@ -298,7 +298,7 @@ class Block {
     current_->site = site;
     current_->fiber->Suspend();
   }
-  void WaitForMemory(std::function<bool()> has_come, Site site) {
+  void WaitForMemory(std::function<bool()> is_ready, Site site) {
     const dim3& grid = config_.gridDim;
     if (current_->has_waited || grid.x * grid.y * grid.z > 1) {
       EndInFault(absl::StrFormat(
@@ -308,14 +308,14 @@ class Block {
           site.file, site.line));
     }
     current_->has_waited = true;
-    if (state_.has_come == nullptr) {
-      state_.has_come = DropsMemoryWait(state_.device)
+    if (state_.is_ready == nullptr) {
+      state_.is_ready = ShouldDropMemoryWait(state_.device)
                             ? std::function<bool()>([] { return true; })
-                            : std::move(has_come);
+                            : std::move(is_ready);
       NoteProgress();  // The kernel's writes may be awaited.
     }
-    has_come = nullptr;  // An abandoned fiber's locals are never destroyed.
-    if (!state_.has_come()) {
+    is_ready = nullptr;  // An abandoned fiber's locals are never destroyed.
+    if (!state_.is_ready()) {
       state_.abandoned = true;
       current_->fiber->Suspend();
     }
@@ -393,10 +393,10 @@ class Block {
 
   // Releases all threads, in the order in which they started, if all wait in
   // one place.
-  bool Release() {
+  bool ReleaseBarrier() {
     for (const Thread& thread : threads_) {
       if (thread.state != State::kAtBarrier ||
-          !Same(thread.site, threads_.front().site)) {
+          !IsSameSite(thread.site, threads_.front().site)) {
         return false;
       }
     }
@@ -422,7 +422,7 @@ class Block {
     const Thread& waiter =
         *std::find_if(threads_.begin(), threads_.end(), waits);
     const auto elsewhere = [&](const Thread& t) {
-      return t.state != waiter.state || !Same(t.site, waiter.site);
+      return t.state != waiter.state || !IsSameSite(t.site, waiter.site);
     };
     const auto other =
         std::find_if(threads_.begin(), threads_.end(), elsewhere);
@@ -459,7 +459,7 @@ void ReportFault(std::string_view what) {
 // false if the launch waits for memory.
 bool RunBlocks(const cudaLaunchConfig_t& config,
                const std::function<void()>& thread, LaunchState& state) {
-  if (state.has_come != nullptr && !state.has_come()) return false;
+  if (state.is_ready != nullptr && !state.is_ready()) return false;
   state.abandoned = false;
   Block block(config, thread, state);
   for (unsigned z = 0; z < config.gridDim.z; ++z) {
@@ -514,8 +514,8 @@ cudaError_t Launch(const cudaLaunchConfig_t& config,
 
 void SyncThreads(Site site) { Block::Current().WaitForBlock(site); }
 
-void WaitForMemory(std::function<bool()> has_come, Site site) {
-  Block::Current().WaitForMemory(std::move(has_come), site);
+void WaitForMemory(std::function<bool()> is_ready, Site site) {
+  Block::Current().WaitForMemory(std::move(is_ready), site);
 }
 
 void EndInFault(std::string what) {

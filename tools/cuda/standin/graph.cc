@@ -26,7 +26,7 @@ cudaError_t Invalidate(Capture& capture, cudaError_t error) {
   return Record(error);
 }
 
-void AddNeed(std::vector<Edge>& needs, const Edge& edge) {
+void AddDependency(std::vector<Edge>& needs, const Edge& edge) {
   for (Edge& each : needs) {
     if (each.node != edge.node) continue;
     if (!edge.crosses) each = edge;  // No schedule drops it.
@@ -125,7 +125,7 @@ cudaError_t CheckUnsafe() {
   return error;
 }
 
-cudaError_t CheckAsk(const CUstream_st& stream) {
+cudaError_t CheckQuery(const CUstream_st& stream) {
   if (stream.capture != nullptr) {
     return Invalidate(*stream.capture, cudaErrorStreamCaptureUnsupported);
   }
@@ -133,7 +133,7 @@ cudaError_t CheckAsk(const CUstream_st& stream) {
   return error == cudaSuccess ? CheckUnsafe() : error;
 }
 
-cudaError_t CheckAsk(const EventState& event) {
+cudaError_t CheckQuery(const EventState& event) {
   if (event.capture != nullptr) {
     return Invalidate(*event.capture, cudaErrorCapturedEvent);
   }
@@ -178,7 +178,7 @@ cudaError_t WaitInCapture(CUstream_st& stream, const EventState& event) {
     edge.crosses = event.recorded_on != stream.number;
     edge.recorded_on = event.recorded_on;
     edge.waited_for_on = stream.number;
-    AddNeed(stream.needs, edge);
+    AddDependency(stream.needs, edge);
   }
   return cudaSuccess;
 }

@@ -32,9 +32,9 @@ thread_local std::vector<Call> group;
 
 // Returns whether two ranks use one device although NCCL was not told to allow
 // it.
-bool SharesForbidden(const World& world) {
+bool HasForbiddenSharing(const World& world) {
   const char* const allowed = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-  if (Global().faults.version >= 23000 && allowed != nullptr &&
+  if (GlobalNcclState().faults.version >= 23000 && allowed != nullptr &&
       std::string_view(allowed) == "1") {
     return false;
   }
@@ -48,8 +48,9 @@ bool SharesForbidden(const World& world) {
 
 // Returns the work of a batch that is now on its stream. The communicator waits
 // for the batch when it is finalized, and withdraws it when it is aborted.
-Work WorkOf(ncclComm& comm, const std::shared_ptr<Batch>& batch) {
-  const NcclFaults& faults = Global().faults;
+Work TrackBatchAndMakeWork(ncclComm& comm,
+                           const std::shared_ptr<Batch>& batch) {
+  const NcclFaults& faults = GlobalNcclState().faults;
   std::erase_if(comm.submitted, [](auto& each) { return each.expired(); });
   comm.submitted.push_back(batch);
   ++comm.batches;
@@ -77,7 +78,7 @@ Work MakeBatchWork(ncclComm* comm, const Batch& asked) {
                             operation.call == NcclCall::kReceive;
     batch->numbers.push_back(is_message ? -1 : comm->collectives++);
   }
-  return WorkOf(*comm, batch);
+  return TrackBatchAndMakeWork(*comm, batch);
 }
 
 // Puts a batch on its stream.
@@ -96,7 +97,7 @@ ncclResult_t Finalize(DeviceLock& lock, ncclComm& comm) {
   NoteHostWait();
   for (const std::weak_ptr<Batch>& weak : comm.submitted) {
     const std::shared_ptr<Batch> batch = weak.lock();
-    if (batch != nullptr) Release(lock, batch->stream);
+    if (batch != nullptr) ReleaseStream(lock, batch->stream);
   }
   const auto self = comm.self;
   const auto in_graphs = [&] { return self.use_count() - 2; };
@@ -105,7 +106,7 @@ ncclResult_t Finalize(DeviceLock& lock, ncclComm& comm) {
     std::erase_if(comm.submitted, [](auto& each) { return each.expired(); });
     return comm.submitted.empty() && in_graphs() == 0;
   };
-  if (!WaitUntil(lock, done, Global().faults.finalize_limit)) {
+  if (!WaitUntil(lock, done, GlobalNcclState().faults.finalize_limit)) {
     std::fprintf(
         stderr,
         "stand-in NCCL: rank %d's ncclCommFinalize waits for ever: for "
@@ -176,19 +177,19 @@ ncclResult_t Enter(ncclComm_t comm, cudaStream_t stream,
 
 }  // namespace
 
-NcclState& Global() {
+NcclState& GlobalNcclState() {
   static NcclState& state = *new NcclState;
   return state;
 }
 
 void SetNcclFaults(const NcclFaults& faults) {
   const DeviceLock lock;
-  Global().faults = faults;
+  GlobalNcclState().faults = faults;
 }
 
 int LiveNcclCommunicators() {
   const DeviceLock lock;
-  return Global().live;
+  return GlobalNcclState().live;
 }
 
 }  // namespace lockstep::standin
@@ -196,20 +197,20 @@ int LiveNcclCommunicators() {
 using lockstep::standin::Batch;
 using lockstep::standin::DeviceLock;
 using lockstep::standin::Enter;
-using lockstep::standin::Global;
+using lockstep::standin::GlobalNcclState;
 using lockstep::standin::NcclCall;
 using lockstep::standin::World;
 
 ncclResult_t ncclGetVersion(int* version) {
   const DeviceLock lock;
-  *version = Global().faults.version;
+  *version = GlobalNcclState().faults.version;
   return ncclSuccess;
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   const DeviceLock lock;
   *id = {};
-  const uint64_t number = ++Global().ids;
+  const uint64_t number = ++GlobalNcclState().ids;
   std::memcpy(id->internal, &number, sizeof(number));
   return ncclSuccess;
 }
@@ -242,10 +243,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   uint64_t number;
   std::memcpy(&number, id.internal, sizeof(number));
   DeviceLock lock;
-  if (Global().faults.stalled_init_rank == rank) {
+  if (GlobalNcclState().faults.stalled_init_rank == rank) {
     lockstep::standin::WaitUntil(lock, [] { return false; });
   }
-  std::shared_ptr<World>& world = Global().worlds[number];
+  std::shared_ptr<World>& world = GlobalNcclState().worlds[number];
   if (world == nullptr) {
     world = std::make_shared<World>(
         World{.size = size, .devices = std::vector<int>(size, -1)});
@@ -258,15 +259,15 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
     return std::ranges::all_of(world->devices,
                                [](int each) { return each >= 0; });
   });
-  if (lockstep::standin::SharesForbidden(*world)) return ncclInvalidUsage;
+  if (lockstep::standin::HasForbiddenSharing(*world)) return ncclInvalidUsage;
   *comm = new ncclComm(world, rank);
-  ++Global().live;
+  ++GlobalNcclState().live;
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   const DeviceLock lock;
-  const lockstep::standin::NcclFaults& faults = Global().faults;
+  const lockstep::standin::NcclFaults& faults = GlobalNcclState().faults;
   const bool fails =
       faults.failing_rank == comm->rank && comm->batches > faults.error_from;
   *error = fails ? faults.error : ncclSuccess;
@@ -282,15 +283,15 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   const auto self = comm->self;
   *self = nullptr;
   for (const ncclWindow_t window : comm->windows) {
-    lockstep::standin::Forget(window);
+    lockstep::standin::DeleteWindow(window);
   }
-  --Global().live;
+  --GlobalNcclState().live;
   lockstep::standin::NoteCommunicatorEnd(/*healthy=*/false);
   delete comm;
   lockstep::standin::RunWork(lock);
   const auto in_no_graph = [&] { return self.use_count() == 1; };
   if (lockstep::standin::WaitUntil(lock, in_no_graph,
-                                   Global().faults.finalize_limit)) {
+                                   GlobalNcclState().faults.finalize_limit)) {
     return ncclSuccess;
   }
   std::fprintf(stderr,
@@ -308,7 +309,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   DeviceLock lock;
   const ncclResult_t result = lockstep::standin::Finalize(lock, *comm);
   if (result != ncclSuccess) return result;
-  --Global().live;
+  --GlobalNcclState().live;
   lockstep::standin::NoteCommunicatorEnd(/*healthy=*/true);
   delete comm;
   return ncclSuccess;

@@ -188,7 +188,7 @@ void Deliver(void* to, const void* from, size_t bytes, Damage damage) {
   }
 }
 
-bool Fit(const NcclOperation& a, const NcclOperation& b) {
+bool IsSameCollective(const NcclOperation& a, const NcclOperation& b) {
   return a.call == b.call && a.count == b.count && a.type == b.type &&
          a.op == b.op && a.peer == b.peer;
 }
@@ -196,8 +196,8 @@ bool Fit(const NcclOperation& a, const NcclOperation& b) {
 // Runs a collective. Element r is rank r's call, and all calls match.
 // Reductions add rank after rank, in the elements' own type. Averages of
 // floating-point numbers scale each rank's number first, as NCCL does.
-void MoveCollective(std::span<const NcclOperation* const> operations,
-                    Damage damage) {
+void RunCollective(std::span<const NcclOperation* const> operations,
+                   Damage damage) {
   const NcclOperation& any = *operations.front();
   const size_t size = operations.size();
   const size_t bytes = any.count * SizeOf(any.type);
@@ -232,7 +232,7 @@ void Finish(std::span<const Pending> met) {
   NoteProgress();
 }
 
-void MeetCollective(World& world, int64_t number, Damage damage) {
+void TryRunCollective(World& world, int64_t number, Damage damage) {
   const auto found = world.collectives.find(number);
   if (static_cast<int>(found->second.size()) < world.size) return;
   std::vector<Pending> met;
@@ -240,14 +240,14 @@ void MeetCollective(World& world, int64_t number, Damage damage) {
   for (const auto& [rank, pending] : found->second) {
     met.push_back(pending);
     operations.push_back(pending.operation);
-    if (!Fit(*operations.front(), *pending.operation)) return;
+    if (!IsSameCollective(*operations.front(), *pending.operation)) return;
   }
-  MoveCollective(operations, damage);
+  RunCollective(operations, damage);
   Finish(met);
   world.collectives.erase(found);
 }
 
-void MeetMessage(World& world, int from, int to, Damage damage) {
+void TryRunMessages(World& world, int from, int to, Damage damage) {
   auto& sends = world.sends[{from, to}];
   auto& receives = world.receives[{from, to}];
   while (!sends.empty() && !receives.empty()) {
@@ -275,13 +275,13 @@ void Start(Batch& batch) {
     const Pending pending = {&batch, &operation};
     if (operation.call == NcclCall::kSend) {
       batch.world->sends[{batch.rank, operation.peer}].push_back(pending);
-      MeetMessage(*batch.world, batch.rank, operation.peer, batch.damage);
+      TryRunMessages(*batch.world, batch.rank, operation.peer, batch.damage);
     } else if (operation.call == NcclCall::kReceive) {
       batch.world->receives[{operation.peer, batch.rank}].push_back(pending);
-      MeetMessage(*batch.world, operation.peer, batch.rank, batch.damage);
+      TryRunMessages(*batch.world, operation.peer, batch.rank, batch.damage);
     } else {
       batch.world->collectives[batch.numbers[i]][batch.rank] = pending;
-      MeetCollective(*batch.world, batch.numbers[i], batch.damage);
+      TryRunCollective(*batch.world, batch.numbers[i], batch.damage);
     }
   }
 }

@@ -87,7 +87,7 @@ struct NcclState {
   std::map<uint64_t, std::shared_ptr<World>> worlds;
 };
 
-NcclState& Global();
+NcclState& GlobalNcclState();
 
 // Returns the size of an element, or 0 if the type is not modelled.
 size_t SizeOf(ncclDataType_t type);
@@ -98,7 +98,7 @@ size_t SentBytes(const NcclOperation& operation, int rank, int size);
 size_t ReceivedBytes(const NcclOperation& operation, int rank, int size);
 
 // Deletes a window of a communicator. The window's memory may then be freed.
-void Forget(ncclWindow_t window);
+void DeleteWindow(ncclWindow_t window);
 
 // Starts a batch: offers its calls to the other ranks. A call is done when
 // every call that it needs has started. Then `pending` decreases by one.

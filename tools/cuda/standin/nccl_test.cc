@@ -329,22 +329,23 @@ TEST_F(NcclTest, GraphsOfAnAbortedCommunicatorAreAFault) {
 }
 
 // The contents of a rank's window.
-struct Place {
+struct WindowContents {
   float sum;
   float term;
   int turns[2];  // How often each rank has come here.
 };
 
-__device__ Place& PlaceOf(ncclWindow_t window, int peer) {
-  return *static_cast<Place*>(ncclGetLsaPointer(window, 0, peer));
+__device__ WindowContents& WindowContentsOf(ncclWindow_t window, int peer) {
+  return *static_cast<WindowContents*>(ncclGetLsaPointer(window, 0, peer));
 }
 
-__global__ void MeetPeers(ncclWindow_t window, int rank, int turn, int times) {
+__global__ void MeetRanks(ncclWindow_t window, int rank, int turn, int times) {
   if (threadIdx.x == 0) {
-    for (const int peer : {0, 1}) PlaceOf(window, peer).turns[rank] = turn;
+    for (const int peer : {0, 1})
+      WindowContentsOf(window, peer).turns[rank] = turn;
   }
   __syncthreads();
-  const Place& own = PlaceOf(window, rank);
+  const WindowContents& own = WindowContentsOf(window, rank);
   for (int i = 0; i < times; ++i) {
     standin::WaitForMemory(
         [&own, turn] { return own.turns[0] >= turn && own.turns[1] >= turn; },
@@ -354,8 +355,8 @@ __global__ void MeetPeers(ncclWindow_t window, int rank, int turn, int times) {
 
 __global__ void AddUp(ncclWindow_t window, int rank) {
   float sum = 0;
-  for (const int peer : {0, 1}) sum += PlaceOf(window, peer).term;
-  PlaceOf(window, rank).sum = sum;
+  for (const int peer : {0, 1}) sum += WindowContentsOf(window, peer).term;
+  WindowContentsOf(window, rank).sum = sum;
 }
 
 // Each rank has a window.
@@ -364,8 +365,8 @@ class WindowTest : public NcclTest {
   void SetUp() override {
     NcclTest::SetUp();
     ForEachRank([this](int rank) {
-      Ok(ncclMemAlloc(&memory_[rank], sizeof(Place)));
-      Ok(cudaMemset(memory_[rank], 0, sizeof(Place)));
+      Ok(ncclMemAlloc(&memory_[rank], sizeof(WindowContents)));
+      Ok(cudaMemset(memory_[rank], 0, sizeof(WindowContents)));
       Ok(Register(rank, &windows_[rank]));
     });
   }
@@ -379,8 +380,9 @@ class WindowTest : public NcclTest {
   }
 
   ncclResult_t Register(int rank, ncclWindow_t* window) {
-    return ncclCommWindowRegister(comms_[rank], memory_[rank], sizeof(Place),
-                                  window, NCCL_WIN_DEFAULT);
+    return ncclCommWindowRegister(comms_[rank], memory_[rank],
+                                  sizeof(WindowContents), window,
+                                  NCCL_WIN_DEFAULT);
   }
   void Meet(int rank, int times = 1, int blocks = 1) {
     cudaLaunchConfig_t config = {};
@@ -388,13 +390,14 @@ class WindowTest : public NcclTest {
     config.blockDim = 64;
     config.stream = streams_[rank];
     Ok(cudaSetDevice(rank));
-    Ok(cudaLaunchKernelEx(&config, MeetPeers, windows_[rank], rank,
+    Ok(cudaLaunchKernelEx(&config, MeetRanks, windows_[rank], rank,
                           ++turns_[rank], times));
   }
   // Gives the rank's term, waits for the other ranks' terms and adds them up.
   void Exchange(int rank, float term) {
-    Ok(cudaMemcpyAsync(&static_cast<Place*>(memory_[rank])->term, &term,
-                       sizeof(term), cudaMemcpyHostToDevice, streams_[rank]));
+    Ok(cudaMemcpyAsync(&static_cast<WindowContents*>(memory_[rank])->term,
+                       &term, sizeof(term), cudaMemcpyHostToDevice,
+                       streams_[rank]));
     Meet(rank);
     cudaLaunchConfig_t config = {};
     config.gridDim = 1;
@@ -456,7 +459,7 @@ TEST_F(WindowTest, WindowsAreOfTheirMemoryAlone) {
               ncclInvalidArgument);
   };
   refused(data_[0], NCCL_WIN_DEFAULT);
-  refused(&static_cast<Place*>(memory_[0])->term, NCCL_WIN_DEFAULT);
+  refused(&static_cast<WindowContents*>(memory_[0])->term, NCCL_WIN_DEFAULT);
   refused(memory_[0], NCCL_WIN_COLL_SYMMETRIC);
   EXPECT_EQ(ncclMemFree(memory_[0]), ncclInvalidUsage);
   EXPECT_EQ(cudaFree(memory_[0]), cudaErrorInvalidValue);

@@ -27,7 +27,7 @@ namespace lockstep::standin {
 namespace {
 
 // Returns the starts of all windows' memory, of all ranks.
-std::multiset<const void*>& InWindows() {
+std::multiset<const void*>& WindowStarts() {
   static auto& pointers = *new std::multiset<const void*>;
   return pointers;
 }
@@ -35,7 +35,7 @@ std::multiset<const void*>& InWindows() {
 // Returns the number of consecutive ranks that reach each other's memory. All
 // such teams have the same size.
 int LsaSize(const ncclComm& comm) {
-  const int reach = Global().faults.lsa_ranks;
+  const int reach = GlobalNcclState().faults.lsa_ranks;
   return reach <= 0 ? comm.world->size : std::gcd(reach, comm.world->size);
 }
 
@@ -61,17 +61,17 @@ ncclResult_t Meet(DeviceLock& lock, ncclComm& comm, const HostCall& call,
 
 }  // namespace
 
-void Forget(ncclWindow_t window) {
-  InWindows().erase(InWindows().find(window->peers[window->lsa_rank]));
+void DeleteWindow(ncclWindow_t window) {
+  WindowStarts().erase(WindowStarts().find(window->peers[window->lsa_rank]));
   delete window;
 }
 
 }  // namespace lockstep::standin
 
 using lockstep::standin::DeviceLock;
-using lockstep::standin::Global;
+using lockstep::standin::GlobalNcclState;
 using lockstep::standin::HostCall;
-using lockstep::standin::InWindows;
+using lockstep::standin::WindowStarts;
 
 ncclResult_t ncclMemAlloc(void** pointer, size_t bytes) {
   return lockstep::standin::AllocateForWindows(pointer, bytes) == cudaSuccess
@@ -82,7 +82,7 @@ ncclResult_t ncclMemAlloc(void** pointer, size_t bytes) {
 ncclResult_t ncclMemFree(void* pointer) {
   {
     const DeviceLock lock;
-    if (InWindows().contains(pointer)) return ncclInvalidUsage;
+    if (WindowStarts().contains(pointer)) return ncclInvalidUsage;
   }
   return lockstep::standin::FreeForWindows(pointer) == cudaSuccess
              ? ncclSuccess
@@ -101,7 +101,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, size_t size,
   std::vector<HostCall> all;
   const ncclResult_t result = lockstep::standin::Meet(
       lock, *comm, {.memory = static_cast<char*>(buffer), .bytes = size}, all);
-  if (result != ncclSuccess || !Global().faults.windows) return result;
+  if (result != ncclSuccess || !GlobalNcclState().faults.windows) return result;
   const int lsa_size = lockstep::standin::LsaSize(*comm);
   auto made = std::make_unique<ncclWindow_vidmem>();
   made->bytes = size;
@@ -109,7 +109,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, size_t size,
   for (int i = 0; i < lsa_size; ++i) {
     made->peers.push_back(all[comm->rank - made->lsa_rank + i].memory);
   }
-  InWindows().insert(buffer);
+  WindowStarts().insert(buffer);
   *window = made.release();
   comm->windows.insert(*window);
   return ncclSuccess;
@@ -119,7 +119,7 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
   if (window == nullptr) return ncclSuccess;
   const DeviceLock lock;
   comm->windows.erase(window);
-  lockstep::standin::Forget(window);
+  lockstep::standin::DeleteWindow(window);
   return ncclSuccess;
 }
 

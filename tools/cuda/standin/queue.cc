@@ -54,7 +54,7 @@ bool RunFront(CUstream_st& stream) {
 }
 
 // Returns the streams in the order in which they run their work.
-std::vector<CUstream_st*> InOrder() {
+std::vector<CUstream_st*> StreamsInRunOrder() {
   std::vector<CUstream_st*> streams;
   for (const auto& stream : All().streams) streams.push_back(stream.get());
   if (All().schedule.order == Order::kNewestStreamFirst) {
@@ -69,15 +69,16 @@ bool RunOnce() {
   std::erase_if(All().streams, [](auto& stream) {
     return stream->destroyed && stream->work.empty();
   });
-  return std::ranges::any_of(
-      InOrder(), [](CUstream_st* stream) { return RunFront(*stream); });
+  return std::ranges::any_of(StreamsInRunOrder(), [](CUstream_st* stream) {
+    return RunFront(*stream);
+  });
 }
 
 // Handles a query by this thread: the work of its streams and of its device's
 // default stream may run. Work of other threads' streams may run too, if
 // nothing was put on the stream for a second: the stream's thread may not query
 // it at all.
-void Ask(const DeviceLock& lock) {
+void PollStreams(const DeviceLock& lock) {
   constexpr auto kHeldBackAtMost = std::chrono::seconds(1);
   ++All().polls;
   const auto now = std::chrono::steady_clock::now();
@@ -148,7 +149,7 @@ void RunWork(const DeviceLock&) {
   while (RunOnce()) All().done.notify_all();
 }
 
-void Release(const DeviceLock& lock, cudaStream_t stream) {
+void ReleaseStream(const DeviceLock& lock, cudaStream_t stream) {
   CUstream_st* const found = Find(stream);
   if (found == nullptr) return;
   found->released = found->work.size();
@@ -158,11 +159,11 @@ void Release(const DeviceLock& lock, cudaStream_t stream) {
 bool WaitUntil(DeviceLock& lock, const std::function<bool()>& ready,
                std::chrono::milliseconds limit) {
   const auto start = std::chrono::steady_clock::now();
-  Ask(lock);
+  PollStreams(lock);
   while (!ready()) {
     if (std::chrono::steady_clock::now() - start > limit) return false;
     lock.Yield();
-    Ask(lock);
+    PollStreams(lock);
   }
   return true;
 }
@@ -194,7 +195,7 @@ cudaError_t Put(const DeviceLock& lock, cudaStream_t stream, MakeWork make) {
   if (error != cudaSuccess) return error;
   found->work.push_back({++All().items, make()});
   found->last_put = std::chrono::steady_clock::now();
-  if (All().schedule.order == Order::kAtOnce) Release(lock, stream);
+  if (All().schedule.order == Order::kAtOnce) ReleaseStream(lock, stream);
   return cudaSuccess;
 }
 
@@ -202,7 +203,7 @@ cudaError_t Put(cudaStream_t stream, MakeWork make) {
   return Put(DeviceLock(), stream, std::move(make));
 }
 
-bool DropsMemoryWait(int device) {
+bool ShouldDropMemoryWait(int device) {
   return All().memory_waits[device]++ == All().schedule.dropped_memory_wait;
 }
 
@@ -225,8 +226,7 @@ cudaError_t CheckUnsafeCall() {
 }  // namespace lockstep::standin
 
 using lockstep::standin::All;
-using lockstep::standin::Ask;
-using lockstep::standin::CheckAsk;
+using lockstep::standin::CheckQuery;
 using lockstep::standin::CurrentDevice;
 using lockstep::standin::DeviceLock;
 using lockstep::standin::EventState;
@@ -234,6 +234,7 @@ using lockstep::standin::Find;
 using lockstep::standin::FindEvent;
 using lockstep::standin::IsDropped;
 using lockstep::standin::NoteHostWait;
+using lockstep::standin::PollStreams;
 using lockstep::standin::Put;
 using lockstep::standin::Record;
 using lockstep::standin::TakeFault;
@@ -245,7 +246,7 @@ cudaError_t cudaDeviceSynchronize() {
   DeviceLock lock;
   for (const auto& each : All().streams) {
     if (each->capture != nullptr && each->device == CurrentDevice()) {
-      const cudaError_t error = CheckAsk(*each);
+      const cudaError_t error = CheckQuery(*each);
       if (error != cudaSuccess) return error;
     }
   }
@@ -292,7 +293,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const DeviceLock lock;
   CUstream_st* const found = stream == nullptr ? nullptr : Find(stream);
   if (found == nullptr) return Record(cudaErrorInvalidResourceHandle);
-  if (found->capture != nullptr) return CheckAsk(*found);
+  if (found->capture != nullptr) return CheckQuery(*found);
   found->destroyed = true;
   found->released = found->work.size();
   RunWork(lock);
@@ -303,7 +304,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   DeviceLock lock;
   const CUstream_st* const found = Find(stream);
   if (found == nullptr) return Record(cudaErrorInvalidResourceHandle);
-  const cudaError_t error = CheckAsk(*found);
+  const cudaError_t error = CheckQuery(*found);
   if (error != cudaSuccess) return error;
   return WaitFor(lock, [stream] {
     const CUstream_st* const found = Find(stream);
@@ -315,9 +316,9 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
   const DeviceLock lock;
   const CUstream_st* const found = Find(stream);
   if (found == nullptr) return Record(cudaErrorInvalidResourceHandle);
-  const cudaError_t error = CheckAsk(*found);
+  const cudaError_t error = CheckQuery(*found);
   if (error != cudaSuccess) return error;
-  Ask(lock);
+  PollStreams(lock);
   if (!found->work.empty()) return cudaErrorNotReady;
   return Record(TakeFault());
 }
@@ -391,7 +392,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   DeviceLock lock;
   const std::shared_ptr<EventState> state = FindEvent(event);
   if (state == nullptr) return Record(cudaErrorInvalidResourceHandle);
-  const cudaError_t error = CheckAsk(*state);
+  const cudaError_t error = CheckQuery(*state);
   if (error != cudaSuccess) return error;
   return WaitFor(lock, [&] { return state->reached >= state->recorded; });
 }
@@ -400,9 +401,9 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   const DeviceLock lock;
   const std::shared_ptr<EventState> state = FindEvent(event);
   if (state == nullptr) return Record(cudaErrorInvalidResourceHandle);
-  const cudaError_t error = CheckAsk(*state);
+  const cudaError_t error = CheckQuery(*state);
   if (error != cudaSuccess) return error;
-  Ask(lock);
+  PollStreams(lock);
   if (state->reached < state->recorded) return cudaErrorNotReady;
   return Record(TakeFault());
 }

@@ -42,7 +42,7 @@ cudaError_t Put(const DeviceLock& lock, cudaStream_t stream, MakeWork make);
 
 // Counts a wait for memory of a kernel of the device. Returns whether the
 // schedule drops this wait.
-bool DropsMemoryWait(int device);
+bool ShouldDropMemoryWait(int device);
 
 // Reports that unfinished work has changed something that other work waits for.
 // Only such work may call it.
@@ -53,7 +53,7 @@ void NoteProgress();
 void RunWork(const DeviceLock& lock);
 
 // Lets the work of a stream run that the schedule holds back.
-void Release(const DeviceLock& lock, cudaStream_t stream);
+void ReleaseStream(const DeviceLock& lock, cudaStream_t stream);
 
 // Runs all work that may run until `ready` returns true. Returns false if that
 // takes longer than `limit`.

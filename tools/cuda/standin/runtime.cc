@@ -96,7 +96,7 @@ struct ThreadCounts {
 };
 thread_local ThreadCounts thread_counts;
 
-CallCounts& OfThisThread() {
+CallCounts& CurrentThreadCounts() {
   if (thread_counts.resets != resets) {
     thread_counts = {.counts = {}, .resets = resets};
   }
@@ -106,7 +106,7 @@ CallCounts& OfThisThread() {
 void Note(int64_t CallCounts::*member) {
   const std::lock_guard lock(count_mutex);
   ++(counts.*member);
-  ++(OfThisThread().*member);
+  ++(CurrentThreadCounts().*member);
 }
 
 std::atomic<int> device_count = 1;
@@ -114,30 +114,30 @@ constinit thread_local int current_device = 0;
 
 std::mutex memory_mutex;  // Guards Memory(), WindowMemory(), PinnedMemory().
 
-struct Piece {
+struct Allocation {
   size_t bytes = 0;
   int device = 0;
 };
 
 // Allocations by address. Never destroyed, because destructors of static
 // objects may free memory.
-using Pieces = std::map<uintptr_t, Piece>;
-Pieces& Memory() {
-  static Pieces& memory = *new Pieces;
+using AllocationMap = std::map<uintptr_t, Allocation>;
+AllocationMap& Memory() {
+  static AllocationMap& memory = *new AllocationMap;
   return memory;
 }
-Pieces& WindowMemory() {
-  static Pieces& memory = *new Pieces;
+AllocationMap& WindowMemory() {
+  static AllocationMap& memory = *new AllocationMap;
   return memory;
 }
-Pieces& PinnedMemory() {
-  static Pieces& memory = *new Pieces;
+AllocationMap& PinnedMemory() {
+  static AllocationMap& memory = *new AllocationMap;
   return memory;
 }
 
 // Returns the allocation that contains the range.
-std::optional<Piece> FindPiece(const Pieces& pieces, const void* pointer,
-                               size_t bytes) {
+std::optional<Allocation> FindAllocation(const AllocationMap& pieces,
+                                         const void* pointer, size_t bytes) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
   const std::lock_guard lock(memory_mutex);
   const auto after = pieces.upper_bound(address);
@@ -148,17 +148,21 @@ std::optional<Piece> FindPiece(const Pieces& pieces, const void* pointer,
   return is_in ? std::optional(piece) : std::nullopt;
 }
 
-std::optional<Piece> FindDevicePiece(const void* pointer, size_t bytes) {
-  const std::optional<Piece> piece = FindPiece(Memory(), pointer, bytes);
-  return piece.has_value() ? piece : FindPiece(WindowMemory(), pointer, bytes);
+std::optional<Allocation> FindDeviceAllocation(const void* pointer,
+                                               size_t bytes) {
+  const std::optional<Allocation> piece =
+      FindAllocation(Memory(), pointer, bytes);
+  return piece.has_value() ? piece
+                           : FindAllocation(WindowMemory(), pointer, bytes);
 }
 
-bool IsIn(const Pieces& pieces, const void* pointer, size_t bytes) {
-  return FindPiece(pieces, pointer, bytes).has_value();
+bool IsIn(const AllocationMap& pieces, const void* pointer, size_t bytes) {
+  return FindAllocation(pieces, pointer, bytes).has_value();
 }
 
 // Allocates memory and records it in `owner`.
-cudaError_t AllocateNoted(void** pointer, size_t bytes, Pieces& owner) {
+cudaError_t AllocateTracked(void** pointer, size_t bytes,
+                            AllocationMap& owner) {
   *pointer = nullptr;
   const cudaError_t error = CheckUnsafeCall();
   if (error != cudaSuccess || bytes == 0) return error;
@@ -178,11 +182,11 @@ constexpr auto kFreeLimit = std::chrono::seconds(10);
 
 // Waits for the work of the memory's device, as CUDA does, then frees the
 // memory.
-cudaError_t FreeNoted(void* pointer, Pieces& owner) {
+cudaError_t FreeTracked(void* pointer, AllocationMap& owner) {
   if (pointer == nullptr) return cudaSuccess;
   const cudaError_t error = CheckUnsafeCall();
   if (error != cudaSuccess) return error;
-  const std::optional<Piece> piece = FindPiece(owner, pointer, 0);
+  const std::optional<Allocation> piece = FindAllocation(owner, pointer, 0);
   if (!piece.has_value()) return Record(cudaErrorInvalidValue);
   NoteHostWait();
   if (DeviceLock lock; !WaitForDevice(lock, piece->device, kFreeLimit)) {
@@ -242,7 +246,7 @@ CallCounts Counts() {
 
 CallCounts CountsOfThisThread() {
   const std::lock_guard lock(count_mutex);
-  return OfThisThread();
+  return CurrentThreadCounts();
 }
 
 void ResetCounts() {
@@ -263,7 +267,7 @@ void NoteCommunicatorEnd(bool healthy) {
 void SetDeviceCount(int count) { device_count = count; }
 
 bool IsDeviceRange(const void* pointer, size_t bytes) {
-  return FindDevicePiece(pointer, bytes).has_value();
+  return FindDeviceAllocation(pointer, bytes).has_value();
 }
 
 int64_t LivePinnedBytes() {
@@ -276,11 +280,11 @@ int64_t LivePinnedBytes() {
 }
 
 cudaError_t AllocateForWindows(void** pointer, size_t bytes) {
-  return AllocateNoted(pointer, bytes, WindowMemory());
+  return AllocateTracked(pointer, bytes, WindowMemory());
 }
 
 cudaError_t FreeForWindows(void* pointer) {
-  return FreeNoted(pointer, WindowMemory());
+  return FreeTracked(pointer, WindowMemory());
 }
 
 bool IsForWindows(const void* pointer, size_t bytes) {
@@ -289,11 +293,11 @@ bool IsForWindows(const void* pointer, size_t bytes) {
 
 }  // namespace lockstep::standin
 
-using lockstep::standin::AllocateNoted;
+using lockstep::standin::AllocateTracked;
 using lockstep::standin::current_device;
 using lockstep::standin::Describe;
 using lockstep::standin::device_count;
-using lockstep::standin::FreeNoted;
+using lockstep::standin::FreeTracked;
 using lockstep::standin::IsDeviceRange;
 using lockstep::standin::IsStream;
 using lockstep::standin::last_error;
@@ -359,22 +363,22 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute,
 }
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
-  return AllocateNoted(pointer, bytes, Memory());
+  return AllocateTracked(pointer, bytes, Memory());
 }
 
-cudaError_t cudaFree(void* pointer) { return FreeNoted(pointer, Memory()); }
+cudaError_t cudaFree(void* pointer) { return FreeTracked(pointer, Memory()); }
 
 cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
-  return AllocateNoted(pointer, bytes, PinnedMemory());
+  return AllocateTracked(pointer, bytes, PinnedMemory());
 }
 
 cudaError_t cudaFreeHost(void* pointer) {
-  return FreeNoted(pointer, PinnedMemory());
+  return FreeTracked(pointer, PinnedMemory());
 }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes,
                                      const void* pointer) {
-  const auto piece = lockstep::standin::FindDevicePiece(pointer, 1);
+  const auto piece = lockstep::standin::FindDeviceAllocation(pointer, 1);
   attributes->type =
       piece.has_value() ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
   attributes->device = piece.has_value() ? piece->device : -2;

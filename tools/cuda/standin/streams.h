@@ -119,8 +119,8 @@ cudaError_t CheckPut(const CUstream_st& stream);
 // Checks a call that makes the host wait, queries, allocates or frees.
 cudaError_t CheckUnsafe();
 // Checks a call that queries a stream or an event, or waits for one.
-cudaError_t CheckAsk(const CUstream_st& stream);
-cudaError_t CheckAsk(const EventState& event);
+cudaError_t CheckQuery(const CUstream_st& stream);
+cudaError_t CheckQuery(const EventState& event);
 
 // Records a node on a captured stream.
 cudaError_t RecordNode(CUstream_st& stream, MakeWork make);
