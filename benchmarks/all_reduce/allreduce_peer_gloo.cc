@@ -139,8 +139,9 @@ class GlooGroup : public PeerCommunicator {
         "Gloo has no ", Name(call.op), " of ", Name(call.input.type)));
   }
 
-  // Bytes: Gloo does not have all types. Its reduce-scatter is an algorithm of
-  // an older interface, and not for every number of ranks.
+  // Moves bytes, because Gloo does not support all types. Reduce-scatter is not
+  // measured: Gloo's is an algorithm of an older interface, and does not work
+  // for every number of ranks.
   absl::Status Move(const Collective& call) {
     auto* const from =
         static_cast<uint8_t*>(const_cast<void*>(call.input.data));
