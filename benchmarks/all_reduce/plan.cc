@@ -383,7 +383,7 @@ int64_t MemoryNeeded(const AllReduceSettings& settings, int64_t bytes) {
   int64_t needed = 0;
   for (const Subject& subject : SubjectsOf(settings)) {
     const TeamKind kind = subject.team.kind;
-    // This algorithm uses the memory of the peer's first algorithm.
+    // A peer's later algorithms use the memory of its first.
     if (subject.peer_algorithm > 0 && !StartsPerAlgorithm(kind)) continue;
     const bool apart =
         std::ranges::any_of(settings.collectives, [&](Operation operation) {

@@ -174,7 +174,7 @@ absl::Status Run(std::span<char* const> argv) {
   SamplerReport report = {
       .settings = settings,
       .origin = report::OriginOf("//benchmarks:sampler", argv)};
-  // This is measured first, while this process has no freed memory to reuse.
+  // Memory is measured first, while the process has no freed memory to reuse.
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t keyed_memory,
                             KeyedMemory(kKeyedSize));
   KeepMemory();
