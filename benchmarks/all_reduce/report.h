@@ -26,8 +26,8 @@
 
 namespace lockstep::benchmarks {
 
-// Runs a rank of `team` until the driver that listens at `listener` closes the
-// connection. With kProcesses and kTcp, this process is the rank that the
+// Serves as a rank of `team` until the driver that listens at `listener` closes
+// the connection. With kProcesses and kTcp, this process is the rank that the
 // launcher's environment names. With kThreads, it runs all ranks; with kUpdate,
 // it makes the updates. Errors: those of the group and of a turn;
 // kInvalidArgument for kinds whose ranks run in another program.
