@@ -40,7 +40,7 @@ constexpr std::chrono::seconds kTimeout(120);
 
 using ReduceFunction = void (*)(void*, const void*, const void*, size_t);
 
-// Null for operations that Gloo does not have.
+// Returns null for operations that Gloo does not support.
 template <typename T>
 ReduceFunction FunctionOf(ReduceOp op) {
   switch (op) {
@@ -71,12 +71,12 @@ const gloo::ReductionFunction<T>* OlderFunctionOf(ReduceOp op) {
   }
 }
 
-// Indices of PeerAlgorithms. The first, Gloo's choice, is its ring.
+// Indices of PeerAlgorithms. At index 0, Gloo chooses its ring.
 constexpr int kBcube = 1;
 constexpr int kHalvingDoubling = 2;
 
-// Gloo takes the place where ranks meet by reference, and later versions as one
-// that is shared.
+// Connects all ranks, which meet in the store. Earlier versions of Gloo take
+// the store by reference, and later versions take a shared pointer.
 template <typename Context>
 void Connect(Context& context, const std::string& store) {
   gloo::transport::tcp::attr where;
@@ -139,8 +139,9 @@ class GlooGroup : public PeerCommunicator {
         "Gloo has no ", Name(call.op), " of ", Name(call.input.type)));
   }
 
-  // Bytes: Gloo does not have all types. Its reduce-scatter is an algorithm of
-  // an older interface, and not for every number of ranks.
+  // Moves bytes, because Gloo does not support all types. Reduce-scatter is not
+  // measured: Gloo's is an algorithm of an older interface, and does not work
+  // for every number of ranks.
   absl::Status Move(const Collective& call) {
     auto* const from =
         static_cast<uint8_t*>(const_cast<void*>(call.input.data));
@@ -150,7 +151,7 @@ class GlooGroup : public PeerCommunicator {
     switch (call.operation) {
       case Operation::kAllGather: {
         gloo::AllgatherOptions options(context_);
-        // In place is having no input.
+        // A call in place has no input.
         if (from != to + sent * static_cast<size_t>(rank())) {
           options.setInput(from, sent);
         }
@@ -190,7 +191,7 @@ class GlooGroup : public PeerCommunicator {
     if (algorithm_ == kBcube) {
       options.setAlgorithm(gloo::AllreduceOptions::Algorithm::BCUBE);
     }
-    // In place is having no input.
+    // A call in place has no input.
     if (input.data != output.data) {
       options.setInput(static_cast<T*>(const_cast<void*>(input.data)), count);
     }
@@ -200,8 +201,9 @@ class GlooGroup : public PeerCommunicator {
     return absl::OkStatus();
   }
 
-  // An algorithm of Gloo's older interface, made for one place and one number
-  // of elements: a place of its own, so the time of a call has two copies more.
+  // Runs an algorithm of Gloo's older interface. An instance is bound to one
+  // address and one number of elements. The address is that of `place_`, so a
+  // call's time includes two extra copies.
   template <typename T>
   absl::Status HalveAndDouble(const Collective& call) {
     if (call.input.count > INT_MAX) {
@@ -224,7 +226,7 @@ class GlooGroup : public PeerCommunicator {
   }
 
   std::shared_ptr<gloo::rendezvous::Context> context_;
-  int algorithm_ = 0;  // Of PeerAlgorithms.
+  int algorithm_ = 0;  // An index of PeerAlgorithms.
   std::vector<std::byte> place_;
   std::unique_ptr<gloo::Algorithm> halving_doubling_;
   std::tuple<DataType, ReduceOp, int64_t> made_for_ = {};
@@ -233,7 +235,7 @@ class GlooGroup : public PeerCommunicator {
 absl::Status Run(const std::string& listener, const std::string& store) {
   LOCKSTEP_ASSIGN_OR_RETURN(const RankEnvironment own,
                             RequireRankEnvironment());
-  // Gloo reports errors by exceptions; they end here.
+  // Gloo reports errors by exceptions, which become a status here.
   try {
     GlooGroup group(own.rank, own.world_size, store);
     return ServePeer(listener, group);

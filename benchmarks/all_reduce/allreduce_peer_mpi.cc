@@ -17,7 +17,7 @@
 namespace lockstep::benchmarks {
 namespace {
 
-// Nothing for the types that MPI does not have.
+// Returns nothing for types that MPI does not support.
 std::optional<MPI_Datatype> MpiType(DataType type) {
   switch (type) {
     case DataType::kFloat64:
@@ -55,8 +55,9 @@ absl::Status MpiStatus(int code, const char* what) {
   return absl::InternalError(absl::StrCat(what, ": MPI error ", code));
 }
 
-// Sets a variable of Open MPI's module "tuned", which reads it when it makes a
-// communicator if coll_tuned_use_dynamic_rules was set in the environment.
+// Sets a variable of Open MPI's module "tuned". The module reads the variable
+// when it creates a communicator, if coll_tuned_use_dynamic_rules is set in the
+// environment.
 bool SetVariable(const char* name, int value) {
   int index = 0, count = 0;
   MPI_T_cvar_handle handle = MPI_T_CVAR_HANDLE_NULL;
@@ -69,8 +70,9 @@ bool SetVariable(const char* name, int value) {
   return set;
 }
 
-// A communicator with the all-reduce of that number; MPI_COMM_NULL if it cannot
-// be had. Without segments the segmented ring would be the ring.
+// Returns a communicator with the all-reduce algorithm of that number, or
+// MPI_COMM_NULL if the algorithm cannot be set. The segmented ring gets a
+// segment size, because without segments it would be the plain ring.
 MPI_Comm CreateComm(int algorithm) {
   constexpr int kSegmentedRing = 5;
   constexpr int kSegmentBytes = 1 << 20;
@@ -137,7 +139,7 @@ class MpiGroup : public PeerCommunicator {
         "MPI_Allreduce");
   }
 
-  // Bytes: MPI does not have all types.
+  // Moves bytes, because MPI does not support all types.
   absl::Status Move(const Collective& call) {
     const auto sent = static_cast<int>(call.input.size_bytes());
     void* const to = call.output.data;
@@ -168,7 +170,7 @@ class MpiGroup : public PeerCommunicator {
 
   int rank_ = 0;
   int world_size_ = 1;
-  // By PeerAlgorithms; and the one that was chosen.
+  // The communicators, by PeerAlgorithms, and the chosen one.
   std::vector<MPI_Comm> comms_ = {MPI_COMM_WORLD};
   MPI_Comm comm_ = MPI_COMM_WORLD;
 };

@@ -1,7 +1,7 @@
 // A rank of oneCCL's ccl::allreduce and its siblings, for the command
-// `allreduce`: allreduce_peer_oneccl LISTENER FILE, with the rank and the
-// number of ranks in the environment, and oneCCL's settings (teams.cc). In the
-// file rank 0 leaves the address at which the ranks meet.
+// `allreduce`: allreduce_peer_oneccl LISTENER FILE. The rank, the number of
+// ranks and oneCCL's settings (teams.cc) are in the environment. Rank 0 writes
+// the address at which the ranks meet to FILE.
 #include <cstddef>
 #include <cstdlib>
 #include <exception>
@@ -50,7 +50,7 @@ ccl::datatype CclType(DataType type) {
   return ccl::datatype::uint8;
 }
 
-// Nothing for operations that oneCCL does not have in host memory.
+// Returns nothing for operations that oneCCL does not support in host memory.
 std::optional<ccl::reduction> CclReduction(ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:
@@ -81,8 +81,9 @@ absl::StatusOr<std::string> AwaitFile(const std::string& path) {
   }
 }
 
-// The store of keys and values in which the ranks find each other. Errors: the
-// file system's; kDeadlineExceeded if rank 0 creates no store.
+// Opens the key-value store in which the ranks find each other. Errors: the
+// file system's; kDataLoss if the file holds no address; kDeadlineExceeded if
+// rank 0 creates no store.
 absl::StatusOr<KvsPointer> OpenStore(int rank, const std::string& path) {
   if (rank == 0) {
     KvsPointer store = ccl::create_main_kvs();
@@ -163,7 +164,8 @@ class OneCclGroup : public PeerCommunicator {
   ccl::communicator comm_;
 };
 
-// Without a launcher oneCCL learns from these which ranks share a host.
+// Sets the variables that tell oneCCL, without a launcher, which ranks share a
+// host.
 void SetLocalRank(const RankEnvironment& environment) {
   setenv("CCL_LOCAL_RANK", absl::StrCat(environment.local_rank).c_str(), 1);
   setenv("CCL_LOCAL_SIZE", absl::StrCat(environment.local_world_size).c_str(),
@@ -174,7 +176,7 @@ absl::Status Run(const std::string& listener, const std::string& path) {
   LOCKSTEP_ASSIGN_OR_RETURN(const RankEnvironment own,
                             RequireRankEnvironment());
   SetLocalRank(own);
-  // oneCCL reports errors by exceptions; they end here.
+  // oneCCL reports errors by exceptions, which become a status here.
   try {
     ccl::init();
     LOCKSTEP_ASSIGN_OR_RETURN(KvsPointer store, OpenStore(own.rank, path));

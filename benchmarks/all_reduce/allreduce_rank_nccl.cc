@@ -1,6 +1,6 @@
 // A rank on a GPU, for the command `allreduce`: allreduce_rank_nccl LISTENER
-// KIND ALGORITHM, where KIND is "nccl", our communicator, or "NCCL", its own
-// calls.
+// KIND ALGORITHM. KIND is "nccl" for our communicator, or "NCCL" for direct
+// calls of NCCL.
 #include <memory>
 #include <optional>
 #include <string>

@@ -1,5 +1,5 @@
-// The report's forms: keys and units, columns and words. Every number comes
-// from the report.
+// Formats the report: JSON keys and units, table columns, charts and text. All
+// numbers come from AllReduceReport.
 #include "report/document.h"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ using report::TextOrNull;
 using report::Value;
 
 constexpr double kMicroseconds = 1e6;
-constexpr double kGigabytes = 1e-9;  // Of 1e9 bytes each.
+constexpr double kGigabytes = 1e-9;  // 1 GB is 1e9 bytes.
 
 const char* NcclName(DataType type) {
   switch (type) {
@@ -136,7 +136,7 @@ Value RowData(const AllReduceSettings& settings, const AllReduceSize& size,
   return data;
 }
 
-// By the team's name; null for reports without GPUs.
+// Returns NCCL's facts by the team's name, or null for reports without GPUs.
 Value NcclData(const AllReduceReport& report) {
   Value data;
   for (const NcclProbe& probe : report.nccl) {
@@ -162,7 +162,7 @@ bool SharesGpu(const AllReduceReport& report) {
   return std::ranges::any_of(report.nccl, &NcclProbe::shared_gpu);
 }
 
-// The reports' own notes, once each.
+// Returns the reports' own notes, each once.
 std::vector<std::string> NotesOf(std::span<const AllReduceReport> reports) {
   std::vector<std::string> notes;
   for (const AllReduceReport& report : reports) {
@@ -173,7 +173,7 @@ std::vector<std::string> NotesOf(std::span<const AllReduceReport> reports) {
   return notes;
 }
 
-// Why a peer is missing, once each, by peer.
+// Returns, for each missing peer, the reasons why, each once.
 std::vector<std::pair<Team, std::string>> Reasons(
     std::span<const AllReduceReport> reports) {
   std::vector<std::pair<Team, std::string>> reasons;
@@ -191,7 +191,7 @@ std::vector<std::pair<Team, std::string>> Reasons(
   return reasons;
 }
 
-// The values of a setting in all reports, once each, in order.
+// Returns the values of a setting in all reports, each once, in order.
 template <typename Of>
 auto EachOf(std::span<const AllReduceReport> reports, const Of& of) {
   std::vector<std::decay_t<decltype(of(reports[0].settings))>> values;
@@ -270,8 +270,9 @@ std::string WrongText(int64_t wrong) {
                         : absl::StrFormat("%.0e", static_cast<double>(wrong));
 }
 
-// What NCCL chose: on a GPU, in place of what copies say of the host's memory
-// and of percentiles, for which turns give too few samples.
+// The width of the column with NCCL's choices. GPUs have that column in place
+// of the bound, which is of host memory. They have no percentiles, because
+// turns give too few samples.
 constexpr int kChoiceWidth = 20;
 
 std::vector<Column> ColumnsOf(const AllReduceSettings& settings) {
@@ -305,7 +306,7 @@ std::vector<Column> ColumnsOf(const AllReduceSettings& settings) {
   return columns;
 }
 
-// "RING SIMPLE 24"; "-" for what a log leaves out. A long name is cut.
+// Returns "RING SIMPLE 24", or "-" if the log omits the call. Cuts a long name.
 std::string ChoiceText(const NcclChoice& choice) {
   if (choice == NcclChoice()) return "-";
   std::string rest;
@@ -346,7 +347,7 @@ std::vector<Cell> RowCells(const AllReduceSettings& settings,
   return cells;
 }
 
-// All of ours, and of each peer the fastest.
+// Returns the rows of all backends, and the fastest row of each peer.
 std::vector<const AllReduceRow*> ShownRows(const AllReduceSize& size) {
   std::vector<const AllReduceRow*> rows;
   for (const AllReduceRow& row : size.rows) {
@@ -375,8 +376,8 @@ report::Table TableOf(const AllReduceReport& report, Operation operation) {
   return table;
 }
 
-// Draws the times or the bandwidths of every subject, by size, and those of a
-// peer's fastest algorithm.
+// Returns a chart of the times or bandwidths of every subject by size. A peer
+// has one line, for its fastest algorithm at each size.
 Chart ChartOf(const AllReduceReport& report, Operation operation,
               std::string title, std::string y_title, std::string unit,
               double (*value)(const AllReduceRow& row)) {
@@ -411,7 +412,7 @@ Chart ChartOf(const AllReduceReport& report, Operation operation,
   return chart;
 }
 
-// The bars of README.md, of the sizes that they are for; each of the worst.
+// The sizes to which README.md's bars apply. Each bar shows the worst size.
 constexpr int64_t kLargestWithBar = 256 << 20;
 constexpr int64_t kAtTheBoundFrom = 16 << 20;
 
@@ -456,8 +457,8 @@ void AddBars(const AllReduceReport& report, const Subject& subject,
   }
 }
 
-// The smallest message for which a communicator on GPUs should be as fast as
-// NCCL's ring; none for what has no such bar.
+// Returns the smallest message for which a communicator on GPUs should be as
+// fast as NCCL's ring, or nothing if the subject has no such bar.
 std::optional<int64_t> FastFrom(const AllReduceSettings& settings,
                                 const Subject& subject) {
   const Algorithm algorithm = subject.team.algorithm;
@@ -471,7 +472,7 @@ std::optional<int64_t> FastFrom(const AllReduceSettings& settings,
   return std::nullopt;
 }
 
-// Of our communicator on GPUs, the worst of all sizes.
+// Adds the bars of our communicator on GPUs. Each bar shows the worst size.
 void AddGpuBars(const AllReduceReport& report, const Subject& subject,
                 std::vector<report::Bar>& bars) {
   const std::optional<int64_t> from = FastFrom(report.settings, subject);
@@ -585,8 +586,8 @@ std::vector<report::Term> TermsOf(const AllReduceSettings& settings) {
   return terms;
 }
 
-// "NCCL 2.28.9+cuda13.0; 24 coll, 16 nvls, 32 p2p channels; network IB; P2P all
-// pairs; NVLS available; by P2P/CUMEM; NCCL_P2P_LEVEL=NVL".
+// Returns "NCCL 2.28.9+cuda13.0; channels 24 coll, 16 nvls, 32 p2p; network IB;
+// P2P all pairs; NVLS available; by P2P/CUMEM; NCCL_P2P_LEVEL=NVL".
 std::string FactsText(const NcclFacts& facts) {
   std::string text = absl::StrCat(
       "NCCL ", facts.version, "; channels ", facts.channels, "; network ",
@@ -599,8 +600,8 @@ std::string FactsText(const NcclFacts& facts) {
   return text;
 }
 
-// What is known before the first turn. Teams with the same settings share a
-// line.
+// Returns the notes that are known before the first turn. Teams with the same
+// facts about NCCL share a line.
 std::vector<std::string> NotesOn(std::span<const AllReduceReport> reports) {
   const AllReduceReport& report = reports[0];
   std::vector<std::string> notes = NotesOf(reports);
@@ -634,7 +635,7 @@ std::vector<std::string> NotesOn(std::span<const AllReduceReport> reports) {
 report::Section SectionOf(const AllReduceReport& report, Operation operation,
                           bool finished) {
   report::Section section = {.table = TableOf(report, operation)};
-  // A title, where there are others.
+  // A title is needed only next to other collectives.
   if (report.settings.collectives.size() > 1) section.title = Words(operation);
   if (!finished) return section;
   section.charts = {
@@ -663,8 +664,8 @@ std::string About(std::span<const AllReduceReport> reports) {
       ", ", absl::StrJoin(Places(reports), " and "));
 }
 
-// The tables of one report, as far as they have begun. A collective's begins
-// when the one before it is done.
+// Adds the tables of one report that have begun. A collective's table begins
+// with its first measured size, and the first table of all begins at once.
 void AddSections(const AllReduceReport& report, bool only, bool first,
                  bool finished, report::Document& document) {
   const AllReduceSettings& settings = report.settings;

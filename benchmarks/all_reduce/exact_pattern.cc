@@ -20,15 +20,16 @@
 namespace lockstep::benchmarks {
 namespace {
 
-// Elements of a block are neighbours in the list of phases; each block begins
-// at a place of its own in it. So values come by memcpy, yet do not repeat.
+// The elements of a block have consecutive entries of the list of phases. Each
+// block begins at a pseudo-random entry. Therefore values can be copied with
+// memcpy, but do not repeat.
 constexpr int64_t kBlock = 4096;
 constexpr int64_t kStarts = 8191;
 
 // Every integer up to this is exact in bfloat16, the type with the fewest bits.
 constexpr int64_t kExactLimit = 256;
 
-constexpr int64_t kProductPhases = 7;  // Of each rank.
+constexpr int64_t kProductPhases = 7;  // The number of phases of each rank.
 
 uint64_t Mix(uint64_t x) { return MixBits(x + 0x9e3779b97f4a7c15); }
 
@@ -41,8 +42,9 @@ bool IsInteger(DataType type) {
          type == DataType::kUInt8;
 }
 
-// Float16 and bfloat16 from the nearest float32, to nearest even; only normal
-// numbers and zero come here. Not the conversion that reductions use.
+// Returns the bits of `value` as a float16 or bfloat16, rounded to nearest
+// even. The result must be zero or a normal number. This conversion is separate
+// from the one that reductions use.
 uint64_t Narrow(float value, int mantissa_bits, int bias) {
   const auto bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = (bits >> 31) << 15;
@@ -54,7 +56,7 @@ uint64_t Narrow(float value, int mantissa_bits, int bias) {
   return sign | ((magnitude >> drop) - static_cast<uint32_t>(rebias));
 }
 
-// The bits of numerator / denominator as an element of the type.
+// Returns the bits of numerator / denominator as an element of the type.
 uint64_t Encode(DataType type, int64_t numerator, int64_t denominator) {
   const auto quotient =
       static_cast<float>(numerator) / static_cast<float>(denominator);
@@ -78,7 +80,8 @@ uint64_t Encode(DataType type, int64_t numerator, int64_t denominator) {
   return static_cast<uint8_t>(numerator / denominator);
 }
 
-// The most phases that keep all partial sums exact; FindStep may take fewer.
+// Returns the largest number of phases that keeps all partial results exact.
+// The constructor may use fewer.
 int64_t MostPhases(DataType type, ReduceOp op, int world_size) {
   switch (op) {
     case ReduceOp::kProduct:
@@ -110,8 +113,8 @@ int64_t Combine(ReduceOp op, int64_t a, int64_t b) {
   return a + b;
 }
 
-// What rank `rank` of `world_size` gives where the phase is `phase`, of
-// `phases` of them: an integer.
+// Returns the input of rank `rank` of `world_size` at phase `phase`, one of
+// `phases` phases. Inputs are integers.
 int64_t PatternInput(DataType type, ReduceOp op, int rank, int world_size,
                      int64_t phase, int64_t phases) {
   const bool is_signed = type != DataType::kUInt8;
@@ -119,7 +122,7 @@ int64_t PatternInput(DataType type, ReduceOp op, int rank, int world_size,
   const bool holds = phase % world_size == rank;
   switch (op) {
     case ReduceOp::kProduct: {
-      // 2^e, e in [1, 7], shared between two ranks; the others give 1 or -1.
+      // Two ranks share the factor 2^e, e in [1, 7]. Others give 1 or -1.
       const int64_t e = phase % kProductPhases + 1;
       const int64_t holder = phase / kProductPhases;
       int64_t value = 1;
@@ -132,7 +135,7 @@ int64_t PatternInput(DataType type, ReduceOp op, int rank, int world_size,
     case ReduceOp::kMax:
       return phase + (holds ? 3 : 2 - small) - (is_signed ? phases / 2 : 0);
     case ReduceOp::kAverage:
-      // Integer quotients of small sums would all be zero.
+      // With smaller values, all integer quotients would be zero.
       if (IsInteger(type)) return phase + small - (is_signed ? phases / 2 : 0);
       break;
     case ReduceOp::kSum:
@@ -153,8 +156,8 @@ void ExpandAs(const std::vector<uint64_t>& table, int64_t shift,
   }
 }
 
-// Calls fn(place in the data, place in the tile, count) for elements
-// [begin, begin + count) of a message, run by run.
+// Calls fn(position in the data, position in the tile, length) for each run of
+// elements [begin, begin + count) of a message. A run lies within one block.
 template <typename Fn>
 void ForEachRun(int64_t begin, int64_t count, const Fn& fn) {
   const int64_t end = begin + count;
@@ -190,8 +193,9 @@ absl::StatusOr<ExactPattern> ExactPattern::Create(DataType type, ReduceOp op,
 
 ExactPattern::ExactPattern(DataType type, ReduceOp op, int rank, int world_size)
     : type_(type) {
-  // Fewer phases until some step makes every result differ from the two
-  // before it: it exists for every type, operation and world size.
+  // Tries fewer phases until some step makes every result differ from the two
+  // results before it. Such a step exists for every type, operation and world
+  // size.
   for (int64_t phases = MostPhases(type, op, world_size); phases > 1;
        --phases) {
     inputs_.clear();
@@ -232,7 +236,7 @@ bool ExactPattern::FindStep() {
 
 void ExactPattern::Expand(const std::vector<uint64_t>& table, int64_t iteration,
                           int64_t end) {
-  // One block needs its own phases only.
+  // A message within the first block needs only that block's phases.
   const std::span<const uint16_t> phases =
       end <= kBlock ? std::span(phases_).subspan(BlockStart(0), end)
                     : std::span(phases_);

@@ -1,5 +1,5 @@
-// The command `allreduce`: how fast ranks reduce, and run the other
-// collectives, by the size of a message.
+// The command `allreduce`: measures the speed of all-reduce and of other
+// collectives by message size.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -89,7 +89,7 @@ namespace {
 
 constexpr char kName[] = "allreduce";
 
-constexpr char kNoGpu[] = "no GPU: ";  // In the words of a rank.
+constexpr char kNoGpu[] = "no GPU: ";  // Part of a rank's error message.
 
 Usage AllReduceUsage() {
   return {
@@ -123,7 +123,8 @@ answer was right, 2 for a wrong flag, 1 for anything else.
 
 constexpr int64_t kDefaultMaxBytes = 1 << 30;
 
-// The largest power of two below kDefaultMaxBytes that fits in `memory`.
+// Returns the largest power of two, at most kDefaultMaxBytes, at which a run
+// fits in `memory`.
 int64_t LargestThatFits(const AllReduceSettings& settings, int64_t memory) {
   int64_t bytes = kDefaultMaxBytes;
   while (bytes > 1 && MemoryNeeded(settings, bytes) > memory) bytes /= 2;
@@ -204,8 +205,8 @@ absl::StatusOr<std::vector<AllReduceSettings>> SettingsFromFlags(
   return all;
 }
 
-// What is done for a team's sake, and what a reader should hold against the
-// numbers.
+// Returns notes on the run: checks, shared cores, and Open MPI's flags for
+// them.
 std::vector<std::string> NotesOn(const AllReduceSettings& settings, int cores) {
   std::vector<std::string> notes;
   if (absl::GetFlag(FLAGS_check) == 0) {
@@ -223,7 +224,7 @@ std::vector<std::string> NotesOn(const AllReduceSettings& settings, int cores) {
   return notes;
 }
 
-// Starts all teams; their meeting place is gone once they have met.
+// Starts all teams. The folder in which ranks meet is removed afterwards.
 absl::StatusOr<std::unique_ptr<AllReduceTeams>> StartTeams(
     AllReduceReport& report) {
   LOCKSTEP_ASSIGN_OR_RETURN(const TemporaryFolder store,
@@ -242,7 +243,8 @@ absl::StatusOr<std::unique_ptr<AllReduceTeams>> StartTeams(
   return teams;
 }
 
-// Keeps what was measured before an error. Calls `show` before each size.
+// Measures all sizes of all collectives. After an error, the report keeps the
+// sizes measured before. Calls `show` before each size.
 absl::Status MeasureSizes(AllReduceTeams& teams, AllReduceReport& report,
                           absl::FunctionRef<void()> show) {
   const AllReduceSettings& settings = report.settings;
@@ -250,7 +252,7 @@ absl::Status MeasureSizes(AllReduceTeams& teams, AllReduceReport& report,
     return teams.TakeTurn(team, request);
   };
   for (const Operation operation : settings.collectives) {
-    // A peer that lacks one collective may have the next.
+    // A peer that does not support one collective may support the next.
     std::vector<Subject> subjects = SubjectsOf(settings);
     std::erase_if(subjects, [&](const Subject& subject) {
       return !teams.Has(subject.team);

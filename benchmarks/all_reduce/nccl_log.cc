@@ -1,5 +1,5 @@
-// The lines are those of NCCL 2.18 to 2.28: src/init.cc, src/enqueue.cc,
-// src/transport.cc, src/transport/*.cc and src/misc/param.cc have them.
+// Reads the log lines of NCCL 2.18 to 2.28. They are written in src/init.cc,
+// src/enqueue.cc, src/transport.cc, src/transport/*.cc and src/misc/param.cc.
 #include "benchmarks/all_reduce/nccl_log.h"
 
 #include <algorithm>
@@ -20,7 +20,8 @@
 namespace lockstep::benchmarks {
 namespace {
 
-// What follows `before` on the line; nothing if it is not there.
+// Returns the text after `before` on the line, or nothing if the line does not
+// contain `before`.
 absl::string_view After(absl::string_view line, absl::string_view before) {
   const size_t at = line.find(before);
   return at == line.npos ? "" : line.substr(at + before.size());
@@ -30,16 +31,16 @@ absl::string_view FirstWord(absl::string_view text) {
   return text.substr(0, text.find_first_of(" \t"));
 }
 
-// Puts the first word behind `before` into `value`, if it is there.
+// Sets `value` to the first word after `before`, if there is one.
 void ReadWord(absl::string_view line, absl::string_view before,
               std::string& value) {
   const absl::string_view word = FirstWord(After(line, before));
   if (!word.empty()) value = std::string(word);
 }
 
-// "24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p channels, 32
-// p2p channels per peer": the second number repeats the first, whether there
-// are such channels or not.
+// Reads "24 coll channels, 24 collnet channels, 16 nvls channels, 32 p2p
+// channels, 32 p2p channels per peer". The number of collnet channels is
+// skipped: it repeats the first number, whether there are such channels or not.
 void ReadChannels(absl::string_view message, NcclFacts& facts) {
   if (!absl::StrContains(message, " coll channels, ")) return;
   std::string channels;
@@ -53,8 +54,8 @@ void ReadChannels(absl::string_view message, NcclFacts& facts) {
   if (!channels.empty()) facts.channels = channels;
 }
 
-// "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read": the first two names; and
-// whether a network reads and writes GPU memory.
+// Reads "Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM/read". Adds the first two
+// names, and whether a network reads and writes GPU memory (GDRDMA).
 void ReadTransport(absl::string_view message, NcclFacts& facts) {
   if (!absl::StartsWith(message, "Channel ")) return;
   const absl::string_view via = After(message, " via ");
@@ -66,12 +67,12 @@ void ReadTransport(absl::string_view message, NcclFacts& facts) {
                    absl::StrContains(via, "GDRDMA") ? "/GDRDMA" : ""));
 }
 
-// "NCCL_P2P_DISABLE set by environment to 1."
+// Reads "NCCL_P2P_DISABLE set by environment to 1."
 void ReadVariable(absl::string_view message, NcclFacts& facts) {
   absl::string_view value = After(message, " set by environment to ");
   const absl::string_view name = FirstWord(message);
   if (value.empty() || !absl::StartsWith(name, "NCCL_")) return;
-  // Numbers are the end of a sentence.
+  // NCCL writes a full stop after a number, but not after other values.
   const absl::string_view number = absl::StripSuffix(value, ".");
   int64_t ignored = 0;
   if (absl::SimpleAtoi(number, &ignored)) value = number;
@@ -89,7 +90,7 @@ std::vector<std::pair<std::string, std::string>> NcclLogEnvironment(
 
 void ReadNcclFacts(absl::string_view log, NcclFacts& facts) {
   for (const absl::string_view line : absl::StrSplit(log, '\n')) {
-    // "NCCL version mismatch with remote peer" is another matter.
+    // "NCCL version mismatch with remote peer" does not give the version.
     const absl::string_view version = After(line, "NCCL version ");
     if (!version.empty() && absl::ascii_isdigit(version.front())) {
       facts.version = std::string(FirstWord(version));
@@ -115,7 +116,7 @@ NcclChoice ReadNcclChoice(absl::string_view log) {
   for (const absl::string_view line : absl::StrSplit(log, '\n')) {
     // "AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..3}", or
     // "AllReduce [Symmetric]: 8 Bytes -> Kernel AllReduce_AGxLL_R nchannels 2
-    // nthreads 512 nWorks 1". Before 2.23 names are numbers.
+    // nthreads 512 nWorks 1". Before NCCL 2.23, names are numbers.
     const absl::string_view how = After(line, " Bytes -> ");
     if (how.empty()) continue;
     choice = {};

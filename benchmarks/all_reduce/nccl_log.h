@@ -1,4 +1,5 @@
-// What NCCL's log (NCCL_DEBUG=INFO) says of how it goes about its calls.
+// Reads NCCL's log (NCCL_DEBUG=INFO) for its version, its settings, and the
+// algorithm, protocol and channels of its calls.
 #ifndef LOCKSTEP_BENCHMARKS_ALL_REDUCE_NCCL_LOG_H_
 #define LOCKSTEP_BENCHMARKS_ALL_REDUCE_NCCL_LOG_H_
 
@@ -12,31 +13,32 @@
 
 namespace lockstep::benchmarks {
 
-// What a log does not say.
+// The value of a field that a log does not state.
 inline constexpr char kUnknown[] = "unknown";
 
-// Variables that make NCCL write a log with all that is read here, to a file
-// for each process: `path`, followed by the host and the process.
+// Returns the variables that make NCCL write a log with all that is read here.
+// Each process writes its own file: `path`, followed by the host and process.
 std::vector<std::pair<std::string, std::string>> NcclLogEnvironment(
     const std::string& path);
 
-// Of a communicator; each is the last that was said, or kUnknown.
+// Facts about a communicator. Each string is the last value in the log, or
+// kUnknown.
 struct NcclFacts {
   std::string version = kUnknown;   // "2.28.9+cuda13.0"
-  std::string network = kUnknown;   // "Socket", "IB": between hosts.
+  std::string network = kUnknown;   // Between hosts: "Socket", "IB".
   std::string channels = kUnknown;  // "24 coll, 16 nvls, 32 p2p"
-  std::string p2p = kUnknown;   // Of GPUs of a host: "all pairs", "not all".
-  std::string nvls = kUnknown;  // "available", "not available"
-  // What connections go by: "P2P/CUMEM", "SHM/direct", "NET/Socket".
+  std::string p2p = kUnknown;       // One host's GPUs: "all pairs", "not all".
+  std::string nvls = kUnknown;      // "available", "not available"
+  // The transports of connections: "P2P/CUMEM", "SHM/direct", "NET/Socket".
   std::set<std::string> transports = {};
-  // Variables that it has read, by name.
+  // The variables that NCCL has read, by name.
   std::map<std::string, std::string> environment = {};
 
   friend bool operator==(const NcclFacts&, const NcclFacts&) = default;
 };
 
-// How NCCL went about a call; kUnknown for calls that its log leaves out: those
-// of one rank, and sends and receives.
+// The way in which NCCL made a call. All fields are kUnknown for calls that the
+// log omits: calls of a single rank, sends, and receives.
 struct NcclChoice {
   std::string algorithm = kUnknown;  // "RING", "NVLS", or a kernel's name.
   std::string protocol = kUnknown;   // "LL", "LL128", "SIMPLE"
@@ -45,10 +47,11 @@ struct NcclChoice {
   friend bool operator==(const NcclChoice&, const NcclChoice&) = default;
 };
 
-// Adds what whole lines of any rank's log say. Other lines may be there.
+// Adds the facts in `log`, which holds whole lines of any ranks' logs. Other
+// lines are ignored.
 void ReadNcclFacts(absl::string_view log, NcclFacts& facts);
 
-// The last call in these lines.
+// Returns the choice for the last call in these lines.
 NcclChoice ReadNcclChoice(absl::string_view log);
 
 }  // namespace lockstep::benchmarks

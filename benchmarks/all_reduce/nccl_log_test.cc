@@ -1,4 +1,4 @@
-// What is read from logs whose lines are as NCCL's sources write them.
+// Tests of reading logs whose lines have the format of NCCL's sources.
 #include "benchmarks/all_reduce/nccl_log.h"
 
 #include <string>
@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-// Of two ranks on one node, NCCL 2.28.9.
+// The log of two ranks on one node with NCCL 2.28.9.
 constexpr char kLog[] =
     R"(node7:412:412 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0,lo
 node7:412:412 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.7<0>
@@ -92,7 +92,7 @@ TEST(NcclLogTest, SaysHowACallWent) {
   }
 }
 
-// The control: what is not said is unknown, and no guess.
+// The control: what the log does not state is unknown, and not guessed.
 TEST(NcclLogTest, KnowsNothingOfWhatIsNotSaid) {
   for (const char* log :
        {"", "\n\n", "NCCL INFO", "node7:412:412 [0] NCCL INFO",

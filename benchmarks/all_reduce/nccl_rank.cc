@@ -34,10 +34,11 @@ bool IsFloat(DataType type) {
          type != DataType::kUInt8;
 }
 
-// NCCL's own calls on one stream, which they are only put on.
+// A communicator that calls NCCL directly. Run only enqueues a call on the
+// stream.
 class PlainNccl : public PeerCommunicator {
  public:
-  // Collective. control: of host memory.
+  // Collective. control: a group of the same ranks in host memory.
   static absl::StatusOr<std::unique_ptr<PlainNccl>> Create(
       std::unique_ptr<Communicator> control, const Team& team, int device,
       cudaStream_t stream) {
@@ -90,8 +91,8 @@ class PlainNccl : public PeerCommunicator {
                         GroupOptions().timeout);
   }
 
-  // What is under way is over with the first error: memory could not be freed
-  // before that.
+  // Aborts all calls under way if `status` is an error, because memory cannot
+  // be freed before they end.
   absl::Status Check(absl::Status status) {
     if (!status.ok()) handle_.Abort();
     return status;
@@ -104,7 +105,8 @@ class PlainNccl : public PeerCommunicator {
     });
   }
 
-  // As programs do it that do not know ncclAlltoAll, of NCCL 2.28.
+  // Issues grouped sends and receives, as programs do that do not use
+  // ncclAlltoAll, which is new in NCCL 2.28.
   absl::Status IssueAllToAll(const Collective& call) {
     const int64_t part = call.input.count / world_size();
     return handle_.Group([&] {
@@ -126,12 +128,12 @@ class PlainNccl : public PeerCommunicator {
   NcclHandle handle_;
 };
 
-// The variables of this process that NCCL reads.
+// Returns the variables of this process that NCCL reads.
 std::vector<std::string> NcclEnvironment() {
   std::vector<std::string> variables;
   for (char** each = environ; *each != nullptr; ++each) {
     if (!absl::StartsWith(*each, "NCCL_")) continue;
-    // Of the log that is read here.
+    // The command itself sets these, for the log that it reads.
     if (absl::StartsWith(*each, "NCCL_DEBUG")) continue;
     variables.emplace_back(*each);
   }
@@ -141,15 +143,15 @@ std::vector<std::string> NcclEnvironment() {
 
 class NcclTurnTaker : public TurnTaker {
  public:
-  // The group's calls start behind what `stream` holds, and what it is given
-  // then starts behind them.
+  // The group's calls are ordered by `stream`: a call starts after the work
+  // enqueued before it, and later work starts after the call.
   NcclTurnTaker(std::unique_ptr<Communicator> group, Communicator& meeting,
                 Stream stream)
       : TurnTaker(*group, meeting),
         stream_(std::move(stream)),
         owned_group_(std::move(group)) {}
 
-  // Comes before all else.
+  // Must be called before all other functions.
   absl::Status Prepare(int device, bool shared_gpu) {
     cudaDeviceProp properties;
     LOCKSTEP_RETURN_IF_ERROR(
@@ -195,8 +197,8 @@ class NcclTurnTaker : public TurnTaker {
 
   absl::StatusOr<AllReduceTurn> Time(const TurnRequest& request,
                                      CallFunction call) override {
-    // Filling buffers has left the GPU idle; it is at work again when the first
-    // timed call comes.
+    // The GPU was idle while buffers were filled. These calls are not timed.
+    // They keep the GPU busy until the first timed call is enqueued.
     for (int i = 0; i < request.iterations; ++i) {
       LOCKSTEP_RETURN_IF_ERROR(call(request.iterations));
     }
@@ -232,7 +234,8 @@ class NcclTurnTaker : public TurnTaker {
                       "recording an event");
   }
 
-  // What a rank could not make, no rank has: others would wait for its calls.
+  // Returns `made` if every rank made its own; otherwise an error on all ranks,
+  // because ranks would wait for the calls of a rank without it.
   template <typename T>
   absl::StatusOr<T> OnEveryRank(absl::StatusOr<T> made) {
     LOCKSTEP_RETURN_IF_ERROR(ShareStatus(meeting(), made.status()));
@@ -250,10 +253,10 @@ class NcclTurnTaker : public TurnTaker {
 
   Stream stream_;
   Event begin_, end_;
-  std::string gpu_;  // Its name.
+  std::string gpu_;  // The GPU's name.
   bool shared_gpu_ = false;
-  // Goes before the stream, and before the memory of its calls, since freeing
-  // that waits for calls that are under way, which it ends.
+  // Destroyed before the stream and the memory of the calls. Freeing memory
+  // waits for calls under way, and destroying the group ends these calls.
   const std::unique_ptr<Communicator> owned_group_;
   AlignedMemory host_;
   int64_t host_bytes_ = 0;

@@ -1,6 +1,5 @@
-// A rank for tests in the place of allreduce_rank_nccl, with the same
-// arguments: its buffers are the host's, and where NCCL would write a log, so
-// does it.
+// A rank that replaces allreduce_rank_nccl in tests and takes the same
+// arguments. Its buffers are in host memory. It writes a log if NCCL would.
 #include <unistd.h>
 
 #include <cstdint>
@@ -25,8 +24,8 @@ std::string Variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-// Logs what rank 0's calls are: NCCL's as it says, ours, which are sends and
-// receives to it, not at all.
+// Logs rank 0's calls in NCCL's format. The calls of our communicator are not
+// logged: to NCCL they are sends and receives, which it does not log.
 class LoggingGroup : public ForwardingCommunicator {
  public:
   LoggingGroup(Communicator& inner, bool plain)

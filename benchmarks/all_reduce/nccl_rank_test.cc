@@ -1,5 +1,6 @@
-// Ranks that take turns on GPUs. Linked with the stand-in it needs no GPU; with
-// CUDA and NCCL it runs on the GPUs there are, two ranks on one if need be.
+// Tests of ranks that take turns on GPUs. Linked with the stand-in, the test
+// needs no GPU. With CUDA and NCCL, it runs on the GPUs of the machine. Two
+// ranks share a GPU if there is only one.
 #include "benchmarks/all_reduce/nccl_rank.h"
 
 #include <cuda_runtime.h>
@@ -33,7 +34,7 @@
 #ifdef LOCKSTEP_CUDA_STANDIN
 #include "tools/cuda/standin/control.h"
 
-// Memory that is not there is an error of the code under test.
+// Allocations that fail return null, so that the code under test reports them.
 extern "C" const char* __asan_default_options() {
   return "allocator_may_return_null=1";
 }
@@ -57,8 +58,8 @@ constexpr Backend kBackend = Backend::kProcesses;
 
 using Turns = std::vector<AllReduceTurn>;
 
-// What rank 0 and rank 1 give for each request, one after the other. Empty
-// without a GPU, where the test is skipped. changed: what rank 1 makes of a
+// Returns rank 0's turns for all requests, followed by rank 1's. Empty without
+// a GPU; the test is then skipped. changed: called on rank 1 to change each
 // request.
 Turns Take(const Team& team, const std::vector<TurnRequest>& requests,
            [[maybe_unused]] int devices = kRanks,
@@ -108,8 +109,8 @@ TurnRequest Request(Operation operation, bool in_place,
 
 class NcclRankTest : public testing::TestWithParam<Team> {
  protected:
-  // Every collective that the team has, in place where it can be and apart
-  // where it can be, in each kind of memory that it has.
+  // Returns a request for every collective of the team, in place and out of
+  // place where allowed, in each kind of memory that the team supports.
   static std::vector<TurnRequest> Requests() {
     const bool peer = IsPeer(GetParam().kind);
     std::vector<TurnRequest> requests;
@@ -149,7 +150,7 @@ TEST_P(NcclRankTest, TimesCallsTogetherAndFindsNothingWrong) {
   }
 }
 
-// The control: rank 1 gives, and wants, what is another call's.
+// The control: rank 1 uses the inputs and expects the result of another call.
 TEST_P(NcclRankTest, CountsAnswersOfAnotherCall) {
   const std::vector<TurnRequest> requests = Requests();
   const Turns turns = Take(GetParam(), requests, kRanks,
@@ -174,7 +175,8 @@ TEST_P(NcclRankTest, NeitherTimesNorChecksAProbe) {
 }
 
 #ifdef LOCKSTEP_CUDA_STANDIN
-// A rank without memory is every rank's error, which else wait for its calls.
+// If one rank has no memory, all ranks return an error. Otherwise they would
+// wait for its calls.
 TEST_P(NcclRankTest, NoRankBeginsWithoutTheMemoryOfAll) {
   standin::SetDeviceCount(kRanks);
   const auto run = [](Communicator& host) -> absl::Status {
@@ -189,8 +191,8 @@ TEST_P(NcclRankTest, NoRankBeginsWithoutTheMemoryOfAll) {
       Each(StatusIs(absl::StatusCode::kResourceExhausted, HasSubstr(""))));
 }
 
-// Calls are queued: nothing waits on the host between them; and those of our
-// ring are graphs by the time that they are timed.
+// Calls are queued, and the host does not wait between them. The calls of our
+// ring are graphs when they are timed.
 TEST_P(NcclRankTest, WaitsAsOftenForManyCallsAsForFew) {
   standin::SetDeviceCount(kRanks);
   const auto run = [](Communicator& host) -> absl::Status {
@@ -207,7 +209,8 @@ TEST_P(NcclRankTest, WaitsAsOftenForManyCallsAsForFew) {
       waits.push_back(after.host_waits - before.host_waits);
       groups.push_back(after.groups - before.groups);
     }
-    // As a warm-up, as a lead, and timed.
+    // Warm-up calls, then the untimed calls before the first event, then timed
+    // calls.
     const int64_t calls = 3 * 3 + 2 + 2;
     if (GetParam().kind == TeamKind::kPlainNccl && groups[1] != calls) {
       return absl::DataLossError(absl::StrCat(groups[1], " calls"));
@@ -226,7 +229,7 @@ TEST_P(NcclRankTest, WaitsAsOftenForManyCallsAsForFew) {
 }
 
 TEST_P(NcclRankTest, SaysWhetherRanksShareAGpu) {
-  standin::SetNcclFaults({.version = 23000});  // Which lets threads share one.
+  standin::SetNcclFaults({.version = 23000});  // Lets threads share a GPU.
   const TurnRequest request = Request(Operation::kAllReduce, true);
   ASSERT_EQ(unsetenv("NCCL_LOCAL_REGISTER"), 0);
   for (const int devices : {1, 2}) {
@@ -235,7 +238,7 @@ TEST_P(NcclRankTest, SaysWhetherRanksShareAGpu) {
     for (const AllReduceTurn& turn : turns) {
       EXPECT_EQ(turn.shared_gpu, devices == 1);
       EXPECT_EQ(turn.calls.wrong, 0);
-      // What ours needs is not set for the peer.
+      // The variable that our communicator needs is not set for the peer.
       EXPECT_EQ(
           std::ranges::count(turn.nccl_environment, "NCCL_LOCAL_REGISTER=0"),
           !IsPeer(GetParam().kind));

@@ -21,8 +21,8 @@ namespace {
 struct NcclTestsFlag {
   char letter;
   absl::string_view name;
-  absl::string_view ours;         // Empty if there is none.
-  absl::string_view advice = {};  // If there is none.
+  absl::string_view ours;         // Our flag; empty if there is none.
+  absl::string_view advice = {};  // What to do if there is none.
 };
 
 constexpr absl::string_view kOneThread =
@@ -54,15 +54,15 @@ constexpr NcclTestsFlag kFlags[] = {
     {'T', "timeout", "timeout"},
 };
 
-// nccl-tests' names of types, and ours.
+// The names of types in nccl-tests, and ours.
 constexpr std::pair<absl::string_view, absl::string_view> kTypeNames[] = {
     {"float", "float32"}, {"double", "float64"}, {"half", "float16"}};
 
-// A flag of nccl-tests at the front of an argument.
+// A flag of nccl-tests at the start of an argument.
 struct FoundFlag {
   const NcclTestsFlag* flag = nullptr;
   std::string typed;                 // "-b", "--minbytes".
-  std::optional<std::string> value;  // Where the argument holds it too.
+  std::optional<std::string> value;  // Set if the argument holds it too.
 };
 
 std::optional<FoundFlag> FindFlag(absl::string_view argument) {
@@ -79,7 +79,7 @@ std::optional<FoundFlag> FindFlag(absl::string_view argument) {
     const std::string letter = {'-', flag.letter};
     if (!absl::ConsumePrefix(&rest, letter)) continue;
     if (rest.empty()) return FoundFlag{&flag, letter, std::nullopt};
-    // A flag of ours may have one dash too: "-backend=threads".
+    // Our flags may have a single dash too: "-backend=threads".
     if (absl::ascii_isdigit(static_cast<unsigned char>(rest[0]))) {
       return FoundFlag{&flag, letter, std::string(rest)};
     }
@@ -90,7 +90,7 @@ std::optional<FoundFlag> FindFlag(absl::string_view argument) {
 absl::StatusOr<std::string> Translate(const FoundFlag& found,
                                       absl::string_view value) {
   const NcclTestsFlag& flag = *found.flag;
-  // One thread a process is what there is.
+  // Every rank's process has one thread, so "-t 1" changes nothing.
   if (flag.letter == 't' && value == "1") return "";
   if (flag.ours.empty()) {
     return absl::InvalidArgumentError(absl::StrCat(

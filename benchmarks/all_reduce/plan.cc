@@ -26,23 +26,23 @@
 namespace lockstep::benchmarks {
 namespace {
 
-// Buffers of one turn, unless one message is larger: half of the second-level
-// cache that a core of today has.
+// The bytes of one turn's buffers, unless one message is larger: half of the
+// second-level cache of a current core.
 constexpr int64_t kTurnBytes = 512 << 10;
 constexpr int kMostIterations = 400;
 
-// The same on a GPU: beyond its cache for large messages, and as many calls as
-// stay in a stream's queue, which holds about a thousand kernels, whatever a
-// call is made of.
+// The same limits on a GPU. The buffers of large messages exceed its cache. The
+// calls fit in a stream's queue of about a thousand kernels, however many
+// kernels a call launches.
 constexpr int64_t kGpuTurnBytes = 256 << 20;
 constexpr int kMostGpuIterations = 20;
 
-// Of --iterations: the samples of a turn travel in one message.
+// The largest --iterations. All samples of a turn are sent in one message.
 constexpr int kIterationsLimit = 4096;
 constexpr int kGpuIterationsLimit = 120;
 
 constexpr int kWarmup = 5;
-constexpr int kGpuWarmup = 3;  // Of each buffer.
+constexpr int kGpuWarmup = 3;  // Calls with each buffer.
 constexpr int64_t kLargeMessage = 4 << 20;
 constexpr int64_t kLargestMessage = int64_t{1} << 40;
 
@@ -115,13 +115,13 @@ absl::string_view PeerAlgorithm(const Subject& subject) {
 }
 
 std::span<const char* const> PeerAlgorithms(TeamKind kind) {
-  // Open MPI numbers them so in coll_tuned_allreduce_algorithm.
+  // An index is Open MPI's number in coll_tuned_allreduce_algorithm.
   static constexpr const char* kOpenMpi[] = {
       "",     "linear",         "nonoverlapping", "recursive doubling",
       "ring", "segmented ring", "Rabenseifner"};
   static constexpr const char* kGloo[] = {"", "bcube", "halving-doubling"};
-  // CCL_ALLREDUCE takes these names. Its others for ranks without a GPU
-  // (direct, rabenseifner, double_tree, 2d) were the fastest at no size.
+  // CCL_ALLREDUCE takes these names. The other algorithms for ranks without a
+  // GPU (direct, rabenseifner, double_tree, 2d) were never the fastest.
   static constexpr const char* kOneCcl[] = {"", "nreduce", "recursive_doubling",
                                             "ring"};
   static constexpr const char* kNone[] = {""};
@@ -246,7 +246,8 @@ absl::StatusOr<std::vector<int64_t>> MessageSizes(int64_t min_bytes,
 
 namespace {
 
-// One table has one kind of memory.
+// Checks that all buffers are in one kind of memory, since a table shows one
+// kind, and that GPU ranks support the settings.
 absl::Status CheckMemoryKinds(const AllReduceSettings& settings) {
   const bool gpu = OnGpu(settings);
   for (const TeamKind backend : settings.backends) {
@@ -382,15 +383,15 @@ int64_t MemoryNeeded(const AllReduceSettings& settings, int64_t bytes) {
   int64_t needed = 0;
   for (const Subject& subject : SubjectsOf(settings)) {
     const TeamKind kind = subject.team.kind;
-    // In the same memory.
+    // A peer's later algorithms use the memory of its first.
     if (subject.peer_algorithm > 0 && !StartsPerAlgorithm(kind)) continue;
     const bool apart =
         std::ranges::any_of(settings.collectives, [&](Operation operation) {
           return !InPlace(settings, operation, kind);
         });
     const int64_t message = bytes * (apart ? 2 : 1);
-    // On a GPU one call more has buffers; elsewhere peers reduce through memory
-    // of their own, as much as a message, and Gloo as much as two.
+    // On a GPU, one extra call has buffers. Elsewhere, a peer reduces through
+    // internal memory of the size of a message; Gloo's has twice that size.
     const int64_t own = kind == TeamKind::kGloo ? 2 * bytes : bytes;
     needed += OnGpu(kind) ? message : IsPeer(kind) ? own : 0;
     needed += message * iterations;

@@ -35,12 +35,12 @@ TurnRequest RequestOf(const AllReduceSettings& settings, Operation operation,
 // The order of turns.
 namespace {
 
-// Limits the calls in a turn of an algorithm that the peer would not choose.
-// Some take a hundred times as long as others, where ranks share cores.
+// The most calls in a turn of an algorithm that a peer would not choose itself.
+// If ranks share cores, some algorithms take a hundred times as long as others.
 constexpr int32_t kMostPeerIterations = 50;
 
-// Adds one turn to what was measured. Error also: kUnimplemented for what the
-// library lacks.
+// Takes one turn and adds its results to `measured`. Errors: those of
+// `take_turn`; kUnimplemented if the library does not support the call.
 absl::Status AddTurn(const AllReduceSettings& settings, Operation operation,
                      int64_t bytes, int round,
                      const TakeTurnFunction& take_turn,
@@ -66,12 +66,12 @@ absl::Status AddTurn(const AllReduceSettings& settings, Operation operation,
   return absl::OkStatus();
 }
 
-// Each size has so many at least, and so has a peer's algorithm that is far
-// behind another.
+// The fewest rounds of a size. An algorithm of a peer that is far behind
+// another has that many too.
 constexpr int kFewestRounds = 3;
 
-// Whether the fastest call of a peer's algorithm took much longer than half of
-// the calls of another of its algorithms.
+// Returns whether the fastest call of a peer's algorithm took much longer than
+// the median call of another of the peer's algorithms.
 bool IsFarBehind(const std::vector<AllReduceRow>& rows,
                  const AllReduceRow& row) {
   constexpr double kFar = 1.5;
@@ -83,7 +83,7 @@ bool IsFarBehind(const std::vector<AllReduceRow>& rows,
   });
 }
 
-// How many sizes of how many collectives there are.
+// Returns the number of sizes, summed over all collectives.
 size_t Measurements(const AllReduceSettings& settings) {
   size_t all = 0;
   for (const Operation operation : settings.collectives) {
@@ -126,7 +126,8 @@ absl::StatusOr<AllReduceSize> MeasureSize(const AllReduceSettings& settings,
     if (status.ok()) return status;
     const Team& team = row.subject.team;
     if (!IsPeer(team.kind)) return Named(Name(row.subject), status);
-    LOCKSTEP_RETURN_IF_ERROR(CheckInterrupted());  // No fault of the peer.
+    // An interrupt is not the peer's failure.
+    LOCKSTEP_RETURN_IF_ERROR(CheckInterrupted());
     const absl::string_view algorithm = PeerAlgorithm(row.subject);
     missing.push_back(
         {team, absl::StrCat(algorithm, algorithm.empty() ? "" : ": ",
@@ -158,8 +159,9 @@ void DeriveRow(double bus_factor, int64_t bytes, AllReduceRow& row) {
   if (!row.host_seconds.empty()) row.host = Median(row.host_seconds);
 }
 
-// The updates went over as much memory as the buffers of the ranks have, P
-// messages in place, else 2 P, and read and wrote all of it.
+// Returns the bytes that the fastest update read and wrote per second. An
+// update reads and writes as much memory as the ranks' buffers take: P messages
+// in place, otherwise 2 P.
 double UpdateBandwidth(const AllReduceSettings& settings,
                        const AllReduceSize& size, const AllReduceRow& update) {
   const bool in_place = InPlace(settings, size.operation, TeamKind::kUpdate);
@@ -168,7 +170,7 @@ double UpdateBandwidth(const AllReduceSettings& settings,
   return moved / std::ranges::min(update.seconds);
 }
 
-// Of report.h's table.
+// Returns the number of messages in the table at AllReduceSize::bound_seconds.
 int BoundMessages(const AllReduceSettings& settings, Operation operation) {
   const int ranks = settings.world_size;
   switch (operation) {

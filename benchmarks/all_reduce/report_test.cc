@@ -1,5 +1,5 @@
-// The formulas, and the report's forms, on numbers that can be checked by hand;
-// then the command itself, from end to end, on small messages.
+// Tests of the formulas and of the report's text and JSON, on numbers that can
+// be checked by hand; then of the whole command, on small messages.
 #include "benchmarks/all_reduce/report.h"
 
 #include <signal.h>
@@ -54,13 +54,13 @@ report::Document DocumentOf(const AllReduceReport& report,
   return AllReduceDocument({&report, 1}, finished);
 }
 
-// Samples of 0.5, 1, 1 and 2 times `seconds`.
+// Returns a row with samples of 0.5, 1, 1 and 2 times `seconds`.
 AllReduceRow Measured(const Subject& subject, double seconds) {
   return {subject, {seconds, 2 * seconds, seconds, seconds / 2}, 0, 4};
 }
 
-// Two sizes, our processes in group memory, Open MPI and a missing Gloo, with
-// numbers that are easy to check by hand.
+// Returns a report with two sizes, our processes in group memory, Open MPI and
+// a missing Gloo. The numbers are easy to check by hand.
 AllReduceReport ExampleReport() {
   AllReduceReport report;
   AllReduceSettings& settings = report.settings;
@@ -74,7 +74,8 @@ AllReduceReport ExampleReport() {
   const Subject mpi = {{TeamKind::kOpenMpi}};
   const Subject update = {{TeamKind::kUpdate}};
   for (const int64_t bytes : settings.sizes) {
-    // A nanosecond for each byte; updates at 40 GB/s, read and written.
+    // Open MPI takes a nanosecond a byte. Updates move 40 GB/s, read and
+    // written.
     const double seconds = 1e-9 * static_cast<double>(bytes);
     AllReduceSize measured = {
         .bytes = bytes,
@@ -86,8 +87,8 @@ AllReduceReport ExampleReport() {
   return report;
 }
 
-// nccl-tests' definitions, the messages that a bound is made of, and what the
-// updates moved: out of place twice as much.
+// Checks nccl-tests' definitions, the number of messages in each bound, and the
+// bytes that the updates moved, which are twice as many out of place.
 TEST(DeriveSizeTest, KnowsEveryCollective) {
   struct Case {
     Operation operation;
@@ -143,16 +144,17 @@ TEST(CountWrongTest, AddsEveryRow) {
   EXPECT_EQ(CountWrong({&report, 1}), 7);
 }
 
-// The report's forms.
+// The report's text and JSON.
 
-// Not exactly: a product of numbers in other units.
+// Expects a double close to `want`. The value is a product of numbers in other
+// units, so rounding differs.
 void ExpectAbout(const Value& value, double want) {
   const double* const number = std::get_if<double>(&value.variant());
   ASSERT_NE(number, nullptr);
   EXPECT_DOUBLE_EQ(*number, want);
 }
 
-// The golden text has the numbers too, rounded.
+// The golden text shows the same numbers, rounded.
 TEST(AllReduceDocumentTest, HasTheKeysAndUnitsOfNcclTestsFirst) {
   const report::Document document = DocumentOf(ExampleReport());
   EXPECT_EQ(document.name, "lockstep.allreduce");
@@ -250,7 +252,7 @@ bar                                     goal                                    
 TEST(AllReduceDocumentTest, LooksLikeThisAndGrowsUpToIt) {
   AllReduceReport report = ExampleReport();
   EXPECT_EQ(report::TerminalText(DocumentOf(report)), kGolden);
-  // It grows as sizes are measured.
+  // The text grows as sizes are measured.
   while (!report.sizes.empty()) {
     report.sizes.pop_back();
     EXPECT_THAT(kGolden, StartsWith(report::TerminalText(
@@ -276,7 +278,8 @@ TEST(AllReduceDocumentTest, FitsItsColumnsWithLargeNumbers) {
   ExpectNarrow(report::TerminalText(DocumentOf(report)));
 }
 
-// Our ring and window variant, next to NCCL's own calls, which share a GPU.
+// Returns a report with our ring and window variant, and NCCL's own calls. The
+// ranks share a GPU.
 AllReduceReport GpuReport() {
   AllReduceReport report;
   AllReduceSettings& settings = report.settings;
@@ -375,7 +378,7 @@ TEST(AllReduceDocumentTest, SaysOnGpusWhatNcclDid) {
   EXPECT_EQ(broadcast["collective"], "broadcast");
   EXPECT_EQ(broadcast["redop"], "none");
   EXPECT_EQ(broadcast["root"], 0);
-  // It grows by rows and by tables.
+  // The text grows by rows and by tables.
   while (!report.sizes.empty()) {
     report.sizes.pop_back();
     EXPECT_THAT(text, StartsWith(report::TerminalText(
@@ -402,7 +405,7 @@ TEST(AllReduceDocumentTest, HasBarsForGpusThatAreNotShared) {
     row.ratios = {{{TeamKind::kPlainNccl, Algorithm::kRing}, 0.97}};
   }
   EXPECT_THAT(texts(), ElementsAre(ring, direct));
-  // The ring has no such bar below 128 MiB.
+  // The ring has no ratio bar below 128 MiB.
   for (NcclProbe& probe : report.nccl) probe.shared_gpu = false;
   EXPECT_THAT(texts(),
               ElementsAre(ring, ring_from + "not measured", direct,
@@ -438,7 +441,7 @@ TEST(AllReduceDocumentTest, HasATableForEachOfSeveralReports) {
   EXPECT_EQ(results[0]["world_size"], 2);
   EXPECT_EQ(results[7]["world_size"], 4);
   EXPECT_EQ(results[7]["type"], "bfloat16");
-  EXPECT_THAT(document.bars, SizeIs(2));  // Of float32.
+  EXPECT_THAT(document.bars, SizeIs(2));  // Only float32 has bars.
   EXPECT_EQ(CountWrong(reports), 6);
   while (!reports[1].sizes.empty()) {
     reports[1].sizes.pop_back();
@@ -447,7 +450,7 @@ TEST(AllReduceDocumentTest, HasATableForEachOfSeveralReports) {
   }
 }
 
-// The fastest of a peer's algorithms counts, and the table shows no other.
+// Only a peer's fastest algorithm counts and is in the table.
 TEST(AllReduceDocumentTest, ShowsThePeersFastestAlgorithm) {
   AllReduceReport report = ExampleReport();
   for (AllReduceSize& size : report.sizes) {
@@ -471,7 +474,7 @@ TEST(AllReduceDocumentTest, ShowsThePeersFastestAlgorithm) {
   EXPECT_EQ(results[2]["subject"], "Open MPI ring");
 }
 
-// A peer that some sizes lack has no ratio there.
+// If a size has no row of a peer, its ratio to that peer is empty.
 TEST(AllReduceDocumentTest, HasARatioForEveryPeer) {
   AllReduceReport report = ExampleReport();
   report.settings.peers.push_back(TeamKind::kOneCcl);
@@ -487,8 +490,8 @@ TEST(AllReduceDocumentTest, HasARatioForEveryPeer) {
   EXPECT_EQ(document.bars[0].value, 1.5);
 }
 
-// Of two peers the better one counts, and of all sizes the worst, up to 256
-// MiB; ordinary memory need not be at the bound.
+// A bar takes the better of two peers, and the worst of all sizes up to 256
+// MiB. The bar for the bound does not apply to ordinary memory.
 TEST(AllReduceDocumentTest, HasBarsForTheWorstSizeNextToTheBestPeer) {
   AllReduceReport report = ExampleReport();
   const std::string what = "2 processes auto group, worst at ";
@@ -509,7 +512,7 @@ TEST(AllReduceDocumentTest, HasBarsForTheWorstSizeNextToTheBestPeer) {
   EXPECT_THAT(DocumentOf(report).bars, SizeIs(1));
 }
 
-// The golden text has the bars.
+// The golden texts check the calls that have bars.
 TEST(AllReduceDocumentTest, HasNoBarsForOtherCalls) {
   for (const AllReduceReport& report : {ExampleReport(), GpuReport()}) {
     AllReduceReport type = report, op = report, apart = report;
@@ -522,9 +525,9 @@ TEST(AllReduceDocumentTest, HasNoBarsForOtherCalls) {
   }
 }
 
-// Expects that nothing of Open MPI is left in the folder that it is given: not
-// below TempDir(), whose path is too long for Open MPI's sockets, and not in
-// /dev/shm, at which other tests look.
+// Runs the command, and expects that Open MPI leaves nothing in the folder that
+// it is given. The folder is not below TempDir(), whose path is too long for
+// Open MPI's sockets, and not in /dev/shm, which other tests inspect.
 CommandOutcome RunAllReduce(const std::string& flags) {
   const absl::StatusOr<TemporaryFolder> folder =
       TemporaryFolder::Create("mpi", "/tmp");
@@ -563,7 +566,7 @@ TEST(AllReduceCommandTest, MeasuresEveryBackendAndChecksTheAnswers) {
   }
 }
 
-// Ranks that may not have the memory of the second size.
+// The memory limit is too low for the second size.
 TEST(AllReduceCommandTest, ReportsWhatWasMeasuredBeforeAnError) {
   const std::string path = TestPath(".json");
   const CommandOutcome outcome = RunCommand(
@@ -606,7 +609,7 @@ TEST(AllReduceCommandTest, MeasuresListsOneAfterTheOther) {
   EXPECT_EQ(ReadJson(path)["results"].size(), 2u * 2 * 2 * 2);
 }
 
-// As nccl-tests is called.
+// The command line is one for nccl-tests.
 TEST(AllReduceCommandTest, UnderstandsTheFlagsOfNcclTests) {
   const std::string path = TestPath(".json");
   const CommandOutcome outcome = RunAllReduce(
@@ -625,7 +628,7 @@ TEST(AllReduceCommandTest, UnderstandsTheFlagsOfNcclTests) {
   EXPECT_EQ(json["results"][3]["samples"], 2 * 3);
 }
 
-// Over TCP the ranks have no memory in common, so no update bounds them.
+// Ranks over TCP share no memory, so there are no updates and no bound.
 TEST(AllReduceCommandTest, NamesTheHostsAndTheTransportOfARunOnSeveral) {
   if (!IsBuilt(Backend::kTcp)) GTEST_SKIP() << "built without OpenSSL";
   const std::string path = TestPath(".json");
@@ -665,14 +668,15 @@ TEST(AllReduceCommandTest, ShowsNoBandwidthForOneRank) {
   }
 }
 
-// The command follows its link, so a program of an earlier build counts.
+// Returns whether the program was built. The command resolves its own link, so
+// a program that an earlier build left there counts.
 bool IsBesideTheCommand(const std::string& program) {
   const std::filesystem::path command =
       std::filesystem::canonical("benchmarks/all_reduce/allreduce");
   return access((command.parent_path() / program).c_str(), X_OK) == 0;
 }
 
-// Gloo has no reduce-scatter; all have the others.
+// Gloo has no reduce-scatter. All peers support the other collectives.
 TEST(AllReduceCommandTest, MeasuresEveryCollectiveOfEveryBackendAndPeer) {
   const std::string path = TestPath(".json");
   const CommandOutcome outcome = RunAllReduce(absl::StrCat(
@@ -705,7 +709,7 @@ TEST(AllReduceCommandTest, NeedsAGpuForNccl) {
       "was found\n");
 }
 
-// A peer whose library is missing is named; the others are measured.
+// A peer whose library is missing is named, and the other peers are measured.
 TEST(AllReduceCommandTest, ComparesWithThePeersThatThereAre) {
   const std::string path = TestPath(".json");
   const CommandOutcome outcome = RunAllReduce(absl::StrCat(
@@ -727,7 +731,8 @@ TEST(AllReduceCommandTest, ComparesWithThePeersThatThereAre) {
   }
 }
 
-// Such a peer is killed: mpirun too, which would then leave its ranks' memory.
+// A peer that lacks the type is killed. A killed mpirun leaves its ranks'
+// memory, which the command must then remove.
 TEST(AllReduceCommandTest, GoesOnWithoutAPeerThatLacksTheType) {
   const CommandOutcome outcome =
       RunAllReduce(absl::StrCat("--peers=mpi,gloo --dtype=bfloat16", kSmall));
@@ -736,7 +741,8 @@ TEST(AllReduceCommandTest, GoesOnWithoutAPeerThatLacksTheType) {
                                     HasSubstr("Gloo: not available: ")));
 }
 
-// The signal comes after the first of two sizes, which take three seconds each.
+// The signal is sent after the first of two sizes. Each size takes three
+// seconds.
 TEST(AllReduceCommandTest, KeepsWhatWasMeasuredWhenItIsInterrupted) {
   const std::string path = TestPath(".json");
   const std::string shared = TestPath("-shm");
@@ -768,7 +774,7 @@ TEST(AllReduceCommandTest, LeavesNoFileBehind) {
   EXPECT_TRUE(std::filesystem::is_empty(temporary));
 }
 
-// The second prints nothing, and ends with the first.
+// The second rank prints nothing, and ends together with the first.
 TEST(AllReduceCommandTest, RunsAsTheRanksOfALauncher) {
   const std::string run =
       absl::StrCat(" benchmarks/all_reduce/allreduce ", kSmall);
@@ -781,7 +787,7 @@ TEST(AllReduceCommandTest, RunsAsTheRanksOfALauncher) {
   EXPECT_THAT(outcome.output, StartsWith("all-reduce, 2 ranks"));
 }
 
-// Every wrong flag: exit status 2, one line, and the flag in it.
+// Every wrong flag gives exit status 2 and one line that names the flag.
 TEST(AllReduceCommandTest, NamesAFlagThatIsWrong) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"--world_size=0", "--world_size: 0"},

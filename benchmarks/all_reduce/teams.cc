@@ -1,5 +1,5 @@
-// Ranks, one of them and all: their commands, their start and end, and what
-// NCCL says of them.
+// Single ranks and teams of ranks: their commands, their start and end, and the
+// content of NCCL's log about them.
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,7 +33,8 @@
 namespace lockstep::benchmarks {
 namespace {
 
-// Updates as many bytes as the buffers of `world_size` ranks have.
+// Takes turns that update as many bytes as the buffers of `world_size` ranks
+// take.
 absl::Status RunUpdater(const std::string& listener, int world_size) {
   Updater updater(std::min(world_size, UsableCores()));
   return ServeTurns<TurnRequest>(
@@ -79,7 +80,7 @@ const char* HowToGet(TeamKind kind) {
   return "its library is not installed (tools/setup.sh)";
 }
 
-// Why a team cannot be started, if that can be seen beforehand.
+// Checks that the program of the team's ranks was built. Error: kNotFound.
 absl::Status CheckProgram(const TeamSetting& setting, TeamKind kind) {
   const std::string program = ProgramOf(setting, kind);
   if (access(program.c_str(), X_OK) == 0) return absl::OkStatus();
@@ -88,10 +89,11 @@ absl::Status CheckProgram(const TeamSetting& setting, TeamKind kind) {
                    " was not built: ", HowToGet(kind)));
 }
 
-// Returns the variables with which oneCCL's ranks on one host find each other
-// without a launcher, and those that were fastest. With a core for each rank,
-// the caller's thread does the work. Where ranks share cores, that thread would
-// keep others from running, so a worker thread does the work, and yields.
+// Returns the variables that let oneCCL's ranks on one host find each other
+// without a launcher, and the settings that were fastest. With a core for each
+// rank, the caller's thread does the work. If ranks share cores, that thread
+// would keep other ranks from running. Then a worker thread does the work, and
+// yields.
 std::vector<std::pair<std::string, std::string>> OneCclEnvironment(
     bool share_cores, int32_t peer_algorithm) {
   std::vector<std::pair<std::string, std::string>> environment = {
@@ -142,7 +144,7 @@ TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
     command = MpirunCommand(world_size, setting.cores, setting.mpi_folder);
   }
   if (team.kind == TeamKind::kOpenMpi) {
-    // For the peer's choice of an algorithm.
+    // The rank's program sets the algorithm, which needs this variable.
     command.environment.emplace_back("OMPI_MCA_coll_tuned_use_dynamic_rules",
                                      "1");
   }
@@ -153,13 +155,13 @@ TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
   if (team.kind == TeamKind::kOneCcl) {
     command.environment = OneCclEnvironment(share_cores, peer_algorithm);
   }
-  // mpirun binds its ranks too. Ranks whose library has a thread of its own, as
-  // Gloo has, are not bound: they would share the core with that thread.
+  // mpirun binds its ranks too. Ranks whose library has its own thread, such as
+  // Gloo's, are not bound: the rank and that thread would share one core.
   command.bind_cores = team.kind == TeamKind::kProcesses ||
                        (team.kind == TeamKind::kOneCcl && !share_cores);
   command.world_size = team.kind == TeamKind::kUpdate ? 1 : world_size;
   command.argv.push_back(ProgramOf(setting, team.kind));
-  // A log that the user asked for would be written in timed calls.
+  // A lower level that the user has set would write a log during timed calls.
   if (OnGpu(team.kind)) command.environment.emplace_back("NCCL_DEBUG", "WARN");
   if (team == Team{TeamKind::kPlainNccl, Algorithm::kRing}) {
     command.environment.emplace_back("NCCL_ALGO", "Ring");
@@ -194,15 +196,16 @@ TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
   return command;
 }
 
-// What NCCL says before a team is measured.
+// Probes: NCCL's log is read before a team is measured.
 namespace {
 
-// The logs of all ranks in a folder.
+// The log files of all ranks, which are in one folder.
 class GrowingLogs {
  public:
   explicit GrowingLogs(const std::string& folder) : folder_(folder) {}
 
-  // What they have beyond the last time; nothing of one that cannot be read.
+  // Returns the lines that were added since the last call. Skips files that
+  // cannot be read.
   std::string More() {
     std::string more;
     std::error_code error;
@@ -212,7 +215,7 @@ class GrowingLogs {
       const absl::StatusOr<std::string> text = ReadFile(path);
       if (!text.ok()) continue;
       size_t& read = read_[path];
-      // A line that is being written is for the next time.
+      // An unfinished line is left to the next call.
       const size_t end = text->rfind('\n') + 1;
       if (end > read) more += text->substr(read, end - read);
       read = std::max(read, end);
@@ -222,11 +225,12 @@ class GrowingLogs {
 
  private:
   const std::string folder_;
-  std::map<std::string, size_t> read_;  // Bytes, by path.
+  std::map<std::string, size_t> read_;  // The bytes read so far, by path.
 };
 
-// One call of each kind, but of sends and receives, of which NCCL says nothing,
-// just one. What does not fit into memory is left to the run.
+// Makes one call of each kind and reads the log. NCCL logs nothing about sends
+// and receives, so a team that uses them makes a single call. Ends without an
+// error when a call does not fit in memory: the measurement reports that.
 absl::Status ProbeCalls(const AllReduceSettings& settings,
                         absl::Duration timeout, RankTeam& ranks,
                         GrowingLogs& logs, NcclProbe& probe) {
@@ -247,7 +251,7 @@ absl::Status ProbeCalls(const AllReduceSettings& settings,
         const AllReduceTurn& first = turns->front();
         probe.gpu = first.gpu;
         probe.shared_gpu = first.shared_gpu != 0;
-        // What it has not read is set all the same.
+        // Adds variables that are set but that NCCL has not read.
         for (const std::string& variable : first.nccl_environment) {
           const std::pair<std::string, std::string> pair =
               absl::StrSplit(variable, absl::MaxSplits('=', 1));
@@ -284,7 +288,7 @@ absl::StatusOr<NcclProbe> Probe(const AllReduceSettings& settings,
       ProbeCalls(settings, setting.timeout, *ranks, logs, probe);
   const absl::Status stopped = ranks->Stop(setting.timeout);
   LOCKSTEP_RETURN_IF_ERROR(probed);
-  // Its ranks may have ended with their memory.
+  // The ranks may have ended because a call did not fit in memory.
   if (!probe.calls.empty() || stopped.ok()) return probe;
   return stopped;
 }
@@ -344,12 +348,12 @@ absl::StatusOr<std::unique_ptr<AllReduceTeams>> AllReduceTeams::Start(
   for (const Team& team : teams) {
     const absl::Status status = start(team);
     if (status.ok()) continue;
-    // A peer in a world of another size is a wrong comparison, not a missing
-    // one.
+    // A peer whose ranks have another world size makes the comparison wrong. A
+    // peer that does not start is only missing.
     if (!IsPeer(team.kind) || absl::IsFailedPrecondition(status)) {
       return Named(Name(team), status);
     }
-    // Some of its algorithms may have started.
+    // Ranks of some of the peer's algorithms may have started.
     std::erase_if(all->teams_,
                   [&](const RunningTeam& each) { return each.team == team; });
     missing.push_back({team, std::string(status.message())});
@@ -370,7 +374,7 @@ absl::StatusOr<AllReduceTurn> AllReduceTeams::TakeTurn(
   const absl::StatusOr<std::vector<AllReduceTurn>> ranks =
       found->ranks->Ask<AllReduceTurn>(request, timeout_);
   if (ranks.ok()) return CombineTurns(*ranks);
-  // The team may still be busy, and would take time from the next one.
+  // The team may still be busy, and would slow down the next team.
   found->ranks->Stop(absl::ZeroDuration()).IgnoreError();
   teams_.erase(found);
   return ranks.status();

@@ -23,13 +23,14 @@
 namespace lockstep::benchmarks {
 namespace {
 
-constexpr int kRoot = 0;  // Of broadcasts.
+constexpr int kRoot = 0;  // The root of broadcasts.
 
-// One rank's calls of a turn: their buffers, in one piece of memory, inputs
-// first, and outputs behind them where they are apart; and what is in these.
+// One rank's calls of a turn, and the contents of their buffers. All buffers
+// are in one piece of memory: first the inputs, and then the outputs if calls
+// are out of place.
 class TurnCalls {
  public:
-  // buffers: how many calls have some.
+  // buffers: the number of calls that have their own buffers.
   TurnCalls(const TurnRequest& request, int rank, int world_size, int buffers)
       : request_(request),
         rank_(rank),
@@ -42,7 +43,7 @@ class TurnCalls {
     return stride_ * buffers_ * (request_.in_place ? 1 : 2);
   }
 
-  // Call i in that memory.
+  // Returns call i, with its buffers in `memory`.
   Collective Call(int64_t i, std::byte* memory) const {
     const Buffer input = Input(i, memory);
     const Buffer output = Output(i, memory);
@@ -60,8 +61,8 @@ class TurnCalls {
     }
   }
 
-  // Writes what this rank gives in call i. Nothing of an earlier turn's answers
-  // is left.
+  // Writes this rank's input of call i. Overwrites all answers of earlier
+  // turns.
   void Fill(int64_t i, ExactPattern& pattern, std::byte* memory) const {
     const int64_t iteration = request_.first + i;
     const Buffer input = Input(i, memory);
@@ -110,8 +111,8 @@ class TurnCalls {
     return At(request_.in_place ? i : i + buffers_, part, memory);
   }
 
-  // A whole message, or one part: where it is one of a whole in place, this
-  // rank's.
+  // Returns the whole message at `place`, or one part of it. In place, the part
+  // is this rank's; otherwise it is the first.
   Buffer At(int64_t place, bool part, std::byte* memory) const {
     const Buffer whole(memory + place * stride_, request_.count, request_.type);
     if (!part) return whole;
@@ -137,7 +138,7 @@ absl::StatusOr<std::shared_ptr<std::byte>> TurnTaker::AllocateOrdinary(
 absl::StatusOr<std::byte*> TurnTaker::Allocate(BufferKind kind, int64_t bytes) {
   GroupBuffer& memory = memory_[static_cast<int>(kind)];
   if (static_cast<int64_t>(memory.bytes().size()) < bytes) {
-    memory = GroupBuffer();  // Gives back what there was before.
+    memory = GroupBuffer();  // Frees the old memory first.
     if (kind == BufferKind::kGroup) {
       LOCKSTEP_ASSIGN_OR_RETURN(memory, group_.Allocate(bytes));
     } else {
@@ -180,7 +181,7 @@ absl::StatusOr<AllReduceTurn> TurnTaker::TakeWhatThereIs(
     Describe(turn);
     return turn;
   }
-  // What is only moved may be the result of any reduction.
+  // A collective that only moves data may move the result of any reduction.
   const ReduceOp op = Reduces(request.operation) ? request.op : ReduceOp::kSum;
   LOCKSTEP_ASSIGN_OR_RETURN(
       ExactPattern pattern,
@@ -192,7 +193,8 @@ absl::StatusOr<AllReduceTurn> TurnTaker::TakeWhatThereIs(
     for (int i = 0; i < request.iterations; ++i) calls.Fill(i, pattern, host);
     return Upload(memory, host, calls.bytes());
   };
-  // What a GPU warms up on may be anything; a CPU is slow with some numbers.
+  // A GPU can warm up on any values. A CPU is slow with some values, so its
+  // buffers are filled first.
   if (request.warmup > 0 && host == memory) LOCKSTEP_RETURN_IF_ERROR(fill());
   for (int i = 0; i < request.warmup; ++i) {
     LOCKSTEP_RETURN_IF_ERROR(call(i % buffers));

@@ -1,5 +1,5 @@
-// Flags, sizes and what follows from them; commands of teams; the order of
-// turns; one turn; and patterns whose exact result is known.
+// Tests of flags, sizes, and the subjects, calls and memory that they imply; of
+// the teams' commands; of the order of turns; of one turn; and of ExactPattern.
 #include "benchmarks/all_reduce/turn.h"
 
 #include <algorithm>
@@ -47,7 +47,7 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-// The command's tests give each flag its values.
+// The tests of the command use every value of each flag.
 TEST(ParseTest, ReadsLists) {
   EXPECT_THAT(ParseBackends("processes,mpi,processes"),
               IsOkAndHolds(ElementsAre(TeamKind::kProcesses, TeamKind::kMpi)));
@@ -80,7 +80,7 @@ TEST(MessageSizesTest, MultipliesUpToTheMaximumAndNamesTheFlag) {
   EXPECT_THAT(MessageSizes(4096, 4096, 2, 4), IsOkAndHolds(ElementsAre(4096)));
   EXPECT_THAT(MessageSizes(8, 512, 8, 8),
               IsOkAndHolds(ElementsAre(8, 64, 512)));
-  // Cut to whole elements.
+  // Sizes are cut to whole elements.
   EXPECT_THAT(MessageSizes(9, 20, 2, 4), IsOkAndHolds(ElementsAre(8, 16)));
   const auto error = [](const char* flag) {
     return StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(flag));
@@ -92,8 +92,8 @@ TEST(MessageSizesTest, MultipliesUpToTheMaximumAndNamesTheFlag) {
   EXPECT_THAT(MessageSizes(8, 64, 1, 4), error("--factor: 1"));
 }
 
-// On GPUs NCCL is there twice, updates are not, and direct alone tells buffers
-// apart.
+// On GPUs there are two subjects of NCCL and no updates. Only the direct
+// algorithm is measured with both kinds of buffers.
 TEST(SubjectsTest, AreEveryBackendWithEveryAlgorithmAndMemoryThenThePeers) {
   const std::pair<AllReduceSettings, std::vector<std::string>> cases[] = {
       {{.backends = {TeamKind::kThreads, TeamKind::kProcesses},
@@ -176,16 +176,16 @@ TEST(IterationsTest, ShrinkWithTheMessageAsTheWarmUpDoes) {
 TEST(MemoryNeededTest, CountsEveryTeamsBuffers) {
   constexpr int64_t kMessage = 1 << 20;
   AllReduceSettings settings;
-  // Ordinary, group, updates; of two ranks.
+  // Two ranks have ordinary buffers, group buffers, and updates.
   EXPECT_EQ(MemoryNeeded(settings, kMessage), 3 * 2 * kMessage);
   settings.peers = {TeamKind::kOpenMpi};
   EXPECT_EQ(MemoryNeeded(settings, kMessage), 5 * 2 * kMessage);
   settings.in_place = false;
   EXPECT_EQ(MemoryNeeded(settings, kMessage), 9 * 2 * kMessage);
-  // Ranks of its own for each of four algorithms.
+  // Each of oneCCL's four algorithms has its own ranks.
   settings.peers = {TeamKind::kOneCcl};
   EXPECT_EQ(MemoryNeeded(settings, kMessage), (6 + 4 * 3) * 2 * kMessage);
-  // Twenty calls and one more.
+  // Twenty timed calls and one extra call have buffers.
   AllReduceSettings gpu = {.backends = {TeamKind::kNccl}};
   EXPECT_EQ(MemoryNeeded(gpu, kMessage), 21 * 2 * kMessage);
   gpu.in_place = false;
@@ -194,8 +194,8 @@ TEST(MemoryNeededTest, CountsEveryTeamsBuffers) {
 
 // The commands that start teams.
 
-// The command, the processes that are launched, the ranks that connect, and
-// what is set for them, but for MPI's TMPDIR where it is this test's.
+// Returns the command, the number of launched processes, the number of ranks,
+// and the ranks' variables. TMPDIR is omitted if there is no MPI folder.
 std::string CommandText(const Team& team, int ranks,
                         const std::string& mpi_folder = "",
                         int32_t peer_algorithm = 0) {
@@ -205,11 +205,11 @@ std::string CommandText(const Team& team, int ranks,
                                .cores = 2,
                                .timeout = {}};
   TeamCommand command = CommandOf(setting, team, ranks, "name", peer_algorithm);
-  std::erase(command.argv, "--allow-run-as-root");  // If we are root.
+  std::erase(command.argv, "--allow-run-as-root");  // Only there for root.
   std::string text = absl::StrCat(absl::StrJoin(command.argv, " "), "; ",
                                   command.nproc, " ", command.world_size);
   for (const auto& [name, value] : command.environment) {
-    if (name == "HOME") continue;  // If we have none.
+    if (name == "HOME") continue;  // Only there if the test has no HOME.
     if (name == "TMPDIR" && mpi_folder.empty()) continue;
     absl::StrAppend(&text, " ", name, "=", value);
   }
@@ -221,7 +221,7 @@ TEST(CommandOfTest, StartsTheRanksOfEveryKind) {
       "mpirun --oversubscribe -np 3 --bind-to core:overload-allowed "
       "/bin/allreduce_";
   const std::string nccl = "/bin/allreduce_rank_nccl name ";
-  // Where ranks share cores.
+  // Set if ranks share cores.
   const std::string yields = " OMPI_MCA_mpi_yield_when_idle=1";
   const std::string dynamic = " OMPI_MCA_coll_tuned_use_dynamic_rules=1";
   const std::string one_ccl = "/bin/allreduce_peer_oneccl name /store/oneccl_";
@@ -252,7 +252,7 @@ TEST(CommandOfTest, StartsTheRanksOfEveryKind) {
   for (const auto& [team, text] : cases) {
     EXPECT_EQ(CommandText(team, 3), text);
   }
-  // With a core for each rank.
+  // Each rank has its own core.
   for (const auto& [algorithm, setting] :
        {std::pair(0, ""), {1, " CCL_ALLREDUCE=nreduce"}}) {
     EXPECT_EQ(CommandText({TeamKind::kOneCcl}, 2, "", algorithm),
@@ -271,8 +271,8 @@ TEST(CommandOfTest, StartsTheRanksOfEveryKind) {
   }
 }
 
-// Teams on GPUs, whose ranks are nccl_rank_fake: what they log before they are
-// timed, and that they log nothing then. Of our ring there is one call.
+// The teams' ranks are nccl_rank_fake. They write a log before they are timed,
+// and none while they are timed. Our ring makes one call.
 TEST(AllReduceTeamsTest, ReadsTheLogOfTeamsOnGpusBeforeTheyAreTimed) {
   const absl::StatusOr<TemporaryFolder> folder =
       TemporaryFolder::Create("programs");
@@ -331,7 +331,7 @@ TEST(AllReduceTeamsTest, ReadsTheLogOfTeamsOnGpusBeforeTheyAreTimed) {
   EXPECT_THAT((*teams)->Stop(), IsOk());
 }
 
-// The order of turns, with teams and a clock that are made up.
+// The order of turns, with fake teams and a fake clock.
 
 AllReduceSettings Settings() {
   return {.buffers = {BufferKind::kGroup},
@@ -363,10 +363,10 @@ class MeasureSizeTest : public testing::Test {
         [this] { return now_; }, subjects_, missing_);
   }
 
-  TeamKind failing_ = TeamKind::kThreads;  // Which nobody here is.
+  TeamKind failing_ = TeamKind::kThreads;  // No team here is of this kind.
   TeamKind lacking_ = TeamKind::kThreads;
-  int peer_algorithms_ = 1;  // How many take part.
-  int slow_ = -1;            // Which of them is not the fastest.
+  int peer_algorithms_ = 1;  // The number of algorithms that are measured.
+  int slow_ = -1;            // The index of the slow algorithm.
   double now_ = 100;
   std::vector<std::string> turns_;
   std::vector<TurnRequest> requests_;
@@ -388,7 +388,7 @@ TEST_F(MeasureSizeTest, GivesEachATurnInEveryRound) {
     EXPECT_EQ(subject.rounds, 3);
     EXPECT_EQ(subject.wrong, 3);
   }
-  // Every round has inputs of its own.
+  // Every round has its own inputs.
   for (size_t i = 0; i < requests_.size(); ++i) {
     EXPECT_EQ(requests_[i].first, static_cast<int64_t>(i / 3 * 10));
     EXPECT_EQ(requests_[i].iterations, 10);
@@ -400,11 +400,11 @@ TEST_F(MeasureSizeTest, GivesEachATurnInEveryRound) {
 TEST_F(MeasureSizeTest, StopsWhenTheSizesPartOfTheTimeIsOver) {
   AllReduceSettings settings = Settings();
   settings.rounds = 0;
-  settings.seconds = 24;  // 12 for this size; a round takes 3.
+  settings.seconds = 24;  // 12 for this size, and a round takes 3.
   ASSERT_THAT(Measure(settings), IsOk());
   EXPECT_THAT(turns_, SizeIs(4 * 3));
   turns_.clear();
-  settings.seconds = 0.1;  // At least three, however long they take.
+  settings.seconds = 0.1;  // There are at least three rounds.
   ASSERT_THAT(Measure(settings), IsOk());
   EXPECT_THAT(turns_, SizeIs(3 * 3));
 }
@@ -424,7 +424,7 @@ TEST_F(MeasureSizeTest, GoesOnWithoutAPeerThatFailsOrLacksIt) {
   }
 }
 
-// A peer that is gone has no other algorithm.
+// If a peer fails, all its algorithms are removed.
 TEST_F(MeasureSizeTest, TakesAllAlgorithmsOfAPeerThatFails) {
   peer_algorithms_ = 3;
   failing_ = TeamKind::kOpenMpi;
@@ -476,10 +476,10 @@ TEST(CombineTurnsTest, TakesTheSlowestRank) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("")));
 }
 
-// Turns, on ranks that are threads.
+// Turns of ranks that are threads.
 
-// Damages what call `call`, -1 for one that is not timed, leaves in its output;
-// before: what the call before it left.
+// Damages the output of call `call`, which is -1 for a call that is not timed.
+// before: the output of the previous call.
 using Damage =
     std::function<void(int rank, int call, Buffer output, const Bytes& before)>;
 
@@ -509,7 +509,7 @@ class DamagedGroup : public ForwardingCommunicator {
   bool allocated() const { return allocated_; }
 
  private:
-  int calls_;  // Timed ones, from 0 on.
+  int calls_;  // The number of the next call; timed calls begin at 0.
   const Damage damage_;
   Bytes before_;
   bool allocated_ = false;
@@ -517,7 +517,7 @@ class DamagedGroup : public ForwardingCommunicator {
 
 constexpr int kRanks = 3;
 
-// Wrong elements of all ranks.
+// Returns the number of wrong elements on all ranks.
 int64_t WrongWith(const TurnRequest& request, const Damage& damage) {
   int64_t wrong = 0;
   const auto run = [&](Communicator& inner) -> absl::StatusOr<std::string> {
@@ -538,7 +538,7 @@ int64_t WrongWith(const TurnRequest& request, const Damage& damage) {
   return wrong;
 }
 
-// Parts begin within blocks of the pattern.
+// Returns a request whose parts begin within blocks of the pattern.
 TurnRequest Request() {
   return {.type = DataType::kInt32,
           .count = 5000 * kRanks,
@@ -558,7 +558,7 @@ TEST(TurnTakerTest, ChecksEveryElementOfEveryCallOfEveryCollective) {
     int32_t* const data = Elements(output);
     std::rotate(data, data + output.count / 2, data + output.count);
   };
-  // Of the call before.
+  // Replaces the output by that of the previous call.
   const Damage stale = [](int rank, int call, Buffer output,
                           const Bytes& before) {
     if (rank == 1 && call == 1) std::ranges::copy(before, output.bytes());
@@ -607,7 +607,7 @@ TEST(TurnTakerTest, SaysWhatALibraryLacksAndHandsErrorsOn) {
                        HasSubstr("no memory for")));
 }
 
-constexpr int64_t kCount = 5000;  // More than one block, the last not whole.
+constexpr int64_t kCount = 5000;  // More than one block; the last is partial.
 
 class ExactPatternTest
     : public testing::TestWithParam<std::tuple<DataType, ReduceOp, int>> {
@@ -615,7 +615,7 @@ class ExactPatternTest
   DataType type() const { return std::get<0>(GetParam()); }
   ReduceOp op() const { return std::get<1>(GetParam()); }
   int world_size() const { return std::get<2>(GetParam()); }
-  // The place of an element.
+  // Returns the offset of an element in bytes.
   size_t At(int64_t i) const { return static_cast<size_t>(i * SizeOf(type())); }
 
   ExactPattern Pattern(int rank) const {
@@ -628,7 +628,7 @@ class ExactPatternTest
     return bytes;
   }
 
-  // By rank.
+  // Returns the inputs of all ranks.
   std::vector<Bytes> Inputs(int64_t iteration, int64_t count = kCount) const {
     std::vector<Bytes> inputs;
     for (int rank = 0; rank < world_size(); ++rank) {
@@ -641,7 +641,7 @@ class ExactPatternTest
     return Reference(type(), op(), FoldOrder::kChain, inputs);
   }
 
-  // The right answer.
+  // Returns the correct result.
   Bytes Result(int64_t iteration, int64_t count = kCount) const {
     return Reduced(Inputs(iteration, count));
   }
@@ -661,7 +661,7 @@ TEST_P(ExactPatternTest, KnowsTheResult) {
   }
 }
 
-// The inputs are such that no rounding happens on the way, in any order.
+// No intermediate result of the inputs is rounded, in any order of reduction.
 TEST_P(ExactPatternTest, StaysExactInEveryType) {
   const double limit = type() == DataType::kBFloat16 ? 256 : 2048;
   std::vector<double> sums(kCount);
@@ -677,7 +677,7 @@ TEST_P(ExactPatternTest, StaysExactInEveryType) {
   const bool is_half =
       type() == DataType::kBFloat16 || type() == DataType::kFloat16;
   if (!is_half || op() == ReduceOp::kMin || op() == ReduceOp::kMax) return;
-  // The largest that any partial result can be.
+  // The sum of all magnitudes bounds every partial result.
   EXPECT_LE(*std::ranges::max_element(sums), limit);
 }
 

@@ -1,4 +1,4 @@
-// The command `bars`, on programs that stand in for the benchmarks.
+// Tests of the command `bars`, with scripts in place of the benchmarks.
 #include <filesystem>
 #include <string>
 
@@ -18,7 +18,8 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-// A shell script in the benchmark's place; $json is where its JSON goes.
+// Writes a shell script in the benchmark's place. $json is the path of its
+// JSON.
 void MakeBenchmark(const std::string& program, const std::string& script) {
   const std::filesystem::path path = TestPath("") + "/" + program;
   std::filesystem::create_directories(path.parent_path());
@@ -66,7 +67,7 @@ TEST(BarsCommandTest, GathersTheBarsOfEveryBenchmark) {
   EXPECT_EQ(RunBars(flags + " --require_bars").exit_status, 1);
 }
 
-// Each of the two runs measures a bar of its own, and lists the other run's.
+// Each of the two runs measures one bar, and lists the other run's bar.
 TEST(BarsCommandTest, ListsABarOnceThatOneOfTwoRunsMeasured) {
   MakeBenchmark("scaling/scaling", R"(
 case $1 in
@@ -89,7 +90,8 @@ END
                                         "both   at least 1 5.00: met\n"));
 }
 
-// bars asks syncbn for a step of ResNet-18. Its percents have one decimal.
+// `bars` makes syncbn measure a step of ResNet-18. Its percents have one
+// decimal.
 TEST(BarsCommandTest, AsksForAStepWithSyncBatchNorm) {
   MakeBenchmark("syncbn/syncbn",
                 "echo '{\"bars\": [{\"what\": \"step\", \"at_most\": 2, "

@@ -1,5 +1,5 @@
-// The command `bars`: runs the benchmarks that have bars, one after the other,
-// and ends in one table of what they met.
+// The command `bars`: runs the benchmarks that have bars, one after another.
+// Then prints one table that shows which bars are met.
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
@@ -39,7 +39,7 @@ namespace lockstep::benchmarks {
 namespace {
 
 constexpr char kName[] = "bars";
-// After which a benchmark is given up; the longest takes half an hour.
+// A benchmark that takes longer is stopped. The longest takes half an hour.
 constexpr absl::Duration kMostTime = absl::Hours(3);
 
 // A benchmark, and the flags with which its bars are stated.
@@ -48,7 +48,7 @@ struct Part {
   const char* program;
   std::vector<std::string> flags;
   bool python = true;       // Whether it has --python.
-  const char* prefix = "";  // Of its bars, where they do not say what of.
+  const char* prefix = "";  // Put before its bars, if they do not name it.
 };
 
 const std::vector<Part>& AllParts() {
@@ -95,7 +95,8 @@ const std::vector<Part>& AllParts() {
 }
 
 // Adds a bar. A benchmark that runs more than once lists the bars of its other
-// runs as not measured: of one bar, what was measured stays.
+// runs as not measured. If a bar is listed several times, a measured value
+// replaces "not measured".
 void AddBar(report::Bar bar, std::vector<report::Bar>& bars) {
   const auto same = std::ranges::find(bars, bar.what, &report::Bar::what);
   if (same == bars.end() || (same->value && bar.value)) {
@@ -162,8 +163,8 @@ absl::StatusOr<std::vector<report::Bar>> ReadBars(const std::string& path) {
   return bars;
 }
 
-// Shows what the benchmark prints as it prints it, and returns its bars.
-// Errors: kInternal if it fails.
+// Runs the benchmark, shows its output line by line, and returns its bars.
+// Errors: kInternal if the benchmark fails; CheckInterrupted's.
 absl::StatusOr<std::vector<report::Bar>> RunPart(const Part& part,
                                                  const ReportOutput& output) {
   LOCKSTEP_ASSIGN_OR_RETURN(const TemporaryFolder folder,
@@ -182,7 +183,7 @@ absl::StatusOr<std::vector<report::Bar>> RunPart(const Part& part,
   Print(absl::StrCat("$ ", CommandOf(part), "\n"));
   LOCKSTEP_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Start(command));
   const absl::Time deadline = absl::Now() + kMostTime;
-  bool told = false;  // It leads a group of its own, which Ctrl-C passes by.
+  bool told = false;  // Ctrl-C does not reach the benchmark's process group.
   while (absl::Now() < deadline) {
     const absl::StatusOr<std::string> line =
         process.ReadLine(absl::Milliseconds(200));
@@ -248,7 +249,7 @@ absl::Status Run(std::span<char* const> argv) {
     absl::StatusOr<std::vector<report::Bar>> bars = RunPart(part, output);
     document.method.push_back(CommandOf(part));
     if (!bars.ok()) {
-      // The others are still worth having.
+      // The other benchmarks still run.
       document.remarks.push_back(std::string(bars.status().message()));
       status.Update(bars.status());
       continue;

@@ -33,7 +33,7 @@
 
 namespace lockstep::benchmarks {
 
-// What is asked for.
+// Settings.
 namespace {
 
 constexpr int64_t kLargestSize = 2'000'000'000;  // Tables are of int32.
@@ -80,18 +80,18 @@ absl::Status Validate(const SamplerSettings& settings) {
 }
 
 int64_t DrawMemory(int64_t size) {
-  // A table of int32 and this rank's int64, which are 5 bytes a sample, and
-  // what is kept besides.
+  // A table of int32 and this rank's int64 are 5 bytes a sample. The rest is
+  // for smaller allocations.
   return 6 * size + (int64_t{16} << 20);
 }
 
 int64_t PyTorchMemory(int64_t size) {
-  // A tensor of int64, a list, and an integer object for each of its elements;
-  // then a quarter more, since the machine has other programs.
+  // PyTorch needs a tensor of int64, a list, and an integer object for each of
+  // its elements. A quarter is added because the machine has other programs.
   return (8 + 8 + 32) * size * 5 / 4 + (int64_t{512} << 20);
 }
 
-// Our samplers under the clock.
+// Timed draws of our samplers.
 namespace {
 
 template <typename T>
@@ -175,7 +175,7 @@ absl::Status CheckIndices(std::span<const int64_t> indices, int64_t size,
                                           counts.most_repeated, " can be"));
 }
 
-// Increments at places that a hash of a counter chooses.
+// Increments at places that are the hash of a counter.
 namespace {
 
 // The finalizer of MurmurHash3: two multiplications, which vectorise.
@@ -216,7 +216,7 @@ absl::StatusOr<double> TimeRandomUpdates(int64_t size) {
       absl::StrCat(size - updates, " of ", size, " updates were lost"));
 }
 
-// What is said to torch_peer.py, and what it answers.
+// The messages to torch_peer.py, and its answers.
 absl::StatusOr<DrawResult> DrawWithPeer(TorchProcess& peer, int64_t size,
                                         const SamplerSettings& settings) {
   if (size >= kWideDrawSize && !DrawsWide(peer.version())) {
@@ -284,7 +284,7 @@ absl::StatusOr<EpochIndices> DrawKeyed(int64_t size) {
 
 absl::StatusOr<double> TimeKeyedBlocks(const EpochIndices& indices,
                                        double seconds) {
-  constexpr int kBlocksAtOnce = 64;  // Between looks at the clock.
+  constexpr int kBlocksAtOnce = 64;  // Between readings of the clock.
   std::vector<int64_t> block(std::min(kKeyedBlock, indices.size()));
   const auto length = static_cast<int64_t>(block.size());
   int64_t first = -length, read = 0;
@@ -312,10 +312,10 @@ double TimeKeyedIndex(const EpochIndices& indices) {
   const double start = SteadySeconds();
   int64_t k = 0;
   for (int64_t i = 0; i < kReads; ++i) {
-    // Each place depends on the index before, as it does for who needs one.
+    // Each place depends on the previous index, so that reads do not overlap.
     k = (k + ReadOne(indices, k)) % indices.size();
   }
-  // k is used, so that the loop is not left out.
+  // k is used here, so that the compiler keeps the loop.
   asm volatile("" : : "r"(k));
   return (SteadySeconds() - start) / static_cast<double>(kReads);
 }

@@ -1,5 +1,5 @@
-// Flags; timed draws: what they draw, and that wrong indices are seen; the
-// order of draws; and PyTorch as it is and as it fails.
+// Tests of flags; of timed draws and of finding wrong indices; of the order of
+// draws; and of PyTorch's answers and failures.
 #include <cstdint>
 #include <map>
 #include <string>
@@ -46,12 +46,12 @@ TEST(DrawEpochTest, DrawsThisRanksShareAndTimesIt) {
   }
 }
 
-// The CRC-32 that PyTorch's own indices have, by torch_peer.py.
+// The number is the CRC-32 of PyTorch's own indices, from torch_peer.py.
 TEST(DrawEpochTest, DrawsWhatPyTorchDraws) {
   EXPECT_EQ(DrawEpoch(DrawSubject::kTorch, 60000)->checksum, 201234808u);
 }
 
-// "123456789" has the CRC-32 0xcbf43926; here, 8 of its characters.
+// The CRC-32 is that of "12345678". ("123456789" has 0xcbf43926.)
 TEST(IndexChecksumTest, IsTheCrcOfTheBytes) {
   EXPECT_EQ(IndexChecksum({}), 0u);
   const std::vector<int64_t> indices = {0x3837363534333231};
@@ -60,7 +60,7 @@ TEST(IndexChecksumTest, IsTheCrcOfTheBytes) {
             IndexChecksum(std::vector<int64_t>{2, 1}));
 }
 
-// Of the rank at 3 of 8.
+// The counts are those of rank 3 of 8.
 TEST(DrawnCountsTest, IsWhatOneRankHas) {
   struct Case {
     DrawSubject subject;
@@ -88,7 +88,7 @@ TEST(CheckIndicesTest, RejectsOtherCountsWhatIsNoSampleAndARepeatTooMany) {
     std::vector<int64_t> indices;
     int64_t size;
     IndexCounts counts;
-    const char* why;  // Empty: it is right.
+    const char* why;  // Empty if the indices are correct.
   };
   for (const Case& c :
        {Case{{}, 4, {.drawn = 0}, ""}, Case{{3, 0, 2}, 4, {.drawn = 3}, ""},
@@ -105,7 +105,7 @@ TEST(CheckIndicesTest, RejectsOtherCountsWhatIsNoSampleAndARepeatTooMany) {
   }
 }
 
-// Reading a computed epoch, and that wrong ones are seen.
+// Reading a computed epoch, and finding a wrong one.
 
 TEST(KeyedTest, ReadsEpochsOfEverySize) {
   for (const int64_t size : {1, 9, 8191, 8193, 1'000'000'000}) {
@@ -132,15 +132,15 @@ TEST(CheckKeyedTest, RejectsWhatIsNoPermutation) {
               StatusIs(kDataLoss, HasSubstr("is not one of")));
 }
 
-// The exact number is the benchmark's; a list would take terabytes.
+// The benchmark measures the exact number. A list would take terabytes.
 TEST(KeyedMemoryTest, HoldsNoList) {
   const absl::StatusOr<int64_t> memory = KeyedMemory(1'000'000'000'000);
   ASSERT_THAT(memory, IsOk());
   EXPECT_GE(*memory, 0);
-  EXPECT_LT(*memory, 64 << 20);  // Under a sanitizer too.
+  EXPECT_LT(*memory, 64 << 20);  // Also holds under a sanitizer.
 }
 
-// The bar is not one that everything meets.
+// The control: a draw that takes 2 MiB does not meet the bar.
 TEST(KeyedMemoryTest, WouldSeeTwoMebibytes) {
   const absl::StatusOr<int64_t> memory =
       ResidentGrowth([] { return DrawAndReadKeyed(1000); },
@@ -153,7 +153,7 @@ TEST(KeyedMemoryTest, WouldSeeTwoMebibytes) {
   EXPECT_GT(*memory, 1 << 20);
 }
 
-// That every update happens and is timed; not how fast.
+// Every update happens and is timed. Its speed is not tested.
 
 TEST(TimeRandomUpdatesTest, LosesNoneAtAnySize) {
   for (const int64_t size : {1, 2, 511, 512, 513, 100'003, 9'000'000}) {
@@ -182,7 +182,7 @@ TEST(ParseSizesTest, SortsThemTakesEachOnceAndNamesTheWrongOne) {
   }
 }
 
-// 100 million samples must fit where the bars are measured.
+// 100 million samples must fit in the machines on which the bars are measured.
 TEST(MemoryTest, GrowsWithTheSize) {
   EXPECT_GT(DrawMemory(100'000'000), 500'000'000);
   EXPECT_LT(DrawMemory(100'000'000), 700'000'000);
@@ -190,7 +190,7 @@ TEST(MemoryTest, GrowsWithTheSize) {
   EXPECT_LT(PyTorchMemory(100'000'000), 7'000'000'000);
 }
 
-// The order of draws, with draws and a clock that are made up.
+// The order of draws, with fake draws and a fake clock.
 
 class MeasureEpochTest : public testing::Test {
  protected:
@@ -224,7 +224,7 @@ class MeasureEpochTest : public testing::Test {
   std::string missing_;
   double now_ = 0;
   double seconds_ = 0.5;                        // Of each draw.
-  DrawSubject failing_ = DrawSubject::kPaddle;  // Which is not drawn here.
+  DrawSubject failing_ = DrawSubject::kPaddle;  // Not drawn here.
   int64_t failing_turn_ = 2;
   DrawSubject other_ = DrawSubject::kPaddle;
   int64_t other_turn_ = 1;
@@ -260,7 +260,7 @@ TEST_F(MeasureEpochTest, TakesAsManyRoundsAsTheTimeAllows) {
     ASSERT_THAT(measured, IsOk());
     EXPECT_THAT(measured->rows[0].seconds, SizeIs(rounds)) << seconds;
   }
-  // What earlier sizes took is gone.
+  // The time that earlier sizes took is not available.
   seconds_ = 0.5;
   now_ = 9;
   EXPECT_THAT(Measure()->rows[0].seconds, SizeIs(2));
@@ -297,7 +297,7 @@ TEST_F(MeasureEpochTest, ComparesWithPyTorchAndWithTheRoundBefore) {
               StatusIs(kDataLoss, HasSubstr("drawn again, has other indices")));
 }
 
-// Programs in the place of Python.
+// Scripts that replace Python.
 
 absl::StatusOr<TorchProcess> Start(const std::string& script) {
   const std::string pythons[] = {MakePython(script)};
@@ -320,8 +320,8 @@ TEST(SamplerPeerTest, SaysWhatToDraw) {
   }
 }
 
-// Where it would draw another order, which is no fault of ours, and where there
-// is not the memory.
+// PyTorch is left out if its version draws another order, which is not our
+// fault, and if memory is too small.
 TEST(SamplerPeerTest, LeavesOutWhatItCannotDraw) {
   const std::tuple<const char*, int64_t, const char*> cases[] = {
       {"2.1.0", 1'000'000'000, "before 2.6 it draws another order"},

@@ -1,5 +1,5 @@
-// The command `sampler`: how fast epochs are drawn, by the size of the data
-// set, next to PyTorch.
+// The command `sampler`: measures how fast epochs are drawn, by the size of the
+// data set, and compares with PyTorch.
 #include <malloc.h>
 
 #include <cstddef>
@@ -89,7 +89,8 @@ absl::StatusOr<SamplerSettings> SettingsFromFlags() {
   return settings;
 }
 
-// None if it was not asked for, or is not there: report.missing then says why.
+// Starts PyTorch. Returns nothing if PyTorch was not requested, or does not
+// start; report.missing then says why.
 std::optional<TorchProcess> StartPeer(SamplerReport& report) {
   if (!report.settings.torch) return std::nullopt;
   absl::StatusOr<TorchProcess> peer =
@@ -148,9 +149,10 @@ absl::Status MeasureKeyed(int64_t memory, SamplerReport& report) {
   return absl::OkStatus();
 }
 
-// Makes malloc keep what is freed, up to its largest limit for one allocation.
-// Else one line's draw returns to the system, by its habits, what the next one
-// has then to ask for again: which no process that draws one kind does.
+// Makes malloc keep freed memory, up to its largest limit for one allocation.
+// Otherwise, one subject's draw returns memory to the system, and the next
+// subject's draw must request it again. A process that uses a single sampler
+// would not do that.
 void KeepMemory() {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 256 << 20);
@@ -159,7 +161,7 @@ void KeepMemory() {
 absl::Status MeasureAll(std::optional<TorchProcess>& peer, int64_t keyed_memory,
                         SamplerReport& report, report::GrowingReport& shown) {
   LOCKSTEP_RETURN_IF_ERROR(MeasureSizes(peer, report, shown));
-  peer.reset();  // The machine is all ours.
+  peer.reset();  // Ends PyTorch's process, so that it takes no time or memory.
   return MeasureKeyed(keyed_memory, report);
 }
 
@@ -172,7 +174,7 @@ absl::Status Run(std::span<char* const> argv) {
   SamplerReport report = {
       .settings = settings,
       .origin = report::OriginOf("//benchmarks:sampler", argv)};
-  // While this process has no memory to reuse.
+  // Memory is measured first, while the process has no freed memory to reuse.
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t keyed_memory,
                             KeyedMemory(kKeyedSize));
   KeepMemory();

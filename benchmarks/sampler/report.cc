@@ -34,7 +34,7 @@ absl::Status AddDraw(const DrawResult& result, DrawRow& draws) {
   return absl::OkStatus();
 }
 
-// Null if it was not drawn.
+// Returns the subject's row, or null if the subject was not drawn.
 const DrawRow* Find(const DrawRows& measured, DrawSubject subject) {
   for (const DrawRow& row : measured.rows) {
     if (row.subject == subject && !row.seconds.empty()) return &row;
@@ -166,8 +166,8 @@ std::vector<report::Bar> BarsOf(const SamplerReport& report) {
   return bars;
 }
 
-// The report's forms: keys, columns and words. Every number comes from the
-// report.
+// Formats the report: JSON keys, table columns, a chart and text. All numbers
+// come from SamplerReport.
 namespace {
 
 using report::Cell;
@@ -284,7 +284,7 @@ bool HasPyTorch(const SamplerReport& report) {
   });
 }
 
-// How many indices a second each draws, by size.
+// Returns a chart of the indices that each sampler draws per second, by size.
 report::Chart ChartOf(const SamplerReport& report) {
   const std::pair<DrawSubject, const char*> subjects[] = {
       {DrawSubject::kTorch, "blue"},

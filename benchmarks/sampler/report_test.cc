@@ -1,5 +1,5 @@
-// The formulas, and the report's forms, on numbers that can be worked out by
-// hand; then the command itself, from end to end, on small data sets.
+// Tests of the formulas and of the report's text and JSON, on numbers that can
+// be checked by hand; then of the whole command, on small data sets.
 #include "benchmarks/sampler/report.h"
 
 #include <algorithm>
@@ -32,8 +32,8 @@ using ::testing::Optional;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-// 1,281,167 samples: torch in 4 ms, paddle in 8, PyTorch in 100, the table in 2
-// (medians of 3 rounds).
+// Returns draws of 1,281,167 samples with these medians of 3 rounds: torch 4
+// ms, paddle 8, PyTorch 100, the table 2.
 DrawRows ExampleEpoch() {
   return {.size = 1'281'167,
           .rows = {{.subject = DrawSubject::kTorch,
@@ -52,7 +52,8 @@ DrawRows ExampleEpoch() {
                     .seconds = {0.002, 0.001, 0.002}}}};
 }
 
-// That size, and the keyed order at 80 million indices a second in 256 KiB.
+// Returns a report of ExampleEpoch, and of the keyed order at 80 million
+// indices a second in 256 KiB.
 SamplerReport ExampleReport() {
   return {.settings = {.sizes = {1'281'167}},
           .origin = ExampleOrigin("bazel run //benchmarks:sampler"),
@@ -77,7 +78,7 @@ TEST(DeriveRowsTest, DividesMedians) {
   EXPECT_THAT(torch.torch_ratio, Optional(DoubleEq(25)));
   EXPECT_THAT(rows.rows[1].table_ratio, Optional(DoubleEq(0.25)));
   EXPECT_THAT(rows.rows[1].torch_ratio, Optional(DoubleEq(12.5)));
-  // Only our own are compared.
+  // Only our own samplers have ratios.
   EXPECT_TRUE(rows.rows[2].indices_per_second.has_value());
   EXPECT_FALSE(rows.rows[3].indices_per_second.has_value());
   for (const int other : {2, 3}) {
@@ -110,7 +111,7 @@ TEST(BarsTest, HoldValuesAgainstGoalsBelowAndAbove) {
   for (const Bar& bar : BarsOf(report)) EXPECT_FALSE(bar.Met()) << bar.what;
 }
 
-// The report's forms.
+// The report's text and JSON.
 
 TEST(SamplerDocumentTest, HoldsEveryNumberAndWhichBarsAreMet) {
   const report::Document document = SamplerDocument(ExampleReport());
@@ -189,7 +190,7 @@ keyed at n = 10^12                    at most 1 MiB of memory              0.25:
 TEST(SamplerDocumentTest, LooksLikeThisAndGrowsUpToIt) {
   SamplerReport report = ExampleReport();
   EXPECT_EQ(report::TerminalText(SamplerDocument(report)), kGolden);
-  // It grows as sizes are measured.
+  // The text grows as sizes are measured.
   report.keyed.reset();
   for (; !report.sizes.empty(); report.sizes.pop_back()) {
     EXPECT_THAT(kGolden, StartsWith(report::TerminalText(
@@ -230,7 +231,8 @@ CommandOutcome RunSampler(const std::string& flags) {
                     /*deadline_seconds=*/120);
 }
 
-// As one line: where sentences are wrapped depends on the lengths of paths.
+// Returns the text as one line, because line breaks in sentences depend on the
+// lengths of paths.
 std::string Unwrapped(std::string text) {
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
@@ -265,7 +267,7 @@ TEST(SamplerCommandTest, MeasuresEverySampler) {
   EXPECT_TRUE(json["peer"].is_null());
 }
 
-// With PyTorch where there is one; its indices are then ours, or this fails.
+// If PyTorch is installed, the command fails unless its indices are ours.
 TEST(SamplerCommandTest, ComparesWithPyTorchIfThereIsOne) {
   const std::string path = TestPath(".json");
   const CommandOutcome outcome =
@@ -289,7 +291,7 @@ TEST(SamplerCommandTest, GoesOnWithoutPyTorch) {
   const auto breaks = [](const std::string& script) {
     return MakePython("echo lockstep: ready 2.1.0; read line;" + script);
   };
-  // Those with a size break only when they are asked.
+  // Cases with a size fail only when they are asked to draw.
   struct Case {
     std::string python, size, why;
     int timeout = 100;
@@ -330,7 +332,7 @@ TEST(SamplerCommandTest, FailsIfPyTorchDrawsOtherIndices) {
               HasSubstr("\nsampler: torch: of 11 samples it draws 2 indices"));
 }
 
-// Every wrong flag: exit status 2, one line, and the flag in it.
+// Every wrong flag gives exit status 2 and one line that names the flag.
 TEST(SamplerCommandTest, NamesAFlagThatIsWrong) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"--sizes=0", "--sizes has '0'"},
