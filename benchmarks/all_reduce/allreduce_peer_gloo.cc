@@ -58,7 +58,7 @@ ReduceFunction FunctionOf(ReduceOp op) {
 }
 
 template <typename T>
-const gloo::ReductionFunction<T>* OlderFunctionOf(ReduceOp op) {
+const gloo::ReductionFunction<T>* LegacyFunctionOf(ReduceOp op) {
   switch (op) {
     case ReduceOp::kProduct:
       return gloo::ReductionFunction<T>::product;
@@ -99,7 +99,7 @@ class GlooGroup : public PeerCommunicator {
     Connect(*context_, store);
   }
 
-  absl::Status Choose(int algorithm) override {
+  absl::Status SetAlgorithm(int algorithm) override {
     algorithm_ = algorithm;
     return absl::OkStatus();
   }
@@ -202,8 +202,8 @@ class GlooGroup : public PeerCommunicator {
   }
 
   // Runs an algorithm of Gloo's older interface. An instance is bound to one
-  // address and one number of elements. The address is that of `place_`, so a
-  // call's time includes two extra copies.
+  // address and one number of elements. The address is that of
+  // `reduce_buffer_`, so a call's time includes two extra copies.
   template <typename T>
   absl::Status HalveAndDouble(const Collective& call) {
     if (call.input.count > INT_MAX) {
@@ -211,25 +211,26 @@ class GlooGroup : public PeerCommunicator {
     }
     const size_t bytes = static_cast<size_t>(call.input.size_bytes());
     const auto key = std::tuple(call.input.type, call.op, call.input.count);
-    if (key != made_for_) {
+    if (key != prepared_call_) {
       halving_doubling_.reset();
-      place_.resize(bytes);
+      reduce_buffer_.resize(bytes);
       halving_doubling_ = std::make_unique<gloo::AllreduceHalvingDoubling<T>>(
-          context_, std::vector<T*>{reinterpret_cast<T*>(place_.data())},
-          static_cast<int>(call.input.count), OlderFunctionOf<T>(call.op));
-      made_for_ = key;
+          context_,
+          std::vector<T*>{reinterpret_cast<T*>(reduce_buffer_.data())},
+          static_cast<int>(call.input.count), LegacyFunctionOf<T>(call.op));
+      prepared_call_ = key;
     }
-    std::memcpy(place_.data(), call.input.data, bytes);
+    std::memcpy(reduce_buffer_.data(), call.input.data, bytes);
     halving_doubling_->run();
-    std::memcpy(call.output.data, place_.data(), bytes);
+    std::memcpy(call.output.data, reduce_buffer_.data(), bytes);
     return absl::OkStatus();
   }
 
   std::shared_ptr<gloo::rendezvous::Context> context_;
   int algorithm_ = 0;  // An index of PeerAlgorithms.
-  std::vector<std::byte> place_;
+  std::vector<std::byte> reduce_buffer_;
   std::unique_ptr<gloo::Algorithm> halving_doubling_;
-  std::tuple<DataType, ReduceOp, int64_t> made_for_ = {};
+  std::tuple<DataType, ReduceOp, int64_t> prepared_call_ = {};
 };
 
 absl::Status Run(const std::string& listener, const std::string& store) {

@@ -96,7 +96,7 @@ class MpiGroup : public PeerCommunicator {
     }
   }
 
-  absl::Status Choose(int algorithm) override {
+  absl::Status SetAlgorithm(int algorithm) override {
     comm_ = comms_[static_cast<size_t>(algorithm)];
     if (comm_ != MPI_COMM_NULL) return absl::OkStatus();
     return absl::UnimplementedError("it cannot be asked for");

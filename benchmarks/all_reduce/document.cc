@@ -75,7 +75,7 @@ std::vector<Team> PeersOf(const AllReduceSettings& settings) {
 }
 
 // "all-reduce"
-std::string Words(Operation operation) {
+std::string HyphenatedName(Operation operation) {
   return absl::StrReplaceAll(CollectiveName(operation), {{"_", "-"}});
 }
 
@@ -174,7 +174,7 @@ std::vector<std::string> NotesOf(std::span<const AllReduceReport> reports) {
 }
 
 // Returns, for each missing peer, the reasons why, each once.
-std::vector<std::pair<Team, std::string>> Reasons(
+std::vector<std::pair<Team, std::string>> MissingPeerReasons(
     std::span<const AllReduceReport> reports) {
   std::vector<std::pair<Team, std::string>> reasons;
   for (const AllReduceReport& report : reports) {
@@ -193,7 +193,7 @@ std::vector<std::pair<Team, std::string>> Reasons(
 
 // Returns the values of a setting in all reports, each once, in order.
 template <typename Of>
-auto EachOf(std::span<const AllReduceReport> reports, const Of& of) {
+auto DistinctValues(std::span<const AllReduceReport> reports, const Of& of) {
   std::vector<std::decay_t<decltype(of(reports[0].settings))>> values;
   for (const AllReduceReport& report : reports) {
     auto value = of(report.settings);
@@ -203,21 +203,22 @@ auto EachOf(std::span<const AllReduceReport> reports, const Of& of) {
 }
 
 std::vector<int> WorldSizes(std::span<const AllReduceReport> reports) {
-  return EachOf(reports, [](const auto& each) { return each.world_size; });
+  return DistinctValues(reports,
+                        [](const auto& each) { return each.world_size; });
 }
 
 std::vector<std::string> Types(std::span<const AllReduceReport> reports) {
-  return EachOf(reports,
-                [](const auto& each) { return std::string(Name(each.type)); });
+  return DistinctValues(
+      reports, [](const auto& each) { return std::string(Name(each.type)); });
 }
 
-const char* PlaceText(bool in_place) {
+const char* PlacementText(bool in_place) {
   return in_place ? "in place" : "out of place";
 }
 
-std::vector<std::string> Places(std::span<const AllReduceReport> reports) {
-  return EachOf(reports, [](const auto& each) {
-    return std::string(PlaceText(each.in_place));
+std::vector<std::string> Placements(std::span<const AllReduceReport> reports) {
+  return DistinctValues(reports, [](const auto& each) {
+    return std::string(PlacementText(each.in_place));
   });
 }
 
@@ -225,7 +226,7 @@ Value DataOf(std::span<const AllReduceReport> reports) {
   const AllReduceReport& first = reports[0];
   const AllReduceSettings& settings = first.settings;
   Value missing = Value::Object();
-  for (const auto& [peer, why] : Reasons(reports)) {
+  for (const auto& [peer, why] : MissingPeerReasons(reports)) {
     missing.Add(PeerKey(peer), why);
   }
   Value collectives = Value::Array();
@@ -247,7 +248,7 @@ Value DataOf(std::span<const AllReduceReport> reports) {
                              {"world_sizes", WorldSizes(reports)},
                              {"dtypes", Types(reports)},
                              {"op", Name(settings.op)},
-                             {"places", Places(reports)},
+                             {"places", Placements(reports)},
                              {"iterations", settings.iterations},
                              {"warmup", settings.warmup},
                              {"rounds", settings.rounds},
@@ -414,7 +415,7 @@ Chart ChartOf(const AllReduceReport& report, Operation operation,
 
 // The sizes to which README.md's bars apply. Each bar shows the worst size.
 constexpr int64_t kLargestWithBar = 256 << 20;
-constexpr int64_t kAtTheBoundFrom = 16 << 20;
+constexpr int64_t kSmallestWithBoundBar = 16 << 20;
 
 void AddBars(const AllReduceReport& report, const Subject& subject,
              std::vector<report::Bar>& bars) {
@@ -432,7 +433,7 @@ void AddBars(const AllReduceReport& report, const Subject& subject,
         ratio = each.ratio;
         slowest = size.bytes;
       }
-      if (size.bytes < kAtTheBoundFrom || !row.bound_fraction ||
+      if (size.bytes < kSmallestWithBoundBar || !row.bound_fraction ||
           *row.bound_fraction >= bound.value_or(*row.bound_fraction + 1)) {
         continue;
       }
@@ -459,8 +460,8 @@ void AddBars(const AllReduceReport& report, const Subject& subject,
 
 // Returns the smallest message for which a communicator on GPUs should be as
 // fast as NCCL's ring, or nothing if the subject has no such bar.
-std::optional<int64_t> FastFrom(const AllReduceSettings& settings,
-                                const Subject& subject) {
+std::optional<int64_t> SmallestSizeWithRatioBar(
+    const AllReduceSettings& settings, const Subject& subject) {
   const Algorithm algorithm = subject.team.algorithm;
   if (algorithm == Algorithm::kRing && settings.world_size == 2) {
     return 128 << 20;
@@ -475,7 +476,8 @@ std::optional<int64_t> FastFrom(const AllReduceSettings& settings,
 // Adds the bars of our communicator on GPUs. Each bar shows the worst size.
 void AddGpuBars(const AllReduceReport& report, const Subject& subject,
                 std::vector<report::Bar>& bars) {
-  const std::optional<int64_t> from = FastFrom(report.settings, subject);
+  const std::optional<int64_t> from =
+      SmallestSizeWithRatioBar(report.settings, subject);
   std::optional<double> host, ratio;
   for (const AllReduceSize& size : report.sizes) {
     if (size.operation != Operation::kAllReduce) continue;
@@ -636,7 +638,8 @@ report::Section SectionOf(const AllReduceReport& report, Operation operation,
                           bool finished) {
   report::Section section = {.table = TableOf(report, operation)};
   // A title is needed only next to other collectives.
-  if (report.settings.collectives.size() > 1) section.title = Words(operation);
+  if (report.settings.collectives.size() > 1)
+    section.title = HyphenatedName(operation);
   if (!finished) return section;
   section.charts = {
       ChartOf(report, operation, "Time of a call", "us", " us",
@@ -649,11 +652,11 @@ report::Section SectionOf(const AllReduceReport& report, Operation operation,
 }
 
 // "all-reduce, 2 ranks, float32 sum, in place"
-std::string About(std::span<const AllReduceReport> reports) {
+std::string Summary(std::span<const AllReduceReport> reports) {
   const AllReduceSettings& settings = reports[0].settings;
   std::string text;
   for (const Operation operation : settings.collectives) {
-    absl::StrAppend(&text, Words(operation), ", ");
+    absl::StrAppend(&text, HyphenatedName(operation), ", ");
   }
   const std::vector<int> sizes = WorldSizes(reports);
   return absl::StrCat(
@@ -661,7 +664,7 @@ std::string About(std::span<const AllReduceReport> reports) {
       sizes.size() == 1 ? Counted(sizes[0], "rank")
                         : absl::StrCat(absl::StrJoin(sizes, " and "), " ranks"),
       ", ", absl::StrJoin(Types(reports), " and "), " ", Name(settings.op),
-      ", ", absl::StrJoin(Places(reports), " and "));
+      ", ", absl::StrJoin(Placements(reports), " and "));
 }
 
 // Adds the tables of one report that have begun. A collective's table begins
@@ -677,10 +680,10 @@ void AddSections(const AllReduceReport& report, bool only, bool first,
     if (!begun) return;
     report::Section section = SectionOf(report, operation, finished);
     if (!only) {
-      section.title =
-          absl::StrCat(section.title, section.title.empty() ? "" : ", ",
-                       Counted(settings.world_size, "rank"), ", ",
-                       Name(settings.type), ", ", PlaceText(settings.in_place));
+      section.title = absl::StrCat(
+          section.title, section.title.empty() ? "" : ", ",
+          Counted(settings.world_size, "rank"), ", ", Name(settings.type), ", ",
+          PlacementText(settings.in_place));
     }
     document.sections.push_back(std::move(section));
   }
@@ -694,7 +697,7 @@ report::Document AllReduceDocument(std::span<const AllReduceReport> reports,
       .name = "lockstep.allreduce",
       .schema_version = 2,
       .title = "Lockstep all-reduce report",
-      .about = About(reports),
+      .about = Summary(reports),
       .origin = reports[0].origin,
       .notes = NotesOn(reports),
       .method = {
@@ -709,7 +712,7 @@ report::Document AllReduceDocument(std::span<const AllReduceReport> reports,
   if (!finished) return document;
   document.data = DataOf(reports);
   document.terms = TermsOf(reports[0].settings);
-  for (const auto& [peer, why] : Reasons(reports)) {
+  for (const auto& [peer, why] : MissingPeerReasons(reports)) {
     document.remarks.push_back(
         absl::StrCat(Name(peer), ": not available: ", why));
   }

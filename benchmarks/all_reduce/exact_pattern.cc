@@ -24,7 +24,7 @@ namespace {
 // block begins at a pseudo-random entry. Therefore values can be copied with
 // memcpy, but do not repeat.
 constexpr int64_t kBlock = 4096;
-constexpr int64_t kStarts = 8191;
+constexpr int64_t kBlockStarts = 8191;
 
 // Every integer up to this is exact in bfloat16, the type with the fewest bits.
 constexpr int64_t kExactLimit = 256;
@@ -34,7 +34,7 @@ constexpr int64_t kProductPhases = 7;  // The number of phases of each rank.
 uint64_t Mix(uint64_t x) { return MixBits(x + 0x9e3779b97f4a7c15); }
 
 int64_t BlockStart(int64_t block) {
-  return static_cast<int64_t>(Mix(static_cast<uint64_t>(block)) % kStarts);
+  return static_cast<int64_t>(Mix(static_cast<uint64_t>(block)) % kBlockStarts);
 }
 
 bool IsInteger(DataType type) {
@@ -82,7 +82,7 @@ uint64_t Encode(DataType type, int64_t numerator, int64_t denominator) {
 
 // Returns the largest number of phases that keeps all partial results exact.
 // The constructor may use fewer.
-int64_t MostPhases(DataType type, ReduceOp op, int world_size) {
+int64_t MaxPhases(DataType type, ReduceOp op, int world_size) {
   switch (op) {
     case ReduceOp::kProduct:
       return kProductPhases * world_size;
@@ -196,8 +196,7 @@ ExactPattern::ExactPattern(DataType type, ReduceOp op, int rank, int world_size)
   // Tries fewer phases until some step makes every result differ from the two
   // results before it. Such a step exists for every type, operation and world
   // size.
-  for (int64_t phases = MostPhases(type, op, world_size); phases > 1;
-       --phases) {
+  for (int64_t phases = MaxPhases(type, op, world_size); phases > 1; --phases) {
     inputs_.clear();
     results_.clear();
     for (int64_t g = 0; g < phases; ++g) {
@@ -214,7 +213,7 @@ ExactPattern::ExactPattern(DataType type, ReduceOp op, int rank, int world_size)
     if (FindStep()) break;
   }
   const auto phases = static_cast<uint64_t>(results_.size());
-  for (int64_t j = 0; j < kStarts + kBlock; ++j) {
+  for (int64_t j = 0; j < kBlockStarts + kBlock; ++j) {
     phases_.push_back(
         static_cast<uint16_t>(Mix(static_cast<uint64_t>(j) << 20) % phases));
   }

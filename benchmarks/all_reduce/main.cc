@@ -184,7 +184,7 @@ absl::StatusOr<std::vector<AllReduceSettings>> SettingsFromFlags(
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<DataType> types,
                             ParseTypes(absl::GetFlag(FLAGS_dtype)));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<bool> places,
-                            ParsePlaces(absl::GetFlag(FLAGS_in_place)));
+                            ParsePlacements(absl::GetFlag(FLAGS_in_place)));
   std::vector<AllReduceSettings> all;
   for (const int world_size : world_sizes) {
     for (const DataType type : types) {

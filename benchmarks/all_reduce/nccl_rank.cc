@@ -145,9 +145,9 @@ class NcclTurnTaker : public TurnTaker {
  public:
   // The group's calls are ordered by `stream`: a call starts after the work
   // enqueued before it, and later work starts after the call.
-  NcclTurnTaker(std::unique_ptr<Communicator> group, Communicator& meeting,
-                Stream stream)
-      : TurnTaker(*group, meeting),
+  NcclTurnTaker(std::unique_ptr<Communicator> group,
+                Communicator& barrier_group, Stream stream)
+      : TurnTaker(*group, barrier_group),
         stream_(std::move(stream)),
         owned_group_(std::move(group)) {}
 
@@ -168,15 +168,16 @@ class NcclTurnTaker : public TurnTaker {
   absl::StatusOr<std::shared_ptr<std::byte>> AllocateOrdinary(
       int64_t bytes) override {
     LOCKSTEP_ASSIGN_OR_RETURN(DeviceMemory memory,
-                              OnEveryRank(AllocateDeviceMemory(bytes)));
+                              RequireOnAllRanks(AllocateDeviceMemory(bytes)));
     return std::shared_ptr<std::byte>(std::move(memory));
   }
 
-  absl::StatusOr<std::byte*> HostSide(std::byte*, int64_t bytes) override {
+  absl::StatusOr<std::byte*> HostMemoryFor(std::byte*, int64_t bytes) override {
     if (host_bytes_ < bytes) {
       host_.reset();
       host_bytes_ = 0;
-      LOCKSTEP_ASSIGN_OR_RETURN(host_, OnEveryRank(AllocateAligned(bytes)));
+      LOCKSTEP_ASSIGN_OR_RETURN(host_,
+                                RequireOnAllRanks(AllocateAligned(bytes)));
       host_bytes_ = bytes;
     }
     return host_.get();
@@ -237,8 +238,8 @@ class NcclTurnTaker : public TurnTaker {
   // Returns `made` if every rank made its own; otherwise an error on all ranks,
   // because ranks would wait for the calls of a rank without it.
   template <typename T>
-  absl::StatusOr<T> OnEveryRank(absl::StatusOr<T> made) {
-    LOCKSTEP_RETURN_IF_ERROR(ShareStatus(meeting(), made.status()));
+  absl::StatusOr<T> RequireOnAllRanks(absl::StatusOr<T> made) {
+    LOCKSTEP_RETURN_IF_ERROR(ShareStatus(barrier_group(), made.status()));
     return made;
   }
 

@@ -29,13 +29,13 @@ namespace {
 // The bytes of one turn's buffers, unless one message is larger: half of the
 // second-level cache of a current core.
 constexpr int64_t kTurnBytes = 512 << 10;
-constexpr int kMostIterations = 400;
+constexpr int kMaxIterations = 400;
 
 // The same limits on a GPU. The buffers of large messages exceed its cache. The
 // calls fit in a stream's queue of about a thousand kernels, however many
 // kernels a call launches.
 constexpr int64_t kGpuTurnBytes = 256 << 20;
-constexpr int kMostGpuIterations = 20;
+constexpr int kMaxGpuIterations = 20;
 
 // The largest --iterations. All samples of a turn are sent in one message.
 constexpr int kIterationsLimit = 4096;
@@ -175,7 +175,7 @@ absl::StatusOr<std::vector<DataType>> ParseTypes(absl::string_view text) {
   return ParseNames("--dtype", text, WithNames(kAllDataTypes));
 }
 
-absl::StatusOr<std::vector<bool>> ParsePlaces(absl::string_view text) {
+absl::StatusOr<std::vector<bool>> ParsePlacements(absl::string_view text) {
   return ParseNames<bool>("--in_place", text,
                           {{"true", true}, {"false", false}});
 }
@@ -362,9 +362,9 @@ std::vector<Subject> SubjectsOf(const AllReduceSettings& settings) {
 
 int TimedIterations(const AllReduceSettings& settings, int64_t bytes) {
   if (settings.iterations > 0) return settings.iterations;
-  const int64_t room = OnGpu(settings) ? kGpuTurnBytes : kTurnBytes;
-  const int64_t most = OnGpu(settings) ? kMostGpuIterations : kMostIterations;
-  return static_cast<int>(std::clamp<int64_t>(room / bytes, 1, most));
+  const int64_t byte_limit = OnGpu(settings) ? kGpuTurnBytes : kTurnBytes;
+  const int64_t most = OnGpu(settings) ? kMaxGpuIterations : kMaxIterations;
+  return static_cast<int>(std::clamp<int64_t>(byte_limit / bytes, 1, most));
 }
 
 int WarmupIterations(const AllReduceSettings& settings, int64_t bytes,

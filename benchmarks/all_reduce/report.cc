@@ -37,7 +37,7 @@ namespace {
 
 // The most calls in a turn of an algorithm that a peer would not choose itself.
 // If ranks share cores, some algorithms take a hundred times as long as others.
-constexpr int32_t kMostPeerIterations = 50;
+constexpr int32_t kMaxPeerIterations = 50;
 
 // Takes one turn and adds its results to `measured`. Errors: those of
 // `take_turn`; kUnimplemented if the library does not support the call.
@@ -49,7 +49,7 @@ absl::Status AddTurn(const AllReduceSettings& settings, Operation operation,
   TurnRequest request = RequestOf(settings, operation, bytes, subject);
   request.iterations = TimedIterations(settings, bytes);
   if (subject.peer_algorithm > 0 && settings.iterations == 0) {
-    request.iterations = std::min(request.iterations, kMostPeerIterations);
+    request.iterations = std::min(request.iterations, kMaxPeerIterations);
   }
   request.warmup = WarmupIterations(settings, bytes, round);
   request.first = int64_t{round} * request.iterations;
@@ -68,7 +68,7 @@ absl::Status AddTurn(const AllReduceSettings& settings, Operation operation,
 
 // The fewest rounds of a size. An algorithm of a peer that is far behind
 // another has that many too.
-constexpr int kFewestRounds = 3;
+constexpr int kMinRounds = 3;
 
 // Returns whether the fastest call of a peer's algorithm took much longer than
 // the median call of another of the peer's algorithms.
@@ -84,7 +84,7 @@ bool IsFarBehind(const std::vector<AllReduceRow>& rows,
 }
 
 // Returns the number of sizes, summed over all collectives.
-size_t Measurements(const AllReduceSettings& settings) {
+size_t CountMeasurements(const AllReduceSettings& settings) {
   size_t all = 0;
   for (const Operation operation : settings.collectives) {
     all += SizesOf(settings, operation).size();
@@ -112,13 +112,13 @@ absl::StatusOr<AllReduceSize> MeasureSize(const AllReduceSettings& settings,
   };
   const RoundLimits limits = {
       .rounds = settings.rounds,
-      .fewest = kFewestRounds,
+      .fewest = kMinRounds,
       .seconds =
-          settings.seconds / static_cast<double>(Measurements(settings))};
+          settings.seconds / static_cast<double>(CountMeasurements(settings))};
   const auto take = [&](int round, size_t next) -> absl::Status {
     AllReduceRow& row = measured.rows[next];
     if (is_gone(row)) return absl::OkStatus();
-    if (round >= kFewestRounds && IsFarBehind(measured.rows, row)) {
+    if (round >= kMinRounds && IsFarBehind(measured.rows, row)) {
       return absl::OkStatus();
     }
     const absl::Status status =
@@ -255,7 +255,7 @@ AllReduceSize DeriveSize(const AllReduceSettings& settings,
   });
   const double bus_factor = BusFactor(size.operation, settings.world_size);
   for (AllReduceRow& row : size.rows) DeriveRow(bus_factor, size.bytes, row);
-  if (settings.world_size > 1 && size.bytes >= kBoundFrom &&
+  if (settings.world_size > 1 && size.bytes >= kSmallestWithBound &&
       size.update_bw > 0) {
     size.bound_seconds = BoundMessages(settings, size.operation) *
                          static_cast<double>(size.bytes) / size.update_bw;

@@ -117,7 +117,7 @@ class AllReduceTeams {
 
  private:
   struct RunningTeam {
-    bool Runs(const TurnRequest& request) const {
+    bool ServesRequest(const TurnRequest& request) const {
       return !StartsPerAlgorithm(team.kind) ||
              peer_algorithm == request.peer_algorithm;
     }
@@ -191,8 +191,8 @@ struct AllReduceSize {
   //   all_gather              P + 1   (reads its part; P in place, where the
   //                                    part stays)
   //   broadcast               P       (one reads, the others write)
-  // Empty for one rank, and for messages below kBoundFrom, whose updates take
-  // no longer than reading the clock.
+  // Empty for one rank, and for messages below kSmallestWithBound, whose
+  // updates take no longer than reading the clock.
   std::optional<double> bound_seconds = {};
 };
 
@@ -217,7 +217,7 @@ absl::StatusOr<AllReduceSize> MeasureSize(const AllReduceSettings& settings,
                                           std::vector<Subject>& subjects,
                                           std::vector<MissingPeer>& missing);
 
-inline constexpr int64_t kBoundFrom = 4 << 10;
+inline constexpr int64_t kSmallestWithBound = 4 << 10;
 
 struct AllReduceReport {
   AllReduceSettings settings;

@@ -125,13 +125,13 @@ TEST(DeriveSizeTest, KnowsEveryCollective) {
 
 TEST(DeriveSizeTest, GivesNoBoundForSmallMessagesOrOneRank) {
   AllReduceSettings settings;
-  AllReduceSize measured = {.bytes = kBoundFrom - 4,
+  AllReduceSize measured = {.bytes = kSmallestWithBound - 4,
                             .rows = {{{{TeamKind::kThreads}}, {1.0}, 0},
                                      {{{TeamKind::kUpdate}}, {1.0}, 0}}};
   EXPECT_FALSE(DeriveSize(settings, measured).bound_seconds.has_value());
   EXPECT_FALSE(
       DeriveSize(settings, measured).rows[0].bound_fraction.has_value());
-  measured.bytes = kBoundFrom;
+  measured.bytes = kSmallestWithBound;
   EXPECT_TRUE(DeriveSize(settings, measured).bound_seconds.has_value());
   settings.world_size = 1;
   EXPECT_FALSE(DeriveSize(settings, measured).bound_seconds.has_value());

@@ -71,7 +71,7 @@ std::string ProgramOf(const TeamSetting& setting, TeamKind kind) {
   }
 }
 
-const char* HowToGet(TeamKind kind) {
+const char* InstallHint(TeamKind kind) {
   if (OnGpu(kind)) return "there is no CUDA with NCCL (tools/cuda/README.md)";
   if (kind == TeamKind::kOneCcl) {
     return "install the Python packages oneccl and oneccl-devel, set CCL_ROOT "
@@ -86,7 +86,7 @@ absl::Status CheckProgram(const TeamSetting& setting, TeamKind kind) {
   if (access(program.c_str(), X_OK) == 0) return absl::OkStatus();
   return absl::NotFoundError(
       absl::StrCat(program.substr(setting.folder.size() + 1),
-                   " was not built: ", HowToGet(kind)));
+                   " was not built: ", InstallHint(kind)));
 }
 
 // Returns the variables that let oneCCL's ranks on one host find each other
@@ -200,13 +200,13 @@ TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
 namespace {
 
 // The log files of all ranks, which are in one folder.
-class GrowingLogs {
+class LogReader {
  public:
-  explicit GrowingLogs(const std::string& folder) : folder_(folder) {}
+  explicit LogReader(const std::string& folder) : folder_(folder) {}
 
   // Returns the lines that were added since the last call. Skips files that
   // cannot be read.
-  std::string More() {
+  std::string ReadNewLines() {
     std::string more;
     std::error_code error;
     for (const auto& entry :
@@ -233,7 +233,7 @@ class GrowingLogs {
 // error when a call does not fit in memory: the measurement reports that.
 absl::Status ProbeCalls(const AllReduceSettings& settings,
                         absl::Duration timeout, RankTeam& ranks,
-                        GrowingLogs& logs, NcclProbe& probe) {
+                        LogReader& logs, NcclProbe& probe) {
   for (const Operation operation : settings.collectives) {
     for (const int64_t bytes : SizesOf(settings, operation)) {
       for (const Subject& subject : SubjectsOf(settings)) {
@@ -244,7 +244,7 @@ absl::Status ProbeCalls(const AllReduceSettings& settings,
             ranks.Ask<AllReduceTurn>(request, timeout);
         if (absl::IsResourceExhausted(turns.status())) return absl::OkStatus();
         LOCKSTEP_RETURN_IF_ERROR(turns.status());
-        const std::string log = logs.More();
+        const std::string log = logs.ReadNewLines();
         ReadNcclFacts(log, probe.facts);
         probe.calls.push_back(
             {operation, bytes, subject.buffers, ReadNcclChoice(log)});
@@ -283,7 +283,7 @@ absl::StatusOr<NcclProbe> Probe(const AllReduceSettings& settings,
       }));
   LOCKSTEP_RETURN_IF_ERROR(ranks->AwaitRanks(setting.timeout));
   NcclProbe probe = {.team = team};
-  GrowingLogs logs(folder.path());
+  LogReader logs(folder.path());
   const absl::Status probed =
       ProbeCalls(settings, setting.timeout, *ranks, logs, probe);
   const absl::Status stopped = ranks->Stop(setting.timeout);
@@ -368,7 +368,7 @@ bool AllReduceTeams::Has(const Team& team) const {
 absl::StatusOr<AllReduceTurn> AllReduceTeams::TakeTurn(
     const Team& team, const TurnRequest& request) {
   const auto found = std::ranges::find_if(teams_, [&](const RunningTeam& each) {
-    return each.team == team && each.Runs(request);
+    return each.team == team && each.ServesRequest(request);
   });
   if (found == teams_.end()) return absl::NotFoundError("no such team");
   const absl::StatusOr<std::vector<AllReduceTurn>> ranks =

@@ -166,7 +166,7 @@ absl::StatusOr<AllReduceTurn> TurnTaker::Time(const TurnRequest& request,
   return turn;
 }
 
-absl::StatusOr<AllReduceTurn> TurnTaker::TakeWhatThereIs(
+absl::StatusOr<AllReduceTurn> TurnTaker::TakeSupportedTurn(
     const TurnRequest& request) {
   LOCKSTEP_RETURN_IF_ERROR(Prepare(request));
   const int buffers = request.iterations + extra_buffers();
@@ -188,7 +188,7 @@ absl::StatusOr<AllReduceTurn> TurnTaker::TakeWhatThereIs(
       ExactPattern::Create(request.type, op, group_.rank(),
                            group_.world_size()));
   LOCKSTEP_ASSIGN_OR_RETURN(std::byte* const host,
-                            HostSide(memory, calls.bytes()));
+                            HostMemoryFor(memory, calls.bytes()));
   const auto fill = [&] {
     for (int i = 0; i < request.iterations; ++i) calls.Fill(i, pattern, host);
     return Upload(memory, host, calls.bytes());
@@ -201,7 +201,7 @@ absl::StatusOr<AllReduceTurn> TurnTaker::TakeWhatThereIs(
   }
   LOCKSTEP_RETURN_IF_ERROR(group_.Wait());
   LOCKSTEP_RETURN_IF_ERROR(fill());
-  LOCKSTEP_RETURN_IF_ERROR(meeting_.Barrier());
+  LOCKSTEP_RETURN_IF_ERROR(barrier_group_.Barrier());
   LOCKSTEP_ASSIGN_OR_RETURN(AllReduceTurn turn, Time(request, call));
   LOCKSTEP_RETURN_IF_ERROR(group_.Wait());
   Describe(turn);
@@ -213,7 +213,7 @@ absl::StatusOr<AllReduceTurn> TurnTaker::TakeWhatThereIs(
 }
 
 absl::StatusOr<AllReduceTurn> TurnTaker::Take(const TurnRequest& request) {
-  absl::StatusOr<AllReduceTurn> turn = TakeWhatThereIs(request);
+  absl::StatusOr<AllReduceTurn> turn = TakeSupportedTurn(request);
   if (!absl::IsUnimplemented(turn.status())) return turn;
   AllReduceTurn without;
   without.missing = std::string(turn.status().message());
@@ -222,7 +222,8 @@ absl::StatusOr<AllReduceTurn> TurnTaker::Take(const TurnRequest& request) {
 
 absl::Status ServeTaker(const std::string& listener, TurnTaker& taker) {
   return ServeTurns<TurnRequest>(
-      listener, {taker.meeting().rank(), taker.meeting().world_size()},
+      listener,
+      {taker.barrier_group().rank(), taker.barrier_group().world_size()},
       [&taker](const TurnRequest& request) { return taker.Take(request); });
 }
 
@@ -239,7 +240,7 @@ class PeerTaker : public TurnTaker {
 
  protected:
   absl::Status Prepare(const TurnRequest& request) override {
-    return peer_.Choose(request.peer_algorithm);
+    return peer_.SetAlgorithm(request.peer_algorithm);
   }
 
  private:

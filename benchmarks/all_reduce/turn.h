@@ -124,7 +124,7 @@ absl::StatusOr<std::vector<BufferKind>> ParseBuffers(absl::string_view text);
 
 absl::StatusOr<std::vector<DataType>> ParseTypes(absl::string_view text);
 // Reads a list of "true" and "false": whether calls are in place.
-absl::StatusOr<std::vector<bool>> ParsePlaces(absl::string_view text);
+absl::StatusOr<std::vector<bool>> ParsePlacements(absl::string_view text);
 // Reads a list of world sizes. Validate checks their range.
 absl::StatusOr<std::vector<int>> ParseWorldSizes(absl::string_view text);
 
@@ -204,7 +204,9 @@ class PeerCommunicator : public Communicator {
   // Sets the algorithm of later all-reduces, an index of PeerAlgorithms.
   // Collective. Error: kUnimplemented, on every rank, if the library has no
   // such algorithm.
-  virtual absl::Status Choose(int /*algorithm*/) { return absl::OkStatus(); }
+  virtual absl::Status SetAlgorithm(int /*algorithm*/) {
+    return absl::OkStatus();
+  }
 
   absl::StatusOr<GroupBuffer> Allocate(int64_t, CallSite) override {
     return absl::UnimplementedError("a peer's ranks use ordinary memory");
@@ -261,11 +263,11 @@ struct AllReduceTurn {
 // program, and every answer is checked.
 class TurnTaker {
  public:
-  // group: the ranks whose calls are timed. meeting: the same ranks, whose
-  // barrier precedes the timed calls. Both are borrowed.
+  // group: the ranks whose calls are timed. barrier_group: the same ranks,
+  // whose barrier precedes the timed calls. Both are borrowed.
   explicit TurnTaker(Communicator& group) : TurnTaker(group, group) {}
-  TurnTaker(Communicator& group, Communicator& meeting)
-      : group_(group), meeting_(meeting) {}
+  TurnTaker(Communicator& group, Communicator& barrier_group)
+      : group_(group), barrier_group_(barrier_group) {}
   virtual ~TurnTaker() = default;
 
   // Allocates buffers (collectively), fills them, warms up, fills them again,
@@ -273,7 +275,7 @@ class TurnTaker {
   // group's; kResourceExhausted without memory. No turn may follow an error.
   absl::StatusOr<AllReduceTurn> Take(const TurnRequest& request);
 
-  Communicator& meeting() const { return meeting_; }
+  Communicator& barrier_group() const { return barrier_group_; }
 
  protected:
   using CallFunction = absl::FunctionRef<absl::Status(int i)>;
@@ -290,7 +292,7 @@ class TurnTaker {
       int64_t bytes);
   // Returns the host memory in which the buffers at `calls` are filled and
   // checked: `calls` itself, or a copy of as many bytes. Collective.
-  virtual absl::StatusOr<std::byte*> HostSide(std::byte* calls, int64_t) {
+  virtual absl::StatusOr<std::byte*> HostMemoryFor(std::byte* calls, int64_t) {
     return calls;
   }
   // Copies all buffers from the host memory (Upload) or to it (Download).
@@ -315,10 +317,10 @@ class TurnTaker {
   // Returns memory of that kind of at least `bytes`. The memory is reused until
   // a call needs more. Collective.
   absl::StatusOr<std::byte*> Allocate(BufferKind kind, int64_t bytes);
-  absl::StatusOr<AllReduceTurn> TakeWhatThereIs(const TurnRequest& request);
+  absl::StatusOr<AllReduceTurn> TakeSupportedTurn(const TurnRequest& request);
 
   Communicator& group_;
-  Communicator& meeting_;
+  Communicator& barrier_group_;
   GroupBuffer memory_[2];  // By BufferKind.
 };
 

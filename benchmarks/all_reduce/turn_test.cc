@@ -353,18 +353,18 @@ class MeasureSizeTest : public testing::Test {
                const TurnRequest& request) -> absl::StatusOr<AllReduceTurn> {
           turns_.push_back(Name(team.kind));
           requests_.push_back(request);
-          if (team.kind == failing_) return absl::AbortedError("it broke");
+          if (team.kind == failing_kind_) return absl::AbortedError("it broke");
           now_ += 1;
           AllReduceTurn turn;
-          if (team.kind == lacking_) turn.missing = "it has none";
+          if (team.kind == unsupported_kind_) turn.missing = "it has none";
           turn.calls = {{request.peer_algorithm == slow_ ? 0.8 : 0.5}, 1};
           return turn;
         },
         [this] { return now_; }, subjects_, missing_);
   }
 
-  TeamKind failing_ = TeamKind::kThreads;  // No team here is of this kind.
-  TeamKind lacking_ = TeamKind::kThreads;
+  TeamKind failing_kind_ = TeamKind::kThreads;  // No team here is of this kind.
+  TeamKind unsupported_kind_ = TeamKind::kThreads;
   int peer_algorithms_ = 1;  // The number of algorithms that are measured.
   int slow_ = -1;            // The index of the slow algorithm.
   double now_ = 100;
@@ -410,7 +410,7 @@ TEST_F(MeasureSizeTest, StopsWhenTheSizesPartOfTheTimeIsOver) {
 }
 
 TEST_F(MeasureSizeTest, GoesOnWithoutAPeerThatFailsOrLacksIt) {
-  for (TeamKind* const which : {&failing_, &lacking_}) {
+  for (TeamKind* const which : {&failing_kind_, &unsupported_kind_}) {
     *which = TeamKind::kOpenMpi;
     const absl::StatusOr<AllReduceSize> measured = Measure(Settings());
     *which = TeamKind::kThreads;
@@ -420,14 +420,14 @@ TEST_F(MeasureSizeTest, GoesOnWithoutAPeerThatFailsOrLacksIt) {
     ASSERT_FALSE(missing_.empty());
     EXPECT_EQ(missing_.back().peer.kind, TeamKind::kOpenMpi);
     EXPECT_EQ(missing_.back().why,
-              which == &failing_ ? "it broke" : "it has none");
+              which == &failing_kind_ ? "it broke" : "it has none");
   }
 }
 
 // If a peer fails, all its algorithms are removed.
 TEST_F(MeasureSizeTest, TakesAllAlgorithmsOfAPeerThatFails) {
   peer_algorithms_ = 3;
-  failing_ = TeamKind::kOpenMpi;
+  failing_kind_ = TeamKind::kOpenMpi;
   ASSERT_THAT(Measure(Settings()), IsOk());
   EXPECT_THAT(subjects_, SizeIs(2));
   EXPECT_THAT(missing_, SizeIs(1));
@@ -448,11 +448,11 @@ TEST_F(MeasureSizeTest, HasThreeTurnsForAnAlgorithmThatIsFarBehind) {
 }
 
 TEST_F(MeasureSizeTest, FailsWithOneOfOurs) {
-  failing_ = TeamKind::kProcesses;
+  failing_kind_ = TeamKind::kProcesses;
   EXPECT_THAT(Measure(Settings()), StatusIs(absl::StatusCode::kAborted,
                                             "processes auto group: it broke"));
-  failing_ = TeamKind::kThreads;
-  lacking_ = TeamKind::kProcesses;
+  failing_kind_ = TeamKind::kThreads;
+  unsupported_kind_ = TeamKind::kProcesses;
   EXPECT_THAT(Measure(Settings()),
               StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("none")));
   EXPECT_THAT(missing_, IsEmpty());
@@ -518,7 +518,7 @@ class DamagedGroup : public ForwardingCommunicator {
 constexpr int kRanks = 3;
 
 // Returns the number of wrong elements on all ranks.
-int64_t WrongWith(const TurnRequest& request, const Damage& damage) {
+int64_t CountWrongWith(const TurnRequest& request, const Damage& damage) {
   int64_t wrong = 0;
   const auto run = [&](Communicator& inner) -> absl::StatusOr<std::string> {
     DamagedGroup group(inner, request, damage);
@@ -573,11 +573,11 @@ TEST(TurnTakerTest, ChecksEveryElementOfEveryCallOfEveryCollective) {
       request.buffers = asked ? BufferKind::kGroup : BufferKind::kOrdinary;
       request.in_place =
           InPlace({.in_place = asked}, operation, TeamKind::kThreads);
-      EXPECT_EQ(WrongWith(request, none), 0);
-      EXPECT_EQ(WrongWith(request, one_bit), request.iterations);
+      EXPECT_EQ(CountWrongWith(request, none), 0);
+      EXPECT_EQ(CountWrongWith(request, one_bit), request.iterations);
       const bool part = operation == Operation::kReduceScatter;
-      EXPECT_EQ(WrongWith(request, stale), part ? 5000 : request.count);
-      EXPECT_GT(WrongWith(request, swapped),
+      EXPECT_EQ(CountWrongWith(request, stale), part ? 5000 : request.count);
+      EXPECT_GT(CountWrongWith(request, swapped),
                 request.iterations * (part ? 5000 : request.count));
     }
   }

@@ -40,7 +40,7 @@ namespace {
 
 constexpr char kName[] = "bars";
 // A benchmark that takes longer is stopped. The longest takes half an hour.
-constexpr absl::Duration kMostTime = absl::Hours(3);
+constexpr absl::Duration kBenchmarkTimeout = absl::Hours(3);
 
 // A benchmark, and the flags with which its bars are stated.
 struct Part {
@@ -170,20 +170,22 @@ absl::StatusOr<std::vector<report::Bar>> RunPart(const Part& part,
   LOCKSTEP_ASSIGN_OR_RETURN(const TemporaryFolder folder,
                             TemporaryFolder::Create("lockstep-bars"));
   const std::string programs = absl::GetFlag(FLAGS_programs);
-  const std::filesystem::path room =
+  const std::filesystem::path benchmarks_folder =
       programs.empty()
           ? std::filesystem::path(OwnProgramPath()).parent_path().parent_path()
           : std::filesystem::path(ResolveUserPath(programs));
   const std::string json = folder.path() + "/report.json";
-  std::vector<std::string> command = {(room / part.program).string()};
+  std::vector<std::string> command = {
+      (benchmarks_folder / part.program).string()};
   for (const std::string& flag : FlagsOf(part)) command.push_back(flag);
   command.push_back("--json=" + json);
   command.push_back("--output_dir=" +
                     (output.folder.empty() ? folder.path() : output.folder));
   Print(absl::StrCat("$ ", CommandOf(part), "\n"));
   LOCKSTEP_ASSIGN_OR_RETURN(Subprocess process, Subprocess::Start(command));
-  const absl::Time deadline = absl::Now() + kMostTime;
-  bool told = false;  // Ctrl-C does not reach the benchmark's process group.
+  const absl::Time deadline = absl::Now() + kBenchmarkTimeout;
+  bool interrupt_sent =
+      false;  // Ctrl-C does not reach the benchmark's process group.
   while (absl::Now() < deadline) {
     const absl::StatusOr<std::string> line =
         process.ReadLine(absl::Milliseconds(200));
@@ -192,13 +194,13 @@ absl::StatusOr<std::vector<report::Bar>> RunPart(const Part& part,
     } else if (!absl::IsDeadlineExceeded(line.status())) {
       break;
     }
-    if (!told && !CheckInterrupted().ok()) {
-      told = SendSignal(process.pid(), SIGINT);
+    if (!interrupt_sent && !CheckInterrupted().ok()) {
+      interrupt_sent = SendSignal(process.pid(), SIGINT);
     }
   }
   const int status = process.Wait(deadline - absl::Now());
   Print("\n");
-  if (told) {
+  if (interrupt_sent) {
     absl::StatusOr<std::vector<report::Bar>> bars = ReadBars(json);
     return bars.ok() ? bars : CheckInterrupted();
   }

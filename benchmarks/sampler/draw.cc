@@ -95,7 +95,7 @@ int64_t PyTorchMemory(int64_t size) {
 namespace {
 
 template <typename T>
-absl::StatusOr<std::unique_ptr<Sampler>> OnHeap(absl::StatusOr<T> sampler) {
+absl::StatusOr<std::unique_ptr<Sampler>> ToSampler(absl::StatusOr<T> sampler) {
   if (!sampler.ok()) return sampler.status();
   return std::make_unique<T>(*std::move(sampler));
 }
@@ -103,13 +103,13 @@ absl::StatusOr<std::unique_ptr<Sampler>> OnHeap(absl::StatusOr<T> sampler) {
 absl::StatusOr<std::unique_ptr<Sampler>> MakeSampler(DrawSubject subject,
                                                      int64_t size) {
   if (subject == DrawSubject::kPaddle) {
-    return OnHeap(PaddleSampler::Create({.dataset_size = size,
-                                         .world_size = kDrawWorldSize,
-                                         .rank = kDrawRank,
-                                         .batch_size = kDrawBatchSize,
-                                         .shuffle = true}));
+    return ToSampler(PaddleSampler::Create({.dataset_size = size,
+                                            .world_size = kDrawWorldSize,
+                                            .rank = kDrawRank,
+                                            .batch_size = kDrawBatchSize,
+                                            .shuffle = true}));
   }
-  return OnHeap(DistributedSampler::Create(
+  return ToSampler(DistributedSampler::Create(
       {.dataset_size = size,
        .world_size = kDrawWorldSize,
        .rank = kDrawRank,
@@ -146,7 +146,7 @@ IndexCounts DrawnCounts(DrawSubject subject, int64_t size) {
       subject == DrawSubject::kExact ? rest > kDrawRank : rest > 0;
   IndexCounts counts = {.drawn = size / kDrawWorldSize + (more ? 1 : 0)};
   if (subject == DrawSubject::kPaddle && rest > 0) {
-    counts.most_repeated =
+    counts.max_repeated =
         std::min<int64_t>(kDrawWorldSize - rest, counts.drawn / 2);
   }
   return counts;
@@ -169,10 +169,10 @@ absl::Status CheckIndices(std::span<const int64_t> indices, int64_t size,
     if (seen[place]) ++repeated;
     seen[place] = true;
   }
-  if (repeated <= counts.most_repeated) return absl::OkStatus();
+  if (repeated <= counts.max_repeated) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(repeated, " of ", indices.size(),
                                           " indices are repeated, at most ",
-                                          counts.most_repeated, " can be"));
+                                          counts.max_repeated, " can be"));
 }
 
 // Increments at places that are the hash of a counter.
@@ -219,7 +219,7 @@ absl::StatusOr<double> TimeRandomUpdates(int64_t size) {
 // The messages to torch_peer.py, and its answers.
 absl::StatusOr<DrawResult> DrawWithPeer(TorchProcess& peer, int64_t size,
                                         const SamplerSettings& settings) {
-  if (size >= kWideDrawSize && !DrawsWide(peer.version())) {
+  if (size >= kWideDrawSize && !MatchesAtEverySize(peer.version())) {
     return absl::FailedPreconditionError(
         absl::StrCat("before 2.6 it draws another order from ", kWideDrawSize,
                      " samples on"));
@@ -238,7 +238,7 @@ absl::StatusOr<DrawResult> DrawWithPeer(TorchProcess& peer, int64_t size,
   return ParseDrawAnswer(answer);
 }
 
-bool DrawsWide(const std::string& version) {
+bool MatchesAtEverySize(const std::string& version) {
   const std::vector<std::string> parts = absl::StrSplit(version, '.');
   int major = 0, minor = 0;
   return parts.size() >= 2 && absl::SimpleAtoi(parts[0], &major) &&
@@ -262,7 +262,7 @@ absl::StatusOr<DrawResult> ParseDrawAnswer(const std::string& answer) {
 // Reading a computed epoch.
 namespace {
 
-int64_t ReadOne(const EpochIndices& indices, int64_t k) {
+int64_t ReadIndex(const EpochIndices& indices, int64_t k) {
   int64_t index = 0;
   indices.Read(k, std::span(&index, 1));
   return index;
@@ -299,7 +299,7 @@ absl::StatusOr<double> TimeKeyedBlocks(const EpochIndices& indices,
     elapsed = SteadySeconds() - start;
   }
   for (int64_t k = 0; k < length; ++k) {
-    if (block[k] != ReadOne(indices, first + k)) {
+    if (block[k] != ReadIndex(indices, first + k)) {
       return absl::DataLossError(absl::StrCat(
           "index ", first + k, " differs when it is read in a block"));
     }
@@ -313,7 +313,7 @@ double TimeKeyedIndex(const EpochIndices& indices) {
   int64_t k = 0;
   for (int64_t i = 0; i < kReads; ++i) {
     // Each place depends on the previous index, so that reads do not overlap.
-    k = (k + ReadOne(indices, k)) % indices.size();
+    k = (k + ReadIndex(indices, k)) % indices.size();
   }
   // k is used here, so that the compiler keeps the loop.
   asm volatile("" : : "r"(k));

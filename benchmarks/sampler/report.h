@@ -89,7 +89,7 @@ uint32_t IndexChecksum(std::span<const int64_t> indices);
 
 struct IndexCounts {
   int64_t drawn = 0;
-  int64_t most_repeated = 0;  // The limit of indices that repeat earlier ones.
+  int64_t max_repeated = 0;  // The limit of indices that repeat earlier ones.
 };
 
 // Returns the counts of this rank's draw. PyTorch's padding gives no sample
@@ -98,7 +98,7 @@ struct IndexCounts {
 IndexCounts DrawnCounts(DrawSubject subject, int64_t size);
 
 // Checks that every index is in [0, size), that there are counts.drawn indices,
-// and that at most counts.most_repeated are repeated. Errors: kDataLoss. Cost:
+// and that at most counts.max_repeated are repeated. Errors: kDataLoss. Cost:
 // one bit of memory per sample.
 absl::Status CheckIndices(std::span<const int64_t> indices, int64_t size,
                           const IndexCounts& counts);
@@ -124,7 +124,7 @@ absl::StatusOr<DrawResult> DrawWithPeer(TorchProcess& peer, int64_t size,
 
 // Returns whether PyTorch of that version, such as "2.6.0+cu124", draws the
 // same indices as our sampler at every size (see kWideDrawSize).
-bool DrawsWide(const std::string& version);
+bool MatchesAtEverySize(const std::string& version);
 
 // Parses the answer of torch_peer.py to a draw. Errors: kInternal.
 absl::StatusOr<DrawResult> ParseDrawAnswer(const std::string& answer);
