@@ -13,6 +13,7 @@
 #include "base/counter_random.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
+#include "base/fnv1a.h"
 #include "base/half_reference.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
@@ -167,6 +168,14 @@ TEST(HalfTest, RejectsConversionsThatAreNearlyRight) {
     return static_cast<uint16_t>(std::isnan(x) ? bits & 0xfc00 : bits);
   };
   EXPECT_GT(CountWrong(kFloat16Format, makes_nan_infinite), 0);
+}
+
+// The hashes are those of Fowler, Noll and Vo's test vectors.
+TEST(Fnv1aTest, HashesAsItsAuthorsDo) {
+  EXPECT_EQ(Fnv1a(""), 0xcbf29ce484222325);
+  EXPECT_EQ(Fnv1a("a"), 0xaf63dc4c8601ec8c);
+  EXPECT_EQ(Fnv1a("foobar"), 0x85944171f73967e8);
+  EXPECT_EQ(Fnv1a("bar", Fnv1a("foo")), Fnv1a("foobar"));
 }
 
 TEST(CounterRandomTest, HashesAsSplitMix64) {

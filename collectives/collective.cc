@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/data_types.h"
+#include "base/fnv1a.h"
 #include "base/status_macros.h"
 
 namespace lockstep {
@@ -233,18 +234,9 @@ absl::Status Validate(const Collective& call, int rank, int world_size) {
 
 namespace {
 
-// Returns the FNV-1a hash, or 0 for no counts, because 0 stands for "no
-// counts".
+// Returns a hash, or 0 for no counts, because 0 stands for "no counts".
 uint64_t Hash(std::span<const int64_t> counts) {
-  if (counts.empty()) return 0;
-  uint64_t hash = 14695981039346656037u;
-  for (const int64_t count : counts) {
-    for (int shift = 0; shift < 64; shift += 8) {
-      hash = (hash ^ ((static_cast<uint64_t>(count) >> shift) & 0xff)) *
-             1099511628211u;
-    }
-  }
-  return hash;
+  return counts.empty() ? 0 : Fnv1a(std::as_bytes(counts));
 }
 
 std::string Arguments(const Call& call) {

@@ -16,6 +16,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/fnv1a.h"
 #include "base/slice.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
@@ -54,17 +55,9 @@ struct BitsRun {
   int64_t steps = 20;
 };
 
-uint64_t Digest(std::span<const std::byte> bytes) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const std::byte byte : bytes) {
-    hash = (hash ^ static_cast<uint64_t>(byte)) * 0x100000001b3;
-  }
-  return hash;
-}
-
 void AppendDigests(const NamedTensors& tensors, std::string& out) {
   for (const auto& [name, tensor] : tensors) {
-    absl::StrAppend(&out, name, " ", absl::Hex(Digest(tensor.data)), "\n");
+    absl::StrAppend(&out, name, " ", absl::Hex(Fnv1a(tensor.data)), "\n");
   }
 }
 

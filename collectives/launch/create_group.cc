@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/fnv1a.h"
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
@@ -70,16 +71,6 @@ RunMarks MarksOf(RankLauncher launcher) {
           .all_needed = true};
 }
 
-// Returns the FNV-1a hash: the same in every process, and practically unique
-// among the runs that one user has at one time.
-uint64_t Hash(absl::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  }
-  return hash;
-}
-
 absl::StatusOr<std::string> ChooseRunFolder(const RankEnvironment& environment,
                                             EnvironmentLookup lookup,
                                             const ProcessIdentity& launcher) {
@@ -100,7 +91,7 @@ absl::StatusOr<std::string> ChooseRunFolder(const RankEnvironment& environment,
   const std::string temporary = lookup("TMPDIR").value_or("");
   return absl::StrCat(temporary.empty() ? "/tmp" : temporary, "/lockstep-",
                       geteuid(), "-", marks.name, "-",
-                      absl::Hex(Hash(run), absl::kZeroPad16));
+                      absl::Hex(Fnv1a(run), absl::kZeroPad16));
 }
 
 bool AreOnOneHost(const RankEnvironment& environment) {

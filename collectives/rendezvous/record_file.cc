@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -22,6 +23,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
+#include "base/fnv1a.h"
 #include "collectives/rendezvous/rendezvous.h"
 
 namespace lockstep {
@@ -45,16 +47,9 @@ struct Header {
 };
 static_assert(sizeof(Header) == 72);
 
-uint64_t Fnv1a(uint64_t hash, const void* data, size_t size) {
-  const auto* bytes = static_cast<const unsigned char*>(data);
-  for (size_t i = 0; i < size; ++i) hash = (hash ^ bytes[i]) * 0x100000001b3;
-  return hash;
-}
-
 uint64_t Checksum(Header header, absl::string_view blob) {
   header.checksum = 0;
-  const uint64_t hash = Fnv1a(0xcbf29ce484222325, &header, sizeof(header));
-  return Fnv1a(hash, blob.data(), blob.size());
+  return Fnv1a(blob, Fnv1a(std::as_bytes(std::span(&header, 1))));
 }
 
 bool IsPlausible(const Header& header) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/counter_random.h"
+#include "base/fnv1a.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "models/data/dataset.h"
@@ -37,19 +38,12 @@ absl::string_view FolderAndName(absl::string_view path) {
   return folder == path.npos ? path : path.substr(folder + 1);
 }
 
-uint64_t HashOf(uint64_t hash, absl::string_view text) {
-  for (const char c : text) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;  // FNV-1a.
-  }
-  return hash;
-}
-
 DataDigest DigestOf(const DatasetParts& data) {
   uint64_t hash = 0;
   for (const Dataset* const part : {data.train.get(), data.test.get()}) {
     for (int64_t i = 0; i < part->size(); ++i) {
       hash = MixBits(hash + static_cast<uint64_t>(part->label(i)) + 1);
-      hash = HashOf(hash, FolderAndName(part->file(i)));
+      hash = Fnv1a(FolderAndName(part->file(i)), hash);
     }
   }
   return {data.train->size(), data.test->size(), static_cast<int64_t>(hash)};
