@@ -155,12 +155,10 @@ class StepCauses {
   // first wrong tensor. The causes:
   //
   //   - the tensor is zero, or a head of an attention has no gradient;
-  //   - all gradients are those of local batch norm, or of SyncBatchNorm if
-  //   local
-  //     batch norm is expected;
-  //   - all are those of a mean of means, or of masks that each rank numbers
-  //   for
-  //     itself;
+  //   - all gradients are those of local batch norm, or of SyncBatchNorm
+  //     where local batch norm is expected;
+  //   - all are those of a mean of means, or of masks that each rank
+  //     numbers for itself;
   //   - all are those of attention without its scale, of bottlenecks with their
   //     stride in another convolution, or of a backward pass that forgets a
   //     shortcut;

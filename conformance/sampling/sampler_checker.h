@@ -48,9 +48,8 @@ absl::Status CheckEpochs(const SamplerFactory& make, const SamplingCase& c);
 //              step. This holds at each world size of the grid, with this and
 //              another batch size. It also holds after a second stop, at this
 //              world size again and at another.
-//   NextEpoch  The next epoch is a whole one, whether nothing, a batch or all
-//   of
-//              the remaining batches are drawn before.
+//   NextEpoch  The next epoch is a whole one, whether nothing, a batch or
+//              all of the remaining batches are drawn before.
 //   BadStates  A state of another order, or of no place in this order, is
 //              refused by its fault. The sampler remains unchanged.
 //

@@ -4,7 +4,6 @@
 // each kernel and each call, so there each of these works on device copies. A
 // test's ranks live through all of its cases. The stand-in takes a hundred
 // times as long as a plain loop, so each part tries another problem.
-// times as long as a loop would, so that each part tries another problem.
 #include <cuda_runtime.h>
 
 #include <cstddef>
