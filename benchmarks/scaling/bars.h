@@ -1,5 +1,5 @@
-// The bars of the command `scaling`: which cases have one, and the control that
-// tells what the machine forbids.
+// The bars of the command `scaling`: the cases that have a bar, and the control
+// that measures the limit of the machine.
 #ifndef LOCKSTEP_BENCHMARKS_SCALING_BARS_H_
 #define LOCKSTEP_BENCHMARKS_SCALING_BARS_H_
 
