@@ -86,8 +86,8 @@ anything else.
       .words = OutputWords(kName, /*folder=*/"")};
 }
 
-// Returns a picture with areas of colour, detail and grain. As a JPEG of
-// quality 90 it has some 70 KB, like photos of that size.
+// Returns a picture with areas of colour, detail and grain. The picture's JPEG
+// of quality 90 has some 70 KB, like photos of that size.
 Image MadeUpPicture(uint64_t number) {
   Image picture = {kPicture.height, kPicture.width, 3, {}};
   picture.pixels.assign(kPicture.size(), 0);

@@ -21,8 +21,8 @@ namespace lockstep::benchmarks {
 // control, and the bar's unit says so.
 std::vector<report::Bar> BarsOf(const ScalingReport& report);
 
-// Returns a sentence for each goal that the control has lowered. It names the
-// control's efficiency.
+// Returns a sentence for each goal that the control has lowered. The sentence
+// names the control's efficiency.
 std::vector<std::string> ControlRemarks(const ScalingReport& report);
 
 // Explains the bars, for the lines below the tables.

@@ -1,5 +1,5 @@
 // The scaling measurement: its settings and configurations, the order and
-// length of the runs, and the measurements of one rank. It also derives
+// length of the runs, and the measurements of one rank. The formulas derive
 // throughput, speed-up, efficiency and lost time from the rounds.
 #ifndef LOCKSTEP_BENCHMARKS_SCALING_REPORT_H_
 #define LOCKSTEP_BENCHMARKS_SCALING_REPORT_H_
@@ -192,9 +192,9 @@ struct RoundSample {
   double imbalance = 0;
   // The mean over ranks of a share of time. The whole is the time in which a
   // rank had work to do: a step without its exposed communication. The share is
-  // the part that the rank's computing thread did not spend on a core, because
-  // the rank's communication thread, other ranks or other programs used the
-  // core.
+  // the part that the rank's computing thread did not spend on a core. The
+  // rank's communication thread, other ranks or other programs used the core
+  // instead.
   double kept_waiting = 0;
   std::vector<double> step_seconds = {};  // Each step's, on its slowest rank.
   double loss = 0;
@@ -204,9 +204,9 @@ struct RoundSample {
 };
 
 // Combines the results of all ranks, in any order, into one round. Returns
-// kDataLoss for a run that differs from `spec`: the world size or the number of
-// steps differs, a rank is missing or reports twice, the parameters differ
-// between ranks, or the loss is not finite.
+// kDataLoss for a run that differs from `spec` in its world size or number of
+// steps, or that lacks a rank or has it twice. Returns kDataLoss too if the
+// parameters differ between ranks, or if the loss is not finite.
 absl::StatusOr<RoundSample> CombineRanks(const RunSpec& spec,
                                          std::span<const RankResult> results);
 
@@ -283,10 +283,10 @@ ModeReport DeriveMode(ScalingMode mode,
 
 // Returns a few sentences about the largest world size that has a core for each
 // rank. If no world size but the baseline has enough cores, the sentences are
-// about the largest world size. They say the efficiency, the cost of each part
-// of a step, and the reasons to doubt the numbers: ranks that share cores or
-// wait for one, imbalance, and rounds that differ. `report.limits` is not read.
-// cores: the number that the ranks may use.
+// about the largest world size. The sentences say the efficiency, the cost of
+// each part of a step, and the reasons to doubt the numbers: ranks that share
+// cores or wait for one, imbalance, and rounds that differ. `report.limits` is
+// not read. cores: the number that the ranks may use.
 std::string DescribeLimits(const ModeReport& report, int cores);
 
 // Returns a sentence that compares the images/s of `report` with those of
@@ -304,10 +304,10 @@ using ScalingRunner =
 using ScalingProgress = std::function<void(absl::string_view text)>;
 
 // Runs every configuration once in each round (harness/measure.h). If
-// settings.steps is 0, a short round runs first to find out how many steps and
-// rounds fit into the time. That round does not count. The caller sets the
-// report's origin. settings: must be valid. cores: the number that the ranks
-// may use. Errors: the runner's first error. If that error is kCancelled
+// settings.steps is 0, a short round, which does not count, runs first to find
+// out how many steps and rounds fit into the time. The caller sets the report's
+// origin. settings: must be valid. cores: the number that the ranks may use.
+// Errors: the runner's first error. If that error is kCancelled
 // (harness/interrupt.h) and a whole round is complete, the report has the whole
 // rounds, and `ended` says why rounds are missing.
 absl::StatusOr<ScalingReport> MeasureScaling(const ScalingSettings& settings,

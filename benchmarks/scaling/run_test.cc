@@ -1,6 +1,6 @@
-// Tests the plan and the order of runs and the combination of ranks into rounds
-// on made-up numbers, ranks that train, and the whole command on a small data
-// set.
+// Tests the plan and the order of runs, and the combination of ranks into
+// rounds, on made-up numbers. Also tests ranks that train, and the whole
+// command on a small data set.
 #include <unistd.h>
 
 #include <cmath>
@@ -634,7 +634,7 @@ constexpr char kSmall[] =
     " --steps=3 --rounds=1 --warmup_steps=1 --nproc=1,2 --batch_size=16";
 
 // By default the command writes into the folder where `bazel run` was called.
-// It leaves nothing else there and no temporary files.
+// The command leaves nothing else there and no temporary files.
 TEST(ScalingTest, WritesTheReportOfProcessesAndThreads) {
   const std::string data = MakeDataFolder();
   for (const std::string backend : {"processes", "threads"}) {

@@ -20,9 +20,9 @@ struct OperationWork {
   int64_t forward_flops = 0, backward_flops = 0;
   // The least number of bytes that move, each tensor once. Forward reads the
   // inputs and the parameters, and writes the output. Backward reads the
-  // gradient of the output, the first input if a gradient depends on it, the
-  // output if there is a ReLU, and the weights if a gradient depends on them.
-  // Backward writes the gradients of the inputs, except the image's, and of the
+  // gradient of the output, and the output if there is a ReLU. Backward reads
+  // the first input and the weights if a gradient depends on them. Backward
+  // writes the gradients of the inputs, except the image's, and of the
   // parameters. The position of a maximum counts as one byte. The statistics of
   // a batch norm, a few numbers for each channel, do not count.
   int64_t forward_bytes = 0, backward_bytes = 0;

@@ -74,8 +74,9 @@ struct StepSettings {
 // Returns the steps to measure: for each network, all batches, threads and
 // types. If the settings name no batch, resnet18_d2l has two, 32 and 16; other
 // networks have one. Errors: kInvalidArgument, beginning with the flag, if a
-// network does not exist or does not fit its images, if a network has dropout
-// (no peer draws the same masks), or if a size is out of range.
+// network does not exist or does not fit its images, or if a size is out of
+// range. A network with dropout is refused with the same error, because no peer
+// draws the same masks.
 absl::StatusOr<std::vector<StepCase>> CasesOf(const StepSettings& settings);
 
 // Parses --threads, --types, --convolution and --peers into `settings`. Errors:
@@ -125,9 +126,8 @@ std::string ChosenText(const ChosenAlgorithms& chosen);
 absl::StatusOr<ChosenAlgorithms> ParseChosen(absl::string_view answer,
                                              size_t operations);
 
-// Answers lines of standard input until it ends. This is the process's side of
-// the protocol. answer: computes the answer to one line; its error becomes
-// "cannot".
+// Serves as a process of the protocol: answers lines of standard input until it
+// ends. answer: computes the answer to one line; its error becomes "cannot".
 void ServeStepLines(
     const std::string& version,
     const std::function<absl::StatusOr<std::string>(absl::string_view line)>&
@@ -155,9 +155,9 @@ absl::StatusOr<FirstStep> ReadFirstStep(const Network& network, double loss,
 // In bfloat16 sums are float32 and only results are rounded: e = 4 u sqrt(2
 // layers).
 //
-// If the input of a ReLU or a maximum lies within e of its edge, the edge may
-// open in one computation and stay closed in the other. That happens to a share
-// e of the inputs at each of the E layers that have edges. In a norm the share
+// A ReLU or a maximum has an edge. If its input lies within e of the edge, it
+// may open in one computation and stay closed in the other. At each of the E
+// layers that have edges, a share e of the inputs does so. In a norm the share
 // becomes sqrt(E e). If sqrt(E e) is more than half, as for deep networks in
 // bfloat16, the gradients of the first layers are mostly noise. A difference of
 // 1.2 is then allowed, which still requires that the gradients are related.
