@@ -1,4 +1,4 @@
-// The command `data`, next to programs in the place of torchvision.
+// Tests the command `data` with programs in the place of torchvision.
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -24,8 +24,8 @@ CommandOutcome RunData(const std::string& flags) {
       /*deadline_seconds=*/60);
 }
 
-// A peer that takes two seconds for everything, and says of the pixels that
-// they differ by so many levels.
+// Creates a peer that reports two seconds for everything, and a difference of
+// `levels` levels for the pixels.
 std::string PeerThatDiffersBy(int levels) {
   return MakePython(absl::StrCat(
       "echo lockstep: ready 9.9 torchvision 8.8; while read way rest; do "

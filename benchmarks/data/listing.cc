@@ -51,7 +51,8 @@ absl::Status TimeTheirs(TorchProcess& peer, const std::string& folder,
       AskForNumbers(peer, absl::StrCat("list 0 0 ", folder, "/train"),
                     absl::Now() + timeout, "listed", 2));
   line.seconds.push_back(values[0]);
-  // Later rounds find memory that the first has released.
+  // Later rounds reuse memory that the first round has released, so the largest
+  // growth counts.
   line.bytes_a_file = std::max(line.bytes_a_file, values[1]);
   return absl::OkStatus();
 }
@@ -99,7 +100,7 @@ absl::StatusOr<ListedFiles> ListedFiles::Make(const ListingOptions& options) {
   ShowProgress("");
   const std::string& dir = listed.folder_.path();
   LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(dir + "/train_list.txt", list));
-  // One image to test with.
+  // The test parts have one image.
   const std::string first = list.substr(0, list.find('\n') + 1);
   LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(dir + "/val_list.txt", first));
   std::error_code error;

@@ -1,5 +1,5 @@
-// How long a data set of millions of image files takes to list, and how much
-// memory its index takes.
+// Measures the time to list a data set of millions of image files, and the
+// memory of its index.
 #ifndef LOCKSTEP_BENCHMARKS_DATA_LISTING_H_
 #define LOCKSTEP_BENCHMARKS_DATA_LISTING_H_
 
@@ -20,28 +20,30 @@ namespace lockstep::benchmarks {
 struct ListingOptions {
   int64_t files = 0;  // At least 1.
   int rounds = 1;
-  absl::Duration timeout = absl::Minutes(2);  // Of each listing by the peer.
+  absl::Duration timeout = absl::Minutes(2);  // For each listing by the peer.
 };
 
-// A way to list the files.
+// A way to list the files, and its measurements.
 struct ListingLine {
   std::string subject = {};
   std::vector<double> seconds = {};  // By round.
-  double bytes_a_file = 0;  // Ours: of the peak; the peer's: in the end.
+  // Ours: the growth of the peak. The peer's: the growth at the end.
+  double bytes_a_file = 0;
 };
 
-// An image folder and lists of the same files: hard links to one image a class,
-// in up to 1000 classes, named as ImageNet's are.
+// An image folder, and lists of the same files. The files are hard links to one
+// image a class, in up to 1000 classes, with names as in ImageNet.
 class ListedFiles {
  public:
-  // Cost: 10 microseconds a file. Errors: the file system's, with the path.
+  // Creates the files. Cost: 10 microseconds a file. Errors: the file system's,
+  // with the path.
   static absl::StatusOr<ListedFiles> Make(const ListingOptions& options);
 
-  // Ours, of the folder and of the list. Call it while the process has one
-  // thread.
+  // Measures our memory for the folder and for the list. The process must have
+  // only one thread.
   absl::Status MeasureMemory();
-  // Lists all in turns with the peer, which may be null. The seconds are those
-  // of a warm cache: the kernel has the folders in memory.
+  // Times our listings and the peer's in turns. The peer may be null. The
+  // kernel has the folders in its cache.
   absl::Status MeasureTimes(TorchProcess* peer);
 
   report::Document Document() const;

@@ -1,5 +1,5 @@
-// The command `data`: how fast JPEGs become augmented images, on one thread,
-// next to torchvision.
+// The command `data`: the speed at which one thread turns JPEGs into augmented
+// images, next to torchvision.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -86,13 +86,13 @@ anything else.
       .words = OutputWords(kName, /*folder=*/"")};
 }
 
-// A picture with fields of colour, detail and grain; as a JPEG of quality 90,
-// some 70 KB, as photos of that size are.
+// Returns a picture with areas of colour, detail and grain. The picture's JPEG
+// of quality 90 has some 70 KB, like photos of that size.
 Image MadeUpPicture(uint64_t number) {
   Image picture = {kPicture.height, kPicture.width, 3, {}};
   picture.pixels.assign(kPicture.size(), 0);
   constexpr int64_t kCells[] = {16, 3};
-  constexpr int kWeights[] = {195, 50};  // Of 256.
+  constexpr int kWeights[] = {195, 50};  // In units of 1/256.
   Resizer resizer;
   for (int layer = 0; layer < 2; ++layer) {
     Image small = {kPicture.height / kCells[layer] + 1,
@@ -125,7 +125,8 @@ Image MadeUpPicture(uint64_t number) {
   return picture;
 }
 
-// image_folder's files, of which train/ has the pictures 00000.jpg and so on.
+// Writes the files of image_folder. train/ has the pictures 00000.jpg and so
+// on; test/ has one.
 absl::Status WritePictures(const TemporaryFolder& folder, int images) {
   for (const char* part : {"train", "test"}) {
     const std::string dir = absl::StrCat(folder.path(), "/", part, "/a");
@@ -143,11 +144,11 @@ absl::Status WritePictures(const TemporaryFolder& folder, int images) {
   return absl::OkStatus();
 }
 
-// What one thread takes for all images of the data set.
+// The seconds of one thread for all images of the data set.
 struct OurTimes {
   double total = 0;   // By Transform::Load.
-  double decode = 0;  // Of the files' regions alone.
-  double resize = 0;  // Of those alone, without the pass to float32.
+  double decode = 0;  // Decoding of the files' regions.
+  double resize = 0;  // Resizing, without the pass to float32.
 };
 
 absl::StatusOr<OurTimes> LoadOurs(const Dataset& dataset,
@@ -192,8 +193,8 @@ absl::StatusOr<OurTimes> LoadOurs(const Dataset& dataset,
 
 absl::Duration Timeout() { return absl::Seconds(absl::GetFlag(FLAGS_timeout)); }
 
-// Asks the peer to load all images in this way. It answers with `word` and so
-// many numbers, which this returns.
+// Asks the peer to load all images in this way. Returns the numbers of its
+// answer, which must be `word` and `numbers` numbers.
 absl::StatusOr<std::vector<double>> AskPeer(TorchProcess& peer, const char* way,
                                             int64_t image_size,
                                             const std::string& folder,
@@ -204,14 +205,14 @@ absl::StatusOr<std::vector<double>> AskPeer(TorchProcess& peer, const char* way,
   return AskForNumbers(peer, question, absl::Now() + Timeout(), word, numbers);
 }
 
-// How far another's resized images are from ours.
+// The difference between another library's resized images and ours.
 struct Difference {
   std::string other = {};
-  double levels = 0;  // The largest of a value in [0, 255].
-  double share = 0;   // Of the values that differ.
+  double levels = 0;  // The largest, of values in [0, 255].
+  double share = 0;   // The share of the values that differ.
 };
 
-// All images of the data set, resized, as bytes.
+// Returns all images of the data set, resized, as bytes.
 absl::StatusOr<std::string> ResizedPixels(const Dataset& dataset,
                                           const TransformOptions& options) {
   TransformOptions plain = WithoutAugmentation(options);
@@ -232,7 +233,7 @@ absl::StatusOr<std::string> ResizedPixels(const Dataset& dataset,
 }
 
 // Has the peer compare its pixels with ours, which it reads from a file. Error:
-// one differs by more than a level.
+// kInternal if a value differs by more than one level.
 absl::StatusOr<std::vector<Difference>> CompareImages(
     TorchProcess& peer, const Dataset& dataset, const TransformOptions& options,
     const std::string& folder) {
@@ -255,30 +256,30 @@ absl::StatusOr<std::vector<Difference>> CompareImages(
   return differences;
 }
 
-// Seconds that all images took, by round.
+// A line of the table: the seconds for all images, by round.
 struct Line {
   std::string subject;
   std::vector<double> seconds = {};
 };
 
-// Of one size of image.
+// The results for one size of image.
 struct SizeResult {
   int64_t image_size = 0;
   Line ours = {"lockstep"}, decode = {"lockstep, decoding alone"},
        resize = {"lockstep, resizing alone"};
   // Empty without a peer.
-  std::vector<Line> peers = {};  // Two ways of the whole, and decoding alone.
+  std::vector<Line> peers = {};  // Tensors, Pillow, and decoding.
   std::vector<Difference> differences = {};
 };
 
 struct DataReport {
-  std::string peer = {};     // Which PyTorch and torchvision; empty for none.
-  std::string missing = {};  // Why there is none.
+  std::string peer = {};     // PyTorch's and torchvision's names; or empty.
+  std::string missing = {};  // The reason if there is no peer.
   int64_t images = 0;
   std::vector<SizeResult> sizes = {};
 };
 
-// The median of the faster of torchvision's two ways over ours.
+// Returns the median of the faster of torchvision's two ways over our median.
 std::optional<double> RatioOf(const SizeResult& result) {
   if (result.peers.empty()) return std::nullopt;
   return std::min(Median(result.peers[0].seconds),
@@ -398,7 +399,7 @@ std::string NameOf(const TorchProcess& peer) {
   return absl::StrCat(peer.name(), ", ", peer.remark());
 }
 
-// Says which peer was measured, or why there is none.
+// Adds the peer's name to the document, or the reason if there is no peer.
 void AddPeer(const TorchProcess* peer, const std::string& missing,
              report::Document& document) {
   if (peer != nullptr) document.notes = {NameOf(*peer)};
@@ -455,8 +456,8 @@ absl::Status CheckFlags() {
       absl::StrCat("--peers: '", peers, "' is not torch, and not empty"));
 }
 
-// The peer that the flags ask for; null without one, and then `missing` says
-// why.
+// Starts the peer that the flags ask for. Returns null if the flags ask for
+// none, or if the peer does not start; `missing` is then the reason.
 std::unique_ptr<TorchProcess> StartPeer(std::string& missing) {
   if (absl::GetFlag(FLAGS_peers).empty()) return nullptr;
   absl::StatusOr<TorchProcess> started =
@@ -467,8 +468,8 @@ std::unique_ptr<TorchProcess> StartPeer(std::string& missing) {
   return nullptr;
 }
 
-// Shows the report and writes it, after an error too: it then has what was
-// measured before.
+// Shows and writes the report. After an error, the report has the measurements
+// from before it.
 absl::Status Finish(absl::Status status, std::span<char* const> argv,
                     const ReportOutput& output, report::Document document) {
   document.origin = report::OriginOf("//benchmarks:data", argv);

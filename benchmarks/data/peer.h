@@ -1,4 +1,4 @@
-// Questions to torch_peer.py.
+// The function that asks torch_peer.py for numbers.
 #ifndef LOCKSTEP_BENCHMARKS_DATA_PEER_H_
 #define LOCKSTEP_BENCHMARKS_DATA_PEER_H_
 
@@ -12,8 +12,9 @@
 
 namespace lockstep::benchmarks {
 
-// Asks the peer, which answers with `word` and so many numbers. Returns them.
-// Errors: TorchProcess::Ask's; NotUnderstood for another answer.
+// Sends `question` to the peer and returns the numbers of its answer, which
+// must be `word` and `numbers` numbers. Errors: TorchProcess::Ask's;
+// NotUnderstood for another answer.
 absl::StatusOr<std::vector<double>> AskForNumbers(TorchProcess& peer,
                                                   const std::string& question,
                                                   absl::Time deadline,

@@ -49,7 +49,7 @@ def main():
         from PIL import Image
         from torchvision.io import decode_jpeg
         from torchvision.transforms import v2
-    except Exception as error:  # Whatever a broken installation raises.
+    except Exception as error:  # A broken installation may raise any error.
         answer("missing", str(error).split("\n")[0])
         return
     torch.set_num_threads(1)

@@ -68,7 +68,8 @@ std::optional<double> PercentOfIdeal(const ScalingReport& report,
   return 100 * at->efficiency;
 }
 
-// The control's efficiency in percent of ideal, if that is below the goal.
+// Returns the control's efficiency in percent of ideal, if it is below the
+// goal.
 std::optional<double> LowControl(const ScalingReport& report,
                                  const BarCase& bar) {
   const std::optional<double> control =

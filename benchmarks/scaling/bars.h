@@ -1,5 +1,5 @@
-// The bars of the command `scaling`: which cases have one, and the control that
-// tells what the machine forbids.
+// The bars of the command `scaling`: the cases that have a bar, and the control
+// that measures the limit of the machine.
 #ifndef LOCKSTEP_BENCHMARKS_SCALING_BARS_H_
 #define LOCKSTEP_BENCHMARKS_SCALING_BARS_H_
 
@@ -21,8 +21,8 @@ namespace lockstep::benchmarks {
 // control, and the bar's unit says so.
 std::vector<report::Bar> BarsOf(const ScalingReport& report);
 
-// Returns a sentence for each goal that the control has lowered. It names the
-// control's efficiency.
+// Returns a sentence for each goal that the control has lowered. The sentence
+// names the control's efficiency.
 std::vector<std::string> ControlRemarks(const ScalingReport& report);
 
 // Explains the bars, for the lines below the tables.

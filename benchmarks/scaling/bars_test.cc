@@ -1,5 +1,5 @@
-// The bars, on efficiencies made up: met, not met, lowered by the control, not
-// measured.
+// Tests the bars on made-up efficiencies: met, not met, lowered by the control,
+// and not measured.
 #include "benchmarks/scaling/bars.h"
 
 #include <cstdint>
@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-// One round of steps of one second at one rank.
+// Returns a configuration with one round of one step, which only computes.
 MeasuredConfiguration OneRound(int world_size, int64_t global_batch,
                                RankKind ranks, double images_per_second) {
   const double seconds = static_cast<double>(global_batch) / images_per_second;
@@ -35,7 +35,7 @@ MeasuredConfiguration OneRound(int world_size, int64_t global_batch,
             .step_seconds = {seconds}}}};
 }
 
-// A mode of that backend whose efficiency at 2 ranks, of 2 cores, is given.
+// Returns a mode of that backend with the given efficiency at 2 ranks.
 ModeReport Mode(ScalingMode mode, RankKind ranks, int64_t batch,
                 double efficiency, int cores = 2) {
   const auto one = static_cast<double>(batch);
@@ -145,7 +145,7 @@ TEST(ScalingBarsTest, AreLoweredByAControlBelowTheGoal) {
                   "at 2 ranks: the same processes without communication "
                   "(apart), the control, reach 90.0% in this run. The bar is "
                   "97% of that."));
-  // The machine allows the goal: the loss is ours.
+  // The control meets the goal, so the machine allows it, and the goal stays.
   EXPECT_EQ(Texts(with(0.94, 0.951))[2],
             "strong scaling of lenet, 2 ranks, at least 95 percent of ideal: "
             "94.0: NOT met");
@@ -170,7 +170,8 @@ TEST(ScalingBarsTest, TakeTheControlOfTheSameModeAndType) {
 TEST(ScalingBarsTest, AreNotMeasuredByAnotherCase) {
   const auto none =
       ElementsAre(kNoLenet, kNoLenetDdp, kNoStrong, kNoResNet, kNoResNetDdp);
-  // Another batch, backend, type, image, baseline.
+  // The cases differ in the batch, the backend, the type, the image or the
+  // baseline.
   EXPECT_THAT(Texts(Report("lenet", 128, {Mode(kWeak, kProcesses, 128, 1)})),
               none);
   EXPECT_THAT(

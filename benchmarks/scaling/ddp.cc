@@ -1,5 +1,5 @@
-// PyTorch's DistributedDataParallel as a peer: its ranks are processes of a
-// Python, each with one thread, that train the same network.
+// PyTorch's DistributedDataParallel as a peer. Each rank is a Python process
+// with one thread, and all ranks train the same network.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -36,7 +36,7 @@ absl::StatusOr<TorchProcess> StartPython(const RankSetting& setting) {
                              absl::Now() + kStartTimeout);
 }
 
-// Tells each process its line, then takes the answers.
+// Sends each process its line, then returns the answers.
 absl::StatusOr<std::vector<std::vector<double>>> AskAll(
     std::vector<TorchProcess>& processes, const std::vector<std::string>& lines,
     const char* word, size_t fewest) {
@@ -58,8 +58,8 @@ absl::StatusOr<std::vector<std::vector<double>>> AskAll(
   return answers;
 }
 
-// What a rank answered: whether its parameters are rank 0's, the loss, and the
-// seconds of each step. Nothing is known of what is in a step.
+// Converts the answer of a rank: whether its parameters equal rank 0's, the
+// loss, and the seconds of each step. The parts of a step are not known.
 RankResult ResultOf(const RunSpec& spec, int rank,
                     std::span<const double> answer) {
   RankResult result = {.rank = rank,

@@ -1,5 +1,5 @@
-// The report's forms: keys, columns and words. Every number comes from the
-// report.
+// The report as a document: JSON keys, table columns and texts. All numbers
+// come from the report.
 #include "report/document.h"
 
 #include <algorithm>
@@ -49,7 +49,7 @@ Value RoundData(const RoundSample& round) {
           {"loss", round.loss}};
 }
 
-// Null for PyTorch, which does not say what it chooses.
+// Returns null for PyTorch, which does not report its algorithms.
 Value ConvolutionData(const ConfigurationReport& at) {
   const std::string& name = at.measured.rounds[0].convolution;
   return name.empty() ? Value() : Value(name);
@@ -86,7 +86,7 @@ Value ConfigurationData(const ScalingReport& report,
           {"rounds", std::move(rounds)}};
 }
 
-// As the flags have them: "processes,threads".
+// Return the lists as the flags spell them, such as "processes,threads".
 std::string BackendsOf(const ScalingSettings& settings) {
   return absl::StrJoin(settings.backends, ",",
                        [](std::string* out, RankKind ranks) {
@@ -134,13 +134,14 @@ Value DataOf(const ScalingReport& report) {
           {"modes", std::move(modes)}};
 }
 
-// "threads: " before what is of one variant; empty if there is one alone.
+// Returns the words before a note about one variant, such as "threads: ". Empty
+// if there is only one variant.
 std::string LeadOf(const ScalingReport& report, const ModeReport& mode) {
   const std::string name = NameOf(report.settings, mode.variant);
   return name.empty() ? "" : name + ": ";
 }
 
-// In at most seven characters up to ten million.
+// Formats images/s. The text has at most seven characters up to ten million.
 std::string Throughput(double images_per_second) {
   if (images_per_second < 99.95) {
     return absl::StrFormat("%.1f", images_per_second);
@@ -162,7 +163,7 @@ std::vector<Cell> RowCells(const ConfigurationReport& at) {
       Milliseconds(at.step_p50),
       Milliseconds(at.step_p99)};
   if (at.measured.configuration.ranks == RankKind::kDdp) {
-    cells.insert(cells.end(), 5, "-");  // Its steps are not taken apart.
+    cells.insert(cells.end(), 5, "-");  // The parts of its steps are not known.
     return cells;
   }
   for (double StepParts::*const part : kStepParts) {
@@ -198,7 +199,8 @@ report::Table TableOf(const ScalingReport& report, Variants variants) {
   return table;
 }
 
-// "An epoch of 60,000 images takes 9.41 s at 1 rank, 4.80 s at 2 ranks".
+// Returns a note such as "An epoch of 60,000 images takes 9.41 s at 1 rank,
+// 4.80 s at 2 ranks".
 std::string EpochNote(const ScalingReport& report, const ModeReport& mode) {
   std::vector<std::string> times;
   for (const ConfigurationReport& at : mode.configurations) {
@@ -241,9 +243,9 @@ std::vector<std::string> NotesOf(const ScalingReport& report,
 constexpr const char* kColors[] = {"accent", "orange", "green",
                                    "purple", "yellow", "red"};
 
-// A chart with a place for each world size, and in it a series for each variant
-// and what would be ideal for each type. value: what is shown, and of which
-// images/s.
+// Completes `chart` with a place for each world size, a series for each
+// variant, and an ideal series for each type. value: converts images/s to the
+// value that the chart shows.
 Chart ChartOf(const ScalingReport& report, Variants variants, Chart chart,
               Series::Kind kind,
               double (*value)(const ScalingReport& report,
@@ -314,20 +316,20 @@ Chart EfficiencyChart(const ScalingReport& report, Variants variants) {
       [](const ScalingReport&, const ConfigurationReport& at, double images) {
         return at.efficiency * (images / at.images_per_second);
       });
-  // Labels in place of ranges, which would cross them.
+  // The bars have labels instead of ranges, because the two would overlap.
   for (Series& series : chart.series) {
     series.ranges.clear();
     if (series.kind == Series::Kind::kIdeal) continue;
     for (const std::optional<double>& value : series.values) {
       series.labels.push_back(Percent(*value));
     }
-    // The first are 100%, and side by side they would cross.
+    // Every first label is 100%. Side by side they would overlap.
     if (variants.size() > 1) series.labels[0] = "";
   }
   return chart;
 }
 
-// A bar for each configuration of each variant.
+// Returns a chart with a bar for each configuration of each variant but kDdp.
 Chart PartsChart(const ScalingReport& report, Variants variants) {
   Chart chart = {.title = "Where a step goes",
                  .x_title = "ranks",
@@ -342,8 +344,8 @@ Chart PartsChart(const ScalingReport& report, Variants variants) {
   for (const auto& [name, color] : kSeries) {
     chart.series.push_back({.name = name, .color = color, .stack = "step"});
   }
-  // The ideal step: the baseline's, times the work that a rank has in
-  // comparison.
+  // The ideal step is the baseline's step, times the ratio of the images of a
+  // rank to those of a rank of the baseline.
   chart.series.push_back({.name = "ideal step",
                           .kind = Series::Kind::kLevel,
                           .color = "text",

@@ -78,7 +78,7 @@ namespace {
 constexpr char kName[] = "scaling";
 constexpr char kFolder[] = "lockstep-scaling";
 
-constexpr uint64_t kSeed = 0;  // Of the synthetic data set.
+constexpr uint64_t kSeed = 0;  // The seed of the synthetic data set.
 
 Usage ScalingUsage() {
   return {.command = kName,
@@ -152,8 +152,9 @@ absl::StatusOr<ScalingSettings> SettingsFromFlags(int cores) {
   return settings;
 }
 
-// Finds out now what would otherwise fail in every rank, or at the end, and
-// completes the settings. Returns the network.
+// Checks the data, the network and the batch sizes now, because errors would
+// otherwise appear in every rank or at the end. Also completes the settings.
+// Returns the network.
 absl::StatusOr<Network> CheckData(const DataFlags& data,
                                   ScalingSettings& settings) {
   LOCKSTEP_ASSIGN_OR_RETURN(const DatasetParts parts,
@@ -190,7 +191,7 @@ void WarnOfOversubscription(const ScalingSettings& settings, int cores) {
   }
 }
 
-// pytorch: of CheckDdp.
+// pytorch: the result of CheckDdp; empty without kDdp.
 absl::Status Measure(const ScalingSettings& settings, RankSetting ranks,
                      const std::string& pytorch, const ReportOutput& output,
                      const report::Origin& origin) {
@@ -240,7 +241,8 @@ absl::Status RunDriver(std::span<char* const> argv) {
       .cores = cores,
       .pythons = PythonsToTry(absl::GetFlag(FLAGS_python)),
       .input = settings.input};
-  // Ranks of other hosts have another current folder.
+  // Ranks on other hosts have another current folder, so the driver sends the
+  // path.
   if (!data.dir.empty()) ranks.flags.push_back("--data_dir=" + data.dir);
   std::string pytorch;
   if (Has(settings, RankKind::kDdp)) {

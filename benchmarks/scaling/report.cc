@@ -24,7 +24,7 @@
 
 namespace lockstep::benchmarks {
 
-// From ranks to a round.
+// Combining the results of ranks into a round.
 namespace {
 
 absl::Status Refusal(const RunSpec& spec, absl::string_view what) {
@@ -84,8 +84,8 @@ double Imbalance(std::span<const RankResult> results, int step) {
   return mean > 0 ? slowest / mean - 1 : 0;
 }
 
-// Waiting for a sum may or may not keep a core busy; if it does, this comes out
-// smaller than it is.
+// Returns one rank's share for RoundSample::kept_waiting. A rank that waits for
+// a sum may keep a core busy; the result is then too small.
 double KeptWaiting(const RankResult& result) {
   double working = 0, running = 0;
   for (const RankStep& step : result.steps) {
@@ -132,7 +132,7 @@ absl::StatusOr<RoundSample> CombineRanks(const RunSpec& spec,
   return sample;
 }
 
-// From rounds to a report.
+// Deriving a report from rounds.
 namespace {
 
 ConfigurationReport Summarise(MeasuredConfiguration measured, int cores) {
@@ -201,7 +201,7 @@ RunSpec SpecOf(const ScalingSettings& settings,
           .warmup_steps = settings.warmup_steps};
 }
 
-// One run, which is named and shown as it goes.
+// Runs `spec` once, and shows its name before and its images/s after the run.
 absl::StatusOr<RoundSample> RunAndShow(absl::string_view name,
                                        const ScalingSettings& settings,
                                        const RunSpec& spec,
@@ -222,8 +222,8 @@ absl::StatusOr<RoundSample> RunAndShow(absl::string_view name,
   return sample;
 }
 
-// Sets the number of steps, unless it was asked for, and drops rounds for which
-// the time is too short.
+// Sets the number of steps, unless the settings name one. Drops rounds that do
+// not fit into the time.
 absl::Status ChooseLength(const ScalingRunner& run,
                           const ScalingProgress& progress,
                           ScalingSettings& settings) {
@@ -248,7 +248,8 @@ absl::Status ChooseLength(const ScalingRunner& run,
   return absl::OkStatus();
 }
 
-// What the variant in `mode` needs of what was measured.
+// Returns the measured configurations of one variant in one mode, by world
+// size.
 std::vector<MeasuredConfiguration> Select(
     const ScalingSettings& settings, ScalingMode mode, const Variant& variant,
     const std::vector<MeasuredConfiguration>& measured) {
@@ -262,8 +263,8 @@ std::vector<MeasuredConfiguration> Select(
   return selected;
 }
 
-// Drops the samples of a round that not all configurations had. Returns how
-// many rounds there are.
+// Drops the samples of a round that some configurations lack. Returns the
+// number of whole rounds.
 int KeepWholeRounds(std::vector<MeasuredConfiguration>& measured) {
   size_t whole = measured[0].rounds.size();
   for (const MeasuredConfiguration& each : measured) {
@@ -314,7 +315,7 @@ absl::StatusOr<ScalingReport> MeasureScaling(const ScalingSettings& settings,
           DeriveMode(mode, Select(settings, mode, variant, measured), cores));
       at.variant = variant;
       at.limits = DescribeLimits(at, cores);
-      // The first of this type is of the first backend.
+      // The first report of this type has the first backend.
       const ModeReport& first = *std::ranges::find(
           variants, variant.type,
           [](const ModeReport& m) { return m.variant.type; });
@@ -333,7 +334,7 @@ using report::Percent;
 
 std::string Ranks(int count) { return report::Counted(count, "rank"); }
 
-// Shares below half a percent are left out: they would print as 0%.
+// Shares below half a percent are left out, because they would print as 0%.
 constexpr double kWorthSaying = 0.005;
 constexpr double kMuchImbalance = 0.05;
 constexpr double kMuchSpread = 0.10;
@@ -343,7 +344,7 @@ std::string Milliseconds(double seconds) {
   return absl::StrFormat("%.2f ms", 1e3 * seconds);
 }
 
-// Images a rank computes in a step: the most that any has.
+// Returns the largest number of images that a rank computes in a step.
 int64_t ImagesPerRank(const ConfigurationReport& report) {
   return (report.global_batch() + report.world_size() - 1) /
          report.world_size();
@@ -368,9 +369,10 @@ std::string DescribeCompute(ScalingMode mode, const ConfigurationReport& base,
       difference);
 }
 
-// The mean rank waits for the slowest rank of a step, whose gradients it needs.
-// The exposed communication contains that wait, less what the mean rank's own
-// backward hides of it.
+// Returns the part of the exposed communication that is waiting for the slowest
+// rank. The mean rank waits for the slowest rank's gradients. The mean rank's
+// own backward hides some of that wait, so the wait is at most the exposed
+// communication.
 double WaitingSeconds(const ConfigurationReport& at) {
   return std::min(at.imbalance * at.parts.compute,
                   at.parts.exposed_communication);
@@ -393,7 +395,7 @@ struct Loss {
   std::string detail;
 };
 
-// What takes from the efficiency, the worst first, then what adds to it.
+// Returns the losses of efficiency, the largest first, then the gains.
 std::vector<Loss> Losses(ScalingMode mode, const ConfigurationReport& base,
                          const ConfigurationReport& at) {
   std::vector<Loss> losses = {
@@ -426,7 +428,7 @@ std::string DescribeEfficiency(const ModeReport& report,
         .push_back(absl::StrCat(Percent(std::abs(loss.share)), " ", loss.name,
                                 " (", loss.detail, ")"));
   }
-  if (takes.empty()) return text;  // Each part a little.
+  if (takes.empty()) return text;  // Each part's loss is small.
   absl::StrAppend(&text, " The ", Percent(lost),
                   " of a step that is lost: ", absl::StrJoin(takes, "; "));
   if (!gives.empty()) {
@@ -435,7 +437,9 @@ std::string DescribeEfficiency(const ModeReport& report,
   return text + ".";
 }
 
-// The configuration to talk about.
+// Returns the configuration that the sentences describe: the largest world size
+// with a core for each rank, or the last one if only the baseline has enough
+// cores.
 const ConfigurationReport& Subject(const ModeReport& report) {
   const ConfigurationReport* subject = &report.configurations.back();
   for (const ConfigurationReport& at : report.configurations) {

@@ -1,5 +1,5 @@
-// The formulas, the sentences and the report's forms, on numbers made up so
-// that they come out exactly.
+// Tests the formulas, the sentences and the document on made-up numbers whose
+// results are exact.
 #include "benchmarks/scaling/report.h"
 
 #include <cstddef>
@@ -33,7 +33,7 @@ StepParts Scaled(StepParts parts, double scale) {
   return parts;
 }
 
-// A round with one step of the given parts, in seconds.
+// Returns a round with one step of the given parts, in seconds.
 RoundSample Round(double global_batch, StepParts parts) {
   return {.images_per_second = global_batch / parts.Sum(),
           .parts = parts,
@@ -63,7 +63,7 @@ TEST(DeriveModeTest, StrongScalingLosesWhatItsPartsLose) {
   const ConfigurationReport& two = report.configurations[1];
   EXPECT_DOUBLE_EQ(two.speedup, 4 / 3.25);
   EXPECT_DOUBLE_EQ(two.efficiency, 2 / 3.25);
-  // Ideal: half of each part.
+  // The ideal is half of each part.
   EXPECT_DOUBLE_EQ(two.lost.compute, 0.5 / 3.25);
   EXPECT_DOUBLE_EQ(two.lost.exposed_communication, 0.75 / 3.25);
   EXPECT_DOUBLE_EQ(two.lost.data_wait, 0);
@@ -125,7 +125,7 @@ TEST(DeriveModeTest, TakesTheMedianRoundAndTheStepsOfAll) {
   EXPECT_EQ(at.imbalance, 2);
   EXPECT_EQ(at.kept_waiting, 0.25);
   EXPECT_EQ(at.step_count, 6);
-  EXPECT_EQ(at.step_p50, 1.5);  // Third of 0.5 1.5 1.5 2.5 4.5 5.5.
+  EXPECT_EQ(at.step_p50, 1.5);  // The third of 0.5 1.5 1.5 2.5 4.5 5.5.
   EXPECT_EQ(at.step_p99, 5.5);
 }
 
@@ -136,9 +136,9 @@ TEST(DeriveModeTest, OfTwoRoundsTakesTheSlower) {
   EXPECT_EQ(report.configurations[0].images_per_second, 30);
 }
 
-// The sentences, whole, on made-up numbers.
+// Tests of whole sentences on made-up numbers.
 
-// One configuration with the given parts of a step, in milliseconds.
+// Returns a configuration with the given parts of a step, in milliseconds.
 MeasuredConfiguration Measured(Configuration configuration, StepParts ms,
                                double imbalance = 0) {
   MeasuredConfiguration measured = OneRound(configuration, Scaled(ms, 1e-3));
@@ -195,7 +195,8 @@ TEST(DescribeLimitsTest, SaysWhatTheNumbersComeTo) {
        {one, Measured({2, 128}, {.compute = 40.15, .rest = 0.15})},
        2,
        EndsWith("99% of ideal.")},
-      // Of the largest that has a core for each rank.
+      // The sentences are about the largest world size that has a core for each
+      // rank.
       {ScalingMode::kStrong,
        {one, Measured({2, 64}, {.compute = 25}),
         Measured({4, 64}, {.compute = 30})},
@@ -209,7 +210,7 @@ TEST(DescribeLimitsTest, SaysWhatTheNumbersComeTo) {
        {one},
        1,
        "One world size alone says nothing about scaling."},
-      // Imbalance is blamed for no more than was exposed.
+      // The wait for the slowest rank is at most the exposed communication.
       {ScalingMode::kStrong,
        {one, Measured({2, 64}, {.compute = 20, .exposed_communication = 1},
                       /*imbalance=*/0.5)},
@@ -261,12 +262,12 @@ TEST(DescribeLimitsTest, BlamesOtherWorkForTheCoresItTook) {
               Not(HasSubstr("busy otherwise")));
 }
 
-// The report's forms.
+// Tests of the document.
 
 constexpr int kCores = 2;
 
-// Three rounds whose median has the given parts of a step, in milliseconds; the
-// others are 1% slower and faster.
+// Returns three rounds. The median round has the given parts of a step, in
+// milliseconds; the other rounds are 1% slower and 1% faster.
 MeasuredConfiguration ThreeRounds(Configuration configuration, StepParts ms) {
   MeasuredConfiguration measured = {.configuration = configuration};
   for (const double factor : {1.01, 1.0, 0.99}) {
@@ -292,9 +293,9 @@ ModeReport Mode(ScalingMode mode, std::vector<MeasuredConfiguration> measured) {
   return report;
 }
 
-// Strong and weak scaling of batches of 256 at 1, 2 and 4 ranks on two cores, 3
-// rounds of 2 steps. At 1 rank a step takes 40 ms; at 2, 25 ms (strong) and 50
-// ms (weak).
+// Returns a report of strong and weak scaling with batches of 256, at 1, 2 and
+// 4 ranks on two cores, with 3 rounds of 2 steps. A step takes 40 ms at 1 rank.
+// At 2 ranks it takes 25 ms (strong) and 50 ms (weak).
 ScalingReport ExampleReport() {
   ScalingReport report = {.settings = {.world_sizes = {1, 2, 4},
                                        .train_samples = 64'000,
@@ -376,7 +377,7 @@ TEST(ScalingDocumentTest, SaysWhatWasRunAndEveryNumberExactly) {
       EXPECT_EQ(object["kept_waiting"], at.kept_waiting);
     }
   }
-  // And the samples of every round.
+  // The JSON also has the samples of every round.
   const auto& rounds = report.modes[1].configurations[2].measured.rounds;
   const Value& objects = data["modes"][1]["configurations"][2]["rounds"];
   ASSERT_EQ(objects.size(), rounds.size());
@@ -486,21 +487,23 @@ TEST(ScalingDocumentTest, DrawsEachMode) {
       }
     }
   }
-  // Weak scaling at 2 ranks: 12,800 images/s would be ideal, in 40 ms.
+  // In weak scaling at 2 ranks the ideal is 12,800 images/s, in 40 ms.
   const std::vector<Chart>& weak = document.sections[1].charts;
   EXPECT_DOUBLE_EQ(*weak[0].series[1].values[1], 12800);
   EXPECT_DOUBLE_EQ(*weak[1].series[0].values[1], 0.8);
   EXPECT_DOUBLE_EQ(*weak[2].series[1].values[1], 4);
   EXPECT_DOUBLE_EQ(*weak[2].series[4].values[1], 40);
-  // An epoch: 6.25 s, 1% less to 1% more by round; 5 s would be ideal.
+  // An epoch takes 6.25 s, and from 1% less to 1% more by round. The ideal is 5
+  // s.
   EXPECT_DOUBLE_EQ(*weak[3].series[0].values[1], 6.25);
   EXPECT_DOUBLE_EQ(weak[3].series[0].ranges[1].first, 6.25 * 0.99);
   EXPECT_DOUBLE_EQ(weak[3].series[0].ranges[1].second, 6.25 * 1.01);
   EXPECT_DOUBLE_EQ(*weak[3].series[1].values[1], 5);
 }
 
-// Rows under the name of each backend, a line for each in the chart, one ideal
-// line for all, and what one has of the other's images/s.
+// The table has the rows of each backend under its name. The chart has a line
+// for each backend and one ideal line. A note says the ratio of the backends'
+// images/s.
 TEST(ScalingDocumentTest, ShowsBackendsSideBySide) {
   ScalingReport report = ExampleReport();
   report.settings.backends = {RankKind::kProcesses, RankKind::kThreads};
@@ -516,7 +519,8 @@ TEST(ScalingDocumentTest, ShowsBackendsSideBySide) {
     at.images_per_second *= 0.75;
   }
   threads.limits = CompareBackends(threads, report.modes[0]);
-  // Round by round: of medians it would be another number.
+  // The ratio is the median of each round's ratio. The ratio of the medians
+  // differs.
   EXPECT_EQ(threads.limits,
             "Its images/s at 2 ranks are 0.75 times those of processes (0.50 "
             "to 0.80 by round).");
@@ -542,7 +546,7 @@ TEST(ScalingDocumentTest, ShowsBackendsSideBySide) {
   ExpectNarrow(report::TerminalText(document));
 }
 
-// The steps of DistributedDataParallel's ranks are not taken apart.
+// The parts of the steps of DistributedDataParallel's ranks are not known.
 TEST(ScalingDocumentTest, ShowsNoPartsOfDistributedDataParallel) {
   ScalingReport report = ExampleReport();
   report.settings.backends = {RankKind::kProcesses, RankKind::kDdp};

@@ -1,4 +1,5 @@
-// What is run, and a rank that runs it.
+// The configurations and lengths of runs, the commands that start ranks, and
+// the work of one rank.
 #include <time.h>
 #include <unistd.h>
 
@@ -195,11 +196,12 @@ using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kSeed = 0;
 
-// For ranks to load the data and to meet, and to go.
+// The time for ranks to load the data and join the group, and the time for
+// ranks to end.
 constexpr absl::Duration kStartTimeout = absl::Minutes(5);
 constexpr absl::Duration kStopTimeout = absl::Minutes(1);
 
-// The time that the calling thread has spent on a core.
+// Returns the time that the calling thread has spent on a core.
 double ThreadCpuSeconds() {
   timespec time;
   if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time) != 0) return 0;
@@ -214,8 +216,8 @@ StepParts PartsOf(const StepTimes& times) {
           .data_wait = absl::ToDoubleSeconds(times.data_wait)};
 }
 
-// Trains until the steps of the run are done, and adds those that are timed to
-// `steps`. Returns the metrics of this rank's shard in the last of them.
+// Trains until the steps of the run are done, and appends the timed steps to
+// `steps`. Returns the metrics of this rank's shard in the last step.
 absl::StatusOr<Metrics> TimeSteps(Trainer& trainer, const RunSpec& spec,
                                   std::vector<RankStep>& steps) {
   int full_steps = 0;
@@ -225,7 +227,7 @@ absl::StatusOr<Metrics> TimeSteps(Trainer& trainer, const RunSpec& spec,
   const auto done = [&] {
     return full_steps == spec.warmup_steps + spec.steps;
   };
-  // Returns whether the training shall go on.
+  // Returns whether the training should continue.
   const auto on_step = [&](const StepReport& report) {
     const Clock::time_point now = Clock::now();
     const double cpu_now = ThreadCpuSeconds();
@@ -248,7 +250,7 @@ absl::StatusOr<Metrics> TimeSteps(Trainer& trainer, const RunSpec& spec,
   return last_metrics;
 }
 
-// How many ranks this one hears from, each under its own number.
+// Returns the number of ranks from which this rank received their own number.
 absl::StatusOr<int> CountRanks(Communicator& communicator) {
   const int64_t rank = communicator.rank();
   std::vector<int64_t> heard(communicator.world_size(), -1);
@@ -266,7 +268,8 @@ absl::StatusOr<bool> HasParametersOfRankZero(Communicator& communicator,
   const std::span<const float> own = parameters.values();
   std::vector<float> first(own.begin(), own.end());
   LOCKSTEP_RETURN_IF_ERROR(communicator.Broadcast(std::span<float>(first), 0));
-  // memcmp, since NaN is not equal to itself and -0 is to 0.
+  // Compares with memcmp, because NaN is not equal to itself and -0 is equal to
+  // 0.
   return std::memcmp(first.data(), own.data(), own.size_bytes()) == 0;
 }
 
@@ -279,7 +282,7 @@ absl::StatusOr<double> GlobalLoss(Communicator& communicator,
 }
 
 // Returns the algorithm by which the model convolves batches of n: Winograd's
-// if one of its convolutions is, else the direct one.
+// if at least one of its convolutions uses it, else the direct one.
 absl::StatusOr<std::string> ConvolutionOf(CpuReplica& model, int64_t n) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> algorithms,
                             model.Algorithms(n));
@@ -300,7 +303,7 @@ absl::StatusOr<RankResult> RunRank(Communicator& communicator,
                      " images is more than the data set's ", train.size()));
   }
   SetComputeThreads(1);
-  // A rank apart is alone in the group that trains, on its share of the batch.
+  // A rank of kApart trains in a group of its own, on its share of the batch.
   const int world_size = communicator.world_size();
   const bool apart = spec.configuration.ranks == RankKind::kApart;
   std::vector<std::unique_ptr<Communicator>> alone;
@@ -363,8 +366,8 @@ TeamCommand CommandOf(const RankSetting& setting, const RunSpec& spec,
   TeamCommand command;
   if (ranks == RankKind::kMpi) {
     command = MpirunCommand(world_size, setting.cores, setting.mpi_folder);
-    // No other backend's ranks are bound either: on a core of its own a rank
-    // shares it with its communication thread.
+    // The ranks of the other backends are not bound either. A rank that is
+    // bound to one core shares the core with its communication thread.
     command.argv.insert(command.argv.end(), {"--bind-to", "none"});
   }
   const bool one = ranks == RankKind::kThreads || ranks == RankKind::kMpi;
@@ -394,8 +397,8 @@ absl::StatusOr<RoundSample> RunOnce(const RankSetting& setting,
                                                listener);
                             }));
   LOCKSTEP_RETURN_IF_ERROR(team->AwaitRanks(kStartTimeout));
-  // Steps take as long as they take; ranks that hang end at the deadline of
-  // their own group.
+  // The call has no deadline, because the length of a step is not known. If
+  // ranks hang, their own group times out.
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::vector<RankResult> results,
       team->Ask<RankResult>(spec, absl::InfiniteDuration()));

@@ -1,5 +1,6 @@
-// The plan and the order of runs; ranks to rounds, on made-up numbers; ranks
-// that train; and the command itself, from end to end, on a small data set.
+// Tests the plan and the order of runs, and the combination of ranks into
+// rounds, on made-up numbers. Also tests ranks that train, and the whole
+// command on a small data set.
 #include <unistd.h>
 
 #include <cmath>
@@ -126,7 +127,7 @@ TEST(CombineRanksTest, RefusesWhatIsNotTheRunThatWasAskedFor) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   using Results = std::vector<RankResult>;
   const std::pair<const char*, std::function<void(Results&)>> cases[] = {
-      // Two copies that never met, each of them rank 0 of 1.
+      // Two processes that did not join one group: each is rank 0 of 1.
       {"rank 0 was one of 1",
        [](Results& all) {
          for (RankResult& one : all) one.world_size = 1, one.rank = 0;
@@ -166,7 +167,7 @@ TEST(CodecTest, CarriesResultsAndSpecsExactly) {
   EXPECT_THAT(Decode<RunSpec>(Encode(spec)), IsOkAndHolds(spec));
 }
 
-// Ranks that train for real, as threads, on a few made-up images.
+// Tests of ranks that train as threads, on a few made-up images.
 
 MemoryDataset MakeImages(int64_t count) {
   std::vector<uint8_t> images, labels;
@@ -185,7 +186,7 @@ RunSpec MakeSpec(int world_size) {
           .warmup_steps = 1};
 }
 
-// The results by rank.
+// Runs `spec` on ranks that are threads. Returns the results by rank.
 std::vector<absl::StatusOr<RankResult>> RunAll(const MemoryDataset& data,
                                                const RunSpec& spec) {
   const int world_size = spec.configuration.world_size;
@@ -203,7 +204,8 @@ std::vector<absl::StatusOr<RankResult>> RunAll(const MemoryDataset& data,
 }
 
 TEST(RunRankTest, TimesTheStepsAndTrainsAsOneRankWould) {
-  // Two full batches and a smaller one in each epoch: three epochs.
+  // Each epoch has two full batches and a smaller one, so the run has three
+  // epochs.
   const MemoryDataset data = MakeImages(40);
   double alone = 0;  // The loss of one rank.
   for (const int world_size : {1, 2, 3}) {
@@ -212,7 +214,8 @@ TEST(RunRankTest, TimesTheStepsAndTrainsAsOneRankWould) {
     for (const auto& result : RunAll(data, spec)) {
       ASSERT_THAT(result, IsOk());
       if (world_size == 1) alone = result->loss;
-      // Five steps, each rounding sums of 16 losses: well inside 1e-5.
+      // The losses of world sizes differ by the rounding of sums of 16 losses
+      // in five steps, which is far below 1e-5.
       EXPECT_NEAR(result->loss, alone, 1e-5) << world_size;
       ranks.push_back(*result);
       EXPECT_EQ(result->rank, static_cast<int>(ranks.size()) - 1);
@@ -225,18 +228,19 @@ TEST(RunRankTest, TimesTheStepsAndTrainsAsOneRankWould) {
         EXPECT_GT(step.parts.data_wait, 0);
         EXPECT_GT(step.cpu_seconds, 0);
         EXPECT_LE(step.cpu_seconds, step.seconds + 1e-3);
-        // The parts are inside the step; the two clocks tick a little apart.
+        // The parts are within the step, but two clocks measure them.
         EXPECT_LE(step.parts.Sum(), step.seconds + 1e-5);
       }
     }
     EXPECT_THAT(CombineRanks(spec, ranks), IsOk());
   }
-  // Close to ln 10, the loss of weights that are almost zero, but not it.
+  // Weights that are almost zero have a loss of almost, but not exactly, ln 10.
   EXPECT_NEAR(alone, std::log(10.0), 0.1);
   EXPECT_NE(alone, std::log(10.0));
 }
 
-// Each changes the loss after five steps, so each reaches the rank.
+// Each setting changes the loss after five steps, which shows that the setting
+// reaches the rank.
 TEST(RunRankTest, TrainsTheModelInTheTypeAtTheRateOnTheImagesThatAreAsked) {
   const MemoryDataset data = MakeImages(40);
   const auto loss = [&](const DataFlags& flags, const RunSpec& spec) {
@@ -259,8 +263,8 @@ TEST(RunRankTest, TrainsTheModelInTheTypeAtTheRateOnTheImagesThatAreAsked) {
   EXPECT_EQ(loss({}, MakeSpec(1)), plain);
 }
 
-// Both train on the eight images of one rank alone, to the same bits: the sums
-// of two ranks' gradients would round otherwise.
+// Each rank of kApart trains on eight images, to the same bits as one rank
+// alone. Sums of two ranks' gradients would round differently.
 TEST(RunRankTest, LeavesRanksApartAlone) {
   const MemoryDataset data = MakeImages(40);
   RunSpec spec = MakeSpec(1);
@@ -278,8 +282,8 @@ TEST(RunRankTest, LeavesRanksApartAlone) {
   }
 }
 
-// A ResNet of 32 channels gains by Winograd, in float32 and where oneDNN has
-// it; LeNet's convolutions, of 5x5, do not.
+// A ResNet of 32 channels is faster with Winograd in float32, if oneDNN
+// supports Winograd. LeNet's convolutions, of 5x5, are not.
 TEST(RunRankTest, SaysHowItConvolved) {
   const MemoryDataset data = MakeImages(40);
   const auto convolution = [&](const std::string& model, DataType type) {
@@ -395,7 +399,7 @@ TEST(DistinctConfigurationsTest, RunsOneRankForAllBackendsAndEachType) {
                           of(2, RankKind::kProcesses, DataType::kBFloat16)));
 }
 
-// PyTorch's one rank is no other's.
+// PyTorch's run of one rank is a configuration of its own.
 TEST(DistinctConfigurationsTest, RunsOneRankOfDdpToo) {
   const ScalingSettings settings = {
       .modes = {ScalingMode::kWeak},
@@ -444,9 +448,9 @@ TEST(RoundsWithinTest, DropsRoundsThatDoNotFitAndDividesTheTimeThatIsLeft) {
   EXPECT_EQ(StepsWithin(1e6, 5, round), 60);
 }
 
-// The order of runs and what becomes of their samples, with made-up runs.
+// Tests of the order of runs and the use of their samples, with made-up runs.
 
-// Runs that take no time, and a log of them.
+// A runner whose runs take no time, and the log of its runs.
 class FakeRuns {
  public:
   ScalingRunner runner() {
@@ -508,8 +512,8 @@ TEST(MeasureScalingTest, InterleavesConfigurationsAndGivesEachModeItsOwn) {
   EXPECT_THAT(strong.limits, HasSubstr("50%"));
 }
 
-// ResNet-18 in the chapter of d2l: 256 images at 0.1 on one, 512 at 0.2 on two.
-// LeNet there: 256 at 0.2 on both.
+// The chapter of d2l trains ResNet-18 with 256 images at 0.1 on one device and
+// with 512 at 0.2 on two. It trains LeNet with 256 images at 0.2 on both.
 TEST(MeasureScalingTest, ScalesTheLearningRateWithTheGlobalBatch) {
   ScalingSettings settings = SmallSettings();
   settings.batch_size = 256;
@@ -573,14 +577,15 @@ TEST(MeasureScalingTest, KeepsTheWholeRoundsOfARunThatWasInterrupted) {
       StatusIs(absl::StatusCode::kCancelled, "interrupted"));
 }
 
-// The command itself.
+// Tests of the command.
 
 CommandOutcome RunScaling(const std::string& flags) {
   return RunCommand(absl::StrCat("benchmarks/scaling/scaling ", flags),
                     /*deadline_seconds=*/60);
 }
 
-// The four files, with 64 images to train on.
+// Creates a folder with the four files of the data set, with 64 training
+// images. Returns its path.
 std::string MakeDataFolder() {
   const std::string folder = TestPath("-data");
   std::filesystem::create_directories(folder);
@@ -628,8 +633,8 @@ void ExpectWholeReport(const CommandOutcome& outcome, const std::string& folder,
 constexpr char kSmall[] =
     " --steps=3 --rounds=1 --warmup_steps=1 --nproc=1,2 --batch_size=16";
 
-// By default into the folder where `bazel run` was called, and nothing else
-// there or among temporary files.
+// By default the command writes into the folder where `bazel run` was called.
+// The command leaves nothing else there and no temporary files.
 TEST(ScalingTest, WritesTheReportOfProcessesAndThreads) {
   const std::string data = MakeDataFolder();
   for (const std::string backend : {"processes", "threads"}) {
@@ -649,8 +654,8 @@ TEST(ScalingTest, WritesTheReportOfProcessesAndThreads) {
   }
 }
 
-// What one rank does is the same for all of a type; what several do is their
-// own. Another network than LeNet, on other images.
+// At one rank, all backends of a type report the same run; at two ranks, each
+// has its own. The test uses another network than LeNet and other images.
 TEST(ScalingTest, MeasuresBackendsAndTypesSideBySide) {
   std::vector<std::string> backends = {"threads", "processes"};
   if (access("benchmarks/scaling/scaling_mpi", X_OK) == 0) {
@@ -680,15 +685,15 @@ TEST(ScalingTest, MeasuresBackendsAndTypesSideBySide) {
     alone.push_back(mode["configurations"][0]);
     losses.push_back(mode["configurations"][1]["rounds"][0]["loss"]);
     EXPECT_EQ(alone[i], alone[i % 2]);
-    // The bits of a sum do not depend on what carries it.
+    // The bits of a sum do not depend on the backend.
     EXPECT_EQ(losses[i], losses[i % 2]);
   }
   EXPECT_NE(alone[0], alone[1]);
   EXPECT_NE(losses[0], losses[1]);
 }
 
-// An image folder of a class for each of `classes`, with four images of 28 x 28
-// to train on and one to test with.
+// Creates an image folder with a class for each of `classes`. Each class has
+// four images of 28 x 28 to train on and one to test with. Returns its path.
 std::string MakeImageFolder(const std::vector<std::string>& classes) {
   const std::string folder = TestPath("-images");
   const std::string png =
@@ -732,14 +737,15 @@ TEST(ScalingTest, SaysHowManyBadImagesAreLeftOut) {
   }
 }
 
-// A Python whose ranks answer that.
+// Creates a program that answers as the Python of a DDP rank does, with
+// `answer`. Returns its path.
 std::string MakeDdp(const std::string& answer) {
   return MakePython(absl::StrCat(
       "echo lockstep: ready 9.9; read line; echo lockstep: loaded; read line;",
       "echo lockstep: ", answer, "; cat"));
 }
 
-// The first of PyTorch's steps does not count.
+// The first of PyTorch's steps is the warm-up, which does not count.
 TEST(ScalingTest, MeasuresPyTorchAndTheBoundSideBySide) {
   const std::string path = TestPath(".json");
   const std::string flags = absl::StrCat(
@@ -771,7 +777,7 @@ TEST(ScalingTest, MeasuresPyTorchAndTheBoundSideBySide) {
   }
 }
 
-// Two ranks with labels of their own, which sums of gradients alone make end
+// The two ranks have different labels, so only sums of gradients make them end
 // with the same parameters.
 TEST(ScalingTest, TrainsByDistributedDataParallelIfThereIsPyTorch) {
   const CommandOutcome outcome = RunScaling(absl::StrCat(
@@ -785,9 +791,9 @@ TEST(ScalingTest, TrainsByDistributedDataParallelIfThereIsPyTorch) {
   EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
 }
 
-// Two ranks that a launcher started, each as if it were alone on its host: the
-// second prints nothing. Without a token they do not meet: whoever could would
-// have them run programs.
+// A launcher starts two ranks, each as if on a host of its own. Rank 1 prints
+// nothing. Without a token the ranks do not connect, because any process that
+// connects could have them run programs.
 TEST(ScalingTest, RunsAsTheRanksOfALauncherOnSeveralHosts) {
   if (!CanProve()) GTEST_SKIP() << "built without OpenSSL";
   const std::string folder = TestPath("");
@@ -831,7 +837,8 @@ TEST(ScalingTest, WarnsOfMoreRanksThanCores) {
   }
 }
 
-// Every wrong flag: exit status 2, one line, and the flag in it.
+// For every wrong flag, the command exits with status 2 and prints one line
+// with the flag.
 TEST(ScalingTest, NamesAFlagThatIsWrong) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"--world_sizes=0", "--world_sizes: '0'"},

@@ -53,7 +53,7 @@ constexpr double kBatchNormPercent = 80;
 struct BarCase {
   const char* spec;
   int64_t batch, channels, size;
-  // How many times as fast as PyTorch, with and without AVX-512.
+  // The goal for ours / PyTorch in speed, with and without AVX-512.
   double needed, needed_without_avx512;
   bool batch_norm = false;  // Whether batch norm has a bar.
   bool memory = false;      // Whether memory has a bar.
@@ -70,7 +70,7 @@ std::string CaseText(const BarCase& bar) {
                          bar.size, bar.size);
 }
 
-// The result of that case; null if the run has none.
+// Returns the result of that case; null if the run has none.
 const StepResult* FindResult(const StepReport& report, const BarCase& bar) {
   for (const StepResult& result : report.results) {
     const StepCase& one = result.one;
@@ -84,14 +84,14 @@ const StepResult* FindResult(const StepReport& report, const BarCase& bar) {
   return nullptr;
 }
 
-// Ours over the fastest of the newest PyTorch's.
+// Returns our speed over that of the fastest of --python's PyTorch.
 std::optional<double> SpeedOver(const StepResult& result) {
   const StepRow* const best = BestPeer(result);
   if (best == nullptr) return std::nullopt;
   return best->ratio->median;
 }
 
-// Ours over the least of the newest PyTorch's.
+// Returns our memory over the least of --python's PyTorch.
 std::optional<double> MemoryShare(const StepResult& result) {
   std::optional<int64_t> least;
   for (const StepRow& row : result.rows) {

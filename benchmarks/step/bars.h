@@ -1,5 +1,6 @@
-// The bars of the command `step`: which cases have one, the formulas behind
-// what is compared with it, and the words that explain it.
+// The bars of the command `step`: the cases that have a bar, the formulas of
+// the values that are compared with the bars, and the text that explains the
+// bars.
 #ifndef LOCKSTEP_BENCHMARKS_STEP_BARS_H_
 #define LOCKSTEP_BENCHMARKS_STEP_BARS_H_
 
@@ -20,9 +21,9 @@ struct BatchNormTimes {
   // The time in which a copy moves the bytes that must move (WorkOf), over the
   // time taken: bytes / StepResult::copy / seconds.
   double forward_share = 0, backward_share = 0;
-  double share = 0;  // Of both directions together,
-  // and with the copy through the step's memory, StepResult::far_copy. 0: not
-  // measured.
+  double share = 0;  // The share of both directions together.
+  // The share with a copy through the step's memory, StepResult::far_copy. 0:
+  // not measured.
   double far_share = 0;
 };
 

@@ -1,4 +1,4 @@
-// The command `step`: how fast a training step is, next to PyTorch's.
+// The command `step`: the speed of a training step, next to PyTorch's.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -125,11 +125,11 @@ absl::StatusOr<StepSettings> SettingsFromFlags() {
   return settings;
 }
 
-// Whose step it is: a program, and what it is told.
+// A program whose step is measured, and its options.
 struct Subject {
-  std::string name;  // Until the program has said which PyTorch it is.
+  std::string name;  // Replaced by PyTorch's version, if it is one.
   bool newest = false;
-  std::vector<std::string> pythons = {};  // None: this program.
+  std::vector<std::string> pythons = {};  // Empty: this program.
   ConvolutionAlgorithm convolution = ConvolutionAlgorithm::kAuto;  // Ours.
   std::string mode = "eager", layout = "nhwc";
 };
@@ -160,7 +160,7 @@ std::vector<Subject> SubjectsOf(const StepSettings& settings) {
   return subjects;
 }
 
-// A step of one network, and who takes it.
+// The measurement of one network's step with all subjects.
 class CaseRun {
  public:
   CaseRun(StepReport& report, Network network, const StepCase& one,
@@ -172,9 +172,9 @@ class CaseRun {
                 .flops = StepFlops(network_, one.batch),
                 .tolerance = ToleranceOf(network_, one)} {}
 
-  // Starts everybody, compares, and measures. What cannot be done is added to
-  // report.missing. Errors: kDataLoss for other results than ours; of ours,
-  // any.
+  // Starts all subjects, compares their first steps, and measures. If a peer
+  // fails, report.missing gets the reason. Errors: kDataLoss if a subject's
+  // results differ from those of the first of ours; any error of ours.
   absl::Status Run() {
     LOCKSTEP_RETURN_IF_ERROR(WriteStepFiles(
         network_, result_.one, report_.settings.seed, folder_.path()));
@@ -194,7 +194,8 @@ class CaseRun {
   }
 
  private:
-  // What is missing everywhere is said once.
+  // Adds a reason to report.missing, unless it is already there. A reason of
+  // kAlreadyExists does not name the case, so it appears once for all cases.
   void AddMissing(const std::string& name, const absl::Status& why) {
     const std::string text =
         absl::IsAlreadyExists(why)
@@ -228,8 +229,9 @@ class CaseRun {
                                      Deadline());
   }
 
-  // Brings it to the end of its first step, and adds it to those that are
-  // measured. Errors: kDataLoss as above; others if it cannot.
+  // Starts the subject, runs and compares its first step, and adds the process
+  // to those that are measured. Errors: kDataLoss as for Run; others if the
+  // subject cannot run the step.
   absl::Status Start(const Subject& subject) {
     LOCKSTEP_ASSIGN_OR_RETURN(TorchProcess process, StartProcess(subject));
     StepRow row = {.subject = subject.name, .newest = subject.newest};
@@ -286,7 +288,8 @@ class CaseRun {
     return absl::OkStatus();
   }
 
-  // Rounds of turns: the machine's peak, ours, and each peer.
+  // Runs rounds. In each round the machine's peak, ours and each peer have one
+  // turn.
   absl::Status Measure() {
     std::vector<bool> gone(processes_.size());
     ShowProgress(absl::StrCat("measuring ", Name(result_.one)));
@@ -324,13 +327,14 @@ class CaseRun {
     return absl::OkStatus();
   }
 
-  // Medians over rounds; the peers sleep meanwhile.
+  // Measures the layers of ours: the medians over rounds, while the peers
+  // sleep.
   absl::Status MeasureLayers() {
     constexpr int kRounds = 5;
     const size_t count = network_.operations().size();
     const StepCase& one = result_.one;
     std::vector<std::vector<double>> samples(2 * count);
-    // The most that the machine does: others on it only take from that.
+    // The largest values count, because other programs can only lower them.
     std::vector<double> peaks = result_.peaks, copies, far_copies;
     const int64_t near_bytes = kNearCopyBytes * one.threads;
     const int64_t far_bytes =
@@ -344,7 +348,8 @@ class CaseRun {
       }
       const absl::StatusOr<double> peak =
           MeasurePeak(one.type, one.threads, kPeakSeconds);
-      if (!peak.ok()) return absl::OkStatus();  // Nothing to hold them against.
+      // Without a peak the layers have no bound.
+      if (!peak.ok()) return absl::OkStatus();
       peaks.push_back(*peak);
       LOCKSTEP_ASSIGN_OR_RETURN(const double copy,
                                 MeasureCopy(one.threads, near_bytes));
@@ -370,10 +375,10 @@ class CaseRun {
   const Network network_;
   const TemporaryFolder folder_;
   StepResult result_;
-  FirstStep ours_;           // The first of ours computed it.
-  ChosenAlgorithms chosen_;  // By the first of ours.
+  FirstStep ours_;           // The first step of the first of ours.
+  ChosenAlgorithms chosen_;  // The algorithms of the first of ours.
   std::string newest_version_;
-  std::vector<TorchProcess> processes_;  // Of result_.rows; ours first.
+  std::vector<TorchProcess> processes_;  // One for each subject; ours first.
 };
 
 absl::Status RunCase(const StepCase& one, StepReport& report) {
@@ -396,7 +401,7 @@ absl::Status RunDriver(std::span<char* const> argv) {
                        .vector_unit = BestVectorUnit()};
   report::GrowingReport shown;
   shown.Show(StepDocument(report, /*finished=*/false));
-  // What was measured before an error stays in the report.
+  // If a case fails, the results of the cases before it stay in the report.
   absl::Status status;
   for (const StepCase& one : cases) {
     status = RunCase(one, report);

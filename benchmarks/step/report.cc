@@ -167,8 +167,8 @@ std::vector<LayerRow> LayersOf(const Network& network, const StepCase& one,
   return rows;
 }
 
-// The report's forms: keys, columns and words. Every number comes from the
-// report.
+// The report as a document: JSON keys, table columns and texts. All numbers
+// come from the report.
 namespace {
 
 using report::Cell;
@@ -306,8 +306,8 @@ report::Section SectionOf(const StepResult& result) {
   return section;
 }
 
-// The algorithm in a word, for a column of eight characters. Directions that
-// differ are separated by commas.
+// Returns the algorithm in one word, for a column of eight characters. If the
+// directions differ, `chosen` separates them by commas.
 std::string ChosenWord(const std::string& chosen) {
   if (chosen.empty()) return "-";
   if (absl::StrContains(chosen, ',')) return "mixed";
@@ -378,7 +378,7 @@ report::Section LayerSectionOf(const StepResult& result) {
   return section;
 }
 
-// How fast ours is next to each peer's best, by case.
+// Returns a chart of PyTorch's best images/s as a share of ours, by case.
 report::Chart ChartOf(const StepReport& report) {
   report::Chart chart = {.title = "Images a second",
                          .x_title = "network",

@@ -1,4 +1,4 @@
-// The report's formulas, bars and forms.
+// Tests the formulas, the bars and the document of the report.
 #include "benchmarks/step/report.h"
 
 #include <cstdint>
@@ -34,8 +34,9 @@ using ::testing::Not;
 using ::testing::Optional;
 using ::testing::SizeIs;
 
-// ResNet-34 of the bars: ours in 1 s, and in rounds that were twice as slow for
-// all in 2 s; two modes of the newest PyTorch and one of the system's.
+// Returns a report of the bars' ResNet-34 step. Ours takes 1 s, and 2 s in a
+// round in which all subjects were twice as slow. The peers are two modes of
+// --python's PyTorch and one of the system's.
 StepReport ExampleReport() {
   StepResult result = {
       .one = {.spec = "resnet34",
@@ -73,7 +74,8 @@ TEST(DeriveStepTest, ComparesRoundByRound) {
   EXPECT_FALSE(result.rows[0].ratio.has_value());
   EXPECT_THAT(result.rows[2].ratio->median, DoubleEq(1.2));
   EXPECT_THAT(result.rows[2].ratio->max, DoubleEq(1.25));
-  // The fastest of the newest, though the system's is faster.
+  // The best peer is the fastest of --python's PyTorch, although the system's
+  // is faster.
   ASSERT_NE(BestPeer(result), nullptr);
   EXPECT_EQ(BestPeer(result)->subject, "PyTorch 2.15.0 compile nhwc");
 }
@@ -89,7 +91,8 @@ TEST(BarsTest, AreHeldAgainstTheNewestPyTorch) {
   EXPECT_TRUE(bars[8].Met());
   report.results[0].rows[0].memory_bytes = 251 << 20;
   EXPECT_FALSE(BarsOf(report)[8].Met());
-  // Neither another type, nor other threads, nor without that PyTorch.
+  // Another type, number of threads or batch has no bar. Without --python's
+  // PyTorch no bar has a value either.
   for (const auto& change : std::vector<void (*)(StepResult&)>{
            [](StepResult& result) { result.one.type = DataType::kBFloat16; },
            [](StepResult& result) { result.one.threads = 2; },
@@ -142,9 +145,9 @@ TEST(BarsTest, AskOfEachStepItsOwnSpeed) {
   }
 }
 
-// Adds what --layers measures: a copy moves 10 GB/s in caches and 8 GB/s
-// through the step's memory, and batch norms must move
-// 6 GB forward and 10 GB backward.
+// Adds the measurements of --layers. A copy moves 10 GB/s in caches and 8 GB/s
+// through the step's memory. Batch norms must move 6 GB forward and 10 GB
+// backward.
 void AddLayers(double forward_seconds, double backward_seconds,
                StepResult& result) {
   result.copy = 10e9;
@@ -183,7 +186,7 @@ TEST(BarsTest, HoldBatchNormAgainstACopy) {
   EXPECT_THAT(times->backward_share, DoubleNear(0.5, 1e-9));
   EXPECT_THAT(times->share, DoubleNear(1.6 / 2.6, 1e-9));
   EXPECT_THAT(times->far_share, DoubleNear(2 / 2.6, 1e-9));
-  // A network without batch norm.
+  // The network has no batch norm.
   report.results[0].layers.resize(1);
   EXPECT_FALSE(BatchNormTimesOf(report.results[0]).has_value());
 }
@@ -201,17 +204,17 @@ TEST(LayersOfTest, AddsUpWhatIsAlikeAndFindsWhatBounds) {
     count += row.count;
     flops += row.flops;
     EXPECT_THAT(row.forward_seconds, DoubleNear(1e-3 * row.count, 1e-9));
-    // Bytes cost next to nothing here.
+    // With this bandwidth, bytes cost almost no time.
     EXPECT_EQ(row.memory_bound, row.flops == 0) << row.what;
   }
   EXPECT_EQ(count, static_cast<int>(network.operations().size()));
   EXPECT_EQ(flops, StepFlops(network, 2));
   EXPECT_LT(rows.size(), network.operations().size() / 2);
-  EXPECT_EQ(rows[0].count, 6);  // Layer norms, or additions.
+  EXPECT_EQ(rows[0].count, 6);  // Six layer norms or additions.
 }
 
-// Layers of one kind and size that are computed in two ways are two rows, in
-// every form.
+// Layers of one kind and size with two algorithms are two rows, in every form
+// of the report.
 TEST(LayersOfTest, SeparatesTheAlgorithms) {
   const Network network = *CreateNetwork("resnet18_d2l");
   const StepCase one = {.spec = "resnet18_d2l", .batch = 16};
@@ -259,7 +262,7 @@ TEST(LayersOfTest, SeparatesTheAlgorithms) {
                                    "winograd", "winograd, direct"));
 }
 
-// Layers' names fit the column of the terminal.
+// The names of layers fit the terminal's column.
 TEST(LayersOfTest, NamesFitTheTerminal) {
   for (const NetworkEntry& entry : ListedNetworks()) {
     const Network network = *CreateNetwork(entry.name, entry.input);
@@ -301,7 +304,7 @@ TEST(StepDocumentTest, HoldsTheNumbersAndGrows) {
   EXPECT_EQ(document.bars[2].Outcome(), "1.20: NOT met");
 }
 
-// The terminal, the page and the JSON say the same of the bars.
+// The terminal, the page and the JSON agree about the bars.
 TEST(StepDocumentTest, SaysInEveryFormWhichBarsAreMet) {
   StepReport report = ExampleReport();
   report.vector_unit = VectorUnit::kAvx2;

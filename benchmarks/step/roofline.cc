@@ -27,7 +27,7 @@
 
 namespace lockstep::benchmarks {
 
-// Counting.
+// Counting operations and bytes.
 namespace {
 
 template <typename... Kinds>
@@ -35,14 +35,15 @@ bool IsOneOf(const OperationKind& kind) {
   return (std::holds_alternative<Kinds>(kind) || ...);
 }
 
-// Whether backward reads the operation's first input. No backward reads a
-// second input: the gradient of a sum is the same for both terms.
+// Returns whether backward reads the operation's first input. Backward never
+// reads a second input, because the gradient of a sum is the same for both
+// terms.
 bool ReadsInput(const OperationKind& kind) {
   return IsOneOf<ConvolutionOp, LinearOp, BatchNormOp, LayerNormOp, GeluOp,
                  AttentionOp>(kind);
 }
 
-// Whether backward reads the output: it shows where ReLU was open.
+// Returns whether backward reads the output, which shows where ReLU was open.
 bool ReadsOutput(const OperationKind& kind) {
   return std::visit(
       [](const auto& op) {
@@ -52,14 +53,15 @@ bool ReadsOutput(const OperationKind& kind) {
       kind);
 }
 
-// The bytes that forward keeps for each output: which element of its window,
-// of up to 256, was the maximum.
+// Returns the bytes that forward keeps for each output: the position of the
+// maximum in a window of up to 256 elements.
 int64_t IndexBytes(const OperationKind& kind) {
   const auto* const pool = std::get_if<PoolOp>(&kind);
   return pool != nullptr && pool->maximum ? 1 : 0;
 }
 
-// Elements. Backward reads the weights, if it reads parameters at all.
+// The numbers of elements of an operation's parameters. Backward reads only the
+// weights, if any.
 struct ParameterCounts {
   int64_t weights = 0, all = 0;
 };
@@ -89,9 +91,9 @@ OperationWork WorkOf(const Network& network, int operation, int64_t batch,
                      DataType type) {
   const Network::Operation& op = network.operations()[operation];
   OperationWork work;
-  int64_t first = 0;       // Elements of the first input,
-  int64_t in = 0;          // of all inputs,
-  int64_t trained_in = 0;  // and of those that have gradients.
+  int64_t first = 0;       // Elements of the first input.
+  int64_t in = 0;          // Elements of all inputs.
+  int64_t trained_in = 0;  // Elements of inputs that have gradients.
   for (const int value : op.inputs) {
     const Shape& shape = network.ShapeOf(value);
     if (in == 0) first = batch * shape.size();
@@ -103,8 +105,8 @@ OperationWork WorkOf(const Network& network, int operation, int64_t batch,
   work.forward_flops = batch * FlopsOf(network, operation);
   work.backward_flops = work.forward_flops * (trained_in > 0 ? 2 : 1);
   const int64_t element = SizeOf(type);
-  // Norms read their float32 parameters in either type, and the gradients of
-  // all parameters are float32.
+  // Norms read float32 parameters in either type. The gradients of all
+  // parameters are float32.
   const bool norm = IsOneOf<BatchNormOp, LayerNormOp>(op.kind);
   const int64_t parameter = norm ? 4 : element;
   const int64_t read_weights = norm || trained_in > 0 ? parameters.weights : 0;
@@ -128,10 +130,10 @@ int64_t StepFlops(const Network& network, int64_t batch) {
   return flops;
 }
 
-// Loops that multiply and add.
+// Loops that only multiply and add.
 namespace {
 
-// Does some thousand instructions; returns how many operations they were.
+// Runs some thousand instructions, and returns their number of operations.
 using PeakLoop = int64_t (*)();
 
 struct PeakKind {
@@ -143,8 +145,9 @@ struct PeakKind {
 
 constexpr int kRepeats = 4096;
 
-// Two instructions may begin in every cycle, and each takes 4 or 5: 12 chains
-// that do not depend on each other keep them all busy. The values tend to 1.
+// Two instructions can begin in every cycle, and each takes 4 or 5 cycles, so
+// at least 10 independent chains keep the units busy. The loops have 12 or 24.
+// The values tend to 1.
 __attribute__((target("avx512f"))) int64_t LoopAvx512() {
   constexpr int kChains = 24;
   __m512 half = _mm512_set1_ps(0.5f);
@@ -177,7 +180,8 @@ __attribute__((target("avx2,fma"))) int64_t LoopAvx2() {
   return int64_t{kRepeats} * kChains * 8 * 2;
 }
 
-// Products of zeros: the sums would grow without bound.
+// Multiplies zeros, because the sums of other products would grow without
+// bound.
 __attribute__((target("avx512f,avx512bf16"))) int64_t LoopAvx512Bf16() {
   constexpr int kChains = 24;
   __m512 zero = _mm512_setzero_ps();
@@ -195,7 +199,7 @@ __attribute__((target("avx512f,avx512bf16"))) int64_t LoopAvx512Bf16() {
   return int64_t{kRepeats} * kChains * 32 * 2;
 }
 
-// Tiles of 16 rows of 64 bytes: 16x16 sums of 32 products each.
+// Multiplies tiles of 16 rows of 64 bytes: 16x16 sums of 32 products each.
 __attribute__((target("amx-tile,amx-bf16"))) int64_t LoopAmx() {
   struct alignas(64) {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -219,8 +223,9 @@ __attribute__((target("amx-tile,amx-bf16"))) int64_t LoopAmx() {
   return int64_t{kRepeats} * 4 * 16 * 16 * 32 * 2;
 }
 
-// Whether the processor has AMX for bfloat16 and Linux lets this process use
-// it, which has to be asked for.
+// Returns whether the processor has AMX for bfloat16 and Linux lets this
+// process use AMX. Requests the permission, which Linux does not give by
+// default.
 bool MayUseAmx() {
   constexpr unsigned kTileBits = 1u << 22 | 1u << 24;
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // arch_prctl(2).
@@ -230,7 +235,7 @@ bool MayUseAmx() {
          syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 }
 
-// Operations a second, the best of a few times.
+// Returns the operations a second of the fastest of 20 calls.
 double SpeedOf(PeakLoop loop) {
   double best = 0;
   for (int i = 0; i < 20; ++i) {
@@ -250,8 +255,8 @@ PeakKind KindOf(DataType type) {
   if (MayUseAmx()) return {"AMX", LoopAmx};
   const PeakKind single = KindOf(DataType::kFloat32);
   if (!__builtin_cpu_supports("avx512bf16")) return single;
-  // Some processors begin the pairs of products so rarely that float32 is
-  // faster.
+  // Some processors begin bfloat16's pairs of products so rarely that float32
+  // is faster.
   static const bool pairs = SpeedOf(LoopAvx512Bf16) > SpeedOf(single.loop);
   return pairs ? PeakKind{"AVX-512 BF16", LoopAvx512Bf16} : single;
 }
@@ -275,7 +280,7 @@ absl::StatusOr<double> MeasurePeak(DataType type, int threads, double seconds) {
   std::barrier<> start(threads);
   std::vector<double> speeds(static_cast<size_t>(threads));
   const auto run = [&](size_t thread) {
-    loop();  // The processor may have to wake its wide units.
+    loop();  // The processor may have to power up its wide units.
     start.arrive_and_wait();
     const double begin = SteadySeconds();
     double elapsed = 0;

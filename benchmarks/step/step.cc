@@ -38,7 +38,7 @@
 
 namespace lockstep::benchmarks {
 
-// What is asked for.
+// The flags and the steps that they ask for.
 namespace {
 
 constexpr int64_t kMaxBatch = 1 << 16;
@@ -46,8 +46,8 @@ constexpr int64_t kMaxImageSize = 1 << 12;
 constexpr int64_t kMaxClasses = 1 << 20;
 constexpr int kMaxThreads = 256;
 
-// "vit:patch=4,depth=6,lenet" names two networks: what has a '=' and no ':' is
-// an option of the one before.
+// Splits a list of networks. "vit:patch=4,depth=6,lenet" names two: a part that
+// has a '=' and no ':' is an option of the network before it.
 std::vector<std::string> SplitSpecs(absl::string_view models) {
   std::vector<std::string> specs;
   for (const absl::string_view part : absl::StrSplit(models, ',')) {
@@ -61,8 +61,8 @@ std::vector<std::string> SplitSpecs(absl::string_view models) {
   return specs;
 }
 
-// The batches of a network's steps: that of --batch, or the network's own.
-// resnet18_d2l has two, since the project has a bar for each.
+// Returns the batches of a network's steps: --batch, or the network's own.
+// resnet18_d2l has two, because the project has a bar for each.
 std::vector<int64_t> BatchesOf(const NetworkEntry& entry,
                                const StepSettings& settings) {
   if (settings.batch > 0) return {settings.batch};
@@ -182,12 +182,13 @@ absl::Status ParseStepLists(absl::string_view threads, absl::string_view types,
   return absl::OkStatus();
 }
 
-// The network and its tensors as files.
+// Files with the network and its tensors.
 namespace {
 
 using Json = nlohmann::json;
 
-// Each member that is a tensor is added under its name, or null.
+// Writes an operation as JSON. A member that is a tensor becomes the tensor's
+// name, or null if the operation has no such tensor.
 class OperationWriter {
  public:
   explicit OperationWriter(const Network& network) : network_(network) {}
@@ -318,10 +319,10 @@ absl::Status ClearGradients(const Network& network, const std::string& folder) {
       {.metadata = {}, .tensors = GradientTensors(parameters)});
 }
 
-// Lines.
+// The protocol's lines.
 namespace {
 
-// kFailedPrecondition with the reason, if the answer is "cannot".
+// Returns kFailedPrecondition with the reason if the answer is "cannot".
 absl::Status CheckCan(absl::string_view answer) {
   const std::pair<absl::string_view, absl::string_view> words =
       absl::StrSplit(answer, absl::MaxSplits(' ', 1));
@@ -384,7 +385,7 @@ void ServeStepLines(
   }
 }
 
-// Answers.
+// The comparison of first steps.
 namespace {
 
 double Norm(std::span<const float> values) {
@@ -393,7 +394,7 @@ double Norm(std::span<const float> values) {
   return std::sqrt(sum);
 }
 
-// Whether a small change of an input can make a large one of a gradient.
+// Returns whether a small change of an input can change a gradient a lot.
 bool HasEdge(const OperationKind& kind) {
   return std::visit(
       [](const auto& op) {
@@ -404,7 +405,7 @@ bool HasEdge(const OperationKind& kind) {
       kind);
 }
 
-// Returns whether one of ours computes the operation by Winograd.
+// Returns whether one of our subjects computes the operation by Winograd.
 bool UsesWinograd(const Network& network, const StepCase& one,
                   const Network::Operation& operation) {
   const auto* const op = std::get_if<ConvolutionOp>(&operation.kind);
@@ -418,7 +419,7 @@ bool UsesWinograd(const Network& network, const StepCase& one,
       });
 }
 
-// By parameter: what its gradient's difference is a share of.
+// Returns, by parameter, the norm that divides the difference of its gradients.
 std::vector<double> LeastNorms(const Network& network, const FirstStep& step,
                                double error) {
   std::vector<double> norms;
@@ -475,7 +476,8 @@ StepTolerance ToleranceOf(const Network& network, const StepCase& one) {
     longest = std::max({longest, static_cast<double>(products),
                         static_cast<double>(positions)});
     if (!UsesWinograd(network, one, operation)) continue;
-    // The terms are channels, or tiles of sixteen positions.
+    // A Winograd sum has a term for each channel, or for each tile of sixteen
+    // positions.
     const double error = reference::WinogradError(
         std::max({products / 9, out.c, positions / 16}));
     longest = std::max(longest, error * error);
@@ -483,7 +485,7 @@ StepTolerance ToleranceOf(const Network& network, const StepCase& one) {
   const bool single = one.type == DataType::kFloat32;
   const double error = 4 * std::sqrt(2.0 * layers) *
                        (single ? 0x1p-24 * std::sqrt(longest) : 0x1p-9);
-  // sqrt(2) is what two unrelated gradients of one norm differ by.
+  // Two unrelated gradients of one norm differ by sqrt(2) of it.
   const double flipped = std::sqrt(edges * error);
   return {.loss = error,
           .gradient = edges == 0      ? error

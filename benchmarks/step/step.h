@@ -1,21 +1,22 @@
-// A training step that is timed: which network on which batch, the files that
-// bring it to a process that trains it, the lines that such a process
-// understands, and whether two processes computed the same.
+// A timed training step: its network and batch, the files from which a process
+// loads them, the lines that the process answers, and the comparison of the
+// results of two processes.
 //
-// A process for a step reads lines and answers each with one (TorchProcess):
+// A process for a step reads lines and answers each with one line
+// (TorchProcess):
 //
 //   load THREADS TYPE MODE LAYOUT FOLDER
-//                    what WriteStepFiles left       loaded
+//                    the files of WriteStepFiles   loaded
 //   first            one step; its gradients go to  loss LOSS
 //                    the folder
 //   memory           a few steps                    memory BYTES
-//   time SECONDS     steps for so long, but one     timed SECONDS...
-//   layers           ours alone                     layers SECONDS...
-//   chosen           ours alone                     chosen LAYOUT;ALGORITHM...
+//   time SECONDS     steps for so long, at least 1  timed SECONDS...
+//   layers           our process only               layers SECONDS...
+//   chosen           our process only               chosen LAYOUT;ALGORITHM...
 //
-// or with "cannot" and why. Ours ignores MODE and LAYOUT. Each operation
-// has an ALGORITHM, which may be empty or have spaces and commas
-// (CpuReplica::Algorithms).
+// If the process fails, it answers "cannot" and the reason. Our process ignores
+// MODE and LAYOUT. Each operation has an ALGORITHM, which may be empty or have
+// spaces and commas (CpuReplica::Algorithms).
 #ifndef LOCKSTEP_BENCHMARKS_STEP_STEP_H_
 #define LOCKSTEP_BENCHMARKS_STEP_STEP_H_
 
@@ -40,17 +41,18 @@ struct StepCase {
   NetworkInput input = {};
   int threads = 1;
   DataType type = DataType::kFloat32;
-  // How ours convolves: it is measured once for each.
+  // The convolution algorithms of our step, which is measured once with each.
   std::vector<ConvolutionAlgorithm> convolutions = {
       ConvolutionAlgorithm::kAuto};
 };
 
-// "resnet34, batch 16, 3x112x112".
+// Returns a name such as "resnet34, batch 16, 3x112x112".
 std::string NetworkName(const StepCase& one);
-// That, and "1 thread, float32".
+// Returns the network's name, the threads and the type, such as "resnet34,
+// batch 16, 3x112x112, 1 thread, float32".
 std::string Name(const StepCase& one);
 
-// "ours", "ours, direct", "ours, winograd".
+// Returns "ours", "ours, direct" or "ours, winograd".
 std::string OursName(ConvolutionAlgorithm convolution);
 
 struct StepSettings {
@@ -61,7 +63,7 @@ struct StepSettings {
   std::vector<DataType> types = {};
   std::vector<ConvolutionAlgorithm> convolutions = {
       ConvolutionAlgorithm::kAuto};
-  bool eager = true, compile = true, system = true;  // Peers.
+  bool eager = true, compile = true, system = true;  // The peers to measure.
   bool layers = false;
   int rounds = 0;
   double seconds = 20;
@@ -69,28 +71,30 @@ struct StepSettings {
   uint64_t seed = 0;
 };
 
-// The steps that the settings ask for: network by network, and of each all
-// batches, threads and types. Only resnet18_d2l has two batches, 32 and 16,
-// unless the settings name one. Errors: kInvalidArgument, beginning with the
-// flag: for a network that does not exist or does not fit its images, for one
-// with dropout, whose masks no peer has, and for sizes out of range.
+// Returns the steps to measure: for each network, all batches, threads and
+// types. If the settings name no batch, resnet18_d2l has two, 32 and 16; other
+// networks have one. Errors: kInvalidArgument, beginning with the flag, if a
+// network does not exist or does not fit its images, or if a size is out of
+// range. A network with dropout is refused with the same error, because no peer
+// draws the same masks.
 absl::StatusOr<std::vector<StepCase>> CasesOf(const StepSettings& settings);
 
-// --threads, --types, --convolution and --peers. Errors: kInvalidArgument,
-// beginning with the flag.
+// Parses --threads, --types, --convolution and --peers into `settings`. Errors:
+// kInvalidArgument, beginning with the flag.
 absl::Status ParseStepLists(absl::string_view threads, absl::string_view types,
                             absl::string_view convolutions,
                             absl::string_view peers, StepSettings& settings);
 
-// Whether it has dropout, whose masks are drawn by another generator elsewhere.
+// Returns whether the network has dropout. A peer draws other masks, because
+// its random generator differs.
 bool DrawsMasks(const Network& network);
 
-// The network as JSON, for who builds it elsewhere: "operations" (kind, name,
-// inputs, and the members of network.h's struct, tensors by name),
-// "parameters", "buffers": their names in order.
+// Returns the network as JSON, from which a peer builds the same network:
+// "operations" (kind, name, inputs, and the members of network.h's struct,
+// tensors by name), "parameters" and "buffers" (their names in order).
 std::string NetworkText(const Network& network);
 
-// What a process is told to load: case.safetensors with the parameters and
+// Writes the file that a process loads, case.safetensors: the parameters and
 // buffers (first values by `seed`), input.images [n, h, w, c], input.labels,
 // and as metadata "network" (NetworkText), "spec" and "classes". Errors: the
 // file system's.
@@ -99,70 +103,77 @@ inline constexpr char kGradientsFile[] = "/gradients.safetensors";
 absl::Status WriteStepFiles(const Network& network, const StepCase& one,
                             uint64_t seed, const std::string& folder);
 
-// Fills gradients.safetensors with NaN, to be written over. Errors: the file
-// system's.
+// Writes gradients.safetensors full of NaN, which the process overwrites with
+// its gradients. Errors: the file system's.
 absl::Status ClearGradients(const Network& network, const std::string& folder);
 
-// The answer of a process: `word` and numbers behind it, at least `fewest`,
-// all finite. Errors: kFailedPrecondition with the reason for "cannot";
-// kInternal for anything else.
+// Parses the answer of a process: `word`, then at least `fewest` numbers, all
+// finite. Returns the numbers. Errors: kFailedPrecondition with the reason if
+// the answer is "cannot"; kInternal for any other answer.
 absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view answer,
                                                  absl::string_view word,
                                                  size_t fewest);
 
-// How our process computes a network.
+// The algorithms with which our process computes a network.
 struct ChosenAlgorithms {
-  std::string layout = {};                   // Of activations.
+  std::string layout = {};                   // The layout of activations.
   std::vector<std::string> operations = {};  // CpuReplica::Algorithms.
 };
-// The answer to "chosen".
+// Returns the answer to "chosen".
 std::string ChosenText(const ChosenAlgorithms& chosen);
-// Errors: as of ParseNumbers; kInternal unless there is one for each operation.
+// Parses the answer to "chosen". Errors: as for ParseNumbers; kInternal if the
+// answer does not have one algorithm for each of `operations`.
 absl::StatusOr<ChosenAlgorithms> ParseChosen(absl::string_view answer,
                                              size_t operations);
 
-// A process's part: answers lines of standard input until it ends.
-// answer: of one line; its error becomes "cannot".
+// Serves as a process of the protocol: answers lines of standard input until it
+// ends. answer: computes the answer to one line; its error becomes "cannot".
 void ServeStepLines(
     const std::string& version,
     const std::function<absl::StatusOr<std::string>(absl::string_view line)>&
         answer);
 
-// What the first step of one process found out.
+// The results of the first step of one process.
 struct FirstStep {
   double loss = 0;
   std::vector<std::vector<float>> gradients = {};  // By parameter.
 };
 
-// The gradients that a process has left in the folder. Errors: of the file.
+// Reads the gradients that a process has written to the folder. Errors: the
+// file's; kDataLoss if a gradient is missing.
 absl::StatusOr<FirstStep> ReadFirstStep(const Network& network, double loss,
                                         const std::string& folder);
 
-// How far two right computations may be apart, as a share of a gradient's norm
-// (and the loss, which is compared to `loss`).
+// The largest difference that two correct computations may have: `gradient` is
+// a share of a gradient's norm, and the loss is compared with `loss`.
 //
-// Sums of K products err by about sqrt(K) units of rounding u, each of the
-// layers adds its own, and four deviations are allowed: e = 4 u sqrt(2 layers
-// K), with K the longest sum, over a filter or over the positions of a batch. A
-// convolution that one of ours computes by Winograd errs as a sum of more
-// products would, the square of WinogradError (models/reference/winograd.h). In
-// bfloat16 sums are float32 and only results are rounded: e = 4 u sqrt(2
-// layers). Where a ReLU's or a maximum's input lies within e of its edge, it
-// may open in one and not in the other: a share e of all at each of the E
-// layers that have edges, which a norm sees as sqrt(E e). Where that is more
-// than half, as in bfloat16 for deep networks, the gradients of the first
-// layers are noise for the most part: 1.2 is allowed, so that they are related.
+// A sum of K products has a rounding error of about sqrt(K) units of rounding
+// u, and each layer adds an error of its own. Four standard deviations are
+// allowed: e = 4 u sqrt(2 layers K). K is the longest sum, over a filter or
+// over the positions of a batch. If one of ours computes a convolution by
+// Winograd, its K is the square of WinogradError (models/reference/winograd.h).
+// In bfloat16 sums are float32 and only results are rounded: e = 4 u sqrt(2
+// layers).
+//
+// A ReLU or a maximum has an edge. If its input lies within e of the edge, it
+// may open in one computation and stay closed in the other. At each of the E
+// layers that have edges, a share e of the inputs does so. In a norm the share
+// becomes sqrt(E e). If sqrt(E e) is more than half, as for deep networks in
+// bfloat16, the gradients of the first layers are mostly noise. A difference of
+// 1.2 is then allowed, which still requires that the gradients are related.
 struct StepTolerance {
   double loss = 0;
   double gradient = 0;
 };
 StepTolerance ToleranceOf(const Network& network, const StepCase& one);
 
-// The largest difference of a parameter's gradients, as a share of its norm,
-// or of tolerance.loss of the whole gradient's if that is larger. The bias
-// before a batch norm, whose gradient is nothing but the rounding of a sum that
-// is zero, is held against the gradient of the weight beside it. Errors:
-// kDataLoss, naming what is too far apart: the loss or the parameter.
+// Compares two first steps. Returns the largest difference of a parameter's
+// gradients, as a share of the gradient's norm. If tolerance.loss times the
+// norm of the whole gradient is larger, the share is of that product. The bias
+// before a batch norm has a true gradient of zero, so its computed gradient is
+// only rounding. Its difference is therefore a share of the norm of the
+// gradient of the weight beside it. Errors: kDataLoss, naming the loss or the
+// parameter that differs too much.
 absl::StatusOr<double> CompareFirstSteps(const Network& network,
                                          const FirstStep& ours,
                                          const FirstStep& theirs,

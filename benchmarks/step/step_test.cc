@@ -81,8 +81,8 @@ TEST(CasesOfTest, GivesEachCaseTheConvolutionsOnce) {
   EXPECT_EQ(OursName(ConvolutionAlgorithm::kDirect), "ours, direct");
 }
 
-// LeNet by hand: products of each layer forward, twice as many backward, but
-// for the image's gradient.
+// The expected number is computed by hand: each layer's products forward, and
+// twice as many backward, without the image's gradient.
 TEST(StepFlopsTest, CountsLeNets) {
   const int64_t forward[] = {2 * 26 * 26 * 20 * 9, 2 * 9 * 9 * 50 * 20 * 25,
                              2 * 800 * 128, 2 * 128 * 10};
@@ -102,15 +102,16 @@ TEST(WorkOfTest, CountsEachTensorOnce) {
   const OperationWork half = WorkOf(network, last, 8, DataType::kBFloat16);
   EXPECT_EQ(half.forward_bytes, 2 * (in + out + parameters));
   EXPECT_EQ(half.backward_bytes, 2 * (out + 2 * in + weights) + 4 * parameters);
-  // The first convolution reads its output for ReLU, and no weights, since the
-  // image has no gradient: dy, y, the image, and the parameters' gradients.
+  // Backward of the first convolution reads its output for ReLU. It reads no
+  // weights, because the image has no gradient. The bytes are those of dy, y,
+  // the image, and the parameters' gradients.
   const OperationWork first = WorkOf(network, 0, 8, DataType::kFloat32);
   EXPECT_EQ(first.backward_bytes,
             4 * (2 * 8 * 26 * 26 * 20 + 8 * 28 * 28 + 20 * 9 + 20));
 }
 
-// Batch norm by hand, on 5 samples of 2 channels of 3x4: 120 numbers a tensor,
-// 2 weights and 2 biases.
+// The expected bytes are computed by hand, for 5 samples of 2 channels of 3x4:
+// 120 numbers a tensor, 2 weights and 2 biases.
 TEST(WorkOfTest, CountsBatchNormWithItsAdditionAndReLU) {
   Network network("small", {.n = 1, .c = 2, .h = 3, .w = 4});
   const lockstep::Value x = network.Convolution(
@@ -124,13 +125,15 @@ TEST(WorkOfTest, CountsBatchNormWithItsAdditionAndReLU) {
     DataType type;
     int64_t forward_bytes, backward_bytes;
   } const cases[] = {
-      // x, y; dy, x, y, dx.
+      // Forward moves x, y; backward moves dy, x, y, dx.
       {1, DataType::kFloat32, 4 * (2 * 120 + 4), 4 * (4 * 120 + 2 + 4)},
-      // x, y; dy, x, dx: without ReLU, backward does not need y.
+      // Forward moves x, y; backward moves dy, x, dx. Without ReLU, backward
+      // does not read y.
       {2, DataType::kFloat32, 4 * (2 * 120 + 4), 4 * (3 * 120 + 2 + 4)},
-      // x, residual, y; dy, x, y, dx, dresidual: not the residual.
+      // Forward moves x, residual, y; backward moves dy, x, y, dx, dresidual,
+      // but not the residual.
       {3, DataType::kFloat32, 4 * (3 * 120 + 4), 4 * (5 * 120 + 2 + 4)},
-      // Parameters are float32 here too.
+      // The parameters are float32 in bfloat16 too.
       {3, DataType::kBFloat16, 2 * 3 * 120 + 4 * 4, 2 * 5 * 120 + 4 * (2 + 4)}};
   for (const auto& [operation, type, forward, backward] : cases) {
     const OperationWork work = WorkOf(network, operation, 5, type);
@@ -154,7 +157,7 @@ TEST(WorkOfTest, CountsWhatPoolingKeeps) {
   EXPECT_EQ(average.backward_bytes, 4 * (in + out));
 }
 
-// LeNet's gradients, each of norm 1 but b1's, which is nothing but rounding.
+// Returns LeNet's gradients. Each has norm 1, but b1's is only rounding.
 FirstStep ExampleStep(const Network& network) {
   FirstStep step = {.loss = 2.25};
   for (const TensorDescription& parameter : network.parameters()) {
@@ -180,7 +183,7 @@ TEST(CompareFirstStepsTest, AcceptsRoundingAndNamesWhatIsWrong) {
   };
   FirstStep rounded = ours;
   rounded.gradients[0][0] *= 1 + 1e-5f;
-  rounded.gradients[1][0] = -1e-9f;  // b1's, of another sign.
+  rounded.gradients[1][0] = -1e-9f;  // b1's gradient, with the other sign.
   rounded.loss += 1e-6;
   EXPECT_THAT(compare(rounded), IsOk());
   const auto wrong = [](const std::string& what) {
@@ -204,18 +207,18 @@ TEST(CompareFirstStepsTest, AcceptsRoundingAndNamesWhatIsWrong) {
   }
 }
 
-// Numbers of mean 0, spread evenly.
+// Returns uniform random numbers of mean 0.
 std::vector<double> RandomNumbers(int64_t count, uint64_t seed) {
   const uint64_t key = UniformKey(seed, /*number=*/0);
   std::vector<double> numbers;
   for (int64_t i = 0; i < count; ++i) {
-    // Exact in float32.
+    // The numbers are exact in float32.
     numbers.push_back(static_cast<float>(Uniform(key, i)));
   }
   return numbers;
 }
 
-// A Winograd convolution of random images in T.
+// Returns the Winograd convolution of random images, computed in T.
 template <typename T>
 std::vector<T> ConvolveByWinograd(int64_t channels) {
   const Shape shape = {.n = 2, .c = channels, .h = 16, .w = 16};
@@ -231,8 +234,9 @@ std::vector<T> ConvolveByWinograd(int64_t channels) {
       .v;
 }
 
-// WinogradError takes a whole unit of the whole sum for each rounding. Most are
-// smaller, so that a sum errs by about a third of that.
+// WinogradError assumes that each rounding errs by a whole unit of the whole
+// sum. Most roundings err less, so the measured error is about a third of
+// WinogradError.
 TEST(ToleranceOfTest, AllowsWhatWinogradErrsBy) {
   for (const int64_t channels : {32, 128}) {
     const std::vector<double> exact = ConvolveByWinograd<double>(channels);
@@ -246,7 +250,7 @@ TEST(ToleranceOfTest, AllowsWhatWinogradErrsBy) {
     EXPECT_LT(units, reference::WinogradError(channels));
     EXPECT_GT(units, reference::WinogradError(channels) / 6);
   }
-  // The limit, over direct convolution.
+  // The limit of the ratio to the error of direct convolution.
   EXPECT_NEAR(reference::WinogradError(1 << 30) / std::sqrt(9.0 * (1 << 30)),
               1.593, 1e-3);
 }
@@ -261,14 +265,14 @@ TEST(ToleranceOfTest, GrowsIfOneOfOursUsesWinograd) {
   const StepTolerance both = ToleranceOf(network, one);
   if (CheckConvolutionAlgorithm(ConvolutionAlgorithm::kWinograd).ok()) {
     EXPECT_GT(both.gradient, direct.gradient);
-    // The longest sums are those of weight gradients over 16 images of 28x28.
+    // The longest sums are those of weight gradients, over 16 images of 28x28.
     EXPECT_NEAR(
         both.loss / direct.loss,
         reference::WinogradError(16 * 7 * 7) / std::sqrt(16.0 * 28 * 28), 1e-9);
   } else {
     EXPECT_EQ(both.gradient, direct.gradient);
   }
-  // In bfloat16 all is direct.
+  // In bfloat16 all convolutions are direct.
   one.type = DataType::kBFloat16;
   const double half = ToleranceOf(network, one).gradient;
   one.convolutions = {ConvolutionAlgorithm::kDirect};
@@ -306,7 +310,7 @@ TEST(ParseNumbersTest, TakesNumbersAndReasons) {
   }
 }
 
-// The command.
+// Tests of the command.
 
 constexpr char kTiny[] =
     " --batch=2 --rounds=1 --threads=1 --types=float32 --seconds=1";
@@ -316,7 +320,8 @@ CommandOutcome RunStep(const std::string& flags) {
                     /*deadline_seconds=*/200);
 }
 
-// A peer that is our own side, after `tamper` was done to the file of weights.
+// Creates a peer that is our own process. The peer runs `tamper` on the file of
+// weights before the load.
 std::string OwnPeer(const std::string& tamper) {
   return MakePython(absl::StrCat(
       "echo lockstep: ready 9.9; read line; file=${line##* }/case.safetensors;",
@@ -346,7 +351,8 @@ TEST(StepCommandTest, MeasuresOursByLayerInBothTypesAndThreads) {
   }
 }
 
-// Direct convolutions come first, so the layers and the layout are theirs.
+// Direct convolutions come first, so the layers and the layout are of the
+// direct run.
 TEST(StepCommandTest, MeasuresOursOnceForEachConvolution) {
   const bool has_winograd =
       CheckConvolutionAlgorithm(ConvolutionAlgorithm::kWinograd).ok();
@@ -372,7 +378,7 @@ TEST(StepCommandTest, MeasuresOursOnceForEachConvolution) {
             has_winograd ? "ours, winograd" : "ours");
   EXPECT_EQ(result["subjects"][1]["seconds"].size(), 1u);
   EXPECT_GT(result["subjects"][1]["ratio"]["median"], 0);
-  // Different algorithms, so not the same bits.
+  // The algorithms differ, so the bits of the gradients differ.
   if (has_winograd) {
     EXPECT_GT(result["subjects"][1]["gradient_error"], 0);
   }
@@ -399,7 +405,7 @@ TEST(StepCommandTest, TakesTurnsWithAPeerThatAgrees) {
   EXPECT_EQ(result["subjects"][1]["gradient_error"], 0);
 }
 
-// The control: one weight of 16,000 is another.
+// The control changes one weight of 16,000.
 TEST(StepCommandTest, FailsIfAPeerComputesSomethingElse) {
   const std::string tampered = OwnPeer(
       "printf '\\000\\000\\240\\100' | dd of=\"$file\" conv=notrunc "
@@ -419,7 +425,8 @@ TEST(StepCommandTest, FailsIfAPeerComputesSomethingElse) {
   }
 }
 
-// What no peer can do is named, and the others go on.
+// If a peer fails, the command names the reason and measures the other
+// subjects.
 TEST(StepCommandTest, NamesAPeerThatFails) {
   const std::pair<std::string, const char*> cases[] = {
       {"/bin/false", "it ended with exit status 1"},
@@ -439,7 +446,7 @@ TEST(StepCommandTest, NamesAPeerThatFails) {
   }
 }
 
-// Every kind of operation agrees with PyTorch's, if there is one.
+// Every kind of operation agrees with PyTorch's, if PyTorch is installed.
 TEST(StepCommandTest, AgreesWithPyTorchIfThereIsOne) {
   const std::string path = TestPath(".json");
   const CommandOutcome outcome = RunStep(absl::StrCat(
@@ -458,7 +465,8 @@ TEST(StepCommandTest, AgreesWithPyTorchIfThereIsOne) {
   }
 }
 
-// Every wrong flag: exit status 2, one line, and the flag in it.
+// For every wrong flag, the command exits with status 2 and prints one line
+// with the flag.
 TEST(StepCommandTest, NamesAFlagThatIsWrong) {
   std::vector<std::pair<std::string, std::string>> cases = {
       {"--models=alexnet", "--models: alexnet: no such model"},

@@ -132,7 +132,7 @@ class Step:
         tensors, metadata = open_tensors(torch, folder + "/case.safetensors")
         network = json.loads(metadata["network"])
         self.operations = network["operations"]
-        # Each value is let go after its last use.
+        # Each value is released after its last use.
         last = {value: i for i, op in enumerate(self.operations)
                 for value in op["inputs"]}
         self.drops = [[v for v in set(op["inputs"]) if last[v] == i]
@@ -212,11 +212,12 @@ class Step:
         without what was before anything was loaded, and without weights."""
         self.take()
         self.optimizer.zero_grad(set_to_none=True)
-        # What loading and compiling left free does not count, as in ours.
+        # Memory that loading and compiling have freed does not count, as in
+        # ours.
         gc.collect()
         ctypes.CDLL(None).malloc_trim(0)
         with open("/proc/self/clear_refs", "w") as file:
-            file.write("5")  # The peak begins again from here.
+            file.write("5")  # Resets the kernel's record of the peak.
         for _ in range(3):
             self.take()
         peak = resident("VmHWM") - resident("RssFile")
@@ -269,7 +270,7 @@ class Step:
 def main():
     try:
         import torch
-    except Exception as error:  # Whatever a broken installation raises.
+    except Exception as error:  # A broken installation may raise any error.
         answer("missing", str(error).split("\n")[0])
         return
     answer("ready", torch.__version__)

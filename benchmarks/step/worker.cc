@@ -36,9 +36,10 @@
 namespace lockstep::benchmarks {
 namespace {
 
-constexpr float kLearningRate = 1e-4f;  // As of torch_peer.py.
+constexpr float kLearningRate = 1e-4f;  // As in torch_peer.py.
 
-// What the kernel says of this process's memory, in bytes. Error: kUnavailable.
+// Returns a value of this process's memory from /proc/self/status, in bytes.
+// Error: kUnavailable if the kernel does not report it.
 absl::StatusOr<int64_t> Resident(const std::string& key) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string status,
                             ReadFile("/proc/self/status"));
@@ -54,7 +55,7 @@ absl::StatusOr<int64_t> Resident(const std::string& key) {
   return absl::UnavailableError(absl::StrCat("/proc/self/status has no ", key));
 }
 
-// The network of a case, computing in that type.
+// Creates the model of a case, which computes in `type`.
 absl::StatusOr<std::unique_ptr<CpuReplica>> CreateStepModel(
     const std::string& spec, const NetworkInput& input, const std::string& type,
     ConvolutionAlgorithm convolution) {
@@ -158,12 +159,13 @@ class Worker {
     return absl::StrFormat("loss %.17g", loss);
   }
 
-  // The peak of what is resident and of no file, without what was before
-  // anything was loaded, and without weights; as torch_peer.py.
+  // Returns the peak of resident memory that belongs to no file, without the
+  // memory from before the load and without the weights. torch_peer.py measures
+  // the same.
   absl::StatusOr<std::string> Memory() {
     LOCKSTEP_RETURN_IF_ERROR(Step().status());
     malloc_trim(0);
-    // The peak begins again from here.
+    // Writing 5 resets the kernel's record of the peak.
     if (!(std::ofstream("/proc/self/clear_refs") << "5" << std::flush)) {
       return absl::UnavailableError("/proc/self/clear_refs: cannot write");
     }
@@ -196,7 +198,8 @@ class Worker {
     return answer;
   }
 
-  // The seconds of each operation in one step: forward and backward, by turns.
+  // Returns the seconds of each operation in one step: its forward, then its
+  // backward.
   absl::StatusOr<std::string> Layers() {
     OperationTimes times;
     model_->CollectTimes(&times);

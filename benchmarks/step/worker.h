@@ -1,4 +1,4 @@
-// Our own side of a timed step: a process that trains the network.
+// Our side of a timed step: a process that trains the network.
 #ifndef LOCKSTEP_BENCHMARKS_STEP_WORKER_H_
 #define LOCKSTEP_BENCHMARKS_STEP_WORKER_H_
 
@@ -6,8 +6,8 @@
 
 namespace lockstep::benchmarks {
 
-// Answers the lines of step.h with one Model after another, each of which
-// convolves so, until standard input ends.
+// Answers the lines of step.h until standard input ends. Each "load" creates a
+// new model, which convolves with `convolution`.
 void ServeOurSteps(ConvolutionAlgorithm convolution);
 
 }  // namespace lockstep::benchmarks
