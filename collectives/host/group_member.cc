@@ -391,6 +391,8 @@ absl::Status GroupMember::WaitFor(uint64_t peers,
 bool GroupMember::Spin(absl::FunctionRef<bool()> ready) const {
   if (ready()) return true;
   if (spin_time_ == Clock::duration::zero()) return false;
+  // The clock is first read after some looks, because a small call mostly ends
+  // before it, and the reading would only delay that call.
   Clock::time_point deadline = Clock::time_point::max();
   while (true) {
     for (int i = 0; i < kLooksPerReading; ++i) {

@@ -267,7 +267,8 @@ struct Preparation {
   SupervisorPlan plan;
 };
 
-NodeAssignment PlaceOf(const LaunchOptions& options, const Preparation& run) {
+NodeAssignment AssignmentOf(const LaunchOptions& options,
+                            const Preparation& run) {
   if (options.nodes != nullptr) return options.nodes->place();
   return {.world_size = options.nproc,
           .master_address = "127.0.0.1",
@@ -278,7 +279,7 @@ std::vector<std::string> RankVariables(const LaunchOptions& options, int rank,
                                        const RankPlacement& placement,
                                        const Preparation& run) {
   Environment changes = placement.environment;
-  const NodeAssignment place = PlaceOf(options, run);
+  const NodeAssignment place = AssignmentOf(options, run);
   if (place.master_port != 0) {
     changes.push_back({"MASTER_ADDR", place.master_address});
     changes.push_back({"MASTER_PORT", absl::StrCat(place.master_port)});
@@ -354,7 +355,7 @@ absl::Status PrepareOutput(const LaunchOptions& options, Preparation& run) {
     return absl::OkStatus();
   }
   OutputOptions output = {.prefix = options.prefix_output,
-                          .first_rank = PlaceOf(options, run).first_rank,
+                          .first_rank = AssignmentOf(options, run).first_rank,
                           .keep_bytes = options.keep_output_bytes};
   if (!options.log_dir.empty()) {
     LOCKSTEP_ASSIGN_OR_RETURN(
