@@ -37,6 +37,7 @@
 #include "models/data/dataset.h"
 #include "models/data/idx_files.h"
 #include "models/data/image.h"
+#include "models/data/png.h"
 #include "models/train/data_flags.h"
 #include "nlohmann/json.hpp"
 

@@ -2,6 +2,7 @@
 // compared with the definition of a convolution, within the bound of F(4x4,
 // 3x3), on shapes whose tiles reach over the border. Other tests check which
 // convolutions use Winograd.
+#include "models/cpu/linear.h"
 #include "models/reference/winograd.h"
 
 #include <algorithm>
