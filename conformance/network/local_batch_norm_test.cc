@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_matchers.h"
-#include "conformance/checks.h"
 #include "conformance/network/network_checks.h"
 #include "conformance/network/network_run.h"
 #include "conformance/report/claim_recorder.h"

@@ -11,10 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "conformance/checks.h"
 #include "conformance/mutant.h"
 #include "conformance/network/network_run.h"
-#include "conformance/training_run.h"
+#include "conformance/training/checks.h"
+#include "conformance/training/trace.h"
 #include "models/model.h"
 
 namespace lockstep::conformance {

@@ -14,10 +14,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "conformance/checks.h"
 #include "conformance/mutant.h"
 #include "conformance/network/network_run.h"
-#include "conformance/training_run.h"
+#include "conformance/training/run.h"
+#include "conformance/training/trace.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/reference/network_reference.h"

@@ -23,7 +23,8 @@
 #include "conformance/mutant.h"
 #include "conformance/network/network_checks.h"
 #include "conformance/network/network_run.h"
-#include "conformance/training_run.h"
+#include "conformance/training/mutants.h"
+#include "conformance/training/run.h"
 #include "models/model.h"
 
 namespace lockstep::conformance {

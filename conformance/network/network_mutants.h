@@ -10,7 +10,7 @@
 
 #include "conformance/mutant.h"
 #include "conformance/network/network_run.h"
-#include "conformance/training_run.h"
+#include "conformance/training/run.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 

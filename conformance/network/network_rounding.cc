@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "conformance/checks.h"
 #include "conformance/network/network_checks.h"
 #include "conformance/network/network_run.h"
-#include "conformance/training_run.h"
+#include "conformance/training/reordered.h"
+#include "conformance/training/trace.h"
 #include "models/model.h"
 #include "models/reference/bounded.h"
 #include "models/reference/network_reference.h"

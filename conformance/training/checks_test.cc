@@ -2,7 +2,7 @@
 // message and the cause. mutants/ tests that the checks reject the mutants.
 // Also tests their basis: traces keep their bits as bytes, and reference runs
 // differ from LeNet only by rounding.
-#include "conformance/checks.h"
+#include "conformance/training/checks.h"
 
 #include <algorithm>
 #include <bit>
@@ -22,7 +22,10 @@
 #include "absl/strings/string_view.h"
 #include "base/status_matchers.h"
 #include "conformance/rank_bytes.h"
-#include "conformance/training_run.h"
+#include "conformance/training/causes.h"
+#include "conformance/training/reordered.h"
+#include "conformance/training/run.h"
+#include "conformance/training/trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/cpu/cpu_model.h"
