@@ -1,4 +1,6 @@
 // Mutants of attention, masks, shortcuts and strides.
+#include "conformance/network/architecture_mutants.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -7,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>

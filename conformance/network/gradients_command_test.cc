@@ -30,7 +30,7 @@
 #include "base/slice.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "conformance/network/network_checks.h"
+#include "conformance/network/network_rounding.h"
 #include "conformance/network/network_run.h"
 #include "conformance/training/trace.h"
 #include "gmock/gmock.h"

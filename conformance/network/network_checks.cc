@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -12,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "conformance/mutant.h"
+#include "conformance/network/network_causes.h"
+#include "conformance/network/network_rounding.h"
 #include "conformance/network/network_run.h"
 #include "conformance/training/checks.h"
 #include "conformance/training/trace.h"

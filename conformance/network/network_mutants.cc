@@ -21,6 +21,7 @@
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "conformance/mutant.h"
+#include "conformance/network/architecture_mutants.h"
 #include "conformance/network/network_checks.h"
 #include "conformance/network/network_run.h"
 #include "conformance/training/mutants.h"

@@ -19,6 +19,7 @@
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/network/network_checks.h"
+#include "conformance/network/network_rounding.h"
 #include "conformance/network/network_run.h"
 #include "conformance/report/claim_recorder.h"
 #include "conformance/training/reordered.h"

@@ -28,6 +28,11 @@
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 #include "syncbn/sync_batch_norm.h"
 #include "syncbn/testing/numbers.h"
+#include "conformance/syncbn/solved_problem.h"
+#include "conformance/syncbn/layer_run.h"
+#include "conformance/syncbn/statistics_mutants.h"
+#include "conformance/syncbn/running_mutants.h"
+#include "conformance/syncbn/gradient_mutants.h"
 
 namespace lockstep::conformance {
 namespace {

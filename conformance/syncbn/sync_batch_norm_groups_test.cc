@@ -31,6 +31,8 @@
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 #include "syncbn/cpu/onednn_batch_norm.h"
 #include "syncbn/sync_batch_norm.h"
+#include "conformance/syncbn/solved_problem.h"
+#include "conformance/syncbn/layer_run.h"
 
 namespace lockstep::conformance {
 namespace {

@@ -38,6 +38,8 @@
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/sync_batch_norm.h"
+#include "conformance/syncbn/solved_problem.h"
+#include "conformance/syncbn/layer_run.h"
 
 namespace lockstep::conformance {
 namespace {

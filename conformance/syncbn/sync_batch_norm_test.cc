@@ -28,6 +28,8 @@
 #include "gtest/gtest.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/testing/numbers.h"
+#include "conformance/syncbn/solved_problem.h"
+#include "conformance/syncbn/layer_run.h"
 
 namespace lockstep::conformance {
 namespace {
