@@ -1,5 +1,4 @@
-// Mutants of what a network computes, and wrong networks that the causes use
-// too.
+// Mutants of a network's layers, and wrong networks that the causes use too.
 #ifndef LOCKSTEP_CONFORMANCE_NETWORK_ARCHITECTURE_MUTANTS_H_
 #define LOCKSTEP_CONFORMANCE_NETWORK_ARCHITECTURE_MUTANTS_H_
 

@@ -1,5 +1,5 @@
-// The layers and batches that test batch norm. Also the names of the checks, and
-// the encoding of numbers as a layer's memory holds them.
+// The layers and batches that test batch norm. Also the names of the checks,
+// and the encoding of numbers as a layer's memory holds them.
 #ifndef LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CASE_H_
 #define LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CASE_H_
 

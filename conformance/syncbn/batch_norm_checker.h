@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/solved_problem.h"
 #include "conformance/syncbn/layer_run.h"
+#include "conformance/syncbn/solved_problem.h"
 
 namespace lockstep::conformance {
 

@@ -23,16 +23,16 @@
 #include "conformance/rank_bytes.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_checker.h"
+#include "conformance/syncbn/gradient_mutants.h"
+#include "conformance/syncbn/layer_run.h"
+#include "conformance/syncbn/running_mutants.h"
+#include "conformance/syncbn/solved_problem.h"
+#include "conformance/syncbn/statistics_mutants.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 #include "syncbn/sync_batch_norm.h"
 #include "syncbn/testing/numbers.h"
-#include "conformance/syncbn/solved_problem.h"
-#include "conformance/syncbn/layer_run.h"
-#include "conformance/syncbn/statistics_mutants.h"
-#include "conformance/syncbn/running_mutants.h"
-#include "conformance/syncbn/gradient_mutants.h"
 
 namespace lockstep::conformance {
 namespace {

@@ -18,11 +18,11 @@
 #include "conformance/mutant.h"
 #include "conformance/rank_bytes.h"
 #include "conformance/syncbn/batch_norm_case.h"
+#include "conformance/syncbn/layer_run.h"
+#include "conformance/syncbn/solved_problem.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/testing/numbers.h"
-#include "conformance/syncbn/solved_problem.h"
-#include "conformance/syncbn/layer_run.h"
 
 namespace lockstep::conformance {
 

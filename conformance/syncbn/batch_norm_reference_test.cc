@@ -20,13 +20,13 @@
 #include "base/status_matchers.h"
 #include "conformance/mutant.h"
 #include "conformance/syncbn/batch_norm_case.h"
+#include "conformance/syncbn/causes.h"
+#include "conformance/syncbn/layer_run.h"
+#include "conformance/syncbn/output_causes.h"
+#include "conformance/syncbn/solved_problem.h"
+#include "conformance/syncbn/step_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "conformance/syncbn/solved_problem.h"
-#include "conformance/syncbn/layer_run.h"
-#include "conformance/syncbn/step_view.h"
-#include "conformance/syncbn/causes.h"
-#include "conformance/syncbn/output_causes.h"
 
 namespace lockstep::conformance {
 namespace {

@@ -12,10 +12,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/bounded.h"
-#include "syncbn/testing/batch_norm_reference.h"
-#include "syncbn/testing/numbers.h"
 #include "conformance/syncbn/solved_problem.h"
 #include "conformance/syncbn/step_view.h"
+#include "syncbn/testing/batch_norm_reference.h"
+#include "syncbn/testing/numbers.h"
 
 namespace lockstep::conformance {
 namespace {

@@ -1,18 +1,18 @@
-// The causes of wrong gradients and running statistics, and the fit of a cause to
-// numbers.
+// The causes of wrong gradients and running statistics, and the fit of a cause
+// to numbers.
 #ifndef LOCKSTEP_CONFORMANCE_SYNCBN_CAUSES_H_
 #define LOCKSTEP_CONFORMANCE_SYNCBN_CAUSES_H_
 
-#include <vector>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/bounded.h"
-#include "syncbn/testing/batch_norm_reference.h"
 #include "conformance/syncbn/step_view.h"
+#include "syncbn/testing/batch_norm_reference.h"
 
 namespace lockstep::conformance {
 

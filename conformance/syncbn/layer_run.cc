@@ -26,10 +26,10 @@
 #include "collectives/testing/run_ranks.h"
 #include "conformance/rank_bytes.h"
 #include "conformance/syncbn/batch_norm_case.h"
+#include "conformance/syncbn/solved_problem.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/sync_batch_norm.h"
-#include "conformance/syncbn/solved_problem.h"
 
 namespace lockstep::conformance {
 namespace {

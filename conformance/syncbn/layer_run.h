@@ -2,7 +2,6 @@
 #ifndef LOCKSTEP_CONFORMANCE_SYNCBN_LAYER_RUN_H_
 #define LOCKSTEP_CONFORMANCE_SYNCBN_LAYER_RUN_H_
 
-#include <vector>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -10,6 +9,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,9 +17,9 @@
 #include "collectives/testing/run_ranks.h"
 #include "conformance/rank_bytes.h"
 #include "conformance/syncbn/batch_norm_case.h"
+#include "conformance/syncbn/solved_problem.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "conformance/syncbn/solved_problem.h"
 
 namespace lockstep::conformance {
 

@@ -18,13 +18,13 @@
 #include "base/bounded.h"
 #include "base/data_types.h"
 #include "conformance/syncbn/batch_norm_case.h"
+#include "conformance/syncbn/causes.h"
+#include "conformance/syncbn/layer_run.h"
+#include "conformance/syncbn/solved_problem.h"
+#include "conformance/syncbn/step_view.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/testing/batch_norm_reference.h"
 #include "syncbn/testing/numbers.h"
-#include "conformance/syncbn/solved_problem.h"
-#include "conformance/syncbn/layer_run.h"
-#include "conformance/syncbn/step_view.h"
-#include "conformance/syncbn/causes.h"
 
 namespace lockstep::conformance {
 namespace {

@@ -10,8 +10,9 @@
 
 namespace lockstep::conformance {
 
-// Explains y of one channel on one rank, as the functions of causes.h do. got: [n, c, hw] of the rank. The
-// rank's bytes tell which elements were never written.
+// Explains y of one channel on one rank, as the functions of causes.h do. got:
+// [n, c, hw] of the rank. The rank's bytes tell which elements were never
+// written.
 std::string CauseOfOutput(const StepView& view, int rank, int64_t channel,
                           std::span<const double> got);
 

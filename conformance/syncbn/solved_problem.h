@@ -2,16 +2,16 @@
 #ifndef LOCKSTEP_CONFORMANCE_SYNCBN_SOLVED_PROBLEM_H_
 #define LOCKSTEP_CONFORMANCE_SYNCBN_SOLVED_PROBLEM_H_
 
-#include <vector>
 #include <cstddef>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/data_types.h"
+#include "conformance/syncbn/batch_norm_case.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/testing/batch_norm_reference.h"
-#include "conformance/syncbn/batch_norm_case.h"
 
 namespace lockstep::conformance {
 

@@ -8,10 +8,10 @@
 #include <vector>
 
 #include "conformance/syncbn/batch_norm_case.h"
+#include "conformance/syncbn/layer_run.h"
+#include "conformance/syncbn/solved_problem.h"
 #include "syncbn/testing/batch_norm_reference.h"
 #include "syncbn/testing/numbers.h"
-#include "conformance/syncbn/solved_problem.h"
-#include "conformance/syncbn/layer_run.h"
 
 namespace lockstep::conformance {
 
