@@ -10,6 +10,8 @@
 
 #include "absl/time/time.h"
 #include "conformance/report/claims.h"
+#include "conformance/report/conformance_document.h"
+#include "conformance/report/test_logs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "report/document.h"

@@ -24,12 +24,14 @@
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/nccl/run_nccl_ranks.h"
 #include "collectives/testing/run_ranks.h"
-#include "conformance/checks.h"
 #include "conformance/device_mirror.h"
 #include "conformance/mutant.h"
 #include "conformance/rank_bytes.h"
 #include "conformance/report/claim_recorder.h"
-#include "conformance/training_run.h"
+#include "conformance/training/checks.h"
+#include "conformance/training/mutants.h"
+#include "conformance/training/run.h"
+#include "conformance/training/trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/data/dataset.h"
@@ -245,7 +247,7 @@ TEST_P(GradientEquivalenceTest, TwoEpochsMatchOneRank) {
     options.run = RanksOver(carrier);
     options.world_size = world_size;
     options.trainer.sharding = sharding;
-    const auto ranks = RunTraining(options, Mutation());
+    const auto ranks = RecordTraining(options, Mutation());
     ASSERT_THAT(ranks, IsOk());
     const Expectation want = OneRank(options);
     ASSERT_EQ(want.steps.size(), IsExhaustive() ? 10 : 4);
@@ -295,7 +297,7 @@ INSTANTIATE_TEST_SUITE_P(Mutants, NcclTrainingMutantTest,
 // norm, and below a fiftieth of each tensor's gradient.
 TEST(GradientToleranceTest, IsSmallInEveryStep) {
   const RunOptions options = TwoEpochs();
-  const auto ranks = RunTraining(options, Mutation());
+  const auto ranks = RecordTraining(options, Mutation());
   ASSERT_THAT(ranks, IsOk());
   const Expectation want = OneRank(options);
   ASSERT_EQ(want.steps.size(), IsExhaustive() ? 10 : 4);

@@ -1,6 +1,6 @@
 // The check compares bit by bit and finds the causes of differences. The runs
 // evaluate LeNet. The mutants evaluate it wrongly.
-#include "conformance/evaluation.h"
+#include "conformance/training/evaluation.h"
 
 #include <algorithm>
 #include <bit>
@@ -24,13 +24,12 @@
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
-#include "conformance/checks.h"
 #include "conformance/mutant.h"
-#include "conformance/training_run.h"
+#include "conformance/training/run.h"
+#include "conformance/training/trace.h"
 #include "models/cpu/cpu_model.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
-#include "models/networks/networks.h"
 #include "models/reference/lenet_reference.h"
 #include "models/train/data_parallel.h"
 #include "models/train/trainer.h"

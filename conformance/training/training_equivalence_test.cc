@@ -2,7 +2,7 @@
 // rounding of 1 rank for the first hundred steps, or the first twenty in a
 // slice (slice.h).
 //
-// Reference runs (training_run.h) show the effect of rounding alone: one rank
+// Reference runs (reordered.h) show the effect of rounding alone: one rank
 // with every sum added in another order. For the sums, 2 ranks are such a
 // reordering too. The test checks three things.
 //
@@ -57,9 +57,12 @@
 #include "base/status_matchers.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
-#include "conformance/checks.h"
 #include "conformance/report/claim_recorder.h"
-#include "conformance/training_run.h"
+#include "conformance/training/checks.h"
+#include "conformance/training/mutants.h"
+#include "conformance/training/reordered.h"
+#include "conformance/training/run.h"
+#include "conformance/training/trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/cpu/cpu_model.h"

@@ -1,6 +1,8 @@
 // Mutants that change how gradients and parameters travel between the ranks,
 // what a step computes, the settings of a run, or the samples of a rank. Also
 // plants them.
+#include "conformance/training/mutants.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -19,10 +21,11 @@
 #include "base/status_macros.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "conformance/checks.h"
 #include "conformance/mutant.h"
 #include "conformance/rank_bytes.h"
-#include "conformance/training_run.h"
+#include "conformance/training/checks.h"
+#include "conformance/training/run.h"
+#include "conformance/training/trace.h"
 #include "models/model.h"
 #include "models/train/trainer.h"
 #include "sampler/distributed_sampler.h"
@@ -425,7 +428,7 @@ absl::StatusOr<Caught> Plant(const RankRunner& run, const Mutation& mutation) {
   options.run = run;
   options.world_size = 3;
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<RankTrace> ranks,
-                            RunTraining(options, mutation));
+                            RecordTraining(options, mutation));
   const Expectation want = OneRank(options);
   std::vector<std::pair<std::string, absl::Status>> verdicts;
   for (const Check& check : AllChecks()) {

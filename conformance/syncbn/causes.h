@@ -1,7 +1,7 @@
-// One step of a run on all ranks, beside its reference. Also the causes that
-// explain a wrong result.
-#ifndef LOCKSTEP_CONFORMANCE_SYNCBN_STEP_CHECKS_H_
-#define LOCKSTEP_CONFORMANCE_SYNCBN_STEP_CHECKS_H_
+// The causes of wrong gradients and running statistics, and the fit of a cause
+// to numbers.
+#ifndef LOCKSTEP_CONFORMANCE_SYNCBN_CAUSES_H_
+#define LOCKSTEP_CONFORMANCE_SYNCBN_CAUSES_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -11,66 +11,10 @@
 #include <vector>
 
 #include "base/bounded.h"
-#include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/batch_norm_checker.h"
+#include "conformance/syncbn/step_view.h"
 #include "syncbn/testing/batch_norm_reference.h"
-#include "syncbn/testing/numbers.h"
 
 namespace lockstep::conformance {
-// An error and its bound.
-struct BoundedError {
-  double error = 0;
-  double bound = 1;
-};
-
-// A step of a run. Borrows everything that it refers to.
-struct StepView {
-  const SolvedProblem& solved;
-  const BatchNormVariant& variant;
-  std::span<const RankRun> ranks;
-  int step;
-  // The error that is largest relative to its bound. MeasureRun keeps it here.
-  BoundedError* largest = nullptr;
-
-  const SolvedStep& solved_step() const {
-    return solved.steps[static_cast<size_t>(step)];
-  }
-  const ReferenceBatch& BatchOn(int rank) const {
-    return solved_step().ranks[static_cast<size_t>(rank)];
-  }
-  int world_size() const { return solved.problem.world_size; }
-  bool tracked() const { return variant.tracking != Tracking::kNone; }
-  const RankOutputs& Of(int rank) const {
-    return ranks[static_cast<size_t>(rank)][static_cast<size_t>(step)];
-  }
-  // Whether a rank normalises with its own batch alone.
-  bool UsesOwn() const { return !solved_step().training && !tracked(); }
-  const ReferenceStatistics& StatisticsOn(int rank) const {
-    return UsesOwn() ? solved_step().own_statistics[static_cast<size_t>(rank)]
-                     : solved_step().statistics;
-  }
-  // Returns the statistics of a rank's batch alone, in training too.
-  ReferenceStatistics OwnStatisticsOf(int rank) const {
-    return StatisticsOf(solved.layer, {&BatchOn(rank), 1}, solved.precision);
-  }
-  const ReferenceResult& WantOn(int rank) const {
-    return UsesOwn() ? solved_step().own_want[static_cast<size_t>(rank)]
-                     : solved_step().want;
-  }
-  size_t IndexOf(int rank) const {
-    return UsesOwn() ? 0 : static_cast<size_t>(rank);
-  }
-  bool MustRefuse(int rank) const {
-    return variant.semantics.refuses_one_value && StatisticsOn(rank).count == 1;
-  }
-  std::vector<double> Activations(int rank, const std::string& bytes) const {
-    return FromLayout(solved.ShapeOf(step, rank, variant.layout),
-                      Decode(solved.problem.type, bytes));
-  }
-  std::vector<double> Statistics(const std::string& bytes) const {
-    return Decode(solved.statistics_type, bytes);
-  }
-};
 
 // Each function returns ", as if ..." for the cause that fits best, or "". A
 // fit is off by less than four times the numbers' bounds. The inputs are those
@@ -78,12 +22,8 @@ struct StepView {
 // explains nothing if the checks would accept its numbers, or if they are no
 // closer to `got` than the reference is.
 
-// Explains y of one channel on one rank. got: [n, c, hw] of the rank. The
+// Explains dx of one channel on one rank. got: [n, c, hw] of the rank. The
 // rank's bytes tell which elements were never written.
-std::string CauseOfOutput(const StepView& view, int rank, int64_t channel,
-                          std::span<const double> got);
-
-// Explains dx, likewise.
 std::string CauseOfInputGradient(const StepView& view, int rank,
                                  int64_t channel, std::span<const double> got);
 
@@ -158,4 +98,4 @@ ChannelMoments MomentsOf(const ReferenceStatistics& statistics);
 
 }  // namespace lockstep::conformance
 
-#endif  // LOCKSTEP_CONFORMANCE_SYNCBN_STEP_CHECKS_H_
+#endif  // LOCKSTEP_CONFORMANCE_SYNCBN_CAUSES_H_

@@ -1,4 +1,6 @@
 // Fits causes to a gradient and to an update.
+#include "conformance/training/causes.h"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -13,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "conformance/checks.h"
+#include "conformance/training/trace.h"
 #include "models/model.h"
 #include "models/reference/bounded.h"
 
@@ -383,15 +385,6 @@ std::string Fit(const ParameterUpdate& update, size_t begin, size_t end,
 }
 
 }  // namespace
-
-std::string ElementName(std::span<const ParameterSpec> specs, int64_t i) {
-  for (const ParameterSpec& spec : specs) {
-    if (i < spec.offset + spec.size) {
-      return absl::StrCat(spec.name, "[", i - spec.offset, "]");
-    }
-  }
-  return absl::StrCat("element ", i);
-}
 
 std::string CauseOfGradient(const StepGradients& step, int rank) {
   return GradientCauses(step, rank).First();

@@ -1,4 +1,4 @@
-#include "conformance/checks.h"
+#include "conformance/training/checks.h"
 
 #include <algorithm>
 #include <bit>
@@ -17,6 +17,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "conformance/training/causes.h"
+#include "conformance/training/sample_checks.h"
+#include "conformance/training/trace.h"
 #include "models/model.h"
 #include "models/reference/bounded.h"
 
@@ -161,35 +164,6 @@ std::vector<std::vector<float>> ByRank(
 }
 
 }  // namespace
-
-std::string StepName(const Expectation& want, size_t s) {
-  return absl::StrCat("epoch ", want.steps[s].epoch, " step ",
-                      want.steps[s].step);
-}
-
-absl::Status CheckShapes(const Expectation& want,
-                         std::span<const RankTrace> ranks) {
-  const size_t steps = want.steps.size();
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const RankTrace& trace = ranks[rank];
-    if (trace.samples.size() != steps || trace.gradients.size() != steps ||
-        trace.parameters.size() != steps + 1) {
-      return absl::DataLossError(
-          absl::StrCat("rank ", rank, " took ", trace.samples.size(),
-                       " steps, one rank takes ", steps));
-    }
-    for (size_t s = 0; s <= steps; ++s) {
-      const size_t size = trace.parameters[s].size();
-      if (size != want.start.size() ||
-          (s < steps && trace.gradients[s].size() != size)) {
-        return absl::DataLossError(absl::StrCat("rank ", rank, " has ", size,
-                                                " parameters, must have ",
-                                                want.start.size()));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
 
 absl::Status CheckGradients(std::span<const ParameterSpec> specs,
                             const Bounded& want,

@@ -1,4 +1,5 @@
-// The checks of the samples that the ranks see.
+#include "conformance/training/sample_checks.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "conformance/checks.h"
+#include "conformance/training/trace.h"
 
 namespace lockstep::conformance {
 namespace {

@@ -1,7 +1,9 @@
-// The evidence that claims are judged on, the form of a verdict, and the judge
-// of each claim. Internal to the judge; Judge (judge.h) runs all of them.
-#ifndef LOCKSTEP_CONFORMANCE_CHECK_JUDGE_CLAIMS_H_
-#define LOCKSTEP_CONFORMANCE_CHECK_JUDGE_CLAIMS_H_
+// The evidence that claims are judged on, and the form of a judgement. Internal
+// to the judge. All judges except JudgeRun require that JudgeRun passed: every
+// rank's output exists and has its steps, only finite numbers, and the right
+// shapes.
+#ifndef LOCKSTEP_CONFORMANCE_CHECK_JUDGE_EVIDENCE_H_
+#define LOCKSTEP_CONFORMANCE_CHECK_JUDGE_EVIDENCE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -116,43 +118,6 @@ inline Judgement Skipped(const std::string& why) {
 // the reference failed with `status`.
 Judgement ReferenceFailed(const absl::Status& status);
 
-// The judges of the claims. All judges except JudgeRun require that JudgeRun
-// passed: every rank's output exists and has its steps, only finite numbers,
-// and the right shapes.
-
-// Judges that all runs ended well, wrote everything that the case asks for, and
-// only finite numbers. Returns kSkipped, with the trainer's reason, if a run
-// says that the trainer does not support the case. If a run failed and one rank
-// wrote its output before the case's last step while others wrote nothing, the
-// cause is that rank's missing steps.
-Judgement JudgeRun(Evidence& evidence);
-
-// Judges that every epoch of both runs draws each sample once, that every step
-// of all ranks together draws the samples of one rank's step, and that shuffled
-// epochs differ.
-Judgement JudgeSamples(Evidence& evidence);
-
-// Judges that all written gradients and parameters have the same bits on every
-// rank.
-Judgement JudgeRanksAgree(Evidence& evidence);
-
-// Judges that the written gradients equal the reference's.
-Judgement JudgeGradients(Evidence& evidence);
-
-// Judges that in the steps from 1 to `last_step` the ranks' losses, weighted by
-// their samples, equal one rank's.
-Judgement JudgeLoss(Evidence& evidence, int64_t last_step);
-
-// Judges that the written parameters and buffers equal one rank's, and that
-// frozen and unused parameters keep their start values. With local batch norm
-// and in bfloat16, only the first step is judged. With local batch norm, each
-// rank's buffers are compared with those of its own share.
-Judgement JudgeState(Evidence& evidence);
-
-// Judges that the ranks together evaluate every sample once (or each rank
-// evaluates all of them), and that all ranks report the metrics of one rank.
-Judgement JudgeEvaluation(Evidence& evidence);
-
 }  // namespace lockstep::conformance
 
-#endif  // LOCKSTEP_CONFORMANCE_CHECK_JUDGE_CLAIMS_H_
+#endif  // LOCKSTEP_CONFORMANCE_CHECK_JUDGE_EVIDENCE_H_

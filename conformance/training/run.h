@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <random>
 #include <span>
 #include <utility>
 #include <vector>
@@ -15,9 +14,8 @@
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
-#include "conformance/checks.h"
-#include "conformance/mutant.h"
 #include "conformance/rank_bytes.h"
+#include "conformance/training/trace.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
 #include "models/train/trainer.h"
@@ -154,31 +152,6 @@ struct Mutation {
   std::function<void(TrainerOptions&, int world_size)> trainer = nullptr;
 };
 
-// Calling returns a mutation whose group makes its calls with `run`; every rank
-// has a copy. SumBy returns a `run` that sums float32 data in place with `sum`.
-// Float32 data are the gradients: the metrics, float64 and int64, pass
-// unchanged.
-Mutation Calling(GroupMutant::RunWrong run);
-GroupMutant::RunWrong SumBy(
-    std::function<absl::Status(Communicator&, std::span<float>)> sum);
-// Returns a mutation whose step is `step`; every rank has a copy.
-Mutation Stepping(SteppedModel::Step step);
-
-struct TrainingMutant {
-  Mutant mutant;  // Not in a suite yet.
-  Mutation mutation;
-};
-
-// Returns the mutants of LeNet's data-parallel training. They change how
-// gradients and parameters travel between the ranks, what a step computes, its
-// settings, or which samples a rank draws.
-std::vector<TrainingMutant> AllTrainingMutants();
-
-// Returns all training mutants as a suite, for the checks in AllChecks(). Each
-// mutant is planted in a run of three ranks: threads, or the ranks of `run`.
-// Its `says` belongs to the first check that rejects it.
-MutantSuite TrainingMutants(const RankRunner& run = nullptr);
-
 // Returns the samples with these indices, in this order.
 Samples GatherSamples(const MemoryDataset& data,
                       std::span<const int64_t> indices);
@@ -216,65 +189,8 @@ absl::Status Train(Communicator& group, Model& model, const MemoryDataset& data,
 
 // Trains and returns a trace for each rank. Errors: the first rank's, with the
 // rank's number.
-absl::StatusOr<std::vector<RankTrace>> RunTraining(const RunOptions& options,
-                                                   const Mutation& mutation);
-
-// Reference runs: a network with the same sums in another order, which shows
-// the effect of rounding alone.
-
-// A permutation: position i receives the value of position order[i].
-using IndexOrder = std::vector<int64_t>;
-
-IndexOrder IdentityOf(int64_t size);
-
-// Draws the permutations of a network's channels, pixels and samples. Seed 0
-// changes nothing.
-class Reordering {
- public:
-  explicit Reordering(uint32_t seed) : seed_(seed), random_(seed) {}
-
-  // Returns a different permutation in each call.
-  IndexOrder Shuffled(int64_t size);
-  // Returns the transposition of a square of `side` times `side`.
-  IndexOrder Square(int64_t side) const;
-  // Returns the samples shuffled, with their square images transposed.
-  Samples Batch(const Samples& samples);
-
- private:
-  const uint32_t seed_;
-  std::mt19937 random_;
-};
-
-// Appends the permutation of a tensor to `places`. The tensor has one axis for
-// each permutation in `axes`: position i of an axis receives the value of
-// position axes[..][i].
-void AppendTensor(const std::vector<IndexOrder>& axes, IndexOrder& places);
-
-// Take sets to[i] = from[places[i]]; PutBack does the reverse.
-void Take(const IndexOrder& places, std::span<const float> from,
-          std::span<float> to);
-std::vector<float> PutBack(const IndexOrder& places,
-                           std::span<const float> from);
-
-// LeNet with permuted channels and hidden units, transposed images and kernels,
-// and samples that are shuffled anew in each call. Mathematically it is the
-// same function of the same parameters. In float32, every sum of the forward
-// and backward pass adds its terms in another order. Not thread safe.
-class ReorderedLeNet {
- public:
-  // Each seed gives another order. seed: not 0.
-  explicit ReorderedLeNet(uint32_t seed);
-
-  // Returns the gradient of the mean loss of `samples` (at least one) at
-  // `parameters`, both in LeNet's own order. Errors: the model's.
-  absl::StatusOr<std::vector<float>> Gradient(std::span<const float> parameters,
-                                              const Samples& samples);
-
- private:
-  Reordering reordering_;
-  std::unique_ptr<Model> model_;
-  IndexOrder places_;  // For each own parameter, its position in LeNet.
-};
+absl::StatusOr<std::vector<RankTrace>> RecordTraining(const RunOptions& options,
+                                                      const Mutation& mutation);
 
 }  // namespace lockstep::conformance
 
