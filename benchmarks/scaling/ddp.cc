@@ -31,7 +31,7 @@ namespace {
 constexpr absl::Duration kStartTimeout = absl::Minutes(5);
 constexpr absl::Duration kRunTimeout = absl::Hours(24);
 
-absl::StatusOr<TorchProcess> StartPython(const RankSetting& setting) {
+absl::StatusOr<TorchProcess> StartPython(const RankLaunchSettings& setting) {
   return TorchProcess::Start(setting.pythons, StepPeerTorch(),
                              absl::Now() + kStartTimeout);
 }
@@ -74,7 +74,7 @@ RankResult ResultOf(const RunSpec& spec, int rank,
 
 }  // namespace
 
-absl::StatusOr<std::string> CheckDdp(const RankSetting& setting,
+absl::StatusOr<std::string> CheckDdp(const RankLaunchSettings& setting,
                                      const Network& network) {
   if (DrawsMasks(network)) {
     return FlagError(
@@ -86,7 +86,7 @@ absl::StatusOr<std::string> CheckDdp(const RankSetting& setting,
   return FlagError("peers", "torch", process.status().message());
 }
 
-absl::StatusOr<RoundSample> RunDdpOnce(const RankSetting& setting,
+absl::StatusOr<RoundSample> RunDdpOnce(const RankLaunchSettings& setting,
                                        const RunSpec& spec) {
   const int world_size = spec.configuration.world_size;
   const int64_t global_batch = spec.configuration.global_batch;

@@ -192,7 +192,7 @@ void WarnOfOversubscription(const ScalingSettings& settings, int cores) {
 }
 
 // pytorch: the result of CheckDdp; empty without kDdp.
-absl::Status Measure(const ScalingSettings& settings, RankSetting ranks,
+absl::Status Measure(const ScalingSettings& settings, RankLaunchSettings ranks,
                      const std::string& pytorch, const ReportOutput& output,
                      const report::Origin& origin) {
   WarnOfOversubscription(settings, ranks.cores);
@@ -236,7 +236,7 @@ absl::Status RunDriver(std::span<char* const> argv) {
   LOCKSTEP_ASSIGN_OR_RETURN(ReportOutput output,
                             ReportOutput::Create(kName, kFolder));
   if (launched != nullptr) output.load = LoadMeter(launched->processes());
-  RankSetting ranks = {
+  RankLaunchSettings ranks = {
       .flags = std::vector<std::string>(argv.begin() + 1, argv.end()),
       .cores = cores,
       .pythons = PythonsToTry(absl::GetFlag(FLAGS_python)),

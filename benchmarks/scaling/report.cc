@@ -27,7 +27,7 @@ namespace lockstep::benchmarks {
 // Combining the results of ranks into a round.
 namespace {
 
-absl::Status Refusal(const RunSpec& spec, absl::string_view what) {
+absl::Status VoidRunError(const RunSpec& spec, absl::string_view what) {
   return absl::DataLossError(
       absl::StrCat("the run of ", spec.configuration.world_size,
                    " ranks on global batches of ",
@@ -37,24 +37,24 @@ absl::Status Refusal(const RunSpec& spec, absl::string_view what) {
 absl::Status CheckRank(const RunSpec& spec, const RankResult& result) {
   const int world_size = spec.configuration.world_size;
   if (result.world_size != world_size) {
-    return Refusal(spec, absl::StrCat("rank ", result.rank, " was one of ",
-                                      result.world_size));
+    return VoidRunError(spec, absl::StrCat("rank ", result.rank, " was one of ",
+                                           result.world_size));
   }
   if (result.rank < 0 || result.rank >= world_size) {
-    return Refusal(spec, absl::StrCat("it has a rank ", result.rank));
+    return VoidRunError(spec, absl::StrCat("it has a rank ", result.rank));
   }
   if (static_cast<int>(result.steps.size()) != spec.steps) {
-    return Refusal(
+    return VoidRunError(
         spec, absl::StrCat("rank ", result.rank, " timed ", result.steps.size(),
                            " steps, not ", spec.steps));
   }
   if (!result.same_parameters) {
-    return Refusal(spec, absl::StrCat("rank ", result.rank,
-                                      " ended with other parameters than "
-                                      "rank 0"));
+    return VoidRunError(spec, absl::StrCat("rank ", result.rank,
+                                           " ended with other parameters than "
+                                           "rank 0"));
   }
   if (!std::isfinite(result.loss)) {
-    return Refusal(spec, absl::StrCat("the loss became ", result.loss));
+    return VoidRunError(spec, absl::StrCat("the loss became ", result.loss));
   }
   return absl::OkStatus();
 }
@@ -68,7 +68,7 @@ absl::Status CheckRun(const RunSpec& spec,
   }
   for (size_t rank = 0; rank < seen.size(); ++rank) {
     if (seen[rank] == 1) continue;
-    return Refusal(
+    return VoidRunError(
         spec, absl::StrCat("rank ", rank, " reported ", seen[rank], " times"));
   }
   return absl::OkStatus();
@@ -86,7 +86,7 @@ double Imbalance(std::span<const RankResult> results, int step) {
 
 // Returns one rank's share for RoundSample::kept_waiting. A rank that waits for
 // a sum may keep a core busy; the result is then too small.
-double KeptWaiting(const RankResult& result) {
+double ShareOffCore(const RankResult& result) {
   double working = 0, running = 0;
   for (const RankStep& step : result.steps) {
     working += step.seconds - step.parts.exposed_communication;
@@ -120,7 +120,7 @@ absl::StatusOr<RoundSample> CombineRanks(const RunSpec& spec,
     }
     slowest_rank = std::max(slowest_rank, seconds);
     sample.kept_waiting +=
-        KeptWaiting(result) / static_cast<double>(results.size());
+        ShareOffCore(result) / static_cast<double>(results.size());
   }
   sample.parts.rest = slowest_rank / spec.steps - sample.parts.Sum();
   sample.images_per_second =
@@ -135,7 +135,7 @@ absl::StatusOr<RoundSample> CombineRanks(const RunSpec& spec,
 // Deriving a report from rounds.
 namespace {
 
-ConfigurationReport Summarise(MeasuredConfiguration measured, int cores) {
+ConfigurationReport SummarizeRounds(MeasuredConfiguration measured, int cores) {
   ConfigurationReport report;
   std::vector<double> throughputs, steps;
   for (const RoundSample& round : measured.rounds) {
@@ -158,7 +158,8 @@ ConfigurationReport Summarise(MeasuredConfiguration measured, int cores) {
   return report;
 }
 
-void Compare(const ConfigurationReport& baseline, ConfigurationReport& report) {
+void CompareWithBaseline(const ConfigurationReport& baseline,
+                         ConfigurationReport& report) {
   report.speedup = report.images_per_second / baseline.images_per_second;
   report.efficiency =
       report.speedup * baseline.world_size() / report.world_size();
@@ -177,10 +178,11 @@ ModeReport DeriveMode(ScalingMode mode,
                       std::vector<MeasuredConfiguration> measured, int cores) {
   ModeReport report = {.mode = mode};
   for (MeasuredConfiguration& configuration : measured) {
-    report.configurations.push_back(Summarise(std::move(configuration), cores));
+    report.configurations.push_back(
+        SummarizeRounds(std::move(configuration), cores));
   }
   for (ConfigurationReport& configuration : report.configurations) {
-    Compare(report.baseline(), configuration);
+    CompareWithBaseline(report.baseline(), configuration);
   }
   return report;
 }
@@ -224,9 +226,9 @@ absl::StatusOr<RoundSample> RunAndShow(absl::string_view name,
 
 // Sets the number of steps, unless the settings name one. Drops rounds that do
 // not fit into the time.
-absl::Status ChooseLength(const ScalingRunner& run,
-                          const ScalingProgress& progress,
-                          ScalingSettings& settings) {
+absl::Status ChooseRoundsAndSteps(const ScalingRunner& run,
+                                  const ScalingProgress& progress,
+                                  ScalingSettings& settings) {
   if (settings.steps > 0) return absl::OkStatus();
   const double start = SteadySeconds();
   RunCost round;
@@ -250,7 +252,7 @@ absl::Status ChooseLength(const ScalingRunner& run,
 
 // Returns the measured configurations of one variant in one mode, by world
 // size.
-std::vector<MeasuredConfiguration> Select(
+std::vector<MeasuredConfiguration> SelectMeasured(
     const ScalingSettings& settings, ScalingMode mode, const Variant& variant,
     const std::vector<MeasuredConfiguration>& measured) {
   std::vector<MeasuredConfiguration> selected;
@@ -281,7 +283,8 @@ absl::StatusOr<ScalingReport> MeasureScaling(const ScalingSettings& settings,
                                              const ScalingRunner& run,
                                              const ScalingProgress& progress) {
   ScalingReport report = {.settings = settings};
-  LOCKSTEP_RETURN_IF_ERROR(ChooseLength(run, progress, report.settings));
+  LOCKSTEP_RETURN_IF_ERROR(
+      ChooseRoundsAndSteps(run, progress, report.settings));
   std::vector<MeasuredConfiguration> measured;
   for (const Configuration& configuration : DistinctConfigurations(settings)) {
     measured.push_back({.configuration = configuration, .rounds = {}});
@@ -311,8 +314,8 @@ absl::StatusOr<ScalingReport> MeasureScaling(const ScalingSettings& settings,
   for (const ScalingMode mode : settings.modes) {
     std::vector<ModeReport> variants;
     for (const Variant& variant : VariantsOf(settings)) {
-      ModeReport& at = variants.emplace_back(
-          DeriveMode(mode, Select(settings, mode, variant, measured), cores));
+      ModeReport& at = variants.emplace_back(DeriveMode(
+          mode, SelectMeasured(settings, mode, variant, measured), cores));
       at.variant = variant;
       at.limits = DescribeLimits(at, cores);
       // The first report of this type has the first backend.
@@ -335,10 +338,10 @@ using report::Percent;
 std::string Ranks(int count) { return report::Counted(count, "rank"); }
 
 // Shares below half a percent are left out, because they would print as 0%.
-constexpr double kWorthSaying = 0.005;
-constexpr double kMuchImbalance = 0.05;
-constexpr double kMuchSpread = 0.10;
-constexpr double kMuchWaiting = 0.05;
+constexpr double kMinReportedShare = 0.005;
+constexpr double kReportedImbalance = 0.05;
+constexpr double kReportedSpread = 0.10;
+constexpr double kReportedWaiting = 0.05;
 
 std::string Milliseconds(double seconds) {
   return absl::StrFormat("%.2f ms", 1e3 * seconds);
@@ -373,7 +376,7 @@ std::string DescribeCompute(ScalingMode mode, const ConfigurationReport& base,
 // rank. The mean rank waits for the slowest rank's gradients. The mean rank's
 // own backward hides some of that wait, so the wait is at most the exposed
 // communication.
-double WaitingSeconds(const ConfigurationReport& at) {
+double SlowestRankWait(const ConfigurationReport& at) {
   return std::min(at.imbalance * at.parts.compute,
                   at.parts.exposed_communication);
 }
@@ -381,8 +384,8 @@ double WaitingSeconds(const ConfigurationReport& at) {
 std::string DescribeCommunication(const ConfigurationReport& at) {
   std::string text =
       absl::StrCat(Milliseconds(at.parts.exposed_communication), " a step");
-  const double waiting = WaitingSeconds(at);
-  if (waiting >= kWorthSaying * at.step_seconds()) {
+  const double waiting = SlowestRankWait(at);
+  if (waiting >= kMinReportedShare * at.step_seconds()) {
     absl::StrAppend(&text, ", of which up to ", Milliseconds(waiting),
                     " is waiting for the slowest rank");
   }
@@ -407,7 +410,7 @@ std::vector<Loss> Losses(ScalingMode mode, const ConfigurationReport& base,
       {at.lost.rest, "the rest of the step",
        absl::StrCat(Milliseconds(at.parts.rest), " a step")}};
   std::erase_if(losses, [](const Loss& loss) {
-    return std::abs(loss.share) < kWorthSaying;
+    return std::abs(loss.share) < kMinReportedShare;
   });
   std::ranges::sort(losses, std::greater<>(), &Loss::share);
   return losses;
@@ -421,7 +424,7 @@ std::string DescribeEfficiency(const ModeReport& report,
       Ranks(at.world_size()), Name(report.mode), at.speedup,
       Ranks(report.baseline().world_size()), Percent(at.efficiency));
   if (report.variant.ranks == RankKind::kDdp) return text;
-  if (lost < kWorthSaying) return text + " Nothing limits it here.";
+  if (lost < kMinReportedShare) return text + " Nothing limits it here.";
   std::vector<std::string> takes, gives;
   for (const Loss& loss : Losses(report.mode, report.baseline(), at)) {
     (loss.share > 0 ? takes : gives)
@@ -440,7 +443,7 @@ std::string DescribeEfficiency(const ModeReport& report,
 // Returns the configuration that the sentences describe: the largest world size
 // with a core for each rank, or the last one if only the baseline has enough
 // cores.
-const ConfigurationReport& Subject(const ModeReport& report) {
+const ConfigurationReport& DescribedConfiguration(const ModeReport& report) {
   const ConfigurationReport* subject = &report.configurations.back();
   for (const ConfigurationReport& at : report.configurations) {
     if (&at != &report.baseline() && !at.oversubscribed) subject = &at;
@@ -461,7 +464,7 @@ double WorstSpread(const ModeReport& report) {
 
 std::string DescribeLimits(const ModeReport& report, int cores) {
   std::vector<std::string> sentences;
-  const ConfigurationReport& subject = Subject(report);
+  const ConfigurationReport& subject = DescribedConfiguration(report);
   if (report.configurations.size() == 1) {
     sentences.push_back("One world size alone says nothing about scaling.");
   } else {
@@ -471,7 +474,7 @@ std::string DescribeLimits(const ModeReport& report, int cores) {
     sentences.push_back(absl::StrCat("Its ranks share ",
                                      report::Counted(cores, "core"),
                                      ", which alone keeps it from scaling."));
-  } else if (subject.kept_waiting >= kMuchWaiting) {
+  } else if (subject.kept_waiting >= kReportedWaiting) {
     sentences.push_back(absl::StrCat(
         "The cores were busy otherwise (with the ranks' own communication "
         "threads, or with other programs): ranks with something to do did not "
@@ -480,13 +483,13 @@ std::string DescribeLimits(const ModeReport& report, int cores) {
         Percent(report.baseline().kept_waiting), " at ",
         Ranks(report.baseline().world_size()), ")."));
   }
-  if (subject.imbalance >= kMuchImbalance) {
+  if (subject.imbalance >= kReportedImbalance) {
     sentences.push_back(absl::StrCat("The slowest rank of a step computes ",
                                      Percent(subject.imbalance),
                                      " longer than the mean."));
   }
   const double spread = WorstSpread(report);
-  if (spread >= kMuchSpread) {
+  if (spread >= kReportedSpread) {
     sentences.push_back(absl::StrCat(
         "Rounds of one configuration differ by up to ", Percent(spread),
         ": the machine was not quiet, so read small differences with care."));
@@ -495,8 +498,8 @@ std::string DescribeLimits(const ModeReport& report, int cores) {
 }
 
 std::string CompareBackends(const ModeReport& report, const ModeReport& other) {
-  const ConfigurationReport& at = Subject(report);
-  const ConfigurationReport& against = Subject(other);
+  const ConfigurationReport& at = DescribedConfiguration(report);
+  const ConfigurationReport& against = DescribedConfiguration(other);
   if (at.world_size() == 1) return "";
   std::vector<double> ratios;
   for (size_t i = 0; i < at.measured.rounds.size(); ++i) {

@@ -329,7 +329,7 @@ absl::StatusOr<RankResult> RunRank(Communicator& communicator,
                                    const RunSpec& spec);
 
 // The settings with which the driver starts ranks.
-struct RankSetting {
+struct RankLaunchSettings {
   std::vector<std::string> flags = {};  // The flags of this program.
   std::string mpi_folder = {};          // The folder of MpirunCommand.
   int cores = 1;                        // The number that the ranks may use.
@@ -348,24 +348,24 @@ absl::StatusOr<std::string> ProgramOf(RankKind ranks);
 // rank, one process with a thread for each rank, or mpirun. The command's flags
 // are those of `setting`, then --worker, --backend and --world_sizes. The
 // program must call ServeRun.
-TeamCommand CommandOf(const RankSetting& setting, const RunSpec& spec,
+TeamCommand CommandOf(const RankLaunchSettings& setting, const RunSpec& spec,
                       const std::string& program, const std::string& listener);
 
 // Starts the ranks, has them run `spec`, and combines their results. The caller
 // must have only one thread. Errors: ProgramOf's; RankTeam's, which name the
 // rank; CombineRanks's; for kDdp, RunDdpOnce's.
-absl::StatusOr<RoundSample> RunOnce(const RankSetting& setting,
+absl::StatusOr<RoundSample> RunOnce(const RankLaunchSettings& setting,
                                     const RunSpec& spec);
 
 // Checks that PyTorch can train the network, and returns PyTorch's name and
 // version. Error: kInvalidArgument, naming --peers.
-absl::StatusOr<std::string> CheckDdp(const RankSetting& setting,
+absl::StatusOr<std::string> CheckDdp(const RankLaunchSettings& setting,
                                      const Network& network);
 
 // Does RunOnce's work for kDdp. The images of each rank are made up and stay
 // the same, so nothing is loaded. Only the length of each step is known: `rest`
 // is the whole step. Errors: the Python's, with the rank; CombineRanks's.
-absl::StatusOr<RoundSample> RunDdpOnce(const RankSetting& setting,
+absl::StatusOr<RoundSample> RunDdpOnce(const RankLaunchSettings& setting,
                                        const RunSpec& spec);
 
 // Serves as one rank of a run, or as all ranks if the ranks are threads: loads

@@ -359,7 +359,7 @@ absl::StatusOr<std::string> ProgramOf(RankKind ranks) {
                    "(tools/setup.sh)");
 }
 
-TeamCommand CommandOf(const RankSetting& setting, const RunSpec& spec,
+TeamCommand CommandOf(const RankLaunchSettings& setting, const RunSpec& spec,
                       const std::string& program, const std::string& listener) {
   const int world_size = spec.configuration.world_size;
   const RankKind ranks = spec.configuration.ranks;
@@ -384,7 +384,7 @@ TeamCommand CommandOf(const RankSetting& setting, const RunSpec& spec,
   return command;
 }
 
-absl::StatusOr<RoundSample> RunOnce(const RankSetting& setting,
+absl::StatusOr<RoundSample> RunOnce(const RankLaunchSettings& setting,
                                     const RunSpec& spec) {
   if (spec.configuration.ranks == RankKind::kDdp) {
     return RunDdpOnce(setting, spec);

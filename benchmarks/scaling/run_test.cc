@@ -187,8 +187,8 @@ RunSpec MakeSpec(int world_size) {
 }
 
 // Runs `spec` on ranks that are threads. Returns the results by rank.
-std::vector<absl::StatusOr<RankResult>> RunAll(const MemoryDataset& data,
-                                               const RunSpec& spec) {
+std::vector<absl::StatusOr<RankResult>> RunOnThreads(const MemoryDataset& data,
+                                                     const RunSpec& spec) {
   const int world_size = spec.configuration.world_size;
   auto group = CreateThreadGroup(world_size);
   EXPECT_THAT(group, IsOk());
@@ -211,7 +211,7 @@ TEST(RunRankTest, TimesTheStepsAndTrainsAsOneRankWould) {
   for (const int world_size : {1, 2, 3}) {
     const RunSpec spec = MakeSpec(world_size);
     std::vector<RankResult> ranks;
-    for (const auto& result : RunAll(data, spec)) {
+    for (const auto& result : RunOnThreads(data, spec)) {
       ASSERT_THAT(result, IsOk());
       if (world_size == 1) alone = result->loss;
       // The losses of world sizes differ by the rounding of sums of 16 losses
@@ -269,11 +269,11 @@ TEST(RunRankTest, LeavesRanksApartAlone) {
   const MemoryDataset data = MakeImages(40);
   RunSpec spec = MakeSpec(1);
   spec.configuration.global_batch = 8;
-  const auto alone = RunAll(data, spec);
+  const auto alone = RunOnThreads(data, spec);
   ASSERT_THAT(alone[0], IsOk());
   spec = MakeSpec(2);
   spec.configuration.ranks = RankKind::kApart;
-  for (const auto& result : RunAll(data, spec)) {
+  for (const auto& result : RunOnThreads(data, spec)) {
     ASSERT_THAT(result, IsOk());
     EXPECT_EQ(result->loss, alone[0]->loss);
     EXPECT_EQ(result->world_size, 2);
@@ -291,7 +291,7 @@ TEST(RunRankTest, SaysHowItConvolved) {
     spec.model = model;
     spec.configuration.type = type;
     spec.steps = 1;
-    const auto results = RunAll(data, spec);
+    const auto results = RunOnThreads(data, spec);
     EXPECT_THAT(results[1], IsOk());
     return results[1].ok() ? results[1]->convolution : "failed";
   };
@@ -306,7 +306,7 @@ TEST(RunRankTest, SaysHowItConvolved) {
 
 TEST(RunRankTest, RejectsADataSetSmallerThanAStep) {
   const MemoryDataset data = MakeImages(15);
-  for (const auto& result : RunAll(data, MakeSpec(2))) {
+  for (const auto& result : RunOnThreads(data, MakeSpec(2))) {
     EXPECT_THAT(result, StatusIs(absl::StatusCode::kInvalidArgument,
                                  HasSubstr("more than the data set's 15")));
   }
@@ -739,7 +739,7 @@ TEST(ScalingTest, SaysHowManyBadImagesAreLeftOut) {
 
 // Creates a program that answers as the Python of a DDP rank does, with
 // `answer`. Returns its path.
-std::string MakeDdp(const std::string& answer) {
+std::string MakeDdpPython(const std::string& answer) {
   return MakePython(absl::StrCat(
       "echo lockstep: ready 9.9; read line; echo lockstep: loaded; read line;",
       "echo lockstep: ", answer, "; cat"));
@@ -753,7 +753,7 @@ TEST(ScalingTest, MeasuresPyTorchAndTheBoundSideBySide) {
       " --mode=weak --backend=apart --peers=torch",
       " --output_dir=", TestPath(""), " --json=", path, kSmall, " --python=");
   const CommandOutcome outcome =
-      RunScaling(flags + MakeDdp("stepped 1 0.5 9 1 1 2"));
+      RunScaling(flags + MakeDdpPython("stepped 1 0.5 9 1 1 2"));
   ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("times those of apart ("));
   const nlohmann::json json = ReadJson(path);
@@ -771,7 +771,7 @@ TEST(ScalingTest, MeasuresPyTorchAndTheBoundSideBySide) {
       {"stepped 1 0.5 9 1", "rank 0 timed 1 steps, not 3"},
       {"cannot RuntimeError: no gloo", "ddp: rank 0: RuntimeError: no gloo"}};
   for (const auto& [answer, why] : cases) {
-    const CommandOutcome refused = RunScaling(flags + MakeDdp(answer));
+    const CommandOutcome refused = RunScaling(flags + MakeDdpPython(answer));
     EXPECT_EQ(refused.exit_status, 1);
     EXPECT_THAT(refused.output, HasSubstr(why));
   }

@@ -86,7 +86,7 @@ const StepResult* FindResult(const StepReport& report, const BarCase& bar) {
 
 // Returns our speed over that of the fastest of --python's PyTorch.
 std::optional<double> SpeedOver(const StepResult& result) {
-  const StepRow* const best = BestPeer(result);
+  const StepRow* const best = FastestNewestPeer(result);
   if (best == nullptr) return std::nullopt;
   return best->ratio->median;
 }

@@ -266,10 +266,10 @@ class CaseRun {
       LOCKSTEP_ASSIGN_OR_RETURN(
           chosen_, ParseChosen(answer, network_.operations().size()));
       result_.layout = chosen_.layout;
-      ours_ = std::move(first);
+      our_first_step_ = std::move(first);
     } else {
-      const absl::StatusOr<double> error =
-          CompareFirstSteps(network_, ours_, first, result_.tolerance);
+      const absl::StatusOr<double> error = CompareFirstSteps(
+          network_, our_first_step_, first, result_.tolerance);
       if (!error.ok()) {
         return Named(absl::StrCat(Name(one), ": ", row.subject),
                      error.status());
@@ -375,8 +375,8 @@ class CaseRun {
   const Network network_;
   const TemporaryFolder folder_;
   StepResult result_;
-  FirstStep ours_;           // The first step of the first of ours.
-  ChosenAlgorithms chosen_;  // The algorithms of the first of ours.
+  FirstStep our_first_step_;  // The first step of the first of ours.
+  ChosenAlgorithms chosen_;   // The algorithms of the first of ours.
   std::string newest_version_;
   std::vector<TorchProcess> processes_;  // One for each subject; ours first.
 };

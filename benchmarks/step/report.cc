@@ -51,7 +51,7 @@ void DeriveStep(StepResult& result) {
   }
 }
 
-const StepRow* BestPeer(const StepResult& result) {
+const StepRow* FastestNewestPeer(const StepResult& result) {
   const StepRow* best = nullptr;
   for (const StepRow& row : result.rows) {
     if (row.newest &&
@@ -290,7 +290,7 @@ report::Section SectionOf(const StepResult& result) {
                             {.title = "peak", .width = 5},
                             {.title = "MiB", .width = 6},
                             {.title = "over ours", .width = 18}}}};
-  const StepRow* const best = BestPeer(result);
+  const StepRow* const best = FastestNewestPeer(result);
   for (const StepRow& row : result.rows) {
     section.table.rows.push_back(RowCells(row, &row == best));
   }
@@ -389,7 +389,7 @@ report::Chart ChartOf(const StepReport& report) {
   for (const StepResult& result : report.results) {
     chart.places.push_back(Name(result.one));
     chart.series[0].values.push_back(1.0);
-    const StepRow* const best = BestPeer(result);
+    const StepRow* const best = FastestNewestPeer(result);
     chart.series[1].values.push_back(
         best == nullptr ? std::nullopt
                         : std::optional(1 / best->ratio->median));

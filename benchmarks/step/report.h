@@ -84,7 +84,7 @@ void DeriveStep(StepResult& result);
 
 // Returns the fastest row of --python's PyTorch, by its median; null if there
 // is none.
-const StepRow* BestPeer(const StepResult& result);
+const StepRow* FastestNewestPeer(const StepResult& result);
 
 // Returns the rows of a network's layers, the longest time first. chosen,
 // forward_seconds, backward_seconds: by operation. peak, copy: as StepResult's

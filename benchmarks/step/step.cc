@@ -323,7 +323,7 @@ absl::Status ClearGradients(const Network& network, const std::string& folder) {
 namespace {
 
 // Returns kFailedPrecondition with the reason if the answer is "cannot".
-absl::Status CheckCan(absl::string_view answer) {
+absl::Status ErrorIfCannot(absl::string_view answer) {
   const std::pair<absl::string_view, absl::string_view> words =
       absl::StrSplit(answer, absl::MaxSplits(' ', 1));
   return words.first == "cannot" ? absl::FailedPreconditionError(words.second)
@@ -335,7 +335,7 @@ absl::Status CheckCan(absl::string_view answer) {
 absl::StatusOr<std::vector<double>> ParseNumbers(absl::string_view answer,
                                                  absl::string_view word,
                                                  size_t fewest) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckCan(answer));
+  LOCKSTEP_RETURN_IF_ERROR(ErrorIfCannot(answer));
   const std::vector<absl::string_view> words = absl::StrSplit(answer, ' ');
   std::vector<double> numbers(words.size() - 1);
   bool right = words[0] == word && numbers.size() >= fewest;
@@ -357,7 +357,7 @@ std::string ChosenText(const ChosenAlgorithms& chosen) {
 
 absl::StatusOr<ChosenAlgorithms> ParseChosen(absl::string_view answer,
                                              size_t operations) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckCan(answer));
+  LOCKSTEP_RETURN_IF_ERROR(ErrorIfCannot(answer));
   absl::string_view text = answer;
   if (!absl::ConsumePrefix(&text, "chosen ")) return NotUnderstood(answer);
   std::vector<std::string> words = absl::StrSplit(text, ';');
@@ -420,8 +420,8 @@ bool UsesWinograd(const Network& network, const StepCase& one,
 }
 
 // Returns, by parameter, the norm that divides the difference of its gradients.
-std::vector<double> LeastNorms(const Network& network, const FirstStep& step,
-                               double error) {
+std::vector<double> ComparisonNorms(const Network& network,
+                                    const FirstStep& step, double error) {
   std::vector<double> norms;
   double whole = 0;
   for (const std::vector<float>& gradient : step.gradients) {
@@ -503,7 +503,8 @@ absl::StatusOr<double> CompareFirstSteps(const Network& network,
         absl::StrFormat("the loss of the first step is %.9g, ours %.9g",
                         theirs.loss, ours.loss));
   }
-  const std::vector<double> norms = LeastNorms(network, ours, tolerance.loss);
+  const std::vector<double> norms =
+      ComparisonNorms(network, ours, tolerance.loss);
   double largest = 0;
   for (size_t i = 0; i < ours.gradients.size(); ++i) {
     std::vector<float> difference = ours.gradients[i];

@@ -322,7 +322,7 @@ CommandOutcome RunStep(const std::string& flags) {
 
 // Creates a peer that is our own process. The peer runs `tamper` on the file of
 // weights before the load.
-std::string OwnPeer(const std::string& tamper) {
+std::string MakeTamperedPeer(const std::string& tamper) {
   return MakePython(absl::StrCat(
       "echo lockstep: ready 9.9; read line; file=${line##* }/case.safetensors;",
       tamper, ";{ echo \"$line\"; cat; } | benchmarks/step/step --worker | ",
@@ -394,9 +394,9 @@ TEST(StepCommandTest, MeasuresOursOnceForEachConvolution) {
 
 TEST(StepCommandTest, TakesTurnsWithAPeerThatAgrees) {
   const std::string path = TestPath(".json");
-  const CommandOutcome outcome = RunStep(absl::StrCat(
-      kTiny, " --models=lenet --peers=eager --python=", OwnPeer("true"),
-      " --rounds=3 --json=", path));
+  const CommandOutcome outcome = RunStep(
+      absl::StrCat(kTiny, " --models=lenet --peers=eager --python=",
+                   MakeTamperedPeer("true"), " --rounds=3 --json=", path));
   ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
   const nlohmann::json result = ReadJson(path)["results"][0];
   ASSERT_EQ(result["subjects"].size(), 3u) << outcome.output;
@@ -407,7 +407,7 @@ TEST(StepCommandTest, TakesTurnsWithAPeerThatAgrees) {
 
 // The control changes one weight of 16,000.
 TEST(StepCommandTest, FailsIfAPeerComputesSomethingElse) {
-  const std::string tampered = OwnPeer(
+  const std::string tampered = MakeTamperedPeer(
       "printf '\\000\\000\\240\\100' | dd of=\"$file\" conv=notrunc "
       "bs=1 seek=$((8 + $(od -An -t u8 -N 8 \"$file\"))) 2>/dev/null");
   const std::string wrong_loss = MakePython(
