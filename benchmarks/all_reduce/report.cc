@@ -16,7 +16,8 @@
 #include "base/status_macros.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/interrupt.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/rounds.h"
+#include "benchmarks/harness/statistics.h"
 #include "collectives/collective.h"
 
 namespace lockstep::benchmarks {

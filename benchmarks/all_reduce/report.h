@@ -19,9 +19,9 @@
 #include "base/files.h"
 #include "benchmarks/all_reduce/nccl_log.h"
 #include "benchmarks/all_reduce/turn.h"
-#include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/rank_service.h"
 #include "benchmarks/harness/ranks.h"
+#include "benchmarks/harness/rounds.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {
@@ -199,7 +199,7 @@ struct AllReduceSize {
 using TakeTurnFunction = std::function<absl::StatusOr<AllReduceTurn>(
     const Team& team, const TurnRequest& request)>;
 
-// Measures messages of `bytes`, one of SizesOf, in rounds (harness/measure.h).
+// Measures messages of `bytes`, one of SizesOf, in rounds (harness/rounds.h).
 // There are settings.rounds rounds; if that is 0, as many as fit in the size's
 // share of settings.seconds, at least 3.
 //

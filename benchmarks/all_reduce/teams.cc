@@ -25,9 +25,10 @@
 #include "benchmarks/all_reduce/nccl_log.h"
 #include "benchmarks/all_reduce/report.h"
 #include "benchmarks/all_reduce/turn.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/memory.h"
 #include "benchmarks/harness/rank_service.h"
 #include "benchmarks/harness/ranks.h"
+#include "benchmarks/harness/rounds.h"
 #include "collectives/communicator.h"
 
 namespace lockstep::benchmarks {

@@ -15,7 +15,7 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "benchmarks/all_reduce/exact_pattern.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/memory.h"
 #include "benchmarks/harness/rank_service.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"

@@ -17,7 +17,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/data_types.h"
-#include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/rank_service.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"

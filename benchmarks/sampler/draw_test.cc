@@ -13,7 +13,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_matchers.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/memory.h"
 #include "benchmarks/harness/testing.h"
 #include "benchmarks/harness/torch_process.h"
 #include "benchmarks/sampler/report.h"

@@ -13,7 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/rounds.h"
+#include "benchmarks/harness/statistics.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {

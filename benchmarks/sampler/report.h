@@ -15,7 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/rounds.h"
 #include "benchmarks/harness/torch_process.h"
 #include "report/document.h"
 #include "sampler/sampler.h"
@@ -185,7 +185,7 @@ using DrawFunction = std::function<absl::StatusOr<DrawResult>(
     DrawSubject subject, int64_t size)>;
 
 // Draws an epoch of `size` samples with each subject in rounds
-// (harness/measure.h): settings.rounds, or 2 to 15 within settings.seconds of
+// (harness/rounds.h): settings.rounds, or 2 to 15 within settings.seconds of
 // the start of the command, which is where `elapsed` begins.
 //
 // If PyTorch fails to draw, it is removed from `subjects`, and `missing` says

@@ -17,7 +17,7 @@
 #include "base/data_types.h"
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/rounds.h"
 #include "benchmarks/harness/torch_process.h"
 #include "benchmarks/scaling/report.h"
 #include "benchmarks/step/step.h"

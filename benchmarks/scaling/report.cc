@@ -18,7 +18,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/rounds.h"
+#include "benchmarks/harness/statistics.h"
 #include "models/cpu/algorithm.h"
 #include "report/document.h"
 

@@ -303,7 +303,7 @@ using ScalingRunner =
 // Receives text that shows the progress to the user, line ends included.
 using ScalingProgress = std::function<void(absl::string_view text)>;
 
-// Runs every configuration once in each round (harness/measure.h). If
+// Runs every configuration once in each round (harness/rounds.h). If
 // settings.steps is 0, a short round, which does not count, runs first to find
 // out how many steps and rounds fit into the time. The caller sets the report's
 // origin. settings: must be valid. cores: the number that the ranks may use.

@@ -15,7 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/vector_unit.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/statistics.h"
 #include "benchmarks/step/bars.h"
 #include "benchmarks/step/roofline.h"
 #include "benchmarks/step/step.h"

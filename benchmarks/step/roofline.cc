@@ -14,7 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/memory.h"
+#include "benchmarks/harness/rounds.h"
+#include "benchmarks/harness/statistics.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/run_command.h"
 #include "base/status_matchers.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/statistics.h"
 #include "benchmarks/harness/testing.h"
 #include "benchmarks/step/roofline.h"
 #include "gmock/gmock.h"

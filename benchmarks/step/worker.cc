@@ -22,7 +22,7 @@
 #include "base/data_types.h"
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/rounds.h"
 #include "benchmarks/step/roofline.h"
 #include "benchmarks/step/step.h"
 #include "models/cpu/algorithm.h"

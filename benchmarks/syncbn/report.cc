@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/statistics.h"
 #include "syncbn/batch_norm.h"
 
 namespace lockstep::benchmarks {

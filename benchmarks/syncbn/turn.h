@@ -15,8 +15,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/data_types.h"
-#include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/ranks.h"
+#include "benchmarks/harness/rounds.h"
 #include "benchmarks/syncbn/network.h"
 #include "syncbn/batch_norm.h"
 
@@ -278,7 +278,7 @@ using TakeSyncBnTurn =
     std::function<absl::StatusOr<TeamTurn>(const SyncBnRequest&)>;
 
 // Measure a layer of the shape, or a step of the network, in rounds
-// (harness/measure.h). The number of rounds is settings.rounds, or 3 to 200
+// (harness/rounds.h). The number of rounds is settings.rounds, or 3 to 200
 // within its part of settings.seconds. A subject that is missing gets no
 // further turn. Errors: those of a turn, beginning with the subject's name.
 absl::StatusOr<MeasuredTurns> MeasureLayer(const SyncBnSettings& settings,

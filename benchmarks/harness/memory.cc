@@ -1,5 +1,5 @@
 // Reads memory from /proc/meminfo and the control group of version 2.
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/memory.h"
 
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -11,7 +11,6 @@
 #include <barrier>
 #include <cerrno>
 #include <chrono>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -19,9 +18,7 @@
 #include <functional>
 #include <limits>
 #include <new>
-#include <numeric>
 #include <optional>
-#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -36,95 +33,12 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "base/vector_unit.h"
-#include "benchmarks/harness/interrupt.h"
 
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif
 
 namespace lockstep::benchmarks {
-namespace {
-
-bool IsDone(const RoundLimits& limits, int rounds, double elapsed,
-            double longest) {
-  if (limits.rounds > 0) return rounds >= limits.rounds;
-  if (rounds < limits.fewest) return false;
-  return rounds >= limits.most || elapsed + longest > limits.seconds;
-}
-
-// Returns which of `count` subjects has turn `turn` of round `round`.
-//
-// Every second round runs backwards, so that no subject always follows the same
-// one. It begins one subject further than the round before it, so that no
-// subject follows itself where rounds meet (unless there are only two). Every
-// pair of rounds begins one subject further too.
-size_t SubjectOfTurn(int round, size_t turn, size_t count) {
-  const size_t first = static_cast<size_t>(round) / 2;
-  return round % 2 == 0 ? (first + turn) % count
-                        : (first + 1 + count - turn) % count;
-}
-
-}  // namespace
-
-absl::StatusOr<int> MeasureRounds(
-    const RoundLimits& limits, size_t subjects, const ClockFunction& clock,
-    const std::function<absl::Status(int round, size_t subject)>& take_turn) {
-  const double start = clock();
-  double longest = 0;
-  int round = 0;
-  for (double now = start; !IsDone(limits, round, now - start, longest);) {
-    for (size_t turn = 0; turn < subjects; ++turn) {
-      const absl::Status status =
-          take_turn(round, SubjectOfTurn(round, turn, subjects));
-      LOCKSTEP_RETURN_IF_ERROR(CheckInterrupted());  // A turn's error may be
-                                                     // due to it.
-      LOCKSTEP_RETURN_IF_ERROR(status);
-    }
-    const double end = clock();
-    longest = std::max(longest, end - now);
-    now = end;
-    ++round;
-  }
-  return round;
-}
-
-absl::Status Named(absl::string_view name, const absl::Status& status) {
-  return absl::Status(status.code(),
-                      absl::StrCat(name, ": ", status.message()));
-}
-
-double Percentile(std::span<const double> samples, double p) {
-  std::vector<double> sorted(samples.begin(), samples.end());
-  const auto n = static_cast<double>(sorted.size());
-  // p * n comes first, because it is exact for the usual p; p / 100 is not.
-  const auto rank = static_cast<int64_t>(std::ceil(p * n / 100.0));
-  const auto nth = sorted.begin() + std::max<int64_t>(rank, 1) - 1;
-  std::nth_element(sorted.begin(), nth, sorted.end());
-  return *nth;
-}
-
-double Median(std::span<const double> samples) {
-  std::vector<double> sorted(samples.begin(), samples.end());
-  std::sort(sorted.begin(), sorted.end());
-  const size_t upper = sorted.size() / 2;
-  if (sorted.size() % 2 == 1) return sorted[upper];
-  return (sorted[upper - 1] + sorted[upper]) / 2;
-}
-
-int64_t MedianIndex(std::span<const double> samples) {
-  std::vector<int64_t> order(samples.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
-    return samples[a] < samples[b];
-  });
-  return order[(order.size() - 1) / 2];
-}
-
-double Mean(std::span<const double> samples) {
-  return std::accumulate(samples.begin(), samples.end(), 0.0) /
-         static_cast<double>(samples.size());
-}
-
 namespace {
 
 // The share of the available memory. Other programs may come to need the rest.

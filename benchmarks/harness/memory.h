@@ -1,89 +1,22 @@
-// The tools that all benchmarks measure with: the order and number of turns,
-// the clock and order statistics, and random numbers by position. Further
-// tools: the memory of a run, aligned memory, and the speed of copies on all
-// cores.
-#ifndef LOCKSTEP_BENCHMARKS_HARNESS_MEASURE_H_
-#define LOCKSTEP_BENCHMARKS_HARNESS_MEASURE_H_
+// The memory that a run may take and takes, aligned memory, and the speed of
+// copies and updates of memory on all cores.
+#ifndef LOCKSTEP_BENCHMARKS_HARNESS_MEMORY_H_
+#define LOCKSTEP_BENCHMARKS_HARNESS_MEMORY_H_
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "base/counter_random.h"
 #include "benchmarks/harness/rank_service.h"
 
 namespace lockstep::benchmarks {
-
-// The number of rounds: `rounds`, unless it is 0. If it is 0, there are as many
-// rounds as end within `seconds`, if each takes as long as the longest so far.
-// There are then at least `fewest` and at most `most` rounds.
-struct RoundLimits {
-  int rounds = 0;
-  int fewest = 3;
-  int most = 1000;
-  double seconds = 0;
-};
-
-// Returns the seconds of a clock that does not jump.
-using ClockFunction = std::function<double()>;
-
-// Gives each of `subjects` one turn in every round. The order varies, so that a
-// drift of the machine and the caches' contents affect all subjects alike.
-// Returns the number of rounds. Errors: that of the first turn which fails;
-// CheckInterrupted's after the turn in which the signal came.
-absl::StatusOr<int> MeasureRounds(
-    const RoundLimits& limits, size_t subjects, const ClockFunction& clock,
-    const std::function<absl::Status(int round, size_t subject)>& take_turn);
-
-// Returns the error with `name` before its message.
-absl::Status Named(absl::string_view name, const absl::Status& status);
-
-// Returns the seconds since the host started. All processes of a host have the
-// same clock, so times of several ranks of one host compare.
-inline double SteadySeconds() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration<double>(now).count();
-}
-
-// Returns the p-th percentile by nearest rank: with the samples in ascending
-// order x[1..n], x[ceil(p / 100 * n)], and x[1] for p = 0. The result is always
-// one of the samples; with fewer than 100 samples the 99th percentile is the
-// largest.
-// samples: at least one, in any order, no NaN. p in [0, 100].
-// Cost: O(n) and a copy.
-double Percentile(std::span<const double> samples, double p);
-
-// Returns the middle sample, or the mean of the two middle ones. At least one
-// sample.
-double Median(std::span<const double> samples);
-
-// Returns the position of the median sample, or of the smaller of the two
-// middle ones. At least one sample. For callers that need what was measured
-// together with the median.
-int64_t MedianIndex(std::span<const double> samples);
-
-// Returns the mean. At least one sample.
-double Mean(std::span<const double> samples);
-
-// Returns the key of a stream of numbers, for a seed and the stream's number.
-constexpr uint64_t UniformKey(uint64_t seed, uint64_t number) {
-  return MixBits(MixBits(seed + 0x9e3779b97f4a7c15) + number);
-}
-
-// Returns number i of the stream, uniform in [-1, 1).
-constexpr double Uniform(uint64_t key, int64_t i) {
-  const uint64_t bits =
-      MixBits(key + (static_cast<uint64_t>(i) + 1) * 0x9e3779b97f4a7c15);
-  return static_cast<double>(static_cast<int64_t>(bits) >> 11) * 0x1p-52;
-}
 
 // Returns the bytes that can be allocated without swapping: the machine's
 // available memory, but at most what this process's control group has left.
@@ -197,4 +130,4 @@ class Updater {
 
 }  // namespace lockstep::benchmarks
 
-#endif  // LOCKSTEP_BENCHMARKS_HARNESS_MEASURE_H_
+#endif  // LOCKSTEP_BENCHMARKS_HARNESS_MEMORY_H_
