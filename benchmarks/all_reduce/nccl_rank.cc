@@ -18,6 +18,7 @@
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
+#include "benchmarks/all_reduce/settings.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/memory.h"
 #include "benchmarks/harness/rounds.h"

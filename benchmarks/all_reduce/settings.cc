@@ -1,9 +1,12 @@
+#include "benchmarks/all_reduce/settings.h"
+
 #include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <limits>
+#include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -18,8 +21,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/command_line.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
-#include "benchmarks/all_reduce/turn.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "report/document.h"
 

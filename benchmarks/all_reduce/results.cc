@@ -1,11 +1,9 @@
-#include "benchmarks/all_reduce/report.h"
+#include "benchmarks/all_reduce/results.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,6 +12,8 @@
 #include "absl/strings/string_view.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
+#include "benchmarks/all_reduce/settings.h"
+#include "benchmarks/all_reduce/teams.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/interrupt.h"
 #include "benchmarks/harness/rounds.h"
@@ -21,17 +21,6 @@
 #include "collectives/collective.h"
 
 namespace lockstep::benchmarks {
-
-TurnRequest RequestOf(const AllReduceSettings& settings, Operation operation,
-                      int64_t bytes, const Subject& subject) {
-  return {.operation = operation,
-          .type = settings.type,
-          .op = settings.op,
-          .buffers = subject.buffers,
-          .peer_algorithm = subject.peer_algorithm,
-          .in_place = InPlace(settings, operation, subject.team.kind),
-          .count = bytes / SizeOf(settings.type)};
-}
 
 // The order of turns.
 namespace {
