@@ -17,7 +17,7 @@
 #include "benchmarks/harness/memory.h"
 #include "benchmarks/harness/rounds.h"
 #include "benchmarks/syncbn/layer.h"
-#include "benchmarks/syncbn/report.h"
+#include "benchmarks/syncbn/rank.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/communicator.h"
 #include "collectives/host/host_group.h"

@@ -1,4 +1,4 @@
-#include "benchmarks/syncbn/report.h"
+#include "benchmarks/syncbn/results.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -8,12 +8,119 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
+#include "base/status_macros.h"
+#include "benchmarks/harness/rounds.h"
 #include "benchmarks/harness/statistics.h"
+#include "benchmarks/syncbn/layer.h"
+#include "benchmarks/syncbn/network.h"
+#include "benchmarks/syncbn/settings.h"
+#include "benchmarks/syncbn/turn.h"
 #include "syncbn/batch_norm.h"
 
 namespace lockstep::benchmarks {
+
+// The order of turns.
+namespace {
+
+constexpr int kMostRounds = 200;
+
+// The network's share of the time, if layers are measured too.
+constexpr double kNetworkShare = 0.3;
+
+constexpr int kWarmup = 2;
+
+// Adds one turn to the measured turns of its subject.
+absl::Status AddTurn(SyncBnRequest request, const TakeSyncBnTurn& take_turn,
+                     TeamTurn& measured) {
+  request.subject = measured.subject;
+  absl::StatusOr<TeamTurn> turn = take_turn(request);
+  if (!turn.ok()) return Named(Name(measured.subject), turn.status());
+  measured.missing = turn->missing;
+  measured.wrong += turn->wrong;
+  if (measured.note.empty()) measured.note = turn->note;
+  if (measured.gpu.empty()) measured.gpu = turn->gpu;
+  measured.shared_gpu = measured.shared_gpu || turn->shared_gpu;
+  measured.sm_mhz = LowerClock(measured.sm_mhz, turn->sm_mhz);
+  const auto append = [](const auto& from, auto& to) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  append(turn->forward, measured.forward);
+  append(turn->backward, measured.backward);
+  append(turn->host_seconds, measured.host_seconds);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MeasuredTurns> MeasureTurns(
+    const SyncBnSettings& settings, double budget, SyncBnRequest request,
+    std::span<const SyncBnSubject> subjects, const TakeSyncBnTurn& take_turn,
+    const ClockFunction& clock) {
+  MeasuredTurns measured;
+  for (const SyncBnSubject subject : subjects) {
+    measured.subjects.push_back({.subject = subject});
+  }
+  const RoundLimits limits = {
+      .rounds = settings.rounds, .most = kMostRounds, .seconds = budget};
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      measured.rounds,
+      MeasureRounds(limits, subjects.size(), clock, [&](int round, size_t i) {
+        if (!measured.subjects[i].missing.empty()) return absl::OkStatus();
+        // On a CPU large tensors leave nothing in a cache that a warm-up could
+        // prepare. On a GPU a layer allocates in its first call.
+        const bool large = request.iterations == 1 && !settings.gpu;
+        request.warmup = large && round > 0 ? 0 : large ? 1 : kWarmup;
+        return AddTurn(request, take_turn, measured.subjects[i]);
+      }));
+  return measured;
+}
+
+}  // namespace
+
+const TeamTurn* MeasuredTurns::Find(SyncBnSubject subject) const {
+  for (const TeamTurn& measured : subjects) {
+    if (measured.subject == subject) return &measured;
+  }
+  return nullptr;
+}
+
+absl::StatusOr<MeasuredTurns> MeasureLayer(const SyncBnSettings& settings,
+                                           const LayerShape& shape,
+                                           const TakeSyncBnTurn& take_turn,
+                                           const ClockFunction& clock) {
+  std::vector<SyncBnSubject> subjects = {
+      SyncBnSubject::kLocal, SyncBnSubject::kOwnLocal, SyncBnSubject::kSync,
+      SyncBnSubject::kSplit, SyncBnSubject::kMessage,  SyncBnSubject::kCopy};
+  if (settings.torch) subjects.push_back(SyncBnSubject::kTorch);
+  if (settings.torch && settings.gpu) {
+    subjects.push_back(SyncBnSubject::kTorchSync);
+  }
+  SyncBnRequest request = {.layer = SpecOf(settings, shape),
+                           .iterations = TimedIterations(settings, shape)};
+  const double share = settings.network.empty() ? 1 : 1 - kNetworkShare;
+  const auto shapes = static_cast<double>(ShapesOf(settings).size());
+  return MeasureTurns(settings, share * settings.seconds / shapes, request,
+                      subjects, take_turn, clock);
+}
+
+absl::StatusOr<MeasuredTurns> MeasureNetwork(const SyncBnSettings& settings,
+                                             const TakeSyncBnTurn& take_turn,
+                                             const ClockFunction& clock) {
+  const SyncBnSubject subjects[] = {SyncBnSubject::kLocal, SyncBnSubject::kSync,
+                                    SyncBnSubject::kSplit};
+  SyncBnRequest request = {.network = 1,
+                           .layer = {.n = NetworkBatch(settings),
+                                     .layout = settings.layout,
+                                     .type = settings.type,
+                                     .seed = settings.seed}};
+  const double share = settings.sets.empty() ? 1 : kNetworkShare;
+  return MeasureTurns(settings, share * settings.seconds, request, subjects,
+                      take_turn, clock);
+}
+
+// The formulas.
 namespace {
 
 CallSpread SpreadOf(std::span<const double> seconds) {

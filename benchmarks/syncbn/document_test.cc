@@ -1,10 +1,6 @@
-// Tests the formulas and the report's forms, on numbers that are easy to check
-// by hand.
-#include "benchmarks/syncbn/report.h"
+// Tests the report's forms and bars, on numbers that are easy to check by hand.
+#include "benchmarks/syncbn/document.h"
 
-#include <cstddef>
-#include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -19,7 +15,9 @@
 #include "base/status_matchers.h"
 #include "benchmarks/harness/command.h"
 #include "benchmarks/harness/testing.h"
-#include "benchmarks/syncbn/turn.h"
+#include "benchmarks/syncbn/example_turns.h"
+#include "benchmarks/syncbn/results.h"
+#include "benchmarks/syncbn/settings.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "report/document.h"
@@ -40,208 +38,6 @@ using ::testing::Not;
 using ::testing::Optional;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
-
-TeamCall Call(double seconds) { return {.seconds = seconds}; }
-
-// Returns calls of 1, 0.5, 2, 1 times `call`.
-std::vector<TeamCall> Spread(const TeamCall& call) {
-  std::vector<TeamCall> calls(4, call);
-  calls[1].seconds /= 2;
-  calls[2].seconds *= 2;
-  return calls;
-}
-
-TeamTurn Measured(SyncBnSubject subject, double forward, double backward) {
-  return {.subject = subject,
-          .forward = Spread(Call(forward)),
-          .backward = Spread(Call(backward))};
-}
-
-// Returns forward and backward of SyncBN with timers.
-TeamTurn Split(double seconds) {
-  TeamCall forward = Call(1.3 * seconds), backward = Call(2.1 * seconds);
-  forward.split.kernels = {0.25 * seconds, 0.01 * seconds, 0.5 * seconds, 0, 0};
-  forward.split.communication = 0.25 * seconds;
-  forward.split.wait = 0.2 * seconds;
-  forward.split.other = 0.04 * seconds;
-  forward.messages = 1;
-  forward.message_bytes = 528;
-  backward.split.kernels = {0, 0, 0, 0.8 * seconds, 0.8 * seconds};
-  backward.split.communication = 0.25 * seconds;
-  backward.split.wait = 0.1 * seconds;
-  return {.subject = SyncBnSubject::kSplit,
-          .forward = Spread(forward),
-          .backward = Spread(backward)};
-}
-
-MeasuredTurns NetworkTurns() {
-  MeasuredTurns turns = {
-      .rounds = 4,
-      .subjects = {Measured(SyncBnSubject::kLocal, 0.8, 0),
-                   Measured(SyncBnSubject::kSync, 1, 0), Split(1)}};
-  for (TeamTurn& subject : turns.subjects) subject.backward.clear();
-  for (TeamCall& step : turns.subjects[2].forward) {
-    step.split.kernels = {};
-    step.split.other += 0.76;
-    step.messages = 34;
-    step.message_bytes = 62736;
-  }
-  return turns;
-}
-
-// Returns turns of a layer in which everything takes a simple multiple of
-// `seconds`: local BN 1 forward and 2 backward, SyncBN 1.25 and 2, its message
-// 0.25 each, PyTorch 2 and 3, a copy of two tensors 1.
-MeasuredTurns ExampleTurns(double seconds, bool torch) {
-  MeasuredTurns turns = {
-      .rounds = 4,
-      .subjects = {
-          Measured(SyncBnSubject::kLocal, seconds, 2 * seconds),
-          Measured(SyncBnSubject::kSync, 1.25 * seconds, 2 * seconds),
-          Split(seconds),
-          Measured(SyncBnSubject::kOwnLocal, 1.25 * seconds, 1.5 * seconds),
-          Measured(SyncBnSubject::kMessage, 0.25 * seconds, 0.25 * seconds),
-          Measured(SyncBnSubject::kCopy, seconds, 0)}};
-  turns.subjects.back().backward.clear();
-  if (torch) {
-    turns.subjects.push_back(
-        Measured(SyncBnSubject::kTorch, 2 * seconds, 3 * seconds));
-    turns.subjects.back().note = "PyTorch 2.1 (python3); it is an example";
-  }
-  return turns;
-}
-
-// Returns a layer of ResNet-18, a layer of the detection set without PyTorch
-// and local BN, and the network, whose step misses its bar.
-SyncBnReport ExampleSyncBnReport() {
-  SyncBnReport report;
-  SyncBnSettings& settings = report.settings;
-  settings.sets = {ShapeSet::kResNet18, ShapeSet::kDetection};
-  report.origin = ExampleOrigin("syncbn --shapes=resnet18_d2l,detection");
-  const MeasuredTurns first = ExampleTurns(1e-3, true);
-  MeasuredTurns second = ExampleTurns(0.1, false);
-  second.subjects[0] = {.subject = SyncBnSubject::kLocal,
-                        .missing = "no such type"};
-  report.layers = {
-      DeriveLayer(settings, {ShapeSet::kResNet18, 32, 28, 28, 64}, first),
-      DeriveLayer(settings, {ShapeSet::kDetection, 2, 200, 304, 256}, second)};
-  AddNotes(first, report);
-  AddNotes(second, report);
-  report.network = DeriveNetwork(settings, NetworkTurns());
-  return report;
-}
-
-constexpr LayerShape kShape = {ShapeSet::kResNet18, 32, 28, 28, 64};
-constexpr double kTensorBytes = 32 * 28 * 28 * 64 * 4;
-
-LayerReport Layer(double seconds = 1) {
-  return DeriveLayer(SyncBnSettings(), kShape, ExampleTurns(seconds, true));
-}
-
-// The golden text has the numbers. This test checks what that text rounds or
-// omits.
-TEST(DeriveLayerTest, HasMediansRatiosAndWhereCallsGo) {
-  const LayerReport layer = Layer();
-  const PassReport& forward = layer.passes[0];
-  EXPECT_EQ(forward.sync, (CallSpread{1.25, 0.625, 1.25, 0.625, 2.5, 4}));
-  EXPECT_THAT(forward.ToTorch(), Optional(DoubleEq(1.6)));
-  EXPECT_DOUBLE_EQ(forward.timers, 1.3 / 1.25 - 1);
-  // Our own takes 1.5, oneDNN's 2. For both passes: (1.25 + 2 - 0.5) / (1.25 +
-  // 1.5).
-  EXPECT_DOUBLE_EQ(layer.passes[1].Beyond(), 1.75 / 1.5);
-  EXPECT_DOUBLE_EQ(layer.passes[2].Beyond(), 1);
-  EXPECT_DOUBLE_EQ(layer.passes[2].split.Kernels(), 2.36);
-  EXPECT_DOUBLE_EQ(layer.passes[2].split.Sum(), 3.2);
-}
-
-// The fastest and the slowest of four calls are left out.
-TEST(DeriveLayerTest, SplitsTheMiddleHalf) {
-  MeasuredTurns turns = ExampleTurns(1, false);
-  turns.subjects[2].forward[1].split.wait = 100;
-  turns.subjects[2].forward[2].split.wait = 100;
-  turns.subjects[2].forward[3].split.wait = 0.4;
-  const LayerReport layer = DeriveLayer(SyncBnSettings(), kShape, turns);
-  EXPECT_DOUBLE_EQ(layer.passes[0].split.wait, 0.3);
-}
-
-TEST(DeriveLayerTest, BoundsKernelsByTheCopy) {
-  const LayerReport layer = Layer();
-  // Two ranks read and write two tensors each, in a second.
-  EXPECT_DOUBLE_EQ(layer.copy_bandwidth, 2 * 4 * kTensorBytes);
-  ASSERT_THAT(layer.kernels, SizeIs(kTimedKernels));
-  const double seconds[] = {0.25, 0.01, 0.5, 0.8, 0.8};
-  const double tensors[] = {1, 0, 2, 2, 3};
-  for (size_t i = 0; i < layer.kernels.size(); ++i) {
-    const KernelReport& kernel = layer.kernels[i];
-    EXPECT_EQ(kernel.kernel, static_cast<TimedKernel>(i));
-    EXPECT_DOUBLE_EQ(kernel.seconds, seconds[i]);
-    EXPECT_EQ(kernel.bytes, static_cast<int64_t>(tensors[i] * kTensorBytes));
-    if (i == 1) {
-      EXPECT_EQ(kernel.Fraction(), std::nullopt);
-      continue;
-    }
-    EXPECT_THAT(kernel.bound_seconds, Optional(DoubleEq(0.25 * tensors[i])));
-    EXPECT_THAT(kernel.Fraction(),
-                Optional(DoubleEq(0.25 * tensors[i] / seconds[i])));
-  }
-}
-
-// Records are padded to multiples of 16 bytes; sums are not padded.
-TEST(DeriveLayerTest, CountsTheBytesOfMessages) {
-  for (const int64_t c : {1, 3, 63, 64, 65}) {
-    LayerShape shape = kShape;
-    shape.c = c;
-    const LayerReport layer =
-        DeriveLayer(SyncBnSettings(), shape, ExampleTurns(1, true));
-    EXPECT_EQ(layer.forward_message, 16 + 8 * c + 8 * (c % 2));
-    EXPECT_EQ(layer.backward_message, 8 * c);
-  }
-}
-
-// The machine is twice as slow in every second round. In these rounds SyncBN
-// takes 1% longer than local BN, in the other rounds 3% longer, in the last
-// round 10%.
-TEST(DeriveNetworkTest, ComparesStepsOfTheSameRound) {
-  MeasuredTurns turns = NetworkTurns();
-  turns.rounds = 5;
-  turns.subjects[0].forward = {Call(1), Call(2), Call(1), Call(2), Call(1)};
-  turns.subjects[1].forward = {Call(1.03), Call(2.02), Call(1.03), Call(2.02),
-                               Call(1.1)};
-  const NetworkReport network = DeriveNetwork(SyncBnSettings(), turns);
-  EXPECT_NEAR(network.PercentOverLocal(), 3, 1e-9);
-  EXPECT_NEAR(network.ratio.min, 1.01, 1e-9);
-  EXPECT_NEAR(network.ratio.max, 1.1, 1e-9);
-  EXPECT_EQ(network.ratio.samples, 5);
-  // The medians of all steps give another ratio.
-  EXPECT_NEAR(network.sync.median / network.local.median, 1.1, 1e-9);
-}
-
-// Three steps in each of two rounds: the median steps take 4 and 2 with local
-// BN, 5 and 3 with SyncBN.
-TEST(DeriveNetworkTest, TakesTheMedianStepOfATurn) {
-  MeasuredTurns turns = NetworkTurns();
-  turns.rounds = 2;
-  turns.subjects[0].forward = {Call(4), Call(9), Call(1),
-                               Call(2), Call(2), Call(7)};
-  turns.subjects[1].forward = {Call(5), Call(1), Call(6),
-                               Call(3), Call(8), Call(1)};
-  const NetworkReport network = DeriveNetwork(SyncBnSettings(), turns);
-  EXPECT_DOUBLE_EQ(network.ratio.min, 1.25);
-  EXPECT_DOUBLE_EQ(network.ratio.max, 1.5);
-}
-
-TEST(AddNotesTest, NamesThePeerAndWhatIsMissingOnce) {
-  SyncBnReport report = ExampleSyncBnReport();
-  EXPECT_EQ(report.peer, "PyTorch 2.1 (python3); it is an example");
-  EXPECT_THAT(report.missing, ElementsAre("local BN: no such type"));
-  MeasuredTurns again;
-  again.subjects = {
-      {.subject = SyncBnSubject::kLocal, .missing = "no such type"},
-      {.subject = SyncBnSubject::kTorch, .missing = "not there"}};
-  AddNotes(again, report);
-  EXPECT_THAT(report.missing,
-              ElementsAre("local BN: no such type", "PyTorch: not there"));
-}
 
 // The faster of the two local batch norms counts: our own, of 2.75 ms, then
 // oneDNN's.
@@ -333,18 +129,6 @@ TEST(SyncBnBarsTest, SaysWhyThereIsNone) {
     EXPECT_THAT(SyncBnDocument(report).bars, IsEmpty());
     EXPECT_EQ(WhyNoBar(report), why);
   }
-}
-
-TEST(SyncBnCountWrongTest, CountsEverything) {
-  SyncBnReport report = ExampleSyncBnReport();
-  EXPECT_EQ(CountWrong(report), 0);
-  report.layers[1].wrong = 3;
-  report.network->wrong = 4;
-  EXPECT_EQ(CountWrong(report), 7);
-  MeasuredTurns turns = ExampleTurns(1, true);
-  turns.subjects[0].wrong = 1;
-  turns.subjects[5].wrong = 2;
-  EXPECT_EQ(DeriveLayer(report.settings, kShape, turns).wrong, 3);
 }
 
 // The report's forms.
