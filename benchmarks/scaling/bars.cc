@@ -9,7 +9,8 @@
 #include "absl/strings/str_format.h"
 #include "base/data_types.h"
 #include "benchmarks/harness/ranks.h"
-#include "benchmarks/scaling/report.h"
+#include "benchmarks/scaling/results.h"
+#include "benchmarks/scaling/settings.h"
 #include "models/networks/networks.h"
 #include "report/document.h"
 

@@ -1,9 +1,8 @@
 // The report as a document: JSON keys, table columns and texts. All numbers
 // come from the report.
-#include "report/document.h"
+#include "benchmarks/scaling/document.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <iterator>
 #include <optional>
@@ -18,8 +17,11 @@
 #include "base/data_types.h"
 #include "benchmarks/harness/ranks.h"
 #include "benchmarks/scaling/bars.h"
-#include "benchmarks/scaling/report.h"
+#include "benchmarks/scaling/results.h"
+#include "benchmarks/scaling/settings.h"
+#include "benchmarks/scaling/turn.h"
 #include "models/networks/networks.h"
+#include "report/document.h"
 
 namespace lockstep::benchmarks {
 namespace {

@@ -1,12 +1,12 @@
-#include "benchmarks/scaling/report.h"
+#include "benchmarks/scaling/results.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <iterator>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,120 +18,14 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "benchmarks/harness/ranks.h"
 #include "benchmarks/harness/rounds.h"
 #include "benchmarks/harness/statistics.h"
-#include "models/cpu/algorithm.h"
+#include "benchmarks/scaling/settings.h"
+#include "benchmarks/scaling/turn.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {
-
-// Combining the results of ranks into a round.
-namespace {
-
-absl::Status VoidRunError(const RunSpec& spec, absl::string_view what) {
-  return absl::DataLossError(
-      absl::StrCat("the run of ", spec.configuration.world_size,
-                   " ranks on global batches of ",
-                   spec.configuration.global_batch, " is void: ", what));
-}
-
-absl::Status CheckRank(const RunSpec& spec, const RankResult& result) {
-  const int world_size = spec.configuration.world_size;
-  if (result.world_size != world_size) {
-    return VoidRunError(spec, absl::StrCat("rank ", result.rank, " was one of ",
-                                           result.world_size));
-  }
-  if (result.rank < 0 || result.rank >= world_size) {
-    return VoidRunError(spec, absl::StrCat("it has a rank ", result.rank));
-  }
-  if (static_cast<int>(result.steps.size()) != spec.steps) {
-    return VoidRunError(
-        spec, absl::StrCat("rank ", result.rank, " timed ", result.steps.size(),
-                           " steps, not ", spec.steps));
-  }
-  if (!result.same_parameters) {
-    return VoidRunError(spec, absl::StrCat("rank ", result.rank,
-                                           " ended with other parameters than "
-                                           "rank 0"));
-  }
-  if (!std::isfinite(result.loss)) {
-    return VoidRunError(spec, absl::StrCat("the loss became ", result.loss));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckRun(const RunSpec& spec,
-                      std::span<const RankResult> results) {
-  std::vector<int> seen(spec.configuration.world_size, 0);
-  for (const RankResult& result : results) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckRank(spec, result));
-    ++seen[result.rank];
-  }
-  for (size_t rank = 0; rank < seen.size(); ++rank) {
-    if (seen[rank] == 1) continue;
-    return VoidRunError(
-        spec, absl::StrCat("rank ", rank, " reported ", seen[rank], " times"));
-  }
-  return absl::OkStatus();
-}
-
-double Imbalance(std::span<const RankResult> results, int step) {
-  double slowest = 0, sum = 0;
-  for (const RankResult& result : results) {
-    slowest = std::max(slowest, result.steps[step].parts.compute);
-    sum += result.steps[step].parts.compute;
-  }
-  const double mean = sum / static_cast<double>(results.size());
-  return mean > 0 ? slowest / mean - 1 : 0;
-}
-
-// Returns one rank's share for RoundSample::kept_waiting. A rank that waits for
-// a sum may keep a core busy; the result is then too small.
-double ShareOffCore(const RankResult& result) {
-  double working = 0, running = 0;
-  for (const RankStep& step : result.steps) {
-    working += step.seconds - step.parts.exposed_communication;
-    running += step.cpu_seconds;
-  }
-  return working > 0 ? std::clamp(1 - running / working, 0.0, 1.0) : 0;
-}
-
-}  // namespace
-
-absl::StatusOr<RoundSample> CombineRanks(const RunSpec& spec,
-                                         std::span<const RankResult> results) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckRun(spec, results));
-  RoundSample sample = {.loss = results[0].loss};
-  sample.step_seconds.resize(spec.steps, 0);
-  const double weight =
-      1.0 / (static_cast<double>(results.size()) * spec.steps);
-  double slowest_rank = 0;
-  for (const RankResult& result : results) {
-    if (sample.convolution != Name(ConvolutionAlgorithm::kWinograd)) {
-      sample.convolution = result.convolution;
-    }
-    double seconds = 0;
-    for (int i = 0; i < spec.steps; ++i) {
-      const RankStep& step = result.steps[i];
-      seconds += step.seconds;
-      sample.step_seconds[i] = std::max(sample.step_seconds[i], step.seconds);
-      for (double StepParts::*const part : kStepParts) {
-        sample.parts.*part += weight * step.parts.*part;
-      }
-    }
-    slowest_rank = std::max(slowest_rank, seconds);
-    sample.kept_waiting +=
-        ShareOffCore(result) / static_cast<double>(results.size());
-  }
-  sample.parts.rest = slowest_rank / spec.steps - sample.parts.Sum();
-  sample.images_per_second =
-      static_cast<double>(spec.steps * spec.configuration.global_batch) /
-      slowest_rank;
-  for (int i = 0; i < spec.steps; ++i) {
-    sample.imbalance += Imbalance(results, i) / spec.steps;
-  }
-  return sample;
-}
 
 // Deriving a report from rounds.
 namespace {

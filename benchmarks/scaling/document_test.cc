@@ -1,14 +1,15 @@
-// Tests the formulas, the sentences and the document on made-up numbers whose
-// results are exact.
-#include "benchmarks/scaling/report.h"
+// Tests the document, on made-up numbers.
+#include "benchmarks/scaling/document.h"
 
 #include <cstddef>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "benchmarks/harness/ranks.h"
 #include "benchmarks/harness/testing.h"
+#include "benchmarks/scaling/results.h"
+#include "benchmarks/scaling/settings.h"
+#include "benchmarks/scaling/turn.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "report/document.h"
@@ -19,7 +20,6 @@ namespace {
 
 using report::Chart;
 using report::Value;
-using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
@@ -27,242 +27,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
-
-StepParts Scaled(StepParts parts, double scale) {
-  for (double StepParts::*const part : kStepParts) parts.*part *= scale;
-  return parts;
-}
-
-// Returns a round with one step of the given parts, in seconds.
-RoundSample Round(double global_batch, StepParts parts) {
-  return {.images_per_second = global_batch / parts.Sum(),
-          .parts = parts,
-          .step_seconds = {parts.Sum()},
-          .loss = 1};
-}
-
-MeasuredConfiguration OneRound(Configuration configuration, StepParts parts) {
-  return {configuration,
-          {Round(static_cast<double>(configuration.global_batch), parts)}};
-}
-
-TEST(DeriveModeTest, StrongScalingLosesWhatItsPartsLose) {
-  const ModeReport report = DeriveMode(
-      ScalingMode::kStrong,
-      {OneRound({1, 64}, {.compute = 3, .data_wait = 1}),
-       OneRound(
-           {2, 64},
-           {.compute = 2, .exposed_communication = 0.75, .data_wait = 0.5})},
-      /*cores=*/2);
-  const ConfigurationReport& one = report.configurations[0];
-  EXPECT_EQ(one.images_per_second, 16);
-  EXPECT_EQ(one.speedup, 1);
-  EXPECT_EQ(one.efficiency, 1);
-  EXPECT_EQ(one.lost.Sum(), 0);
-
-  const ConfigurationReport& two = report.configurations[1];
-  EXPECT_DOUBLE_EQ(two.speedup, 4 / 3.25);
-  EXPECT_DOUBLE_EQ(two.efficiency, 2 / 3.25);
-  // The ideal is half of each part.
-  EXPECT_DOUBLE_EQ(two.lost.compute, 0.5 / 3.25);
-  EXPECT_DOUBLE_EQ(two.lost.exposed_communication, 0.75 / 3.25);
-  EXPECT_DOUBLE_EQ(two.lost.data_wait, 0);
-  EXPECT_DOUBLE_EQ(two.lost.Sum(), 1 - two.efficiency);
-}
-
-TEST(DeriveModeTest, WeakScalingComparesEqualWorkOfARank) {
-  const ModeReport report = DeriveMode(
-      ScalingMode::kWeak,
-      {OneRound({1, 64}, {.compute = 4}),
-       OneRound({4, 256}, {.compute = 4.5, .exposed_communication = 0.5})},
-      /*cores=*/4);
-  const ConfigurationReport& four = report.configurations[1];
-  EXPECT_DOUBLE_EQ(four.speedup, 3.2);     // 51.2 / 16.
-  EXPECT_DOUBLE_EQ(four.efficiency, 0.8);  // 4 / 5.
-  EXPECT_DOUBLE_EQ(four.lost.compute, 0.1);
-  EXPECT_DOUBLE_EQ(four.lost.exposed_communication, 0.1);
-}
-
-TEST(DeriveModeTest, WithoutOneRankComparesWithTheSmallest) {
-  const ModeReport report = DeriveMode(
-      ScalingMode::kStrong,
-      {OneRound({2, 64}, {.compute = 4}), OneRound({8, 64}, {.compute = 2})},
-      /*cores=*/8);
-  EXPECT_EQ(report.baseline().world_size(), 2);
-  EXPECT_EQ(report.configurations[0].efficiency, 1);
-  EXPECT_EQ(report.configurations[1].speedup, 2);
-  EXPECT_EQ(report.configurations[1].efficiency, 0.5);
-  EXPECT_EQ(report.configurations[1].lost.compute, 0.5);
-}
-
-TEST(DeriveModeTest, SuperlinearScalingLosesLessThanNothing) {
-  const ModeReport report = DeriveMode(
-      ScalingMode::kStrong,
-      {OneRound({1, 64}, {.compute = 4}), OneRound({2, 64}, {.compute = 1.6})},
-      /*cores=*/1);
-  EXPECT_DOUBLE_EQ(report.configurations[1].efficiency, 1.25);
-  EXPECT_DOUBLE_EQ(report.configurations[1].lost.compute, -0.25);
-  // More ranks than cores.
-  EXPECT_FALSE(report.configurations[0].oversubscribed);
-  EXPECT_TRUE(report.configurations[1].oversubscribed);
-}
-
-TEST(DeriveModeTest, TakesTheMedianRoundAndTheStepsOfAll) {
-  MeasuredConfiguration measured = {{1, 60}, {}};
-  for (const double seconds : {5.0, 1.0, 2.0}) {
-    RoundSample round = Round(60, {.compute = seconds});
-    round.imbalance = seconds;
-    round.kept_waiting = seconds / 8;
-    round.step_seconds = {seconds - 0.5, seconds + 0.5};
-    measured.rounds.push_back(round);
-  }
-  const ModeReport report = DeriveMode(ScalingMode::kStrong, {measured}, 1);
-  const ConfigurationReport& at = report.configurations[0];
-  EXPECT_EQ(at.images_per_second, 30);
-  EXPECT_EQ(at.slowest_round, 12);
-  EXPECT_EQ(at.fastest_round, 60);
-  EXPECT_EQ(at.parts.compute, 2);
-  EXPECT_EQ(at.imbalance, 2);
-  EXPECT_EQ(at.kept_waiting, 0.25);
-  EXPECT_EQ(at.step_count, 6);
-  EXPECT_EQ(at.step_p50, 1.5);  // The third of 0.5 1.5 1.5 2.5 4.5 5.5.
-  EXPECT_EQ(at.step_p99, 5.5);
-}
-
-TEST(DeriveModeTest, OfTwoRoundsTakesTheSlower) {
-  const ModeReport report = DeriveMode(
-      ScalingMode::kStrong,
-      {{{1, 60}, {Round(60, {.compute = 1}), Round(60, {.compute = 2})}}}, 1);
-  EXPECT_EQ(report.configurations[0].images_per_second, 30);
-}
-
-// Tests of whole sentences on made-up numbers.
-
-// Returns a configuration with the given parts of a step, in milliseconds.
-MeasuredConfiguration Measured(Configuration configuration, StepParts ms,
-                               double imbalance = 0) {
-  MeasuredConfiguration measured = OneRound(configuration, Scaled(ms, 1e-3));
-  measured.rounds[0].imbalance = imbalance;
-  return measured;
-}
-
-std::string Limits(ScalingMode mode,
-                   std::vector<MeasuredConfiguration> measured, int cores) {
-  return DescribeLimits(DeriveMode(mode, std::move(measured), cores), cores);
-}
-
-TEST(DescribeLimitsTest, NamesWhatStrongScalingLosesWorstFirst) {
-  EXPECT_EQ(
-      Limits(ScalingMode::kStrong,
-             {Measured({1, 256}, {.compute = 40}),
-              Measured({2, 256}, {.compute = 22, .exposed_communication = 3})},
-             2),
-      "At 2 ranks, strong scaling reaches 1.60 times the images/s of 1 rank: "
-      "80% of ideal. The 20% of a step that is lost: 12% exposed communication "
-      "(3.00 ms a step); 8% compute (a rank's 128 images take 55% of the time "
-      "of 256 at 1 rank, not 50%: 2.00 ms more a step).");
-}
-
-TEST(DescribeLimitsTest, NamesWhatWeakScalingLosesAndGains) {
-  EXPECT_EQ(
-      Limits(ScalingMode::kWeak,
-             {Measured({1, 256}, {.compute = 36, .data_wait = 2, .rest = 2}),
-              Measured({2, 512}, {.compute = 45, .data_wait = 2, .rest = 3}),
-              Measured({4, 1024}, {.compute = 49, .data_wait = 1, .rest = 0})},
-             4),
-      "At 4 ranks, weak scaling reaches 3.20 times the images/s of 1 rank: 80% "
-      "of ideal. The 20% of a step that is lost: 26% compute (a rank's 256 "
-      "images take 1.36 times as long as at 1 rank: 13.00 ms more a step); "
-      "less "
-      "a gain of 2% data "
-      "wait (1.00 ms a step); 4% the rest of the step (0.00 ms a step).");
-}
-
-TEST(DescribeLimitsTest, SaysWhatTheNumbersComeTo) {
-  struct Case {
-    ScalingMode mode;
-    std::vector<MeasuredConfiguration> measured;
-    int cores;
-    testing::Matcher<std::string> limits;
-  };
-  const MeasuredConfiguration one = Measured({1, 64}, {.compute = 40});
-  const Case cases[] = {
-      {ScalingMode::kWeak,
-       {one, Measured({2, 128}, {.compute = 40.1})},
-       2,
-       EndsWith("100% of ideal. Nothing limits it here.")},
-      {ScalingMode::kWeak,
-       {one, Measured({2, 128}, {.compute = 40.15, .rest = 0.15})},
-       2,
-       EndsWith("99% of ideal.")},
-      // The sentences are about the largest world size that has a core for each
-      // rank.
-      {ScalingMode::kStrong,
-       {one, Measured({2, 64}, {.compute = 25}),
-        Measured({4, 64}, {.compute = 30})},
-       2,
-       AllOf(StartsWith("At 2 ranks, "), Not(HasSubstr("share")))},
-      {ScalingMode::kStrong,
-       {one, Measured({2, 64}, {.compute = 40})},
-       1,
-       EndsWith("Its ranks share 1 core, which alone keeps it from scaling.")},
-      {ScalingMode::kStrong,
-       {one},
-       1,
-       "One world size alone says nothing about scaling."},
-      // The wait for the slowest rank is at most the exposed communication.
-      {ScalingMode::kStrong,
-       {one, Measured({2, 64}, {.compute = 20, .exposed_communication = 1},
-                      /*imbalance=*/0.5)},
-       2,
-       HasSubstr("(1.00 ms a step, of which up to 1.00 ms is waiting for the "
-                 "slowest rank)")},
-      {ScalingMode::kStrong,
-       {one, Measured({2, 64}, {.compute = 16, .exposed_communication = 4})},
-       2,
-       EndsWith("100% of ideal. Nothing limits it here.")},
-      {ScalingMode::kWeak,
-       {one, Measured({2, 128}, {.compute = 38, .exposed_communication = 4})},
-       2,
-       HasSubstr("less a gain of 5% compute (a rank's 64 images take 0.95 "
-                 "times as long as at 1 rank: 2.00 ms less a step).")}};
-  for (const Case& c : cases) {
-    EXPECT_THAT(Limits(c.mode, c.measured, c.cores), c.limits);
-  }
-}
-
-TEST(DescribeLimitsTest, ReportsImbalanceAndRoundsThatDiffer) {
-  MeasuredConfiguration two =
-      Measured({2, 64}, {.compute = 20, .exposed_communication = 2},
-               /*imbalance=*/0.07);
-  two.rounds.assign(3, two.rounds[0]);
-  two.rounds[1].images_per_second *= 0.75;
-  EXPECT_THAT(Limits(ScalingMode::kStrong,
-                     {Measured({1, 64}, {.compute = 40}), two}, 2),
-              EndsWith("exposed communication (2.00 ms a step, of which up to "
-                       "1.40 ms is waiting for the slowest rank). The slowest "
-                       "rank of a step computes 7% longer than the mean. "
-                       "Rounds of one configuration "
-                       "differ by up to 25%: the machine was not quiet, so "
-                       "read small differences with care."));
-}
-
-TEST(DescribeLimitsTest, BlamesOtherWorkForTheCoresItTook) {
-  MeasuredConfiguration one = Measured({1, 64}, {.compute = 40});
-  MeasuredConfiguration two = Measured({2, 64}, {.compute = 30});
-  one.rounds[0].kept_waiting = 0.02;
-  two.rounds[0].kept_waiting = 0.25;
-  EXPECT_THAT(
-      Limits(ScalingMode::kStrong, {one, two}, 2),
-      EndsWith("The cores were busy otherwise (with the ranks' own "
-               "communication threads, or with other programs): ranks with "
-               "something to do did not run 25% of the time (2% at 1 rank)."));
-  two.rounds[0].kept_waiting = 0.04;
-  EXPECT_THAT(Limits(ScalingMode::kStrong, {one, two}, 2),
-              Not(HasSubstr("busy otherwise")));
-}
-
-// Tests of the document.
 
 constexpr int kCores = 2;
 
@@ -273,7 +37,8 @@ MeasuredConfiguration ThreeRounds(Configuration configuration, StepParts ms) {
   for (const double factor : {1.01, 1.0, 0.99}) {
     RoundSample round;
     const double scale = 1e-3 * factor;
-    round.parts = Scaled(ms, scale);
+    round.parts = ms;
+    for (double StepParts::*const part : kStepParts) round.parts.*part *= scale;
     const double seconds = scale * ms.Sum();
     round.images_per_second =
         static_cast<double>(configuration.global_batch) / seconds;
