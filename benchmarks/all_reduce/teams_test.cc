@@ -2,7 +2,6 @@
 #include "benchmarks/all_reduce/teams.h"
 
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <string>

@@ -2,7 +2,6 @@
 #include "benchmarks/syncbn/settings.h"
 
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
