@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/vector_unit.h"
-#include "benchmarks/step/report.h"
-#include "benchmarks/step/step.h"
+#include "benchmarks/step/results.h"
+#include "benchmarks/step/settings.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {

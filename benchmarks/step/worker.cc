@@ -24,7 +24,7 @@
 #include "base/status_macros.h"
 #include "benchmarks/harness/rounds.h"
 #include "benchmarks/step/roofline.h"
-#include "benchmarks/step/step.h"
+#include "benchmarks/step/turn.h"
 #include "models/cpu/algorithm.h"
 #include "models/cpu/cpu_model.h"
 #include "models/io/safetensors.h"

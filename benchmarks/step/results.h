@@ -1,7 +1,7 @@
-// The numbers of the command `step`: the measurements, the formulas of the
-// derived numbers, and the report as a document.
-#ifndef LOCKSTEP_BENCHMARKS_STEP_REPORT_H_
-#define LOCKSTEP_BENCHMARKS_STEP_REPORT_H_
+// The numbers of the command `step`: the measurements, and the formulas of the
+// derived numbers.
+#ifndef LOCKSTEP_BENCHMARKS_STEP_RESULTS_H_
+#define LOCKSTEP_BENCHMARKS_STEP_RESULTS_H_
 
 #include <cstdint>
 #include <optional>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/vector_unit.h"
-#include "benchmarks/step/roofline.h"
-#include "benchmarks/step/step.h"
+#include "benchmarks/step/settings.h"
+#include "benchmarks/step/turn.h"
 #include "models/networks/network.h"
 #include "report/document.h"
 
@@ -95,14 +95,6 @@ std::vector<LayerRow> LayersOf(const Network& network, const StepCase& one,
                                std::span<const double> backward_seconds,
                                double peak, double copy);
 
-// Explains the columns and the bars.
-std::vector<report::Term> StepTerms();
-
-// Returns the report as a document. README.md lists the keys of its JSON.
-// finished: whether everything is measured. If not, the document has only the
-// tables.
-report::Document StepDocument(const StepReport& report, bool finished = true);
-
 }  // namespace lockstep::benchmarks
 
-#endif  // LOCKSTEP_BENCHMARKS_STEP_REPORT_H_
+#endif  // LOCKSTEP_BENCHMARKS_STEP_RESULTS_H_

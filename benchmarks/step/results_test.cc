@@ -1,5 +1,5 @@
 // Tests the formulas, the bars and the document of the report.
-#include "benchmarks/step/report.h"
+#include "benchmarks/step/results.h"
 
 #include <cstdint>
 #include <iterator>
@@ -14,7 +14,9 @@
 #include "base/vector_unit.h"
 #include "benchmarks/harness/testing.h"
 #include "benchmarks/step/bars.h"
-#include "benchmarks/step/step.h"
+#include "benchmarks/step/document.h"
+#include "benchmarks/step/roofline.h"
+#include "benchmarks/step/settings.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/networks/network.h"
