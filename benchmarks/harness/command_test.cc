@@ -28,6 +28,7 @@
 #include "gtest/gtest.h"
 #include "report/document.h"
 #include "report/write.h"
+#include "report/write_html.h"
 
 ABSL_DECLARE_FLAG(std::string, json);
 ABSL_DECLARE_FLAG(std::string, output_dir);
