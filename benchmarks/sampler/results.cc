@@ -35,7 +35,6 @@ absl::Status AddDraw(const DrawResult& result, DrawRow& draws) {
   return absl::OkStatus();
 }
 
-// Returns the subject's row, or null if the subject was not drawn.
 absl::Status CompareWithPyTorch(const DrawRows& measured) {
   const DrawRow* const ours = FindRow(measured, DrawSubject::kTorch);
   const DrawRow* const theirs = FindRow(measured, DrawSubject::kPyTorch);

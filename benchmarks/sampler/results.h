@@ -38,7 +38,7 @@ struct DrawRows {
   std::vector<DrawRow> rows = {};
 };
 
-// Returns the subject's row, or null if there is none.
+// Returns the subject's row, or null if the subject was not drawn.
 const DrawRow* FindRow(const DrawRows& measured, DrawSubject subject);
 
 using DrawFunction = std::function<absl::StatusOr<DrawResult>(
