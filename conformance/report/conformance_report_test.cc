@@ -16,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "report/document.h"
 #include "report/write.h"
+#include "report/write_html.h"
 
 namespace lockstep::conformance {
 namespace {
