@@ -15,9 +15,12 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -213,6 +216,179 @@ Origin OriginOf(const std::string& label, std::span<char* const> argv) {
           .commit = bazel ? CheckedOutCommit(workspace) : "",
           .created = absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(),
                                       absl::UTCTimeZone())};
+}
+
+// Formats numbers, and escapes characters that have a meaning in Markdown or
+// HTML.
+namespace {
+
+constexpr int64_t kLongNumber = 10000000;  // Too long for a column.
+
+// Code spans are not cut, since commands and labels must be shown whole.
+constexpr size_t kNoLimit = absl::string_view::npos;
+
+struct Character {
+  size_t bytes = 1;
+  bool shown = false;  // If false, U+FFFD is shown in its place.
+};
+
+// Returns whether a code point above ASCII is shown.
+bool IsShown(uint32_t point) {
+  if (point < 0xa0) return false;                        // C1.
+  if (0x200b <= point && point <= 0x200f) return false;  // Zero width, marks.
+  if (0x2028 <= point && point <= 0x202e) return false;  // Lines, directions.
+  // Invisible marks, too.
+  if (0x2060 <= point && point <= 0x206f) return false;
+  if (0xd800 <= point && point <= 0xdfff) return false;  // Surrogates.
+  return point != 0xfeff && point != 0x061c && point <= 0x10ffff;
+}
+
+// Returns the first character of `text`, which is not empty. Returns one byte
+// if the text does not begin with valid UTF-8.
+Character DecodeFirst(absl::string_view text) {
+  const auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
+  const uint8_t lead = byte(0);
+  if (lead < 0x80) return {1, !absl::ascii_iscntrl(lead)};
+  if (lead < 0xc2 || lead > 0xf4) return {};
+  const size_t bytes = lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
+  if (text.size() < bytes) return {};
+  uint32_t point = lead & (0x7f >> bytes);
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return {};
+    point = point << 6 | (byte(i) & 0x3f);
+  }
+  constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
+  if (point < kLeast[bytes]) return {};  // An overlong encoding.
+  return {bytes, IsShown(point)};
+}
+
+// Returns whether character i has no meaning in Markdown at its position. An
+// underscore has none inside a word, for example.
+bool IsPlain(absl::string_view text, size_t i) {
+  const auto is_word = [&](size_t at) {
+    return at < text.size() &&
+           absl::ascii_isalnum(static_cast<unsigned char>(text[at]));
+  };
+  if (is_word(i) || absl::StrContains(" .,+-/()=%;'?^", text.substr(i, 1))) {
+    return true;
+  }
+  // A colon is plain only at the end of a word, so ":smile:" is not.
+  if (text[i] == ':') return i + 1 == text.size() || text[i + 1] == ' ';
+  return text[i] == '_' && i > 0 && is_word(i - 1) && is_word(i + 1);
+}
+
+// Returns whether Markdown would make a link of the plain characters: Markdown
+// links web addresses, and GitHub links its issue numbers ("gh-").
+bool MakesLink(absl::string_view text) {
+  const std::string lower = absl::AsciiStrToLower(text);
+  return absl::StrContains(lower, "www.") || absl::StrContains(lower, "gh-");
+}
+
+}  // namespace
+
+std::string Significant(double value, int digits) {
+  for (int decimals = digits - 1; decimals > 0; --decimals) {
+    // Rounding may add a digit.
+    const double scale = std::pow(10.0, decimals);
+    const double most = std::pow(10.0, digits - decimals);
+    if (std::round(value * scale) < most * scale) {
+      return absl::StrFormat("%.*f", decimals, value);
+    }
+  }
+  return absl::StrFormat("%.0f", value);
+}
+
+std::string Milliseconds(double seconds) {
+  return Significant(1e3 * seconds, 4);
+}
+
+std::string Percent(double share, int decimals) {
+  return absl::StrFormat("%.*f%%", decimals, 100 * share);
+}
+
+std::string GroupDigits(int64_t count) {
+  std::string text = absl::StrCat(count);
+  for (int64_t at = static_cast<int64_t>(text.size()) - 3; at > (count < 0);
+       at -= 3) {
+    text.insert(static_cast<size_t>(at), 1, ',');
+  }
+  return text;
+}
+
+std::string Bytes(int64_t bytes) {
+  constexpr const char* kUnits[] = {" B", " KiB", " MiB", " GiB"};
+  int unit = 0;
+  int64_t whole = bytes;
+  while (unit < 3 && whole >= 1024 && whole % 1024 == 0) {
+    whole /= 1024;
+    ++unit;
+  }
+  if (whole < kLongNumber) return absl::StrCat(whole, kUnits[unit]);
+  const double mib = static_cast<double>(bytes) / (1 << 20);
+  return mib < 999.95 ? absl::StrFormat("%.1f MiB", mib)
+                      : absl::StrFormat("%.1f GiB", mib / 1024);
+}
+
+std::string Counted(int64_t count, absl::string_view what) {
+  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
+}
+
+std::string OneLine(absl::string_view text, size_t most) {
+  text = absl::StripAsciiWhitespace(text);
+  std::string line;
+  while (!text.empty()) {
+    const Character first = DecodeFirst(text);
+    const absl::string_view bytes = text.substr(0, first.bytes);
+    text.remove_prefix(first.bytes);
+    const bool space =
+        absl::ascii_isspace(static_cast<unsigned char>(bytes[0]));
+    if (space && absl::EndsWith(line, " ")) continue;
+    const absl::string_view shown = space         ? " "
+                                    : first.shown ? bytes
+                                                  : "\xef\xbf\xbd";
+    if (line.size() + shown.size() > most) return line + " ...";
+    absl::StrAppend(&line, shown);
+  }
+  return line;
+}
+
+std::string MarkdownText(absl::string_view text, bool in_table) {
+  const std::string line = OneLine(text, kNoLimit);
+  if (MakesLink(line)) return MarkdownCode(line, in_table);
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (!IsPlain(line, i)) return MarkdownCode(line, in_table);
+  }
+  return line;
+}
+
+std::string MarkdownCode(absl::string_view text, bool in_table) {
+  const std::string line = OneLine(text, kNoLimit);
+  if (line.empty()) return "";
+  size_t longest = 0, run = 0;
+  std::string code;
+  for (const char c : line) {
+    run = c == '`' ? run + 1 : 0;
+    longest = std::max(longest, run);
+    if (c == '|' && in_table) {
+      // A bar would end the cell, even inside code. Markdown removes the
+      // backslash before a bar again. After another backslash a bar cannot be
+      // written, so a broken bar replaces it.
+      code += absl::EndsWith(code, "\\") ? "\xc2\xa6" : "\\|";
+    } else {
+      code.push_back(c);
+    }
+  }
+  const std::string fence(longest + 1, '`');
+  const char* const pad = longest > 0 ? " " : "";
+  return absl::StrCat(fence, pad, code, pad, fence);
+}
+
+std::string HtmlText(absl::string_view text) {
+  return absl::StrReplaceAll(OneLine(text, kNoLimit), {{"&", "&amp;"},
+                                                       {"<", "&lt;"},
+                                                       {">", "&gt;"},
+                                                       {"\"", "&quot;"},
+                                                       {"'", "&#39;"}});
 }
 
 }  // namespace report

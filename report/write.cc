@@ -1,5 +1,6 @@
 // Writes the terminal's text (the part above the tables, the tables, and the
-// part below them), the same content as Markdown, and the files of a report.
+// part below them), the same content as Markdown, the JSON, and the files of a
+// report.
 #include "report/write.h"
 
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <string>
 #include <system_error>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,7 +24,9 @@
 #include "base/command_line.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "nlohmann/json.hpp"
 #include "report/document.h"
+#include "report/write_html.h"
 
 namespace lockstep {
 
@@ -336,6 +340,79 @@ std::string MarkdownPage(const Document& document) {
     absl::StrAppend(&text, " at commit ", MarkdownText(origin.commit));
   }
   return text + "\n";
+}
+
+// JSON, with members in the document's order.
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json ToJson(const Value& value);
+
+struct Converter {
+  template <typename T>
+  Json operator()(const T& value) const {
+    return value;
+  }
+  Json operator()(const Value::Array& values) const {
+    Json json = Json::array();
+    for (const Value& value : values) json.push_back(ToJson(value));
+    return json;
+  }
+  Json operator()(const Value::Object& members) const {
+    Json json = Json::object();
+    for (const auto& [key, value] : members) json[key] = ToJson(value);
+    return json;
+  }
+};
+
+Json ToJson(const Value& value) {
+  return std::visit(Converter(), value.variant());
+}
+
+Json HostsJson(const std::vector<Host>& hosts) {
+  Json json = Json::array();
+  for (const Host& host : hosts) {
+    json.push_back(
+        {{"name", host.name}, {"ranks", host.ranks}, {"cores", host.cores}});
+  }
+  return json;
+}
+
+Json BarsJson(const std::vector<Bar>& bars) {
+  Json json = Json::array();
+  for (const Bar& bar : bars) {
+    json.push_back(
+        {{"what", bar.what},
+         {bar.at_most ? "at_most" : "at_least", bar.needed},
+         {"unit", bar.unit},
+         {"value", bar.value ? Json(*bar.value) : Json()},
+         {"met", bar.value && bar.judged ? Json(bar.Met()) : Json()}});
+    if (bar.decimals) json.back()["decimals"] = *bar.decimals;
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string JsonText(const Document& document) {
+  const Origin& origin = document.origin;
+  Json json = {{"report", document.name},
+               {"schema_version", document.schema_version},
+               {"created", origin.created},
+               {"command", origin.command},
+               {"commit", ToJson(TextOrNull(origin.commit))},
+               {"machine",
+                {{"cpu", origin.machine.cpu},
+                 {"cores", origin.machine.cores},
+                 {"memory_bytes", origin.machine.memory_bytes},
+                 {"system", origin.machine.system},
+                 {"others_share", ToJson(Value(origin.others_share))}}}};
+  if (!origin.hosts.empty()) json["hosts"] = HostsJson(origin.hosts);
+  if (!document.data.is_null()) json.update(ToJson(document.data));
+  if (!document.bars.empty()) json["bars"] = BarsJson(document.bars);
+  if (!document.no_bars.empty()) json["no_bar"] = document.no_bars;
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace report

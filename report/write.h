@@ -51,11 +51,6 @@ std::string JsonText(const Document& document);
 // Returns Markdown for a pull request.
 std::string MarkdownPage(const Document& document);
 
-// Returns an HTML page in one file that loads nothing. The file contains its
-// style and, if the document has charts, Chart.js. No string of the document
-// can break out of its element.
-std::string HtmlPage(const Document& document);
-
 // Shows a growing report on standard output.
 class GrowingReport {
  public:

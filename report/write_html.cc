@@ -1,10 +1,10 @@
-// Writes the JSON, with members in the document's order, and one HTML file. The
-// tables of the file are markup; its charts are JSON that charts.js draws.
+// The tables of the page are markup; its charts are JSON that charts.js draws.
+#include "report/write_html.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,35 +15,11 @@
 #include "report/charts_js.h"
 #include "report/document.h"
 #include "report/report_page_css.h"
-#include "report/write.h"
 
 namespace lockstep::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Json ToJson(const Value& value);
-
-struct Converter {
-  template <typename T>
-  Json operator()(const T& value) const {
-    return value;
-  }
-  Json operator()(const Value::Array& values) const {
-    Json json = Json::array();
-    for (const Value& value : values) json.push_back(ToJson(value));
-    return json;
-  }
-  Json operator()(const Value::Object& members) const {
-    Json json = Json::object();
-    for (const auto& [key, value] : members) json[key] = ToJson(value);
-    return json;
-  }
-};
-
-Json ToJson(const Value& value) {
-  return std::visit(Converter(), value.variant());
-}
 
 const char* Name(Series::Kind kind) {
   constexpr const char* kNames[] = {"bars", "line", "ideal", "level"};
@@ -262,53 +238,6 @@ constexpr char kNoScript[] =
     "have their numbers.</p></noscript>\n";
 
 }  // namespace
-
-namespace {
-
-Json HostsJson(const std::vector<Host>& hosts) {
-  Json json = Json::array();
-  for (const Host& host : hosts) {
-    json.push_back(
-        {{"name", host.name}, {"ranks", host.ranks}, {"cores", host.cores}});
-  }
-  return json;
-}
-
-Json BarsJson(const std::vector<Bar>& bars) {
-  Json json = Json::array();
-  for (const Bar& bar : bars) {
-    json.push_back(
-        {{"what", bar.what},
-         {bar.at_most ? "at_most" : "at_least", bar.needed},
-         {"unit", bar.unit},
-         {"value", bar.value ? Json(*bar.value) : Json()},
-         {"met", bar.value && bar.judged ? Json(bar.Met()) : Json()}});
-    if (bar.decimals) json.back()["decimals"] = *bar.decimals;
-  }
-  return json;
-}
-
-}  // namespace
-
-std::string JsonText(const Document& document) {
-  const Origin& origin = document.origin;
-  Json json = {{"report", document.name},
-               {"schema_version", document.schema_version},
-               {"created", origin.created},
-               {"command", origin.command},
-               {"commit", ToJson(TextOrNull(origin.commit))},
-               {"machine",
-                {{"cpu", origin.machine.cpu},
-                 {"cores", origin.machine.cores},
-                 {"memory_bytes", origin.machine.memory_bytes},
-                 {"system", origin.machine.system},
-                 {"others_share", ToJson(Value(origin.others_share))}}}};
-  if (!origin.hosts.empty()) json["hosts"] = HostsJson(origin.hosts);
-  if (!document.data.is_null()) json.update(ToJson(document.data));
-  if (!document.bars.empty()) json["bars"] = BarsJson(document.bars);
-  if (!document.no_bars.empty()) json["no_bar"] = document.no_bars;
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
 
 std::string HtmlPage(const Document& document) {
   const Origin& origin = document.origin;

@@ -17,6 +17,7 @@
 #include "nlohmann/json.hpp"
 #include "report/chart_js.h"
 #include "report/document.h"
+#include "report/write_html.h"
 
 namespace lockstep::report {
 namespace {

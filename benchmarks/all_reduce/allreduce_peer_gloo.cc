@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
+#include "benchmarks/all_reduce/settings.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "collectives/collective.h"
 #include "collectives/launch/rank_environment.h"

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
+#include "benchmarks/all_reduce/settings.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "collectives/collective.h"
 

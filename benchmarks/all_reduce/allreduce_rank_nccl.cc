@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "base/status_macros.h"
 #include "benchmarks/all_reduce/nccl_rank.h"
+#include "benchmarks/all_reduce/settings.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/ranks.h"
 #include "collectives/communicator.h"

@@ -1,6 +1,6 @@
 // Formats the report: JSON keys and units, table columns, charts and text. All
 // numbers come from AllReduceReport.
-#include "report/document.h"
+#include "benchmarks/all_reduce/document.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -19,10 +19,12 @@
 #include "absl/strings/string_view.h"
 #include "base/data_types.h"
 #include "benchmarks/all_reduce/nccl_log.h"
-#include "benchmarks/all_reduce/report.h"
-#include "benchmarks/all_reduce/turn.h"
+#include "benchmarks/all_reduce/results.h"
+#include "benchmarks/all_reduce/settings.h"
+#include "benchmarks/all_reduce/teams.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "report/document.h"
 
 namespace lockstep::benchmarks {
 namespace {

@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/counter_random.h"
 #include "base/data_types.h"
-#include "benchmarks/harness/measure.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "benchmarks/all_reduce/settings.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "collectives/communicator.h"
 

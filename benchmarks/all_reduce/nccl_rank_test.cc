@@ -22,6 +22,7 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "benchmarks/all_reduce/settings.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/rank_service.h"
 #include "collectives/collective.h"

@@ -1,5 +1,7 @@
 // Single ranks and teams of ranks: their commands, their start and end, and the
 // content of NCCL's log about them.
+#include "benchmarks/all_reduce/teams.h"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -18,16 +19,19 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/time.h"
 #include "base/data_types.h"
 #include "base/files.h"
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "benchmarks/all_reduce/nccl_log.h"
-#include "benchmarks/all_reduce/report.h"
+#include "benchmarks/all_reduce/settings.h"
 #include "benchmarks/all_reduce/turn.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/memory.h"
 #include "benchmarks/harness/rank_service.h"
 #include "benchmarks/harness/ranks.h"
+#include "benchmarks/harness/rounds.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
 
 namespace lockstep::benchmarks {

@@ -15,7 +15,8 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "benchmarks/all_reduce/exact_pattern.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/all_reduce/settings.h"
+#include "benchmarks/harness/memory.h"
 #include "benchmarks/harness/rank_service.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
@@ -128,6 +129,17 @@ class TurnCalls {
 };
 
 }  // namespace
+
+TurnRequest RequestOf(const AllReduceSettings& settings, Operation operation,
+                      int64_t bytes, const Subject& subject) {
+  return {.operation = operation,
+          .type = settings.type,
+          .op = settings.op,
+          .buffers = subject.buffers,
+          .peer_algorithm = subject.peer_algorithm,
+          .in_place = InPlace(settings, operation, subject.team.kind),
+          .count = bytes / SizeOf(settings.type)};
+}
 
 absl::StatusOr<std::shared_ptr<std::byte>> TurnTaker::AllocateOrdinary(
     int64_t bytes) {

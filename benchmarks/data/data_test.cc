@@ -26,7 +26,7 @@ CommandOutcome RunData(const std::string& flags) {
 
 // Creates a peer that reports two seconds for everything, and a difference of
 // `levels` levels for the pixels.
-std::string PeerThatDiffersBy(int levels) {
+std::string MakePeerDifferingBy(int levels) {
   return MakePython(absl::StrCat(
       "echo lockstep: ready 9.9 torchvision 8.8; while read way rest; do "
       "case $way in compare*) echo lockstep: differ ",
@@ -58,14 +58,14 @@ TEST(DataCommandTest, MeasuresOursAlone) {
 
 TEST(DataCommandTest, MeasuresAPeerOnlyIfItsImagesAreTheSame) {
   const std::string flags = "--image_sizes=32 --python=";
-  const CommandOutcome other = RunData(flags + PeerThatDiffersBy(2));
+  const CommandOutcome other = RunData(flags + MakePeerDifferingBy(2));
   EXPECT_EQ(other.exit_status, 1);
   EXPECT_THAT(other.output,
               HasSubstr("a value of the resized images is 2 levels from "
                         "torchvision's; 25% of the values differ"));
   const std::string path = TestPath(".json");
   const CommandOutcome same =
-      RunData(absl::StrCat(flags, PeerThatDiffersBy(1), " --json=", path));
+      RunData(absl::StrCat(flags, MakePeerDifferingBy(1), " --json=", path));
   ASSERT_EQ(same.exit_status, 0) << same.output;
   EXPECT_THAT(same.output,
               AllOf(HasSubstr("PyTorch 9.9"), HasSubstr("torchvision, Pillow"),
@@ -81,7 +81,7 @@ TEST(DataCommandTest, MeasuresAPeerOnlyIfItsImagesAreTheSame) {
 TEST(DataCommandTest, ListsFiles) {
   const std::string path = TestPath(".json");
   const CommandOutcome outcome = RunData(absl::StrCat(
-      "--listing=2500 --python=", PeerThatDiffersBy(0), " --json=", path));
+      "--listing=2500 --python=", MakePeerDifferingBy(0), " --json=", path));
   ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
   const size_t table = outcome.output.find("\nListing\n");
   ExpectNarrow(

@@ -22,7 +22,9 @@
 #include "base/status_macros.h"
 #include "benchmarks/data/peer.h"
 #include "benchmarks/harness/interrupt.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/memory.h"
+#include "benchmarks/harness/rounds.h"
+#include "benchmarks/harness/statistics.h"
 #include "benchmarks/harness/torch_process.h"
 #include "models/data/image.h"
 #include "models/data/load_dataset.h"
@@ -33,9 +35,9 @@
 namespace lockstep::benchmarks {
 namespace {
 
-constexpr int64_t kMostClasses = 1000;
-constexpr double kMostSeconds = 3;
-constexpr double kMostBytesAFile = 200;
+constexpr int64_t kMaxListedClasses = 1000;
+constexpr double kMaxListingSeconds = 3;
+constexpr double kMaxBytesPerFile = 200;
 
 absl::Status TimeOurs(const char* dataset, const std::string& folder,
                       ListingLine& line) {
@@ -45,8 +47,8 @@ absl::Status TimeOurs(const char* dataset, const std::string& folder,
   return parts.status();
 }
 
-absl::Status TimeTheirs(TorchProcess& peer, const std::string& folder,
-                        absl::Duration timeout, ListingLine& line) {
+absl::Status TimePeer(TorchProcess& peer, const std::string& folder,
+                      absl::Duration timeout, ListingLine& line) {
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::vector<double> values,
       AskForNumbers(peer, absl::StrCat("list 0 0 ", folder, "/train"),
@@ -91,7 +93,7 @@ absl::StatusOr<ListedFiles> ListedFiles::Make(const ListingOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(TemporaryFolder folder,
                             TemporaryFolder::Create("lockstep-listing"));
   ListedFiles listed(options, std::move(folder));
-  const int64_t classes = std::min(options.files, kMostClasses);
+  const int64_t classes = std::min(options.files, kMaxListedClasses);
   std::string list;
   for (int64_t number = 0; number < classes; ++number) {
     LOCKSTEP_RETURN_IF_ERROR(CheckInterrupted());
@@ -136,7 +138,7 @@ absl::Status ListedFiles::MeasureTimes(TorchProcess* peer) {
     LOCKSTEP_RETURN_IF_ERROR(TimeOurs("image_list", dir, of_list_));
     if (peer != nullptr) {
       LOCKSTEP_RETURN_IF_ERROR(
-          TimeTheirs(*peer, dir, options_.timeout, of_peer_));
+          TimePeer(*peer, dir, options_.timeout, of_peer_));
     }
   }
   ShowProgress("");
@@ -171,12 +173,12 @@ report::Document ListedFiles::Document() const {
   document.sections.push_back(std::move(section));
   if (!of_folder_.seconds.empty()) {
     document.bars = {{.what = "listing an image folder",
-                      .needed = kMostSeconds,
+                      .needed = kMaxListingSeconds,
                       .at_most = true,
                       .unit = "s",
                       .value = Median(of_folder_.seconds)},
                      {.what = "memory of its index",
-                      .needed = kMostBytesAFile,
+                      .needed = kMaxBytesPerFile,
                       .at_most = true,
                       .unit = "bytes a file",
                       .value = of_folder_.bytes_a_file}};

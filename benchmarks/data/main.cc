@@ -34,7 +34,8 @@
 #include "benchmarks/harness/command.h"
 #include "benchmarks/harness/interrupt.h"
 #include "benchmarks/harness/load.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/rounds.h"
+#include "benchmarks/harness/statistics.h"
 #include "benchmarks/harness/torch_process.h"
 #include "models/data/dataset.h"
 #include "models/data/image.h"
@@ -89,7 +90,7 @@ anything else.
 
 // Returns a picture with areas of colour, detail and grain. The picture's JPEG
 // of quality 90 has some 70 KB, like photos of that size.
-Image MadeUpPicture(uint64_t number) {
+Image MakePicture(uint64_t number) {
   Image picture = {kPicture.height, kPicture.width, 3, {}};
   picture.pixels.assign(kPicture.size(), 0);
   constexpr int64_t kCells[] = {16, 3};
@@ -137,7 +138,7 @@ absl::Status WritePictures(const TemporaryFolder& folder, int images) {
     for (int i = 0; i < (part[1] == 'r' ? images : 1); ++i) {
       LOCKSTEP_ASSIGN_OR_RETURN(
           const std::string jpeg,
-          EncodeJpeg(MadeUpPicture(static_cast<uint64_t>(i)), 90));
+          EncodeJpeg(MakePicture(static_cast<uint64_t>(i)), 90));
       LOCKSTEP_RETURN_IF_ERROR(
           ReplaceFile(absl::StrFormat("%s/%05d.jpg", dir, i), jpeg));
     }
@@ -258,7 +259,7 @@ absl::StatusOr<std::vector<Difference>> CompareImages(
 }
 
 // A line of the table: the seconds for all images, by round.
-struct Line {
+struct TimedSubject {
   std::string subject;
   std::vector<double> seconds = {};
 };
@@ -266,10 +267,10 @@ struct Line {
 // The results for one size of image.
 struct SizeResult {
   int64_t image_size = 0;
-  Line ours = {"lockstep"}, decode = {"lockstep, decoding alone"},
-       resize = {"lockstep, resizing alone"};
+  TimedSubject ours = {"lockstep"}, decode = {"lockstep, decoding alone"},
+               resize = {"lockstep, resizing alone"};
   // Empty without a peer.
-  std::vector<Line> peers = {};  // Tensors, Pillow, and decoding.
+  std::vector<TimedSubject> peers = {};  // Tensors, Pillow, and decoding.
   std::vector<Difference> differences = {};
 };
 
@@ -336,9 +337,9 @@ report::Section SectionOf(const SizeResult& result, int64_t images) {
                             {"max", 9},
                             {"over ours", 9}}}};
   const double ours = Median(result.ours.seconds);
-  std::vector<const Line*> lines = {&result.ours, &result.decode};
-  for (const Line& line : result.peers) lines.push_back(&line);
-  for (const Line* const line : lines) {
+  std::vector<const TimedSubject*> lines = {&result.ours, &result.decode};
+  for (const TimedSubject& line : result.peers) lines.push_back(&line);
+  for (const TimedSubject* const line : lines) {
     const auto [least, most] = std::ranges::minmax(line->seconds);
     const double median = Median(line->seconds);
     section.table.rows.push_back(
@@ -379,9 +380,10 @@ report::Value DataOf(const DataReport& report) {
   report::Value results = report::Value::Array();
   for (const SizeResult& result : report.sizes) {
     report::Value subjects = report::Value::Array();
-    std::vector<Line> lines = {result.ours, result.decode, result.resize};
+    std::vector<TimedSubject> lines = {result.ours, result.decode,
+                                       result.resize};
     std::ranges::copy(result.peers, std::back_inserter(lines));
-    for (const Line& line : lines) {
+    for (const TimedSubject& line : lines) {
       subjects.Add(
           report::Value{{"subject", line.subject}, {"seconds", line.seconds}});
     }

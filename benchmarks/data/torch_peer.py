@@ -4,12 +4,13 @@ Each line of standard input is a way to load, an image size, how many files, and
 the folder that has them: 00000.jpg, 00001.jpg and so on. The ways `tensor`
 (torchvision.io.decode_jpeg and transforms of tensors) and `pil` (Pillow and
 transforms of its images) do RandomResizedCrop, RandomHorizontalFlip and
-Normalize; `decode` does decode_jpeg alone. The answer is the seconds that it
-took, reading the files included.
+Normalize; `decode` does only decode_jpeg. The answer is the seconds of the
+load, including the reading of the files.
 
-`compare_tensor` and `compare_pil` resize each image, likewise, and compare it
-with the file `pixels` in the folder, uint8 [count, size, size, 3]. The answer
-is the largest difference of a value and the share of the values that differ.
+`compare_tensor` and `compare_pil` resize each image in these ways, and compare
+the image with the file `pixels` in the folder, uint8 [count, size, size, 3].
+The answer is the largest difference of a value and the share of the values that
+differ.
 
 `list` makes an ImageFolder of the folder. The answer is the seconds, and the
 growth of resident memory in bytes a file.

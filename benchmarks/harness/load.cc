@@ -16,7 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "base/files.h"
 #include "base/process.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/rounds.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {

@@ -1,5 +1,5 @@
-// Tests connections within one process, teams of processes, and programs that
-// stand in for Python: right, wrong, dead and silent ones.
+// Tests values as bytes, connections within one process, teams of processes,
+// and programs that stand in for Python: right, wrong, dead and silent ones.
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -78,6 +78,46 @@ TEST(HostsOfTest, AddsUpTheCoresOfBoundRanks) {
   EXPECT_EQ(report::HostsText(hosts),
             "one (ranks 0, 2 on 2 cores), two (ranks 1, 4 on 2 cores), "
             "two (rank 3 on 2 cores)");
+}
+
+// Values as bytes.
+
+struct Part {
+  int32_t number = 0;
+  std::vector<double> list;
+
+  static auto Members(auto& self) { return std::tie(self.number, self.list); }
+  friend bool operator==(const Part&, const Part&) = default;
+};
+
+struct Whole {
+  bool flag = false;
+  std::string text;
+  std::vector<Part> parts;
+
+  static auto Members(auto& self) {
+    return std::tie(self.flag, self.text, self.parts);
+  }
+  friend bool operator==(const Whole&, const Whole&) = default;
+};
+
+TEST(CodecTest, DecodesWhatItEncodes) {
+  const Whole whole = {true, std::string("a\0b", 3), {{7, {0.5, 0.25}}, {}}};
+  EXPECT_THAT(Decode<Whole>(Encode(whole)), IsOkAndHolds(whole));
+  EXPECT_THAT(Decode<double>(Encode(0.1)), IsOkAndHolds(0.1));
+}
+
+TEST(CodecTest, RefusesWhatIsCutShortOrTooLong) {
+  const std::string whole = Encode(Whole{true, "text", {{7, {0.5, 0.25}}, {}}});
+  const auto refused = StatusIs(absl::StatusCode::kDataLoss,
+                                "a message of another size than expected");
+  for (size_t size = 0; size < whole.size(); ++size) {
+    EXPECT_THAT(Decode<Whole>(whole.substr(0, size)), refused) << size;
+  }
+  EXPECT_THAT(Decode<Whole>(whole + "x"), refused);
+  // A count far beyond the bytes must not cause an allocation.
+  EXPECT_THAT(Decode<std::vector<Part>>(std::string(8, '\x7f')), refused);
+  EXPECT_THAT(Decode<std::string>(std::string(8, '\xff')), refused);
 }
 
 TEST(TurnChannelTest, CarriesWholeMessagesBothWays) {

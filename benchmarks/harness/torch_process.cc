@@ -18,7 +18,7 @@
 #include "base/command_line.h"
 #include "base/status_macros.h"
 #include "base/subprocess.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/rounds.h"
 
 namespace lockstep::benchmarks {
 namespace {

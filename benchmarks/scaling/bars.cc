@@ -9,7 +9,8 @@
 #include "absl/strings/str_format.h"
 #include "base/data_types.h"
 #include "benchmarks/harness/ranks.h"
-#include "benchmarks/scaling/report.h"
+#include "benchmarks/scaling/results.h"
+#include "benchmarks/scaling/settings.h"
 #include "models/networks/networks.h"
 #include "report/document.h"
 
@@ -70,8 +71,8 @@ std::optional<double> PercentOfIdeal(const ScalingReport& report,
 
 // Returns the control's efficiency in percent of ideal, if it is below the
 // goal.
-std::optional<double> LowControl(const ScalingReport& report,
-                                 const BarCase& bar) {
+std::optional<double> ControlBelowGoal(const ScalingReport& report,
+                                       const BarCase& bar) {
   const std::optional<double> control =
       PercentOfIdeal(report, bar, RankKind::kApart);
   if (!control || *control >= bar.needed) return std::nullopt;
@@ -95,7 +96,7 @@ std::vector<report::Bar> BarsOf(const ScalingReport& report) {
                     .unit = "percent of ideal",
                     .value = ours,
                     .judged = judged});
-    if (const auto control = LowControl(report, bar); control) {
+    if (const auto control = ControlBelowGoal(report, bar); control) {
       goal.needed = kControlPercent / 100 * *control;
       goal.unit =
           absl::StrCat("percent, ", kControlPercent, "% of the control");
@@ -117,7 +118,7 @@ std::vector<report::Bar> BarsOf(const ScalingReport& report) {
 std::vector<std::string> ControlRemarks(const ScalingReport& report) {
   std::vector<std::string> remarks;
   for (const BarCase& bar : kBarCases) {
-    const std::optional<double> control = LowControl(report, bar);
+    const std::optional<double> control = ControlBelowGoal(report, bar);
     if (!control) continue;
     remarks.push_back(absl::StrFormat(
         "The machine forbids %g%% of ideal in %s at %d ranks: the same "

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/scaling/report.h"
+#include "benchmarks/scaling/results.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {

@@ -1,9 +1,8 @@
 // The report as a document: JSON keys, table columns and texts. All numbers
 // come from the report.
-#include "report/document.h"
+#include "benchmarks/scaling/document.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <iterator>
 #include <optional>
@@ -18,8 +17,11 @@
 #include "base/data_types.h"
 #include "benchmarks/harness/ranks.h"
 #include "benchmarks/scaling/bars.h"
-#include "benchmarks/scaling/report.h"
+#include "benchmarks/scaling/results.h"
+#include "benchmarks/scaling/settings.h"
+#include "benchmarks/scaling/turn.h"
 #include "models/networks/networks.h"
+#include "report/document.h"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -136,7 +138,7 @@ Value DataOf(const ScalingReport& report) {
 
 // Returns the words before a note about one variant, such as "threads: ". Empty
 // if there is only one variant.
-std::string LeadOf(const ScalingReport& report, const ModeReport& mode) {
+std::string NotePrefix(const ScalingReport& report, const ModeReport& mode) {
   const std::string name = NameOf(report.settings, mode.variant);
   return name.empty() ? "" : name + ": ";
 }
@@ -209,7 +211,7 @@ std::string EpochNote(const ScalingReport& report, const ModeReport& mode) {
         report::Significant(report.EpochSeconds(at.images_per_second), 3),
         Counted(at.world_size(), "rank")));
   }
-  const std::string lead = LeadOf(report, mode);
+  const std::string lead = NotePrefix(report, mode);
   return absl::StrCat(lead, lead.empty() ? "An" : "an", " epoch of ",
                       GroupDigits(report.settings.train_samples),
                       " images takes ", absl::StrJoin(times, ", "));
@@ -388,7 +390,7 @@ report::Section SectionOf(const ScalingReport& report, Variants variants) {
     return section;
   }
   for (const ModeReport& mode : variants) {
-    section.notes.push_back(LeadOf(report, mode) + mode.limits);
+    section.notes.push_back(NotePrefix(report, mode) + mode.limits);
   }
   return section;
 }

@@ -23,7 +23,11 @@
 #include "benchmarks/harness/load.h"
 #include "benchmarks/harness/ranks.h"
 #include "benchmarks/harness/torch_process.h"
-#include "benchmarks/scaling/report.h"
+#include "benchmarks/scaling/document.h"
+#include "benchmarks/scaling/results.h"
+#include "benchmarks/scaling/settings.h"
+#include "benchmarks/scaling/teams.h"
+#include "benchmarks/scaling/turn.h"
 #include "models/data/load_dataset.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
@@ -192,7 +196,7 @@ void WarnOfOversubscription(const ScalingSettings& settings, int cores) {
 }
 
 // pytorch: the result of CheckDdp; empty without kDdp.
-absl::Status Measure(const ScalingSettings& settings, RankSetting ranks,
+absl::Status Measure(const ScalingSettings& settings, RankLaunchSettings ranks,
                      const std::string& pytorch, const ReportOutput& output,
                      const report::Origin& origin) {
   WarnOfOversubscription(settings, ranks.cores);
@@ -236,7 +240,7 @@ absl::Status RunDriver(std::span<char* const> argv) {
   LOCKSTEP_ASSIGN_OR_RETURN(ReportOutput output,
                             ReportOutput::Create(kName, kFolder));
   if (launched != nullptr) output.load = LoadMeter(launched->processes());
-  RankSetting ranks = {
+  RankLaunchSettings ranks = {
       .flags = std::vector<std::string>(argv.begin() + 1, argv.end()),
       .cores = cores,
       .pythons = PythonsToTry(absl::GetFlag(FLAGS_python)),

@@ -9,8 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/vector_unit.h"
-#include "benchmarks/step/report.h"
-#include "benchmarks/step/step.h"
+#include "benchmarks/step/results.h"
+#include "benchmarks/step/settings.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {
@@ -86,7 +86,7 @@ const StepResult* FindResult(const StepReport& report, const BarCase& bar) {
 
 // Returns our speed over that of the fastest of --python's PyTorch.
 std::optional<double> SpeedOver(const StepResult& result) {
-  const StepRow* const best = BestPeer(result);
+  const StepRow* const best = FastestNewestPeer(result);
   if (best == nullptr) return std::nullopt;
   return best->ratio->median;
 }

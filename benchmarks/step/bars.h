@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/vector_unit.h"
-#include "benchmarks/step/report.h"
+#include "benchmarks/step/results.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {

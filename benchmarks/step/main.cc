@@ -21,12 +21,15 @@
 #include "benchmarks/harness/command.h"
 #include "benchmarks/harness/interrupt.h"
 #include "benchmarks/harness/load.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/rounds.h"
+#include "benchmarks/harness/statistics.h"
 #include "benchmarks/harness/torch_process.h"
-#include "benchmarks/step/report.h"
+#include "benchmarks/step/document.h"
+#include "benchmarks/step/results.h"
 #include "benchmarks/step/roofline.h"
-#include "benchmarks/step/step.h"
+#include "benchmarks/step/settings.h"
 #include "benchmarks/step/torch_peer_py.h"
+#include "benchmarks/step/turn.h"
 #include "benchmarks/step/worker.h"
 #include "models/cpu/algorithm.h"
 #include "models/networks/network.h"
@@ -266,10 +269,10 @@ class CaseRun {
       LOCKSTEP_ASSIGN_OR_RETURN(
           chosen_, ParseChosen(answer, network_.operations().size()));
       result_.layout = chosen_.layout;
-      ours_ = std::move(first);
+      our_first_step_ = std::move(first);
     } else {
-      const absl::StatusOr<double> error =
-          CompareFirstSteps(network_, ours_, first, result_.tolerance);
+      const absl::StatusOr<double> error = CompareFirstSteps(
+          network_, our_first_step_, first, result_.tolerance);
       if (!error.ok()) {
         return Named(absl::StrCat(Name(one), ": ", row.subject),
                      error.status());
@@ -375,8 +378,8 @@ class CaseRun {
   const Network network_;
   const TemporaryFolder folder_;
   StepResult result_;
-  FirstStep ours_;           // The first step of the first of ours.
-  ChosenAlgorithms chosen_;  // The algorithms of the first of ours.
+  FirstStep our_first_step_;  // The first step of the first of ours.
+  ChosenAlgorithms chosen_;   // The algorithms of the first of ours.
   std::string newest_version_;
   std::vector<TorchProcess> processes_;  // One for each subject; ours first.
 };

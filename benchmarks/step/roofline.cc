@@ -14,7 +14,9 @@
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/memory.h"
+#include "benchmarks/harness/rounds.h"
+#include "benchmarks/harness/statistics.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 
@@ -226,7 +228,7 @@ __attribute__((target("amx-tile,amx-bf16"))) int64_t LoopAmx() {
 // Returns whether the processor has AMX for bfloat16 and Linux lets this
 // process use AMX. Requests the permission, which Linux does not give by
 // default.
-bool MayUseAmx() {
+bool RequestAmx() {
   constexpr unsigned kTileBits = 1u << 22 | 1u << 24;
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // arch_prctl(2).
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -236,7 +238,7 @@ bool MayUseAmx() {
 }
 
 // Returns the operations a second of the fastest of 20 calls.
-double SpeedOf(PeakLoop loop) {
+double MeasureSpeed(PeakLoop loop) {
   double best = 0;
   for (int i = 0; i < 20; ++i) {
     const double begin = SteadySeconds();
@@ -252,12 +254,13 @@ PeakKind KindOf(DataType type) {
     if (__builtin_cpu_supports("fma")) return {"AVX2", LoopAvx2};
     return {};
   }
-  if (MayUseAmx()) return {"AMX", LoopAmx};
+  if (RequestAmx()) return {"AMX", LoopAmx};
   const PeakKind single = KindOf(DataType::kFloat32);
   if (!__builtin_cpu_supports("avx512bf16")) return single;
   // Some processors begin bfloat16's pairs of products so rarely that float32
   // is faster.
-  static const bool pairs = SpeedOf(LoopAvx512Bf16) > SpeedOf(single.loop);
+  static const bool pairs =
+      MeasureSpeed(LoopAvx512Bf16) > MeasureSpeed(single.loop);
   return pairs ? PeakKind{"AVX-512 BF16", LoopAvx512Bf16} : single;
 }
 

@@ -1,9 +1,9 @@
 """A training step of PyTorch's, for the command `step` to time.
 
-The network is built from the operations that our own is described by, with
-PyTorch's functions for each: what torchvision's and timm's modules call.
+Builds the network from the operations of our own network's description, with
+PyTorch's function for each: the one that torchvision's and timm's modules call.
 
-Lines of standard input, and what is answered:
+The lines of standard input, and the answers:
   load THREADS float32|bfloat16 eager|compile nchw|nhwc FOLDER   loaded
   first     step; its gradients go to the folder                 loss LOSS
   memory    bytes beyond weights, in steps                       memory BYTES
@@ -11,7 +11,7 @@ Lines of standard input, and what is answered:
   ddp RANK WORLD_SIZE LEARNING_RATE IMAGES STEPS
                  steps as a rank of DistributedDataParallel, on the first images
                  of the batch       stepped SAME_PARAMETERS LOSS SECONDS...
-What fails is answered with "cannot" and why.
+If a line fails, the answer is "cannot" and the reason.
 """
 import ctypes
 import gc
@@ -30,14 +30,15 @@ def answer(*words):
 
 
 def resident(key):
-    """Bytes, by a line of /proc/self/status."""
+    """Returns the bytes that a line of /proc/self/status reports."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) << 10 for line in status
                     if line.startswith(key + ":"))
 
 
 def open_tensors(torch, path):
-    """A safetensors file's tensors, which are the file's memory, and metadata."""
+    """Returns the tensors of a safetensors file, mapped to its memory, and its
+    metadata."""
     with open(path, "r+b") as file:
         memory = mmap.mmap(file.fileno(), 0)
     size, = struct.unpack("<Q", memory[:8])
@@ -208,8 +209,8 @@ class Step:
         return loss
 
     def memory(self):
-        """The peak of what is resident and of no file during three steps,
-        without what was before anything was loaded, and without weights."""
+        """Returns the peak, during three steps, of resident memory that belongs
+        to no file, without the memory from before the load and the weights."""
         self.take()
         self.optimizer.zero_grad(set_to_none=True)
         # Memory that loading and compiling have freed does not count, as in
@@ -234,8 +235,8 @@ class Step:
         return ("timed", *(b - a for a, b in zip([start] + samples, samples)))
 
     def ddp(self, rank, world_size, learning_rate, images, steps):
-        """Each rank has its own labels, so that without sums of gradients they
-        would not end with the same parameters."""
+        """Trains as one rank. The ranks have different labels, so only sums of
+        gradients make them end with the same parameters."""
         torch, dist = self.torch, self.torch.distributed
         self.optimizer.param_groups[0]["lr"] = float(learning_rate)
         self.images = self.images[:int(images)]

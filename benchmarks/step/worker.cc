@@ -22,9 +22,9 @@
 #include "base/data_types.h"
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/rounds.h"
 #include "benchmarks/step/roofline.h"
-#include "benchmarks/step/step.h"
+#include "benchmarks/step/turn.h"
 #include "models/cpu/algorithm.h"
 #include "models/cpu/cpu_model.h"
 #include "models/io/safetensors.h"
@@ -40,7 +40,7 @@ constexpr float kLearningRate = 1e-4f;  // As in torch_peer.py.
 
 // Returns a value of this process's memory from /proc/self/status, in bytes.
 // Error: kUnavailable if the kernel does not report it.
-absl::StatusOr<int64_t> Resident(const std::string& key) {
+absl::StatusOr<int64_t> ReadStatusBytes(const std::string& key) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string status,
                             ReadFile("/proc/self/status"));
   for (const absl::string_view line : absl::StrSplit(status, '\n')) {
@@ -67,9 +67,9 @@ absl::StatusOr<std::unique_ptr<CpuReplica>> CreateStepModel(
        .convolution = convolution});
 }
 
-class Worker {
+class StepWorker {
  public:
-  explicit Worker(ConvolutionAlgorithm convolution)
+  explicit StepWorker(ConvolutionAlgorithm convolution)
       : convolution_(convolution) {}
 
   absl::StatusOr<std::string> Answer(absl::string_view line) {
@@ -95,7 +95,7 @@ class Worker {
       return absl::InvalidArgumentError(absl::StrCat(threads, " threads"));
     }
     SetComputeThreads(count);
-    LOCKSTEP_ASSIGN_OR_RETURN(before_, Resident("RssAnon"));
+    LOCKSTEP_ASSIGN_OR_RETURN(before_, ReadStatusBytes("RssAnon"));
     folder_ = folder;
     const std::string path = folder + kCaseFile;
     LOCKSTEP_ASSIGN_OR_RETURN(Safetensors file, ReadSafetensors(path));
@@ -170,8 +170,9 @@ class Worker {
       return absl::UnavailableError("/proc/self/clear_refs: cannot write");
     }
     for (int i = 0; i < 3; ++i) LOCKSTEP_RETURN_IF_ERROR(Step().status());
-    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t peak, Resident("VmHWM"));
-    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t of_files, Resident("RssFile"));
+    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t peak, ReadStatusBytes("VmHWM"));
+    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t of_files,
+                              ReadStatusBytes("RssFile"));
     const auto weights =
         static_cast<int64_t>(model_->parameters().values().size_bytes() +
                              model_->buffers().floats().size_bytes() +
@@ -236,7 +237,7 @@ class Worker {
 }  // namespace
 
 void ServeOurSteps(ConvolutionAlgorithm convolution) {
-  Worker worker(convolution);
+  StepWorker worker(convolution);
   ServeStepLines("ours",
                  [&](absl::string_view line) { return worker.Answer(line); });
 }

@@ -6,7 +6,7 @@
 
 namespace lockstep::benchmarks {
 
-// Answers the lines of step.h until standard input ends. Each "load" creates a
+// Answers the lines of turn.h until standard input ends. Each "load" creates a
 // new model, which convolves with `convolution`.
 void ServeOurSteps(ConvolutionAlgorithm convolution);
 

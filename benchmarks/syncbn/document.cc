@@ -1,7 +1,8 @@
 // The report's forms: keys, columns and words. Every number comes from the
 // report.
-#include "report/document.h"
+#include "benchmarks/syncbn/document.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,9 +14,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "benchmarks/syncbn/network.h"
-#include "benchmarks/syncbn/report.h"
+#include "benchmarks/syncbn/results.h"
+#include "benchmarks/syncbn/settings.h"
 #include "benchmarks/syncbn/turn.h"
 #include "models/networks/networks.h"
+#include "report/document.h"
 
 namespace lockstep::benchmarks {
 namespace {

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/statistics.h"
 #include "collectives/collective.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"

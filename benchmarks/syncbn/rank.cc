@@ -1,3 +1,5 @@
+#include "benchmarks/syncbn/rank.h"
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -17,19 +19,23 @@
 #include "absl/time/time.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
-#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/memory.h"
 #include "benchmarks/harness/rank_service.h"
 #include "benchmarks/harness/ranks.h"
+#include "benchmarks/harness/rounds.h"
+#include "benchmarks/harness/statistics.h"
 #include "benchmarks/harness/torch_process.h"
 #include "benchmarks/syncbn/layer.h"
 #include "benchmarks/syncbn/network.h"
-#include "benchmarks/syncbn/report.h"
 #include "benchmarks/syncbn/torch_peer_py.h"
+#include "benchmarks/syncbn/turn.h"
 #include "collectives/collective.h"
+#include "collectives/communicator.h"
 #include "models/cpu/cpu_model.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
+#include "models/train/data_parallel.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/cpu/onednn_batch_norm.h"
 

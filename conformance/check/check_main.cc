@@ -21,9 +21,11 @@
 #include "base/command_line.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "conformance/check/cases/built_in_cases.h"
 #include "conformance/check/cases/check_case.h"
 #include "conformance/check/check_report.h"
 #include "conformance/check/run/run_trainer.h"
+#include "conformance/check/run_check.h"
 #include "report/document.h"
 #include "report/write.h"
 

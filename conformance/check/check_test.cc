@@ -25,6 +25,7 @@
 #include "nlohmann/json.hpp"
 #include "report/document.h"
 #include "report/write.h"
+#include "report/write_html.h"
 
 namespace lockstep::conformance {
 namespace {

@@ -1,4 +1,6 @@
 // Tries causes on the reference until one gives a rank's output.
+#include "conformance/collectives/collective_causes.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +14,6 @@
 #include "base/data_types.h"
 #include "collectives/collective.h"
 #include "conformance/collectives/collective_case.h"
-#include "conformance/collectives/collective_checker.h"
 
 namespace lockstep::conformance {
 namespace {

@@ -22,6 +22,8 @@
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "conformance/collectives/collective_case.h"
+#include "conformance/collectives/collective_causes.h"
+#include "conformance/mutant.h"
 #include "conformance/report/claim_recorder.h"
 
 namespace lockstep::conformance {

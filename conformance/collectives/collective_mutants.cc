@@ -1,4 +1,6 @@
 // Mutants, as decorators of a group.
+#include "conformance/collectives/collective_mutants.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

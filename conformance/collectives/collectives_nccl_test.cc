@@ -25,8 +25,10 @@
 #include "collectives/nccl/run_nccl_ranks.h"
 #include "conformance/collectives/collective_case.h"
 #include "conformance/collectives/collective_checker.h"
+#include "conformance/collectives/collective_mutants.h"
 #include "conformance/device_mirror.h"
 #include "conformance/mutant.h"
+#include "conformance/rank_bytes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -18,8 +18,11 @@
 #include "collectives/mpi/testing/mpirun.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/collectives/collective_case.h"
+#include "conformance/collectives/collective_causes.h"
 #include "conformance/collectives/collective_checker.h"
+#include "conformance/collectives/collective_mutants.h"
 #include "conformance/mutant.h"
+#include "conformance/rank_bytes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -36,6 +36,7 @@
 #include "gtest/gtest.h"
 #ifdef LOCKSTEP_HAS_MPI
 #include "collectives/mpi/mpi_group.h"
+#include "conformance/collectives/collective_mutants.h"
 #endif
 
 namespace lockstep::conformance {

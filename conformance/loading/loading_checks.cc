@@ -2,6 +2,7 @@
 #include "conformance/loading/loading_checks.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -18,6 +19,7 @@
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
+#include "conformance/mutant.h"
 #include "models/data/dataset.h"
 #include "models/data/image.h"
 #include "models/data/loader.h"

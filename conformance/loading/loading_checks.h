@@ -13,7 +13,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "conformance/mutant.h"
 #include "models/data/loader.h"
 
 namespace lockstep::conformance {
@@ -97,9 +96,6 @@ absl::Status CheckEpochsDiffer(const LoadedSamples& run);
 absl::Status CheckSamplesDiffer(const LoadedSamples& run);
 absl::Status CheckSeedsDiffer(const LoadedSamples& run,
                               const LoadedSamples& other_seed);
-
-// Returns the mutants, each planted in loaders.
-MutantSuite LoadingMutants();
 
 }  // namespace lockstep::conformance
 

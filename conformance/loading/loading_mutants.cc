@@ -1,4 +1,6 @@
 // Mutants of the keys from which samples are drawn, and of the loaded results.
+#include "conformance/loading/loading_mutants.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <functional>

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "conformance/loading/loading_checks.h"
+#include "conformance/loading/loading_mutants.h"
 #include "conformance/mutant.h"
 #include "conformance/report/claim_recorder.h"
 #include "gmock/gmock.h"

@@ -1,4 +1,6 @@
 // Mutants of attention, masks, shortcuts and strides.
+#include "conformance/network/architecture_mutants.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -7,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -18,7 +21,8 @@
 #include "conformance/mutant.h"
 #include "conformance/network/network_mutants.h"
 #include "conformance/network/network_run.h"
-#include "conformance/training_run.h"
+#include "conformance/training/mutants.h"
+#include "conformance/training/run.h"
 #include "models/cpu/cpu_model.h"
 #include "models/model.h"
 #include "models/networks/network.h"

@@ -1,25 +1,29 @@
 // Finds causes that fit a wrong step of the network.
+#include "conformance/network/network_causes.h"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <set>
 #include <span>
 #include <string>
+#include <tuple>
 #include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "conformance/checks.h"
-#include "conformance/network/network_checks.h"
-#include "conformance/network/network_mutants.h"
+#include "conformance/network/architecture_mutants.h"
+#include "conformance/network/network_rounding.h"
 #include "conformance/network/network_run.h"
+#include "conformance/training/trace.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/reference/network_reference.h"

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -11,10 +12,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "conformance/checks.h"
 #include "conformance/mutant.h"
+#include "conformance/network/network_causes.h"
+#include "conformance/network/network_rounding.h"
 #include "conformance/network/network_run.h"
-#include "conformance/training_run.h"
+#include "conformance/training/checks.h"
+#include "conformance/training/trace.h"
 #include "models/model.h"
 
 namespace lockstep::conformance {

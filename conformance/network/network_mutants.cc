@@ -21,9 +21,11 @@
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "conformance/mutant.h"
+#include "conformance/network/architecture_mutants.h"
 #include "conformance/network/network_checks.h"
 #include "conformance/network/network_run.h"
-#include "conformance/training_run.h"
+#include "conformance/training/mutants.h"
+#include "conformance/training/run.h"
 #include "models/model.h"
 
 namespace lockstep::conformance {

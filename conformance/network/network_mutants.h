@@ -1,18 +1,16 @@
-// Parts that the tables of networks' mutants share, and wrong networks that the
-// causes use too.
+// Mutants of networks' data-parallel training, and the parts that their tables
+// share.
 #ifndef LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_MUTANTS_H_
 #define LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_MUTANTS_H_
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <vector>
 
 #include "conformance/mutant.h"
 #include "conformance/network/network_run.h"
-#include "conformance/training_run.h"
+#include "conformance/training/run.h"
 #include "models/model.h"
-#include "models/networks/network.h"
 
 namespace lockstep::conformance {
 
@@ -26,15 +24,15 @@ Mutant Planted(Mutant mutant, const std::vector<int64_t>& deal,
 Mutation LeaveGradients(const TestedNetwork& tested,
                         const std::function<bool(const ParameterSpec&)>& of);
 
-// Returns the mutants of attention, masks, shortcuts and strides.
-std::vector<Mutant> ArchitectureMutants();
+// Returns mutants of networks' data-parallel training, each planted where it
+// must show. Mutants of batch norm are planted in ResNet-18, those of
+// attention, layer norm and masks in a vision transformer. The diagnosis is
+// that of a mutant's first check.
+MutantSuite NetworkMutants();
 
-// Returns a ResNet with the stride of each bottleneck in its first convolution,
-// of 1x1 (He et al. 2015), in place of the second, of 3x3. The tensors and
-// their shapes are the same, but the function is another. Returns null if no
-// bottleneck of the network has a stride.
-std::unique_ptr<const Network> WithStrideInFirstConvolution(
-    const Network& network);
+// Returns a mutation in which a rank without samples skips the model's step,
+// because it has nothing to compute. No run with this mutation succeeds.
+Mutation SkipWhereEmpty();
 
 }  // namespace lockstep::conformance
 

@@ -1,5 +1,8 @@
+#include "conformance/network/network_rounding.h"
+
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <map>
@@ -10,10 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "conformance/checks.h"
-#include "conformance/network/network_checks.h"
 #include "conformance/network/network_run.h"
-#include "conformance/training_run.h"
+#include "conformance/training/reordered.h"
+#include "conformance/training/trace.h"
 #include "models/model.h"
 #include "models/reference/bounded.h"
 #include "models/reference/network_reference.h"

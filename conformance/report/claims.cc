@@ -33,13 +33,16 @@ constexpr char kNormNcclAsks[] =
     "seven small batches against one float64 batch norm of the whole batch, at "
     "1 to 3 ranks; it passes or fails, and records no number";
 
-constexpr char kGradients[] = "//conformance:gradient_equivalence_test";
-constexpr char kGradientsGpu[] = "//conformance:gradient_equivalence_gpu_test";
+constexpr char kGradients[] =
+    "//conformance/training:gradient_equivalence_test";
+constexpr char kGradientsGpu[] =
+    "//conformance/training:gradient_equivalence_gpu_test";
 constexpr char kGradientsGpus[] =
-    "//conformance:gradient_equivalence_multigpu_test";
-constexpr char kRecipe[] = "//conformance:training_equivalence_test";
-constexpr char kBits[] = "//conformance:bitwise_training_test";
-constexpr char kEvaluation[] = "//conformance:evaluation_equivalence_test";
+    "//conformance/training:gradient_equivalence_multigpu_test";
+constexpr char kRecipe[] = "//conformance/training:training_equivalence_test";
+constexpr char kBits[] = "//conformance/training:bitwise_training_test";
+constexpr char kEvaluation[] =
+    "//conformance/training:evaluation_equivalence_test";
 constexpr char kHost[] = "//conformance/collectives:collectives_test";
 constexpr char kStandin[] =
     "//conformance/collectives:collectives_nccl_standin_test";

@@ -1,4 +1,6 @@
 // The report as a document, for Markdown, JSON and a page.
+#include "conformance/report/conformance_document.h"
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

@@ -20,6 +20,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "conformance/report/claims.h"
+#include "conformance/report/test_logs.h"
 #include "report/document.h"
 
 namespace lockstep::conformance {

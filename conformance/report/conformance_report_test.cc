@@ -10,10 +10,13 @@
 
 #include "absl/time/time.h"
 #include "conformance/report/claims.h"
+#include "conformance/report/conformance_document.h"
+#include "conformance/report/test_logs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "report/document.h"
 #include "report/write.h"
+#include "report/write_html.h"
 
 namespace lockstep::conformance {
 namespace {

@@ -23,7 +23,9 @@
 #include "base/status_macros.h"
 #include "base/subprocess.h"
 #include "conformance/report/claims.h"
+#include "conformance/report/conformance_document.h"
 #include "conformance/report/conformance_report.h"
+#include "conformance/report/test_logs.h"
 #include "report/document.h"
 #include "report/write.h"
 

@@ -257,7 +257,7 @@ TEST(ClaimResultTest, AnyChangeIsReadOrRefused) {
 
 constexpr int kDeadlineSeconds = 30;
 // A test that records gradients.
-constexpr char kTest[] = "gradient_equivalence_test";
+constexpr char kTest[] = "training/gradient_equivalence_test";
 
 // Runs the command without the folders of `bazel run`. Tests do not inherit
 // them, but a user's shell may.

@@ -1,3 +1,5 @@
+#include "conformance/report/test_logs.h"
+
 #include <expat.h>
 
 #include <algorithm>
@@ -27,7 +29,6 @@
 #include "absl/strings/strip.h"
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "conformance/report/conformance_report.h"
 
 namespace lockstep::conformance {
 namespace {

@@ -1,5 +1,7 @@
 // Tests XML from GoogleTest, from Bazel and from neither, and folders as Bazel
 // leaves them, also after a crash.
+#include "conformance/report/test_logs.h"
+
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
@@ -13,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_matchers.h"
-#include "conformance/report/conformance_report.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/io/fuzz_inputs.h"

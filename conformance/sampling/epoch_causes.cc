@@ -1,4 +1,6 @@
 // Tries causes until one explains the drawn indices.
+#include "conformance/sampling/epoch_causes.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "conformance/sampling/sampler_checker.h"
+#include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 
 namespace lockstep::conformance {

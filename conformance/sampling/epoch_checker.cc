@@ -1,4 +1,6 @@
 // Checks the properties of whole epochs.
+#include "conformance/sampling/epoch_checker.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -10,10 +12,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "conformance/sampling/sampler_checker.h"
+#include "conformance/sampling/epoch_causes.h"
+#include "conformance/sampling/refusal_checks.h"
+#include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 
 namespace lockstep::conformance {

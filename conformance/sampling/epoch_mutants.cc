@@ -1,6 +1,8 @@
 // Mutants of whole epochs: of the indices, their ranks and their order. The
 // first part draws wrong epochs, each wrong in one respect that no option
 // offers.
+#include "conformance/sampling/epoch_mutants.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include "conformance/sampling/sampling_mutants.h"
+#include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 #include "sampler/sampler.h"
 

@@ -1,4 +1,6 @@
 // Checks the options, draws and states that a sampler must refuse.
+#include "conformance/sampling/refusal_checks.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -11,7 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "conformance/sampling/sampler_checker.h"
+#include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 #include "sampler/sampler.h"
 

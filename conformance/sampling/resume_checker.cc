@@ -1,4 +1,6 @@
 // Checks that an epoch can be stopped and resumed.
+#include "conformance/sampling/resume_checker.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +14,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "conformance/sampling/sampler_checker.h"
+#include "conformance/sampling/epoch_causes.h"
+#include "conformance/sampling/epoch_checker.h"
+#include "conformance/sampling/refusal_checks.h"
+#include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 #include "sampler/sampler.h"
 

@@ -15,7 +15,10 @@
 #include "base/slice.h"
 #include "base/status_macros.h"
 #include "conformance/mutant.h"
-#include "conformance/sampling/sampler_checker.h"
+#include "conformance/sampling/epoch_mutants.h"
+#include "conformance/sampling/resume_checker.h"
+#include "conformance/sampling/resume_mutants.h"
+#include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 #include "sampler/sampler.h"
 

@@ -88,10 +88,6 @@ void Set(SamplingCase& c, int&) {
   c.*kMember = kValue;
 }
 
-// Return the mutants of whole epochs and of states, without the functions that
-// plant them.
-std::vector<SamplingMutant> EpochMutants();
-std::vector<SamplingMutant> ResumeMutants();
 // Returns all mutants, those of guards included, with their functions.
 std::vector<SamplingMutant> AllSamplingMutants();
 MutantSuite SamplingMutants();

@@ -1,7 +1,10 @@
 // Implements shuffles, padding, dealing and resuming by their definitions.
+#include "conformance/sampling/sampling_reference.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <numeric>
 #include <random>
 #include <utility>

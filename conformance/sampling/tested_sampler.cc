@@ -2,6 +2,7 @@
 #include "conformance/sampling/tested_sampler.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <memory>

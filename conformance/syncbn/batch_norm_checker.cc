@@ -16,7 +16,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/bounded.h"
 #include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/step_checks.h"
+#include "conformance/syncbn/causes.h"
+#include "conformance/syncbn/layer_run.h"
+#include "conformance/syncbn/output_causes.h"
+#include "conformance/syncbn/solved_problem.h"
+#include "conformance/syncbn/step_view.h"
 #include "models/reference/bounded.h"
 #include "syncbn/testing/batch_norm_reference.h"
 

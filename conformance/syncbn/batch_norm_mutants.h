@@ -18,7 +18,8 @@
 #include "conformance/mutant.h"
 #include "conformance/rank_bytes.h"
 #include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/batch_norm_checker.h"
+#include "conformance/syncbn/layer_run.h"
+#include "conformance/syncbn/solved_problem.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/testing/numbers.h"
@@ -143,11 +144,6 @@ struct BatchNormMutant {
   BatchNormMutation mutation;
 };
 
-// Return the mutants of the batch's sums, its statistics and y; of the running
-// statistics; and of the gradients, the calls and the memory of a layer.
-std::vector<BatchNormMutant> StatisticsMutants();
-std::vector<BatchNormMutant> RunningMutants();
-std::vector<BatchNormMutant> GradientMutants();
 // Returns the mutants that must show in at least one case on these ranks.
 MutantSuite BatchNormMutants(const LayerRanks& ranks = CpuLayersOnThreads());
 

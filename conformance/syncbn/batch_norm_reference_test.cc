@@ -20,8 +20,11 @@
 #include "base/status_matchers.h"
 #include "conformance/mutant.h"
 #include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/batch_norm_checker.h"
-#include "conformance/syncbn/step_checks.h"
+#include "conformance/syncbn/causes.h"
+#include "conformance/syncbn/layer_run.h"
+#include "conformance/syncbn/output_causes.h"
+#include "conformance/syncbn/solved_problem.h"
+#include "conformance/syncbn/step_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,5 +1,7 @@
 // Measures numbers against alternatives, in units of their bounds. Also finds
 // the causes of every wrong output of a step except y.
+#include "conformance/syncbn/causes.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -10,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/bounded.h"
-#include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/step_checks.h"
+#include "conformance/syncbn/solved_problem.h"
+#include "conformance/syncbn/step_view.h"
 #include "syncbn/testing/batch_norm_reference.h"
 #include "syncbn/testing/numbers.h"
 

@@ -1,5 +1,7 @@
 // Mutants of the gradients, and of how a layer treats its callers, its memory
 // and the group.
+#include "conformance/syncbn/gradient_mutants.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

@@ -1,4 +1,6 @@
 // Calls a layer with guarded memory, which shows what the layer writes.
+#include "conformance/syncbn/layer_run.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -24,7 +26,7 @@
 #include "collectives/testing/run_ranks.h"
 #include "conformance/rank_bytes.h"
 #include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/batch_norm_checker.h"
+#include "conformance/syncbn/solved_problem.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/sync_batch_norm.h"

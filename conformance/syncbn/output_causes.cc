@@ -1,4 +1,6 @@
 // Finds the cause of a wrong y.
+#include "conformance/syncbn/output_causes.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -16,8 +18,10 @@
 #include "base/bounded.h"
 #include "base/data_types.h"
 #include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/batch_norm_checker.h"
-#include "conformance/syncbn/step_checks.h"
+#include "conformance/syncbn/causes.h"
+#include "conformance/syncbn/layer_run.h"
+#include "conformance/syncbn/solved_problem.h"
+#include "conformance/syncbn/step_view.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/testing/batch_norm_reference.h"
 #include "syncbn/testing/numbers.h"

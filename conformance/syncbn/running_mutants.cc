@@ -1,4 +1,6 @@
 // Mutants of the values that enter the running statistics.
+#include "conformance/syncbn/running_mutants.h"
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

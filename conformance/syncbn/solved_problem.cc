@@ -1,4 +1,6 @@
 // Creates a problem's inputs and their reference.
+#include "conformance/syncbn/solved_problem.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>

@@ -1,5 +1,7 @@
 // Mutants of a batch's sums, of the statistics that a layer normalises with,
 // and of y.
+#include "conformance/syncbn/statistics_mutants.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>

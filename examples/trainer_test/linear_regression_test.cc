@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "collectives/communicator.h"
 #include "collectives/host/host_group.h"
-#include "conformance/checks.h"
+#include "conformance/training/checks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

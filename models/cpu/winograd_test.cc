@@ -2,7 +2,6 @@
 // compared with the definition of a convolution, within the bound of F(4x4,
 // 3x3), on shapes whose tiles reach over the border. Other tests check which
 // convolutions use Winograd.
-#include "models/cpu/linear.h"
 #include "models/reference/winograd.h"
 
 #include <algorithm>
@@ -22,6 +21,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/cpu/algorithm.h"
+#include "models/cpu/linear.h"
 #include "models/cpu/plan.h"
 #include "models/model.h"
 #include "models/networks/network.h"

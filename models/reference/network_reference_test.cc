@@ -117,7 +117,7 @@ struct LeNetProblem {
 };
 
 // The order of samples changes in the second turn. ReorderedLeNetTest of
-// conformance/checks_test.cc tests every order of sums.
+// conformance/training/checks_test.cc tests every order of sums.
 TEST(LeNetReferenceTest, BoundsHoldInFloat32) {
   const Network lenet = *CreateNetwork("lenet");
   for (const auto& parameters : {HeLeNet(1), WellConditionedLeNet(1)}) {

@@ -1,18 +1,14 @@
 #include "tools/gpu_bundle/stages.h"
 
-#include <expat.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <system_error>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -31,6 +27,7 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "base/subprocess.h"
+#include "conformance/report/test_logs.h"
 #include "report/document.h"
 #include "tools/gpu_bundle/host.h"
 
@@ -105,70 +102,22 @@ void AddGpuVariables(const Stage& stage, const Setting& setting,
       visible.empty() ? "0" : visible.substr(0, visible.find(',')));
 }
 
-// The results in a test's XML. Expat calls Start and End.
-struct TestXml {
-  int tests = 0;
-  int skipped = 0;
-  std::vector<std::string> failed;
-  // The case that is being read.
-  std::string test;
-  bool is_skipped = false;
-  bool is_failed = false;
-
-  void Start(absl::string_view name, const char** attributes) {
-    if (name == "testcase") {
-      ++tests;
-      std::string classname;
-      for (; *attributes != nullptr; attributes += 2) {
-        if (absl::string_view(attributes[0]) == "name") test = attributes[1];
-        if (absl::string_view(attributes[0]) == "classname") {
-          classname = attributes[1];
-        }
-      }
-      test = absl::StrCat(classname, ".", test);
-    }
-    is_skipped = is_skipped || name == "skipped";
-    is_failed = is_failed || name == "failure";
-  }
-
-  void End(absl::string_view name) {
-    if (name != "testcase") return;
-    if (is_failed) {
-      failed.push_back(test);
-    } else if (is_skipped) {
-      ++skipped;
-    }
-    is_skipped = is_failed = false;
-  }
-};
-
 // Reads the results of the stage's tests if their file is complete. A test that
 // was killed may have left half a file.
 void ReadTests(const std::string& file, StageResult& result) {
   const absl::StatusOr<std::string> text = ReadFile(file);
   if (!text.ok()) return;
-  TestXml xml;
-  const std::unique_ptr<std::remove_pointer_t<XML_Parser>,
-                        decltype(&XML_ParserFree)>
-      parser(XML_ParserCreate(nullptr), &XML_ParserFree);
-  XML_SetUserData(parser.get(), &xml);
-  XML_SetElementHandler(
-      parser.get(),
-      [](void* self, const char* name, const char** attributes) {
-        static_cast<TestXml*>(self)->Start(name, attributes);
-      },
-      [](void* self, const char* name) {
-        static_cast<TestXml*>(self)->End(name);
-      });
-  const bool whole =
-      XML_Parse(parser.get(), text->data(), static_cast<int>(text->size()),
-                XML_TRUE) == XML_STATUS_OK;
+  const auto xml = conformance::ParseTestXml(*text);
   const size_t begin = text->find("<testsuite ");
   const size_t end = text->rfind("</testsuites>");
-  if (!whole || begin == text->npos || end == text->npos) return;
-  result.tests = xml.tests;
-  result.skipped = xml.skipped;
-  result.failed = std::move(xml.failed);
+  if (!xml.ok() || begin == text->npos || end == text->npos) return;
+  for (const conformance::TestCaseResult& test : xml->cases) {
+    ++result.tests;
+    if (test.outcome == conformance::TestOutcome::kSkipped) ++result.skipped;
+    if (test.outcome == conformance::TestOutcome::kFailed) {
+      result.failed.push_back(test.name);
+    }
+  }
   const std::string stage = absl::StrCat("\"", result.name, ".");
   result.junit = absl::StrReplaceAll(
       text->substr(begin, end - begin),

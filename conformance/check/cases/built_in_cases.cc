@@ -1,3 +1,5 @@
+#include "conformance/check/cases/built_in_cases.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <iterator>

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/data_types.h"
+#include "conformance/check/cases/built_in_cases.h"
 #include "conformance/check/cases/check_case.h"
 #include "conformance/protocol/case.h"
 #include "conformance/protocol/rank_output.h"

@@ -1,4 +1,6 @@
 // Judges the set of evaluated test samples and the metrics.
+#include "conformance/check/judge/evaluation_claim.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -15,8 +17,8 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/judge/claims.h"
 #include "conformance/check/judge/compare.h"
+#include "conformance/check/judge/evidence.h"
 #include "conformance/check/judge/judge.h"
 #include "conformance/protocol/rank_output.h"
 #include "models/reference/bounded.h"

@@ -1,4 +1,5 @@
-// The parts of the fake trainer.
+#include "conformance/check/judge/fake_parts.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -14,7 +15,6 @@
 
 #include "base/data_types.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/judge/judge_mutants.h"
 #include "conformance/protocol/case.h"
 #include "models/io/safetensors.h"
 

@@ -1,3 +1,5 @@
+#include "conformance/check/judge/fake_trainer.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -17,8 +19,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "conformance/check/cases/check_case.h"
+#include "conformance/check/judge/fake_parts.h"
 #include "conformance/check/judge/judge.h"
-#include "conformance/check/judge/judge_mutants.h"
 #include "conformance/protocol/case.h"
 #include "conformance/protocol/rank_output.h"
 #include "models/io/safetensors.h"

@@ -1,5 +1,7 @@
 // Judges whether ranks hold the same gradients and parameters, and whether the
 // gradients equal one rank's.
+#include "conformance/check/judge/gradient_claim.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -11,8 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/judge/claims.h"
 #include "conformance/check/judge/compare.h"
+#include "conformance/check/judge/evidence.h"
 #include "conformance/check/judge/judge.h"
 
 namespace lockstep::conformance {

@@ -11,7 +11,13 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/judge/claims.h"
+#include "conformance/check/judge/evaluation_claim.h"
+#include "conformance/check/judge/evidence.h"
+#include "conformance/check/judge/gradient_claim.h"
+#include "conformance/check/judge/loss_claim.h"
+#include "conformance/check/judge/run_claim.h"
+#include "conformance/check/judge/sample_claim.h"
+#include "conformance/check/judge/state_claim.h"
 
 namespace lockstep::conformance {
 
@@ -302,11 +308,23 @@ Judgement JudgementOf(Evidence& evidence, const Found& found, Claim claim) {
     return Skipped(
         absl::StrCat("Not judged because ", ClaimName(*ground), " failed."));
   }
-  if (claim == Claim::kLoss) return LossJudgement(evidence, found);
-  static constexpr Judgement (*kJudges[])(Evidence&) = {
-      JudgeRun, JudgeSamples, JudgeRanksAgree, JudgeGradients,
-      nullptr,  JudgeState,   JudgeEvaluation};  // By claim.
-  return kJudges[static_cast<size_t>(claim)](evidence);
+  switch (claim) {
+    case Claim::kRun:
+      return JudgeRun(evidence);
+    case Claim::kSamples:
+      return JudgeSamples(evidence);
+    case Claim::kRanksAgree:
+      return JudgeRanksAgree(evidence);
+    case Claim::kGradients:
+      return JudgeGradients(evidence);
+    case Claim::kLoss:
+      return LossJudgement(evidence, found);
+    case Claim::kState:
+      return JudgeState(evidence);
+    case Claim::kEvaluation:
+      return JudgeEvaluation(evidence);
+  }
+  return {};  // Not reached.
 }
 
 Verdict VerdictOf(const CheckCase& check, const CaseRuns& runs, Claim claim,

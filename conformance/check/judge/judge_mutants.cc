@@ -8,7 +8,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "conformance/check/cases/built_in_cases.h"
 #include "conformance/check/cases/check_case.h"
+#include "conformance/check/judge/fake_parts.h"
+#include "conformance/check/judge/fake_trainer.h"
 #include "conformance/check/judge/judge.h"
 #include "conformance/mutant.h"
 

@@ -1,4 +1,6 @@
 // Judges how runs ended and whether their outputs are complete.
+#include "conformance/check/judge/run_claim.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -8,11 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/judge/claims.h"
+#include "conformance/check/judge/evidence.h"
 #include "conformance/check/judge/judge.h"
 #include "conformance/protocol/case.h"
 #include "conformance/protocol/rank_output.h"

@@ -1,4 +1,6 @@
 // Judges which samples were drawn.
+#include "conformance/check/judge/sample_claim.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/judge/claims.h"
+#include "conformance/check/judge/evidence.h"
 #include "conformance/check/judge/judge.h"
 #include "conformance/protocol/rank_output.h"
 

@@ -1,4 +1,6 @@
 // Judges parameters and buffers after each step.
+#include "conformance/check/judge/state_claim.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -10,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/judge/claims.h"
 #include "conformance/check/judge/compare.h"
+#include "conformance/check/judge/evidence.h"
 #include "conformance/check/judge/judge.h"
 #include "conformance/protocol/rank_output.h"
 

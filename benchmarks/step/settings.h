@@ -1,0 +1,76 @@
+// The settings of the command `step`: its flags as checked values, and the
+// steps to measure.
+#ifndef LOCKSTEP_BENCHMARKS_STEP_SETTINGS_H_
+#define LOCKSTEP_BENCHMARKS_STEP_SETTINGS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/data_types.h"
+#include "models/cpu/algorithm.h"
+#include "models/networks/network.h"
+#include "models/networks/networks.h"
+
+namespace lockstep::benchmarks {
+
+struct StepCase {
+  std::string spec;  // As CreateNetwork takes it.
+  int64_t batch = 0;
+  NetworkInput input = {};
+  int threads = 1;
+  DataType type = DataType::kFloat32;
+  // The convolution algorithms of our step, which is measured once with each.
+  std::vector<ConvolutionAlgorithm> convolutions = {
+      ConvolutionAlgorithm::kAuto};
+};
+
+// Returns a name such as "resnet34, batch 16, 3x112x112".
+std::string NetworkName(const StepCase& one);
+// Returns the network's name, the threads and the type, such as "resnet34,
+// batch 16, 3x112x112, 1 thread, float32".
+std::string Name(const StepCase& one);
+
+// Returns "ours", "ours, direct" or "ours, winograd".
+std::string OursName(ConvolutionAlgorithm convolution);
+
+struct StepSettings {
+  std::string models;
+  int64_t batch = 0, channels = 0, image_size = 0;  // 0: the network's own.
+  int64_t classes = 10;
+  std::vector<int> threads = {};
+  std::vector<DataType> types = {};
+  std::vector<ConvolutionAlgorithm> convolutions = {
+      ConvolutionAlgorithm::kAuto};
+  bool eager = true, compile = true, system = true;  // The peers to measure.
+  bool layers = false;
+  int rounds = 0;
+  double seconds = 20;
+  double timeout = 900;
+  uint64_t seed = 0;
+};
+
+// Returns the steps to measure: for each network, all batches, threads and
+// types. If the settings name no batch, resnet18_d2l has two, 32 and 16; other
+// networks have one. Errors: kInvalidArgument, beginning with the flag, if a
+// network does not exist or does not fit its images, or if a size is out of
+// range. A network with dropout is refused with the same error, because no peer
+// draws the same masks.
+absl::StatusOr<std::vector<StepCase>> CasesOf(const StepSettings& settings);
+
+// Parses --threads, --types, --convolution and --peers into `settings`. Errors:
+// kInvalidArgument, beginning with the flag.
+absl::Status ParseStepLists(absl::string_view threads, absl::string_view types,
+                            absl::string_view convolutions,
+                            absl::string_view peers, StepSettings& settings);
+
+// Returns whether the network has dropout. A peer draws other masks, because
+// its random generator differs.
+bool DrawsMasks(const Network& network);
+
+}  // namespace lockstep::benchmarks
+
+#endif  // LOCKSTEP_BENCHMARKS_STEP_SETTINGS_H_
