@@ -7,7 +7,7 @@
 namespace lockstep {
 
 // Create the plans of a ConvolutionOp and of a LinearOp, which `request` must
-// hold. PlanConvolution takes few_pixels.h's plan where that is faster.
+// hold. For small images PlanConvolution returns the plan of few_pixels.h.
 PlanOr PlanConvolution(const PlanContext& context, const PlanRequest& request);
 PlanOr PlanLinear(const PlanContext& context, const PlanRequest& request);
 

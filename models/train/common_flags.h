@@ -1,5 +1,5 @@
-// What the commands of this folder share: checks of flags, and running out of
-// memory.
+// The functions that the commands of this folder share. They check flags and
+// handle too little memory.
 #ifndef LOCKSTEP_MODELS_TRAIN_COMMON_FLAGS_H_
 #define LOCKSTEP_MODELS_TRAIN_COMMON_FLAGS_H_
 
