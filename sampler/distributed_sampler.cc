@@ -14,6 +14,7 @@
 #include "base/status_macros.h"
 #include "sampler/keyed_permutation.h"
 #include "sampler/permutation.h"
+#include "sampler/permutation_part.h"
 #include "sampler/sampler.h"
 #include "sampler/shard.h"
 

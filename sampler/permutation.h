@@ -1,14 +1,11 @@
 // The permutations that torch.randperm and numpy's shuffle draw on the CPU, bit
-// for bit, and parts of such permutations.
+// for bit.
 #ifndef LOCKSTEP_SAMPLER_PERMUTATION_H_
 #define LOCKSTEP_SAMPLER_PERMUTATION_H_
 
 #include <array>
 #include <cstdint>
 #include <span>
-#include <vector>
-
-#include "sampler/shard.h"
 
 namespace lockstep {
 
@@ -28,17 +25,6 @@ inline constexpr int64_t kWideDrawSize = 214748364;  // (2^32 - 1) / 20.
 // cache limits the speed of the swaps, and it holds twice as many elements of
 // 32 bits as of 64. Cost: O(n), one random access for each element.
 void RandomPermutation(uint64_t seed, std::span<int32_t> out);
-
-// Returns the elements of RandomPermutation(seed), of `size` elements, at the
-// positions of `part`, in order. Takes less time than the whole permutation.
-// size: in [1, 2^31 - 1].
-//
-// Cost: O(size) draws. Up to about ten million elements, a table of 4 bytes an
-// element, which the caches hold. Above that size, every access to such a table
-// would go to memory, so there is no table (PartByMessages): up to 3 bytes an
-// element, and 4 for each element of the part.
-std::vector<int64_t> PermutationPart(uint64_t seed, int64_t size,
-                                     const StridedPart& part);
 
 // Shuffles as numpy.random.RandomState(seed).shuffle(x) shuffles a list or an
 // array x of one dimension, bit for bit. This is Fisher-Yates from the back.
@@ -102,15 +88,6 @@ namespace permutation_internal {
 // the second one without 2^28 elements.
 void ShuffleByNarrowDraws(uint64_t seed, std::span<int32_t> out);
 void ShuffleByWideDraws(uint64_t seed, std::span<int32_t> out);
-
-// The two algorithms of PermutationPart. PartByMessages needs size <
-// kWideDrawSize, and a part in which at most one position wraps around. Its
-// segments have 2^segment_bits elements.
-std::vector<int64_t> PartOfTable(uint64_t seed, int64_t size,
-                                 const StridedPart& part);
-std::vector<int64_t> PartByMessages(uint64_t seed, int64_t size,
-                                    const StridedPart& part, int segment_bits);
-
 }  // namespace permutation_internal
 
 }  // namespace lockstep

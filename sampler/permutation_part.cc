@@ -16,6 +16,8 @@
 // segment the list is in the order of the steps. For each wanted position it is
 // therefore enough to record the segment of its place: its value is the next
 // one that was taken in that segment.
+#include "sampler/permutation_part.h"
+
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -16,6 +16,7 @@
 
 #include "gtest/gtest.h"
 #include "sampler/keyed_permutation.h"
+#include "sampler/permutation_part.h"
 #include "sampler/shard.h"
 
 namespace lockstep {

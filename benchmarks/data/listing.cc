@@ -28,6 +28,7 @@
 #include "benchmarks/harness/torch_process.h"
 #include "models/data/image.h"
 #include "models/data/load_dataset.h"
+#include "models/data/png.h"
 #include "report/document.h"
 #include "report/write.h"
 

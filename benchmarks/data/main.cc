@@ -39,6 +39,7 @@
 #include "benchmarks/harness/torch_process.h"
 #include "models/data/dataset.h"
 #include "models/data/image.h"
+#include "models/data/jpeg.h"
 #include "models/data/load_dataset.h"
 #include "models/data/resize.h"
 #include "models/data/transform.h"

@@ -22,6 +22,7 @@
 #include "gtest/gtest.h"
 #include "models/data/idx_files.h"
 #include "models/data/image.h"
+#include "models/data/png.h"
 #include "nlohmann/json.hpp"
 
 namespace lockstep::benchmarks {

@@ -1,5 +1,7 @@
 // Multi-head self-attention. oneDNN multiplies queries, keys and values in the
 // memory where the linear layer wrote them, without a copy.
+#include "models/cpu/attention.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -11,6 +13,7 @@
 #include "base/data_types.h"
 #include "models/cpu/onednn.h"
 #include "models/cpu/plan.h"
+#include "models/cpu/pointwise.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "oneapi/dnnl/dnnl.hpp"

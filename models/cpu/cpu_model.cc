@@ -467,40 +467,6 @@ Metrics SoftmaxCrossEntropy(std::span<const float> logits, const Batch& batch,
   return metrics;
 }
 
-PlanOr CreatePlan(const PlanContext& context, const PlanRequest& request) {
-  struct Family {
-    const PlanContext& context;
-    const PlanRequest& request;
-    PlanOr operator()(const ConvolutionOp&) {
-      return PlanConvolution(context, request);
-    }
-    PlanOr operator()(const LinearOp&) { return PlanLinear(context, request); }
-    PlanOr operator()(const BatchNormOp&) {
-      return PlanBatchNorm(context, request);
-    }
-    PlanOr operator()(const PoolOp&) { return PlanPool(context, request); }
-    PlanOr operator()(const GlobalAveragePoolOp&) {
-      return PlanPool(context, request);
-    }
-    PlanOr operator()(const LayerNormOp&) {
-      return PlanLayerNorm(context, request);
-    }
-    PlanOr operator()(const GeluOp&) { return PlanGelu(context, request); }
-    PlanOr operator()(const AttentionOp&) {
-      return PlanAttention(context, request);
-    }
-    PlanOr operator()(const EmbedOp&) { return PlanEmbed(context, request); }
-    PlanOr operator()(const FirstPositionOp&) {
-      return PlanFirstPosition(context, request);
-    }
-    PlanOr operator()(const DropoutOp&) {
-      return PlanDropout(context, request);
-    }
-    PlanOr operator()(const AddOp&) { return PlanAdd(context, request); }
-  };
-  return std::visit(Family{context, request}, request.operation->kind);
-}
-
 absl::StatusOr<std::unique_ptr<CpuReplica>> CreateCpuReplica(
     Network network, const CpuReplicaOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(network.status());

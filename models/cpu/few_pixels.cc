@@ -2,6 +2,8 @@
 // all samples, for each position in the kernel. oneDNN's convolution uses a
 // weight for the few pixels of one image only. Its weight gradient does not
 // skip pixels outside the image.
+#include "models/cpu/few_pixels.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>

@@ -1,4 +1,6 @@
 // Convolution and linear layers by oneDNN: y = W x + b, with an optional ReLU.
+#include "models/cpu/linear.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -13,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
+#include "models/cpu/few_pixels.h"
 #include "models/cpu/onednn.h"
 #include "models/cpu/plan.h"
 #include "models/cpu/weights.h"

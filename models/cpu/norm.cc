@@ -1,4 +1,6 @@
 // Batch norm and layer norm, bound to a layer's parameters and buffers.
+#include "models/cpu/norm.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>

@@ -1,5 +1,5 @@
 // The work of one operation for one batch size: the interface that cpu_model.cc
-// drives, and the operations' plans.
+// drives.
 #ifndef LOCKSTEP_MODELS_CPU_PLAN_H_
 #define LOCKSTEP_MODELS_CPU_PLAN_H_
 
@@ -110,43 +110,12 @@ struct PlanRequest {
 using PlanOr = absl::StatusOr<std::unique_ptr<OperationPlan>>;
 PlanOr CreatePlan(const PlanContext& context, const PlanRequest& request);
 
-// Create plans by family, in linear.cc (convolution and linear), norm.cc,
-// attention.cc, pool.cc and pointwise.cc. `request` must hold that kind of
-// operation.
-PlanOr PlanConvolution(const PlanContext& context, const PlanRequest& request);
-PlanOr PlanLinear(const PlanContext& context, const PlanRequest& request);
-PlanOr PlanBatchNorm(const PlanContext& context, const PlanRequest& request);
-PlanOr PlanLayerNorm(const PlanContext& context, const PlanRequest& request);
-PlanOr PlanAttention(const PlanContext& context, const PlanRequest& request);
-PlanOr PlanPool(const PlanContext& context, const PlanRequest& request);
-PlanOr PlanGelu(const PlanContext& context, const PlanRequest& request);
-PlanOr PlanEmbed(const PlanContext& context, const PlanRequest& request);
-PlanOr PlanFirstPosition(const PlanContext& context,
-                         const PlanRequest& request);
-PlanOr PlanDropout(const PlanContext& context, const PlanRequest& request);
-PlanOr PlanAdd(const PlanContext& context, const PlanRequest& request);
-
-// PlanConvolution uses PlanFewPixels if UsesFewPixelsPlan returns true: the
-// images are so small, and the weights so many, that this plan is faster
-// (few_pixels.cc).
-bool UsesFewPixelsPlan(const PlanContext& context, const PlanRequest& request);
-PlanOr PlanFewPixels(const PlanContext& context, const PlanRequest& request);
-
 // Returns what `make`, which may throw dnnl::error, returns for the operation.
 // For a batch without samples, returns a plan that sets the gradients of the
 // parameters in `indices` to zero, in the order given.
 PlanOr MakePlan(const PlanContext& context, const PlanRequest& request,
                 std::vector<int> indices,
                 absl::FunctionRef<std::unique_ptr<OperationPlan>()> make);
-
-// Computes the dropout that several operations use: to[i] = from[i] / (1 -
-// rate) if the layer's mask keeps element i, else 0. Both arrays are [n, size]
-// of `type` and may be the same memory. The gradient is the same function of
-// the output's gradient. A sample's mask consists of random numbers keyed by
-// the batch's seed and step, the sample and the layer. The mask therefore
-// depends neither on the rank nor on the sample's position in the batch.
-void DropOut(const Batch& batch, int layer, double rate, DataType type,
-             int64_t n, int64_t size, const void* from, void* to);
 
 }  // namespace lockstep
 

@@ -1,5 +1,7 @@
 // Operations that touch each value once: GELU, sums, dropout, and the first and
 // last operations of a transformer.
+#include "models/cpu/pointwise.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -59,31 +61,6 @@ class Mask {
   CounterRandom random_;
   uint64_t threshold_;  // rate * 2^53.
   float scale_;
-};
-
-class EmptyPlan : public OperationPlan {
- public:
-  EmptyPlan(Parameters& parameters, std::vector<int> indices)
-      : parameters_(parameters), indices_(std::move(indices)) {
-    backward_reads_x = false;
-  }
-
-  absl::Status Forward(const ForwardBuffers&) override {
-    return absl::OkStatus();
-  }
-
-  absl::Status Backward(const BackwardBuffers&,
-                        Model::GradientReady ready) override {
-    for (const int index : indices_) {
-      std::ranges::fill(parameters_.gradient(index), 0.0f);
-    }
-    for (const int index : indices_) ready(index);
-    return absl::OkStatus();
-  }
-
- private:
-  Parameters& parameters_;
-  const std::vector<int> indices_;
 };
 
 class GeluPlan : public OperationPlan {
@@ -343,18 +320,6 @@ void DropOut(const Batch& batch, int layer, double rate, DataType type,
       }
     }
   });
-}
-
-PlanOr MakePlan(const PlanContext& context, const PlanRequest& request,
-                std::vector<int> indices,
-                absl::FunctionRef<std::unique_ptr<OperationPlan>()> make) {
-  if (request.output.n == 0) {
-    return std::make_unique<EmptyPlan>(*context.parameters, std::move(indices));
-  }
-  std::unique_ptr<OperationPlan> plan;
-  LOCKSTEP_RETURN_IF_ERROR(
-      CatchOnednn(request.operation->name, [&] { plan = make(); }));
-  return plan;
 }
 
 PlanOr PlanGelu(const PlanContext& context, const PlanRequest& request) {

@@ -1,4 +1,6 @@
 // Pooling by oneDNN.
+#include "models/cpu/pool.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <memory>

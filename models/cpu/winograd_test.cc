@@ -21,6 +21,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/cpu/algorithm.h"
+#include "models/cpu/linear.h"
 #include "models/cpu/plan.h"
 #include "models/model.h"
 #include "models/networks/network.h"

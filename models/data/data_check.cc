@@ -11,8 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/data/image.h"
+#include "models/data/image_files.h"
 #include "models/data/image_index.h"
+#include "models/data/jpeg.h"
 #include "models/data/load_dataset.h"
+#include "models/data/png.h"
 #include "models/io/fuzz_inputs.h"
 
 namespace lockstep {

@@ -18,6 +18,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/data/idx.h"
 #include "models/data/idx_files.h"
 
 namespace lockstep {

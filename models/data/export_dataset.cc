@@ -25,7 +25,9 @@
 #include "base/status_macros.h"
 #include "models/data/dataset.h"
 #include "models/data/image.h"
+#include "models/data/jpeg.h"
 #include "models/data/load_dataset.h"
+#include "models/data/png.h"
 #include "models/data/resize.h"
 
 namespace lockstep {

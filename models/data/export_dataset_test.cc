@@ -24,6 +24,7 @@
 #include "models/data/idx_files.h"
 #include "models/data/image.h"
 #include "models/data/load_dataset.h"
+#include "models/data/png.h"
 #include "models/data/transform.h"
 
 namespace lockstep {

@@ -1,4 +1,5 @@
-// The IDX format, in files that may be compressed.
+#include "models/data/idx.h"
+
 #include <sys/stat.h>
 #include <zlib.h>
 
@@ -18,7 +19,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
-#include "models/data/dataset.h"
 
 namespace lockstep {
 namespace {

@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "models/data/jpeg.h"
+#include "models/data/png.h"
 
 namespace lockstep {
 

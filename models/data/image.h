@@ -1,4 +1,4 @@
-// Images as bytes, and their files: JPEG through libjpeg, PNG through libpng.
+// Images as bytes, and how they are decoded from files.
 #ifndef LOCKSTEP_MODELS_DATA_IMAGE_H_
 #define LOCKSTEP_MODELS_DATA_IMAGE_H_
 
@@ -119,23 +119,10 @@ absl::Status CheckPixels(const ImageShape& shape, const std::string& name,
 absl::Status CheckRegion(const ImageRegion& region, const ImageShape& shape,
                          const std::string& name);
 
-// Decode one format for DecodeImageRegion; other bytes are kDataLoss.
-absl::Status DecodeJpeg(absl::string_view bytes, const std::string& name,
-                        int64_t max_pixels, ChooseRegion choose, TakeRows take);
-absl::Status DecodePng(absl::string_view bytes, const std::string& name,
-                       int64_t max_pixels, ChooseRegion choose, TakeRows take);
-
 // Returns the image with 1 or 3 channels, as Pillow's convert("L") and
 // convert("RGB"). Grey is repeated three times. Colours become the luma of
 // ITU-R 601-2, (19595 R + 38470 G + 7471 B + 2^15) / 2^16.
 Image WithChannels(Image image, int64_t channels);
-
-// Return a file of the image, which has 1 or 3 channels: a JPEG of that
-// quality, in [1, 100], with libjpeg's defaults (so 4:2:0 for colour), or a
-// PNG. Errors: kInvalidArgument if a side is 0 or longer than the format allows
-// (65,500 for JPEG, 1,000,000 for PNG).
-absl::StatusOr<std::string> EncodeJpeg(const Image& image, int quality);
-absl::StatusOr<std::string> EncodePng(const Image& image);
 
 }  // namespace lockstep
 

@@ -1,4 +1,5 @@
-// Data sets of image files: folders and lists.
+#include "models/data/image_files.h"
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>

@@ -23,6 +23,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/data/data_check.h"
+#include "models/data/jpeg.h"
+#include "models/data/png.h"
 #include "models/io/fuzz_inputs.h"
 
 namespace lockstep {

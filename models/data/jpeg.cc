@@ -1,6 +1,8 @@
 // JPEG files through libjpeg, which reports errors by longjmp. Functions here
 // that call setjmp therefore have no objects with destructors, and neither does
 // any function between them and libjpeg.
+#include "models/data/jpeg.h"
+
 #include <algorithm>
 #include <csetjmp>
 #include <cstdint>

@@ -18,6 +18,7 @@
 #include "base/status_macros.h"
 #include "models/data/dataset.h"
 #include "models/data/image.h"
+#include "models/data/image_files.h"
 #include "models/data/split.h"
 
 namespace lockstep {

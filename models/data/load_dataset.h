@@ -14,7 +14,6 @@
 #include "absl/strings/string_view.h"
 #include "models/data/dataset.h"
 #include "models/data/image.h"
-#include "models/data/image_index.h"
 
 namespace lockstep {
 
@@ -27,6 +26,9 @@ inline constexpr char kDatasetHelp[] =
     "image_list     those that train_list.txt and val_list.txt name, in lines "
     "of a path and a label\n"
     "synthetic      made up: each class a pattern in noise; needs no files";
+
+// The largest number of classes of a data set.
+inline constexpr int kMaxClasses = 1'000'000;
 
 struct DatasetOptions {
   // The number of samples of each part; all samples if not set. Image folders
@@ -100,24 +102,10 @@ absl::StatusOr<DatasetParts> LoadDataset(const std::string& name,
                                          const std::string& dir,
                                          const DatasetOptions& options = {});
 
-// The following functions read whole files, given their bytes. Errors begin
-// with `name`.
-
-// Parses the lines of an image list: a path, blanks, a label in [0,
-// num_classes), or below kMaxClasses if num_classes is 0. The path ends before
-// the last blanks; blanks around it are removed. A path that is not absolute is
-// relative to `dir`, unless `dir` is empty. The list must have at least one
-// line.
-inline constexpr int kMaxClasses = 1'000'000;
-absl::StatusOr<ImageIndex> ParseImageList(absl::string_view text,
-                                          const std::string& name,
-                                          int num_classes,
-                                          const std::string& dir = "");
-
 // Appends a file of CIFAR-10. The file has at least one record: a label and the
 // red, green and blue planes of 32 x 32 pixels. images: [n, 32, 32, 3]; labels:
 // [n]; unspecified after an error. LoadDataset reads at most kMaxCifarRecords
-// a file, twenty times the original's 10,000.
+// a file, twenty times the original's 10,000. Errors begin with `name`.
 inline constexpr int64_t kCifarSide = 32;
 inline constexpr int kCifarClasses = 10;
 inline constexpr int64_t kMaxCifarRecords = 200'000;
@@ -128,14 +116,6 @@ absl::Status AppendCifar10(absl::string_view bytes, const std::string& name,
 // Appends one record to `bytes`. image: [32, 32, 3]; label: in [0,
 // kCifarClasses).
 void AppendCifar10Record(const Image& image, int label, std::string& bytes);
-
-// Load an image folder and an image list for LoadDataset. With
-// options.test_fraction they load no test part, and LoadDataset splits the
-// training part.
-absl::StatusOr<DatasetParts> LoadImageFolder(const std::string& dir,
-                                             const DatasetOptions& options);
-absl::StatusOr<DatasetParts> LoadImageList(const std::string& dir,
-                                           const DatasetOptions& options);
 
 // Returns `count` indices that are spread evenly over [0, size), ascending.
 std::vector<int64_t> SpreadIndices(int64_t count, int64_t size);

@@ -24,6 +24,8 @@
 #include "gtest/gtest.h"
 #include "models/data/idx_files.h"
 #include "models/data/image.h"
+#include "models/data/jpeg.h"
+#include "models/data/png.h"
 
 namespace lockstep {
 namespace {

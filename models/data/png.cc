@@ -1,6 +1,8 @@
 // PNG files through libpng, which reports errors by longjmp. Functions here
 // that call setjmp therefore have no objects with destructors, and neither does
 // any function between them and libpng.
+#include "models/data/png.h"
+
 #include <png.h>
 
 #include <csetjmp>

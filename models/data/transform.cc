@@ -1,4 +1,3 @@
-// Applies the random choices that transform_draws.cc draws.
 #include "models/data/transform.h"
 
 #include <algorithm>
@@ -66,11 +65,6 @@ absl::Status CheckNumbers(const TransformOptions& options) {
   return absl::OkStatus();
 }
 
-bool ChangesColors(const TransformOptions& options) {
-  return options.brightness > 0 || options.contrast > 0 ||
-         options.saturation > 0 || options.hue > 0;
-}
-
 absl::Status CheckChannelValues(absl::string_view what,
                                 std::span<const float> values, int64_t channels,
                                 bool is_std) {
@@ -118,18 +112,6 @@ float ValueOf(std::span<const float> values, int64_t c, float none) {
 }
 
 }  // namespace
-
-TransformOptions WithoutAugmentation(TransformOptions options) {
-  TransformOptions plain;
-  plain.height = options.height;
-  plain.width = options.width;
-  plain.channels = options.channels;
-  plain.interpolation = options.interpolation;
-  plain.shorter_side = options.shorter_side;
-  plain.mean = std::move(options.mean);
-  plain.std = std::move(options.std);
-  return plain;
-}
 
 absl::StatusOr<Transform> Transform::Create(const TransformOptions& options,
                                             const Dataset& dataset) {

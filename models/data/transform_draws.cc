@@ -1,4 +1,5 @@
-// Draws the random choices for a sample.
+#include "models/data/transform_draws.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -8,7 +9,7 @@
 
 #include "base/counter_random.h"
 #include "models/data/image.h"
-#include "models/data/transform.h"
+#include "models/data/transform_options.h"
 
 namespace lockstep {
 namespace {
@@ -143,71 +144,74 @@ int64_t DrawBegin(Draws& draws, int64_t whole, int64_t part, int64_t padding) {
   return places < 1 ? CenterBegin(whole, part) : begin;
 }
 
-}  // namespace
-
-SampleDraws Transform::Draw(const SampleKey& key,
-                            const ImageShape& image) const {
-  SampleDraws drawn;
-  drawn.crop = {0, 0, image.height, image.width};
-  drawn.height = shape_.height;
-  drawn.width = shape_.width;
-  if (options_.resized_crop.has_value()) {
-    drawn.crop = DrawResizedCrop(Draws(Stream(key, Operation::kResizedCrop)),
-                                 *options_.resized_crop, image);
-  } else if (options_.shorter_side > 0) {
-    const int64_t shorter = std::min(image.height, image.width);
-    drawn.height = options_.shorter_side * image.height / shorter;
-    drawn.width = options_.shorter_side * image.width / shorter;
-  }
-  if (options_.crop_padding.has_value()) {
-    Draws draws(Stream(key, Operation::kCrop));
-    drawn.top =
-        DrawBegin(draws, drawn.height, shape_.height, *options_.crop_padding);
-    drawn.left =
-        DrawBegin(draws, drawn.width, shape_.width, *options_.crop_padding);
-  } else {
-    drawn.top = CenterBegin(drawn.height, shape_.height);
-    drawn.left = CenterBegin(drawn.width, shape_.width);
-  }
-  if (options_.flip > 0) {
-    Draws draws(Stream(key, Operation::kFlip));
-    drawn.flip = draws.Uniform(0, 1) < options_.flip;
-  }
-  if (changes_colors_) DrawColors(key, drawn);
-  if (options_.erase > 0) {
-    Draws draws(Stream(key, Operation::kErase));
-    if (draws.Uniform(0, 1) < options_.erase) {
-      drawn.erase = DrawErase(draws, shape_);
-    }
-  }
-  return drawn;
-}
-
-void Transform::DrawColors(const SampleKey& key, SampleDraws& drawn) const {
+void DrawColors(const TransformOptions& options, const SampleKey& key,
+                SampleDraws& drawn) {
   Draws draws(Stream(key, Operation::kColors));
   int at = 0;
   for (const double most :
-       {options_.brightness, options_.contrast, options_.saturation}) {
+       {options.brightness, options.contrast, options.saturation}) {
     drawn.colors[at++] =
         static_cast<float>(draws.Uniform(std::max(0.0, 1 - most), 1 + most));
   }
   drawn.colors[at] =
-      static_cast<float>(draws.Uniform(-options_.hue, options_.hue));
+      static_cast<float>(draws.Uniform(-options.hue, options.hue));
   for (int left = 4; left > 1; --left) {  // Fisher & Yates.
     std::swap(drawn.color_order[left - 1],
               drawn.color_order[draws.UniformBelow(left)]);
   }
 }
 
-std::optional<Transform::Mixture> Transform::DrawMixture(const SampleKey& key,
-                                                         int64_t size) const {
-  if (!mixes()) return std::nullopt;
+}  // namespace
+
+SampleDraws DrawSample(const TransformOptions& options,
+                       const ImageShape& result, const SampleKey& key,
+                       const ImageShape& image) {
+  SampleDraws drawn;
+  drawn.crop = {0, 0, image.height, image.width};
+  drawn.height = result.height;
+  drawn.width = result.width;
+  if (options.resized_crop.has_value()) {
+    drawn.crop = DrawResizedCrop(Draws(Stream(key, Operation::kResizedCrop)),
+                                 *options.resized_crop, image);
+  } else if (options.shorter_side > 0) {
+    const int64_t shorter = std::min(image.height, image.width);
+    drawn.height = options.shorter_side * image.height / shorter;
+    drawn.width = options.shorter_side * image.width / shorter;
+  }
+  if (options.crop_padding.has_value()) {
+    Draws draws(Stream(key, Operation::kCrop));
+    drawn.top =
+        DrawBegin(draws, drawn.height, result.height, *options.crop_padding);
+    drawn.left =
+        DrawBegin(draws, drawn.width, result.width, *options.crop_padding);
+  } else {
+    drawn.top = CenterBegin(drawn.height, result.height);
+    drawn.left = CenterBegin(drawn.width, result.width);
+  }
+  if (options.flip > 0) {
+    Draws draws(Stream(key, Operation::kFlip));
+    drawn.flip = draws.Uniform(0, 1) < options.flip;
+  }
+  if (ChangesColors(options)) DrawColors(options, key, drawn);
+  if (options.erase > 0) {
+    Draws draws(Stream(key, Operation::kErase));
+    if (draws.Uniform(0, 1) < options.erase) {
+      drawn.erase = DrawErase(draws, result);
+    }
+  }
+  return drawn;
+}
+
+std::optional<Mixture> DrawMixture(const TransformOptions& options,
+                                   const ImageShape& result,
+                                   const SampleKey& key, int64_t size) {
+  if (!Mixes(options)) return std::nullopt;
   Draws draws(Stream(key, Operation::kMixture));
   Mixture mixture = {draws.UniformBelow(size), 1, {}};
-  const bool cut = draws.Uniform(0, 1) < (options_.mixup == 0    ? 1
-                                          : options_.cutmix == 0 ? 0
-                                                                 : 0.5);
-  const double share = draws.Beta(cut ? options_.cutmix : options_.mixup);
+  const bool cut = draws.Uniform(0, 1) < (options.mixup == 0    ? 1
+                                          : options.cutmix == 0 ? 0
+                                                                : 0.5);
+  const double share = draws.Beta(cut ? options.cutmix : options.mixup);
   mixture.share = static_cast<float>(share);
   if (!cut) return mixture;
   // torchvision's CutMix: the box has that share around a random point
@@ -221,12 +225,12 @@ std::optional<Transform::Mixture> Transform::DrawMixture(const SampleKey& key,
     begin = std::max(middle - reach, int64_t{0});
     count = std::min(middle + reach, size_of_side) - begin;
   };
-  side(shape_.width, mixture.box.left, mixture.box.width);
-  side(shape_.height, mixture.box.top, mixture.box.height);
+  side(result.width, mixture.box.left, mixture.box.width);
+  side(result.height, mixture.box.top, mixture.box.height);
   const int64_t area = mixture.box.height * mixture.box.width;
   mixture.share = static_cast<float>(
       1 - static_cast<double>(area) /
-              static_cast<double>(shape_.height * shape_.width));
+              static_cast<double>(result.height * result.width));
   return mixture;
 }
 

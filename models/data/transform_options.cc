@@ -1,4 +1,5 @@
-// Parses options from text.
+#include "models/data/transform_options.h"
+
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -12,7 +13,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "models/data/transform.h"
 
 namespace lockstep {
 namespace {
@@ -106,6 +106,27 @@ absl::Status ParseNumbers(absl::string_view text, std::vector<float>& values) {
 
 }  // namespace
 
+bool ChangesColors(const TransformOptions& options) {
+  return options.brightness > 0 || options.contrast > 0 ||
+         options.saturation > 0 || options.hue > 0;
+}
+
+bool Mixes(const TransformOptions& options) {
+  return options.mixup > 0 || options.cutmix > 0;
+}
+
+TransformOptions WithoutAugmentation(TransformOptions options) {
+  TransformOptions plain;
+  plain.height = options.height;
+  plain.width = options.width;
+  plain.channels = options.channels;
+  plain.interpolation = options.interpolation;
+  plain.shorter_side = options.shorter_side;
+  plain.mean = std::move(options.mean);
+  plain.std = std::move(options.std);
+  return plain;
+}
+
 absl::Status ParseAugmentation(absl::string_view text,
                                TransformOptions& options) {
   for (const absl::string_view field : absl::StrSplit(text, ',')) {
@@ -122,17 +143,16 @@ absl::Status ParseImageSize(absl::string_view text, TransformOptions& options) {
       absl::StrSplit(text, absl::MaxSplits('x', 1));
   const bool square = text.find('x') == absl::string_view::npos;
   int64_t height = 0, width = 0;
-  constexpr int64_t kMost = 1 << 14;
   const bool is_number =
       absl::SimpleAtoi(sides.first, &height) &&
       absl::SimpleAtoi(square ? sides.first : sides.second, &width);
   const int64_t least = square ? 0 : 1;
-  if (!is_number || height < least || width < least || height > kMost ||
-      width > kMost) {
+  if (!is_number || height < least || width < least || height > kMaxSide ||
+      width > kMaxSide) {
     return Bad(text,
                absl::StrCat("must be 0, a size such as 224, or a height and a "
                             "width such as 192x256, at most ",
-                            kMost));
+                            kMaxSide));
   }
   options.height = height;
   options.width = width;

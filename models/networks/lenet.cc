@@ -1,3 +1,5 @@
+#include "models/networks/lenet.h"
+
 #include <cstdint>
 #include <string>
 #include <vector>

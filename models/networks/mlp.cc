@@ -1,3 +1,5 @@
+#include "models/networks/mlp.h"
+
 #include <cstdint>
 #include <vector>
 

@@ -16,26 +16,13 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "models/networks/lenet.h"
+#include "models/networks/mlp.h"
 #include "models/networks/network.h"
+#include "models/networks/resnet.h"
+#include "models/networks/vit.h"
 
 namespace lockstep {
-namespace {
-
-// The list. Each line names a function that is defined in its own file and
-// returns a family of networks. A new network needs its file and a line here.
-#define LOCKSTEP_NETWORK_FAMILIES(FAMILY) \
-  FAMILY(LeNets)                          \
-  FAMILY(D2lResNets)                      \
-  FAMILY(ResNets)                         \
-  FAMILY(VisionTransformers)              \
-  FAMILY(Perceptrons)
-
-}  // namespace
-
-#define LOCKSTEP_DECLARE_FAMILY(family) std::vector<NetworkEntry> family();
-LOCKSTEP_NETWORK_FAMILIES(LOCKSTEP_DECLARE_FAMILY)
-#undef LOCKSTEP_DECLARE_FAMILY
-
 namespace {
 
 std::string NameOf(absl::string_view spec) {
@@ -144,9 +131,12 @@ const std::vector<NetworkEntry>& ListedNetworks() {
     const auto add = [&](std::vector<NetworkEntry> family) {
       std::ranges::move(family, std::back_inserter(*networks));
     };
-#define LOCKSTEP_ADD_FAMILY(family) add(family());
-    LOCKSTEP_NETWORK_FAMILIES(LOCKSTEP_ADD_FAMILY)
-#undef LOCKSTEP_ADD_FAMILY
+    // A new family needs a file of its own, and a line here.
+    add(LeNets());
+    add(D2lResNets());
+    add(ResNets());
+    add(VisionTransformers());
+    add(Perceptrons());
     return networks;
   }();
   return all;

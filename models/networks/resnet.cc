@@ -1,3 +1,5 @@
+#include "models/networks/resnet.h"
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

@@ -1,3 +1,5 @@
+#include "models/networks/vit.h"
+
 #include <cstdint>
 #include <string>
 #include <utility>

@@ -20,7 +20,8 @@
 #include "models/data/transform.h"
 #include "models/io/safetensors.h"
 #include "models/networks/networks.h"
-#include "models/train/runs.h"
+#include "models/train/common_flags.h"
+#include "models/train/gradients_run.h"
 
 ABSL_FLAG(std::string, model, "lenet",
           "network, perhaps with options (vit:patch=4,depth=6); they are "

@@ -1,4 +1,5 @@
-// One step's gradients, from tensors to tensors.
+#include "models/train/gradients_run.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -25,8 +26,8 @@
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
 #include "models/reference/network_reference.h"
+#include "models/train/common_flags.h"
 #include "models/train/data_parallel.h"
-#include "models/train/runs.h"
 #include "sampler/shard.h"
 #include "syncbn/batch_norm_kernels.h"
 

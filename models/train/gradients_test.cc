@@ -29,7 +29,7 @@
 #include "models/io/safetensors.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
-#include "models/train/runs.h"
+#include "models/train/gradients_run.h"
 #include "models/train/test_inputs.h"
 
 namespace lockstep {

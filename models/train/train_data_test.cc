@@ -31,7 +31,9 @@
 #include "models/data/export_dataset.h"
 #include "models/data/idx_files.h"
 #include "models/data/image.h"
+#include "models/data/jpeg.h"
 #include "models/data/load_dataset.h"
+#include "models/data/png.h"
 
 namespace lockstep {
 namespace {

@@ -26,8 +26,9 @@
 #include "collectives/launch/rank_environment.h"
 #include "models/data/transform.h"
 #include "models/networks/networks.h"
+#include "models/train/common_flags.h"
 #include "models/train/data_flags.h"
-#include "models/train/runs.h"
+#include "models/train/train_run.h"
 #include "models/train/trainer.h"
 
 ABSL_FLAG(std::string, model, "lenet",

@@ -1,3 +1,5 @@
+#include "models/train/train_run.h"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -35,8 +37,8 @@
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
+#include "models/train/common_flags.h"
 #include "models/train/data_parallel.h"
-#include "models/train/runs.h"
 #include "models/train/same_data.h"
 #include "models/train/trainer.h"
 
@@ -388,35 +390,6 @@ absl::StatusOr<CheckpointInfo> LoadCheckpoint(const std::string& path,
   LOCKSTEP_RETURN_IF_ERROR(
       LoadTensors(content.tensors, path, parameters, buffers));
   return info;
-}
-
-absl::StatusOr<ConvolutionAlgorithm> ChooseConvolution(absl::string_view text,
-                                                       bool deterministic) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const ConvolutionAlgorithm algorithm,
-                            ParseConvolution(text));
-  if (!deterministic) return algorithm;
-  if (algorithm == ConvolutionAlgorithm::kWinograd) {
-    return FlagError("deterministic_across_machines", "true",
-                     "contradicts --convolution=winograd, which not every "
-                     "machine has");
-  }
-  return ConvolutionAlgorithm::kDirect;
-}
-
-absl::Status CheckCommonFlags(absl::string_view model, bool sync_bn, int nproc,
-                              int threads_per_rank, double timeout_s) {
-  const absl::StatusOr<bool> has_batch_norm = HasBatchNorm(model);
-  if (!has_batch_norm.ok()) {
-    return FlagError("model", model, has_batch_norm.status().message());
-  }
-  if (sync_bn && !*has_batch_norm) {
-    return FlagError("sync_bn", "true",
-                     absl::StrCat(model, " has no batch norm"));
-  }
-  LOCKSTEP_RETURN_IF_ERROR(CheckRange("--nproc", nproc, 1, kMaxWorldSize));
-  LOCKSTEP_RETURN_IF_ERROR(
-      CheckRange("--threads_per_rank", threads_per_rank, 1, 1024));
-  return CheckSeconds("--timeout_s", timeout_s);
 }
 
 TrainingProgress::TrainingProgress(Communicator& communicator, int64_t epochs,

@@ -37,8 +37,8 @@
 #include "models/io/safetensors.h"
 #include "models/model.h"
 #include "models/train/metrics.h"
-#include "models/train/runs.h"
 #include "models/train/test_inputs.h"
+#include "models/train/train_run.h"
 #include "sampler/distributed_sampler.h"
 #include "sampler/sampler.h"
 
