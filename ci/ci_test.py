@@ -343,7 +343,8 @@ exit %d
             [], ["--config=tsan", "//..."], ["--config=nocuda", "//..."],
             ["--config=cuda", "//..."],
             ["--repo_env=LOCKSTEP_CUDA=required", "//collectives/nccl/...",
-             "//syncbn/...", "//tools/..."],
+             "//syncbn/...", "//standin/...",
+             "//tools/..."],
             ["--config=cuda", "//tools/gpu_bundle"]])
         self.assertEqual(log.count("--disk_cache=%s/.cache/lockstep/bazel " % self.folder), 5)
         self.assertEqual(sorted(os.listdir(self.folder + "/junit")), ["cuda", "tsan"])

@@ -33,7 +33,7 @@
 #include "tools/cuda/gpu_test.h"
 
 #ifdef LOCKSTEP_CUDA_STANDIN
-#include "tools/cuda/standin/control.h"
+#include "standin/control.h"
 
 // Allocations that fail return null, so that the code under test reports them.
 extern "C" const char* __asan_default_options() {

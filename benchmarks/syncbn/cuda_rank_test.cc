@@ -32,7 +32,7 @@
 #include "tools/cuda/gpu_test.h"
 
 #ifdef LOCKSTEP_CUDA_STANDIN
-#include "tools/cuda/standin/control.h"
+#include "standin/control.h"
 #endif
 
 namespace lockstep::benchmarks {

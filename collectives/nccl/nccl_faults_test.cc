@@ -34,7 +34,7 @@
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/cuda/standin/control.h"
+#include "standin/control.h"
 
 namespace lockstep {
 namespace {

@@ -21,13 +21,13 @@
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "standin/control.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_test_device.h"
 #include "syncbn/sync_batch_norm.h"
 #include "syncbn/testing/device_tensor.h"
-#include "tools/cuda/standin/control.h"
 
 namespace lockstep {
 namespace {

@@ -258,7 +258,7 @@ def cuda_kernels(name, srcs, hdrs = [], deps = [], cuda_deps = [], nccl = False,
         # The host compiler does not know nvcc's pragmas, such as unroll.
         copts = ["-Wno-unknown-pragmas"],
         textual_hdrs = srcs,
-        deps = deps + _twins(cuda_deps) + ["//tools/cuda/standin:cuda_runtime"],
+        deps = deps + _twins(cuda_deps) + ["//standin:cuda_runtime"],
         **kwargs
     )
 
@@ -286,7 +286,7 @@ def cuda_cc_library(name, deps = [], cuda_deps = [], nccl = False, testonly = Fa
     native.cc_library(
         name = name + "_standin",
         testonly = True,
-        deps = deps + _twins(cuda_deps) + ["//tools/cuda/standin:cuda_runtime"],
+        deps = deps + _twins(cuda_deps) + ["//standin:cuda_runtime"],
         **kwargs
     )
 
@@ -311,7 +311,7 @@ def cuda_test(name, deps = [], cuda_deps = [], tags = [], gpu_tags = ["gpu"], **
     lockstep_cc_test(
         name = stem + "_standin_test",
         tags = tags,
-        deps = deps + _twins(cuda_deps) + ["//tools/cuda/standin:cuda_runtime"],
+        deps = deps + _twins(cuda_deps) + ["//standin:cuda_runtime"],
         **kwargs
     )
     lockstep_cc_test(

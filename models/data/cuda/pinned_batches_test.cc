@@ -21,7 +21,7 @@
 #include "models/data/image.h"
 #include "models/data/loader.h"
 #include "models/data/transform.h"
-#include "tools/cuda/standin/control.h"
+#include "standin/control.h"
 
 namespace lockstep {
 namespace {

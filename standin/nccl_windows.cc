@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "tools/cuda/standin/control.h"
-#include "tools/cuda/standin/device_code.h"
-#include "tools/cuda/standin/include/nccl.h"
-#include "tools/cuda/standin/include/nccl_device.h"
-#include "tools/cuda/standin/nccl_calls.h"
-#include "tools/cuda/standin/queue.h"
+#include "standin/control.h"
+#include "standin/device_code.h"
+#include "standin/include/nccl.h"
+#include "standin/include/nccl_device.h"
+#include "standin/nccl_calls.h"
+#include "standin/queue.h"
 
 struct ncclWindow_vidmem {
   std::vector<char*> peers;  // The memory of each rank of the LSA team.

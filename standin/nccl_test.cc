@@ -13,8 +13,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/cuda/standin/control.h"
-#include "tools/cuda/standin/device_code.h"
+#include "standin/control.h"
+#include "standin/device_code.h"
 
 namespace lockstep {
 namespace {

@@ -1,12 +1,12 @@
 // The stand-in's bfloat16: the upper half of an IEEE 754 binary32, with the
 // conversions of base/data_types.h.
-#ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_CUDA_BF16_H_
-#define LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_CUDA_BF16_H_
+#ifndef LOCKSTEP_STANDIN_INCLUDE_CUDA_BF16_H_
+#define LOCKSTEP_STANDIN_INCLUDE_CUDA_BF16_H_
 
 #include <cmath>
 
 #include "base/data_types.h"
-#include "tools/cuda/standin/device_code.h"
+#include "standin/device_code.h"
 
 // Has the size, alignment and bits of CUDA's type, and no implicit conversions.
 class __nv_bfloat16 {
@@ -94,4 +94,4 @@ inline __nv_bfloat162 __hmax2(__nv_bfloat162 a, __nv_bfloat162 b) {
   return {__hmax(a.x, b.x), __hmax(a.y, b.y)};
 }
 
-#endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_CUDA_BF16_H_
+#endif  // LOCKSTEP_STANDIN_INCLUDE_CUDA_BF16_H_

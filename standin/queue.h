@@ -1,7 +1,7 @@
 // The stand-in device's queues: the work of each stream that has not run yet.
 // One lock guards them, and all work runs under it.
-#ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_QUEUE_H_
-#define LOCKSTEP_TOOLS_CUDA_STANDIN_QUEUE_H_
+#ifndef LOCKSTEP_STANDIN_QUEUE_H_
+#define LOCKSTEP_STANDIN_QUEUE_H_
 
 #include <chrono>
 #include <cstddef>
@@ -9,7 +9,7 @@
 #include <functional>
 #include <mutex>
 
-#include "tools/cuda/standin/device_code.h"
+#include "standin/device_code.h"
 
 namespace lockstep::standin {
 
@@ -95,4 +95,4 @@ bool IsForWindows(const void* pointer, size_t bytes);
 
 }  // namespace lockstep::standin
 
-#endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_QUEUE_H_
+#endif  // LOCKSTEP_STANDIN_QUEUE_H_

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tools/cuda/standin/control.h"
+#include "standin/control.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/cuda/standin/nccl_calls.h"
+#include "standin/nccl_calls.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -8,11 +8,11 @@
 #include <type_traits>
 #include <vector>
 
-#include "tools/cuda/standin/control.h"
-#include "tools/cuda/standin/include/cuda_bf16.h"
-#include "tools/cuda/standin/include/cuda_fp16.h"
-#include "tools/cuda/standin/include/nccl.h"
-#include "tools/cuda/standin/queue.h"
+#include "standin/control.h"
+#include "standin/include/cuda_bf16.h"
+#include "standin/include/cuda_fp16.h"
+#include "standin/include/nccl.h"
+#include "standin/queue.h"
 
 namespace lockstep::standin {
 namespace {

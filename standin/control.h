@@ -1,12 +1,12 @@
 // Controls of the stand-in for tests: the number of devices, the order in which
 // streams run their work, faults of NCCL, and counts of calls.
-#ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_CONTROL_H_
-#define LOCKSTEP_TOOLS_CUDA_STANDIN_CONTROL_H_
+#ifndef LOCKSTEP_STANDIN_CONTROL_H_
+#define LOCKSTEP_STANDIN_CONTROL_H_
 
 #include <chrono>
 #include <cstdint>
 
-#include "tools/cuda/standin/include/nccl.h"
+#include "standin/include/nccl.h"
 
 namespace lockstep::standin {
 
@@ -120,4 +120,4 @@ void ResetCounts();
 
 }  // namespace lockstep::standin
 
-#endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_CONTROL_H_
+#endif  // LOCKSTEP_STANDIN_CONTROL_H_

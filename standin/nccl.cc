@@ -1,6 +1,6 @@
 // NCCL's stand-in: communicators, groups, faults, and the calls. The device's
 // lock (queue.h) guards all state.
-#include "tools/cuda/standin/include/nccl.h"
+#include "standin/include/nccl.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "tools/cuda/standin/control.h"
-#include "tools/cuda/standin/nccl_calls.h"
-#include "tools/cuda/standin/queue.h"
+#include "standin/control.h"
+#include "standin/nccl_calls.h"
+#include "standin/queue.h"
 
 namespace lockstep::standin {
 namespace {

@@ -1,7 +1,7 @@
 // The state of streams and events. The queues (queue.cc) and capture and replay
 // (graph.cc) share it. The device's lock guards all of it.
-#ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_STREAMS_H_
-#define LOCKSTEP_TOOLS_CUDA_STANDIN_STREAMS_H_
+#ifndef LOCKSTEP_STANDIN_STREAMS_H_
+#define LOCKSTEP_STANDIN_STREAMS_H_
 
 #include <chrono>
 #include <condition_variable>
@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "tools/cuda/standin/control.h"
-#include "tools/cuda/standin/device_code.h"
-#include "tools/cuda/standin/queue.h"
+#include "standin/control.h"
+#include "standin/device_code.h"
+#include "standin/queue.h"
 
 namespace lockstep::standin {
 
@@ -129,4 +129,4 @@ cudaError_t WaitInCapture(CUstream_st& stream, const EventState& event);
 
 }  // namespace lockstep::standin
 
-#endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_STREAMS_H_
+#endif  // LOCKSTEP_STANDIN_STREAMS_H_

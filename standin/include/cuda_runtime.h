@@ -1,8 +1,8 @@
 // A stand-in for the CUDA runtime: .cu files that include <cuda_runtime.h>
 // compile for the host and run there, in tests without a GPU. Names and
-// meanings are the CUDA runtime's; tools/cuda/README.md says what is modelled.
-#ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_CUDA_RUNTIME_H_
-#define LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_CUDA_RUNTIME_H_
+// meanings are the CUDA runtime's; standin/README.md says what is modelled.
+#ifndef LOCKSTEP_STANDIN_INCLUDE_CUDA_RUNTIME_H_
+#define LOCKSTEP_STANDIN_INCLUDE_CUDA_RUNTIME_H_
 
 #ifdef CUDART_VERSION
 #error "the CUDA runtime and its stand-in are in one translation unit"
@@ -12,7 +12,7 @@
 #include <tuple>
 #include <utility>
 
-#include "tools/cuda/standin/device_code.h"
+#include "standin/device_code.h"
 
 cudaError_t cudaGetLastError();  // This thread's error; clears it.
 const char* cudaGetErrorName(cudaError_t error);
@@ -129,4 +129,4 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config,
       *config, [kernel, copies] { std::apply(kernel, copies); });
 }
 
-#endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_CUDA_RUNTIME_H_
+#endif  // LOCKSTEP_STANDIN_INCLUDE_CUDA_RUNTIME_H_

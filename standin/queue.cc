@@ -1,5 +1,5 @@
 // The streams and events of the stand-in runtime, and the work on them.
-#include "tools/cuda/standin/queue.h"
+#include "standin/queue.h"
 
 #include <algorithm>
 #include <chrono>
@@ -11,10 +11,10 @@
 #include <utility>
 #include <vector>
 
-#include "tools/cuda/standin/control.h"
-#include "tools/cuda/standin/device_code.h"
-#include "tools/cuda/standin/include/cuda_runtime.h"
-#include "tools/cuda/standin/streams.h"
+#include "standin/control.h"
+#include "standin/device_code.h"
+#include "standin/include/cuda_runtime.h"
+#include "standin/streams.h"
 
 struct CUevent_st {};  // Its address is the key of an EventState.
 

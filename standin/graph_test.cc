@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "gtest/gtest.h"
-#include "tools/cuda/standin/control.h"
+#include "standin/control.h"
 
 namespace lockstep {
 namespace {

@@ -1,8 +1,8 @@
 // A stand-in for the part of cuDNN that CudnnBatchNorm calls. Names and
 // meanings are cuDNN's. Memory and streams are those of the CUDA runtime's
 // stand-in. Batch norm is computed from its definition, in float64.
-#ifndef LOCKSTEP_SYNCBN_CUDA_CUDNN_STANDIN_CUDNN_H_
-#define LOCKSTEP_SYNCBN_CUDA_CUDNN_STANDIN_CUDNN_H_
+#ifndef LOCKSTEP_STANDIN_CUDNN_CUDNN_H_
+#define LOCKSTEP_STANDIN_CUDNN_CUDNN_H_
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -309,4 +309,4 @@ inline cudnnStatus_t cudnnBatchNormalizationBackwardEx(
   return CUDNN_STATUS_SUCCESS;
 }
 
-#endif  // LOCKSTEP_SYNCBN_CUDA_CUDNN_STANDIN_CUDNN_H_
+#endif  // LOCKSTEP_STANDIN_CUDNN_CUDNN_H_

@@ -1,8 +1,8 @@
 // The stand-in's side of NCCL's device API, for ranks that reach each other's
-// memory. Names and meanings are those of NCCL 2.28; tools/cuda/README.md says
+// memory. Names and meanings are those of NCCL 2.28; standin/README.md says
 // what is modelled.
-#ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_NCCL_DEVICE_H_
-#define LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_NCCL_DEVICE_H_
+#ifndef LOCKSTEP_STANDIN_INCLUDE_NCCL_DEVICE_H_
+#define LOCKSTEP_STANDIN_INCLUDE_NCCL_DEVICE_H_
 
 #include <nccl.h>
 
@@ -21,4 +21,4 @@ ncclTeam_t ncclTeamLsa(ncclComm_t comm);
 // Only device threads may call it.
 void* ncclGetLsaPointer(ncclWindow_t window, size_t offset, int peer);
 
-#endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_NCCL_DEVICE_H_
+#endif  // LOCKSTEP_STANDIN_INCLUDE_NCCL_DEVICE_H_

@@ -1,8 +1,8 @@
 // The parts of NCCL's stand-in: communicators, the matching of the ranks'
 // calls, and the transfer of their data. The device's lock (queue.h) guards all
 // state.
-#ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_NCCL_CALLS_H_
-#define LOCKSTEP_TOOLS_CUDA_STANDIN_NCCL_CALLS_H_
+#ifndef LOCKSTEP_STANDIN_NCCL_CALLS_H_
+#define LOCKSTEP_STANDIN_NCCL_CALLS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "tools/cuda/standin/control.h"
-#include "tools/cuda/standin/include/nccl.h"
+#include "standin/control.h"
+#include "standin/include/nccl.h"
 
 namespace lockstep::standin {
 
@@ -126,4 +126,4 @@ struct ncclComm {
   std::set<ncclWindow_t> windows = {};
 };
 
-#endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_NCCL_CALLS_H_
+#endif  // LOCKSTEP_STANDIN_NCCL_CALLS_H_

@@ -20,9 +20,9 @@
 
 #include "absl/base/config.h"
 #include "absl/strings/str_format.h"
-#include "tools/cuda/standin/device_code.h"
-#include "tools/cuda/standin/include/cuda_runtime.h"
-#include "tools/cuda/standin/queue.h"
+#include "standin/device_code.h"
+#include "standin/include/cuda_runtime.h"
+#include "standin/queue.h"
 
 #ifdef ABSL_HAVE_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>

@@ -9,11 +9,11 @@
 #include <utility>
 #include <vector>
 
-#include "tools/cuda/standin/control.h"
-#include "tools/cuda/standin/device_code.h"
-#include "tools/cuda/standin/include/cuda_runtime.h"
-#include "tools/cuda/standin/queue.h"
-#include "tools/cuda/standin/streams.h"
+#include "standin/control.h"
+#include "standin/device_code.h"
+#include "standin/include/cuda_runtime.h"
+#include "standin/queue.h"
+#include "standin/streams.h"
 
 namespace lockstep::standin {
 namespace {

@@ -1,6 +1,6 @@
 // Tests what kernels see of the stand-in (indices, barriers, half floats), and
 // the faults that the stand-in must find in broken kernels.
-#include "tools/cuda/standin/device_code.h"
+#include "standin/device_code.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -137,7 +137,7 @@ TEST(FaultTest, NamesThreadsThatWaitForOnesThatNeverCome) {
   const std::pair<Break, std::vector<std::string>> kCases[] = {
       {Break::kExitBeforeBarrier,
        {"block (0,0,0): divergence: thread (0,0,0) waits at "
-        "tools/cuda/standin/device_code_test.cc:",
+        "standin/device_code_test.cc:",
         "thread (32,0,0) has exited"}},
       {Break::kTwoBarriers, {"thread (0,0,0) waits", "thread (7,0,0) waits"}},
   };

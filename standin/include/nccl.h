@@ -1,8 +1,8 @@
 // A stand-in for NCCL, based on the stand-in for the CUDA runtime. Ranks are
 // threads of one process. Names, meanings and error codes are NCCL's;
-// tools/cuda/README.md says what is modelled.
-#ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_NCCL_H_
-#define LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_NCCL_H_
+// standin/README.md says what is modelled.
+#ifndef LOCKSTEP_STANDIN_INCLUDE_NCCL_H_
+#define LOCKSTEP_STANDIN_INCLUDE_NCCL_H_
 
 #include <cuda_runtime.h>
 
@@ -120,4 +120,4 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, size_t size,
                                     ncclWindow_t* window, int flags);
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window);
 
-#endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_NCCL_H_
+#endif  // LOCKSTEP_STANDIN_INCLUDE_NCCL_H_

@@ -1,13 +1,13 @@
 // The stand-in's half precision: IEEE 754 binary16, with the conversions of
 // base/data_types.h.
-#ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_CUDA_FP16_H_
-#define LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_CUDA_FP16_H_
+#ifndef LOCKSTEP_STANDIN_INCLUDE_CUDA_FP16_H_
+#define LOCKSTEP_STANDIN_INCLUDE_CUDA_FP16_H_
 
 #include <bit>
 #include <cmath>
 
 #include "base/data_types.h"
-#include "tools/cuda/standin/device_code.h"
+#include "standin/device_code.h"
 
 // Has the size, alignment and bits of CUDA's type, and no implicit conversions.
 class __half {
@@ -82,4 +82,4 @@ inline __half2 __hmax2(__half2 a, __half2 b) {
   return {__hmax(a.x, b.x), __hmax(a.y, b.y)};
 }
 
-#endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_CUDA_FP16_H_
+#endif  // LOCKSTEP_STANDIN_INCLUDE_CUDA_FP16_H_
