@@ -221,7 +221,7 @@ class BatchNormKernels {
                                      absl::FunctionRef<void()> gradients_ready);
 };
 
-// Code that all implementations of BatchNorm share (check_batch_norm.cc).
+// The code that all implementations of BatchNorm share.
 
 // Check the preconditions of BatchNorm's callers: channels and sizes, types,
 // alignment, no null pointer where there are elements, running statistics and

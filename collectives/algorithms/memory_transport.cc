@@ -1,4 +1,6 @@
 // A transport whose threads hand pieces to each other under one mutex.
+#include "collectives/algorithms/memory_transport.h"
+
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -16,7 +18,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "collectives/algorithms/checked_call.h"
 #include "collectives/algorithms/transport.h"
 
 namespace lockstep {

@@ -14,6 +14,7 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/reduction.h"
+#include "collectives/algorithms/ring.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/algorithms/transport.h"
 #include "collectives/collective.h"

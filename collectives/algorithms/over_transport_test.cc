@@ -26,6 +26,8 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/algorithms/checked_call.h"
+#include "collectives/algorithms/memory_transport.h"
+#include "collectives/algorithms/ring.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/algorithms/transport.h"
 #include "collectives/collective.h"

@@ -1,4 +1,6 @@
 // The ring algorithms.
+#include "collectives/algorithms/ring.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +11,6 @@
 #include "absl/status/status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
-#include "collectives/algorithms/over_transport.h"
 #include "collectives/algorithms/reduction.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/algorithms/transport.h"

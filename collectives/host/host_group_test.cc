@@ -29,6 +29,7 @@
 #include "base/status_matchers.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "collectives/rendezvous/file_rendezvous.h"
 #include "collectives/rendezvous/rendezvous.h"
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"

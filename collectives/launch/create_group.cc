@@ -26,8 +26,10 @@
 #include "collectives/communicator.h"
 #include "collectives/host/host_group.h"
 #include "collectives/launch/rank_environment.h"
+#include "collectives/rendezvous/file_rendezvous.h"
 #include "collectives/rendezvous/rendezvous.h"
 #include "collectives/rendezvous/sockets.h"
+#include "collectives/rendezvous/tcp_rendezvous.h"
 #include "collectives/tcp/tcp_group.h"
 
 namespace lockstep {

@@ -23,6 +23,7 @@
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "collectives/launch/create_group.h"
+#include "collectives/launch/launch_summary.h"
 #include "collectives/launch/launcher.h"
 #include "collectives/launch/node_group.h"
 #include "collectives/launch/rank_placement.h"

@@ -1,4 +1,6 @@
 // The rules that turn wait statuses into one exit status and one line.
+#include "collectives/launch/launch_summary.h"
+
 #include <string.h>
 #include <sys/wait.h>
 
@@ -12,7 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
-#include "collectives/launch/launcher.h"
+#include "collectives/launch/supervisor.h"
 
 namespace lockstep {
 namespace {

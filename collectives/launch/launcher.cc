@@ -29,6 +29,7 @@
 #include "absl/time/time.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "collectives/launch/launch_summary.h"
 #include "collectives/launch/node_group.h"
 #include "collectives/launch/output_forwarder.h"
 #include "collectives/launch/rank_placement.h"

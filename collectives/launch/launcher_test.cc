@@ -38,6 +38,7 @@
 #include "base/files.h"
 #include "base/process.h"
 #include "base/status_matchers.h"
+#include "collectives/launch/launch_summary.h"
 #include "collectives/launch/output_forwarder.h"
 #include "collectives/launch/supervisor.h"
 #include "gmock/gmock.h"

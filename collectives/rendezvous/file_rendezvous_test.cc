@@ -1,5 +1,7 @@
 // Tests of the file rendezvous, with threads and with processes that end, once
 // and several times at one path.
+#include "collectives/rendezvous/file_rendezvous.h"
+
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/file.h>

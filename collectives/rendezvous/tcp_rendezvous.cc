@@ -1,4 +1,6 @@
 // The TCP rendezvous: a rank, and in rank 0 also the server's sockets.
+#include "collectives/rendezvous/tcp_rendezvous.h"
+
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>

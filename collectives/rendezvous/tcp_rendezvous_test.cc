@@ -1,5 +1,7 @@
 // Tests of the TCP rendezvous over real sockets of this host, also among
 // strangers, and with ranks that end or stop.
+#include "collectives/rendezvous/tcp_rendezvous.h"
+
 #include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>

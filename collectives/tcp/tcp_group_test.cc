@@ -43,6 +43,7 @@
 #include "collectives/rendezvous/rendezvous.h"
 #include "collectives/rendezvous/rendezvous_sessions.h"
 #include "collectives/rendezvous/sockets.h"
+#include "collectives/rendezvous/tcp_rendezvous.h"
 #include "collectives/tcp/tcp_mesh.h"
 #include "collectives/tcp/testing/hosts.h"
 #include "collectives/testing/run_ranks.h"

@@ -35,6 +35,7 @@
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/host/host_group.h"
+#include "collectives/rendezvous/file_rendezvous.h"
 #include "collectives/rendezvous/protocol.h"
 #include "collectives/rendezvous/rendezvous.h"
 #include "collectives/tcp/tcp_group.h"

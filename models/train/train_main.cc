@@ -22,6 +22,7 @@
 #include "collectives/communicator.h"
 #include "collectives/host/host_group.h"
 #include "collectives/launch/create_group.h"
+#include "collectives/launch/launch_summary.h"
 #include "collectives/launch/launcher.h"
 #include "collectives/launch/rank_environment.h"
 #include "models/data/transform.h"

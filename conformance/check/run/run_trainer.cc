@@ -20,6 +20,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "collectives/launch/launch_summary.h"
 #include "collectives/launch/launcher.h"
 #include "collectives/launch/rank_placement.h"
 #include "conformance/check/cases/check_case.h"

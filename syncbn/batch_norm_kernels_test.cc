@@ -1,6 +1,8 @@
 // Tests the profiles and options of a layer. Tests that a call whose memory
 // does not fit is rejected with the name of the buffer.
 
+#include "syncbn/batch_norm_kernels.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -18,7 +20,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncbn/batch_norm.h"
-#include "syncbn/batch_norm_kernels.h"
 #include "syncbn/testing/device_tensor.h"
 
 namespace lockstep {

@@ -1,7 +1,7 @@
-// The code that all implementations of BatchNorm share: checks of the options
-// and of the memory of a call, and the effect of a batch on the running
-// statistics. Also the code that all kernels share: the passes without other
-// ranks.
+// The code that all kernels share: checks of the memory of a call, the effect
+// of a batch on the running statistics, and the passes without other ranks.
+#include "syncbn/batch_norm_kernels.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -18,7 +18,6 @@
 #include "base/status_macros.h"
 #include "collectives/collective.h"
 #include "syncbn/batch_norm.h"
-#include "syncbn/batch_norm_kernels.h"
 
 namespace lockstep {
 namespace {
@@ -188,47 +187,6 @@ absl::Status CheckOverlaps(const BatchNorm::BackwardBuffers& buffers) {
 }
 
 }  // namespace
-
-std::optional<BatchNormSemantics> ParseBatchNormSemantics(
-    absl::string_view name) {
-  for (const BatchNormSemantics& semantics : kAllBatchNormSemantics) {
-    if (semantics.name == name) return semantics;
-  }
-  return std::nullopt;
-}
-
-absl::Status CheckBatchNormOptions(const BatchNormOptions& options) {
-  if (options.channels < 1 ||
-      options.channels > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("batch norm: channels is ", options.channels,
-                     ", must be in [1, 2^31 - 1]"));
-  }
-  if (!(options.epsilon >= 0) || !std::isfinite(options.epsilon)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("batch norm: epsilon is ", options.epsilon,
-                     ", must be finite and not negative"));
-  }
-  const BatchNormSemantics& semantics = options.semantics;
-  if (semantics.unbiased_running_variance && !semantics.refuses_one_value) {
-    return absl::InvalidArgumentError(
-        "batch norm: the unbiased variance of one value, which the semantics "
-        "accept, is not a number");
-  }
-  const double momentum = options.momentum.value_or(0);
-  if (!(momentum >= 0 && momentum <= 1)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "batch norm: momentum is ", momentum, ", must be in [0, 1]"));
-  }
-  return absl::OkStatus();
-}
-
-double WeightOfBatch(const BatchNormOptions& options, int64_t batches) {
-  if (!options.momentum.has_value()) return 1.0 / static_cast<double>(batches);
-  const bool of_batch =
-      options.semantics.momentum_of == BatchNormSemantics::MomentumOf::kBatch;
-  return of_batch ? *options.momentum : 1 - *options.momentum;
-}
 
 absl::Status CheckForwards(const BatchNormOptions& options,
                            const BatchNorm::ForwardBuffers& buffers) {
