@@ -270,6 +270,9 @@ absl::Status EndConnect(const OwnedFd& socket) {
   int error = 0;
   socklen_t size = sizeof(error);
   getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error == ECONNREFUSED) {
+    return absl::AbortedError(std::strerror(error));
+  }
   if (error != 0) return SystemError(error);
   if (IsConnectedToItself(socket)) {
     return absl::UnavailableError("nobody listens there");

@@ -85,11 +85,12 @@ int PortOf(const OwnedFd& listener);
 // system's.
 absl::StatusOr<std::optional<OwnedFd>> Accept(const OwnedFd& listener);
 
-// Connects within the timeout. Errors: the system's, kDeadlineExceeded.
+// Connects within the timeout. Errors: kAborted if the host refuses the
+// connection, because nobody listens there; the system's; kDeadlineExceeded.
 absl::StatusOr<OwnedFd> Connect(const SocketAddress& address,
                                 absl::Duration timeout);
 // Connect in two steps: BeginConnect starts. Once the socket is writable,
-// EndConnect returns whether it is connected.
+// EndConnect returns whether it is connected. Errors: those of Connect.
 absl::StatusOr<OwnedFd> BeginConnect(const SocketAddress& address);
 absl::Status EndConnect(const OwnedFd& socket);
 

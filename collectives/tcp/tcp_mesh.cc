@@ -202,7 +202,7 @@ void TcpMesh::Retry(Link& link, absl::string_view obstacle) {
 void TcpMesh::ContinueHandshake(Link& link, int peer) {
   if (link.stage == Stage::kConnecting) {
     const absl::Status connected = EndConnect(link.socket);
-    if (connected.message() == std::strerror(ECONNREFUSED)) {
+    if (absl::IsAborted(connected)) {  // Refused.
       // The rank listened when it published its address.
       return End(
           link,
