@@ -16,6 +16,7 @@
 
 #include "standin/control.h"
 #include "standin/nccl_calls.h"
+#include "standin/nccl_windows.h"
 #include "standin/queue.h"
 
 namespace lockstep::standin {
@@ -176,11 +177,6 @@ ncclResult_t Enter(ncclComm_t comm, cudaStream_t stream,
 }
 
 }  // namespace
-
-NcclState& GlobalNcclState() {
-  static NcclState& state = *new NcclState;
-  return state;
-}
 
 void SetNcclFaults(const NcclFaults& faults) {
   const DeviceLock lock;

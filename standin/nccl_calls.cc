@@ -59,6 +59,11 @@ void WithType(ncclDataType_t type, const Fn& fn) {
 
 }  // namespace
 
+NcclState& GlobalNcclState() {
+  static NcclState& state = *new NcclState;
+  return state;
+}
+
 size_t SizeOf(ncclDataType_t type) {
   size_t size = 0;
   WithType(type, [&size](auto zero) { size = sizeof(zero); });

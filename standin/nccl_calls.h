@@ -97,9 +97,6 @@ size_t SizeOf(ncclDataType_t type);
 size_t SentBytes(const NcclOperation& operation, int rank, int size);
 size_t ReceivedBytes(const NcclOperation& operation, int rank, int size);
 
-// Deletes a window of a communicator. The window's memory may then be freed.
-void DeleteWindow(ncclWindow_t window);
-
 // Starts a batch: offers its calls to the other ranks. A call is done when
 // every call that it needs has started. Then `pending` decreases by one.
 void Start(Batch& batch);

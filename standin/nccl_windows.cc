@@ -1,13 +1,11 @@
-// Windows and the device API of NCCL's stand-in.
-#include <algorithm>
+#include "standin/nccl_windows.h"
+
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "standin/control.h"
@@ -16,12 +14,6 @@
 #include "standin/include/nccl_device.h"
 #include "standin/nccl_calls.h"
 #include "standin/queue.h"
-
-struct ncclWindow_vidmem {
-  std::vector<char*> peers;  // The memory of each rank of the LSA team.
-  size_t bytes = 0;
-  int lsa_rank = 0;
-};
 
 namespace lockstep::standin {
 namespace {

@@ -1,5 +1,7 @@
 // Launches kernels. A launch runs one block at a time; the block's threads take
 // turns on one host thread.
+#include "standin/device_code.h"
+
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -20,7 +22,6 @@
 
 #include "absl/base/config.h"
 #include "absl/strings/str_format.h"
-#include "standin/device_code.h"
 #include "standin/include/cuda_runtime.h"
 #include "standin/queue.h"
 
