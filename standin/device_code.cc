@@ -24,6 +24,7 @@
 #include "absl/strings/str_format.h"
 #include "standin/include/cuda_runtime.h"
 #include "standin/queue.h"
+#include "standin/runtime.h"
 
 #ifdef ABSL_HAVE_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
@@ -504,9 +505,8 @@ cudaError_t Launch(const cudaLaunchConfig_t& config,
                    std::function<void()> thread) {
   const cudaError_t error = Record(Check(config));
   if (error != cudaSuccess) return error;
-  int device = 0;
-  cudaGetDevice(&device);
-  return Put(config.stream, [config, thread = std::move(thread), device] {
+  return Put(config.stream, [config, thread = std::move(thread),
+                             device = CurrentDevice()] {
     return [config, thread, state = LaunchState{.device = device}]() mutable {
       return RunBlocks(config, thread, state);
     };

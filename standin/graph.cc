@@ -13,6 +13,7 @@
 #include "standin/device_code.h"
 #include "standin/include/cuda_runtime.h"
 #include "standin/queue.h"
+#include "standin/runtime.h"
 #include "standin/streams.h"
 
 namespace lockstep::standin {

@@ -15,9 +15,11 @@
 #include <vector>
 
 #include "standin/control.h"
+#include "standin/memory.h"
 #include "standin/nccl_calls.h"
 #include "standin/nccl_windows.h"
 #include "standin/queue.h"
+#include "standin/runtime.h"
 
 namespace lockstep::standin {
 namespace {
@@ -234,8 +236,6 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
       (config->blocking != 1 && config->blocking != NCCL_CONFIG_UNDEF_INT)) {
     return ncclInvalidArgument;
   }
-  int device = -1;
-  cudaGetDevice(&device);
   uint64_t number;
   std::memcpy(&number, id.internal, sizeof(number));
   DeviceLock lock;
@@ -250,7 +250,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   if (world->size != size || world->devices[rank] >= 0) {
     return ncclInvalidUsage;
   }
-  world->devices[rank] = device;
+  world->devices[rank] = lockstep::standin::CurrentDevice();
   lockstep::standin::WaitUntil(lock, [&world] {
     return std::ranges::all_of(world->devices,
                                [](int each) { return each >= 0; });

@@ -12,6 +12,7 @@
 #include "standin/device_code.h"
 #include "standin/include/nccl.h"
 #include "standin/include/nccl_device.h"
+#include "standin/memory.h"
 #include "standin/nccl_calls.h"
 #include "standin/queue.h"
 

@@ -14,6 +14,7 @@
 #include "standin/control.h"
 #include "standin/device_code.h"
 #include "standin/include/cuda_runtime.h"
+#include "standin/runtime.h"
 #include "standin/streams.h"
 
 struct CUevent_st {};  // Its address is the key of an EventState.
@@ -22,12 +23,6 @@ namespace lockstep::standin {
 namespace {
 
 constexpr int kGreatestPriority = -5;
-
-int CurrentDevice() {
-  int device = 0;
-  cudaGetDevice(&device);
-  return device;
-}
 
 // Returns whether the stream's next item must wait for an earlier item. A
 // blocking stream waits for the default stream of its device. The default

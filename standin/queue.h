@@ -4,7 +4,6 @@
 #define LOCKSTEP_STANDIN_QUEUE_H_
 
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <mutex>
@@ -78,20 +77,6 @@ cudaError_t CheckUnsafeCall();
 // Checks an asynchronous copy of pageable memory, which is forbidden if its
 // stream is captured.
 cudaError_t CheckPageable(cudaStream_t stream);
-
-// Count a call (control.h) for the calling thread.
-void NoteGroup();
-void NoteHostWait();
-void NoteCommunicatorEnd(bool healthy);
-
-// Returns whether the range lies in one allocation of device memory.
-bool IsDeviceRange(const void* pointer, size_t bytes);
-
-// Allocate, free and recognise device memory for NCCL's windows. Memory of
-// cudaMalloc cannot be registered as a window.
-cudaError_t AllocateForWindows(void** pointer, size_t bytes);
-cudaError_t FreeForWindows(void* pointer);
-bool IsForWindows(const void* pointer, size_t bytes);
 
 }  // namespace lockstep::standin
 
