@@ -22,7 +22,7 @@
 
 #include "absl/base/config.h"
 #include "absl/strings/str_format.h"
-#include "standin/include/cuda_runtime.h"
+#include "standin/device.h"
 #include "standin/queue.h"
 #include "standin/runtime.h"
 
@@ -311,10 +311,10 @@ class Block {
     }
     current_->has_waited = true;
     if (state_.is_ready == nullptr) {
-      state_.is_ready = ShouldDropMemoryWait(state_.device)
+      state_.is_ready = Device::Get().ShouldDropMemoryWait(state_.device)
                             ? std::function<bool()>([] { return true; })
                             : std::move(is_ready);
-      NoteProgress();  // The kernel's writes may be awaited.
+      Device::Get().NoteProgress();  // The kernel's writes may be awaited.
     }
     is_ready = nullptr;  // An abandoned fiber's locals are never destroyed.
     if (!state_.is_ready()) {

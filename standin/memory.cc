@@ -13,7 +13,9 @@
 #include <vector>
 
 #include "standin/control.h"
+#include "standin/device.h"
 #include "standin/device_code.h"
+#include "standin/graph.h"
 #include "standin/include/cuda_runtime.h"
 #include "standin/queue.h"
 #include "standin/runtime.h"
@@ -69,6 +71,23 @@ bool IsIn(const AllocationMap& pieces, const void* pointer, size_t bytes) {
   return FindAllocation(pieces, pointer, bytes).has_value();
 }
 
+// Checks a call that allocates, frees, copies or sets memory, which is
+// forbidden while a stream is captured. Records the error and returns it.
+cudaError_t CheckUnsafeCall() {
+  const DeviceLock lock;
+  return CheckUnsafe();
+}
+
+// Checks an asynchronous copy of pageable memory, which is forbidden if its
+// stream is captured.
+cudaError_t CheckPageable(cudaStream_t stream) {
+  const DeviceLock lock;
+  const CUstream_st* const found = lock->Find(stream);
+  return found == nullptr
+             ? cudaSuccess
+             : CheckNotCaptured(*found, cudaErrorStreamCaptureUnsupported);
+}
+
 // Allocates memory and records it in `owner`.
 cudaError_t AllocateTracked(void** pointer, size_t bytes,
                             AllocationMap& owner) {
@@ -98,7 +117,7 @@ cudaError_t FreeTracked(void* pointer, AllocationMap& owner) {
   const std::optional<Allocation> piece = FindAllocation(owner, pointer, 0);
   if (!piece.has_value()) return Record(cudaErrorInvalidValue);
   NoteHostWait();
-  if (DeviceLock lock; !WaitForDevice(lock, piece->device, kFreeLimit)) {
+  if (DeviceLock lock; !lock.WaitForDevice(piece->device, kFreeLimit)) {
     std::fputs(
         "stand-in: a call that frees memory would hang, since work of its "
         "device does not end; the memory is kept\n",

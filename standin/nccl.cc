@@ -1,5 +1,5 @@
 // NCCL's stand-in: communicators, groups, faults, and the calls. The device's
-// lock (queue.h) guards all state.
+// lock (device.h) guards all state.
 #include "standin/include/nccl.h"
 
 #include <algorithm>
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "standin/control.h"
+#include "standin/device.h"
 #include "standin/memory.h"
 #include "standin/nccl_calls.h"
 #include "standin/nccl_windows.h"
@@ -59,10 +60,12 @@ Work TrackBatchAndMakeWork(ncclComm& comm,
   ++comm.batches;
   batch->damage = faults.damage;
   const bool stalled = faults.stalled_rank == comm.rank;
-  const int64_t ready_at =
-      faults.late_rank == comm.rank ? Polls() + faults.late_polls : 0;
+  const int64_t ready_at = faults.late_rank == comm.rank
+                               ? Device::Get().polls() + faults.late_polls
+                               : 0;
   return [batch, stalled, ready_at] {
-    if (!batch->aborted && !batch->started && !stalled && Polls() >= ready_at) {
+    if (!batch->aborted && !batch->started && !stalled &&
+        Device::Get().polls() >= ready_at) {
       Start(*batch);
     }
     return batch->aborted || (batch->started && batch->pending == 0);
@@ -100,7 +103,9 @@ ncclResult_t Finalize(DeviceLock& lock, ncclComm& comm) {
   NoteHostWait();
   for (const std::weak_ptr<Batch>& weak : comm.submitted) {
     const std::shared_ptr<Batch> batch = weak.lock();
-    if (batch != nullptr) ReleaseStream(lock, batch->stream);
+    if (batch == nullptr) continue;
+    CUstream_st* const stream = lock->Find(batch->stream);
+    if (stream != nullptr) lock->Release(*stream);
   }
   const auto self = comm.self;
   const auto in_graphs = [&] { return self.use_count() - 2; };
@@ -109,7 +114,7 @@ ncclResult_t Finalize(DeviceLock& lock, ncclComm& comm) {
     std::erase_if(comm.submitted, [](auto& each) { return each.expired(); });
     return comm.submitted.empty() && in_graphs() == 0;
   };
-  if (!WaitUntil(lock, done, GlobalNcclState().faults.finalize_limit)) {
+  if (!lock.WaitUntil(done, GlobalNcclState().faults.finalize_limit)) {
     std::fprintf(
         stderr,
         "stand-in NCCL: rank %d's ncclCommFinalize waits for ever: for "
@@ -240,7 +245,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   std::memcpy(&number, id.internal, sizeof(number));
   DeviceLock lock;
   if (GlobalNcclState().faults.stalled_init_rank == rank) {
-    lockstep::standin::WaitUntil(lock, [] { return false; });
+    lock.WaitUntil([] { return false; });
   }
   std::shared_ptr<World>& world = GlobalNcclState().worlds[number];
   if (world == nullptr) {
@@ -251,7 +256,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
     return ncclInvalidUsage;
   }
   world->devices[rank] = lockstep::standin::CurrentDevice();
-  lockstep::standin::WaitUntil(lock, [&world] {
+  lock.WaitUntil([&world] {
     return std::ranges::all_of(world->devices,
                                [](int each) { return each >= 0; });
   });
@@ -284,10 +289,9 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   --GlobalNcclState().live;
   lockstep::standin::NoteCommunicatorEnd(/*healthy=*/false);
   delete comm;
-  lockstep::standin::RunWork(lock);
+  lock->RunWork();
   const auto in_no_graph = [&] { return self.use_count() == 1; };
-  if (lockstep::standin::WaitUntil(lock, in_no_graph,
-                                   GlobalNcclState().faults.finalize_limit)) {
+  if (lock.WaitUntil(in_no_graph, GlobalNcclState().faults.finalize_limit)) {
     return ncclSuccess;
   }
   std::fprintf(stderr,

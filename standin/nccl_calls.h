@@ -1,6 +1,6 @@
 // The parts of NCCL's stand-in: communicators, the matching of the ranks'
-// calls, and the transfer of their data. The device's lock (queue.h) guards all
-// state.
+// calls, and the transfer of their data. The device's lock (device.h) guards
+// all state.
 #ifndef LOCKSTEP_STANDIN_NCCL_CALLS_H_
 #define LOCKSTEP_STANDIN_NCCL_CALLS_H_
 

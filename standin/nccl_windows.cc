@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "standin/control.h"
+#include "standin/device.h"
 #include "standin/device_code.h"
 #include "standin/include/nccl.h"
 #include "standin/include/nccl_device.h"
 #include "standin/memory.h"
 #include "standin/nccl_calls.h"
-#include "standin/queue.h"
 
 namespace lockstep::standin {
 namespace {
@@ -41,7 +41,7 @@ ncclResult_t Meet(DeviceLock& lock, ncclComm& comm, const HostCall& call,
   const auto self = comm.self;
   std::map<int, HostCall>& met = world->host_calls[comm.host_calls++];
   met[comm.rank] = call;
-  WaitUntil(lock, [&] {
+  lock.WaitUntil([&] {
     return *self == nullptr || static_cast<int>(met.size()) == world->size;
   });
   if (*self == nullptr) return ncclInternalError;  // Aborted meanwhile.
