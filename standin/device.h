@@ -100,7 +100,7 @@ class Device {
  public:
   using Streams = std::vector<std::unique_ptr<CUstream_st>>;
 
-  // Only work may call it, and functions whose caller holds a DeviceLock.
+  // Returns the device. The caller holds a DeviceLock, or is work on a stream.
   static Device& Get();
 
   const Schedule& schedule() const { return schedule_; }

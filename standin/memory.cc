@@ -23,36 +23,29 @@
 namespace lockstep::standin {
 namespace {
 
-std::mutex memory_mutex;  // Guards Memory(), WindowMemory(), PinnedMemory().
+std::mutex memory_mutex;  // Guards Memory().
+
+enum class Kind { kDevice, kWindow, kPinned };
 
 struct Allocation {
+  Kind kind = Kind::kDevice;
   size_t bytes = 0;
   int device = 0;
 };
 
 // Allocations by address. Never destroyed, because destructors of static
 // objects may free memory.
-using AllocationMap = std::map<uintptr_t, Allocation>;
-AllocationMap& Memory() {
-  static AllocationMap& memory = *new AllocationMap;
-  return memory;
-}
-AllocationMap& WindowMemory() {
-  static AllocationMap& memory = *new AllocationMap;
-  return memory;
-}
-AllocationMap& PinnedMemory() {
-  static AllocationMap& memory = *new AllocationMap;
+std::map<uintptr_t, Allocation>& Memory() {
+  static auto& memory = *new std::map<uintptr_t, Allocation>;
   return memory;
 }
 
 // Returns the allocation that contains the range.
-std::optional<Allocation> FindAllocation(const AllocationMap& pieces,
-                                         const void* pointer, size_t bytes) {
+std::optional<Allocation> FindAllocation(const void* pointer, size_t bytes) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
   const std::lock_guard lock(memory_mutex);
-  const auto after = pieces.upper_bound(address);
-  if (after == pieces.begin()) return std::nullopt;
+  const auto after = Memory().upper_bound(address);
+  if (after == Memory().begin()) return std::nullopt;
   const auto& [start, piece] = *std::prev(after);
   const bool is_in = address - start <= piece.bytes &&
                      bytes <= piece.bytes - (address - start);
@@ -61,14 +54,14 @@ std::optional<Allocation> FindAllocation(const AllocationMap& pieces,
 
 std::optional<Allocation> FindDeviceAllocation(const void* pointer,
                                                size_t bytes) {
-  const std::optional<Allocation> piece =
-      FindAllocation(Memory(), pointer, bytes);
-  return piece.has_value() ? piece
-                           : FindAllocation(WindowMemory(), pointer, bytes);
+  const std::optional<Allocation> piece = FindAllocation(pointer, bytes);
+  return piece.has_value() && piece->kind != Kind::kPinned ? piece
+                                                           : std::nullopt;
 }
 
-bool IsIn(const AllocationMap& pieces, const void* pointer, size_t bytes) {
-  return FindAllocation(pieces, pointer, bytes).has_value();
+bool IsIn(Kind kind, const void* pointer, size_t bytes) {
+  const std::optional<Allocation> piece = FindAllocation(pointer, bytes);
+  return piece.has_value() && piece->kind == kind;
 }
 
 // Checks a call that allocates, frees, copies or sets memory, which is
@@ -88,20 +81,20 @@ cudaError_t CheckPageable(cudaStream_t stream) {
              : CheckNotCaptured(*found, cudaErrorStreamCaptureUnsupported);
 }
 
-// Allocates memory and records it in `owner`.
-cudaError_t AllocateTracked(void** pointer, size_t bytes,
-                            AllocationMap& owner) {
+// Allocates memory and records it.
+cudaError_t AllocateTracked(void** pointer, size_t bytes, Kind kind) {
   *pointer = nullptr;
   const cudaError_t error = CheckUnsafeCall();
   if (error != cudaSuccess || bytes == 0) return error;
-  const size_t alignment = &owner == &WindowMemory() ? 4096 : 256;
+  const size_t alignment = kind == Kind::kWindow ? 4096 : 256;
   if (posix_memalign(pointer, alignment, bytes) != 0) {
     *pointer = nullptr;
     return Record(cudaErrorMemoryAllocation);
   }
   std::memset(*pointer, 0xff, bytes);
   const std::lock_guard lock(memory_mutex);
-  owner[reinterpret_cast<uintptr_t>(*pointer)] = {bytes, CurrentDevice()};
+  Memory()[reinterpret_cast<uintptr_t>(*pointer)] = {kind, bytes,
+                                                     CurrentDevice()};
   return cudaSuccess;
 }
 
@@ -110,13 +103,15 @@ constexpr auto kFreeLimit = std::chrono::seconds(10);
 
 // Waits for the work of the memory's device, as CUDA does, then frees the
 // memory.
-cudaError_t FreeTracked(void* pointer, AllocationMap& owner) {
+cudaError_t FreeTracked(void* pointer, Kind kind) {
   if (pointer == nullptr) return cudaSuccess;
   const cudaError_t error = CheckUnsafeCall();
   if (error != cudaSuccess) return error;
-  const std::optional<Allocation> piece = FindAllocation(owner, pointer, 0);
-  if (!piece.has_value()) return Record(cudaErrorInvalidValue);
-  NoteHostWait();
+  const std::optional<Allocation> piece = FindAllocation(pointer, 0);
+  if (!piece.has_value() || piece->kind != kind) {
+    return Record(cudaErrorInvalidValue);
+  }
+  Count(&CallCounts::host_waits);
   if (DeviceLock lock; !lock.WaitForDevice(piece->device, kFreeLimit)) {
     std::fputs(
         "stand-in: a call that frees memory would hang, since work of its "
@@ -125,7 +120,7 @@ cudaError_t FreeTracked(void* pointer, AllocationMap& owner) {
     return Record(cudaErrorLaunchFailure);
   }
   const std::lock_guard lock(memory_mutex);
-  if (owner.erase(reinterpret_cast<uintptr_t>(pointer)) == 0) {
+  if (Memory().erase(reinterpret_cast<uintptr_t>(pointer)) == 0) {
     return Record(cudaErrorInvalidValue);
   }
   std::free(pointer);
@@ -152,22 +147,22 @@ bool IsDeviceRange(const void* pointer, size_t bytes) {
 int64_t LivePinnedBytes() {
   const std::lock_guard lock(memory_mutex);
   int64_t bytes = 0;
-  for (const auto& [address, piece] : PinnedMemory()) {
-    bytes += static_cast<int64_t>(piece.bytes);
+  for (const auto& [address, piece] : Memory()) {
+    if (piece.kind == Kind::kPinned) bytes += static_cast<int64_t>(piece.bytes);
   }
   return bytes;
 }
 
 cudaError_t AllocateForWindows(void** pointer, size_t bytes) {
-  return AllocateTracked(pointer, bytes, WindowMemory());
+  return AllocateTracked(pointer, bytes, Kind::kWindow);
 }
 
 cudaError_t FreeForWindows(void* pointer) {
-  return FreeTracked(pointer, WindowMemory());
+  return FreeTracked(pointer, Kind::kWindow);
 }
 
 bool IsForWindows(const void* pointer, size_t bytes) {
-  return IsIn(WindowMemory(), pointer, bytes);
+  return IsIn(Kind::kWindow, pointer, bytes);
 }
 
 }  // namespace lockstep::standin
@@ -175,25 +170,27 @@ bool IsForWindows(const void* pointer, size_t bytes) {
 using lockstep::standin::AllocateTracked;
 using lockstep::standin::FreeTracked;
 using lockstep::standin::IsDeviceRange;
+using lockstep::standin::IsIn;
 using lockstep::standin::IsStream;
-using lockstep::standin::Memory;
-using lockstep::standin::PinnedMemory;
+using lockstep::standin::Kind;
 using lockstep::standin::Put;
 using lockstep::standin::Record;
 using lockstep::standin::TakeFault;
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
-  return AllocateTracked(pointer, bytes, Memory());
+  return AllocateTracked(pointer, bytes, Kind::kDevice);
 }
 
-cudaError_t cudaFree(void* pointer) { return FreeTracked(pointer, Memory()); }
+cudaError_t cudaFree(void* pointer) {
+  return FreeTracked(pointer, Kind::kDevice);
+}
 
 cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
-  return AllocateTracked(pointer, bytes, PinnedMemory());
+  return AllocateTracked(pointer, bytes, Kind::kPinned);
 }
 
 cudaError_t cudaFreeHost(void* pointer) {
-  return FreeTracked(pointer, PinnedMemory());
+  return FreeTracked(pointer, Kind::kPinned);
 }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes,
@@ -207,16 +204,15 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes,
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
                             cudaMemcpyKind kind, cudaStream_t stream) {
-  using lockstep::standin::IsIn;
   if (!IsStream(stream)) return Record(cudaErrorInvalidResourceHandle);
   if (bytes == 0) return cudaSuccess;
   cudaError_t error = lockstep::standin::CheckCopy(to, from, bytes, kind);
   if (error != cudaSuccess) return Record(error);
   const bool to_pageable =
-      kind == cudaMemcpyDeviceToHost && !IsIn(PinnedMemory(), to, bytes);
+      kind == cudaMemcpyDeviceToHost && !IsIn(Kind::kPinned, to, bytes);
   // Copies the data now, because the caller may overwrite it afterwards.
   std::shared_ptr<const std::vector<char>> staged;
-  if (kind == cudaMemcpyHostToDevice && !IsIn(PinnedMemory(), from, bytes)) {
+  if (kind == cudaMemcpyHostToDevice && !IsIn(Kind::kPinned, from, bytes)) {
     const char* const begin = static_cast<const char*>(from);
     staged = std::make_shared<const std::vector<char>>(begin, begin + bytes);
   }
@@ -241,7 +237,7 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
   if (error == cudaSuccess) error = cudaMemcpyAsync(to, from, bytes, kind);
   if (error != cudaSuccess || kind == cudaMemcpyDeviceToDevice) return error;
   const bool waited = kind == cudaMemcpyDeviceToHost && bytes > 0 &&
-                      !lockstep::standin::IsIn(PinnedMemory(), to, bytes);
+                      !IsIn(Kind::kPinned, to, bytes);
   return waited ? cudaSuccess : cudaStreamSynchronize(nullptr);
 }
 

@@ -100,7 +100,7 @@ ncclResult_t Submit(const DeviceLock& lock, ncclComm& comm,
 // Waits until no call of the communicator is on a stream or in a graph.
 ncclResult_t Finalize(DeviceLock& lock, ncclComm& comm) {
   if (comm.finalized) return ncclSuccess;
-  NoteHostWait();
+  Count(&CallCounts::host_waits);
   for (const std::weak_ptr<Batch>& weak : comm.submitted) {
     const std::shared_ptr<Batch> batch = weak.lock();
     if (batch == nullptr) continue;
@@ -147,7 +147,7 @@ ncclResult_t Check(const ncclComm& comm, const NcclOperation& operation,
 // Puts the group's calls on their streams, as one batch for each communicator
 // and run of calls on one stream.
 ncclResult_t EndGroup() {
-  NoteGroup();
+  Count(&CallCounts::groups);
   const DeviceLock lock;
   std::map<ncclComm*, std::vector<Batch>> asked;
   for (const Call& call : std::exchange(group, {})) {
@@ -198,6 +198,8 @@ int LiveNcclCommunicators() {
 }  // namespace lockstep::standin
 
 using lockstep::standin::Batch;
+using lockstep::standin::CallCounts;
+using lockstep::standin::Count;
 using lockstep::standin::DeviceLock;
 using lockstep::standin::Enter;
 using lockstep::standin::GlobalNcclState;
@@ -287,7 +289,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     lockstep::standin::DeleteWindow(window);
   }
   --GlobalNcclState().live;
-  lockstep::standin::NoteCommunicatorEnd(/*healthy=*/false);
+  Count(&CallCounts::communicators_aborted);
   delete comm;
   lock->RunWork();
   const auto in_no_graph = [&] { return self.use_count() == 1; };
@@ -310,7 +312,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   const ncclResult_t result = lockstep::standin::Finalize(lock, *comm);
   if (result != ncclSuccess) return result;
   --GlobalNcclState().live;
-  lockstep::standin::NoteCommunicatorEnd(/*healthy=*/true);
+  Count(&CallCounts::communicators_destroyed);
   delete comm;
   return ncclSuccess;
 }

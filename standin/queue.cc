@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "standin/control.h"
 #include "standin/device.h"
 #include "standin/device_code.h"
 #include "standin/graph.h"
@@ -22,7 +23,7 @@ namespace {
 constexpr int kGreatestPriority = -5;
 
 cudaError_t WaitFor(DeviceLock& lock, const std::function<bool()>& ready) {
-  NoteHostWait();
+  Count(&CallCounts::host_waits);
   lock.WaitUntil(ready);
   return Record(TakeFault());
 }
@@ -48,12 +49,13 @@ bool IsStream(cudaStream_t stream) {
 
 }  // namespace lockstep::standin
 
+using lockstep::standin::CallCounts;
 using lockstep::standin::CheckNotCaptured;
 using lockstep::standin::CheckQuery;
+using lockstep::standin::Count;
 using lockstep::standin::CurrentDevice;
 using lockstep::standin::DeviceLock;
 using lockstep::standin::EventState;
-using lockstep::standin::NoteHostWait;
 using lockstep::standin::Put;
 using lockstep::standin::Record;
 using lockstep::standin::TakeFault;
@@ -68,7 +70,7 @@ cudaError_t cudaDeviceSynchronize() {
       if (error != cudaSuccess) return error;
     }
   }
-  NoteHostWait();
+  Count(&CallCounts::host_waits);
   lock.WaitForDevice(CurrentDevice());
   return Record(TakeFault());
 }

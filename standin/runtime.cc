@@ -97,12 +97,6 @@ CallCounts& CurrentThreadCounts() {
   return thread_counts.counts;
 }
 
-void Note(int64_t CallCounts::*member) {
-  const std::lock_guard lock(count_mutex);
-  ++(counts.*member);
-  ++(CurrentThreadCounts().*member);
-}
-
 std::atomic<int> device_count = 1;
 constinit thread_local int current_device = 0;
 
@@ -140,19 +134,16 @@ CallCounts CountsOfThisThread() {
   return CurrentThreadCounts();
 }
 
+void Count(int64_t CallCounts::*member) {
+  const std::lock_guard lock(count_mutex);
+  ++(counts.*member);
+  ++(CurrentThreadCounts().*member);
+}
+
 void ResetCounts() {
   const std::lock_guard lock(count_mutex);
   counts = {};
   ++resets;
-}
-
-void NoteGroup() { Note(&CallCounts::groups); }
-
-void NoteHostWait() { Note(&CallCounts::host_waits); }
-
-void NoteCommunicatorEnd(bool healthy) {
-  Note(healthy ? &CallCounts::communicators_destroyed
-               : &CallCounts::communicators_aborted);
 }
 
 int CurrentDevice() { return current_device; }

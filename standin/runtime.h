@@ -1,10 +1,12 @@
-// What the stand-in keeps of each host thread and of the process: the current
-// device, errors, kernels' faults, and counts of calls (control.h).
+// The state that every part of the stand-in uses: the current device, errors,
+// kernels' faults, and counts of calls (control.h).
 #ifndef LOCKSTEP_STANDIN_RUNTIME_H_
 #define LOCKSTEP_STANDIN_RUNTIME_H_
 
+#include <cstdint>
 #include <string>
 
+#include "standin/control.h"
 #include "standin/device_code.h"
 
 namespace lockstep::standin {
@@ -22,10 +24,8 @@ void SetFault(std::string what);
 // call.
 cudaError_t TakeFault();
 
-// Count a call for the calling thread.
-void NoteGroup();
-void NoteHostWait();
-void NoteCommunicatorEnd(bool healthy);
+// Adds one to a count of the calling thread, and of all threads.
+void Count(int64_t CallCounts::*count);
 
 }  // namespace lockstep::standin
 
