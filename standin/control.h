@@ -1,10 +1,11 @@
 // Controls of the stand-in for tests: the number of devices, the order in which
-// streams run their work, faults of NCCL, and counts of calls.
+// streams run their work, faults of kernels and NCCL, and counts of calls.
 #ifndef LOCKSTEP_STANDIN_CONTROL_H_
 #define LOCKSTEP_STANDIN_CONTROL_H_
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 
 #include "standin/include/nccl.h"
 
@@ -89,6 +90,10 @@ struct NcclFaults {
 
 // Must not be called while another thread uses NCCL.
 void SetNcclFaults(const NcclFaults& faults);
+
+// Returns the description of the last fault of a kernel on any host thread, or
+// "".
+std::string LastFault();
 
 // Returns the number of bytes of pinned memory that are allocated and not
 // freed.

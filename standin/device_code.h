@@ -150,9 +150,6 @@ inline constexpr int kMaxGridYz = 65535;
 cudaError_t Launch(const cudaLaunchConfig_t& config,
                    std::function<void()> thread);
 
-// Returns the description of the last fault of any host thread, or "".
-std::string LastFault();
-
 // The place in the source where a device thread waits.
 struct Site {
   const char* file;
@@ -190,18 +187,6 @@ inline float FmaToOdd(float x, float y, float z) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   return std::nextafter(result, rest > 0 ? kInfinity : -kInfinity);
 }
-
-// The error state, shared by the stand-in's runtime and its launches.
-
-// Records an error as this host thread's last error. Returns it.
-cudaError_t Record(cudaError_t error);
-
-// Records that a kernel ended in a fault. LastFault() then returns `what`.
-void SetFault(std::string what);
-
-// Returns cudaErrorLaunchFailure if a kernel ended in a fault since the last
-// call.
-cudaError_t TakeFault();
 
 }  // namespace lockstep::standin
 

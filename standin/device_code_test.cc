@@ -19,6 +19,7 @@
 #include "absl/base/config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "standin/control.h"
 
 namespace lockstep {
 namespace {

@@ -1,4 +1,5 @@
-// Captures streams into graphs, and replays graphs.
+#include "standin/graph.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -10,10 +11,10 @@
 #include <vector>
 
 #include "standin/control.h"
+#include "standin/device.h"
 #include "standin/device_code.h"
 #include "standin/include/cuda_runtime.h"
-#include "standin/queue.h"
-#include "standin/streams.h"
+#include "standin/runtime.h"
 
 namespace lockstep::standin {
 namespace {
@@ -56,7 +57,7 @@ class Replay {
     std::iota(order_.begin(), order_.end(), size_t{0});
     std::ranges::stable_sort(order_, {}, [this](size_t i) {
       const Node& node = (*nodes_)[i];
-      const Order order = All().schedule.order;
+      const Order order = Device::Get().schedule().order;
       const int64_t place = order == Order::kAtOnce              ? 0
                             : order == Order::kOldestStreamFirst ? node.stream
                                                                  : -node.stream;
@@ -68,7 +69,7 @@ class Replay {
   bool Run() {
     while (
         std::ranges::any_of(order_, [this](size_t i) { return RunNode(i); })) {
-      NoteProgress();
+      Device::Get().NoteProgress();
     }
     return done();
   }
@@ -80,7 +81,8 @@ class Replay {
     if (work_[i] == nullptr) return false;
     for (const Edge& edge : (*nodes_)[i].needs) {
       const bool dropped =
-          edge.crosses && IsDropped(edge.waited_for_on, edge.recorded_on);
+          edge.crosses &&
+          Device::Get().IsDropped(edge.waited_for_on, edge.recorded_on);
       if (!dropped && work_[edge.node] != nullptr) return false;
     }
     if (!work_[i]()) return false;
@@ -100,7 +102,7 @@ class Replay {
 cudaError_t CheckPut(const CUstream_st& stream) {
   if (stream.number != 0) return cudaSuccess;
   cudaError_t error = cudaSuccess;
-  for (const auto& each : All().streams) {
+  for (const auto& each : Device::Get().streams()) {
     if (each->capture != nullptr && each->blocking &&
         each->device == stream.device) {
       error = Invalidate(*each->capture, cudaErrorStreamCaptureImplicit);
@@ -112,7 +114,7 @@ cudaError_t CheckPut(const CUstream_st& stream) {
 cudaError_t CheckUnsafe() {
   if (thread_mode == cudaStreamCaptureModeRelaxed) return cudaSuccess;
   cudaError_t error = cudaSuccess;
-  for (const auto& each : All().streams) {
+  for (const auto& each : Device::Get().streams()) {
     Capture* const capture = each->capture.get();
     if (capture == nullptr) continue;
     const bool mine = capture->thread == std::this_thread::get_id();
@@ -125,11 +127,15 @@ cudaError_t CheckUnsafe() {
   return error;
 }
 
+cudaError_t CheckNotCaptured(const CUstream_st& stream, cudaError_t error) {
+  return stream.capture == nullptr ? cudaSuccess
+                                   : Invalidate(*stream.capture, error);
+}
+
 cudaError_t CheckQuery(const CUstream_st& stream) {
-  if (stream.capture != nullptr) {
-    return Invalidate(*stream.capture, cudaErrorStreamCaptureUnsupported);
-  }
-  const cudaError_t error = CheckPut(stream);
+  cudaError_t error =
+      CheckNotCaptured(stream, cudaErrorStreamCaptureUnsupported);
+  if (error == cudaSuccess) error = CheckPut(stream);
   return error == cudaSuccess ? CheckUnsafe() : error;
 }
 
@@ -138,13 +144,6 @@ cudaError_t CheckQuery(const EventState& event) {
     return Invalidate(*event.capture, cudaErrorCapturedEvent);
   }
   return CheckUnsafe();
-}
-
-cudaError_t CheckPageable(cudaStream_t stream) {
-  const DeviceLock lock;
-  CUstream_st* const found = Find(stream);
-  if (found == nullptr || found->capture == nullptr) return cudaSuccess;
-  return Invalidate(*found->capture, cudaErrorStreamCaptureUnsupported);
 }
 
 cudaError_t RecordNode(CUstream_st& stream, MakeWork make) {
@@ -185,23 +184,33 @@ cudaError_t WaitInCapture(CUstream_st& stream, const EventState& event) {
 
 }  // namespace lockstep::standin
 
-using lockstep::standin::All;
+struct CUgraph_st {
+  std::shared_ptr<const lockstep::standin::Nodes> nodes;
+};
+
+struct CUgraphExec_st {
+  std::shared_ptr<const lockstep::standin::Nodes> nodes;
+  std::weak_ptr<const lockstep::standin::Replay> last;
+};
+
+lockstep::standin::MakeWork lockstep::standin::ReplaysOf(
+    cudaGraphExec_t executable) {
+  return [executable] {
+    const auto replay = std::make_shared<Replay>(executable->nodes);
+    const auto before = std::exchange(executable->last, replay);
+    return [replay, before] {
+      const auto still = before.lock();
+      return (still == nullptr || still->done()) && replay->Run();
+    };
+  };
+}
+
 using lockstep::standin::Capture;
 using lockstep::standin::DeviceLock;
-using lockstep::standin::Find;
 using lockstep::standin::Invalidate;
 using lockstep::standin::Nodes;
 using lockstep::standin::Record;
 using lockstep::standin::Replay;
-
-struct CUgraph_st {
-  std::shared_ptr<const Nodes> nodes;
-};
-
-struct CUgraphExec_st {
-  std::shared_ptr<const Nodes> nodes;
-  std::weak_ptr<const Replay> last;
-};
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   std::swap(*mode, lockstep::standin::thread_mode);
@@ -211,7 +220,7 @@ cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
                                    cudaStreamCaptureMode mode) {
   const DeviceLock lock;
-  CUstream_st* const found = Find(stream);
+  CUstream_st* const found = lock->Find(stream);
   if (found == nullptr) return Record(cudaErrorInvalidResourceHandle);
   if (found->number == 0) return Record(cudaErrorStreamCaptureUnsupported);
   if (found->capture != nullptr) {
@@ -225,7 +234,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream,
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream,
                                   cudaStreamCaptureStatus* status) {
   const DeviceLock lock;
-  const CUstream_st* const found = Find(stream);
+  const CUstream_st* const found = lock->Find(stream);
   if (found == nullptr) return Record(cudaErrorInvalidResourceHandle);
   const cudaError_t error = lockstep::standin::CheckPut(*found);
   if (error != cudaSuccess) return error;
@@ -238,7 +247,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream,
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   *graph = nullptr;
   const DeviceLock lock;
-  CUstream_st* const found = Find(stream);
+  CUstream_st* const found = lock->Find(stream);
   if (found == nullptr) return Record(cudaErrorInvalidResourceHandle);
   const std::shared_ptr<Capture> capture = found->capture;
   if (capture == nullptr) return Record(cudaErrorIllegalState);
@@ -250,7 +259,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
     return Invalidate(*capture, cudaErrorStreamCaptureWrongThread);
   }
   const bool joined = lockstep::standin::IsJoined(capture->nodes, found->needs);
-  for (const auto& each : All().streams) {
+  for (const auto& each : lock->streams()) {
     if (each->capture != capture) continue;
     each->capture = nullptr;
     each->needs.clear();
@@ -275,23 +284,6 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
   if (flags != 0) return Record(cudaErrorNotSupported);
   *executable = new CUgraphExec_st{.nodes = graph->nodes, .last = {}};
   return cudaSuccess;
-}
-
-cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
-  const DeviceLock lock;
-  CUstream_st* const found = Find(stream);
-  if (found == nullptr) return Record(cudaErrorInvalidResourceHandle);
-  if (found->capture != nullptr) {
-    return Invalidate(*found->capture, cudaErrorNotSupported);
-  }
-  return lockstep::standin::Put(lock, stream, [executable] {
-    const auto replay = std::make_shared<Replay>(executable->nodes);
-    const auto before = std::exchange(executable->last, replay);
-    return [replay, before] {
-      const auto still = before.lock();
-      return (still == nullptr || still->done()) && replay->Run();
-    };
-  });
 }
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {

@@ -1,5 +1,5 @@
 // NCCL's stand-in: communicators, groups, faults, and the calls. The device's
-// lock (queue.h) guards all state.
+// lock (device.h) guards all state.
 #include "standin/include/nccl.h"
 
 #include <algorithm>
@@ -15,8 +15,12 @@
 #include <vector>
 
 #include "standin/control.h"
+#include "standin/device.h"
+#include "standin/memory.h"
 #include "standin/nccl_calls.h"
+#include "standin/nccl_windows.h"
 #include "standin/queue.h"
+#include "standin/runtime.h"
 
 namespace lockstep::standin {
 namespace {
@@ -56,10 +60,12 @@ Work TrackBatchAndMakeWork(ncclComm& comm,
   ++comm.batches;
   batch->damage = faults.damage;
   const bool stalled = faults.stalled_rank == comm.rank;
-  const int64_t ready_at =
-      faults.late_rank == comm.rank ? Polls() + faults.late_polls : 0;
+  const int64_t ready_at = faults.late_rank == comm.rank
+                               ? Device::Get().polls() + faults.late_polls
+                               : 0;
   return [batch, stalled, ready_at] {
-    if (!batch->aborted && !batch->started && !stalled && Polls() >= ready_at) {
+    if (!batch->aborted && !batch->started && !stalled &&
+        Device::Get().polls() >= ready_at) {
       Start(*batch);
     }
     return batch->aborted || (batch->started && batch->pending == 0);
@@ -94,10 +100,12 @@ ncclResult_t Submit(const DeviceLock& lock, ncclComm& comm,
 // Waits until no call of the communicator is on a stream or in a graph.
 ncclResult_t Finalize(DeviceLock& lock, ncclComm& comm) {
   if (comm.finalized) return ncclSuccess;
-  NoteHostWait();
+  Count(&CallCounts::host_waits);
   for (const std::weak_ptr<Batch>& weak : comm.submitted) {
     const std::shared_ptr<Batch> batch = weak.lock();
-    if (batch != nullptr) ReleaseStream(lock, batch->stream);
+    if (batch == nullptr) continue;
+    CUstream_st* const stream = lock->Find(batch->stream);
+    if (stream != nullptr) lock->Release(*stream);
   }
   const auto self = comm.self;
   const auto in_graphs = [&] { return self.use_count() - 2; };
@@ -106,7 +114,7 @@ ncclResult_t Finalize(DeviceLock& lock, ncclComm& comm) {
     std::erase_if(comm.submitted, [](auto& each) { return each.expired(); });
     return comm.submitted.empty() && in_graphs() == 0;
   };
-  if (!WaitUntil(lock, done, GlobalNcclState().faults.finalize_limit)) {
+  if (!lock.WaitUntil(done, GlobalNcclState().faults.finalize_limit)) {
     std::fprintf(
         stderr,
         "stand-in NCCL: rank %d's ncclCommFinalize waits for ever: for "
@@ -139,7 +147,7 @@ ncclResult_t Check(const ncclComm& comm, const NcclOperation& operation,
 // Puts the group's calls on their streams, as one batch for each communicator
 // and run of calls on one stream.
 ncclResult_t EndGroup() {
-  NoteGroup();
+  Count(&CallCounts::groups);
   const DeviceLock lock;
   std::map<ncclComm*, std::vector<Batch>> asked;
   for (const Call& call : std::exchange(group, {})) {
@@ -177,11 +185,6 @@ ncclResult_t Enter(ncclComm_t comm, cudaStream_t stream,
 
 }  // namespace
 
-NcclState& GlobalNcclState() {
-  static NcclState& state = *new NcclState;
-  return state;
-}
-
 void SetNcclFaults(const NcclFaults& faults) {
   const DeviceLock lock;
   GlobalNcclState().faults = faults;
@@ -195,6 +198,8 @@ int LiveNcclCommunicators() {
 }  // namespace lockstep::standin
 
 using lockstep::standin::Batch;
+using lockstep::standin::CallCounts;
+using lockstep::standin::Count;
 using lockstep::standin::DeviceLock;
 using lockstep::standin::Enter;
 using lockstep::standin::GlobalNcclState;
@@ -238,13 +243,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
       (config->blocking != 1 && config->blocking != NCCL_CONFIG_UNDEF_INT)) {
     return ncclInvalidArgument;
   }
-  int device = -1;
-  cudaGetDevice(&device);
   uint64_t number;
   std::memcpy(&number, id.internal, sizeof(number));
   DeviceLock lock;
   if (GlobalNcclState().faults.stalled_init_rank == rank) {
-    lockstep::standin::WaitUntil(lock, [] { return false; });
+    lock.WaitUntil([] { return false; });
   }
   std::shared_ptr<World>& world = GlobalNcclState().worlds[number];
   if (world == nullptr) {
@@ -254,8 +257,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   if (world->size != size || world->devices[rank] >= 0) {
     return ncclInvalidUsage;
   }
-  world->devices[rank] = device;
-  lockstep::standin::WaitUntil(lock, [&world] {
+  world->devices[rank] = lockstep::standin::CurrentDevice();
+  lock.WaitUntil([&world] {
     return std::ranges::all_of(world->devices,
                                [](int each) { return each >= 0; });
   });
@@ -286,12 +289,11 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     lockstep::standin::DeleteWindow(window);
   }
   --GlobalNcclState().live;
-  lockstep::standin::NoteCommunicatorEnd(/*healthy=*/false);
+  Count(&CallCounts::communicators_aborted);
   delete comm;
-  lockstep::standin::RunWork(lock);
+  lock->RunWork();
   const auto in_no_graph = [&] { return self.use_count() == 1; };
-  if (lockstep::standin::WaitUntil(lock, in_no_graph,
-                                   GlobalNcclState().faults.finalize_limit)) {
+  if (lock.WaitUntil(in_no_graph, GlobalNcclState().faults.finalize_limit)) {
     return ncclSuccess;
   }
   std::fprintf(stderr,
@@ -310,7 +312,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   const ncclResult_t result = lockstep::standin::Finalize(lock, *comm);
   if (result != ncclSuccess) return result;
   --GlobalNcclState().live;
-  lockstep::standin::NoteCommunicatorEnd(/*healthy=*/true);
+  Count(&CallCounts::communicators_destroyed);
   delete comm;
   return ncclSuccess;
 }

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "standin/control.h"
+#include "standin/device.h"
 #include "standin/include/cuda_bf16.h"
 #include "standin/include/cuda_fp16.h"
 #include "standin/include/nccl.h"
-#include "standin/queue.h"
 
 namespace lockstep::standin {
 namespace {
@@ -58,6 +58,11 @@ void WithType(ncclDataType_t type, const Fn& fn) {
 }
 
 }  // namespace
+
+NcclState& GlobalNcclState() {
+  static NcclState& state = *new NcclState;
+  return state;
+}
 
 size_t SizeOf(ncclDataType_t type) {
   size_t size = 0;
@@ -229,7 +234,7 @@ void RunCollective(std::span<const NcclOperation* const> operations,
 // Marks matched operations of the ranks as done.
 void Finish(std::span<const Pending> met) {
   for (const Pending& each : met) --each.batch->pending;
-  NoteProgress();
+  Device::Get().NoteProgress();
 }
 
 void TryRunCollective(World& world, int64_t number, Damage damage) {

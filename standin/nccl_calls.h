@@ -1,6 +1,6 @@
 // The parts of NCCL's stand-in: communicators, the matching of the ranks'
-// calls, and the transfer of their data. The device's lock (queue.h) guards all
-// state.
+// calls, and the transfer of their data. The device's lock (device.h) guards
+// all state.
 #ifndef LOCKSTEP_STANDIN_NCCL_CALLS_H_
 #define LOCKSTEP_STANDIN_NCCL_CALLS_H_
 
@@ -96,9 +96,6 @@ size_t SizeOf(ncclDataType_t type);
 // call of `size` ranks; 0 if the rank does not use that buffer.
 size_t SentBytes(const NcclOperation& operation, int rank, int size);
 size_t ReceivedBytes(const NcclOperation& operation, int rank, int size);
-
-// Deletes a window of a communicator. The window's memory may then be freed.
-void DeleteWindow(ncclWindow_t window);
 
 // Starts a batch: offers its calls to the other ranks. A call is done when
 // every call that it needs has started. Then `pending` decreases by one.

@@ -1,27 +1,20 @@
-// Windows and the device API of NCCL's stand-in.
-#include <algorithm>
+#include "standin/nccl_windows.h"
+
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <numeric>
 #include <set>
-#include <utility>
 #include <vector>
 
 #include "standin/control.h"
+#include "standin/device.h"
 #include "standin/device_code.h"
 #include "standin/include/nccl.h"
 #include "standin/include/nccl_device.h"
+#include "standin/memory.h"
 #include "standin/nccl_calls.h"
-#include "standin/queue.h"
-
-struct ncclWindow_vidmem {
-  std::vector<char*> peers;  // The memory of each rank of the LSA team.
-  size_t bytes = 0;
-  int lsa_rank = 0;
-};
 
 namespace lockstep::standin {
 namespace {
@@ -48,7 +41,7 @@ ncclResult_t Meet(DeviceLock& lock, ncclComm& comm, const HostCall& call,
   const auto self = comm.self;
   std::map<int, HostCall>& met = world->host_calls[comm.host_calls++];
   met[comm.rank] = call;
-  WaitUntil(lock, [&] {
+  lock.WaitUntil([&] {
     return *self == nullptr || static_cast<int>(met.size()) == world->size;
   });
   if (*self == nullptr) return ncclInternalError;  // Aborted meanwhile.

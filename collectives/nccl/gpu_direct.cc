@@ -88,7 +88,7 @@ class Windows {
     }));
   }
 
-  std::mutex mutex_;
+  std::mutex mutex_;                    // Guards the fields below.
   std::shared_ptr<NcclHandle> handle_;  // Null after Close.
   int64_t last_ = 0;
   std::map<int64_t, Window> windows_;

@@ -136,7 +136,7 @@ class GpuRing {
   Stream reduce_stream_;
   Event joined_;
   std::vector<Slot> slots_;
-  std::mutex graphs_mutex_;
+  std::mutex graphs_mutex_;           // Guards graphs_.
   std::map<GraphKey, Graph> graphs_;  // Null after the first call.
 };
 

@@ -1,5 +1,7 @@
 // Launches kernels. A launch runs one block at a time; the block's threads take
 // turns on one host thread.
+#include "standin/device_code.h"
+
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -20,9 +22,9 @@
 
 #include "absl/base/config.h"
 #include "absl/strings/str_format.h"
-#include "standin/device_code.h"
-#include "standin/include/cuda_runtime.h"
+#include "standin/device.h"
 #include "standin/queue.h"
+#include "standin/runtime.h"
 
 #ifdef ABSL_HAVE_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
@@ -309,10 +311,10 @@ class Block {
     }
     current_->has_waited = true;
     if (state_.is_ready == nullptr) {
-      state_.is_ready = ShouldDropMemoryWait(state_.device)
+      state_.is_ready = Device::Get().ShouldDropMemoryWait(state_.device)
                             ? std::function<bool()>([] { return true; })
                             : std::move(is_ready);
-      NoteProgress();  // The kernel's writes may be awaited.
+      Device::Get().NoteProgress();  // The kernel's writes may be awaited.
     }
     is_ready = nullptr;  // An abandoned fiber's locals are never destroyed.
     if (!state_.is_ready()) {
@@ -503,9 +505,8 @@ cudaError_t Launch(const cudaLaunchConfig_t& config,
                    std::function<void()> thread) {
   const cudaError_t error = Record(Check(config));
   if (error != cudaSuccess) return error;
-  int device = 0;
-  cudaGetDevice(&device);
-  return Put(config.stream, [config, thread = std::move(thread), device] {
+  return Put(config.stream, [config, thread = std::move(thread),
+                             device = CurrentDevice()] {
     return [config, thread, state = LaunchState{.device = device}]() mutable {
       return RunBlocks(config, thread, state);
     };
