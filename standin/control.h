@@ -80,6 +80,8 @@ struct NcclFaults {
   Damage damage = Damage::kNone;
   // Whether ncclCommWindowRegister makes windows.
   bool windows = true;
+  // Whether a window lies on the host, as where NCCL has no symmetric memory.
+  bool host_windows = false;
   // The number of consecutive ranks that reach each other's memory. If it does
   // not divide the number of ranks, their greatest common divisor is used. 0:
   // all ranks.
@@ -112,6 +114,7 @@ struct CallCounts {
   // cudaMemcpyAsync to memory that is not pinned, cudaFree, cudaFreeHost,
   // ncclMemFree and ncclCommFinalize. Queries are not counted.
   int64_t host_waits = 0;
+  int64_t ordinary_streams = 0;         // Created with the lowest priority.
   int64_t communicators_destroyed = 0;  // By ncclCommDestroy.
   int64_t communicators_aborted = 0;
 };

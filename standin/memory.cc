@@ -165,6 +165,17 @@ bool IsForWindows(const void* pointer, size_t bytes) {
   return IsIn(Kind::kWindow, pointer, bytes);
 }
 
+void RecordDeviceObject(const void* object, size_t bytes) {
+  const std::lock_guard lock(memory_mutex);
+  Memory()[reinterpret_cast<uintptr_t>(object)] = {Kind::kDevice, bytes,
+                                                   CurrentDevice()};
+}
+
+void ForgetDeviceObject(const void* object) {
+  const std::lock_guard lock(memory_mutex);
+  Memory().erase(reinterpret_cast<uintptr_t>(object));
+}
+
 }  // namespace lockstep::standin
 
 using lockstep::standin::AllocateTracked;

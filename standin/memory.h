@@ -18,6 +18,11 @@ cudaError_t AllocateForWindows(void** pointer, size_t bytes);
 cudaError_t FreeForWindows(void* pointer);
 bool IsForWindows(const void* pointer, size_t bytes);
 
+// Records, until Forget, that an object of the stand-in counts as memory of the
+// current device. The object must not be copied from or to.
+void RecordDeviceObject(const void* object, size_t bytes);
+void ForgetDeviceObject(const void* object);
+
 }  // namespace lockstep::standin
 
 #endif  // LOCKSTEP_STANDIN_MEMORY_H_

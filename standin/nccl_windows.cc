@@ -56,6 +56,7 @@ ncclResult_t Meet(DeviceLock& lock, ncclComm& comm, const HostCall& call,
 
 void DeleteWindow(ncclWindow_t window) {
   WindowStarts().erase(WindowStarts().find(window->peers[window->lsa_rank]));
+  ForgetDeviceObject(window);
   delete window;
 }
 
@@ -101,6 +102,9 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, size_t size,
   made->lsa_rank = comm->rank % lsa_size;
   for (int i = 0; i < lsa_size; ++i) {
     made->peers.push_back(all[comm->rank - made->lsa_rank + i].memory);
+  }
+  if (!GlobalNcclState().faults.host_windows) {
+    lockstep::standin::RecordDeviceObject(made.get(), sizeof(*made));
   }
   WindowStarts().insert(buffer);
   *window = made.release();

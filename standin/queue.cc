@@ -95,6 +95,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags,
   made->blocking = (flags & cudaStreamNonBlocking) == 0;
   made->priority =
       std::clamp(priority, lockstep::standin::kGreatestPriority, 0);
+  if (made->priority == 0) Count(&CallCounts::ordinary_streams);
   const DeviceLock lock;
   lock->AddStream(std::move(made));
   return cudaSuccess;

@@ -94,6 +94,15 @@ class Windows {
   std::map<int64_t, Window> windows_;
 };
 
+// Returns whether kernels may use the window. Where NCCL has no symmetric
+// memory, for example between cards that do not reach each other, it returns a
+// handle in host memory.
+bool IsOnDevice(ncclWindow_t window) {
+  cudaPointerAttributes attributes = {};
+  return cudaPointerGetAttributes(&attributes, window) == cudaSuccess &&
+         attributes.type == cudaMemoryTypeDevice;
+}
+
 class WindowDirect : public GpuDirect {
  public:
   WindowDirect(int rank, int world_size, std::shared_ptr<NcclHandle> handle,
@@ -150,6 +159,12 @@ class WindowDirect : public GpuDirect {
                                     static_cast<size_t>(made.bytes),
                                     &made.window, NCCL_WIN_DEFAULT);
     }));
+    if (made.window != nullptr && !IsOnDevice(made.window)) {
+      LOCKSTEP_RETURN_IF_ERROR(handle_->Call([&](ncclComm_t comm) {
+        return ncclCommWindowDeregister(comm, made.window);
+      }));
+      made.window = nullptr;
+    }
     const int64_t number = windows_->Add(made);
     // Frees the memory after removing its window.
     return std::shared_ptr<std::byte>(

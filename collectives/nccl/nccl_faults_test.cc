@@ -701,6 +701,24 @@ absl::Status ReduceInGroupMemory(NcclCommunicator& communicator) {
                              ExactCall(Operation::kReduceScatter, 67)});
 }
 
+TEST_F(NcclFaultsTest, TheRingsStreamsAreUrgent) {
+  const auto create = [](Communicator& control) -> absl::Status {
+    NcclOptions options = Options(Algorithm::kRing);
+    options.device = control.rank();
+    LOCKSTEP_ASSIGN_OR_RETURN(auto owned, control.Split(0, 0));
+    const int64_t before = standin::CountsOfThisThread().ordinary_streams;
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const auto communicator,
+        NcclCommunicator::Create(std::move(owned), options));
+    LOCKSTEP_RETURN_IF_ERROR(AllReduceOnce(*communicator));
+    const int64_t made =
+        standin::CountsOfThisThread().ordinary_streams - before;
+    return made == 0 ? absl::OkStatus()
+                     : absl::InternalError(absl::StrCat(made, " are not"));
+  };
+  EXPECT_THAT(RunRanks(Backend::kThreads, 2, create), Each(IsOk()));
+}
+
 TEST_F(NcclFaultsTest, DirectReductionsUseNoMessagesAndDoNotWait) {
   EXPECT_THAT(
       RunNcclRanks(3, Options(Algorithm::kDirect),
@@ -724,7 +742,9 @@ TEST_F(NcclFaultsTest, DirectReductionsUseNoMessagesAndDoNotWait) {
 
 TEST_F(NcclFaultsTest, DirectFallsBackToTheRing) {
   for (const standin::NcclFaults& faults :
-       {standin::NcclFaults{.windows = false}, {.lsa_ranks = 1}}) {
+       {standin::NcclFaults{.windows = false},
+        {.host_windows = true},
+        {.lsa_ranks = 1}}) {
     standin::SetNcclFaults(faults);
     standin::ResetCounts();
     EXPECT_THAT(
