@@ -117,6 +117,9 @@ struct CallCounts {
   int64_t ordinary_streams = 0;         // Created with the lowest priority.
   int64_t communicators_destroyed = 0;  // By ncclCommDestroy.
   int64_t communicators_aborted = 0;
+  // Windows that ncclCommAbort unmapped while a stream of the rank's device had
+  // work, which may use them. On a GPU such a kernel ends in a fault.
+  int64_t windows_unmapped_under_work = 0;
 };
 
 // Returns the calls of all threads since the last reset.

@@ -64,8 +64,8 @@ absl::StatusOr<std::unique_ptr<GpuRing>> GpuRing::Create(int rank,
                                                          cudaStream_t stream) {
   std::unique_ptr<GpuRing> ring(
       new GpuRing(rank, world_size, chunk_bytes, handle, stream));
-  // As urgent as the transfers, which wait for the reductions: beside backward,
-  // an ordinary stream would make them wait for its kernels.
+  // Transfers wait for reductions, which are therefore as urgent. With ordinary
+  // priority they would wait behind the kernels of backward.
   LOCKSTEP_ASSIGN_OR_RETURN(ring->reduce_stream_, MakeUrgentStream());
   LOCKSTEP_ASSIGN_OR_RETURN(ring->joined_, MakeEvent());
   const int64_t room =

@@ -48,6 +48,10 @@ bool IgnoresOutput(const Collective& call, int rank) {
 // milliseconds, but may wait behind the caller's.
 constexpr absl::Duration kStreamsEnd = absl::Milliseconds(500);
 
+// How long it waits for kernels on windows to end, before NCCL unmaps the
+// windows. Kernels that wait for another rank see the failure at once.
+constexpr absl::Duration kWindowKernelsEnd = absl::Milliseconds(100);
+
 absl::Status CheckOptions(const NcclOptions& options) {
   if (options.group.algorithm == Algorithm::kTree) {
     return absl::InvalidArgumentError(
@@ -299,13 +303,22 @@ void NcclCommunicator::Abort() {
   std::thread forget([this] {
     if (ring_ != nullptr) ring_->DestroyGraphs();
   });
-  if (direct_ != nullptr) direct_->Abort();
+  if (direct_ != nullptr) {
+    direct_->Abort();
+    // ncclCommAbort unmaps windows without waiting for kernels that use them,
+    // which would then fault, and CUDA with them.
+    WaitForStreams(kWindowKernelsEnd, /*of_ring=*/false);
+  }
   handle_->Abort();
   forget.join();
   // Work that follows NCCL's kernels on the streams still runs.
-  const Deadline deadline(kStreamsEnd);
+  WaitForStreams(kStreamsEnd, /*of_ring=*/true);
+}
+
+void NcclCommunicator::WaitForStreams(absl::Duration limit, bool of_ring) {
+  const Deadline deadline(limit);
   while ((cudaStreamQuery(stream_.get()) == cudaErrorNotReady ||
-          (ring_ != nullptr && ring_->IsBusy())) &&
+          (of_ring && ring_ != nullptr && ring_->IsBusy())) &&
          !deadline.passed()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

@@ -118,6 +118,9 @@ class NcclCommunicator : public Communicator {
   absl::Status CreateDirect(Communicator& control);
   void CloseDirect();
   void Abort();
+  // Waits until the stream has no work, at most `limit`. of_ring: and the
+  // ring's streams.
+  void WaitForStreams(absl::Duration limit, bool of_ring);
   absl::Status CheckArguments(const Collective& call) const;
   // Enqueues the call between two events, which order it on the caller's
   // stream. is_direct: whether direct_ runs it. capturing: whether the caller's

@@ -798,11 +798,13 @@ TEST_F(NcclFaultsTest, ADroppedBarrierIsRejected) {
   EXPECT_FALSE(all_ok(1));
 }
 
-// Kernels that wait for a rank's memory must end with the group, as NCCL's do.
+// Kernels that wait for a rank's memory must end with the group, as NCCL's do,
+// and before NCCL unmaps that memory.
 TEST_F(NcclFaultsTest, DirectReductionsEndAtTheDeadlineToo) {
   NcclOptions options = Options(Algorithm::kDirect);
   options.group.timeout = kSoon;
   absl::Notification ended;
+  standin::ResetCounts();
   const auto statuses = RunNcclRanks(
       2, options, [&](NcclCommunicator& communicator) -> absl::Status {
         LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer buffer,
@@ -823,6 +825,8 @@ TEST_F(NcclFaultsTest, DirectReductionsEndAtTheDeadlineToo) {
   EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kDeadlineExceeded,
                                     HasSubstr("rank 1 has not called it")));
   EXPECT_THAT(statuses[1], IsOk());
+  EXPECT_GT(standin::Counts().communicators_aborted, 0);
+  EXPECT_EQ(standin::Counts().windows_unmapped_under_work, 0);
 }
 
 }  // namespace
