@@ -31,6 +31,7 @@
 #include "collectives/communicator.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/nccl/run_nccl_ranks.h"
+#include "collectives/nccl/watchdog.h"
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -163,6 +164,37 @@ TEST_F(NcclFaultsTest, JoiningEndsAtTheDeadlineToo) {
       RunNcclRanks(2, options, AllReduceOnce),
       Each(StatusIs(absl::StatusCode::kDeadlineExceeded,
                     HasSubstr("joining NCCL: not finished after 300ms"))));
+}
+
+// The deadline of a call counts from its turn on the stream, also if the
+// watchdog saw the call before the call was on the stream.
+TEST_F(NcclFaultsTest, DeadlineCountsFromTheCallsTurnOnTheStream) {
+  standin::SetSchedule({.order = standin::Order::kOldestStreamFirst});
+  const auto call_late = [](Communicator& control) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
+    LOCKSTEP_ASSIGN_OR_RETURN(auto owned, control.Split(0, 0));
+    Watchdog watchdog(std::move(owned),
+                      {.timeout = kSoon,
+                       .health = [] { return absl::OkStatus(); },
+                       .abort = [] {}});
+    LOCKSTEP_RETURN_IF_ERROR(
+        watchdog.Begin({.operation = Operation::kBarrier}, absl::OkStatus())
+            .status());
+    absl::SleepFor(kSoon / 2);  // The watchdog looks a hundred times.
+    LOCKSTEP_ASSIGN_OR_RETURN(CallEvents events, watchdog.TakeEvents());
+    for (const cudaEvent_t event : {events.started.get(), events.done.get()}) {
+      LOCKSTEP_RETURN_IF_ERROR(
+          CudaStatus(cudaEventRecord(event, stream.get()), "cudaEventRecord"));
+    }
+    watchdog.Issued(std::move(events));
+    absl::SleepFor(kSoon);  // The stand-in holds the stream back meanwhile.
+    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream.get()),
+                                        "cudaStreamSynchronize"));
+    const absl::Status status = watchdog.WaitForCalls();
+    watchdog.Leave();
+    return status;
+  };
+  EXPECT_THAT(RunRanks(Backend::kThreads, 2, call_late), Each(IsOk()));
 }
 
 TEST_F(NcclFaultsTest, StalledRankEndsAllAtTheDeadline) {

@@ -155,6 +155,8 @@ void Watchdog::Issued(CallEvents events) {
   if (open_.empty() || open_.back().number != begun_ - 1) return;
   open_.back().issued = true;
   open_.back().events = std::move(events);
+  // The time until now was this thread's. The stream may reach the call later.
+  open_.back().started = false;
 }
 
 absl::Status Watchdog::Failed(const absl::Status& why) {
