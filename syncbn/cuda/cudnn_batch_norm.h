@@ -38,6 +38,8 @@ namespace lockstep {
 // CUDNN_BATCHNORM_SPATIAL otherwise, as in evaluation. The layer keeps a
 // reserve for each memory that it was given as `saved`, until the layer is
 // destroyed. cuDNN warns that the persistent mode may overflow on large values.
+// For bfloat16, PyTorch up to about 2.4 does not call cuDNN but its own
+// kernels, so for that type this is not PyTorch's batch norm.
 //
 // Not thread safe. The calling thread's current device must be the stream's.
 class CudnnBatchNorm : public BatchNorm {
