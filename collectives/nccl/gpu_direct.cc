@@ -23,11 +23,33 @@
 #include "collectives/nccl/nccl_handle.h"
 #include "collectives/nccl/peer_reduce.h"
 
+#ifdef LOCKSTEP_NCCL_WINDOWS
+// Weak functions are null if the NCCL that is loaded lacks them. Otherwise no
+// program would start with an NCCL before 2.28.
+__attribute__((weak)) ncclTeam_t ncclTeamLsa(ncclComm_t);
+__attribute__((weak)) ncclResult_t ncclCommWindowRegister(ncclComm_t, void*,
+                                                          size_t, ncclWindow_t*,
+                                                          int);
+__attribute__((weak))
+ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t);
+#endif
+
 namespace lockstep {
 
 #ifdef LOCKSTEP_NCCL_WINDOWS
 
 namespace {
+
+// Returns whether the NCCL that is loaded has windows as peer_reduce.cu was
+// compiled for: 2.28 and later.
+bool HasWindows() {
+  int version = 0;
+  ncclTeam_t (*const team)(ncclComm_t) = ncclTeamLsa;
+  return ncclGetVersion(&version) == ncclSuccess &&
+         version >= NCCL_VERSION(2, 28, 0) && team != nullptr &&
+         ncclCommWindowRegister != nullptr &&
+         ncclCommWindowDeregister != nullptr;
+}
 
 // Rounds up to whole pages, the unit of windows.
 int64_t WholePages(int64_t bytes) {
@@ -252,7 +274,7 @@ class WindowDirect : public GpuDirect {
 absl::StatusOr<std::unique_ptr<GpuDirect>> GpuDirect::Create(
     int rank, int world_size, std::shared_ptr<NcclHandle> handle,
     cudaStream_t stream, absl::Duration timeout) {
-  if (world_size > kMaxWindowRanks ||
+  if (world_size > kMaxWindowRanks || !HasWindows() ||
       ncclTeamLsa(handle->comm()).nRanks != world_size) {
     return nullptr;
   }

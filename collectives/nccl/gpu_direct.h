@@ -25,7 +25,8 @@ namespace lockstep {
 class GpuDirect {
  public:
   // Blocks until all ranks have called it. Returns null if ranks cannot access
-  // each other's memory, or if NCCL is older than 2.28. handle: initialised.
+  // each other's memory, or if the NCCL with which this was compiled, or the
+  // one that is loaded, is older than 2.28. handle: initialised.
   // `stream` must outlive this object. Errors: NCCL's, CudaStatus's;
   // kDeadlineExceeded after `timeout`.
   static absl::StatusOr<std::unique_ptr<GpuDirect>> Create(

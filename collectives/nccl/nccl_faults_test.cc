@@ -774,7 +774,8 @@ TEST_F(NcclFaultsTest, DirectReductionsUseNoMessagesAndDoNotWait) {
 
 TEST_F(NcclFaultsTest, DirectFallsBackToTheRing) {
   for (const standin::NcclFaults& faults :
-       {standin::NcclFaults{.windows = false},
+       {standin::NcclFaults{.version = 22707},
+        {.windows = false},
         {.host_windows = true},
         {.lsa_ranks = 1}}) {
     standin::SetNcclFaults(faults);

@@ -65,6 +65,10 @@ if grep -q '"libcudart' "${root}/gpu_bundle/manifest.json"; then
   grep -q '"cudaGetDeviceCount"' "${root}/gpu_bundle/manifest.json" ||
     fail "the manifest does not name the functions of NVIDIA's libraries"
 fi
+# An NCCL before 2.28 lacks this function, and programs must start with it.
+if grep -q '"ncclTeamLsa"' "${root}/gpu_bundle/manifest.json"; then
+  fail "the programs do not start with an NCCL before 2.28"
+fi
 
 # Programs that need none of those libraries start.
 for program in train allreduce; do

@@ -8,16 +8,20 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/subprocess.h"
 
@@ -99,6 +103,16 @@ std::string VersionOf(absl::string_view name, const Library& library) {
   if (number == 0) return "";
   return absl::StrCat(number / major, ".", number % major / minor, ".",
                       number % minor);
+}
+
+// Returns what the programs cannot do with this library; "" if they can do all.
+std::string LackOf(absl::string_view name, const Library& library) {
+  constexpr int kWindowsSince = 22800;
+  int number = kWindowsSince;
+  if (absl::StartsWith(name, "libnccl.")) {
+    library.Call(1, "ncclGetVersion", &number);
+  }
+  return number >= kWindowsSince ? "" : "kDirect needs 2.28";
 }
 
 std::vector<std::string> PythonsOnPath() {
@@ -191,32 +205,56 @@ std::vector<std::string> LibrariesOpenedByCudnn(
   return {};
 }
 
-// Adds the folder's library to `found`. If the library cannot be used, adds the
-// reason to `passed_over` and returns false.
-bool TryLibrary(const std::string& name, const std::string& folder,
-                const std::vector<std::string>& called,
-                CudaLibraries& libraries) {
+// Returns the folder's library. If the library cannot be used, adds the reason
+// to `passed_over`.
+std::optional<CudaLibraries::Found> TryLibrary(
+    const std::string& name, const std::string& folder,
+    const std::vector<std::string>& called, CudaLibraries& libraries) {
   std::error_code error;
   std::string file = folder + "/" + name;
   const fs::path resolved = fs::canonical(file, error);
   if (!error) file = resolved.string();
   std::string version;
+  std::string lack;
   if (!called.empty()) {
     const Library library(file.c_str());
     if (library.handle == nullptr) {
       AddOnce(libraries.passed_over, dlerror());
-      return false;
+      return std::nullopt;
     }
     version = VersionOf(name, library);
+    lack = LackOf(name, library);
     for (const std::string& function : called) {
       if (dlsym(library.handle, function.c_str()) != nullptr) continue;
       AddOnce(libraries.passed_over,
               absl::StrCat(file, ": ", version, " has no ", function));
-      return false;
+      return std::nullopt;
     }
   }
-  libraries.found.push_back({name, folder, file, version});
-  return true;
+  return CudaLibraries::Found{name, folder, file, version, lack};
+}
+
+// Returns the first library that lacks nothing, or the first if all lack
+// something.
+std::optional<CudaLibraries::Found> FindLibrary(
+    const std::string& name, const std::vector<std::string>& called,
+    CudaLibraries& libraries) {
+  std::optional<CudaLibraries::Found> lacking;
+  for (const std::string& folder : libraries.looked) {
+    if (!PathExists(folder + "/" + name)) continue;
+    auto found = TryLibrary(name, folder, called, libraries);
+    if (!found.has_value()) continue;
+    if (found->lack.empty()) {
+      if (lacking.has_value()) {
+        AddOnce(libraries.passed_over,
+                absl::StrCat(lacking->file, ": ", lacking->version, ", and ",
+                             lacking->lack));
+      }
+      return found;
+    }
+    if (!lacking.has_value()) lacking = std::move(found);
+  }
+  return lacking;
 }
 
 }  // namespace
@@ -266,6 +304,24 @@ absl::StatusOr<std::vector<Gpu>> FindGpus() {
   return gpus;
 }
 
+absl::Status CheckDriver(const CudaFunctions& functions) {
+  constexpr absl::string_view kRuntime = "libcudart.so.";
+  int needed = 0;
+  for (const auto& [name, called] : functions) {
+    absl::string_view release = name;
+    if (absl::ConsumePrefix(&release, kRuntime) &&
+        !absl::SimpleAtoi(release, &needed)) {
+      needed = 0;
+    }
+  }
+  int version = 0;
+  Library("libcuda.so.1").Call(kNoFunction, "cuDriverGetVersion", &version);
+  if (version / 1000 >= needed) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the driver is for CUDA ", version / 1000, ".", version % 1000 / 10,
+      ", and the programs need one for CUDA ", needed, ".0 or later"));
+}
+
 CudaLibraries FindCudaLibraries(const CudaFunctions& functions) {
   CudaLibraries libraries;
   libraries.looked = FoldersToSearch();
@@ -273,13 +329,12 @@ CudaLibraries FindCudaLibraries(const CudaFunctions& functions) {
   for (const std::string& name : LibrariesOpenedByCudnn(functions))
     wanted[name];
   for (const auto& [name, called] : wanted) {
-    bool found = false;
-    for (const std::string& folder : libraries.looked) {
-      found = PathExists(folder + "/" + name) &&
-              TryLibrary(name, folder, called, libraries);
-      if (found) break;
+    auto found = FindLibrary(name, called, libraries);
+    if (found.has_value()) {
+      libraries.found.push_back(*std::move(found));
+    } else if (functions.contains(name)) {
+      libraries.missing.push_back(name);
     }
-    if (!found && functions.contains(name)) libraries.missing.push_back(name);
   }
   return libraries;
 }

@@ -27,12 +27,18 @@ absl::StatusOr<std::vector<Gpu>> FindGpus();
 // The functions that the programs call, by library.
 using CudaFunctions = std::map<std::string, std::vector<std::string>>;
 
+// Returns kFailedPrecondition, naming both versions, if the driver is for an
+// older CUDA than the runtime of `functions`. A runtime needs a driver for any
+// release of its major version.
+absl::Status CheckDriver(const CudaFunctions& functions);
+
 struct CudaLibraries {
   struct Found {
     std::string name;     // "libnccl.so.2"
     std::string folder;   // The folder that has it.
     std::string file;     // The file, with links resolved.
     std::string version;  // "2.28.9"; "" if the library does not say it.
+    std::string lack;     // What is not tested with it; "" if it has all.
   };
   std::vector<Found> found;
   std::vector<std::string> passed_over;  // "FILE, 2.27.7: has no ncclX".
@@ -41,11 +47,12 @@ struct CudaLibraries {
 };
 
 // Finds each library in the first folder that has it with all its functions.
-// Searches $LOCKSTEP_CUDA_LIBS, the host's LD_LIBRARY_PATH, the wheels of each
-// python3 on PATH, and the toolkits in $CUDA_HOME, /usr/local/cuda* and the
-// system. Also searches for the libraries that cuDNN opens by itself (cuBLAS,
-// NVRTC), which may be absent. Cost: starts each python3 once, and loads each
-// library whose functions it checks.
+// Takes an NCCL before 2.28 only if there is no later one. Searches
+// $LOCKSTEP_CUDA_LIBS, the host's LD_LIBRARY_PATH, the wheels of each python3
+// on PATH, and the toolkits in $CUDA_HOME, /usr/local/cuda* and the system.
+// Also searches for the libraries that cuDNN opens by itself (cuBLAS, NVRTC),
+// which may be absent. Cost: starts each python3 once, and loads each library
+// whose functions it checks.
 CudaLibraries FindCudaLibraries(const CudaFunctions& functions);
 
 // Links to the libraries that were found and to their parts, which lie in the

@@ -65,8 +65,8 @@ the stages.
       .ending =
           R"(Exit status: 0 if every stage passed that this host has the means for, one of
 the suite among them; 1 if one failed, timed out, skipped all its tests or did
-not fit the budget, if a library is missing, or if the driver fails; 2 for a
-wrong flag; 3 if there is no GPU.
+not fit the budget, if a library is missing, or if the driver fails or is too
+old; 2 for a wrong flag; 3 if there is no GPU.
 )"};
 }
 
@@ -206,14 +206,16 @@ absl::Status WriteResults(const Run& run) {
 }
 
 absl::Status FindLibraries(Run& run) {
-  run.libraries = FindCudaLibraries(FunctionsOf(run.manifest["nvidia"]));
+  const CudaFunctions functions = FunctionsOf(run.manifest["nvidia"]);
+  LOCKSTEP_RETURN_IF_ERROR(CheckDriver(functions));
+  run.libraries = FindCudaLibraries(functions);
   for (const std::string& each : run.libraries.passed_over) {
     Print(absl::StrCat("passed over: ", each, "\n"));
   }
   for (const CudaLibraries::Found& each : run.libraries.found) {
-    Print(absl::StrCat(each.name, ": ",
-                       each.version.empty() ? "" : each.version + ", ",
-                       each.file, "\n"));
+    Print(absl::StrCat(
+        each.name, ": ", each.version.empty() ? "" : each.version + ", ",
+        each.file, each.lack.empty() ? "" : ": ", each.lack, "\n"));
   }
   if (run.libraries.missing.empty()) {
     return LinkLibraries(run.libraries, run.links->path());

@@ -331,6 +331,36 @@ class HostTest(Host):
             wheel + "/libcudnn.so.0", wheel + "/libcudnn_part.so.0",
             old + "/libfake.so.1", old + "/libnccl.so.0"])
 
+    def test_old_nccl(self):
+        nvidia = {"libnccl.so.0": ["ncclGetVersion"]}
+        stages = "a correct 1-9 - bin/good\n"
+        old = self.library("old", "libnccl.so.0")
+        newer = self.library("newer", "libnccl.so.0")
+        self.assertEqual(self.run_sh(stages, nvidia=nvidia, FAKE_NCCL="22707",
+                                     LOCKSTEP_CUDA_LIBS=old), 0)
+        self.assertIn(f"libnccl.so.0: 2.27.7, {old}/libnccl.so.0: "
+                      "kDirect needs 2.28\n", self.said)
+        self.assertNotIn("passed over", self.said)
+        self.assertEqual(
+            self.run_sh(stages, nvidia=nvidia, FAKE_NCCL="22707",
+                        LOCKSTEP_CUDA_LIBS=old + ":" + newer), 0)
+        self.assertIn(f"passed over: {old}/libnccl.so.0: 2.27.7, and kDirect "
+                      "needs 2.28\n", self.said)
+        self.assertIn(f"libnccl.so.0: 2.30.7, {newer}/libnccl.so.0\n",
+                      self.said)
+
+    def test_old_driver(self):
+        cudart = self.library("cudart", "libcudart.so.13")
+        for version, status, errors in [
+                ("13000", 0, []), ("13020", 0, []),
+                ("12080", 1, ["run.sh: the driver is for CUDA 12.8, and the "
+                              "programs need one for CUDA 13.0 or later"])]:
+            self.assertEqual(
+                self.run_sh("a correct 1-9 - bin/good\n", FAKE_CUDA=version,
+                            nvidia={"libcudart.so.13": ["cuInit"]},
+                            LOCKSTEP_CUDA_LIBS=cudart), status)
+            self.assertEqual(self.errors, errors)
+
     def test_python_has_the_hosts_libraries(self):
         self.assertEqual(
             self.run_sh("a correct 1-9 torch bin/torch\n", FAKE_TORCH="1"), 0)
