@@ -15,6 +15,15 @@ namespace lockstep::standin {
 // own UUID. Must not be called while another thread uses the runtime.
 void SetDeviceCount(int count);
 
+// The devices' properties that differ between hosts.
+struct DeviceTraits {
+  bool one_bus = false;    // Whether all have one PCI bus, as MIG slices do.
+  bool exclusive = false;  // Whether the compute mode allows one process only.
+};
+
+// Must not be called while another thread uses the runtime.
+void SetDeviceTraits(const DeviceTraits& traits);
+
 // When streams run their work. Tests use it to find missing synchronisation.
 enum class Order {
   // Work runs when it is put on a stream, unless it waits. The default.

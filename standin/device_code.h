@@ -62,7 +62,13 @@ enum cudaMemcpyKind {
 
 enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrComputeMode = 20,
   cudaDevAttrL2CacheSize = 38,
+};
+
+enum cudaComputeMode {
+  cudaComputeModeDefault = 0,
+  cudaComputeModeExclusiveProcess = 3,
 };
 
 inline constexpr unsigned cudaStreamNonBlocking = 1;
@@ -77,6 +83,9 @@ struct cudaDeviceProp {
   char name[256];
   cudaUUID_t uuid;
   int multiProcessorCount;
+  int pciBusID;
+  int pciDeviceID;
+  int pciDomainID;
 };
 
 enum cudaMemoryType {

@@ -98,6 +98,7 @@ CallCounts& CurrentThreadCounts() {
 }
 
 std::atomic<int> device_count = 1;
+DeviceTraits device_traits;
 constinit thread_local int current_device = 0;
 
 }  // namespace
@@ -150,11 +151,14 @@ int CurrentDevice() { return current_device; }
 
 void SetDeviceCount(int count) { device_count = count; }
 
+void SetDeviceTraits(const DeviceTraits& traits) { device_traits = traits; }
+
 }  // namespace lockstep::standin
 
 using lockstep::standin::current_device;
 using lockstep::standin::Describe;
 using lockstep::standin::device_count;
+using lockstep::standin::device_traits;
 using lockstep::standin::last_error;
 using lockstep::standin::Record;
 
@@ -194,6 +198,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::memcpy(properties->uuid.bytes, &device, sizeof(device));
   std::snprintf(properties->name, sizeof(properties->name), "stand-in");
   properties->multiProcessorCount = 2;
+  properties->pciBusID = device_traits.one_bus ? 0 : device;
   return cudaSuccess;
 }
 
@@ -204,6 +209,11 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute,
   if (error != cudaSuccess) return error;
   if (attribute == cudaDevAttrMultiProcessorCount) {
     *value = properties.multiProcessorCount;
+    return cudaSuccess;
+  }
+  if (attribute == cudaDevAttrComputeMode) {
+    *value = device_traits.exclusive ? cudaComputeModeExclusiveProcess
+                                     : cudaComputeModeDefault;
     return cudaSuccess;
   }
   if (attribute == cudaDevAttrL2CacheSize) {

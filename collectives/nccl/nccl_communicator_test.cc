@@ -306,6 +306,7 @@ TEST(NcclGroupTest, JoinsTheRanksThatALauncherStarted) {
 RankLocation Place(int gpu, int host, int process) {
   RankLocation place;
   place.gpu_uuid[0] = static_cast<char>(gpu);
+  place.gpu_bus = static_cast<uint64_t>(gpu);
   place.host = static_cast<uint64_t>(host);
   place.process = static_cast<uint64_t>(process);
   return place;
@@ -417,6 +418,37 @@ TEST(GpuSharingTest, OneRankSharesNothingAndManyKeepOneBlockEach) {
   const auto sharing = PlanGpuSharing(many, 0, 23000);
   ASSERT_THAT(sharing, IsOk());
   EXPECT_EQ(Find(*sharing, "NCCL_MAX_CTAS"), "1");
+}
+
+TEST(GpuSharingTest, GpusAreToldApartByTheirBusToo) {
+  std::vector<RankLocation> places = {Place(0, 0, 0), Place(1, 0, 1)};
+  places[1].gpu_bus = places[0].gpu_bus;
+  const auto slices = PlanGpuSharing(places, 0, 22809);
+  ASSERT_THAT(slices, IsOk());
+  EXPECT_TRUE(slices->shared);
+  places[1].host = 1;
+  const auto elsewhere = PlanGpuSharing(places, 0, 22809);
+  ASSERT_THAT(elsewhere, IsOk());
+  EXPECT_FALSE(elsewhere->shared);
+}
+
+// Threads of one process may share a GPU in that mode, and so may processes of
+// which each has its own slice.
+TEST(GpuSharingTest, AGpuForOneProcessIsNotShared) {
+  for (const int version : {22809, 23004}) {
+    std::vector<RankLocation> places = {Place(0, 0, 0), Place(0, 0, 1)};
+    places[0].exclusive = places[1].exclusive = true;
+    EXPECT_THAT(PlanGpuSharing(places, 0, version),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr("ranks 0 and 1 are processes that share a "
+                                   "GPU, whose compute mode allows one")));
+    places[1].gpu_uuid[0] = 1;
+    EXPECT_THAT(PlanGpuSharing(places, 0, version), IsOk());
+    places[1] = places[0];
+    if (version == 23004) {
+      EXPECT_THAT(PlanGpuSharing(places, 0, version), IsOk());
+    }
+  }
 }
 
 TEST(GpuSharingTest, NamesTheRanksAndTheVersion) {

@@ -55,6 +55,7 @@ class NcclFaultsTest : public testing::Test {
   void TearDown() override {
     standin::SetNcclFaults({});
     standin::SetSchedule({});
+    standin::SetDeviceTraits({});
     EXPECT_EQ(standin::LiveNcclCommunicators(), 0);
   }
 
@@ -437,6 +438,32 @@ TEST_F(NcclFaultsTest, ThreadsThatShareAGpuNeedNewerNccl) {
        {"NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_MAX_CTAS"}) {
     unsetenv(name);
   }
+}
+
+// NCCL tells GPUs apart by their bus, so slices of one GPU are shared too.
+TEST_F(NcclFaultsTest, MigSlicesShareAGpu) {
+  standin::SetDeviceTraits({.one_bus = true});
+  EXPECT_THAT(
+      RunNcclRanks(2, Options(), AllReduceOnce),
+      Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                    HasSubstr("ranks 0 and 1 are threads of one process"))));
+}
+
+// The failure of a rank that CUDA refuses is not the message: the cause is.
+TEST_F(NcclFaultsTest, AGpuForOneProcessIsNotShared) {
+  standin::SetDeviceTraits({.exclusive = true});
+  EXPECT_THAT(RunNcclRanks(2, Options(), AllReduceOnce), Each(IsOk()));
+  const auto create = [](Communicator& control) -> absl::Status {
+    NcclOptions options = Options();
+    if (control.rank() == 1) options.chunk_bytes = -1;
+    LOCKSTEP_ASSIGN_OR_RETURN(auto owned, control.Split(0, 0));
+    return NcclCommunicator::Create(std::move(owned), options).status();
+  };
+  EXPECT_THAT(RunRanks(Backend::kProcesses, 2, create),
+              Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                            HasSubstr("ranks 0 and 1 are processes that share "
+                                      "a GPU, whose compute mode allows one "
+                                      "process"))));
 }
 
 // Sums ones that the stream has not yet written when the call is made, and

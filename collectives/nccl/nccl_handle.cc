@@ -56,7 +56,7 @@ absl::StatusCode Code(ncclResult_t result) {
 
 struct Introduction {
   RankLocation place;
-  int32_t nccl_version = 0;
+  int32_t nccl_version = 0;  // 0 if the rank could not introduce itself.
 };
 
 // Returns a number that is the same for every process of a host, until it
@@ -82,6 +82,14 @@ absl::Status Introduce(int device, Introduction& own) {
   static_assert(sizeof(properties.uuid) == sizeof(own.place.gpu_uuid));
   std::memcpy(own.place.gpu_uuid.data(), &properties.uuid,
               sizeof(properties.uuid));
+  own.place.gpu_bus = static_cast<uint64_t>(properties.pciDomainID) << 32 |
+                      static_cast<uint64_t>(properties.pciBusID) << 16 |
+                      static_cast<uint64_t>(properties.pciDeviceID);
+  int mode = cudaComputeModeDefault;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaDeviceGetAttribute(&mode, cudaDevAttrComputeMode, device),
+                 "cudaDeviceGetAttribute"));
+  own.place.exclusive = mode != cudaComputeModeDefault;
   own.place.host = HostIdentity();
   own.place.process = ProcessNumber();
   int version = 0;
@@ -125,7 +133,8 @@ constexpr int kAllowsSharing = 23000;  // NCCL 2.30.0.
 constexpr int kMaxCtas = 32;
 
 bool OnOneGpu(const RankLocation& a, const RankLocation& b) {
-  return a.gpu_uuid == b.gpu_uuid;
+  return a.gpu_uuid == b.gpu_uuid ||
+         (a.host == b.host && a.gpu_bus == b.gpu_bus);
 }
 
 bool InOneProcess(const RankLocation& a, const RankLocation& b) {
@@ -141,6 +150,23 @@ int MostRanksOnOneGpu(std::span<const RankLocation> ranks) {
     most = std::max(most, static_cast<int>(on_it));
   }
   return most;
+}
+
+absl::Status CheckComputeModes(std::span<const RankLocation> ranks) {
+  for (size_t b = 0; b < ranks.size(); ++b) {
+    for (size_t a = 0; a < b; ++a) {
+      // The mode holds for each MIG slice by itself.
+      if (!ranks[a].exclusive || ranks[a].gpu_uuid != ranks[b].gpu_uuid ||
+          InOneProcess(ranks[a], ranks[b])) {
+        continue;
+      }
+      return absl::FailedPreconditionError(absl::StrCat(
+          "ranks ", a, " and ", b,
+          " are processes that share a GPU, whose compute mode allows one "
+          "process: nvidia-smi --compute-mode=DEFAULT allows several"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckProcesses(std::span<const RankLocation> ranks,
@@ -174,6 +200,7 @@ absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankLocation> ranks,
                                           int rank, int nccl_version) {
   const int most = MostRanksOnOneGpu(ranks);
   if (most <= 1) return GpuSharing{};
+  LOCKSTEP_RETURN_IF_ERROR(CheckComputeModes(ranks));
   if (nccl_version >= kAllowsSharing) {
     return GpuSharing{
         true,
@@ -229,9 +256,9 @@ ncclResult_t IssueNative(const Collective& call, int rank, ncclComm_t comm,
 absl::StatusOr<bool> ShareGpus(Communicator& control, int device,
                                const absl::Status& own,
                                const std::map<std::string, std::string>& also) {
+  // A rank that fails introduces itself too: its failure may come from sharing.
   Introduction introduction;
-  absl::Status status = own.ok() ? Introduce(device, introduction) : own;
-  LOCKSTEP_RETURN_IF_ERROR(ShareStatus(control, status));
+  const absl::Status introduced = Introduce(device, introduction);
   std::vector<Introduction> all(static_cast<size_t>(control.world_size()));
   LOCKSTEP_RETURN_IF_ERROR(
       control.AllGather(std::as_bytes(std::span(&introduction, 1)),
@@ -242,8 +269,12 @@ absl::StatusOr<bool> ShareGpus(Communicator& control, int device,
     places.push_back(each.place);
     oldest = std::min<int>(oldest, each.nccl_version);
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(GpuSharing sharing,
-                            PlanGpuSharing(places, control.rank(), oldest));
+  GpuSharing sharing;
+  if (oldest > 0) {
+    LOCKSTEP_ASSIGN_OR_RETURN(sharing,
+                              PlanGpuSharing(places, control.rank(), oldest));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(ShareStatus(control, own.ok() ? introduced : own));
   sharing.environment.insert(also.begin(), also.end());
   LOCKSTEP_RETURN_IF_ERROR(ShareStatus(control, SetEnvironment(sharing)));
   return sharing.shared;

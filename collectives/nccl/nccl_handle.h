@@ -82,9 +82,13 @@ constexpr bool NcclKeepsMeaning(DataType type, ReduceOp op) {
 
 // The GPU, host and process of a rank.
 struct RankLocation {
+  // MIG slices of one GPU have their own UUIDs, but its bus, by which NCCL
+  // tells GPUs apart.
   std::array<char, 16> gpu_uuid = {};
-  uint64_t host = 0;     // Equal only for ranks on one host.
-  uint64_t process = 0;  // Equal only for ranks in one process of a host.
+  uint64_t gpu_bus = 0;    // The PCI domain, bus and device.
+  bool exclusive = false;  // The compute mode allows one process only.
+  uint64_t host = 0;       // Equal only for ranks on one host.
+  uint64_t process = 0;    // Equal only for ranks in one process of a host.
 };
 
 struct GpuSharing {
@@ -101,8 +105,10 @@ struct GpuSharing {
 // Before 2.30, NCCL rejects two ranks with one GPU on one host. Every process
 // therefore poses as a host of its own (NCCL_HOSTID); if all are really on one
 // host, they communicate over the loopback interface. From 2.30 on, a variable
-// makes NCCL allow sharing. Error: kFailedPrecondition if two ranks share a GPU
-// and a process, and NCCL is older than 2.30: one process has one NCCL_HOSTID.
+// makes NCCL allow sharing. Errors: kFailedPrecondition if two ranks share a
+// GPU and a process, and NCCL is older than 2.30, since one process has one
+// NCCL_HOSTID; and if two processes share a GPU whose compute mode forbids
+// that.
 absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankLocation> ranks,
                                           int rank, int nccl_version);
 

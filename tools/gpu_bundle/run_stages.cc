@@ -244,11 +244,10 @@ Environment StageEnvironment(const Run& run) {
 
 absl::Status Prepare(Run& run) {
   for (const Gpu& gpu : run.gpus) {
-    Print(absl::StrCat("GPU: ", gpu.name,
-                       gpu.exclusive ? ", for one process alone: tests of "
-                                       "several ranks on it will fail"
-                                     : "",
-                       "\n"));
+    Print(absl::StrCat(
+        "GPU: ", gpu.name,
+        gpu.exclusive ? ", for one process alone, by its compute mode" : "",
+        "\n"));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(run.links,
                             TemporaryFolder::Create("lockstep-libraries"));
@@ -262,6 +261,7 @@ absl::Status Prepare(Run& run) {
       "\n"));
   run.nvidia_smi = AskNvidiaSmi();
   run.setting.gpus = static_cast<int>(run.gpus.size());
+  run.setting.exclusive = std::ranges::any_of(run.gpus, &Gpu::exclusive);
   run.setting.python = run.torch.python;
   run.setting.compute_sanitizer = FindComputeSanitizer();
   run.setting.has_data = std::filesystem::exists(run.setting.bundle + "/data");

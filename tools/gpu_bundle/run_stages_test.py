@@ -247,12 +247,20 @@ class OutcomeTest(Host):
             self.assertEqual(self.run_sh(stages, FAKE_GPUS="2", **visible), 0)
             self.assertEqual(self.log("a").splitlines()[0], one)
             self.assertEqual(self.log("b").splitlines()[0], all_of_them)
-            self.assertNotIn("several ranks", self.said)
+            self.assertNotIn("one process", self.said)
         own = self.log("a").splitlines()[1]
         self.assertRegex(own, "/lockstep-stage-")
         self.assertFalse(os.path.exists(own))
-        self.run_sh(stages, FAKE_GPUS="1", FAKE_EXCLUSIVE="1")
-        self.assertIn("tests of several ranks on it will fail", self.said)
+
+    def test_a_gpu_for_one_process(self):
+        stages = "a correct 1-9 - bin/good\nb correct 1-9 shared bin/bad\n"
+        self.assertEqual(self.run_sh(stages), 1)
+        self.assertEqual(self.run_sh(stages, FAKE_EXCLUSIVE="1"), 0)
+        self.assertEqual(self.outcomes(), {"a": "passed", "b": "lacks"})
+        self.assertEqual(self.results["b"]["text"],
+                         "not run: needs a GPU for several processes")
+        self.assertIn("GPU: Fake 9000, for one process alone, by its compute "
+                      "mode\n", self.said)
 
     def test_an_earlier_runs_results_go(self):
         self.assertEqual(self.run_sh("a correct 1-9 - bin/good\n"), 0)

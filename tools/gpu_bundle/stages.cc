@@ -239,6 +239,8 @@ std::string MissingNeed(const Stage& stage, const Setting& setting) {
     if (absl::ConsumePrefix(&count, "gpus>=") &&
         absl::SimpleAtoi(count, &gpus)) {
       if (setting.gpus < gpus) return absl::StrCat(gpus, " GPUs");
+    } else if (need == "shared") {
+      if (setting.exclusive) return "a GPU for several processes";
     } else if (need == "torch") {
       if (setting.python.empty()) return "PyTorch";
     } else if (need == "data") {

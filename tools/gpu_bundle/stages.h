@@ -36,6 +36,7 @@ struct Setting {
   std::string bundle;  // The folder that has bin/ and peers/.
   std::string out;     // For logs and other files of stages.
   int gpus = 0;
+  bool exclusive = false;         // A GPU is for one process alone.
   std::string python;             // "" if none has PyTorch.
   std::string compute_sanitizer;  // "" if there is none.
   bool has_data = false;
