@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <set>
 
 #include "absl/status/status.h"
@@ -14,6 +15,7 @@
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/fnv1a.h"
+#include "base/group_digits.h"
 #include "base/half_reference.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
@@ -222,6 +224,18 @@ TEST(CounterRandomTest, IsUniformAlongCountersAndKeys) {
     for (const int n : count) chi_squared += (n - 1000.) * (n - 1000.) / 1000;
     EXPECT_LT(chi_squared, 44.3);
   }
+}
+
+TEST(GroupedTest, GroupsDigitsByThree) {
+  EXPECT_EQ(GroupDigits(0), "0");
+  EXPECT_EQ(GroupDigits(999), "999");
+  EXPECT_EQ(GroupDigits(1000), "1,000");
+  EXPECT_EQ(GroupDigits(1281167), "1,281,167");
+  EXPECT_EQ(GroupDigits(100000), "100,000");
+  EXPECT_EQ(GroupDigits(-1000), "-1,000");
+  EXPECT_EQ(GroupDigits(-100), "-100");
+  EXPECT_EQ(GroupDigits(std::numeric_limits<int64_t>::max()),
+            "9,223,372,036,854,775,807");
 }
 
 }  // namespace

@@ -306,15 +306,6 @@ std::string Percent(double share, int decimals) {
   return absl::StrFormat("%.*f%%", decimals, 100 * share);
 }
 
-std::string GroupDigits(int64_t count) {
-  std::string text = absl::StrCat(count);
-  for (int64_t at = static_cast<int64_t>(text.size()) - 3; at > (count < 0);
-       at -= 3) {
-    text.insert(static_cast<size_t>(at), 1, ',');
-  }
-  return text;
-}
-
 std::string Bytes(int64_t bytes) {
   constexpr const char* kUnits[] = {" B", " KiB", " MiB", " GiB"};
   int unit = 0;

@@ -271,9 +271,6 @@ std::string Milliseconds(double seconds);
 // Returns 0.805 as "81%", or with one decimal as "80.5%".
 std::string Percent(double share, int decimals = 0);
 
-// Returns 1234567 as "1,234,567".
-std::string GroupDigits(int64_t count);
-
 // Returns "8 B", "4 KiB", "64 MiB" or "1 GiB". If no larger unit is exact,
 // returns bytes; from ten million bytes on it then returns "9.5 MiB".
 std::string Bytes(int64_t bytes);

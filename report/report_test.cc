@@ -204,18 +204,6 @@ TEST(PercentAndCountedTest, RoundAndHaveAPlural) {
   EXPECT_EQ(Counted(0, "rank"), "0 ranks");
 }
 
-TEST(GroupedTest, GroupsDigitsByThree) {
-  EXPECT_EQ(GroupDigits(0), "0");
-  EXPECT_EQ(GroupDigits(999), "999");
-  EXPECT_EQ(GroupDigits(1000), "1,000");
-  EXPECT_EQ(GroupDigits(1281167), "1,281,167");
-  EXPECT_EQ(GroupDigits(100000), "100,000");
-  EXPECT_EQ(GroupDigits(-1000), "-1,000");
-  EXPECT_EQ(GroupDigits(-100), "-100");
-  EXPECT_EQ(GroupDigits(std::numeric_limits<int64_t>::max()),
-            "9,223,372,036,854,775,807");
-}
-
 TEST(BytesTest, UsesTheLargestUnitThatIsExact) {
   EXPECT_EQ(Bytes(0), "0 B");
   EXPECT_EQ(Bytes(8), "8 B");

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/group_digits.h"
 #include "benchmarks/sampler/results.h"
 #include "benchmarks/sampler/settings.h"
 #include "report/document.h"
@@ -19,7 +20,6 @@ namespace lockstep::benchmarks {
 namespace {
 
 using report::Cell;
-using report::GroupDigits;
 using report::Milliseconds;
 using report::Significant;
 using report::Value;

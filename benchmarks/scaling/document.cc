@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/data_types.h"
+#include "base/group_digits.h"
 #include "benchmarks/harness/ranks.h"
 #include "benchmarks/scaling/bars.h"
 #include "benchmarks/scaling/results.h"
@@ -29,7 +30,6 @@ namespace {
 using report::Cell;
 using report::Chart;
 using report::Counted;
-using report::GroupDigits;
 using report::Milliseconds;
 using report::Percent;
 using report::Series;

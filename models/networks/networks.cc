@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/group_digits.h"
 #include "base/status_macros.h"
 #include "models/networks/lenet.h"
 #include "models/networks/mlp.h"
@@ -49,15 +50,6 @@ absl::StatusOr<Network> DescribeNetwork(absl::string_view spec,
   const absl::Status finished = options->Finish();
   if (!finished.ok()) return named(finished);
   return network;
-}
-
-// Returns, for example, "11,689,512" for 11689512.
-std::string GroupDigits(int64_t number) {
-  std::string text = absl::StrCat(number);
-  for (int at = static_cast<int>(text.size()) - 3; at > 0; at -= 3) {
-    text.insert(at, ",");
-  }
-  return text;
 }
 
 int64_t SizeOf(const std::vector<TensorDescription>& tensors) {
