@@ -156,9 +156,15 @@ RankRunner NcclRanks(const NcclOptions& options,
     return RunNcclRanksCollect(
         world_size, options,
         [&](NcclCommunicator& group) -> absl::StatusOr<std::string> {
-          if (group.shared_gpu() == shared) return run(group, fn);
-          return absl::InternalError(shared ? "ranks do not share a GPU"
-                                            : "ranks share a GPU");
+          if (group.shared_gpu() != shared) {
+            return absl::InternalError(shared ? "ranks do not share a GPU"
+                                              : "ranks share a GPU");
+          }
+          LOCKSTEP_ASSIGN_OR_RETURN(std::string result, run(group, fn));
+          if (options.group.algorithm == Algorithm::kDirect && world_size > 1) {
+            LOCKSTEP_RETURN_IF_ERROR(CheckIsDirect(group));
+          }
+          return result;
         });
   };
 }

@@ -98,7 +98,8 @@ class MirroredCommunicator : public ForwardingCommunicator {
 
 // Returns a runner of NCCL ranks, each with a MirroredCommunicator. Errors, on
 // every rank: kInternal if the ranks share a GPU and NcclBackendName says
-// otherwise, or the reverse.
+// otherwise, or the reverse. With kDirect, CheckIsDirect's error after the
+// function, if that succeeded.
 RankRunner MirroredNcclRanks(const NcclOptions& options);
 
 // The same with a StagedCommunicator on each rank.

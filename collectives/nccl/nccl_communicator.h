@@ -107,6 +107,10 @@ class NcclCommunicator : public Communicator {
   // meaningless.
   bool shared_gpu() const { return shared_gpu_; }
 
+  // Whether reductions of memory from Allocate read the other ranks' memory.
+  // Without kDirect, or if ranks cannot access that memory, they do not.
+  bool is_direct() const { return direct_ != nullptr; }
+
  private:
   NcclCommunicator(const Communicator& control, const NcclOptions& options)
       : options_(options),

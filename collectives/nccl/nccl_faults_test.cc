@@ -34,6 +34,7 @@
 #include "collectives/nccl/watchdog.h"
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
+#include "gtest/gtest-spi.h"
 #include "gtest/gtest.h"
 #include "standin/control.h"
 
@@ -802,6 +803,24 @@ TEST_F(NcclFaultsTest, DirectFallsBackToTheRing) {
         Each(IsOk()));
     EXPECT_GT(standin::Counts().groups, 0);
   }
+}
+
+// A test of kDirect that takes the ring is skipped with the reason.
+TEST_F(NcclFaultsTest, DirectSaysThatItIsNotReached) {
+  const auto check = [] {
+    return RunNcclRanks(2, Options(Algorithm::kDirect), CheckIsDirect)[0];
+  };
+  EXPECT_FALSE(SkippedAsNotReached(check()));
+  standin::SetNcclFaults({.lsa_ranks = 1});
+  testing::TestPartResultArray parts;
+  {
+    const testing::ScopedFakeTestPartResultReporter reporter(&parts);
+    EXPECT_TRUE(SkippedAsNotReached(check()));
+  }
+  ASSERT_EQ(parts.size(), 1);
+  EXPECT_TRUE(parts.GetTestPartResult(0).skipped());
+  EXPECT_THAT(parts.GetTestPartResult(0).message(),
+              HasSubstr("kDirect is not reached"));
 }
 
 TEST_F(NcclFaultsTest, DirectRefusesDisagreement) {

@@ -216,6 +216,18 @@ bool HasNcclRanks() {
   return false;
 }
 
+absl::Status CheckIsDirect(const NcclCommunicator& communicator) {
+  if (communicator.is_direct()) return absl::OkStatus();
+  return absl::UnimplementedError(
+      "kDirect is not reached: the ranks cannot access each other's memory");
+}
+
+bool SkippedAsNotReached(const absl::Status& of_a_rank) {
+  if (!absl::IsUnimplemented(of_a_rank)) return false;
+  [&] { GTEST_SKIP() << of_a_rank.message(); }();
+  return true;
+}
+
 std::string NcclBackendName(int world_size) {
   if (kOnStandin) return "nccl stand-in";
   return world_size > CountGpus().value_or(0) ? "nccl, shared_gpu" : "nccl";

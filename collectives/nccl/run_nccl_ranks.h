@@ -65,6 +65,15 @@ std::vector<int> NcclWorldSizes(const std::vector<int>& on_standin);
 // fork ranks that use it.
 bool HasNcclRanks();
 
+// Returns kUnimplemented if the ranks of a kDirect group cannot access each
+// other's memory. Reductions then take the ring, as on ranks that share a GPU,
+// and a test shows nothing of kDirect.
+absl::Status CheckIsDirect(const NcclCommunicator& communicator);
+
+// Returns whether `of_a_rank` is CheckIsDirect's error. If so, the current test
+// is skipped with its message.
+bool SkippedAsNotReached(const absl::Status& of_a_rank);
+
 // Returns the backend's name in a claim's record: "nccl stand-in", "nccl", or
 // "nccl, shared_gpu" if there are more ranks than GPUs.
 std::string NcclBackendName(int world_size);

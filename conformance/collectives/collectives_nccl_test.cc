@@ -79,6 +79,7 @@ TEST_P(CollectivesNcclTest, GiveWhatTheReferenceGives) {
                                   AdditionOrder::kRing));
         return CheckCollectives(check, cases);
       });
+  if (!kOnStandin && SkippedAsNotReached(asked[0].status())) return;
   EXPECT_THAT(asked, Each(IsOk()));
   claims.Add(asked);
 }
