@@ -46,6 +46,12 @@ CUstream_st* Device::Find(cudaStream_t stream) {
   return streams_.front().get();
 }
 
+bool Device::IsIdle(int device) const {
+  return std::ranges::all_of(streams_, [device](const auto& each) {
+    return each->device != device || each->work.empty();
+  });
+}
+
 void Device::AddEvent(cudaEvent_t event, std::shared_ptr<EventState> state) {
   events_[event] = std::move(state);
 }
@@ -163,17 +169,11 @@ bool DeviceLock::WaitUntil(const std::function<bool()>& ready,
 }
 
 bool DeviceLock::WaitForDevice(int device, std::chrono::milliseconds limit) {
-  const Device::Streams& streams = Device::Get().streams();
-  for (const auto& each : streams) {
+  const Device& all = Device::Get();
+  for (const auto& each : all.streams()) {
     if (each->device == device) each->released = each->work.size();
   }
-  return WaitUntil(
-      [&streams, device] {
-        return std::ranges::all_of(streams, [device](const auto& each) {
-          return each->device != device || each->work.empty();
-        });
-      },
-      limit);
+  return WaitUntil([&all, device] { return all.IsIdle(device); }, limit);
 }
 
 void SetSchedule(const Schedule& schedule) {

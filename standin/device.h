@@ -112,6 +112,8 @@ class Device {
   // Returns the stream, or null if it does not exist. The null handle is the
   // default stream of the current device.
   CUstream_st* Find(cudaStream_t stream);
+  // Returns whether no stream of this device has work.
+  bool IsIdle(int device) const;
 
   void AddEvent(cudaEvent_t event, std::shared_ptr<EventState> state);
   bool RemoveEvent(cudaEvent_t event);  // Returns whether the event existed.

@@ -285,13 +285,9 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   }
   const auto self = comm->self;
   *self = nullptr;
-  const int device = comm->world->devices[comm->rank];
-  const bool has_work =
-      std::ranges::any_of(lock->streams(), [device](const auto& stream) {
-        return stream->device == device && !stream->work.empty();
-      });
+  const bool is_idle = lock->IsIdle(comm->world->devices[comm->rank]);
   for (const ncclWindow_t window : comm->windows) {
-    if (has_work) Count(&CallCounts::windows_unmapped_under_work);
+    if (!is_idle) Count(&CallCounts::windows_unmapped_under_work);
     lockstep::standin::DeleteWindow(window);
   }
   --GlobalNcclState().live;

@@ -7,13 +7,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "base/data_types.h"
 #include "collectives/algorithms/collective_reference.h"
 #include "collectives/algorithms/transport.h"

@@ -4,7 +4,6 @@
 #define LOCKSTEP_COLLECTIVES_LAUNCH_LAUNCHER_H_
 
 #include <cstddef>
-#include <optional>
 #include <string>
 #include <vector>
 

@@ -44,11 +44,8 @@ namespace {
 // compiled for: 2.28 and later.
 bool HasWindows() {
   int version = 0;
-  ncclTeam_t (*const team)(ncclComm_t) = ncclTeamLsa;
   return ncclGetVersion(&version) == ncclSuccess &&
-         version >= NCCL_VERSION(2, 28, 0) && team != nullptr &&
-         ncclCommWindowRegister != nullptr &&
-         ncclCommWindowDeregister != nullptr;
+         version >= NCCL_VERSION(2, 28, 0);
 }
 
 // Rounds up to whole pages, the unit of windows.

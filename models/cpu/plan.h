@@ -3,7 +3,6 @@
 #ifndef LOCKSTEP_MODELS_CPU_PLAN_H_
 #define LOCKSTEP_MODELS_CPU_PLAN_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>

@@ -148,10 +148,7 @@ absl::StatusOr<Transform> Transform::Create(const TransformOptions& options,
 }
 
 Transform::Transform(const TransformOptions& options, const ImageShape& shape)
-    : options_(options),
-      shape_(shape),
-      changes_colors_(ChangesColors(options)),
-      values_(shape.channels) {
+    : options_(options), shape_(shape), values_(shape.channels) {
   for (int64_t c = 0; c < shape.channels; ++c) {
     const float mean = ValueOf(options.mean, c, 0);
     const float std = ValueOf(options.std, c, 1);
@@ -233,7 +230,7 @@ absl::Status Transform::LoadOne(const Dataset& dataset, const SampleKey& key,
       [&](const PixelRows& rows) { scratch.resizer.Add(rows); }));
   const bool whole =
       down.part.count == shape_.height && across.part.count == shape_.width;
-  if (changes_colors_ || !whole) {
+  if (ChangesColors(options_) || !whole) {
     WriteThroughBytes(drawn, channels, scratch, out);
   } else {
     scratch.resizer.Finish([&](int64_t y, const uint8_t* bytes) {
@@ -262,7 +259,7 @@ void Transform::WriteThroughBytes(const SampleDraws& drawn, int64_t channels,
     std::copy_n(bytes, scratch.across.part.count * channels,
                 first + y * row_bytes);
   });
-  if (changes_colors_) AdjustColors(drawn, channels, scratch.bytes);
+  if (ChangesColors(options_)) AdjustColors(drawn, channels, scratch.bytes);
   for (int64_t y = 0; y < shape_.height; ++y) {
     WriteRow(scratch.bytes.data() + y * row_bytes, channels, shape_.width,
              drawn.flip, out.data() + y * shape_.width * shape_.channels);

@@ -8,12 +8,10 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "models/data/dataset.h"
 #include "models/data/image.h"
 #include "models/data/resize.h"
@@ -89,7 +87,6 @@ class Transform {
 
   TransformOptions options_;
   ImageShape shape_;
-  bool changes_colors_;
   // The float for each byte value, by channel.
   std::vector<std::array<float, 256>> values_;
 };
