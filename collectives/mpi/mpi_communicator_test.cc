@@ -34,7 +34,7 @@
 #include "collectives/communicator.h"
 #include "collectives/launch/create_group.h"
 #include "collectives/mpi/mpi_group.h"
-#include "collectives/mpi/testing/mpirun.h"
+#include "collectives/mpi/run_mpi_ranks.h"
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
