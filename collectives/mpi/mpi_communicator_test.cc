@@ -32,7 +32,7 @@
 #include "collectives/algorithms/collective_reference.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/launch/create_group.h"
+#include "collectives/groups/create_group.h"
 #include "collectives/mpi/mpi_group.h"
 #include "collectives/mpi/run_mpi_ranks.h"
 #include "collectives/testing/run_ranks.h"
