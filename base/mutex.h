@@ -44,7 +44,7 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   std::unique_lock<std::mutex> lock_;
 };
 
-// Threads wait for a change of what a mutex guards. `ready` is called with the
+// Threads wait for a change of guarded fields. `ready` is called with the
 // mutex held, and is marked ABSL_EXCLUSIVE_LOCKS_REQUIRED if it reads guarded
 // fields.
 class ConditionVariable {
