@@ -15,10 +15,13 @@ namespace lockstep::standin {
 // own UUID. Must not be called while another thread uses the runtime.
 void SetDeviceCount(int count);
 
-// The devices' properties that differ between hosts.
+// The devices' properties that differ between hosts and drivers.
 struct DeviceTraits {
   bool one_bus = false;    // Whether all have one PCI bus, as MIG slices do.
   bool exclusive = false;  // Whether the compute mode allows one process only.
+  // Whether queries of streams and events block while another thread waits for
+  // a device, as cudaFree and cudaDeviceSynchronize do.
+  bool queries_wait_for_frees = false;
 };
 
 // Must not be called while another thread uses the runtime.
