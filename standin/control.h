@@ -4,9 +4,12 @@
 #define LOCKSTEP_STANDIN_CONTROL_H_
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "standin/include/cuda_runtime.h"
 #include "standin/include/nccl.h"
 
 namespace lockstep::standin {
@@ -108,6 +111,16 @@ void SetNcclFaults(const NcclFaults& faults);
 // Returns the description of the last fault of a kernel on any host thread, or
 // "".
 std::string LastFault();
+
+// A node of a captured graph.
+struct GraphNode {
+  int64_t stream = 0;              // The stream's number, by age.
+  std::vector<size_t> needs = {};  // The earlier nodes that it waits for.
+};
+
+// Returns the nodes of a graph: kernels, copies and NCCL groups, in the order
+// in which they were captured.
+std::vector<GraphNode> NodesOf(cudaGraph_t graph);
 
 // Returns the number of bytes of pinned memory that are allocated and not
 // freed.

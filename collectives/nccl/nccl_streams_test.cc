@@ -2,6 +2,7 @@
 // of whether its checks detect planted bugs: on the stand-in.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -132,9 +133,10 @@ TEST_F(NcclStreamsTest, CallsOnlyEnqueue) {
         [&](NcclCommunicator& communicator, cudaStream_t) -> absl::Status {
           const Bytes ones(3 * 3 * 1024, std::byte{1});
           LOCKSTEP_ASSIGN_OR_RETURN(const auto memory, MakeDeviceMemory(ones));
+          // The second half's last group moves the second chunk alone.
+          const int eager = kSteps * (chunks + 1) + (chunks - 1);
           // The first call, the call that is captured, and two replays.
-          for (const int groups :
-               {kSteps * (chunks + 1), kSteps * (chunks + 1), 0, 0}) {
+          for (const int groups : {eager, eager, 0, 0}) {
             LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
             const standin::CallCounts before = standin::CountsOfThisThread();
             LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(
@@ -174,27 +176,81 @@ TEST_F(NcclStreamsTest, NothingHasRunWhenACallReturns) {
   EXPECT_THAT(statuses, Each(IsOk()));
 }
 
-struct DestroyGraph {
-  void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
-};
-using GraphOfCalls =
-    std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, DestroyGraph>;
+using CapturedCalls = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>,
+                                      CudaDeleter<&cudaGraphDestroy>>;
+using GraphOfCalls = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>,
+                                     CudaDeleter<&cudaGraphExecDestroy>>;
 
-// Returns a graph of the work that `run` puts on the stream.
-absl::StatusOr<GraphOfCalls> Capture(cudaStream_t stream,
-                                     const std::function<absl::Status()>& run) {
+// Returns the work that `run` puts on the stream.
+absl::StatusOr<CapturedCalls> CaptureCalls(
+    cudaStream_t stream, const std::function<absl::Status()>& run) {
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
       cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
       "cudaStreamBeginCapture"));
   LOCKSTEP_RETURN_IF_ERROR(run());
   cudaGraph_t graph = nullptr;
-  cudaGraphExec_t made = nullptr;
   LOCKSTEP_RETURN_IF_ERROR(
       CudaStatus(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture"));
-  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaGraphInstantiate(&made, graph, 0),
-                                      "cudaGraphInstantiate"));
-  cudaGraphDestroy(graph);
+  return CapturedCalls(graph);
+}
+
+// Returns the work as a graph that can be launched.
+absl::StatusOr<GraphOfCalls> Capture(cudaStream_t stream,
+                                     const std::function<absl::Status()>& run) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const CapturedCalls graph,
+                            CaptureCalls(stream, run));
+  cudaGraphExec_t made = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+      cudaGraphInstantiate(&made, graph.get(), 0), "cudaGraphInstantiate"));
   return GraphOfCalls(made);
+}
+
+// Returns whether node `a` of a graph precedes node `b`.
+bool Precedes(const std::vector<standin::GraphNode>& nodes, size_t a,
+              size_t b) {
+  return a == b || std::ranges::any_of(nodes[b].needs, [&](size_t needed) {
+           return Precedes(nodes, a, needed);
+         });
+}
+
+// Expects the schedule of a ring of three ranks and two chunks: the first chunk
+// circulates while the second is reduced.
+absl::Status CheckRingsGraph(const std::vector<standin::GraphNode>& nodes) {
+  std::vector<size_t> groups;
+  std::vector<size_t> kernels;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    (nodes[i].stream == nodes[0].stream ? groups : kernels).push_back(i);
+  }
+  constexpr size_t kFirstHalf = 2 * 2;  // Steps times chunks.
+  if (groups.size() != kFirstHalf + 3 || kernels.size() != kFirstHalf) {
+    return absl::InternalError(absl::StrCat(groups.size(), " groups and ",
+                                            kernels.size(), " kernels"));
+  }
+  const size_t circulates = groups[kFirstHalf];
+  if (!Precedes(nodes, kernels[kFirstHalf - 2], circulates) ||
+      Precedes(nodes, kernels[kFirstHalf - 1], circulates) ||
+      !Precedes(nodes, kernels[kFirstHalf - 1], groups[kFirstHalf + 1])) {
+    return absl::InternalError("a chunk does not wait for its kernel alone");
+  }
+  return absl::OkStatus();
+}
+
+TEST_F(NcclStreamsTest, AChunkCirculatesWhileTheNextIsReduced) {
+  NcclOptions options = Options(Algorithm::kRing);
+  options.chunk_bytes = 512;
+  const auto statuses = RunOnStreams(
+      options, /*own_gpus=*/true,
+      [](NcclCommunicator& communicator, cudaStream_t stream) -> absl::Status {
+        LOCKSTEP_ASSIGN_OR_RETURN(const auto memory,
+                                  MakeDeviceMemory(Bytes(3 * 1024)));
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            const CapturedCalls graph, CaptureCalls(stream, [&] {
+              return communicator.AllReduce(
+                  {memory->data(), 3 * 1024, DataType::kUInt8});
+            }));
+        return CheckRingsGraph(standin::NodesOf(graph.get()));
+      });
+  EXPECT_THAT(statuses, Each(IsOk()));
 }
 
 // The first call of these buffers is eager, the next ones replay a graph, and
