@@ -17,6 +17,7 @@
 #include "base/counter_random.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
+#include "base/run_within.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"
