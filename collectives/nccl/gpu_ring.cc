@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"
@@ -96,7 +97,7 @@ absl::Status GpuRing::Reduce(const Collective& call, bool capturing) {
 // communicated before, which would make a capture long, and buffers that are
 // used once are not worth a graph.
 absl::StatusOr<bool> GpuRing::LaunchGraph(const Collective& call) {
-  const std::lock_guard lock(graphs_mutex_);
+  const MutexLock lock(graphs_mutex_);
   if (graphs_.size() > kMostGraphs) graphs_.clear();
   const auto [graph, is_first] = graphs_.try_emplace(
       GraphKey(call.operation, call.op, call.peer, call.input.type,
@@ -111,7 +112,7 @@ absl::StatusOr<bool> GpuRing::LaunchGraph(const Collective& call) {
 }
 
 void GpuRing::DestroyGraphs() {
-  const std::lock_guard lock(graphs_mutex_);
+  const MutexLock lock(graphs_mutex_);
   graphs_.clear();
 }
 

@@ -9,14 +9,15 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <tuple>
 #include <type_traits>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/cuda_status.h"
+#include "base/mutex.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"
 #include "collectives/nccl/nccl_handle.h"
@@ -141,8 +142,9 @@ class GpuRing {
   DeviceMemory memory_;  // For the slots. Outlives the stream that uses it.
   Stream reduce_stream_;
   std::vector<Slot> slots_;
-  std::mutex graphs_mutex_;           // Guards graphs_.
-  std::map<GraphKey, Graph> graphs_;  // Null after the first call.
+  Mutex graphs_mutex_;
+  // A graph is null after the first call.
+  std::map<GraphKey, Graph> graphs_ ABSL_GUARDED_BY(graphs_mutex_);
 };
 
 }  // namespace lockstep

@@ -8,13 +8,13 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -22,6 +22,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/cuda_status.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
@@ -123,7 +124,7 @@ Watchdog::~Watchdog() { Leave(); }
 
 absl::StatusOr<int64_t> Watchdog::Begin(const Call& call,
                                         const absl::Status& arguments) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (!failure_.ok()) return Report(lock, &call);
   if (!arguments.ok()) {
     own_failure_ = absl::IsInvalidArgument(arguments)
@@ -142,7 +143,7 @@ int64_t Watchdog::Log(const Call& call) {
 }
 
 void Watchdog::Issued(std::shared_ptr<CallEvents> events) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   // A failure may have ended the call already.
   if (open_.empty() || open_.back().number != begun_ - 1) return;
   if (events != nullptr) poller_.Add(open_.back().number, events);
@@ -153,17 +154,19 @@ void Watchdog::Issued(std::shared_ptr<CallEvents> events) {
 }
 
 absl::Status Watchdog::Failed(const absl::Status& why) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (!failure_.ok()) return Report(lock, nullptr);
   own_failure_ = Named(why, open_.empty() ? nullptr : &open_.back().call);
   return WaitForFailure(lock);
 }
 
 absl::Status Watchdog::WaitForRanks() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   waiting_ = true;
-  wake_.notify_one();
-  changed_.wait(lock, [this] { return !failure_.ok() || matched_ == begun_; });
+  wake_.NotifyOne();
+  changed_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !failure_.ok() || matched_ == begun_;
+  });
   waiting_ = false;
   return failure_.ok() ? absl::OkStatus() : Report(lock, nullptr);
 }
@@ -173,7 +176,7 @@ absl::Status Watchdog::WaitForCalls() {
   for (int polls = 0;; ++polls) {
     std::shared_ptr<const CallEvents> last;
     {
-      std::unique_lock lock(mutex_);
+      MutexLock lock(mutex_);
       if (!failure_.ok()) return Report(lock, nullptr);
       const auto on_stream = std::find_if(
           open_.rbegin(), open_.rend(),
@@ -186,7 +189,7 @@ absl::Status Watchdog::WaitForCalls() {
     const cudaError_t error = cudaEventQuery(last->done.get());
     if (error == cudaSuccess) {
       // The event also completes when the group has failed and aborted.
-      std::unique_lock lock(mutex_);
+      MutexLock lock(mutex_);
       return failure_.ok() ? absl::OkStatus() : Report(lock, nullptr);
     }
     if (error != cudaErrorNotReady) {
@@ -202,14 +205,16 @@ absl::Status Watchdog::WaitForCalls() {
 
 absl::StatusOr<std::unique_ptr<Communicator>> Watchdog::Split(
     const Call& call, int color, int key, const CallSite& site) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (!failure_.ok()) return Report(lock, &call);
   split_request_ = {color, key, site};
   Log(call);
   open_.back().issued = true;
   waiting_ = true;
-  wake_.notify_one();
-  changed_.wait(lock, [this] { return !failure_.ok() || split_.has_value(); });
+  wake_.NotifyOne();
+  changed_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !failure_.ok() || split_.has_value();
+  });
   waiting_ = false;
   if (!failure_.ok()) return Report(lock, nullptr);
   return *std::exchange(split_, std::nullopt);
@@ -217,7 +222,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Watchdog::Split(
 
 absl::StatusOr<std::shared_ptr<CallEvents>> Watchdog::TakeEvents() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!spare_events_.empty()) {
       std::shared_ptr<CallEvents> events = std::move(spare_events_.back());
       spare_events_.pop_back();
@@ -231,20 +236,20 @@ absl::StatusOr<std::shared_ptr<CallEvents>> Watchdog::TakeEvents() {
 }
 
 void Watchdog::ReturnEvents(std::shared_ptr<CallEvents> events) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   spare_events_.push_back(std::move(events));
 }
 
 bool Watchdog::Leave() {
   if (thread_.joinable()) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       leaving_.emplace(kGrace);
-      wake_.notify_one();
+      wake_.NotifyOne();
     }
     thread_.join();
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return left_together_;
 }
 
@@ -257,10 +262,10 @@ absl::Status Watchdog::Named(const absl::Status& status,
                    status.message()));
 }
 
-absl::Status Watchdog::Report(std::unique_lock<std::mutex>& lock,
-                              const Call* call) {
+absl::Status Watchdog::Report(MutexLock& lock, const Call* call) {
   // Kernels may use the memory of calls until the watchdog's thread has ended.
-  changed_.wait(lock, [this] { return ended_; });
+  changed_.Wait(
+      lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_; });
   if (!std::exchange(reported_, true)) return failure_;
   if (call != nullptr) return CallAfterFailure(rank(), *call, failure_);
   return absl::FailedPreconditionError(
@@ -268,10 +273,12 @@ absl::Status Watchdog::Report(std::unique_lock<std::mutex>& lock,
                    " waits after the group had failed: ", failure_.message()));
 }
 
-absl::Status Watchdog::WaitForFailure(std::unique_lock<std::mutex>& lock) {
+absl::Status Watchdog::WaitForFailure(MutexLock& lock) {
   waiting_ = true;
-  wake_.notify_one();
-  changed_.wait(lock, [this] { return !failure_.ok(); });
+  wake_.NotifyOne();
+  changed_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !failure_.ok();
+  });
   waiting_ = false;
   return Report(lock, nullptr);
 }
@@ -282,18 +289,19 @@ void Watchdog::Watch() {
   for (;;) {
     const absl::StatusOr<bool> last = Meet(NextBeat());
     if (!last.ok()) return Fail(last.status());
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ended_ = *last;
-    changed_.notify_all();
+    changed_.NotifyAll();
     if (ended_) return;
   }
 }
 
 // Waits until the next meeting, and collects what this rank publishes there.
 Watchdog::Heartbeat Watchdog::NextBeat() {
-  std::unique_lock lock(mutex_);
-  wake_.wait_for(lock, absl::ToChronoMicroseconds(Pause()),
-                 [this] { return waiting_; });
+  MutexLock lock(mutex_);
+  wake_.WaitFor(lock, absl::ToChronoMicroseconds(Pause()),
+                [this]()
+                    ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return waiting_; });
   NoteProgress();
   if (own_failure_.ok()) {
     const Call* const oldest = open_.empty() ? nullptr : &open_.front().call;
@@ -436,7 +444,7 @@ absl::StatusOr<bool> Watchdog::Meet(const Heartbeat& own) {
   LOCKSTEP_RETURN_IF_ERROR(CheckLeavers());
   const bool together = std::ranges::all_of(
       beats, [](const Heartbeat& beat) { return beat.leaving; });
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   left_together_ = together;
   return together || own.gone;
 }
@@ -521,7 +529,7 @@ absl::StatusOr<bool> Watchdog::MatchMessages() {
 void Watchdog::Pop(int rank) {
   standings_[static_cast<size_t>(rank)].unmatched.pop_front();
   if (rank != this->rank()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++matched_;
 }
 
@@ -545,19 +553,19 @@ absl::Status Watchdog::CheckLeavers() const {
 absl::Status Watchdog::SplitControl() {
   SplitRequest request;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     request = split_request_;
   }
   auto part = control_->Split(request.color, request.key, request.site);
   LOCKSTEP_RETURN_IF_ERROR(part.status());
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   split_ = *std::move(part);
   return absl::OkStatus();
 }
 
 void Watchdog::Fail(const absl::Status& failure) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     failure_ = failure;
   }
   // If a rank aborts, its kernels end, and other ranks' kernels with them. All
@@ -565,9 +573,9 @@ void Watchdog::Fail(const absl::Status& failure) {
   // the barrier means that the control group has failed too, and is ignored.
   if (!departed_rank_.has_value()) static_cast<void>(control_->Barrier());
   options_.abort();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ended_ = true;
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 }  // namespace lockstep
