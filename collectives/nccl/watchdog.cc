@@ -24,6 +24,7 @@
 #include "base/cuda_status.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "collectives/agreement/agreement.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 
@@ -84,6 +85,20 @@ absl::Status HasLeft(int gone, int rank, const Call& call) {
   return absl::UnavailableError(absl::StrCat("rank ", gone,
                                              " has left the group, and rank ",
                                              rank, " called ", ToString(call)));
+}
+
+// Returns the error of two ranks whose calls differ. Says so if all that
+// differs is where their data lie in the group's memory.
+absl::Status Differ(int rank, const Call& call, int other_rank,
+                    const Call& other) {
+  Call elsewhere = other;
+  elsewhere.AddToHash(other.hash ^ call.hash);
+  const bool in_place_alone =
+      Reduces(other.operation) && Agree(call, elsewhere);
+  return CallsDiffer(in_place_alone ? "ranks differ in where their data lie in "
+                                      "the group's memory"
+                                    : "ranks disagree",
+                     rank, call, other_rank, other);
 }
 
 }  // namespace
@@ -478,22 +493,14 @@ absl::StatusOr<bool> Watchdog::MatchCollective() {
       return false;
     }
   }
-  const Call first = standings_.front().unmatched.front();
-  for (int rank = 1; rank < world_size(); ++rank) {
-    const Call& call = standings_[static_cast<size_t>(rank)].unmatched.front();
-    if (Agree(first, call)) continue;
-    Call elsewhere = call;
-    elsewhere.AddToHash(call.hash ^ first.hash);
-    const bool in_place_alone =
-        Reduces(call.operation) && Agree(first, elsewhere);
-    return CallsDiffer(in_place_alone
-                           ? "ranks differ in where their data lie in the "
-                             "group's memory"
-                           : "ranks disagree",
-                       0, first, rank, call);
-  }
+  const auto call_of = [this](int rank) {
+    return &standings_[static_cast<size_t>(rank)].unmatched.front();
+  };
+  const auto [rank, other] = FindDisagreement(world_size(), call_of);
+  if (rank >= 0) return Differ(rank, *call_of(rank), other, *call_of(other));
+  const Operation operation = call_of(0)->operation;
   for (int rank = 0; rank < world_size(); ++rank) Pop(rank);
-  if (first.operation == Operation::kSplit) {
+  if (operation == Operation::kSplit) {
     LOCKSTEP_RETURN_IF_ERROR(SplitControl());
   }
   return true;
@@ -536,18 +543,32 @@ void Watchdog::Pop(int rank) {
 // Returns an error if a rank waits for a rank that has left, since that call
 // would never end.
 absl::Status Watchdog::CheckLeavers() const {
-  for (int gone = 0; gone < world_size(); ++gone) {
-    const RankProgress& leaver = standings_[static_cast<size_t>(gone)];
-    if (!leaver.leaving || !leaver.unmatched.empty()) continue;
-    for (int rank = 0; rank < world_size(); ++rank) {
-      const auto& waiting = standings_[static_cast<size_t>(rank)].unmatched;
-      if (waiting.empty()) continue;
-      const Call& call = waiting.front();
-      if (IsBetweenTwo(call.operation) && call.peer != gone) continue;
-      return HasLeft(gone, rank, call);
-    }
+  std::vector<RankFacts> facts(standings_.size());
+  bool any_left = false;
+  for (size_t i = 0; i < facts.size(); ++i) {
+    const RankProgress& each = standings_[i];
+    facts[i].reached = !each.unmatched.empty();
+    facts[i].left = each.leaving && each.unmatched.empty();
+    any_left |= facts[i].left;
   }
-  return absl::OkStatus();
+  if (!any_left) return absl::OkStatus();
+  int gone = world_size();
+  int caller = -1;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const auto& waiting = standings_[static_cast<size_t>(rank)].unmatched;
+    if (waiting.empty()) continue;
+    const bool with_partner = IsBetweenTwo(waiting.front().operation);
+    for (int peer = 0; peer < world_size(); ++peer) {
+      facts[peer].awaited = with_partner && peer == waiting.front().peer;
+    }
+    const GoneRank found = FindGone(facts, rank, with_partner);
+    if (found.rank < 0 || found.rank >= gone) continue;
+    gone = found.rank;
+    caller = rank;
+  }
+  if (caller < 0) return absl::OkStatus();
+  return HasLeft(gone, caller,
+                 standings_[static_cast<size_t>(caller)].unmatched.front());
 }
 
 absl::Status Watchdog::SplitControl() {
