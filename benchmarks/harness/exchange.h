@@ -1,5 +1,5 @@
-// Threads that exchange small messages, as a measure of what the processor
-// takes for it.
+// Threads that exchange small messages: the time that the processor needs to
+// move the data of a small all-reduce.
 #ifndef LOCKSTEP_BENCHMARKS_HARNESS_EXCHANGE_H_
 #define LOCKSTEP_BENCHMARKS_HARNESS_EXCHANGE_H_
 
@@ -13,10 +13,10 @@ namespace lockstep::benchmarks {
 // The largest message of TimeExchange.
 inline constexpr int64_t kMostExchanged = 4 << 10;
 
-// Times `calls` all-reduces of `threads` threads that do nothing but move the
-// data: each thread writes its message and then the number of the call to
-// memory of its own, waits for the numbers of all other threads, and adds their
-// messages to its own. A message of at most 56 bytes lies in the line of the
+// Times `calls` all-reduces by `threads` threads that only move the data. Each
+// thread writes its message and then the number of the call to memory of its
+// own, waits for the numbers of all other threads, and adds their messages to
+// its own. A message of at most 56 bytes lies in the line of the
 // number. No call is checked, no wait has a deadline, and no thread sleeps.
 //
 // The threads are bound to the CPUs that this process may use, in turn. Every
