@@ -30,7 +30,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 
-ABSL_FLAG(bool, help, false, "this text, also with -h");
+ABSL_FLAG(bool, help, false, "print this text; also -h");
 
 namespace lockstep {
 namespace {
@@ -284,7 +284,7 @@ absl::Status CheckAliases(const Usage& usage) {
     }
     if (absl::FindCommandLineFlag(own_name) == nullptr) {
       return absl::InternalError(absl::StrCat("the usage's alias --", alias,
-                                              " is of --", own_name,
+                                              " stands for --", own_name,
                                               ", which is not a flag"));
     }
   }

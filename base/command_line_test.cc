@@ -168,7 +168,7 @@ numbers
                                   be set to
                            other  another
                            none of them
-  --help                   this text, also with -h
+  --help                   print this text; also -h
 
 Exit status: 0.
 )"));
@@ -193,9 +193,10 @@ TEST(UsageTextTest, RefusesAnAliasThatIsAFlagOrOfNone) {
               StatusIs(absl::StatusCode::kInternal,
                        "the usage's alias --test_switch is a flag"));
   usage.aliases = {{"people", "nobody"}};
-  EXPECT_THAT(UsageText(usage), StatusIs(absl::StatusCode::kInternal,
-                                         "the usage's alias --people is of "
-                                         "--nobody, which is not a flag"));
+  EXPECT_THAT(UsageText(usage),
+              StatusIs(absl::StatusCode::kInternal,
+                       "the usage's alias --people stands for "
+                       "--nobody, which is not a flag"));
 }
 
 TEST(FlagNameTest, HasUnderscoresAndNoValue) {

@@ -94,7 +94,7 @@ absl::StatusOr<Event> MakeEvent() {
 absl::StatusOr<Event> MakeTimedEvent() {
   cudaEvent_t event = nullptr;
   LOCKSTEP_RETURN_IF_ERROR(
-      CudaStatus(cudaEventCreate(&event), "creating an event"));
+      CudaStatus(cudaEventCreate(&event), "cudaEventCreate"));
   return Event(event);
 }
 

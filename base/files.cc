@@ -184,13 +184,14 @@ absl::StatusOr<TemporaryFolder> TemporaryFolder::Create(
   // If the path is not a folder, the error names only the path.
   std::error_code error;
   if (!std::filesystem::is_directory(folder, error)) {
-    return absl::UnavailableError(
-        absl::StrCat("no folder for temporary files (TMPDIR): ", folder));
+    return absl::UnavailableError(absl::StrCat(
+        "there is no folder for temporary files (TMPDIR): ", folder));
   }
   std::string path =
       std::filesystem::path(folder) / absl::StrCat(name, "-XXXXXX");
   if (mkdtemp(path.data()) == nullptr) {
-    return absl::ErrnoToStatus(errno, path);
+    return absl::ErrnoToStatus(errno,
+                               absl::StrCat("cannot create the folder ", path));
   }
   return TemporaryFolder(std::move(path), /*shared=*/false);
 }

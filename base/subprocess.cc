@@ -162,7 +162,8 @@ absl::Status Subprocess::WriteLine(absl::string_view line) {
     const ssize_t sent =
         send(input_.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
     if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) return absl::UnavailableError("it reads no more");
+    if (sent < 0)
+      return absl::UnavailableError("the program reads no more input");
     rest.remove_prefix(static_cast<size_t>(sent));
   }
   return absl::OkStatus();
@@ -178,8 +179,10 @@ absl::StatusOr<std::string> Subprocess::ReadLine(absl::Duration timeout) {
       return line;
     }
     if (out_.text.size() > kLongestLine) out_.text.clear();
-    if (!out_.file.open()) return absl::OutOfRangeError("its output has ended");
-    if (!more) return absl::DeadlineExceededError("no line came");
+    if (!out_.file.open())
+      return absl::OutOfRangeError("the program's output has ended");
+    if (!more)
+      return absl::DeadlineExceededError("the program has written no line");
   }
 }
 

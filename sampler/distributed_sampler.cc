@@ -159,8 +159,9 @@ absl::Status CheckEpoch(const PaddleSamplerOptions& options, int64_t epoch) {
   if (!options.shuffle || (epoch >= 0 && epoch <= kMaxSeed)) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "epoch is ", epoch, ", must be in [0, ", kMaxSeed, "]: it seeds numpy"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("epoch is ", epoch, ", must be in [0, ", kMaxSeed,
+                   "]: the epoch is numpy's seed"));
 }
 
 // Checks that `visited` is between two batches or after all samples of a rank.
@@ -276,9 +277,9 @@ absl::Status PaddleSampler::Restore(const SamplerState& state) {
   LOCKSTEP_RETURN_IF_ERROR(CheckState(state, here, n));
   LOCKSTEP_RETURN_IF_ERROR(CheckEpoch(options_, state.epoch));
   if (n > MaxSamples(state.first_world_size)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the state is of an epoch that ", state.first_world_size,
-                     " ranks began, too many for ", n, " samples"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        state.first_world_size, " ranks began the state's epoch, too many for ",
+        n, " samples"));
   }
   const int64_t all =
       RoundUp(n - state.before, state.world_size) / state.world_size;

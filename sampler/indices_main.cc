@@ -24,34 +24,38 @@
 #include "sampler/shard.h"
 
 ABSL_FLAG(std::string, semantics, "torch",
-          "who deals them, and how:\n"
+          "the sampler that draws the indices:\n"
           "torch   PyTorch's DistributedSampler, bit for bit\n"
           "paddle  Paddle's DistributedBatchSampler, bit for bit\n"
-          "exact   as torch, but neither padded nor dropped: each sample on "
+          "exact   as torch, but without padding or dropping: each sample on "
           "exactly one rank, for evaluation\n"
-          "split   d2l's split_batch: the data set is one batch, of which each "
-          "rank takes a block");
+          "split   d2l's split_batch: the data set is one batch, and each rank "
+          "takes a block of it");
 ABSL_FLAG(std::optional<int64_t>, dataset_size, std::nullopt,
           "number of samples");
 ABSL_FLAG(int32_t, num_replicas, 1, "number of ranks");
-ABSL_FLAG(int32_t, rank, 0, "which of them draws, from 0");
+ABSL_FLAG(int32_t, rank, 0, "the rank whose indices are printed, from 0");
 ABSL_FLAG(bool, shuffle, false, "shuffle the epoch (default: 0, 1, 2, ...)");
 ABSL_FLAG(std::string, seed, "0",
-          "torch and exact shuffle by seed + epoch, paddle by the epoch alone");
+          "torch and exact shuffle by seed + epoch; paddle has no seed and "
+          "shuffles by the epoch alone");
 ABSL_FLAG(int64_t, epoch, 0, "number of the epoch");
 ABSL_FLAG(std::string, permutation, "torch",
-          "for torch and exact, how to shuffle: torch, as PyTorch, 3 to 4 "
-          "bytes a sample and up to 12 for each of the rank's; keyed, another "
-          "order, in O(1) memory, for up to 2^62 samples");
+          "how torch and exact shuffle:\n"
+          "torch  as PyTorch does, with 3 to 4 bytes of memory a sample, and "
+          "up to 12 for each sample of the rank\n"
+          "keyed  another order, in O(1) memory, for up to 2^62 samples");
 ABSL_FLAG(std::string, batch_size, "",
-          "one batch a line, separated by spaces; paddle also deals the "
-          "samples in such batches (default: 1)");
+          "print this many indices on each line, one batch, separated by "
+          "spaces; paddle also deals the samples in batches of this size "
+          "(default: 1)");
 ABSL_FLAG(bool, drop_last, false,
-          "torch: cut the epoch where the ranks do not divide it, instead of "
-          "padding; paddle: leave out a rank's last batch if it is partial");
+          "torch: if the number of ranks does not divide the epoch, drop its "
+          "last samples instead of padding; paddle: drop a rank's last batch "
+          "if it is partial");
 ABSL_FLAG(int64_t, start_index, 0,
-          "leave out that many of the rank's indices, to see how an epoch goes "
-          "on after them");
+          "skip this many of the rank's indices, to see how an epoch continues "
+          "after them");
 
 namespace lockstep {
 namespace {
@@ -116,7 +120,7 @@ absl::StatusOr<EpochIndices> DrawFrom(absl::StatusOr<S> sampler) {
 absl::StatusOr<EpochIndices> DrawStrided(bool exact) {
   const bool drop_last = absl::GetFlag(FLAGS_drop_last);
   if (exact && drop_last) {
-    return WrongFlag("drop_last: exact draws every sample, and drops none");
+    return WrongFlag("drop_last: exact draws every sample and can drop none");
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t seed, Seed());
   LOCKSTEP_ASSIGN_OR_RETURN(const Permutation permutation, PermutationKind());
@@ -134,7 +138,7 @@ absl::StatusOr<EpochIndices> DrawStrided(bool exact) {
 
 absl::StatusOr<EpochIndices> DrawPaddle(int64_t batch_size) {
   if (absl::GetFlag(FLAGS_permutation) != "torch") {
-    return WrongFlag("permutation: paddle has its own");
+    return WrongFlag("permutation: paddle has an order of its own");
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t seed, Seed());
   if (seed != 0) {
@@ -153,7 +157,8 @@ absl::StatusOr<EpochIndices> DrawSplit() {
   LOCKSTEP_RETURN_IF_ERROR(Seed().status());
   LOCKSTEP_RETURN_IF_ERROR(PermutationKind().status());
   if (absl::GetFlag(FLAGS_shuffle) || absl::GetFlag(FLAGS_drop_last)) {
-    return WrongFlag("semantics: split neither shuffles nor drops");
+    return WrongFlag(
+        "semantics: split supports neither --shuffle nor --drop_last");
   }
   const int64_t size = *absl::GetFlag(FLAGS_dataset_size);
   const int ranks = absl::GetFlag(FLAGS_num_replicas);
@@ -219,7 +224,8 @@ absl::Status Run() {
   const int64_t size = drawn.size();
   if (start < 0 || start > size) {
     return WrongFlag(absl::StrCat("start_index is ", start, ", must be in [0, ",
-                                  size, "]: as many as the rank draws"));
+                                  size, "]: the rank draws ", size,
+                                  " indices"));
   }
   // Paddle drops the last batch if it is partial.
   const bool drop_partial = absl::GetFlag(FLAGS_semantics) == "paddle" &&

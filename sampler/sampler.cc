@@ -53,8 +53,8 @@ absl::StatusOr<std::vector<int64_t>> EpochIndices::TakeAll() && {
   if (size() > kMaxSize) {
     return absl::ResourceExhaustedError(
         absl::StrCat("a list of ", size(),
-                     " indices is too long to hold in memory, at most ",
-                     kMaxSize, " are: read it in parts"));
+                     " indices is too long to hold in memory; at most ",
+                     kMaxSize, " are allowed; read the indices in parts"));
   }
   std::vector<int64_t> all(size());
   Read(0, all);
@@ -73,7 +73,8 @@ absl::StatusOr<SamplerState> SamplerStateFromJson(absl::string_view text) {
       nlohmann::json::parse(text.begin(), text.end(), /*cb=*/nullptr,
                             /*allow_exceptions=*/false);
   if (!json.is_object()) {
-    return absl::InvalidArgumentError("the sampler's state is no JSON object");
+    return absl::InvalidArgumentError(
+        "the sampler's state is not a JSON object");
   }
   SamplerState state;
   const auto order = json.find("order");
@@ -157,9 +158,9 @@ absl::Status EpochSampler::BeginDraw() {
       case RepeatedDraw::kRefuse:
         return absl::FailedPreconditionError(absl::StrCat(
             "epoch ", place_.epoch,
-            " is drawn a second time: call SetEpoch before each epoch, or "
-            "every epoch has the same order (RepeatedDraw::kAllow if it "
-            "should)"));
+            " is drawn a second time: call SetEpoch before each epoch, since "
+            "otherwise every epoch has the same order "
+            "(RepeatedDraw::kAllow allows that)"));
       case RepeatedDraw::kAdvance:
         SetEpoch(next_epoch());
         break;
@@ -175,8 +176,9 @@ absl::Status EpochSampler::BeginDraw() {
 absl::Status CheckState(const SamplerState& state, const SamplerState& start,
                         int64_t dataset_size) {
   if (state.order != start.order) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the state is of ", state.order, ", the sampler of ", start.order));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the state is of ", state.order,
+                     ", but the sampler is of ", start.order));
   }
   constexpr int64_t kMaxRanks = std::numeric_limits<int>::max();
   // `left` and `ranks` bound `visited`, with padding. The clamps only keep them

@@ -123,7 +123,7 @@ TEST(SamplerStateTest, RejectsWhatIsNoObject) {
        {std::string(), std::string("{"), std::string("[]"), std::string("3"),
         std::string("\"text\""), std::string("{}x"), std::string("no JSON"),
         cut, cut + "\xff"}) {
-    EXPECT_THAT(SamplerStateFromJson(wrong), Invalid("no JSON object"))
+    EXPECT_THAT(SamplerStateFromJson(wrong), Invalid("not a JSON object"))
         << wrong;
   }
 }
@@ -292,10 +292,10 @@ TEST(DistributedSamplerTest, RejectsAStateOfAnotherOrder) {
   options.seed = 6;
   EXPECT_THAT(Make(options).Restore(state),
               Invalid("the state is of 11 samples shuffled as PyTorch does "
-                      "from seed 5, the sampler of 11 samples shuffled as "
-                      "PyTorch does from seed 6"));
+                      "from seed 5, but the sampler is of 11 samples shuffled "
+                      "as PyTorch does from seed 6"));
   options = {.dataset_size = 12, .seed = 5};
-  EXPECT_THAT(Make(options).Restore(state), Invalid("the sampler of 12"));
+  EXPECT_THAT(Make(options).Restore(state), Invalid("the sampler is of 12"));
   options = {.dataset_size = 11, .shuffle = false};
   EXPECT_THAT(Make(options).Restore(state), Invalid("samples in order"));
   options = {.dataset_size = 11, .seed = 5, .permutation = Permutation::kKeyed};

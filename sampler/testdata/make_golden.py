@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Writes what PyTorch's own DistributedSampler draws, for the golden test.
+"""Writes the indices that PyTorch's DistributedSampler draws, for the golden test.
 
     python3 sampler/testdata/make_golden.py > sampler/testdata/torch_golden.txt
 
-needs PyTorch (Debian: python3-torch). Neither the build nor the tests need it:
-its output is kept. One record a line, fields separated by one space:
+needs PyTorch (Debian: python3-torch). The build and the tests do not need it:
+the output is in the repository. Each line is one record, with fields separated
+by one space:
 
     list N P DROP_LAST SHUFFLE SEED EPOCH RANK INDEX...
     hash N P DROP_LAST SHUFFLE SEED EPOCH RANK COUNT HASH INDEX...
 
 N is the size of the data set, P the number of ranks. `list` has all indices of
-the rank (none where drop_last leaves none); `hash` has their number, a hash,
-and the first and the last three. Lines that start with # are comments.
+the rank (none if drop_last leaves none); `hash` has their number, a hash, and
+the first and the last three. Lines that start with # are comments.
 PyTorch 1.13, 2.5, 2.6 and 2.15 write the same records.
 """
 
@@ -30,7 +31,7 @@ EDGE_SEEDS = (-1, -(2**63), 2**31, 2**32 - 1, 2**32 + 42, 2**63 - 6, 2**64 - 6)
 
 
 def hash_of(indices):
-    """A polynomial hash modulo 2**64: sensitive to values and their order."""
+    """Returns a polynomial hash modulo 2**64 of the values in their order."""
     value = 0
     for index in indices:
         value = (value * 6364136223846793005 + index + 1) % 2**64

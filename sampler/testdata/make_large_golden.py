@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes what torch.randperm draws for very many elements, for the tests.
+"""Writes draws of torch.randperm for very many elements, for the tests.
 
     python3 sampler/testdata/make_large_golden.py \\
         > sampler/testdata/torch_large_golden.txt
 
-needs PyTorch 2.6 or later, numpy, 4 GiB and a few minutes. Neither the build
-nor the tests need it: its output is kept. One record a line, fields separated
-by one space:
+needs PyTorch 2.6 or later, numpy, 4 GiB and a few minutes. The build and the
+tests do not need it: the output is in the repository. Each line is one record,
+with fields separated by one space:
 
     hash N SEED HASH INDEX...
 
@@ -15,8 +15,8 @@ that start with # are comments. PyTorch 2.6 and 2.15 write the same records.
 
 Up to 2.5, PyTorch drew 32 bits an element for every N. Since 2.6,
 aten/src/ATen/native/TensorFactories.cpp does so for N < 4294967295 / 20, an
-integer division, and draws 64 bits from there on. Hence the sizes: the last
-below the bound, and the bound. The draw does not depend on the dtype.
+integer division, and draws 64 bits from there on. SIZES are therefore the last
+size below the bound, and the bound. The draw does not depend on the dtype.
 """
 
 import sys
@@ -32,10 +32,11 @@ MULTIPLIER = numpy.uint64(6364136223846793005)
 
 
 def hash_of(indices):
-    """Sum of (index + 1) * weight(position) modulo 2**64, in any order.
+    """Returns the sum of (index + 1) * weight(position) modulo 2**64.
 
-    The weights are odd and look random, so that exchanging elements shows, and
-    unlike a polynomial they can be had for many positions at once.
+    The weights are odd and look random, so that exchanged elements change the
+    hash. Unlike the powers of a polynomial hash, the weights of many positions
+    can be computed at once.
     """
     total = 0
     for first in range(0, len(indices), CHUNK):

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Writes what numpy's legacy shuffle makes of 0, 1, ..., N - 1, for the test.
+"""Writes numpy's legacy shuffles of 0, 1, ..., N - 1, for the test.
 
     python3 sampler/testdata/make_numpy_golden.py \\
         > sampler/testdata/numpy_golden.txt
 
-needs numpy (Debian: python3-numpy). Neither the build nor the tests need it:
-its output is kept. One record a line, fields separated by one space:
+needs numpy (Debian: python3-numpy). The build and the tests do not need it: the
+output is in the repository. Each line is one record, with fields separated by
+one space:
 
     list SEED N VALUE...
     hash SEED N COUNT HASH VALUE...
@@ -30,7 +31,7 @@ LARGE = ((1281167, 0), (1281167, 2**32 - 1), (2**21 + 1, 3))
 
 
 def hash_of(values):
-    """A polynomial hash modulo 2**64: sensitive to values and their order."""
+    """Returns a polynomial hash modulo 2**64 of the values in their order."""
     value = 0
     for item in values:
         value = (value * 6364136223846793005 + item + 1) % 2**64

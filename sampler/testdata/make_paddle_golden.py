@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Writes what Paddle's own DistributedBatchSampler draws, for the golden test.
+"""Writes the batches of Paddle's DistributedBatchSampler, for the golden test.
 
     python3 sampler/testdata/make_paddle_golden.py \\
         > sampler/testdata/paddle_golden.txt
 
-needs PaddlePaddle. Neither the build nor the tests need it: its output is kept.
-One record a line, fields separated by one space:
+needs PaddlePaddle. The build and the tests do not need it: the output is in the
+repository. Each line is one record, with fields separated by one space:
 
     list N P BATCH DROP_LAST SHUFFLE EPOCH ITERATION RANK INDEX,... INDEX,...
     hash N P BATCH DROP_LAST SHUFFLE EPOCH ITERATION BATCHES COUNT HASH
     error N P BATCH DROP_LAST SHUFFLE EPOCH ITERATION
 
 N is the size of the data set, P the number of ranks, BATCH the size of a batch.
-EPOCH is what set_epoch got before the first iteration over the object, or -
-where it was not called; ITERATION is 0 for the first one after that, 1 for the
-next, and so on, without set_epoch between them. `list` has the batches of one
+EPOCH is the argument of set_epoch before the first iteration over the object,
+or - if set_epoch was not called. ITERATION is 0 for the first iteration after
+that, 1 for the next, and so on, without set_epoch between them. `list` has the batches of one
 rank, indices joined by commas; `hash` has the number of batches, the number of
 indices and a hash of all ranks; `error` says that Paddle raises an exception.
 Lines that start with # are comments. Paddle 2.6 and 3.3 write the same records.
@@ -43,8 +43,8 @@ def hash_step(value, item):
 
 
 def hash_of(ranks):
-    """A polynomial hash modulo 2**64 over index + 1, 0 after each batch and
-    after each rank: sensitive to values, their order and where batches end."""
+    """Returns a polynomial hash modulo 2**64 over index + 1, with a 0 after each
+    batch and after each rank. It depends on values, order and batch ends."""
     value = 0
     for batches in ranks:
         for batch in batches:
@@ -67,7 +67,7 @@ def create(size, world_size, batch_size, drop_last, shuffle, rank):
 
 
 def check_batches(batches, batch_size, drop_last):
-    """Only a last batch is ever smaller: the format's readers count on it."""
+    """Checks that only the last batch is smaller, as the file's readers assume."""
     lengths = [len(batch) for batch in batches]
     assert all(length == batch_size for length in lengths[:-1])
     assert all(0 < length <= batch_size for length in lengths[-1:])
@@ -75,7 +75,7 @@ def check_batches(batches, batch_size, drop_last):
 
 
 def draw(options, epoch, iterations):
-    """Every rank's batches, for each iteration."""
+    """Returns every rank's batches, for each iteration."""
     drawn = [[] for _ in range(iterations)]
     for rank in range(options[1]):
         sampler = create(*options, rank)
@@ -108,7 +108,7 @@ def emit(options, epoch, iterations, listed):
 
 
 def emit_error(options, epoch, iteration):
-    """The given iteration raises, and the ones before it do not."""
+    """Checks that this iteration raises and earlier ones do not; prints it."""
     for rank in range(options[1]):
         sampler = create(*options, rank)
         if epoch is not None:

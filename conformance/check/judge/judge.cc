@@ -103,6 +103,14 @@ constexpr Row kRows[] = {
      "After a resume, the epoch begins anew in place of going on.",
      "Keep the position in the epoch in the checkpoint and skip the samples "
      "before it."},
+    {Cause::kResumeRepeatsBatch, "resume_repeats_batch",
+     "After a resume, the last batch before the checkpoint is trained again.",
+     "Save the position after the step that ends before the checkpoint, and "
+     "skip as many batches on resuming."},
+    {Cause::kResumeSkipsBatch, "resume_skips_batch",
+     "After a resume, a batch is left out: the next one is trained.",
+     "Count finished steps only: skip as many batches on resuming as were "
+     "trained before the checkpoint."},
     {Cause::kOrderDependsOnWorldSize, "order_depends_on_world_size",
      "Each epoch has every sample once, but which samples make a step depends "
      "on the number of ranks.",
@@ -110,12 +118,12 @@ constexpr Row kRows[] = {
      "(rank r takes every N-th), in place of shuffling within a rank's part."},
     // Gradients.
     {Cause::kSummedNotAveraged, "summed_not_averaged",
-     "Gradients{tensors} are {k} times {of} on {world_size} ranks: "
+     "{subject}{tensors} are {k} times {of} on {world_size} ranks: "
      "summed and not averaged, or reduced twice.",
      "Divide the sum over ranks by their number once, or leave the reduction "
      "to DistributedDataParallel alone."},
     {Cause::kDividedTwice, "divided_twice",
-     "Gradients{tensors} are {k} times {of} on {world_size} ranks: "
+     "{subject}{tensors} are {k} times {of} on {world_size} ranks: "
      "divided by the number of ranks once too often.",
      "Do not divide the loss or the gradients by the world size where the "
      "reduction averages already, as DistributedDataParallel does."},
@@ -157,16 +165,34 @@ constexpr Row kRows[] = {
      "Let all ranks have one sum: reduce on one and broadcast, use a "
      "collective that gives every rank the same bits, or add in the order of "
      "the ranks and not one's own first."},
+    {Cause::kReducedInNarrowType, "reduced_in_narrow_type",
+     "Gradients{tensors} are right but for rounding to {of}: they are reduced "
+     "in that type.",
+     "Reduce in float32: cast gradients after the sum over ranks and not "
+     "before, and register no hook that compresses them."},
     {Cause::kScaled, "scaled",
      "The result{tensors} is {k} times {of}, which is neither the number of "
      "ranks or micro-batches nor made of them.",
      "Look for a constant factor on the loss: a mean over something other "
      "than samples, or a gradient scaler that is not undone."},
+    // Losses.
+    {Cause::kLossIsSum, "loss_is_sum",
+     "A rank's loss is the sum over its samples and not their mean, so it and "
+     "its gradients depend on how many samples a rank has.",
+     "Take the mean over samples (reduction='mean'), in backward() and in what "
+     "is reported."},
     // Batch norm.
     {Cause::kLocalBatchNorm, "local_batch_norm",
      "Each rank normalises over its own batch and not over all ranks'.",
      "Call torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) before "
      "wrapping the model in DistributedDataParallel."},
+    {Cause::kLocalBatchNormBackward, "local_batch_norm_backward",
+     "The loss and the gradients behind the last batch norm are right, and "
+     "those before it{tensors} are not: batch norm's backward pass sums over "
+     "the rank's own batch.",
+     "All-reduce the two sums of batch norm's backward pass (of dy and of dy "
+     "times the normalised input) as the forward pass does its statistics, or "
+     "use torch.nn.SyncBatchNorm."},
     {Cause::kBuffersOfOneRank, "buffers_of_one_rank",
      "{rank} holds running statistics of other batches than it normalises "
      "with, or of none.",
@@ -183,13 +209,29 @@ constexpr Row kRows[] = {
      "rank's on {world_size} ranks: the learning rate depends on their number.",
      "Use the case's learning rate as it is: the global batch is the same at "
      "every world size, so nothing is to be scaled."},
+    {Cause::kWeightDecayScaled, "weight_decay_scaled",
+     "Weight decay is {k} times as strong as on one rank, with {world_size} "
+     "ranks.",
+     "Let weight decay act once for each update, in the optimizer or after "
+     "the reduction: if every rank adds it before the sum, it counts once per "
+     "rank."},
+    {Cause::kUpdatesEachMicroBatch, "updates_each_micro_batch",
+     "The parameters are those of an update after each of {accumulate} "
+     "micro-batches, where one update for all of them is asked for.",
+     "Call optimizer.step() and zero_grad() once, after the last micro-batch "
+     "of a step."},
+    {Cause::kFirstWeightsDiffer, "first_weights_differ",
+     "{rank} makes the same updates as rank 0, from other first weights.",
+     "Broadcast rank 0's parameters and buffers before the first step (as "
+     "DistributedDataParallel does when it wraps a model), or load the same "
+     "weights on every rank."},
     {Cause::kRanksUpdateApart, "ranks_update_apart",
      "In step {step} all ranks have the same gradients, and {rank} another "
      "parameter after the update: their optimizers differ.",
      "Give every rank's optimizer the same learning rate, momentum, weight "
      "decay and state; let nothing in the update depend on the rank."},
     {Cause::kMomentumLost, "momentum_lost",
-     "After the resume, in step {step}, momentum starts from zero.",
+     "After the resume, in step {step}, momentum starts from zero{on_rank}.",
      "Put optimizer.state_dict() into the checkpoint and load it on every "
      "rank before the first step."},
     {Cause::kFrozenMoves, "frozen_moves",
@@ -237,10 +279,12 @@ std::string Filled(const char* text, const CauseFacts& facts) {
       {{"{k}", absl::StrFormat("%.4g", facts.k)},
        {"{world_size}", absl::StrCat(facts.world_size)},
        {"{rank}", rank},
+       {"{on_rank}", facts.rank < 0 ? "" : absl::StrCat(" on ", rank)},
        {"{step}", absl::StrCat(facts.step)},
        {"{accumulate}", absl::StrCat(facts.accumulate)},
        {"{tensors}", tensors},
        {"{of}", facts.of},
+       {"{subject}", facts.subject},
        {"{named}", facts.tensors.empty() ? "A parameter" : facts.tensors}});
   if (filled.starts_with("a rank")) filled[0] = 'A';
   if (filled.starts_with("rank ")) filled[0] = 'R';
