@@ -59,9 +59,21 @@ BROKEN = {
     "set_epoch": {"same order in each epoch"},
     "token_mean": {"weights"},
 }
-RIGHT = ("all_reduce", "ddp", "ddp_accumulation", "fsdp2")
-# Local batch norm normalises a rank's own samples, so one rank computes other weights.
-NOT_COMPARED_WITH_ONE_RANK = {"batch_norm_buffers"}
+# In image_classifier, as DDP has it, only rank 0's buffers count: they are broadcast before each
+# pass, and rank 0 alone evaluates and saves.
+RIGHT = {
+    "all_reduce": set(),
+    "attention": set(),
+    "ddp": set(),
+    "ddp_accumulation": set(),
+    "fsdp2": set(),
+    "gan": set(),
+    "image_classifier": {"buffers differ by rank"},
+    "unused_parameters": set(),
+}
+# One rank computes other weights, because a rank draws its own random numbers (gan), has its own
+# local batch norm (batch_norm_buffers) or both (image_classifier).
+NOT_COMPARED_WITH_ONE_RANK = {"batch_norm_buffers", "gan", "image_classifier"}
 # Micro-batches of an update. These scripts are compared with one rank that does not accumulate.
 ACCUMULATION = {"ddp_accumulation": 4, "last_window": 3, "micro_batch_updates": 4}
 # These scripts end after an epoch, and start again from their checkpoint.
@@ -163,7 +175,9 @@ def distance(got, want):
     """Returns the largest |got - want| / |want| of all parameters; infinite for NaN."""
     largest = 0.0
     for name, value in want.items():
-        if is_buffer(name):
+        # The gradient of attention's bias of keys is zero except for rounding, and Adam makes steps
+        # of full length of that.
+        if is_buffer(name) or name.endswith("in_proj_bias"):
             continue
         far = ((got[name] - value).norm() / value.norm()).item()
         largest = max(largest, far if far == far else float("inf"))
@@ -262,9 +276,9 @@ class RightTest(GalleryTest):
     """Two ranks train as one rank does, and alike."""
 
     def test_right_scripts(self):
-        for name in RIGHT:
+        for name, expected in RIGHT.items():
             with self.subTest(script=name):
-                self.assertEqual(self.findings(f"right/{name}.py"), set())
+                self.assertEqual(self.findings(f"right/{name}.py"), expected)
 
     def test_mended_twins(self):
         for name in BROKEN:
