@@ -355,13 +355,7 @@ TEST(AllReduceCommandTest, NamesAFlagThatIsWrong) {
       {"--json=/absent/folder/x.json", "--json: cannot write to /absent"},
       {"--speed=fast", "--speed"},
       {"fast", "'fast'"}};
-  for (const auto& [flags, expected] : cases) {
-    ExpectUsageError(RunAllReduce(flags), "allreduce", flags, expected);
-  }
-}
-
-TEST(AllReduceCommandTest, ExplainsItsFlags) {
-  ExpectUsage(RunAllReduce("--help"), "allreduce");
+  ExpectChecksFlags("allreduce", RunAllReduce, cases);
 }
 
 }  // namespace

@@ -140,13 +140,7 @@ TEST(SamplerCommandTest, NamesAFlagThatIsWrong) {
       {"--json=/absent/folder/x.json", "--json: cannot write to /absent"},
       {"--speed=fast", "--speed"},
       {"fast", "'fast'"}};
-  for (const auto& [flags, expected] : cases) {
-    ExpectUsageError(RunSampler(flags), "sampler", flags, expected);
-  }
-}
-
-TEST(SamplerCommandTest, ExplainsItsFlags) {
-  ExpectUsage(RunSampler("--help"), "sampler");
+  ExpectChecksFlags("sampler", RunSampler, cases);
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <new>
 #include <optional>
 #include <span>
 #include <utility>
@@ -18,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/catch_bad_alloc.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
@@ -399,14 +399,13 @@ void CpuReplica::CollectTimes(OperationTimes* times) {
 absl::Status CpuReplica::Reserve(int64_t n, int64_t bytes) {
   if (workspace_bytes() >= bytes) return absl::OkStatus();
   memory_ = AlignedBuffer();  // Frees the old memory first.
-  try {
-    memory_ = AlignedBuffer((bytes + 3) / 4);
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for a batch of ", n, ": it needs ", bytes >> 20,
-                     " MiB of activations"));
-  }
-  return absl::OkStatus();
+  return CatchBadAlloc(
+      [&] {
+        memory_ = AlignedBuffer((bytes + 3) / 4);
+        return absl::OkStatus();
+      },
+      absl::StrCat("no memory for a batch of ", n, ": it needs ", bytes >> 20,
+                   " MiB of activations"));
 }
 
 OperationTimer CpuReplica::TimeForward(size_t operation, bool wanted) const {

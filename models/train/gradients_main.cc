@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/catch_bad_alloc.h"
 #include "base/command_line.h"
 #include "base/data_types.h"
 #include "base/files.h"
