@@ -228,7 +228,7 @@ TEST(SyncBnCommandTest, NamesAFlagThatIsWrong) {
        "detection"},
       {"--network=lenet", "--network=lenet: has no batch norm; networks with "},
       {"--network=vit", "--network=vit: has no batch norm"},
-      {"--network=vgg", "--network=vgg: no such model; there are lenet, "},
+      {"--network=vgg", "--network=vgg: no such model; the models are lenet, "},
       {"--network=", "--network=: must be a network, or none"},
       {"--network=resnet18:depth=2", "--network=resnet18:depth=2: "},
       {"--network=lenet_bn --image_size=5", "--network=lenet_bn: "},

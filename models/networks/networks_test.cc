@@ -394,8 +394,8 @@ TEST_F(LeNetTest, NamesWhatIsWrongWithABatch) {
     EXPECT_THAT(model->ForwardBackward(batch, 1, [](int) { FAIL(); }), matches);
   };
   both({std::span(samples.images).first(2351), samples.labels},
-       "2351 floats of images for 3 labels");
-  both({samples.images, {}}, "2352 floats of images for 0 labels");
+       "the images have 2351 floats; 3 labels");
+  both({samples.images, {}}, "the images have 2352 floats; 0 labels");
   samples.labels[1] = 10;
   both(samples.batch(), "label 10 of sample 1 is not in [0, 10)");
   samples.labels[1] = -1;
@@ -557,12 +557,12 @@ TEST(CreateModelTest, TakesTheSeedAndListsTheNamesThatThereAre) {
 
 TEST(CreateNetworkTest, NamesWhatIsWrongInOneLine) {
   const std::pair<const char*, const char*> faults[] = {
-      {"", "no such model; there are lenet, lenet_bn, resnet18_d2l, "},
+      {"", "no such model; the models are lenet, lenet_bn, resnet18_d2l, "},
       {"LeNet", "no such model"},
       {"resnet18_d2l ", "no such model"},
-      {"lenet:width=3", "lenet: no option 'width'; there are none"},
+      {"lenet:width=3", "lenet: 'width' is not an option; it has none"},
       {"resnet18_d2l:depth=3",
-       "resnet18_d2l: no option 'depth'; there are width"},
+       "resnet18_d2l: 'depth' is not an option; the options are width"},
       {"resnet18_d2l:width", "resnet18_d2l: 'width' is not key=value"},
       {"resnet18_d2l:width=0", "option width=0: must be an integer in [1, "},
       {"vit:width=64,width=65", "option 'width' is given twice"},

@@ -531,9 +531,10 @@ TEST_F(CheckpointTest, RefusesFilesThatAreNoCheckpoint) {
   contents[3].metadata.erase("model");
   for (const Safetensors& content : contents) {
     ASSERT_THAT(WriteSafetensors(path_, content), IsOk());
-    EXPECT_THAT(LoadCheckpoint(path_, loaded_.parameters(), loaded_.buffers()),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(StartsWith(path_), HasSubstr("no checkpoint"))));
+    EXPECT_THAT(
+        LoadCheckpoint(path_, loaded_.parameters(), loaded_.buffers()),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 AllOf(StartsWith(path_), HasSubstr("not a checkpoint"))));
   }
 }
 
