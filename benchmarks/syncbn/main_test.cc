@@ -293,7 +293,7 @@ TEST(SyncbnExperimentTest, TrainsThreeTimesAndDrawsTheCurves) {
                     HasSubstr("== 2 ranks, local batch norm =="),
                     HasSubstr("== 2 ranks, SyncBN =="),
                     HasSubstr("Mean distance of the train loss"),
-                    HasSubstr("What SyncBN costs: an epoch takes "),
+                    HasSubstr("The cost of SyncBN: an epoch takes "),
                     HasSubstr(absl::StrCat("Wrote ", output))));
   EXPECT_THAT(ReadFile(output + "/experiment.png"),
               IsOkAndHolds(StartsWith("\x89PNG")));
