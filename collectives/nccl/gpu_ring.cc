@@ -256,7 +256,8 @@ absl::Status GpuRing::ReduceChunk(const Job& job, int step, Segment chunk,
   return Record(slot.reduced, reduce_stream_.get());
 }
 
-// Runs the second half: the complete segments go round the ring and replace.
+// Runs the second half of the ring: the complete segments go round, and each
+// rank overwrites its output with them.
 absl::Status GpuRing::Circulate(const Job& job, Buffer output, int64_t first) {
   const int steps = AllReduceSteps(world_size_);
   for (int step = HalfRingSteps(world_size_); step < steps; ++step) {
