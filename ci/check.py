@@ -1,13 +1,14 @@
 #!/usr/bin/python3
-"""Checks workflows, GitLab's jobs and Dockerfiles without their services.
+"""Checks workflows, GitLab's jobs, Dockerfiles, and that folders have no circles.
 
 usage: ci/check.py
 
 The workflows in .github/workflows must follow the rules of ci/README.md (actions
 by hash, least permissions, no GPU for forks, JUnit always kept, ...). Every script
 of the project, stage of .ci/run, flag of run.sh, and target or configuration of
-Bazel that they, ci/ or .ci/run name must exist. Prints one line for each problem;
-the exit status is then 1. Needs PyYAML.
+Bazel that they, ci/ or .ci/run name must exist. Folders of C++ and CUDA sources,
+tests included, must not include each other's files in a circle. Prints one line
+for each problem; the exit status is then 1. Needs PyYAML.
 """
 
 import glob
@@ -170,6 +171,45 @@ def check_names(name, text, root):
     return ["%s: %s" % (name, problem) for problem in problems]
 
 
+def read_includes(root):
+    """Returns, for each folder, the folders whose files it includes, with an example."""
+    sources = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if not name.startswith((".", "bazel-"))]
+        sources += [os.path.relpath(os.path.join(folder, name), root) for name in names
+                    if name.endswith((".h", ".cc", ".cu"))]
+    known = set(sources)
+    includes = {}
+    for source in sorted(sources):
+        folder = os.path.dirname(source)
+        for header in re.findall(r'^#include "(.+)"', read(root, source), re.M):
+            other = os.path.dirname(header)
+            if header in known and other != folder:
+                includes.setdefault(folder, {}).setdefault(
+                    other, "%s includes %s" % (source, header))
+    return includes
+
+
+def check_circles(root):
+    """Yields each folder's shortest circle of includes that begins at the folder."""
+    includes = read_includes(root)
+    seen = set()
+    for start in sorted(includes):
+        paths = [[start]]
+        reached = {start}
+        while paths and not (paths[0][-1] == start and len(paths[0]) > 1):
+            path = paths.pop(0)
+            for folder in includes.get(path[-1], {}):
+                if folder == start or folder not in reached:
+                    reached.add(folder)
+                    paths.append(path + [folder])
+        if not paths or frozenset(paths[0]) in seen:
+            continue
+        seen.add(frozenset(paths[0]))
+        yield "folders in a circle: " + "; ".join(
+            includes[folder][other] for folder, other in zip(paths[0], paths[0][1:]))
+
+
 def main():
     root = os.path.join(os.path.dirname(__file__), "..")
     problems = []
@@ -184,6 +224,7 @@ def main():
         elif path.endswith(".yml"):
             problems += check_gitlab_rules(name, text)
         problems += check_names(name, text, root)
+    problems += check_circles(root)
     if not workflows:
         problems.append("no workflow in %s" % root)
     sys.exit("\n".join(problems) or 0)

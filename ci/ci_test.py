@@ -187,6 +187,29 @@ class LintTest(Case):
         self.assertEqual(status, 1)
         self.assertIn("bundel", output)
 
+    def write_sources(self, **sources):
+        """Writes a tree of sources: the headers that each file, by its name, includes."""
+        for name, headers in sources.items():
+            folder, _, name = name.rpartition("__")
+            path = os.path.join(self.folder, folder.replace("__", "/"), name + ".h")
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="utf-8") as file:
+                file.writelines('#include "%s"\n' % header for header in headers)
+
+    def test_accepts_folders_that_include_one_way(self):
+        self.write_sources(a__x=["b/y.h", "a/w.h", "a/c/z.h"], a__w=["a/x.h", "absl/s.h"],
+                           a__c__z=["b/y.h"], b__y=[])
+        self.assertEqual(list(check.check_circles(self.folder)), [])
+
+    def test_rejects_folders_in_a_circle(self):
+        """Of a folder with its subfolder, and of three folders by way of a test."""
+        self.write_sources(a__x=["a/c/z.h"], a__c__z=["a/w.h"], a__w=[],
+                           d__x=["e/x.h"], e__x=["f/x.h"], f__x=[], f__x_test=["d/x.h"])
+        self.assertEqual(list(check.check_circles(self.folder)), [
+            "folders in a circle: a/x.h includes a/c/z.h; a/c/z.h includes a/w.h",
+            "folders in a circle: d/x.h includes e/x.h; e/x.h includes f/x.h; "
+            "f/x_test.h includes d/x.h"])
+
     def test_shellcheck_finds_nothing(self):
         shellcheck = find_tool("shellcheck")
         self.assertEqual(self.run_command(

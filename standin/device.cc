@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "standin/control.h"
-#include "standin/device_code.h"
+#include "standin/include/device_code.h"
 #include "standin/runtime.h"
 
 namespace lockstep::standin {

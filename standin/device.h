@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "standin/control.h"
-#include "standin/device_code.h"
+#include "standin/include/device_code.h"
 
 namespace lockstep::standin {
 

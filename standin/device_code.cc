@@ -1,6 +1,6 @@
 // Launches kernels. A launch runs one block at a time; the block's threads take
 // turns on one host thread.
-#include "standin/device_code.h"
+#include "standin/include/device_code.h"
 
 #include <sys/mman.h>
 #include <ucontext.h>

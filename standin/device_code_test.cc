@@ -1,6 +1,6 @@
 // Tests what kernels see of the stand-in (indices, barriers, half floats), and
 // the faults that the stand-in must find in broken kernels.
-#include "standin/device_code.h"
+#include "standin/include/device_code.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>

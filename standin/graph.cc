@@ -12,8 +12,8 @@
 
 #include "standin/control.h"
 #include "standin/device.h"
-#include "standin/device_code.h"
 #include "standin/include/cuda_runtime.h"
+#include "standin/include/device_code.h"
 #include "standin/runtime.h"
 
 namespace lockstep::standin {

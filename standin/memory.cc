@@ -14,9 +14,9 @@
 
 #include "standin/control.h"
 #include "standin/device.h"
-#include "standin/device_code.h"
 #include "standin/graph.h"
 #include "standin/include/cuda_runtime.h"
+#include "standin/include/device_code.h"
 #include "standin/queue.h"
 #include "standin/runtime.h"
 

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "standin/device_code.h"
+#include "standin/include/device_code.h"
 
 namespace lockstep::standin {
 

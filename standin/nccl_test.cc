@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "standin/control.h"
-#include "standin/device_code.h"
+#include "standin/include/device_code.h"
 
 namespace lockstep {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "standin/control.h"
 #include "standin/device.h"
-#include "standin/device_code.h"
+#include "standin/include/device_code.h"
 #include "standin/include/nccl.h"
 #include "standin/include/nccl_device.h"
 #include "standin/memory.h"

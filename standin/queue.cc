@@ -10,9 +10,9 @@
 
 #include "standin/control.h"
 #include "standin/device.h"
-#include "standin/device_code.h"
 #include "standin/graph.h"
 #include "standin/include/cuda_runtime.h"
+#include "standin/include/device_code.h"
 #include "standin/runtime.h"
 
 struct CUevent_st {};  // Its address is the key of an EventState.

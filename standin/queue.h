@@ -4,7 +4,7 @@
 #define LOCKSTEP_STANDIN_QUEUE_H_
 
 #include "standin/device.h"
-#include "standin/device_code.h"
+#include "standin/include/device_code.h"
 
 namespace lockstep::standin {
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "standin/control.h"
-#include "standin/device_code.h"
 #include "standin/include/cuda_runtime.h"
+#include "standin/include/device_code.h"
 
 namespace lockstep::standin {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "standin/control.h"
-#include "standin/device_code.h"
+#include "standin/include/device_code.h"
 
 namespace lockstep::standin {
 

@@ -20,7 +20,7 @@
 #include "benchmarks/all_reduce/settings.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "collectives/collective.h"
-#include "collectives/launch/rank_environment.h"
+#include "collectives/groups/rank_environment.h"
 #include "gloo/algorithm.h"
 #include "gloo/allgather.h"
 #include "gloo/allreduce.h"

@@ -22,7 +22,7 @@
 #include "benchmarks/all_reduce/settings.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "collectives/collective.h"
-#include "collectives/launch/rank_environment.h"
+#include "collectives/groups/rank_environment.h"
 
 namespace lockstep::benchmarks {
 namespace {

@@ -12,7 +12,7 @@
 #include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/ranks.h"
 #include "collectives/communicator.h"
-#include "collectives/launch/rank_environment.h"
+#include "collectives/groups/rank_environment.h"
 
 namespace lockstep::benchmarks {
 namespace {

@@ -28,7 +28,7 @@
 #include "benchmarks/syncbn/results.h"
 #include "benchmarks/syncbn/settings.h"
 #include "benchmarks/syncbn/turn.h"
-#include "collectives/launch/rank_environment.h"
+#include "collectives/groups/rank_environment.h"
 #include "report/document.h"
 #include "report/write.h"
 

@@ -14,14 +14,11 @@
 #include "collectives/algorithms/reduction.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/testing/run_ranks.h"
-#include "gmock/gmock.h"
+#include "collectives/host/host_group.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
 namespace {
-
-using testing::Each;
 
 // A count that does not fit in 32 bits and is not a power of two.
 constexpr size_t kChunk = 4 << 20;
@@ -107,27 +104,25 @@ TEST(LargeCountTest, AllReduce) {
     // The ring takes five seconds. SegmentTest also covers the counting of
     // pieces beyond 32 bits.
     if (algorithm == Algorithm::kRing && !IsExhaustive()) continue;
-    RunRanksOptions options;
-    options.group.algorithm = algorithm;
-    const auto statuses = RunRanks(
-        Backend::kThreads, 2,
-        [](Communicator& communicator) {
-          const Repeated input;
-          const Repeated output;
-          if (!input.good() || !output.good()) {
-            return absl::ResourceExhaustedError("no address space");
-          }
-          input.Fill(1 + communicator.rank());
-          LOCKSTEP_RETURN_IF_ERROR(
-              communicator.AllReduce(input.bytes(), output.bytes()));
-          if (!IsFilled(output.first_chunk(), 3) ||
-              !IsFilled(output.last_chunk(), 3)) {
-            return absl::DataLossError("not the sum");
-          }
-          return absl::OkStatus();
-        },
-        options);
-    EXPECT_THAT(statuses, Each(IsOk())) << Name(algorithm);
+    GroupOptions options;
+    options.algorithm = algorithm;
+    const auto all_reduce = [](Communicator& communicator) {
+      const Repeated input;
+      const Repeated output;
+      if (!input.good() || !output.good()) {
+        return absl::ResourceExhaustedError("no address space");
+      }
+      input.Fill(1 + communicator.rank());
+      LOCKSTEP_RETURN_IF_ERROR(
+          communicator.AllReduce(input.bytes(), output.bytes()));
+      if (!IsFilled(output.first_chunk(), 3) ||
+          !IsFilled(output.last_chunk(), 3)) {
+        return absl::DataLossError("not the sum");
+      }
+      return absl::OkStatus();
+    };
+    EXPECT_THAT(RunOnThreads(2, options, all_reduce), IsOk())
+        << Name(algorithm);
   }
 }
 

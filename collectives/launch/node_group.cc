@@ -27,7 +27,8 @@
 #include "base/signals_blocked.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
-#include "collectives/launch/create_group.h"
+#include "collectives/groups/create_group.h"
+#include "collectives/groups/rendezvous_location.h"
 #include "collectives/launch/launcher.h"
 
 namespace lockstep {

@@ -16,7 +16,8 @@
 #include "absl/synchronization/mutex.h"
 #include "base/files.h"
 #include "collectives/communicator.h"
-#include "collectives/launch/create_group.h"
+#include "collectives/groups/create_group.h"
+#include "collectives/groups/rendezvous_location.h"
 
 namespace lockstep {
 

@@ -25,7 +25,7 @@
 #include "absl/strings/strip.h"
 #include "base/process.h"
 #include "base/status_macros.h"
-#include "collectives/launch/rank_environment.h"
+#include "collectives/groups/rank_environment.h"
 
 namespace lockstep {
 namespace {

@@ -22,8 +22,8 @@
 #include "base/status_macros.h"
 #include "collectives/algorithms/transport.h"
 #include "collectives/communicator.h"
+#include "collectives/groups/create_group.h"
 #include "collectives/host/message_member.h"
-#include "collectives/launch/create_group.h"
 #include "collectives/mpi/mpi_channel.h"
 #include "collectives/mpi/mpi_runtime.h"
 

@@ -23,7 +23,7 @@
 #include "collectives/algorithms/checked_call.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/launch/create_group.h"
+#include "collectives/groups/create_group.h"
 #include "collectives/nccl/nccl_handle.h"
 #include "collectives/nccl/run_nccl_ranks.h"
 #include "collectives/testing/run_ranks.h"

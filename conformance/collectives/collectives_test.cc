@@ -15,7 +15,7 @@
 #include "base/status_matchers.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/mpi/testing/mpirun.h"
+#include "collectives/mpi/run_mpi_ranks.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/collectives/collective_case.h"
 #include "conformance/collectives/collective_causes.h"

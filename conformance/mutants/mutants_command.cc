@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "base/command_line.h"
 #include "base/status_macros.h"
-#include "collectives/launch/rank_environment.h"
+#include "collectives/groups/rank_environment.h"
 #include "conformance/check/judge/judge_mutants.h"
 #include "conformance/collectives/collective_mutants.h"
 #include "conformance/loading/loading_checks.h"

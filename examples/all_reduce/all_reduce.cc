@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
-#include "collectives/launch/create_group.h"
+#include "collectives/groups/create_group.h"
 
 namespace {
 

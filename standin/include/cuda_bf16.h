@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "base/data_types.h"
-#include "standin/device_code.h"
+#include "standin/include/device_code.h"
 
 // Has the size, alignment and bits of CUDA's type, and no implicit conversions.
 class __nv_bfloat16 {

@@ -12,7 +12,7 @@
 #include <tuple>
 #include <utility>
 
-#include "standin/device_code.h"
+#include "standin/include/device_code.h"
 
 cudaError_t cudaGetLastError();  // This thread's error; clears it.
 const char* cudaGetErrorName(cudaError_t error);

@@ -193,10 +193,11 @@ CheckCase ResumeCase(int n) {
   CheckCase check = EvenCase(
       n, {.name = "resume", .momentum = 0.9, .epochs = 2},
       "Stopped in the middle of an epoch and resumed from a checkpoint, with "
-      "momentum; one rank runs through.");
+      "momentum; one rank runs through.",
+      /*steps=*/4);
   check.all_ranks.resumed = check.all_ranks.c;
   check.all_ranks.resumed->resume = true;
-  check.all_ranks.c.stop_after = 4;
+  check.all_ranks.c.stop_after = 6;
   return check;
 }
 

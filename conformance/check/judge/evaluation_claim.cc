@@ -172,21 +172,39 @@ std::vector<Indices> PartsOf(const TrainerRun& run) {
   return parts;
 }
 
-// Returns why `got`, the report of rank `rank` of `run`, is wrong.
+// Returns whether each of `got`'s two numbers is `candidate`'s or right, and at
+// least one is wrong. A trainer may reduce its loss rightly and its accuracy
+// wrongly.
+bool IsPartly(const Scores& got, const Scores& candidate, const Scores& want,
+              const Scores& limits) {
+  if (Near(got, want, limits)) return false;
+  const auto mixed = [&](double Scores::*field) {
+    const auto near = [&](const Scores& other) {
+      return std::fabs(got.*field - other.*field) <= limits.*field;
+    };
+    return near(want) || near(candidate);
+  };
+  return mixed(&Scores::loss) && mixed(&Scores::accuracy);
+}
+
+// Returns why `got`, the report of rank `rank` of `run`, is not `want`.
 Diagnosis DiagnoseMetrics(const Evidence& evidence, const TrainerRun& run,
                           const Case& c, int rank, const Scores& got,
-                          const Scores& limits) {
+                          const Scores& want, const Scores& limits) {
   const auto shares = EvaluateShares(evidence, PartsOf(run), c.batch_sizes);
   const auto is = [rank](Cause cause) -> Diagnosis {
     return {.cause = cause, .facts = {.rank = rank}};
   };
   if (!shares.ok()) return is(Cause::kUnknown);
   for (const Share& share : *shares) {
-    if (run.world_size == 1 || !Near(got, share.whole, limits)) continue;
-    return is(Cause::kMetricsOfOneRank);
+    if (run.world_size > 1 && IsPartly(got, share.whole, want, limits)) {
+      return is(Cause::kMetricsOfOneRank);
+    }
   }
   for (const Scores& candidate : UnweightedMeans(*shares)) {
-    if (Near(got, candidate, limits)) return is(Cause::kMetricsUnweighted);
+    if (IsPartly(got, candidate, want, limits)) {
+      return is(Cause::kMetricsUnweighted);
+    }
   }
   return is(Cause::kUnknown);
 }
@@ -281,7 +299,8 @@ std::optional<Judgement> MetricsVerdict(const Evidence& evidence,
     if (Near(got, want, limits) && got.count == want.count) continue;
     return Failed(absl::StrCat(WithRanks(run.world_size), ", rank ", r,
                                " reports ", DescribeMetrics(got, want, limits)),
-                  DiagnoseMetrics(evidence, run, c, r, got, limits), ratio);
+                  DiagnoseMetrics(evidence, run, c, r, got, want, limits),
+                  ratio);
   }
   return std::nullopt;
 }

@@ -80,21 +80,27 @@ struct BatchNorm {
     }
   }
 
-  // Turns the gradient of the output into the gradient of the input.
-  void Backward(const FakeTensors& weights, Rows& d,
-                FakeTensors& gradients) const {
-    const auto count = static_cast<float>(d.size());
-    FakeValues& sum = gradients["bn.bias"];
-    FakeValues& product = gradients["bn.weight"];
-    sum.resize(kHidden);
-    product.resize(kHidden);
-    for (size_t n = 0; n < d.size(); ++n) {
-      sum += d[n];
-      product += d[n] * normalised[n];
-    }
-    for (size_t n = 0; n < d.size(); ++n) {
-      d[n] = weights.at("bn.weight") * inverse *
-             (d[n] - sum / count - normalised[n] * product / count);
+  // Turns the gradient of the output into the gradient of the input. The sums
+  // are those of consecutive parts with these sizes.
+  void Backward(const FakeTensors& weights, const std::vector<size_t>& sizes,
+                Rows& d, FakeTensors& gradients) const {
+    gradients["bn.bias"].resize(kHidden);
+    gradients["bn.weight"].resize(kHidden);
+    size_t begin = 0;
+    for (const size_t size : sizes) {
+      const auto count = static_cast<float>(size);
+      FakeValues sum(kHidden), product(kHidden);
+      for (size_t n = begin; n < begin + size; ++n) {
+        sum += d[n];
+        product += d[n] * normalised[n];
+      }
+      for (size_t n = begin; n < begin + size; ++n) {
+        d[n] = weights.at("bn.weight") * inverse *
+               (d[n] - sum / count - normalised[n] * product / count);
+      }
+      gradients["bn.bias"] += sum;
+      gradients["bn.weight"] += product;
+      begin += size;
     }
   }
 };
@@ -131,7 +137,8 @@ FakeBatch GatherFake(const CaseFiles& files, const std::string& part,
 }
 
 FakePass RunFakeModel(const FakeTensors& weights, const FakeBatch& batch,
-                      const Case& c, bool training) {
+                      const Case& c, bool training,
+                      const std::vector<size_t>& local_sizes) {
   const bool normalises = c.batch_norm != "none";
   const auto round = [&](FakeValues& values) {
     if (c.dtype != "bfloat16") return;
@@ -156,7 +163,11 @@ FakePass RunFakeModel(const FakeTensors& weights, const FakeBatch& batch,
     d[n] *= 1.0f - hidden[n] * hidden[n];
     round(d[n]);
   }
-  if (normalises) norm.Backward(weights, d, gradients);
+  if (normalises) {
+    const std::vector<size_t> whole = {d.size()};
+    norm.Backward(weights, local_sizes.empty() ? whole : local_sizes, d,
+                  gradients);
+  }
   LinearBackward(batch.x, weights.at("W1"), d, gradients["W1"],
                  gradients["b1"]);
   for (auto& [name, values] : gradients) round(values);
@@ -327,8 +338,14 @@ std::vector<FakeStep> FakeSchedule(const CasePlan& plan, int64_t size,
   for (int64_t epoch = 0; epoch < plan.c.epochs; ++epoch) {
     AddEpoch(plan.c, size, epoch, mutant, steps);
   }
-  if (mutant == "resume_begins_epoch" && plan.resumed.has_value()) {
-    const auto stop = static_cast<size_t>(plan.c.stop_after);
+  if (!plan.resumed.has_value()) return steps;
+  const auto stop = static_cast<std::ptrdiff_t>(plan.c.stop_after);
+  if (mutant == "resume_repeats_batch") {
+    const FakeStep last = steps[stop - 1];
+    steps.insert(steps.begin() + stop, last);
+  }
+  if (mutant == "resume_skips_batch") steps.erase(steps.begin() + stop);
+  if (mutant == "resume_begins_epoch") {
     const int64_t epoch = steps[stop].epoch;
     steps.resize(stop);
     AddEpoch(plan.c, size, epoch, mutant, steps);

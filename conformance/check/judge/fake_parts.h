@@ -39,9 +39,12 @@ struct FakePass {
 // Runs softmax cross-entropy of tanh(norm(x W1 + b1)) W2 + b2 on a batch that
 // is not empty. norm is the case's batch norm "bn", or none. The model is
 // smooth, so rounding differences stay small. Sums run over the samples in
-// their order, in float32.
+// their order, in float32. local_sizes: if not empty, batch norm's backward
+// pass sums over consecutive parts of the batch with these sizes, and not over
+// the batch.
 FakePass RunFakeModel(const FakeTensors& weights, const FakeBatch& batch,
-                      const Case& c, bool training);
+                      const Case& c, bool training,
+                      const std::vector<size_t>& local_sizes = {});
 
 // Returns the case with the fake trainer's model and data; all other settings
 // are kept.

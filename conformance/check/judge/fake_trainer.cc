@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/data_types.h"
 #include "conformance/check/cases/check_case.h"
 #include "conformance/check/judge/fake_parts.h"
 #include "conformance/check/judge/judge.h"
@@ -68,14 +69,15 @@ class Trainer {
     for (const FakeStep& step :
          FakeSchedule(plan_, SampleCount(files_, "train"), mutant_)) {
       ++step_;
-      const std::vector<FakePass> passes = Forward(step);
-      const std::vector<FakeTensors> gradients = Reduce(step, passes);
-      UpdateBuffers(passes);
-      ReportStep(step, passes);
-      for (size_t r = 0; r < n_; ++r) {
-        Update(r, gradients[r]);
-        WriteStep(gradients[r], replicas_[r]);
+      ReportStep(step, Forward(step));
+      std::vector<FakeTensors> gradients;
+      for (const FakeStep& part : PartsWithUpdates(step)) {
+        const std::vector<FakePass> passes = Forward(part);
+        gradients = Reduce(part, passes);
+        UpdateBuffers(passes);
+        for (size_t r = 0; r < n_; ++r) Update(r, gradients[r]);
       }
+      for (size_t r = 0; r < n_; ++r) WriteStep(gradients[r], replicas_[r]);
     }
     if (c_.evaluate) Evaluate();
     TrainerRun run;
@@ -111,6 +113,28 @@ class Trainer {
                                       .world_size = static_cast<int>(n_),
                                       .software = "fake"}});
     }
+    if (IsParallel("first_weights_differ")) {
+      replicas_.back().weights["W1"] *= 1.02f;
+    }
+  }
+
+  // Returns the parts of a step that an update follows: the whole step or, for
+  // the mutants, its micro-batches.
+  std::vector<FakeStep> PartsWithUpdates(const FakeStep& step) const {
+    if (!Is("updates_each_micro_batch") &&
+        !Is("scaled_updates_each_micro_batch")) {
+      return {step};
+    }
+    std::vector<FakeStep> parts;
+    for (int64_t i = 0; i < c_.accumulate; ++i) {
+      FakeStep& part = parts.emplace_back(FakeStep{step.epoch, {}});
+      for (const FakeIndices& share : step.shares) {
+        const auto size = static_cast<int64_t>(share.size()) / c_.accumulate;
+        const auto begin = share.begin() + i * size;
+        part.shares.emplace_back(begin, begin + size);
+      }
+    }
+    return parts;
   }
 
   // Returns the passes by rank; empty for a rank without samples.
@@ -130,8 +154,13 @@ class Trainer {
     }
     if (c_.batch_norm != "sync" || IsParallel("local_batch_norm"))
       return passes;
-    const FakePass whole = RunFakeModel(
-        replicas_[0].weights, GatherFake(files_, "train", all), c_, true);
+    std::vector<size_t> local_sizes;
+    for (const FakeIndices& share : step.shares) {
+      if (Is("local_batch_norm_backward")) local_sizes.push_back(share.size());
+    }
+    const FakePass whole =
+        RunFakeModel(replicas_[0].weights, GatherFake(files_, "train", all), c_,
+                     true, local_sizes);
     const float* next = whole.losses.data();
     for (size_t r = 0; r < n_; ++r) {
       const size_t count = step.shares[r].size();
@@ -145,6 +174,20 @@ class Trainer {
     return passes;
   }
 
+  // Rounds to the type that the mutant reduces in; otherwise does nothing.
+  void RoundToNarrowType(FakeTensors& tensors) const {
+    for (auto& [name, values] : tensors) {
+      for (float& value : values) {
+        if (IsParallel("reduced_in_bfloat16")) {
+          value = ToFloat(ToBFloat16(value));
+        }
+        if (IsParallel("reduced_in_float16")) {
+          value = ToFloat(ToFloat16(value));
+        }
+      }
+    }
+  }
+
   void ScaleGradients(FakeTensors& gradients) const {
     float factor = 1;
     const auto accumulate = static_cast<float>(c_.accumulate);
@@ -154,10 +197,14 @@ class Trainer {
     if (Is("accumulation_summed")) factor = accumulate;
     if (Is("accumulation_divided_twice")) factor = 1 / accumulate;
     if (Is("ranks_and_micro_batches")) factor = Ranks() * accumulate;
+    if (Is("scaled_updates_each_micro_batch")) factor = 1 / accumulate;
     if (IsParallel("loss_scale")) factor = 0.65f;
     for (auto& [name, values] : gradients) {
       const bool twice = Is("one_reduced_twice") && name == "W2";
       values *= twice ? Ranks() : factor;
+    }
+    if (IsParallel("uneven_gradient")) {
+      for (auto& [name, values] : gradients) values[0] *= 1.001f;
     }
     if (Is("infinite_gradient")) {
       gradients["b1"][0] = std::numeric_limits<float>::infinity();
@@ -170,6 +217,7 @@ class Trainer {
                       const std::vector<FakePass>& passes) const {
     const bool unweighted =
         Is("mean_of_means") || Is("mean_of_local_means") || Is("sum_of_means");
+    const bool sums = Is("sum_over_samples");
     const bool idle = IsParallel("idle_ranks");
     float total = 0;
     std::vector<float> weights;
@@ -182,9 +230,15 @@ class Trainer {
     if (IsParallel("full_batch")) {
       total = static_cast<float>(c_.global_batch());
     }
+    if (sums) total = Ranks();
     FakeTensors sum;
     for (size_t r = 0; r < n_; ++r) {
-      if (weights[r] > 0) Add(sum, weights[r] / total, passes[r].gradients);
+      if (weights[r] == 0) continue;
+      FakeTensors part;
+      Add(part, weights[r] / total, passes[r].gradients);
+      RoundToNarrowType(part);
+      Add(sum, 1, part);
+      RoundToNarrowType(sum);
     }
     ScaleGradients(sum);
     return sum;
@@ -208,6 +262,12 @@ class Trainer {
       if (IsParallel("own_order") && r > 0) {
         for (float& value : gradients[r]["W1"]) {
           value = std::nextafter(value, 0.0f);
+        }
+      }
+      if (Is("decay_in_each_gradient")) {
+        const float decay = Ranks() * static_cast<float>(c_.weight_decay);
+        for (auto& [name, values] : gradients[r]) {
+          values += decay * replicas_[r].weights.at(name);
         }
       }
       if (Is("first_ranks_gradients")) gradients[r] = passes[0].gradients;
@@ -250,21 +310,34 @@ class Trainer {
     return !Includes(c_.unused, name) || IsParallel("unused_decays");
   }
 
+  // Returns the weight decay of the optimizer.
+  float WeightDecay() const {
+    const auto decay = static_cast<float>(c_.weight_decay);
+    if (Is("decay_per_rank")) return decay * Ranks();
+    const bool none = Is("decay_in_each_gradient") || IsParallel("no_decay");
+    return none ? 0 : decay;
+  }
+
   void Update(size_t rank, const FakeTensors& gradients) {
     Replica& replica = replicas_[rank];
     auto rate = static_cast<float>(c_.learning_rate);
     if (Is("rate_times_ranks")) rate *= Ranks();
     if (Is("rate_times_root")) rate *= std::sqrt(Ranks());
     if (Is("last_ranks_rate") && IsLast(rank)) rate *= 0.8f;
+    if (Is("last_ranks_first_rate") && step_ == 1 && IsLast(rank)) rate *= 0.8f;
     if (IsParallel("other_schedule") && step_ >= 3) rate *= 0.8f;
     if (Is("one_rank_drifts") && step_ >= 3 && IsLast(rank)) rate *= 0.8f;
     if (Is("momentum_lost") && plan_.resumed.has_value() &&
         step_ == c_.stop_after + 1) {
       replica.velocity.clear();
     }
+    if (Is("momentum_lost_on_one_rank") && IsLast(rank) &&
+        plan_.resumed.has_value() && step_ == c_.stop_after + 1) {
+      replica.velocity.clear();
+    }
     for (auto& [name, values] : replica.weights) {
       if (!Trains(name, rank)) continue;
-      FakeValues change = static_cast<float>(c_.weight_decay) * values;
+      FakeValues change = WeightDecay() * values;
       const auto gradient = gradients.find(name);
       if (gradient != gradients.end() && !Includes(c_.frozen, name)) {
         change += gradient->second;
@@ -291,6 +364,9 @@ class Trainer {
       if (!passes[r].losses.empty()) loss = means[r];
       if (Is("unweighted_loss")) loss = sum / Ranks();
       if (Is("summed_loss")) loss = sum;
+      if (Is("reported_sum") && loss.has_value()) {
+        *loss *= static_cast<double>(passes[r].losses.size());
+      }
       if (Is("first_ranks_loss")) loss = means[0];
       if (Is("micro_batch_loss")) {
         loss = means[r] / static_cast<float>(c_.accumulate);
@@ -362,6 +438,10 @@ class Trainer {
       if (Is("own_metrics")) output = MeanOf({&ranks[r], 1});
       if (Is("mean_of_batch_metrics")) output = MeanOf(batches);
       if (Is("mean_of_rank_metrics")) output = MeanOf(ranks);
+      if (Is("mean_of_rank_accuracies")) {
+        output.accuracy = MeanOf(ranks).accuracy;
+      }
+      if (Is("own_accuracy")) output.accuracy = MeanOf({&ranks[r], 1}).accuracy;
       if (IsParallel("truncated_accuracy")) {
         output.accuracy = std::floor(output.accuracy * 100) / 100;
       }

@@ -14,9 +14,10 @@ namespace lockstep::conformance {
 // mutant. If a plan has two starts, the runs are joined.
 //
 // mutant: a JudgeMutant's name; "" for the right trainer. The trainer also
-// knows the wrong variants "loses_a_sample", "rounded_loss",
-// "other_buffers_on_last_rank", "first_rank_evaluates_all_too" and
-// "truncated_accuracy", and the right variant "first_rank_evaluates_all".
+// knows the wrong variants "loses_a_sample",
+// "uneven_gradient", "rounded_loss", "other_buffers_on_last_rank",
+// "first_rank_evaluates_all_too" and "truncated_accuracy", and the right
+// variant "first_rank_evaluates_all".
 //
 // As in a real trainer, a mutant shows at every world size at which it makes
 // sense.

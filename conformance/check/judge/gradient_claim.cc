@@ -15,7 +15,9 @@
 #include "conformance/check/cases/check_case.h"
 #include "conformance/check/judge/compare.h"
 #include "conformance/check/judge/evidence.h"
+#include "conformance/check/judge/gradient_causes.h"
 #include "conformance/check/judge/judge.h"
+#include "conformance/check/judge/updates.h"
 
 namespace lockstep::conformance {
 namespace {
@@ -127,79 +129,76 @@ Judgement GradientsPart(Evidence& evidence, const Disagreement& found,
   return Failed(Describe(evidence, found, "gradient", step), diagnosis);
 }
 
-Judgement ParametersPart(const Evidence& evidence, const Disagreement& found,
-                         int64_t step) {
+// Returns whether a rank moves by rank 0's updates, from other first weights.
+// Another first update alone would be a multiple of rank 0's.
+bool BeganApart(const Evidence& evidence, const Disagreement& found) {
   const Case& c = evidence.c;
-  const std::string& name = found.names.front();
+  if (c.weight_decay != 0) return false;  // Decay makes the weights part less.
+  const auto fits = [&](int64_t step, bool any_factor) {
+    AllowedErrors allowed =
+        OneRanksReference(evidence, "parameter", step).allowed;
+    for (auto& [name, one] : allowed) one.error *= 2;  // Two numbers, rounded.
+    const Tensors first =
+        UpdateOf(evidence, evidence.rank(0), "parameter", step);
+    const Tensors mine =
+        UpdateOf(evidence, evidence.rank(found.rank), "parameter", step);
+    return any_factor ? FactorOf(found.names, first, mine, allowed, {},
+                                 /*any=*/true)
+                            .has_value()
+                      : Fits(found.names, first, mine, allowed);
+  };
+  int later = 0;
+  for (const int64_t step : c.write_state) {
+    if (step < 2 || !Includes(c.write_state, step - 1)) continue;
+    if (!fits(step, /*any_factor=*/false)) return false;
+    ++later;
+  }
+  return later > 0 && !fits(1, /*any_factor=*/true);
+}
+
+// Returns which of two ranks lost its momentum at a resume; -1 for neither.
+int RankWithoutMomentum(const Evidence& evidence, const Disagreement& found,
+                        int64_t step) {
+  if (!IsFirstAfterResume(evidence, step)) return -1;
+  const AllowedErrors allowed =
+      OneRanksReference(evidence, "parameter", step).allowed;
+  const auto lost = [&](int right, int got) {
+    return HasLostMomentum(evidence, found.names, evidence.rank(right),
+                           evidence.rank(got), step, allowed);
+  };
+  if (lost(0, found.rank)) return found.rank;
+  return lost(found.rank, 0) ? 0 : -1;
+}
+
+Diagnosis DiagnoseParametersApart(const Evidence& evidence,
+                                  const Disagreement& found, int64_t step) {
+  const Case& c = evidence.c;
   // The written gradients are known to agree.
   Diagnosis diagnosis{.cause = Includes(c.write_gradients, step)
                                    ? Cause::kRanksUpdateApart
                                    : Cause::kDrifts,
                       .facts = {.rank = found.rank, .step = step}};
-  if (Includes(c.frozen, name)) diagnosis.cause = Cause::kFrozenMoves;
-  if (Includes(c.unused, name)) diagnosis.cause = Cause::kUnusedMoves;
-  if (IsFrozenOrUnused(evidence.check, name)) diagnosis.facts.tensors = name;
-  return Failed(Describe(evidence, found, "parameter", step), diagnosis);
-}
-
-// Returns the diagnosis if the ranks' gradients are a combination of the
-// gradients of the ranks' shares. Called if no factor of one rank's gradients
-// fits.
-std::optional<Diagnosis> DiagnoseFromShares(Evidence& evidence,
-                                            const Names& names,
-                                            const Tensors& got,
-                                            const AllowedErrors& allowed) {
-  const auto& shares = evidence.Shares();
-  if (!shares.ok()) return std::nullopt;
-  const Tensors mean = MeanOfShares(*shares, false);
-  const Tensors weighted = MeanOfShares(*shares, true);
-  const std::string& norm = evidence.c.batch_norm;
-  if (norm == "sync" && (Fits(names, weighted, got, allowed) ||
-                         Fits(names, mean, got, allowed))) {
-    return Diagnosis{.cause = Cause::kLocalBatchNorm};
+  const std::string& name = found.names.front();
+  if (IsFrozenOrUnused(evidence.check, name)) {
+    diagnosis.cause =
+        Includes(c.frozen, name) ? Cause::kFrozenMoves : Cause::kUnusedMoves;
+    diagnosis.facts.tensors = name;
+    return diagnosis;
   }
-  if (Fits(names, mean, got, allowed)) {
-    return Diagnosis{.cause = Cause::kMeanOfMeans};
+  const int without_momentum = RankWithoutMomentum(evidence, found, step);
+  if (without_momentum >= 0) {
+    diagnosis.cause = Cause::kMomentumLost;
+    diagnosis.facts.rank = without_momentum;
+  } else if (step == 1 && BeganApart(evidence, found)) {
+    diagnosis.cause = Cause::kFirstWeightsDiffer;
   }
-  for (size_t r = 0; r < shares->size(); ++r) {
-    if (Fits(names, (*shares)[r].gradients, got, allowed)) {
-      return Diagnosis{.cause = Cause::kNotReduced,
-                       .facts = {.rank = static_cast<int>(r)}};
-    }
-  }
-  const auto factor =
-      FactorOf(names, mean, got, allowed,
-               NamedFactors(evidence.world_size(), evidence.c.accumulate),
-               /*any=*/false);
-  if (!factor.has_value()) return std::nullopt;
-  return Diagnosis{
-      .cause = factor->cause,
-      .facts = {.k = factor->k, .of = "the plain mean of the ranks' own"}};
-}
-
-Diagnosis DiagnoseGradients(Evidence& evidence, const Names& names,
-                            const Reference& reference, const Tensors& got) {
-  const Case& c = evidence.c;
-  Names whose = names;
-  const auto factor_of = [&](bool any) {
-    return FactorOf(names, reference.want, got, reference.allowed,
-                    NamedFactors(evidence.world_size(), c.accumulate), any);
-  };
-  auto factor = factor_of(/*any=*/false);
-  std::optional<Diagnosis> shares;
-  if (!factor.has_value()) {
-    shares = DiagnoseFromShares(evidence, names, got, reference.allowed);
-    if (!shares.has_value()) factor = factor_of(/*any=*/true);
-  }
-  Diagnosis diagnosis = shares.value_or(Diagnosis());
-  if (factor.has_value()) {
-    diagnosis.cause = factor->cause;
-    diagnosis.facts.k = factor->k;
-    whose = factor->names;
-  }
-  diagnosis.facts.tensors =
-      NamesUnlessAll(evidence.check, whose, reference.want.size());
   return diagnosis;
+}
+
+Judgement ParametersPart(const Evidence& evidence, const Disagreement& found,
+                         int64_t step) {
+  return Failed(Describe(evidence, found, "parameter", step),
+                DiagnoseParametersApart(evidence, found, step));
 }
 
 Judgement GradientVerdict(Evidence& evidence, const Compared& compared,
@@ -218,7 +217,7 @@ Judgement GradientVerdict(Evidence& evidence, const Compared& compared,
   absl::StrAppend(&what, "; ", names.size(), " of ", reference.want.size(),
                   " gradients differ");
   const Diagnosis diagnosis =
-      DiagnoseGradients(evidence, names, reference, got);
+      DiagnoseGradients(evidence, names, reference, got, step);
   if (diagnosis.cause == Cause::kUnknown) {
     absl::StrAppend(&what,
                     absl::StrFormat(", and the factor that fits best is %.4g",

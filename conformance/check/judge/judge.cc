@@ -104,6 +104,14 @@ constexpr Row kRows[] = {
      "After a resume, the epoch begins anew instead of continuing.",
      "Keep the position in the epoch in the checkpoint and skip the samples "
      "before it."},
+    {Cause::kResumeRepeatsBatch, "resume_repeats_batch",
+     "After a resume, the last batch before the checkpoint is trained again.",
+     "Save the position after the step that ends before the checkpoint, and "
+     "skip as many batches on resuming."},
+    {Cause::kResumeSkipsBatch, "resume_skips_batch",
+     "After a resume, a batch is left out: the next one is trained.",
+     "Count finished steps only: skip as many batches on resuming as were "
+     "trained before the checkpoint."},
     {Cause::kOrderDependsOnWorldSize, "order_depends_on_world_size",
      "Each epoch has every sample once, but which samples make a step depends "
      "on the number of ranks.",
@@ -111,12 +119,12 @@ constexpr Row kRows[] = {
      "(rank r takes every N-th), instead of shuffling within a rank's part."},
     // Gradients.
     {Cause::kSummedNotAveraged, "summed_not_averaged",
-     "Gradients{tensors} are {k} times {of} on {world_size} ranks: "
+     "{subject}{tensors} are {k} times {of} on {world_size} ranks: "
      "summed instead of averaged, or reduced twice.",
      "Divide the sum over ranks by their number once, or leave the reduction "
      "to DistributedDataParallel alone."},
     {Cause::kDividedTwice, "divided_twice",
-     "Gradients{tensors} are {k} times {of} on {world_size} ranks: "
+     "{subject}{tensors} are {k} times {of} on {world_size} ranks: "
      "divided by the number of ranks once too often.",
      "Do not divide the loss or the gradients by the world size where the "
      "reduction averages already, as DistributedDataParallel does."},
@@ -159,16 +167,34 @@ constexpr Row kRows[] = {
      "Give all ranks the same sum: reduce on one rank and broadcast, use a "
      "collective that gives every rank the same bits, or add in the order of "
      "the ranks, not the own part first."},
+    {Cause::kReducedInNarrowType, "reduced_in_narrow_type",
+     "Gradients{tensors} are right up to rounding to {of}: they are reduced "
+     "in that type.",
+     "Reduce in float32: cast gradients after the sum over ranks, not "
+     "before, and register no hook that compresses them."},
     {Cause::kScaled, "scaled",
      "The result{tensors} is {k} times {of}, which is neither the number of "
      "ranks or micro-batches nor made of them.",
      "Look for a constant factor on the loss: a mean over something other "
      "than samples, or a gradient scaler that is not undone."},
+    // Losses.
+    {Cause::kLossIsSum, "loss_is_sum",
+     "A rank's loss is the sum over its samples and not their mean, so it and "
+     "its gradients depend on how many samples a rank has.",
+     "Take the mean over samples (reduction='mean'), in backward() and in what "
+     "is reported."},
     // Batch norm.
     {Cause::kLocalBatchNorm, "local_batch_norm",
      "Each rank normalises over its own batch and not over all ranks'.",
      "Call torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) before "
      "wrapping the model in DistributedDataParallel."},
+    {Cause::kLocalBatchNormBackward, "local_batch_norm_backward",
+     "The loss and the gradients behind the last batch norm are right, and "
+     "those before it{tensors} are not: batch norm's backward pass sums over "
+     "the rank's own batch.",
+     "All-reduce the two sums of batch norm's backward pass (of dy and of dy "
+     "times the normalised input) as the forward pass does its statistics, or "
+     "use torch.nn.SyncBatchNorm."},
     {Cause::kBuffersOfOneRank, "buffers_of_one_rank",
      "{rank} holds running statistics of other batches than it normalises "
      "with, or of none.",
@@ -185,13 +211,29 @@ constexpr Row kRows[] = {
      "rank's on {world_size} ranks: the learning rate depends on their number.",
      "Use the case's learning rate as it is: the global batch is the same at "
      "every world size, so the learning rate must not be scaled."},
+    {Cause::kWeightDecayScaled, "weight_decay_scaled",
+     "Weight decay is {k} times as strong as on one rank, with {world_size} "
+     "ranks.",
+     "Let weight decay act once for each update, in the optimizer or after "
+     "the reduction: if every rank adds it before the sum, it counts once per "
+     "rank."},
+    {Cause::kUpdatesEachMicroBatch, "updates_each_micro_batch",
+     "The parameters are those of an update after each of {accumulate} "
+     "micro-batches, but the case asks for one update for all of them.",
+     "Call optimizer.step() and zero_grad() once, after the last micro-batch "
+     "of a step."},
+    {Cause::kFirstWeightsDiffer, "first_weights_differ",
+     "{rank} makes the same updates as rank 0, from other first weights.",
+     "Broadcast rank 0's parameters and buffers before the first step (as "
+     "DistributedDataParallel does when it wraps a model), or load the same "
+     "weights on every rank."},
     {Cause::kRanksUpdateApart, "ranks_update_apart",
      "In step {step} all ranks have the same gradients, but {rank} has another "
      "parameter after the update: the ranks' optimizers differ.",
      "Give every rank's optimizer the same learning rate, momentum, weight "
      "decay and state; let nothing in the update depend on the rank."},
     {Cause::kMomentumLost, "momentum_lost",
-     "After the resume, in step {step}, momentum starts from zero.",
+     "After the resume, in step {step}, momentum starts from zero{on_rank}.",
      "Put optimizer.state_dict() into the checkpoint and load it on every "
      "rank before the first step."},
     {Cause::kFrozenMoves, "frozen_moves", "{named} is frozen, but it changes.",
@@ -240,10 +282,12 @@ std::string Filled(const char* text, const CauseFacts& facts) {
       {{"{k}", absl::StrFormat("%.4g", facts.k)},
        {"{world_size}", absl::StrCat(facts.world_size)},
        {"{rank}", rank},
+       {"{on_rank}", facts.rank < 0 ? "" : absl::StrCat(" on ", rank)},
        {"{step}", absl::StrCat(facts.step)},
        {"{accumulate}", absl::StrCat(facts.accumulate)},
        {"{tensors}", tensors},
        {"{of}", facts.of},
+       {"{subject}", facts.subject},
        {"{named}", facts.tensors.empty() ? "A parameter" : facts.tensors}});
   if (filled.starts_with("a rank")) filled[0] = 'A';
   if (filled.starts_with("rank ")) filled[0] = 'R';

@@ -42,6 +42,8 @@ enum class Cause {
   kRankSkipsLastBatch,
   kDropsLastBatch,
   kResumesAtStart,  // After a resume, an epoch begins again.
+  kResumeRepeatsBatch,
+  kResumeSkipsBatch,
   kOrderDependsOnWorldSize,
   // Gradients.
   kSummedNotAveraged,  // k = N; or reduced twice.
@@ -53,13 +55,20 @@ enum class Cause {
   kNotReduced,            // Each rank has its own share's gradient.
   kReducedInPart,         // Only the average over the ranks is right.
   kRanksRoundApart,       // Right on every rank, but not bitwise equal.
+  kReducedInNarrowType,   // Summed in bfloat16 or float16.
   kScaled,                // g_N = k * g_1 with a k that has no name.
+  // Losses.
+  kLossIsSum,  // A sum over a rank's samples, not their mean.
   // Batch norm.
-  kLocalBatchNorm,       // Ranks normalise over their own batch.
-  kBuffersOfOneRank,     // Ranks hold different buffers.
-  kBuffersCountedTwice,  // A batch enters the running statistics twice.
+  kLocalBatchNorm,          // Ranks normalise over their own batch.
+  kLocalBatchNormBackward,  // Backward sums over a rank's own batch.
+  kBuffersOfOneRank,        // Ranks hold different buffers.
+  kBuffersCountedTwice,     // A batch enters the running statistics twice.
   // Updates.
   kLearningRateScaled,  // The update is k times one rank's.
+  kWeightDecayScaled,   // Weight decay is k times one rank's.
+  kUpdatesEachMicroBatch,
+  kFirstWeightsDiffer,  // Equal updates, from different first weights.
   kRanksUpdateApart,    // Equal gradients, different updates.
   kMomentumLost,        // Momentum is lost after a resume.
   kFrozenMoves,
@@ -104,7 +113,8 @@ struct CauseFacts {
   int64_t step = 0;          // From 1; 0: no particular step.
   int64_t accumulate = 1;    // The number of micro-batches in a step.
   std::string tensors = {};  // "W3 (the first linear layer)"; "": all.
-  std::string of = "one rank's";  // The quantity that k multiplies.
+  std::string of = "one rank's";      // The quantity that k multiplies.
+  std::string subject = "Gradients";  // The plural that is k times `of`.
 };
 
 struct Explanation {

@@ -134,6 +134,9 @@ constexpr struct {
   Claim claim;
 } kNameless[] = {
     {"loses_a_sample", "uneven_last_batch", Claim::kSamples},
+    {"uneven_gradient", "even", Claim::kGradients},
+    {"uneven_gradient", "momentum", Claim::kGradients},
+    {"uneven_gradient", "accumulation", Claim::kGradients},
     {"rounded_loss", "even", Claim::kLoss},
     {"other_buffers_on_last_rank", "sync_bn", Claim::kState},
     {"first_rank_evaluates_all_too", "evaluation", Claim::kEvaluation},

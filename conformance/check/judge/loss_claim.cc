@@ -86,6 +86,22 @@ std::vector<NamedFactor> FactorsOf(const Evidence& evidence, int64_t step) {
                       static_cast<double>(c.global_batch()));
 }
 
+// Returns whether the first step's losses are sums over samples. One rank's
+// loss is then the sum of the shares' losses and not their mean, and the ranks'
+// losses `got` are the shares'.
+bool IsSumOverSamples(Evidence& evidence, double got, const Allowed& allowed) {
+  const auto& shares = evidence.Shares();
+  if (!shares.ok()) return false;
+  const auto near = [&](double a, double b) {
+    return std::fabs(a - b) <= allowed.error;
+  };
+  const double one = LossOf(evidence.one_rank(), 1);
+  const double mean = MeanShareLoss(*shares, true);
+  double sum = 0;
+  for (const ShareResult& share : *shares) sum += share.loss;
+  return near(one, sum) && !near(one, mean) && near(got, mean);
+}
+
 // Returns the diagnosis if the first step's loss is a combination of the
 // shares' losses.
 std::optional<Diagnosis> DiagnoseLossFromShares(Evidence& evidence, double got,
@@ -110,6 +126,9 @@ Diagnosis DiagnoseLoss(Evidence& evidence, int64_t step, double want,
                        double got, const Allowed& allowed) {
   const Case& c = evidence.c;
   Diagnosis diagnosis;
+  if (step == 1 && IsSumOverSamples(evidence, got, allowed)) {
+    return {.cause = Cause::kLossIsSum, .facts = {.step = step}};
+  }
   for (const NamedFactor& factor : FactorsOf(evidence, step)) {
     if (std::fabs(got - factor.k * want) >
         std::max(1.0, factor.k) * allowed.error) {
@@ -130,6 +149,7 @@ Diagnosis DiagnoseLoss(Evidence& evidence, int64_t step, double want,
   // A later state is judged in every type except bfloat16.
   if (step > 1 && c.dtype == "bfloat16") diagnosis.cause = Cause::kDrifts;
   diagnosis.facts.step = step;
+  diagnosis.facts.subject = "Losses";
   return diagnosis;
 }
 

@@ -185,15 +185,17 @@ Diagnosis DiagnoseMiscount(const Evidence& evidence, const EpochDraws& draws,
   return {.cause = apart ? Cause::kRanksShuffleApart : Cause::kUnknown};
 }
 
-// Returns whether the first step after a resume draws the samples that its
-// epoch began with.
-bool RestartsEpoch(const Evidence& evidence) {
+// Returns where a resumed run begins wrongly, if its first step draws the
+// samples of another step of the same epoch: the epoch's first step, the one
+// before the checkpoint, or the one after the next.
+std::optional<Cause> CauseOfResume(const Evidence& evidence) {
   const CasePlan& plan = evidence.check.all_ranks;
   const auto at = static_cast<size_t>(plan.c.stop_after);
   const std::vector<StepOutput>& one = evidence.one_rank().steps;
-  if (!plan.resumed.has_value() || at >= one.size()) return false;
+  if (!plan.resumed.has_value() || at >= one.size()) return std::nullopt;
   size_t begin = at;
   while (begin > 0 && one[begin - 1].epoch == one[at].epoch) --begin;
+  if (begin == at) return std::nullopt;  // An epoch begins there anyway.
   Indices drawn;
   for (int r = 0; r < evidence.world_size(); ++r) {
     const std::vector<StepOutput>& steps = evidence.rank(r).steps;
@@ -201,7 +203,14 @@ bool RestartsEpoch(const Evidence& evidence) {
     drawn.insert(drawn.end(), steps[at].indices.begin(),
                  steps[at].indices.end());
   }
-  return begin < at && Sorted(drawn) == Sorted(one[begin].indices);
+  const auto is = [&](size_t step) {
+    return step < one.size() && one[step].epoch == one[at].epoch &&
+           Sorted(drawn) == Sorted(one[step].indices);
+  };
+  if (is(begin)) return Cause::kResumesAtStart;
+  if (is(at - 1)) return Cause::kResumeRepeatsBatch;
+  if (is(at + 1)) return Cause::kResumeSkipsBatch;
+  return std::nullopt;
 }
 
 std::optional<Judgement> MiscountVerdict(const Evidence& evidence,
@@ -213,8 +222,8 @@ std::optional<Judgement> MiscountVerdict(const Evidence& evidence,
   if (!miscount.any()) return std::nullopt;
   const EpochDraws one = DrawsOf(evidence.runs.one_rank, epoch);
   Diagnosis diagnosis = DiagnoseMiscount(evidence, draws, one, size);
-  if (run.world_size > 1 && RestartsEpoch(evidence)) {
-    diagnosis.cause = Cause::kResumesAtStart;
+  if (run.world_size > 1) {
+    diagnosis.cause = CauseOfResume(evidence).value_or(diagnosis.cause);
   }
   return Failed(absl::StrCat(WithRanks(run.world_size), ", in epoch ", epoch,
                              ", ", Describe(miscount)),

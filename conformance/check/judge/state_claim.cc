@@ -15,6 +15,7 @@
 #include "conformance/check/judge/compare.h"
 #include "conformance/check/judge/evidence.h"
 #include "conformance/check/judge/judge.h"
+#include "conformance/check/judge/updates.h"
 #include "conformance/protocol/rank_output.h"
 
 namespace lockstep::conformance {
@@ -61,26 +62,8 @@ struct Updates {
 
 Updates UpdatesOf(const Evidence& evidence, const RankOutput& output,
                   const std::string& kind, int64_t step) {
-  const auto moved = [&](const RankOutput& of) {
-    return Minus(
-        TensorsOf(of, kind, step),
-        step == 1 ? StartOf(evidence.check) : TensorsOf(of, kind, step - 1));
-  };
-  return {moved(evidence.one_rank()), moved(output)};
-}
-
-// Returns whether the update looks as if momentum began at zero. An update is
-// momentum times the previous update, plus the gradient's term. Without
-// momentum, the first part is missing.
-bool HasLostMomentum(const Evidence& evidence, const Names& names,
-                     const Updates& updates, int64_t step,
-                     const AllowedErrors& allowed) {
-  const double momentum = evidence.c.momentum;
-  if (step < 2 || momentum == 0) return false;
-  const Tensors before =
-      UpdatesOf(evidence, evidence.one_rank(), "parameter", step - 1).want;
-  return Fits(names, PlusTimes(updates.want, -momentum, before), updates.got,
-              allowed, 4);
+  return {UpdateOf(evidence, evidence.one_rank(), kind, step),
+          UpdateOf(evidence, output, kind, step)};
 }
 
 // Returns the factor between the updates. In the first step, whose gradients
@@ -102,24 +85,40 @@ std::optional<FoundFactor> UpdateFactor(const Evidence& evidence,
                   /*any=*/step == 1);
 }
 
+// Returns how strongly weight decay acted, relative to one rank, if that
+// explains the update.
+std::optional<double> DecayOf(const Evidence& evidence, const Names& names,
+                              const Updates& updates, int64_t step,
+                              const AllowedErrors& allowed) {
+  const Tensors before =
+      step == 1 ? StartOf(evidence.check)
+                : TensorsOf(evidence.one_rank(), "parameter", step - 1);
+  return DecayFactor(evidence, names, updates.want, updates.got,
+                     -evidence.c.learning_rate, before, allowed);
+}
+
 Diagnosis DiagnoseParameters(const Evidence& evidence, const Compared& compared,
                              const Reference& reference, int64_t step) {
-  const CasePlan& plan = evidence.check.all_ranks;
   const Names names = NamesOf(compared);
   const Updates updates =
       UpdatesOf(evidence, evidence.rank(0), "parameter", step);
   Diagnosis diagnosis{.cause = step > 1 ? Cause::kDrifts : Cause::kUnknown};
   diagnosis.facts.step = step;
-  const bool resumed =
-      plan.resumed.has_value() && step == plan.c.stop_after + 1;
-  if (resumed &&
-      HasLostMomentum(evidence, names, updates, step, reference.allowed)) {
+  if (IsFirstAfterResume(evidence, step) &&
+      HasLostMomentum(evidence, names, evidence.one_rank(), evidence.rank(0),
+                      step, reference.allowed)) {
     diagnosis.cause = Cause::kMomentumLost;
     return diagnosis;
   }
   // An update is a difference of two numbers, and each of them may be off.
   AllowedErrors allowed = reference.allowed;
   for (auto& [name, one] : allowed) one.error *= 2;
+  const auto decay = DecayOf(evidence, names, updates, step, allowed);
+  if (decay.has_value()) {
+    diagnosis.cause = Cause::kWeightDecayScaled;
+    diagnosis.facts.k = *decay;
+    return diagnosis;
+  }
   const auto factor = UpdateFactor(evidence, names, updates, step, allowed);
   if (factor.has_value()) {
     diagnosis.cause = factor->cause == Cause::kScaled

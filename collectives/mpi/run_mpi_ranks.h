@@ -1,6 +1,6 @@
 // Runs a function on every rank of an MPI job, for tests.
-#ifndef LOCKSTEP_COLLECTIVES_MPI_TESTING_MPIRUN_H_
-#define LOCKSTEP_COLLECTIVES_MPI_TESTING_MPIRUN_H_
+#ifndef LOCKSTEP_COLLECTIVES_MPI_RUN_MPI_RANKS_H_
+#define LOCKSTEP_COLLECTIVES_MPI_RUN_MPI_RANKS_H_
 
 #include <functional>
 #include <string>
@@ -44,4 +44,4 @@ std::vector<absl::StatusOr<std::string>> RunMpiRanksCollect(
 
 }  // namespace lockstep
 
-#endif  // LOCKSTEP_COLLECTIVES_MPI_TESTING_MPIRUN_H_
+#endif  // LOCKSTEP_COLLECTIVES_MPI_RUN_MPI_RANKS_H_

@@ -1,5 +1,5 @@
 // Reads the variables of each known launcher by one set of rules.
-#include "collectives/launch/rank_environment.h"
+#include "collectives/groups/rank_environment.h"
 
 #include <algorithm>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Runs mpirun on this test binary. The ranks write their results to files.
-#include "collectives/mpi/testing/mpirun.h"
+#include "collectives/mpi/run_mpi_ranks.h"
 
 #include <signal.h>
 #include <sys/types.h>

@@ -1,6 +1,6 @@
 // Reads from the environment which rank of a launched run this process is.
-#ifndef LOCKSTEP_COLLECTIVES_LAUNCH_RANK_ENVIRONMENT_H_
-#define LOCKSTEP_COLLECTIVES_LAUNCH_RANK_ENVIRONMENT_H_
+#ifndef LOCKSTEP_COLLECTIVES_GROUPS_RANK_ENVIRONMENT_H_
+#define LOCKSTEP_COLLECTIVES_GROUPS_RANK_ENVIRONMENT_H_
 
 #include <optional>
 #include <string>
@@ -31,6 +31,9 @@ struct RankEnvironment {
   // The path of the rendezvous file; "" if not set.
   std::string rendezvous = {};
   RankLauncher launcher = RankLauncher::kVariables;
+
+  // Returns whether all ranks of the run are on this host.
+  bool is_on_one_host() const { return local_world_size == world_size; }
 };
 
 // Returns the value of the named variable, or nullopt if it is not set.
@@ -83,4 +86,4 @@ absl::Status CheckNotLaunched();
 
 }  // namespace lockstep
 
-#endif  // LOCKSTEP_COLLECTIVES_LAUNCH_RANK_ENVIRONMENT_H_
+#endif  // LOCKSTEP_COLLECTIVES_GROUPS_RANK_ENVIRONMENT_H_

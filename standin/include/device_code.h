@@ -1,8 +1,8 @@
 // The stand-in's CUDA types, its launches of kernels, and its device code: the
 // keywords, the built-in variables and the barrier. A wait records its source
 // line, so that threads waiting in different places are told apart.
-#ifndef LOCKSTEP_STANDIN_DEVICE_CODE_H_
-#define LOCKSTEP_STANDIN_DEVICE_CODE_H_
+#ifndef LOCKSTEP_STANDIN_INCLUDE_DEVICE_CODE_H_
+#define LOCKSTEP_STANDIN_INCLUDE_DEVICE_CODE_H_
 
 #include <bit>
 #include <cmath>
@@ -220,4 +220,4 @@ inline void __syncthreads(::lockstep::standin::Site site = {__builtin_FILE(),
   lockstep::standin::SyncThreads(site);
 }
 
-#endif  // LOCKSTEP_STANDIN_DEVICE_CODE_H_
+#endif  // LOCKSTEP_STANDIN_INCLUDE_DEVICE_CODE_H_

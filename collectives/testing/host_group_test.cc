@@ -237,10 +237,10 @@ TEST_P(GroupMemberTest, DisagreementNamesTheTwoPlacesInTheSource) {
       Each(StatusIs(
           absl::StatusCode::kInvalidArgument,
           absl::StrCat("ranks disagree on call 2: rank 0 called Barrier() at "
-                       "collectives/host/host_group_test.cc:",
+                       "collectives/testing/host_group_test.cc:",
                        first,
                        ", rank 2 called Broadcast(uint8[0], root 1) at "
-                       "collectives/host/host_group_test.cc:",
+                       "collectives/testing/host_group_test.cc:",
                        first + 1))));
 }
 
@@ -296,9 +296,9 @@ TEST_P(GroupMemberTest, PartnersDisagree) {
       run(send, [&](Communicator& c) { return c.Receive(floats_, 0); }),
       Each(StatusIs(absl::StatusCode::kInvalidArgument,
                     AllOf(HasSubstr("rank 0 called Send(float32[10], to rank 1"
-                                    ") at collectives/host/"),
+                                    ") at collectives/testing/"),
                           HasSubstr("rank 1 called Receive(float32[11], from "
-                                    "rank 0) at collectives/host/")))));
+                                    "rank 0) at collectives/testing/")))));
   for (const CallFn& both : {send, receive}) {
     EXPECT_THAT(run(both, both),
                 Each(StatusIs(absl::StatusCode::kInvalidArgument,

@@ -1,0 +1,97 @@
+"""The command `lockstep`, or `python -m lockstep`."""
+
+import argparse
+import os
+import sys
+
+from . import __version__, launch
+
+DESCRIPTION = """\
+Records and judges PyTorch data-parallel training scripts as they are.
+
+  lockstep run -- torchrun --nproc_per_node=2 train.py --epochs=1
+
+runs the command with hooks in every Python process that it starts. Nothing in the script changes,
+and neither does a bit of its results. Each rank's record is a file of JSON lines in --output_dir.
+"""
+EPILOGUE = """\
+exit status: the command's own, as nothing is judged; 2 if the flags are wrong
+"""
+RUN_FLAGS = (
+    ("output_dir", str, "lockstep-run", "D", "the folder of the record"),
+    ("nproc", int, 0, "N", "start COMMAND as N ranks, with the variables that torchrun sets"),
+    ("first", int, 10, "N", "updates at the start whose gradients are all recorded"),
+    ("every", int, 10, "N", "after these, record the gradients of each N-th update"),
+    ("limit_mb", float, 256, "MB", "the size at which the record of a rank ends"),
+    ("hang_seconds", float, 0, "S", "end a command whose ranks record nothing for S seconds"),
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports a wrong flag in one line."""
+
+    def error(self, message):
+        self.exit(2, "lockstep: %s (see lockstep --help)\n" % message)
+
+
+def make_parser():
+    parser = Parser(
+        prog="lockstep",
+        description=DESCRIPTION,
+        epilog=EPILOGUE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version="lockstep " + __version__)
+    commands = parser.add_subparsers(dest="action", metavar="ACTION", parser_class=Parser)
+    run = commands.add_parser(
+        "run",
+        help="run a command and record its ranks",
+        description=DESCRIPTION,
+        epilog=EPILOGUE,
+        usage="lockstep run [FLAG...] -- COMMAND [ARGUMENT...]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for name, kind, default, metavar, text in RUN_FLAGS:
+        text += "" if default in (0, None) else " (default: %(default)s)"
+        run.add_argument("--" + name, type=kind, default=default, metavar=metavar, help=text)
+    return parser
+
+
+def parse(arguments):
+    """Splits the flags from the command behind `--`."""
+    parser = make_parser()
+    command = []
+    if "--" in arguments:
+        split = arguments.index("--")
+        arguments, command = arguments[:split], arguments[split + 1 :]
+    flags = parser.parse_args(arguments)
+    if flags.action is None:
+        parser.error("an action is missing: run")
+    if flags.action == "run":
+        if not command:
+            parser.error("run: a command is missing behind --")
+        for name, kind, *_ in RUN_FLAGS:
+            if kind is not str and getattr(flags, name) < (1 if name == "every" else 0):
+                parser.error("--%s=%g is too small" % (name, getattr(flags, name)))
+    return flags, command
+
+
+def run(flags, command):
+    options = {name: getattr(flags, name) for name in ("first", "every", "limit_mb")}
+    try:
+        outcome = launch.run(command, flags.output_dir, options, flags.nproc, flags.hang_seconds)
+    except OSError as error:
+        print("lockstep: %s: %s" % (error.filename or command[0], error.strerror), file=sys.stderr)
+        return 2
+    return outcome.status if outcome.status >= 0 else 128 - outcome.status
+
+
+def main(arguments=None):
+    flags, command = parse(sys.argv[1:] if arguments is None else arguments)
+    status = run(flags, command)
+    sys.stdout.flush()
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+"""Records the calls of torch.distributed, in order."""
+
+import functools
+
+import torch
+import torch.distributed as dist
+
+from . import lines
+
+CALLS = """
+    all_reduce broadcast reduce all_gather all_gather_into_tensor _all_gather_base gather scatter
+    reduce_scatter reduce_scatter_tensor _reduce_scatter_base all_to_all all_to_all_single barrier
+    monitored_barrier all_gather_object gather_object broadcast_object_list scatter_object_list
+    all_reduce_coalesced all_gather_coalesced send recv isend irecv
+    batch_isend_irecv new_group
+""".split()
+OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
+
+
+class Collectives:
+    """Counts and writes the calls. A call that another one makes belongs to that one."""
+
+    def __init__(self, recorder):
+        self.recorder = recorder
+        self.count = 0
+        self.depth = 0
+
+    def before(self, kind, args, kwargs):
+        self.depth += 1
+        if self.depth > 1:
+            return
+        recorder = self.recorder
+        recorder.open()
+        recorder.calls_since_step += 1
+        values = [*args, *kwargs.values()]
+        tensors = [value for value in values if is_tensors(value)]
+        first = tensors[0] if tensors else None
+        first = first[0] if isinstance(first, (list, tuple)) else first
+        recorder.event(
+            "call",
+            call=self.count,
+            update=recorder.update,
+            kind=kind.strip("_"),
+            sizes=[sizes_of(value) for value in tensors],
+            dtype="" if first is None else str(first.dtype)[6:],
+            op=operation(kind, values),
+            group=group_of(values),
+            peer=peer_of(kind, args, kwargs),
+            line=lines.user_line(),
+        )
+        self.count += 1
+
+    def leave(self):
+        self.depth -= 1
+
+
+def is_tensors(value):
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(isinstance(item, torch.Tensor) for item in value)
+    return isinstance(value, torch.Tensor)
+
+
+def sizes_of(value):
+    if isinstance(value, torch.Tensor):
+        return list(value.shape)
+    return [list(item.shape) for item in value]
+
+
+def operation(kind, values):
+    """Returns the reduction's name; SUM, which PyTorch takes by default, if there is none."""
+    if "reduce" not in kind:
+        return ""
+    for value in values:
+        if type(value).__name__ in ("ReduceOp", "RedOpType", "_ReduceOp"):
+            for name in OPERATIONS:
+                if value == getattr(dist.ReduceOp, name, None):
+                    return name.lower()
+    return "sum"
+
+
+def group_of(values):
+    """Returns the group's ranks, or "all"."""
+    for value in values:
+        if isinstance(value, dist.ProcessGroup) and value is not dist.group.WORLD:
+            if hasattr(dist, "get_process_group_ranks"):
+                return list(dist.get_process_group_ranks(value))
+            return sorted(dist.distributed_c10d._pg_group_ranks[value])
+    return "all"
+
+
+def peer_of(kind, args, kwargs):
+    """Returns the rank that a call names: its source, destination or partner."""
+    for name in ("src", "dst"):
+        if name in kwargs:
+            return kwargs[name]
+    second = kind in ("broadcast", "reduce", "send", "recv", "isend", "irecv")
+    if second and len(args) > 1 and isinstance(args[1], int):
+        return args[1]
+    return None
+
+
+def install(recorder):
+    hooks = Collectives(recorder)
+    if not dist.is_available():
+        return
+    for kind in CALLS:
+        before = functools.partial(hooks.before, kind)
+        recorder.wrap(dist.distributed_c10d, kind, before, last=hooks.leave)
+        if hasattr(dist, kind) and hasattr(dist.distributed_c10d, kind):
+            setattr(dist, kind, getattr(dist.distributed_c10d, kind))
+
+    def joined(token, result, args, kwargs):
+        del token, result, args, kwargs
+        recorder.open()
+
+    recorder.wrap(dist.distributed_c10d, "init_process_group", after=joined)
+    dist.init_process_group = dist.distributed_c10d.init_process_group

@@ -1,0 +1,60 @@
+"""Installs the hooks when the process imports torch, and not before: most processes never do."""
+
+import importlib.util
+import sys
+
+from . import recorder
+
+
+class TorchFinder:
+    """Finds torch as usual, once, and has the hooks installed after its module has run."""
+
+    def find_spec(self, name, path=None, target=None):
+        del path, target
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            run_after(spec.loader, install_hooks)
+        return spec
+
+
+class PackageFinder:
+    """Finds this package as `lockstep` if the process has no other package of that name."""
+
+    def find_spec(self, name, path=None, target=None):
+        del path, target
+        if name != "lockstep":
+            return None
+        package = sys.modules["_lockstep"]
+        return importlib.util.spec_from_file_location(
+            name, package.__file__, submodule_search_locations=list(package.__path__)
+        )
+
+
+def run_after(loader, function):
+    execute = loader.exec_module
+
+    def exec_module(module):
+        execute(module)
+        function()
+
+    loader.exec_module = exec_module
+
+
+def install():
+    sys.meta_path.insert(0, TorchFinder())
+    sys.meta_path.append(PackageFinder())
+
+
+def install_hooks():
+    """Starts the recorder of this process and installs every family of hooks."""
+    try:
+        started = recorder.Recorder.start()
+        from . import backward, checkpoints, collectives, loaders, optimizers, parallel
+    except Exception:
+        recorder.report_failed_start()
+        return
+    for family in (optimizers, backward, collectives, parallel, loaders, checkpoints):
+        started.guard("install " + family.__name__, family.install, started)

@@ -1,0 +1,231 @@
+"""Records each update: gradients, parameters, buffers, and the optimizer's settings."""
+
+import weakref
+
+import torch
+
+from .. import digest
+from . import lines, models, tensors
+
+
+class Optimizer:
+    """One optimizer of the script, and the sums of its gradients since the last update."""
+
+    def __init__(self, recorder, number, optimizer):
+        self.recorder = recorder
+        self.number = number
+        self.optimizer = weakref.ref(optimizer)
+        self.line = lines.user_line()
+        self.steps = 0
+        self.described = None  # What the last event "optimizer" said.
+        self.groups = None
+        self.roots = []
+        self.hooked = set()
+        self.local = {}  # By index of the parameter: [backward passes, sum, projection, digest].
+        self.after = []  # By index: (data pointer, version, digest) after the last step.
+        self.hook_gradients()
+
+    def parameters(self):
+        optimizer = self.optimizer()
+        return [p for group in optimizer.param_groups for p in group["params"]]
+
+    def in_detail(self):
+        options = self.recorder.options
+        return self.steps < options["first"] or self.steps % options["every"] == 0
+
+    def hook_gradients(self):
+        """Observes each gradient where backward makes it, before DDP or the script reduces it."""
+        for index, parameter in enumerate(self.parameters()):
+            if id(parameter) in self.hooked or not parameter.requires_grad:
+                continue
+            if not parameter.is_leaf or hasattr(parameter, "to_local"):
+                continue
+            self.hooked.add(id(parameter))
+            parameter.register_hook(self.gradient_hook(index))
+
+    def gradient_hook(self, index):
+        def hook(gradient):
+            self.recorder.guard("gradient", self.see_gradient, index, gradient)
+
+        return hook
+
+    def see_gradient(self, index, gradient):
+        if not self.in_detail():
+            return
+        text, total, _, projection = tensors.digest_and_sums(gradient)
+        known = self.local.get(index)
+        if known is None:
+            self.local[index] = [1, total, projection, text]
+        else:
+            known[0] += 1
+            known[1] += total
+            known[2] += projection
+            known[3] = digest.combine([known[3], text])
+
+    def describe(self):
+        """Writes the optimizer's parameters and the models around them, if they have changed."""
+        parameters = self.parameters()
+        described = [id(parameter) for parameter in parameters]
+        if described == self.described:
+            return
+        self.described = described
+        self.hook_gradients()
+        self.roots = models.holders_of(parameters, self.recorder.watched)
+        names = models.names_of(self.roots)
+        self.recorder.event(
+            "optimizer",
+            optimizer=self.number,
+            type=type(self.optimizer()).__name__,
+            line=self.line,
+            parameters=[
+                [names.get(id(p), "parameter %d" % i), list(p.shape), str(p.dtype)[6:]]
+                for i, p in enumerate(parameters)
+            ],
+            models=[describe_model(root) for root in self.roots],
+        )
+
+    def left_out(self, held):
+        """Returns names of parameters of these models that have gradients and no optimizer."""
+        names = models.names_of(self.roots)
+        return [
+            names[id(p)]
+            for root in self.roots
+            for p in root.parameters()
+            if p.requires_grad and p.grad is not None and id(p) not in held
+        ]
+
+    def changed_before(self, parameters, detail):
+        """Returns digests of the parameters before the step, or None where nothing moved them."""
+        moved = self.recorder.calls_since_step or detail or len(self.after) != len(parameters)
+        if not moved and all(
+            (p.data_ptr(), p._version) == known[:2] for p, known in zip(parameters, self.after)
+        ):
+            return None
+        return [tensors.digest_of(p) for p in parameters]
+
+
+class Optimizers:
+    """All optimizers of the process, in the order in which the script made them."""
+
+    def __init__(self, recorder):
+        self.recorder = recorder
+        self.known = weakref.WeakKeyDictionary()
+        self.made = 0
+        self.depth = 0
+
+    def add(self, optimizer):
+        if optimizer in self.known:
+            return
+        self.hook_class(type(optimizer))
+        self.known[optimizer] = Optimizer(self.recorder, self.made, optimizer)
+        self.made += 1
+
+    def hook_class(self, kind):
+        """Hooks the step of a class. Only the outermost step of a process is observed."""
+        if getattr(kind.__dict__.get("step"), "_lockstep_hook", False):
+            return
+        if "step" not in kind.__dict__:
+            for base in kind.__mro__[1:]:
+                if "step" in base.__dict__:
+                    self.hook_class(base)
+                    return
+            return
+        self.recorder.wrap(kind, "step", self.before_step, self.after_step, self.leave_step)
+
+    def before_step(self, args, kwargs):
+        del kwargs
+        self.depth += 1
+        state = self.known.get(args[0])
+        if self.depth > 1 or state is None:
+            return None
+        self.recorder.open()
+        state.describe()
+        return state, self.observe_gradients(state)
+
+    def observe_gradients(self, state):
+        parameters, detail = state.parameters(), state.in_detail()
+        fields = {"line": lines.user_line()}
+        if detail:
+            fields["gradients"] = [
+                None if p.grad is None else tensors.digest_and_sums(p.grad) for p in parameters
+            ]
+            fields["local"] = [state.local.get(i) for i in range(len(parameters))]
+            held = {id(p) for known in self.known.values() for p in known.parameters()}
+            fields["left_out"] = state.left_out(held)
+            if all(gradient is None for gradient in fields["gradients"]):
+                fields["strangers"] = len(models.strangers(held))
+        state.local = {}
+        before = state.changed_before(parameters, detail)
+        if before is not None:
+            fields["before"] = before
+        groups = describe_groups(state.optimizer())
+        if groups != state.groups:
+            state.groups = fields["groups"] = groups
+        return fields
+
+    def after_step(self, token, result, args, kwargs):
+        del result, args, kwargs
+        if token is None:
+            return
+        state, fields = token
+        parameters = state.parameters()
+        state.after = [(p.data_ptr(), p._version, tensors.digest_of(p)) for p in parameters]
+        self.recorder.event(
+            "step",
+            update=self.recorder.update,
+            optimizer=state.number,
+            step=state.steps,
+            **fields,
+            after=[known[2] for known in state.after],
+            buffers=[tensors.digest_of(b) for root in state.roots for b in root.buffers()],
+        )
+        state.steps += 1
+        self.recorder.update += 1
+        self.recorder.calls_since_step = 0
+
+    def leave_step(self):
+        self.depth -= 1
+
+
+def describe_groups(optimizer):
+    """Returns the settings of each parameter group that are numbers, words or flags."""
+    groups = []
+    for group in optimizer.param_groups:
+        settings = {}
+        for name, value in group.items():
+            if isinstance(value, torch.Tensor) and value.numel() == 1:
+                value = value.item()
+            if isinstance(value, tuple):
+                value = list(value)
+            if name != "params" and isinstance(value, (bool, int, float, str, list)):
+                settings[name] = value
+        groups.append(settings)
+    return groups
+
+
+def describe_model(root):
+    """Returns the model's class, its buffers' names, and its kinds of batch normalisation."""
+    norms = {"sync": [], "local": []}
+    for name, module in root.named_modules():
+        if isinstance(module, torch.nn.SyncBatchNorm):
+            norms["sync"].append(models.own_name(name))
+        elif isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            norms["local"].append(models.own_name(name))
+    return {
+        "type": type(models.unwrapped(root)).__name__,
+        "ddp": isinstance(root, torch.nn.parallel.DistributedDataParallel),
+        "buffers": [models.own_name(name) for name, _ in root.named_buffers()],
+        "trains": sum(parameter.requires_grad for parameter in root.parameters()),
+        "batch_norms": norms,
+    }
+
+
+def install(recorder):
+    recorder.calls_since_step = 0
+    optimizers = recorder.optimizers = Optimizers(recorder)
+
+    def made(token, result, args, kwargs):
+        del token, result, kwargs
+        optimizers.add(args[0])
+
+    recorder.wrap(torch.optim.Optimizer, "__init__", after=made)

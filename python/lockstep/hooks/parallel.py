@@ -1,0 +1,55 @@
+"""Records DistributedDataParallel: how it is made, and which forward passes go through it."""
+
+import torch
+
+from . import lines, tensors
+
+OPTIONS = (
+    "broadcast_buffers",
+    "find_unused_parameters",
+    "static_graph",
+    "gradient_as_bucket_view",
+    "bucket_bytes_cap",
+)
+
+
+class Ddp:
+    """Counts forward passes that prepare a reduction, and those that do not (no_sync)."""
+
+    def __init__(self, recorder):
+        self.recorder = recorder
+        self.made = 0
+        self.forwards = [0, 0]  # Without and with a reduction, since the last backward pass.
+
+    def construct(self, token, result, args, kwargs):
+        del token, result, kwargs
+        ddp, recorder = args[0], self.recorder
+        recorder.open()
+        recorder.event(
+            "ddp",
+            ddp=self.made,
+            update=recorder.update,
+            type=type(ddp.module).__name__,
+            line=lines.user_line(),
+            parameters=sum(p.requires_grad for p in ddp.module.parameters()),
+            **{name: getattr(ddp, name, None) for name in OPTIONS},
+        )
+        self.made += 1
+
+    def forward(self, args, kwargs):
+        ddp = args[0]
+        if torch.is_grad_enabled() and ddp.training:
+            self.forwards[bool(ddp.require_backward_grad_sync)] += 1
+        self.recorder.loaders.see_input(tensors.leaves_of([args[1:], kwargs]))
+
+    def take_forwards(self):
+        """Returns [without, with reduction], or None if the script has made no DDP."""
+        forwards, self.forwards = self.forwards, [0, 0]
+        return forwards if self.made else None
+
+
+def install(recorder):
+    hooks = recorder.ddp = Ddp(recorder)
+    ddp = torch.nn.parallel.DistributedDataParallel
+    recorder.wrap(ddp, "__init__", after=hooks.construct)
+    recorder.wrap(ddp, "forward", hooks.forward)

@@ -1,0 +1,184 @@
+"""The recorder of one process: its rank, its events, and the guard that every hook runs under."""
+
+import atexit
+import functools
+import json
+import multiprocessing.util
+import os
+import sys
+import threading
+import time
+import traceback
+
+from .. import record
+from . import lines
+
+active = None
+
+ERRORS_KEPT = 20
+# Names of the variables by which launchers tell a rank, and the world size.
+RANK_VARIABLES = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+DEFAULTS = {"first": 10, "every": 10, "limit_mb": 256, "tensors": False}
+
+
+class Recorder:
+    """Writes the events of this process. One object a process; a fork starts with a new file."""
+
+    @staticmethod
+    def start():
+        global active
+        active = Recorder(
+            os.environ["LOCKSTEP_RECORD"], json.loads(os.environ.get("LOCKSTEP_OPTIONS", "{}"))
+        )
+        return active
+
+    def __init__(self, folder, options):
+        self.folder = folder
+        self.options = {**DEFAULTS, **options}
+        self.quiet = threading.local()  # .depth > 0 inside of a hook.
+        self.on_fork = []
+        self._begin()
+        atexit.register(self.guard, "end", self._end)
+        os.register_at_fork(after_in_child=lambda: self.guard("fork", self._after_fork))
+        self._hook_exceptions()
+
+    def _begin(self):
+        self.file = record.RecordFile(self.folder, int(self.options["limit_mb"] * (1 << 20)))
+        self.rank = None
+        self.errors = 0
+        self.ended = False
+        self.update = 0  # The number of optimizer steps that have ended.
+        self.watched = []
+        torch = sys.modules.get("torch")
+        self.event(
+            "process",
+            pid=os.getpid(),
+            argv=list(getattr(sys, "argv", [])),
+            torch=str(getattr(torch, "__version__", "")),
+            python=sys.version.split()[0],
+            time=time.time(),
+            options=self.options,
+        )
+
+    def _after_fork(self):
+        """A fork may be a loader's worker, which stays silent, or a rank, which opens a file."""
+        self._begin()
+        for function in self.on_fork:
+            function()
+
+    def event(self, kind, /, **fields):
+        self.file.write({"event": kind, **fields})
+
+    def open(self):
+        """Says that this process trains: its record is a file from now on."""
+        if self.rank is not None:
+            return
+        self.file.open()
+        self.rank, world_size, source = find_rank()
+        self.event("rank", rank=self.rank, world_size=world_size, source=source)
+        self.file.name_rank(self.rank)
+        # A child of multiprocessing runs these finalizers and no atexit.
+        multiprocessing.util.Finalize(None, self.guard, ("end", self._end), exitpriority=0)
+
+    def guard(self, what, function, *arguments):
+        """Runs a hook. Its errors are recorded as ours and do not reach the script."""
+        if getattr(self.quiet, "depth", 0):
+            return None
+        self.quiet.depth = 1
+        try:
+            return function(*arguments)
+        except Exception:
+            self._report(what)
+            return None
+        finally:
+            self.quiet.depth = 0
+
+    def _report(self, what):
+        self.errors += 1
+        if self.errors > ERRORS_KEPT:
+            return
+        try:
+            self.event("error", hook=what, traceback=traceback.format_exc(limit=-6))
+        except Exception:
+            self.errors = ERRORS_KEPT + 1  # The record cannot be written: no more is tried.
+
+    def wrap(self, owner, name, before=None, after=None, last=None):
+        """Replaces owner.name by a function that observes each call of it.
+
+        before(args, kwargs) runs first; its result goes to after(token, result, args, kwargs). A
+        call that raises skips `after`. last() ends every call. No hook observes another hook.
+        """
+        original = getattr(owner, name, None)
+        if original is None or getattr(original, "_lockstep_hook", False):
+            return
+        what = "%s.%s" % (getattr(owner, "__name__", owner), name)
+
+        @functools.wraps(original)
+        def hooked(*args, **kwargs):
+            token = before and self.guard(what, before, args, kwargs)
+            try:
+                result = original(*args, **kwargs)
+                if after:
+                    self.guard(what, after, token, result, args, kwargs)
+                return result
+            finally:
+                if last:
+                    self.guard(what, last)
+
+        hooked._lockstep_hook = True
+        setattr(owner, name, hooked)
+
+    def watch(self, model, optimizer):
+        del optimizer  # Every optimizer is seen when it is made.
+        models = model if isinstance(model, (list, tuple)) else [model]
+        self.watched.extend(models)
+
+    def _hook_exceptions(self):
+        previous = sys.excepthook
+
+        def hook(kind, value, trace):
+            self.guard("exception", self._exception, kind, value, trace)
+            previous(kind, value, trace)
+
+        sys.excepthook = hook
+
+    def _exception(self, kind, value, trace):
+        self.event(
+            "exception",
+            type=kind.__name__,
+            text=str(value)[:500],
+            line=lines.line_of_traceback(trace),
+            update=self.update,
+        )
+
+    def _end(self):
+        if self.ended:
+            return
+        self.ended = True
+        self.event("end", update=self.update, errors=self.errors, time=time.time())
+
+
+def find_rank():
+    """Returns the rank, the world size, and where they are from."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    if distributed and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size(), "init_process_group"
+    for rank, size in RANK_VARIABLES:
+        if os.environ.get(rank, "").isdigit() and os.environ.get(size, "").isdigit():
+            return int(os.environ[rank]), int(os.environ[size]), rank
+    return 0, 1, "none"
+
+
+def report_failed_start():
+    """Leaves the error that kept the recorder from starting, for `lockstep run` to report."""
+    try:
+        path = os.path.join(os.environ["LOCKSTEP_RECORD"], "error-%d.txt" % os.getpid())
+        with open(path, "w", encoding="utf-8") as file:
+            traceback.print_exc(file=file)
+    except (OSError, KeyError):
+        pass

@@ -1,0 +1,66 @@
+"""Digests and sums of PyTorch's tensors."""
+
+import torch
+
+from .. import digest
+
+
+def plain(tensor):
+    """Returns a contiguous, dense tensor on the CPU with this rank's values. Copies if it must."""
+    tensor = tensor.detach()
+    if hasattr(tensor, "to_local"):
+        tensor = tensor.to_local()
+    if tensor.layout != torch.strided:
+        tensor = tensor.to_dense()
+    return tensor.cpu().resolve_conj().resolve_neg().contiguous()
+
+
+def raw(tensor):
+    """Returns the bytes of a plain tensor as a numpy array."""
+    return tensor.reshape(-1).view(torch.uint8).numpy()
+
+
+def numbers(tensor):
+    """Returns the values of a plain tensor as a numpy array of a type that numpy has."""
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    if tensor.dtype == torch.bfloat16 or "float8" in str(tensor.dtype):
+        tensor = tensor.float()
+    return tensor.numpy()
+
+
+def digest_of(tensor):
+    return digest.digest(raw(plain(tensor)))
+
+
+def digest_and_sums(tensor):
+    """Returns [digest, sum, sum of squares, projection]."""
+    tensor = plain(tensor)
+    return [digest.digest(raw(tensor)), *digest.sums(numbers(tensor))]
+
+
+def leaves_of(value, found=None):
+    """Returns the tensors of a nest of dicts, lists and tuples, in order."""
+    found = [] if found is None else found
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            leaves_of(item, found)
+    elif hasattr(value, "items") and hasattr(value, "keys"):
+        for _, item in value.items():
+            leaves_of(item, found)
+    return found
+
+
+def sample_digests(batch):
+    """Returns a digest for each sample of a collated batch, or one for the whole batch."""
+    leaves = [plain(leaf) for leaf in leaves_of(batch)]
+    if not leaves:
+        return []
+    rows = leaves[0].shape[0] if leaves[0].dim() else 0
+    if rows and all(leaf.dim() and leaf.shape[0] == rows for leaf in leaves):
+        full = [leaf for leaf in leaves if leaf.numel()]
+        parts = [leaf.reshape(rows, -1).view(torch.uint8).numpy() for leaf in full]
+        return digest.row_digests(parts) if parts else []
+    return [digest.combine([digest.digest(raw(leaf)) for leaf in leaves])]

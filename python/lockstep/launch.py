@@ -1,0 +1,159 @@
+"""Starts a command with the hooks in every Python process that it starts."""
+
+import glob
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+from . import record
+
+PRELOAD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "preload")
+GRACE_SECONDS = 10
+POLL_SECONDS = 0.05
+
+
+class Outcome:
+    """How a command ended: its exit status, negative for a signal, and whether it hung."""
+
+    def __init__(self, status, hung_seconds=None):
+        self.status = status
+        self.hung_seconds = hung_seconds
+
+
+def prepare_folder(folder):
+    """Makes the folder of the record. Files of an earlier record there are deleted."""
+    os.makedirs(folder, exist_ok=True)
+    for pattern in ("rank*.jsonl", "process-*.jsonl", "error-*.txt", "verdict.json"):
+        for path in glob.glob(os.path.join(glob.escape(folder), pattern)):
+            os.unlink(path)
+    shutil.rmtree(os.path.join(folder, "reference"), ignore_errors=True)
+
+
+def environment(folder, options):
+    variables = dict(os.environ)
+    path = variables.get("PYTHONPATH")
+    variables["PYTHONPATH"] = PRELOAD + (os.pathsep + path if path else "")
+    variables["LOCKSTEP_RECORD"] = os.path.abspath(folder)
+    variables["LOCKSTEP_OPTIONS"] = json.dumps(options)
+    return variables
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def start(command, variables, nproc):
+    """Starts the command once, or as `nproc` ranks with the variables that torchrun sets."""
+    if not nproc:
+        return [subprocess.Popen(command, env=variables)]
+    common = {
+        "WORLD_SIZE": str(nproc),
+        "LOCAL_WORLD_SIZE": str(nproc),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": variables.get("OMP_NUM_THREADS", "1"),  # torchrun's default.
+    }
+    return [
+        subprocess.Popen(
+            command, env={**variables, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        )
+        for rank in range(nproc)
+    ]
+
+
+def run(command, folder, options, nproc=0, hang_seconds=0):
+    """Runs the command to its end and returns an Outcome.
+
+    If a rank of `nproc` fails, the others have GRACE_SECONDS to end. If hang_seconds is not 0, a
+    command whose ranks record nothing for so long is ended. Raises OSError if the command cannot
+    be started.
+    """
+    prepare_folder(folder)
+    children = start(command, environment(folder, options), nproc)
+    interrupts, failed_at = 0, None
+    silence = Silence(folder)
+    while any(child.poll() is None for child in children):
+        try:
+            wait(children, POLL_SECONDS)
+        except KeyboardInterrupt:  # The terminal has sent it to the children too.
+            interrupts += 1
+        if failed_at is None and any(child.returncode for child in children):
+            failed_at = time.monotonic()
+        late = failed_at is not None and time.monotonic() - failed_at > GRACE_SECONDS
+        if interrupts > 2 or late:
+            end(children, folder)
+        elif hang_seconds and silence.seconds() > hang_seconds:
+            hung = silence.seconds()
+            end(children, folder)
+            return Outcome(worst_status(children), hung_seconds=hung)
+    return Outcome(worst_status(children))
+
+
+def wait(children, seconds):
+    for child in children:
+        if child.poll() is None:
+            try:
+                child.wait(seconds)
+            except subprocess.TimeoutExpired:
+                pass
+            return
+
+
+def worst_status(children):
+    """Returns the first child's status that is not 0; a status before a signal of our own."""
+    failed = [child.returncode for child in children if child.returncode]
+    return max(failed) if failed else 0
+
+
+class Silence:
+    """How long the ranks' files have not grown."""
+
+    def __init__(self, folder):
+        self.pattern = os.path.join(glob.escape(folder), "rank*.jsonl")
+        self.sizes = {}
+        self.changed = time.monotonic()
+
+    def seconds(self):
+        sizes = {}
+        for path in glob.glob(self.pattern):
+            try:
+                sizes[path] = os.path.getsize(path)
+            except OSError:
+                pass
+        if sizes != self.sizes or not sizes:
+            self.sizes, self.changed = sizes, time.monotonic()
+        return time.monotonic() - self.changed
+
+
+def end(children, folder):
+    """Ends the command, and the ranks that outlive it."""
+    for child in children:
+        if child.poll() is None:
+            child.terminate()
+    deadline = time.monotonic() + GRACE_SECONDS
+    for child in children:
+        try:
+            child.wait(max(0.1, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+    for path in record.rank_paths(folder)[0].values():
+        for event in record.read_events(path)[:1]:
+            end_rank(event.get("pid"), folder)
+
+
+def end_rank(pid, folder):
+    """Kills the process if it is still one that was started with this record's hooks."""
+    ours = ("LOCKSTEP_RECORD=%s\0" % os.path.abspath(folder)).encode()
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            if ours in file.read():
+                os.kill(pid, signal.SIGKILL)
+    except (OSError, TypeError):
+        pass

@@ -1,0 +1,223 @@
+"""Tests of the hooks: what they record of a DDP script, and that they change nothing in it."""
+
+import os
+import re
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+PYTHON = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(PYTHON, "testing"))
+
+import runs
+
+TRAIN = os.path.join(PYTHON, "testing", "train.py")
+
+
+def digests(said):
+    return sorted(re.findall(r"digest of rank .*", said))
+
+
+def train_source():
+    with open(TRAIN, encoding="utf-8") as file:
+        return file.read()
+
+
+class RecorderTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def path(self, name, text=None):
+        path = os.path.join(self.folder, name)
+        if text is not None:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        return path
+
+    def record(self, *arguments, script=TRAIN, status=0, **options):
+        done, events = runs.record_script(self.path("record"), script, *arguments, **options)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        for kinds in events.values():
+            self.assertEqual(runs.of_kind(kinds, "error"), [])
+        return done.stdout, events
+
+
+class UnchangedTest(RecorderTest):
+    def test_no_bit_of_weights_and_random_states_changes(self):
+        """The script has dropout, batch norm, accumulation with no_sync, and loading workers."""
+        plain, events = self.record(*MUCH, script=self.path("plain.py", PLAIN % TRAIN))
+        self.assertEqual(events, {})
+        recorded, events = self.record(*MUCH)
+        self.assertEqual(sorted(events), [0, 1])
+        self.assertEqual(len(digests(plain)), 2)
+        self.assertEqual(digests(plain), digests(recorded))
+        EventsTest().expect_samples(events[0])
+        self.expect_mean_of_local_gradients(events)
+
+    def expect_mean_of_local_gradients(self, events):
+        steps = [runs.of_kind(events[rank], "step") for rank in (0, 1)]
+        self.assertEqual(len(steps[0]), 6)
+        for one, other in zip(*steps):
+            for index, gradient in enumerate(one["gradients"]):
+                local = [step["local"][index] for step in (one, other)]
+                self.assertEqual([count for count, *_ in local], [2, 2])
+                for position, value in ((1, gradient[1]), (2, gradient[3])):
+                    mean = sum(values[position] for values in local) / 2
+                    # float32 sums of at most 432 terms below 1.
+                    self.assertLess(abs(mean - value), 432 * 2**-24)
+
+
+MUCH = ("--accumulate=2", "--workers=2")
+# Runs a script in a Python without hooks.
+PLAIN = """
+import os, sys
+del os.environ["LOCKSTEP_RECORD"]
+os.execv(sys.executable, [sys.executable, %r, *sys.argv[1:]])
+"""
+
+
+class EventsTest(RecorderTest):
+    def test_describes_the_run(self):
+        _, events = self.record("--epochs=2")
+        for rank in (0, 1):
+            self.expect_run(rank, events[rank])
+        first, second = (runs.of_kind(events[rank], "step") for rank in (0, 1))
+        for one, other in zip(first, second):
+            self.assertEqual(one["after"], other["after"])
+            if one["step"] < 10:
+                digests_of = [[g[0] for g in step["gradients"]] for step in (one, other)]
+                self.assertEqual(*digests_of)
+                self.assertNotEqual(one["local"], other["local"])
+            self.assertNotEqual(one["buffers"], other["buffers"])
+
+    def expect_run(self, rank, events):
+        kinds = [event["event"] for event in events]
+        self.assertEqual((kinds[0], kinds[-1]), ("process", "end"))
+        self.assertEqual(runs.of_kind(events, "rank")[0]["rank"], rank)
+        self.assertEqual(runs.of_kind(events, "rank")[0]["world_size"], 2)
+        (optimizer,) = runs.of_kind(events, "optimizer")
+        names = [name for name, _, _ in optimizer["parameters"]]
+        self.assertEqual(names, ["0.weight", "0.bias", "1.weight", "1.bias", "5.weight", "5.bias"])
+        self.assertEqual(optimizer["models"][0]["batch_norms"], {"sync": [], "local": ["1"]})
+        self.assertTrue(optimizer["models"][0]["ddp"])
+        self.assertRegex(optimizer["line"], r"/train\.py:\d+\Z")
+        self.expect_steps(events)
+        self.expect_samples(events)
+        (save,) = runs.of_kind(events, "save") if rank == 0 else (None,)
+        if save:
+            self.assertEqual(save["path"], os.devnull)
+
+    def expect_steps(self, events):
+        steps = runs.of_kind(events, "step")
+        self.assertEqual(len(steps), 12)  # Two epochs of 24 samples in batches of 4.
+        self.assertEqual([s["groups"][0]["lr"] for s in steps if "groups" in s], [0.1, 0.05])
+        for step in steps[1:10]:
+            before = steps[step["update"] - 1]["after"]
+            self.assertEqual(step["before"], before)
+            self.assertNotEqual(step["after"], before)
+            self.assertEqual([count for count, *_ in step["local"]], [1] * 6)
+        self.assertNotIn("gradients", steps[11])
+        losses = [event["loss"] for event in runs.of_kind(events, "backward")]
+        self.assertEqual([len(loss) for loss in losses], [1] * 12)
+        self.assertEqual(runs.of_kind(events, "backward")[0]["ddp"], [0, 1])
+        (call,) = runs.of_kind(events, "call")
+        self.assertEqual((call["kind"], call["sizes"], call["op"]), ("all_reduce", [[1]], "max"))
+
+    def expect_samples(self, events):
+        passes = runs.of_kind(events, "pass")
+        self.assertEqual([p["sampler"]["epoch"] for p in passes], [0, 1])
+        self.assertEqual(passes[0]["sampler"]["type"], "DistributedSampler")
+        self.assertEqual(len(runs.of_kind(events, "trains")), 1)
+        batches = runs.of_kind(events, "batch")
+        by_index = {}
+        for batch in batches:
+            self.assertEqual(len(batch["samples"]), 4)
+            for index, sample in zip(batch["indices"], batch["samples"]):
+                self.assertEqual(by_index.setdefault(index, sample), sample)
+        self.assertEqual(len(set(by_index.values())), len(by_index))
+
+    def test_a_bounded_record_says_so(self):
+        _, events = self.record(flags=["--limit_mb=0.002"])
+        kinds = [event["event"] for event in events[0]]
+        self.assertEqual(kinds[-2:], ["bounded", "end"])
+
+
+class FailureTest(RecorderTest):
+    def test_records_an_exception_and_its_line(self):
+        done, events = runs.record_script(self.path("record"), TRAIN, "--fail_at=3")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("RuntimeError: planted failure", done.stderr)
+        (failure,) = runs.of_kind(events[0], "exception")
+        self.assertEqual((failure["type"], failure["update"]), ("RuntimeError", 3))
+        self.assertRegex(failure["line"], r"train\.py:\d+\Z")
+
+    def test_an_error_of_a_hook_is_ours_and_the_script_goes_on(self):
+        broken = "import torch\nimport lockstep\nlockstep.watch(7)\n" + train_source()
+        done, events = runs.record_script(self.path("record"), self.path("broken.py", broken))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(len(digests(done.stdout)), 2)
+        errors = runs.of_kind(events[0], "error")
+        self.assertTrue(errors)
+        self.assertEqual(errors[0]["hook"], "SGD.step")
+
+    def test_a_script_without_pytorch_leaves_no_record(self):
+        script = self.path("plain.py", "print(6 * 7)\n")
+        done, events = runs.record_script(self.path("record"), script, nproc=1)
+        self.assertEqual((done.returncode, done.stdout, events), (0, "42\n", {}))
+
+    def test_ends_a_command_that_hangs(self):
+        hangs = train_source().replace("        scheduler.step()", HANG)
+        done, events = runs.record_script(
+            self.path("record"), self.path("hangs.py", hangs), flags=["--hang_seconds=3"]
+        )
+        self.assertNotEqual(done.returncode, 0)
+        self.assertEqual(len(runs.of_kind(events[1], "step")), 6)
+
+
+HANG = "        while dist.get_rank():\n            torch.zeros(1)"
+
+
+class PreloadTest(RecorderTest):
+    def test_runs_the_users_sitecustomize_too(self):
+        self.path("site/sitecustomize.py", "import builtins\nbuiltins.users_own = 42\n")
+        script = self.path("s.py", "import sys\nprint(users_own, 'preload' in ''.join(sys.path))\n")
+        done, _ = runs.record_script(
+            self.path("record"), script, nproc=1, PYTHONPATH=self.path("site")
+        )
+        self.assertEqual(done.stdout, "42 False\n", done.stderr)
+
+    def test_leaves_a_module_of_the_users_alone(self):
+        self.path("lockstep.py", "mine = 7\n")
+        script = self.path("s.py", "import torch, lockstep\nprint(lockstep.mine)\n")
+        done, _ = runs.record_script(self.path("record"), script, nproc=1)
+        self.assertEqual(done.stdout, "7\n", done.stderr)
+
+
+class CommandTest(unittest.TestCase):
+    def test_wrong_flags_give_one_line_and_status_2(self):
+        for arguments, said in (
+            ((), "an action is missing"),
+            (("run",), "a command is missing behind --"),
+            (("run", "--every=0", "--", "true"), "--every=0 is too small"),
+            (("run", "--bogus", "--", "true"), "unrecognized arguments: --bogus"),
+            (("run", "--", "/nonexistent/program"), "/nonexistent/program: No such file"),
+        ):
+            with tempfile.TemporaryDirectory() as folder:
+                done = runs.lockstep(*arguments, LOCKSTEP_TEST=folder)
+            self.assertEqual(done.returncode, 2, arguments)
+            self.assertRegex(done.stderr, r"\Alockstep: [^\n]*\n\Z")
+            self.assertIn(said, done.stderr)
+
+    def test_passes_the_status_of_the_command_on(self):
+        with tempfile.TemporaryDirectory() as folder:
+            flags = ("run", "--output_dir=" + folder, "--")
+            self.assertEqual(runs.lockstep(*flags, "sh", "-c", "exit 7").returncode, 7)
+            self.assertEqual(runs.lockstep(*flags, "sh", "-c", "kill -9 $$").returncode, 137)
+
+
+if __name__ == "__main__":
+    unittest.main()

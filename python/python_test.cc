@@ -1,0 +1,29 @@
+// Runs the tests of the Python package. A test is skipped, with the reason, if
+// no Python has the modules that it needs.
+#include "base/run_command.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kDeadlineSeconds = 400;
+
+TEST(WheelTest, InstallsAndRuns) {
+  RunPythonTest("pip, venv", "python/wheel_test.py", kDeadlineSeconds);
+}
+
+TEST(DigestTest, PassesInPython) {
+  RunPythonTest("numpy", "python/lockstep/digest_test.py", kDeadlineSeconds);
+}
+
+TEST(RecordTest, PassesInPython) {
+  RunPythonTest("json", "python/lockstep/record_test.py", kDeadlineSeconds);
+}
+
+TEST(RecorderTest, PassesInPython) {
+  RunPythonTest("numpy, torch.distributed", "python/lockstep/recorder_test.py",
+                kDeadlineSeconds);
+}
+
+}  // namespace
+}  // namespace lockstep
