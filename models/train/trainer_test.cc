@@ -357,7 +357,7 @@ TEST(TrainerTest, RefusesASamplerThatDrawsTooLittleOrBeyondTheDataSet) {
   using Indices = std::vector<int64_t>;
   for (const auto& [drawn, message] :
        {std::pair(Indices(kSamples - 1),
-                  "drew 12 indices for rank 0 in epoch 0, needed 13"),
+                  "drew 12 indices for rank 0 in epoch 0, but 13 are needed"),
         {Indices(kSamples, kSamples), "drew index 13"},
         {Indices(kSamples, -1), "drew index -1"}}) {
     CountingModel model;
