@@ -1,0 +1,290 @@
+#!/usr/bin/python3
+"""Tests that the broken scripts are broken and that the right ones are right, without a judge.
+
+Ranks are forks of this process, so PyTorch is loaded once. `gallery_test.py Suite.test` runs one
+test; another Python tests another PyTorch.
+"""
+
+import difflib
+import glob
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import traceback
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # The ranks share the cores.
+sys.dont_write_bytecode = True
+
+try:
+    import torch
+    import torch.distributed
+
+    # A new PyTorch loads hundreds of modules when it makes its first optimizer.
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+except ImportError:
+    torch = None
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+DEADLINE_SECONDS = 120
+RANKS = 2
+BATCH_SIZE = 16
+# Differences of weights, relative to the weights' norm. Runs that differ by rounding alone stay
+# below the first, and broken scripts are above the second; between them a test fails.
+ROUNDING, BUG = 1e-5, 1e-2
+NEEDS_NEW_TORCH = 77  # The exit status of a script that this PyTorch is too old for.
+
+# What is wrong with each broken script, in words of `findings`. A twin has no findings.
+BROKEN = {
+    "accuracy_of_means": {"accuracy"},
+    "batch_norm_buffers": {"buffers differ by rank"},
+    "clip_before_reduction": {"weights"},
+    "first_weights": {"weights", "weights differ by rank"},
+    "module_forward": {"weights", "weights differ by rank"},
+    "optimizer_before_head": {"untrained: head.bias head.weight"},
+    "scheduler_steps": {"weights"},
+    "token_mean": {"weights"},
+}
+RIGHT = ("all_reduce", "ddp", "ddp_accumulation", "fsdp2")
+# Local batch norm normalises a rank's own samples, so one rank computes other weights.
+NOT_COMPARED_WITH_ONE_RANK = {"batch_norm_buffers"}
+# These scripts are also asked which parameters no epoch changes.
+FINE_TUNING = {"optimizer_before_head"}
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def run_script(script, flags, environment, log):
+    """Runs a script in this process; returns its exit status."""
+    signal.alarm(DEADLINE_SECONDS)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ.update(environment)
+    sys.argv = [script, *flags]
+    try:
+        runpy.run_path(script, run_name="__main__")
+        return 0
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else int(done.code is not None)
+    except BaseException:  # The fork must not go on as its parent.
+        traceback.print_exc()
+        return 1
+
+
+def fork_rank(*arguments):
+    """Starts a rank as a fork of this process; returns its pid."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = run_script(*arguments)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def run_ranks(script, world_size, flags):
+    """Runs all ranks of a script; returns their exit statuses and their output."""
+    variables = {
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
+    with tempfile.TemporaryFile() as log:
+        pids = [
+            fork_rank(
+                os.path.join(HERE, script),
+                flags,
+                {**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                log.fileno(),
+            )
+            for rank in range(world_size)
+        ]
+        statuses = [os.waitpid(pid, 0)[1] for pid in pids]
+        log.seek(0)
+        said = log.read().decode(errors="replace")
+    return [os.WEXITSTATUS(s) if os.WIFEXITED(s) else -os.WTERMSIG(s) for s in statuses], said
+
+
+def is_buffer(name):
+    return name.endswith((".running_mean", ".running_var", ".num_batches_tracked"))
+
+
+def distance(got, want):
+    """Returns the largest |got - want| / |want| of all parameters; infinite for NaN."""
+    largest = 0.0
+    for name, value in want.items():
+        if is_buffer(name):
+            continue
+        far = ((got[name] - value).norm() / value.norm()).item()
+        largest = max(largest, far if far == far else float("inf"))
+    return largest
+
+
+def differ_by_rank(ranks, which):
+    first, *others = ranks
+    return any(
+        not torch.equal(first[name], other[name])
+        for other in others
+        for name in filter(which, first)
+    )
+
+
+@unittest.skipIf(torch is None, "no PyTorch: apt-get install python3-torch")
+class GalleryTest(unittest.TestCase):
+    """Runs scripts in a folder of its own."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.runs = 0
+
+    def outputs(self, script, world_size, *flags):
+        """Runs a script, which must succeed; returns what its ranks saved, weights and metrics."""
+        self.runs += 1
+        prefix = os.path.join(self.folder, f"run{self.runs}")
+        batch_size = BATCH_SIZE * RANKS // world_size
+        flags = [f"--batch-size={batch_size}", f"--save={prefix}", *flags]
+        statuses, said = run_ranks(script, world_size, flags)
+        if statuses == [NEEDS_NEW_TORCH] * world_size:
+            self.skipTest(said.splitlines()[0])
+        self.assertEqual(statuses, [0] * world_size, said)
+        saved = [torch.load(f"{prefix}.{rank}") for rank in range(world_size)]
+        return [s if "model" in s else {"model": s} for s in saved]
+
+    def findings(self, script):
+        """Returns the kinds of faults that runs of a script show."""
+        name = os.path.splitext(os.path.basename(script))[0]
+        ranks, one = self.outputs(script, RANKS), self.outputs(script, 1)[0]
+        weights = [rank["model"] for rank in ranks]
+        found = set()
+        if differ_by_rank(weights, lambda name: not is_buffer(name)):
+            found.add("weights differ by rank")
+        if differ_by_rank(weights, is_buffer):
+            found.add("buffers differ by rank")
+        if name not in NOT_COMPARED_WITH_ONE_RANK:
+            far = distance(weights[0], one["model"])
+            self.assertFalse(ROUNDING < far < BUG, f"{script}: neither right nor wrong: {far}")
+            if far > ROUNDING:
+                found.add("weights")
+        if ranks[0].get("accuracy") != one.get("accuracy"):
+            found.add("accuracy")
+        if name in FINE_TUNING:
+            first = self.outputs(script, 1, "--epochs=0")[0]["model"]
+            same = [name for name in first if torch.equal(weights[0][name], first[name])]
+            if same:
+                found.add("untrained: " + " ".join(sorted(same)))
+        return found
+
+
+class RightTest(GalleryTest):
+    """Two ranks train as one rank does, and alike."""
+
+    def test_right_scripts(self):
+        for name in RIGHT:
+            with self.subTest(script=name):
+                self.assertEqual(self.findings(f"right/{name}.py"), set())
+
+    def test_mended_twins(self):
+        for name in BROKEN:
+            with self.subTest(script=name):
+                self.assertEqual(self.findings(f"mended/{name}.py"), set())
+
+
+class BrokenTest(GalleryTest):
+    """Each broken script shows its own fault, and no other."""
+
+    def test_broken_scripts(self):
+        for name, expected in BROKEN.items():
+            with self.subTest(script=name):
+                self.assertEqual(self.findings(f"broken/{name}.py"), expected)
+
+
+class FilesTest(unittest.TestCase):
+    """The files are the tables', and each pair differs in few lines."""
+
+    def scripts(self, folder):
+        paths = glob.glob(os.path.join(HERE, folder, "*.py"))
+        return sorted(os.path.splitext(os.path.basename(path))[0] for path in paths)
+
+    def lines(self, folder, name):
+        with open(os.path.join(HERE, folder, name + ".py"), encoding="utf-8") as file:
+            return file.read().splitlines()
+
+    def test_all_are_in_the_tables(self):
+        self.assertEqual(self.scripts("right"), sorted(RIGHT))
+        self.assertEqual(self.scripts("broken"), sorted(BROKEN))
+        self.assertEqual(self.scripts("mended"), sorted(BROKEN))
+
+    def test_twins_differ_in_few_lines(self):
+        for name in BROKEN:
+            compared = difflib.ndiff(self.lines("broken", name), self.lines("mended", name))
+            changed = [line for line in compared if line[0] in "+-"]
+            with self.subTest(script=name):
+                self.assertTrue(1 <= len(changed) <= 6, changed)
+
+    def test_the_page_lists_each(self):
+        with open(os.path.join(HERE, "README.md"), encoding="utf-8") as file:
+            page = file.read()
+        for name in (*RIGHT, *BROKEN):
+            self.assertIn(f"| `{name}` |", page)
+
+
+@unittest.skipIf(torch is None, "no PyTorch: apt-get install python3-torch")
+class CommandTest(unittest.TestCase):
+    """The README's command, with torchrun."""
+
+    def test_torchrun_starts_a_script(self):
+        with tempfile.TemporaryDirectory() as folder:
+            # The torchrun of Debian 12 cannot read its own defaults of the first two flags.
+            done = subprocess.run(
+                [sys.executable, "-m", "torch.distributed.run", "--redirects=1", "--tee=1"]
+                + [f"--nproc_per_node={RANKS}", f"--master_port={free_port()}"]
+                + [os.path.join(HERE, "right/ddp.py"), "--epochs=1", f"--save={folder}/weights"],
+                capture_output=True,
+                text=True,
+                timeout=DEADLINE_SECONDS,
+                check=False,
+            )
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertIn("epoch 0 loss ", done.stdout)
+            self.assertEqual(sorted(os.listdir(folder)), ["weights.0", "weights.1"])
+
+
+class Recorder(unittest.TextTestResult):
+    """Writes the counts, of skipped tests too, to the JUnit file that Bazel asks for."""
+
+    def __init__(self, *arguments, **keywords):
+        super().__init__(*arguments, **keywords)
+        self.passed = []
+
+    def addSuccess(self, test):
+        super().addSuccess(test)
+        self.passed.append(test)
+
+    def stopTestRun(self):
+        super().stopTestRun()
+        suite = ElementTree.Element("testsuite", name="gallery_test")
+        for test in self.passed:
+            ElementTree.SubElement(suite, "testcase", name=test.id())
+        failed = self.failures + self.errors
+        for tag, tests in (("failure", failed), ("skipped", self.skipped)):
+            for test, why in tests:
+                case = ElementTree.SubElement(suite, "testcase", name=test.id())
+                ElementTree.SubElement(case, tag, message=why)
+        if os.environ.get("XML_OUTPUT_FILE"):
+            ElementTree.ElementTree(suite).write(os.environ["XML_OUTPUT_FILE"])
+
+
+if __name__ == "__main__":
+    unittest.main(testRunner=unittest.TextTestRunner(resultclass=Recorder, verbosity=2))
