@@ -78,5 +78,5 @@ if __name__ == "__main__":
     parser.add_argument("--accumulation-steps", type=int, default=4)
     parser.add_argument("--lr", type=float, default=0.003)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save", default="", help="where to write the weights; the rank is appended")
+    parser.add_argument("--save", default="", help="prefix of the weights' files")
     main(parser.parse_args())
