@@ -266,8 +266,8 @@ Example 9000, 2 cores, 16 GiB, Linux 6.1; 2024-05-31T16:20:00Z
 commit 0123456789abcdef0123456789abcdef01234567
 allreduce --backend=nccl --peers=nccl
 GPU: H100
-shared_gpu: true: ranks share a GPU, so times and bandwidths mean nothing; answers are checked as
-ever.
+shared_gpu: true: ranks share a GPU, so times and bandwidths mean nothing; answers are still
+checked.
 nccl ring, nccl direct: NCCL 2.28.9+cuda13.0; channels 24 coll, 16 nvls, 32 p2p; network Socket; P2P
 all pairs; NVLS available; by P2P/CUMEM, SHM/direct
 NCCL: NCCL unknown; channels unknown; network unknown; P2P unknown; NVLS unknown; by unknown;
