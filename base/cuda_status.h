@@ -35,8 +35,10 @@ struct CudaDeleter {
   void operator()(auto* handle) const { kDestroy(handle); }
 };
 
-// Owners of CUDA handles. Destroying a stream or an event does not wait;
-// freeing memory waits for the work of its device.
+// Owners of CUDA handles. Destroying a stream or an event does not wait.
+// Freeing memory waits for the work of its device, so that no kernel uses
+// memory that is gone. Users rely on this, which is why the memory is not freed
+// by cudaFreeAsync. If a kernel hangs, freeing never ends.
 using Stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>,
                                CudaDeleter<&cudaStreamDestroy>>;
 using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>,

@@ -20,6 +20,15 @@ TEST(RecordTest, PassesInPython) {
   RunPythonTest("json", "python/lockstep/record_test.py", kDeadlineSeconds);
 }
 
+TEST(JudgeTest, PassesInPython) {
+  RunPythonTest("json", "python/lockstep/judge_test.py", kDeadlineSeconds);
+}
+
+TEST(OddScriptsTest, PassesInPython) {
+  RunPythonTest("numpy, torch.distributed",
+                "python/lockstep/odd_scripts_test.py", kDeadlineSeconds);
+}
+
 TEST(RecorderTest, PassesInPython) {
   RunPythonTest("numpy, torch.distributed", "python/lockstep/recorder_test.py",
                 kDeadlineSeconds);

@@ -4,9 +4,12 @@
 #define LOCKSTEP_STANDIN_CONTROL_H_
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "standin/include/cuda_runtime.h"
 #include "standin/include/nccl.h"
 
 namespace lockstep::standin {
@@ -15,10 +18,13 @@ namespace lockstep::standin {
 // own UUID. Must not be called while another thread uses the runtime.
 void SetDeviceCount(int count);
 
-// The devices' properties that differ between hosts.
+// The devices' properties that differ between hosts and drivers.
 struct DeviceTraits {
   bool one_bus = false;    // Whether all have one PCI bus, as MIG slices do.
   bool exclusive = false;  // Whether the compute mode allows one process only.
+  // Whether queries of streams and events block while another thread waits for
+  // a device, as cudaFree and cudaDeviceSynchronize do.
+  bool queries_wait_for_frees = false;
 };
 
 // Must not be called while another thread uses the runtime.
@@ -105,6 +111,16 @@ void SetNcclFaults(const NcclFaults& faults);
 // Returns the description of the last fault of a kernel on any host thread, or
 // "".
 std::string LastFault();
+
+// A node of a captured graph.
+struct GraphNode {
+  int64_t stream = 0;              // The stream's number, by age.
+  std::vector<size_t> needs = {};  // The earlier nodes that it waits for.
+};
+
+// Returns the nodes of a graph: kernels, copies and NCCL groups, in the order
+// in which they were captured.
+std::vector<GraphNode> NodesOf(cudaGraph_t graph);
 
 // Returns the number of bytes of pinned memory that are allocated and not
 // freed.

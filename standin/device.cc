@@ -169,11 +169,22 @@ bool DeviceLock::WaitUntil(const std::function<bool()>& ready,
 }
 
 bool DeviceLock::WaitForDevice(int device, std::chrono::milliseconds limit) {
-  const Device& all = Device::Get();
+  Device& all = Device::Get();
   for (const auto& each : all.streams()) {
     if (each->device == device) each->released = each->work.size();
   }
-  return WaitUntil([&all, device] { return all.IsIdle(device); }, limit);
+  ++all.device_waits_;
+  const bool idle =
+      WaitUntil([&all, device] { return all.IsIdle(device); }, limit);
+  --all.device_waits_;
+  all.done_.notify_all();
+  return idle;
+}
+
+void DeviceLock::BeginQuery() {
+  if (!CurrentTraits().queries_wait_for_frees) return;
+  Device& device = Device::Get();
+  device.done_.wait(lock_, [&device] { return device.device_waits_ == 0; });
 }
 
 void SetSchedule(const Schedule& schedule) {

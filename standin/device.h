@@ -159,6 +159,7 @@ class Device {
   std::condition_variable done_;  // Notified when work was done.
   Schedule schedule_;
   bool progressed_ = false;  // Whether the run under way did any work.
+  int device_waits_ = 0;     // The threads that wait for a device.
   int64_t polls_ = 0;
   int64_t items_ = 0;
   int64_t streams_made_ = 0;
@@ -185,6 +186,10 @@ class DeviceLock {
   // after `limit`.
   bool WaitForDevice(int device,
                      std::chrono::milliseconds limit = std::chrono::hours(24));
+
+  // If the devices' traits say so (control.h), blocks until no thread waits for
+  // a device. Every query must call it first.
+  void BeginQuery();
 
  private:
   std::unique_lock<std::mutex> lock_;

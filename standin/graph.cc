@@ -205,6 +205,18 @@ lockstep::standin::MakeWork lockstep::standin::ReplaysOf(
   };
 }
 
+std::vector<lockstep::standin::GraphNode> lockstep::standin::NodesOf(
+    cudaGraph_t graph) {
+  std::vector<GraphNode> nodes;
+  for (const Node& node : *graph->nodes) {
+    nodes.push_back({.stream = node.stream});
+    for (const Edge& edge : node.needs) {
+      nodes.back().needs.push_back(edge.node);
+    }
+  }
+  return nodes;
+}
+
 using lockstep::standin::Capture;
 using lockstep::standin::DeviceLock;
 using lockstep::standin::Invalidate;

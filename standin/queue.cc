@@ -132,7 +132,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  const DeviceLock lock;
+  DeviceLock lock;
+  lock.BeginQuery();
   const CUstream_st* const found = lock->Find(stream);
   if (found == nullptr) return Record(cudaErrorInvalidResourceHandle);
   const cudaError_t error = CheckQuery(*found);
@@ -215,7 +216,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  const DeviceLock lock;
+  DeviceLock lock;
+  lock.BeginQuery();
   const std::shared_ptr<EventState> state = lock->Find(event);
   if (state == nullptr) return Record(cudaErrorInvalidResourceHandle);
   const cudaError_t error = CheckQuery(*state);

@@ -149,6 +149,8 @@ void ResetCounts() {
 
 int CurrentDevice() { return current_device; }
 
+const DeviceTraits& CurrentTraits() { return device_traits; }
+
 void SetDeviceCount(int count) { device_count = count; }
 
 void SetDeviceTraits(const DeviceTraits& traits) { device_traits = traits; }

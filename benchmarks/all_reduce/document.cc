@@ -373,7 +373,11 @@ report::Table TableOf(const AllReduceReport& report, Operation operation) {
     }
     if (!size.bound_seconds.has_value()) continue;
     table.rows.push_back(
-        {"", absl::StrCat("bound: update ", Bandwidth(size.update_bw), " GB/s"),
+        {"",
+         size.bytes < kSmallestWithBound
+             ? std::string("bound: exchange")
+             : absl::StrCat("bound: update ", Bandwidth(size.update_bw),
+                            " GB/s"),
          Microseconds(*size.bound_seconds), ""});
   }
   return table;
@@ -391,7 +395,7 @@ Chart ChartOf(const AllReduceReport& report, Operation operation,
                  .decimals = 2,
                  .unit = std::move(unit)};
   for (const Subject& subject : SubjectsOf(report.settings)) {
-    if (subject.team.kind == TeamKind::kUpdate || subject.peer_algorithm > 0) {
+    if (IsControl(subject.team.kind) || subject.peer_algorithm > 0) {
       continue;
     }
     chart.series.push_back({.name = Name(subject),
@@ -575,7 +579,9 @@ std::vector<report::Term> TermsOf(const AllReduceSettings& settings) {
     terms.push_back(
         {"bound",
          "what reading and writing every message once takes at the bandwidth "
-         "of an update in place of what was just written; its share of p50."});
+         "of an update in place of what was just written; below 4 KiB, with a "
+         "core for each rank, the p50 of threads that only exchange the "
+         "messages; its share of p50."});
   }
   if (settings.peers.empty()) return terms;
   terms.push_back(

@@ -174,8 +174,9 @@ Something to know.
 p50, p95, p99: of a call, as long as on its slowest rank; microseconds. algbw: size / p50. busbw:
 algbw x 2(P-1)/P; GB/s. wrong: elements of all timed calls, on all ranks, that are not the exact
 result. bound: what reading and writing every message once takes at the bandwidth of an update in
-place of what was just written; its share of p50. /mpi, /gloo, /oneccl: the p50 of Open MPI, of
-Gloo, of oneCCL, over this one's: above 1 is faster than the peer.
+place of what was just written; below 4 KiB, with a core for each rank, the p50 of threads that only
+exchange the messages; its share of p50. /mpi, /gloo, /oneccl: the p50 of Open MPI, of Gloo, of
+oneCCL, over this one's: above 1 is faster than the peer.
 Gloo: not available: it was not built
 
 bar                                     goal                                        measured

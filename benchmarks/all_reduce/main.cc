@@ -311,6 +311,8 @@ absl::Status RunDriver(std::span<char* const> argv) {
   for (const AllReduceSettings& each : settings) {
     AllReduceReport& report = reports.emplace_back();
     report.settings = each;
+    report.settings.has_cores = launched == nullptr && each.world_size > 1 &&
+                                each.world_size <= origin.machine.cores;
     report.origin = origin;
     report.notes = NotesOn(
         each, launched == nullptr ? origin.machine.cores : launched->cores());
@@ -346,8 +348,9 @@ absl::Status RunWorker(const std::string& listener) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int> world_sizes,
                             ParseWorldSizes(absl::GetFlag(FLAGS_world_size)));
   const std::string kind = absl::GetFlag(FLAGS_worker_kind);
-  for (const TeamKind each : {TeamKind::kProcesses, TeamKind::kTcp,
-                              TeamKind::kThreads, TeamKind::kUpdate}) {
+  for (const TeamKind each :
+       {TeamKind::kProcesses, TeamKind::kTcp, TeamKind::kThreads,
+        TeamKind::kUpdate, TeamKind::kExchange}) {
     if (kind != Name(each)) continue;
     return RunAllReduceRank(listener, {each, algorithms[0]}, world_sizes[0]);
   }

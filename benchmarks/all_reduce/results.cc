@@ -95,6 +95,11 @@ absl::StatusOr<AllReduceSize> MeasureSize(const AllReduceSettings& settings,
     if (subject.peer_algorithm > 0 && operation != Operation::kAllReduce) {
       continue;
     }
+    if (subject.team.kind == TeamKind::kExchange &&
+        (bytes >= kSmallestWithBound || operation != Operation::kAllReduce ||
+         settings.type != DataType::kFloat32)) {
+      continue;
+    }
     measured.rows.push_back({.subject = subject});
   }
   const auto is_gone = [&](const AllReduceRow& row) {
@@ -237,21 +242,28 @@ AllReduceSize DeriveSize(const AllReduceSettings& settings,
                      size.operation == Operation::kBroadcast;
   size.count =
       size.bytes / SizeOf(settings.type) / (whole ? 1 : settings.world_size);
+  std::optional<double> exchange;
   std::erase_if(size.rows, [&](const AllReduceRow& row) {
-    if (row.subject.team.kind != TeamKind::kUpdate) return false;
-    size.update_bw = UpdateBandwidth(settings, size, row);
-    size.update_wrong = row.wrong;
+    const TeamKind kind = row.subject.team.kind;
+    if (!IsControl(kind)) return false;
+    size.control_wrong += row.wrong;
+    if (kind == TeamKind::kExchange) exchange = Median(row.seconds);
+    if (kind == TeamKind::kUpdate) {
+      size.update_bw = UpdateBandwidth(settings, size, row);
+    }
     return true;
   });
   const double bus_factor = BusFactor(size.operation, settings.world_size);
   for (AllReduceRow& row : size.rows) DeriveRow(bus_factor, size.bytes, row);
-  if (settings.world_size > 1 && size.bytes >= kSmallestWithBound &&
-      size.update_bw > 0) {
+  if (settings.world_size > 1 && size.bytes < kSmallestWithBound) {
+    size.bound_seconds = exchange;
+  } else if (settings.world_size > 1 && size.update_bw > 0) {
     size.bound_seconds = BoundMessages(settings, size.operation) *
                          static_cast<double>(size.bytes) / size.update_bw;
-    for (AllReduceRow& row : size.rows) {
-      row.bound_fraction = *size.bound_seconds / row.p50;
-    }
+  }
+  for (AllReduceRow& row : size.rows) {
+    if (!size.bound_seconds.has_value()) break;
+    row.bound_fraction = *size.bound_seconds / row.p50;
   }
   AddRatios(size.rows);
   return size;
@@ -261,7 +273,7 @@ int64_t CountWrong(std::span<const AllReduceReport> reports) {
   int64_t wrong = 0;
   for (const AllReduceReport& report : reports) {
     for (const AllReduceSize& size : report.sizes) {
-      wrong += size.update_wrong;
+      wrong += size.control_wrong;
       for (const AllReduceRow& row : size.rows) wrong += row.wrong;
     }
   }

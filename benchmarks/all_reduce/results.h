@@ -61,14 +61,15 @@ double BusFactor(Operation operation, int world_size);
 struct AllReduceSize {
   Operation operation = Operation::kAllReduce;
   int64_t bytes = 0;
-  std::vector<AllReduceRow> rows = {};  // DeriveSize removes the updates' row.
+  std::vector<AllReduceRow> rows =
+      {};  // DeriveSize removes the controls' rows.
   // The fields below are set by DeriveSize.
   int64_t count = 0;  // As in nccl-tests: elements of a message or of its part.
   // The bytes read plus the bytes written per second in the fastest update. All
   // cores together update in place as much memory as the ranks' buffers take,
   // just after writing it (Updater). 0 without updates, as on a GPU.
   double update_bw = 0;
-  int64_t update_wrong = 0;  // The number of wrong values after updates.
+  int64_t control_wrong = 0;  // The number of wrong values of the controls.
   // The least time of the collective at bandwidth update_bw. Any implementation
   // must read and write at least this many messages of S bytes:
   //   all_reduce, all_to_all  2 P     (every rank reads one and writes one)
@@ -76,8 +77,11 @@ struct AllReduceSize {
   //   all_gather              P + 1   (reads its part; P in place, where the
   //                                    part stays)
   //   broadcast               P       (one reads, the others write)
-  // Empty for one rank, and for messages below kSmallestWithBound, whose
-  // updates take no longer than reading the clock.
+  // Messages below kSmallestWithBound, whose updates take no longer than
+  // reading the clock, are bounded by the p50 of TimeExchange. The p50 is taken
+  // because the hypervisor may place two virtual cores on one core for a while,
+  // where an exchange takes a quarter of the time. Empty for one rank, and for
+  // small messages where ranks share cores.
   std::optional<double> bound_seconds = {};
 };
 
@@ -118,11 +122,11 @@ struct AllReduceReport {
 void AddChoices(const std::vector<NcclProbe>& probes, AllReduceSize& size);
 
 // Returns `measured` with the derived fields set. measured: at least one sample
-// of each subject, including the updates if there are any.
+// of each subject, including the controls if there are any.
 AllReduceSize DeriveSize(const AllReduceSettings& settings,
                          AllReduceSize measured);
 
-// Returns the number of wrong elements of all rows and updates.
+// Returns the number of wrong elements of all rows and controls.
 int64_t CountWrong(std::span<const AllReduceReport> reports);
 
 }  // namespace lockstep::benchmarks

@@ -186,6 +186,20 @@ TEST(DeriveSizeTest, KnowsEveryCollective) {
   EXPECT_EQ(BusFactor(Operation::kAllReduce, 2), 1);
 }
 
+// The p50 of the exchange bounds small messages, and no update does.
+TEST(DeriveSizeTest, BoundsSmallMessagesByAnExchange) {
+  AllReduceSize measured = {
+      .bytes = kSmallestWithBound - 4,
+      .rows = {{{{TeamKind::kProcesses}}, {4.0}, 0},
+               {{{TeamKind::kUpdate}}, {1e-9}, 2},
+               {{{TeamKind::kExchange}}, {0.1, 3.0, 9.0}, 5}}};
+  const AllReduceSize size = DeriveSize({.world_size = 2}, measured);
+  ASSERT_EQ(size.rows.size(), 1u);
+  EXPECT_DOUBLE_EQ(*size.bound_seconds, 3);
+  EXPECT_DOUBLE_EQ(*size.rows[0].bound_fraction, 0.75);
+  EXPECT_EQ(size.control_wrong, 7);
+}
+
 TEST(DeriveSizeTest, GivesNoBoundForSmallMessagesOrOneRank) {
   AllReduceSettings settings;
   AllReduceSize measured = {.bytes = kSmallestWithBound - 4,

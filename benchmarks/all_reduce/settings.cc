@@ -71,16 +71,20 @@ constexpr std::pair<const char*, TeamKind> kPeers[] = {
     {"oneccl", TeamKind::kOneCcl}};
 
 bool RunsOnCommunicator(TeamKind kind) {
-  return !IsPeer(kind) && kind != TeamKind::kUpdate;
+  return !IsPeer(kind) && !IsControl(kind);
 }
 
 }  // namespace
 
 const char* Name(TeamKind kind) {
-  constexpr const char* kNames[] = {"threads", "processes", "tcp",  "mpi",
-                                    "nccl",    "Open MPI",  "Gloo", "oneCCL",
-                                    "NCCL",    "update"};
+  constexpr const char* kNames[] = {"threads", "processes", "tcp",     "mpi",
+                                    "nccl",    "Open MPI",  "Gloo",    "oneCCL",
+                                    "NCCL",    "update",    "exchange"};
   return kNames[static_cast<size_t>(kind)];
+}
+
+bool IsControl(TeamKind kind) {
+  return kind == TeamKind::kUpdate || kind == TeamKind::kExchange;
 }
 
 bool IsPeer(TeamKind kind) {
@@ -340,7 +344,10 @@ std::vector<Team> TeamsOf(const AllReduceSettings& settings) {
   // The memory of one host bounds only ranks that share it.
   const bool share_memory =
       std::ranges::count(settings.backends, TeamKind::kTcp) == 0;
-  if (!OnGpu(settings) && share_memory) teams.push_back({TeamKind::kUpdate});
+  if (!OnGpu(settings) && share_memory) {
+    teams.push_back({TeamKind::kUpdate});
+    if (settings.has_cores) teams.push_back({TeamKind::kExchange});
+  }
   return teams;
 }
 

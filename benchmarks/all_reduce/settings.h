@@ -29,11 +29,13 @@ enum class TeamKind : int32_t {
   kGloo,       // A peer: gloo::allreduce over TCP.
   kOneCcl,     // A peer: ccl::allreduce over shared memory.
   kPlainNccl,  // A peer: ncclAllReduce, called directly.
-  kUpdate,     // No collective: updates in place measure memory bandwidth.
+  kUpdate,     // A control: updates in place measure memory bandwidth.
+  kExchange,   // A control: threads exchange small messages (TimeExchange).
 };
 
 const char* Name(TeamKind kind);
 bool IsPeer(TeamKind kind);
+bool IsControl(TeamKind kind);
 bool OnGpu(TeamKind kind);
 
 // The memory that the buffers of a call are in.
@@ -96,10 +98,11 @@ struct AllReduceSettings {
   // The bytes of a message, ascending: the input of an all-reduce, or the
   // output of an all-gather. SizesOf returns the sizes for each collective.
   std::vector<int64_t> sizes = {};
-  int rounds = 0;       // Turns of each subject; 0: as `seconds` allows.
-  int iterations = 0;   // Timed calls of a turn; 0: TimedIterations chooses.
-  int warmup = -1;      // Calls before them; -1: WarmupIterations chooses.
-  double seconds = 20;  // For all sizes together, if rounds is 0.
+  int rounds = 0;          // Turns of each subject; 0: as `seconds` allows.
+  int iterations = 0;      // Timed calls of a turn; 0: TimedIterations chooses.
+  int warmup = -1;         // Calls before them; -1: WarmupIterations chooses.
+  double seconds = 20;     // For all sizes together, if rounds is 0.
+  bool has_cores = false;  // Each rank has a core of this host to itself.
 };
 
 // "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all".
@@ -158,12 +161,12 @@ bool InPlace(const AllReduceSettings& settings, Operation operation,
              TeamKind kind);
 
 // Returns the teams: one for each backend and algorithm, then the peers, then
-// the updates. There are no updates on GPUs or with kTcp, whose ranks share no
-// memory.
+// the controls. There are no controls on GPUs or with kTcp, whose ranks share
+// no memory. kExchange needs settings.has_cores.
 std::vector<Team> TeamsOf(const AllReduceSettings& settings);
 // Returns the subjects: each team of a backend with every kind of buffer, each
-// peer with every algorithm, and the updates once. On GPUs the kinds of buffers
-// differ for kDirect only; other algorithms use the first kind.
+// peer with every algorithm, and each control once. On GPUs the kinds of
+// buffers differ for kDirect only; other algorithms use the first kind.
 std::vector<Subject> SubjectsOf(const AllReduceSettings& settings);
 
 // Returns the number of timed calls of a turn at messages of `bytes`. Each call

@@ -27,6 +27,7 @@
 #include "benchmarks/all_reduce/nccl_log.h"
 #include "benchmarks/all_reduce/settings.h"
 #include "benchmarks/all_reduce/turn.h"
+#include "benchmarks/harness/exchange.h"
 #include "benchmarks/harness/memory.h"
 #include "benchmarks/harness/rank_service.h"
 #include "benchmarks/harness/ranks.h"
@@ -49,6 +50,20 @@ absl::Status RunUpdater(const std::string& listener, int world_size) {
         AllReduceTurn turn;
         LOCKSTEP_ASSIGN_OR_RETURN(turn.calls,
                                   updater.Time(bytes, request.iterations));
+        return turn;
+      });
+}
+
+// Takes turns in which `world_size` threads exchange messages.
+absl::Status RunExchange(const std::string& listener, int world_size) {
+  return ServeTurns<TurnRequest>(
+      listener, {0, 1},
+      [&](const TurnRequest& request) -> absl::StatusOr<AllReduceTurn> {
+        AllReduceTurn turn;
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            turn.calls,
+            TimeExchange(world_size, request.count * SizeOf(request.type),
+                         request.iterations));
         return turn;
       });
 }
@@ -129,6 +144,9 @@ absl::Status RunAllReduceRank(const std::string& listener, const Team& team,
                               int world_size) {
   const bool threads = team.kind == TeamKind::kThreads;
   if (team.kind == TeamKind::kUpdate) return RunUpdater(listener, world_size);
+  if (team.kind == TeamKind::kExchange) {
+    return RunExchange(listener, world_size);
+  }
   if (!threads && team.kind != TeamKind::kProcesses &&
       team.kind != TeamKind::kTcp) {
     return absl::InvalidArgumentError(
@@ -153,7 +171,7 @@ TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
                                      "1");
   }
   const bool own_ranks = IsMpi(team.kind) || team.kind == TeamKind::kThreads ||
-                         team.kind == TeamKind::kUpdate;
+                         IsControl(team.kind);
   command.nproc = own_ranks ? 1 : world_size;
   const bool share_cores = world_size > setting.cores;
   if (team.kind == TeamKind::kOneCcl) {
@@ -163,7 +181,7 @@ TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
   // Gloo's, are not bound: the rank and that thread would share one core.
   command.bind_cores = team.kind == TeamKind::kProcesses ||
                        (team.kind == TeamKind::kOneCcl && !share_cores);
-  command.world_size = team.kind == TeamKind::kUpdate ? 1 : world_size;
+  command.world_size = IsControl(team.kind) ? 1 : world_size;
   command.argv.push_back(ProgramOf(setting, team.kind));
   // A lower level that the user has set would write a log during timed calls.
   if (OnGpu(team.kind)) command.environment.emplace_back("NCCL_DEBUG", "WARN");

@@ -22,9 +22,9 @@ namespace lockstep::benchmarks {
 
 // Serves as a rank of `team` until the driver that listens at `listener` closes
 // the connection. With kProcesses and kTcp, this process is the rank that the
-// launcher's environment names. With kThreads, it runs all ranks; with kUpdate,
-// it makes the updates. Errors: those of the group and of a turn;
-// kInvalidArgument for kinds whose ranks run in another program.
+// launcher's environment names. With kThreads, it runs all ranks; with a
+// control, it takes the control's turns. Errors: those of the group and of a
+// turn; kInvalidArgument for kinds whose ranks run in another program.
 absl::Status RunAllReduceRank(const std::string& listener, const Team& team,
                               int world_size);
 

@@ -80,6 +80,9 @@ TEST(CommandOfTest, StartsTheRanksOfEveryKind) {
       {{TeamKind::kUpdate},
        "/bin/allreduce --worker=name --worker_kind=update --algorithm=auto "
        "--world_size=3; 1 1"},
+      {{TeamKind::kExchange},
+       "/bin/allreduce --worker=name --worker_kind=exchange --algorithm=auto "
+       "--world_size=3; 1 1"},
       {{TeamKind::kOpenMpi}, mpi + "peer_mpi name; 1 3" + yields + dynamic},
       {{TeamKind::kMpi}, mpi + "rank_mpi name auto; 1 3" + yields},
       {{TeamKind::kGloo}, "/bin/allreduce_peer_gloo name /store; 3 3"},

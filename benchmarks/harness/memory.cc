@@ -19,11 +19,9 @@
 #include <limits>
 #include <new>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
@@ -33,6 +31,7 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "base/vector_unit.h"
+#include "benchmarks/harness/timed_threads.h"
 
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -180,21 +179,6 @@ absl::StatusOr<AlignedMemory> AllocateHuge(int64_t bytes) {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// Runs `time` in each of `threads` threads, which meet at the barrier. A call
-// takes as long as in its slowest thread.
-absl::StatusOr<TimedCalls> TimeTogether(
-    size_t threads,
-    absl::FunctionRef<TimedCalls(size_t thread, std::barrier<>& start)> time) {
-  std::barrier<> start(static_cast<ptrdiff_t>(threads));
-  std::vector<TimedCalls> results(threads);
-  std::vector<std::thread> running;
-  for (size_t i = 0; i < threads; ++i) {
-    running.emplace_back([&, i] { results[i] = time(i, start); });
-  }
-  for (std::thread& thread : running) thread.join();
-  return SlowestOf(results);
-}
 
 // from, to: aligned to kMemoryAlignment.
 void CopyStreamed(const std::byte* from, std::byte* to, int64_t bytes) {

@@ -67,7 +67,6 @@ absl::StatusOr<std::unique_ptr<GpuRing>> GpuRing::Create(int rank,
   // Transfers wait for reductions, which are therefore as urgent. With ordinary
   // priority they would wait behind the kernels of backward.
   LOCKSTEP_ASSIGN_OR_RETURN(ring->reduce_stream_, MakeUrgentStream());
-  LOCKSTEP_ASSIGN_OR_RETURN(ring->joined_, MakeEvent());
   const int64_t room =
       (chunk_bytes + kShiftBytes - 1) / kShiftBytes * kShiftBytes + kShiftBytes;
   LOCKSTEP_ASSIGN_OR_RETURN(ring->memory_,
@@ -150,10 +149,12 @@ absl::Status GpuRing::Enqueue(const Collective& call) {
   const int64_t chunks = PieceCount(SegmentAt(job, 0).count, job.chunk);
   for (int64_t first = 0; first < chunks; first += kWindow) {
     LOCKSTEP_RETURN_IF_ERROR(AddUp(job, first));
-    LOCKSTEP_RETURN_IF_ERROR(WaitForKernels());
     if (to_all) {
       LOCKSTEP_RETURN_IF_ERROR(Circulate(job, call.output, first));
-    } else if (!scatters) {
+      continue;
+    }
+    LOCKSTEP_RETURN_IF_ERROR(WaitForKernels(job, first));
+    if (!scatters) {
       LOCKSTEP_RETURN_IF_ERROR(
           GatherAtRoot(job, call.output, call.peer, first));
     }
@@ -161,10 +162,10 @@ absl::Status GpuRing::Enqueue(const Collective& call) {
   return absl::OkStatus();
 }
 
-// Makes later work on stream_ wait for all kernels.
-absl::Status GpuRing::WaitForKernels() {
-  LOCKSTEP_RETURN_IF_ERROR(Record(joined_, reduce_stream_.get()));
-  return Wait(stream_, joined_);
+absl::Status GpuRing::WaitForKernels(const Job& job, int64_t first) {
+  // The last chunk's kernel is the last on its stream.
+  const auto last = static_cast<size_t>(ChunksInWindow(job, first) - 1);
+  return Wait(stream_, slots_[last].reduced);
 }
 
 // Returns the size of a chunk of the longest segment, which is the first, so
@@ -189,23 +190,21 @@ Segment GpuRing::ChunkAt(const Job& job, int index, int64_t first,
   return PieceOf(SegmentAt(job, index), job.chunk, first + number);
 }
 
-Segment GpuRing::WindowAt(const Job& job, int index, int64_t first) const {
-  Segment window = ChunkAt(job, index, first, 0);
-  for (int i = 1; i < kWindow; ++i) {
-    window.count += ChunkAt(job, index, first, i).count;
-  }
-  return window;
+int GpuRing::ChunksInWindow(const Job& job, int64_t first) const {
+  // The longest segment, which is the first, determines the number.
+  int chunks = 0;
+  while (chunks < kWindow && ChunkAt(job, 0, first, chunks).count > 0) ++chunks;
+  return chunks;
 }
 
 // Runs the first half of the ring, after which this rank has one complete
 // segment.
 absl::Status GpuRing::AddUp(const Job& job, int64_t first) {
   const DataType accumulator = AccumulatorOf(job.input.type, job.op);
+  const int chunks = ChunksInWindow(job, first);
   for (int step = 0; step < HalfRingSteps(world_size_); ++step) {
     const DataType travels = step == 0 ? job.input.type : accumulator;
-    for (int i = 0; i < kWindow; ++i) {
-      // The longest segment is the first.
-      if (ChunkAt(job, 0, first, i).count == 0) break;
+    for (int i = 0; i < chunks; ++i) {
       Slot& slot = slots_[static_cast<size_t>(i)];
       const Segment out =
           ChunkAt(job, SentSegment(job.as_rank, world_size_, step), first, i);
@@ -257,19 +256,44 @@ absl::Status GpuRing::ReduceChunk(const Job& job, int step, Segment chunk,
 }
 
 // Runs the second half: the complete segments go round the ring and replace.
+// Chunk i is i steps behind chunk 0, so that each chunk waits for its own
+// kernels alone.
 absl::Status GpuRing::Circulate(const Job& job, Buffer output, int64_t first) {
-  const int steps = AllReduceSteps(world_size_);
-  for (int step = HalfRingSteps(world_size_); step < steps; ++step) {
-    const Segment out =
-        WindowAt(job, SentSegment(rank_, world_size_, step), first);
-    const Segment in =
-        WindowAt(job, ReceivedSegment(rank_, world_size_, step), first);
-    if (out.count == 0 && in.count == 0) continue;
-    LOCKSTEP_RETURN_IF_ERROR(
-        handle_.Exchange(output.Part(out.begin, out.count), next(),
-                         output.Part(in.begin, in.count), previous(), stream_));
+  const int steps = AllReduceSteps(world_size_) - HalfRingSteps(world_size_);
+  const int chunks = ChunksInWindow(job, first);
+  for (int group = 0; group < steps + chunks - 1; ++group) {
+    if (group < chunks) {
+      LOCKSTEP_RETURN_IF_ERROR(
+          Wait(stream_, slots_[static_cast<size_t>(group)].reduced));
+    }
+    LOCKSTEP_RETURN_IF_ERROR(handle_.Group([&] {
+      ncclResult_t result = ncclSuccess;
+      for (int i = 0; i < chunks && result == ncclSuccess; ++i) {
+        const int step = group - i;
+        if (step < 0 || step >= steps) continue;
+        result = MoveComplete(job, output, step, first, i);
+      }
+      return result;
+    }));
   }
   return absl::OkStatus();
+}
+
+// Sends and receives a chunk of complete segments, within an NCCL group. step:
+// counted from the start of the second half.
+ncclResult_t GpuRing::MoveComplete(const Job& job, Buffer output, int step,
+                                   int64_t first, int number) const {
+  const int of_all = HalfRingSteps(world_size_) + step;
+  const Segment out =
+      ChunkAt(job, SentSegment(rank_, world_size_, of_all), first, number);
+  const Segment in =
+      ChunkAt(job, ReceivedSegment(rank_, world_size_, of_all), first, number);
+  const ncclResult_t result =
+      handle_.Send(output.Part(out.begin, out.count), next(), stream_);
+  return result == ncclSuccess
+             ? handle_.Receive(output.Part(in.begin, in.count), previous(),
+                               stream_)
+             : result;
 }
 
 // Sends the complete segments directly to the root.

@@ -3,6 +3,7 @@
 #define LOCKSTEP_COLLECTIVES_NCCL_GPU_RING_H_
 
 #include <cuda_runtime.h>
+#include <nccl.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -28,8 +29,10 @@ namespace lockstep {
 // Transfers are enqueued on the caller's stream, kernels on a stream of the
 // ring. Each step of the first half moves a rank's segment in two chunks, one
 // NCCL group each. A kernel reduces one chunk while the other is being
-// transferred. Segments that are too small to gain from that move in one chunk.
-// Each step of the second half is one group. Segments of more than two chunks
+// transferred. In the second half, the second chunk follows one step behind the
+// first, so that its last reduction overlaps with the first chunk's transfer.
+// Each step is one group, and there is one group more. Segments that are too
+// small to gain from that move in one chunk. Segments of more than two chunks
 // take several rounds. Partial sums are sent as accumulators (reduce.h), except
 // in the first step; complete sums are sent as elements.
 //
@@ -112,8 +115,8 @@ class GpuRing {
   // Returns chunk `number` of the window that begins with chunk `first` of a
   // segment.
   Segment ChunkAt(const Job& job, int index, int64_t first, int number) const;
-  // Returns all chunks of the window as one segment.
-  Segment WindowAt(const Job& job, int index, int64_t first) const;
+  // Returns the number of chunks in that window, which matches on all ranks.
+  int ChunksInWindow(const Job& job, int64_t first) const;
   int64_t ChunkElements(const Job& job) const;
 
   absl::StatusOr<bool> LaunchGraph(const Collective& call);
@@ -123,9 +126,12 @@ class GpuRing {
   absl::Status ReduceChunk(const Job& job, int step, Segment chunk,
                            const Buffer& received, Slot& slot);
   absl::Status Circulate(const Job& job, Buffer output, int64_t first);
+  ncclResult_t MoveComplete(const Job& job, Buffer output, int step,
+                            int64_t first, int number) const;
   absl::Status GatherAtRoot(const Job& job, Buffer output, int root,
                             int64_t first);
-  absl::Status WaitForKernels();
+  // Makes later work on stream_ wait for all kernels of the window.
+  absl::Status WaitForKernels(const Job& job, int64_t first);
 
   const int rank_;
   const int world_size_;
@@ -134,7 +140,6 @@ class GpuRing {
   const cudaStream_t stream_;
   DeviceMemory memory_;  // For the slots. Outlives the stream that uses it.
   Stream reduce_stream_;
-  Event joined_;
   std::vector<Slot> slots_;
   std::mutex graphs_mutex_;           // Guards graphs_.
   std::map<GraphKey, Graph> graphs_;  // Null after the first call.

@@ -26,6 +26,7 @@
 #include "collectives/communicator.h"
 #include "collectives/groups/create_group.h"
 #include "collectives/groups/rank_environment.h"
+#include "collectives/nccl/call_poller.h"
 #include "collectives/nccl/gpu_direct.h"
 #include "collectives/nccl/gpu_ring.h"
 #include "collectives/nccl/nccl_handle.h"
@@ -51,6 +52,12 @@ constexpr absl::Duration kStreamsEnd = absl::Milliseconds(500);
 // How long it waits for kernels on windows to end, before NCCL unmaps the
 // windows. Kernels that wait for another rank see the failure at once.
 constexpr absl::Duration kWindowKernelsEnd = absl::Milliseconds(100);
+
+// How long it waits for CUDA to destroy the ring's graphs.
+constexpr absl::Duration kGraphsEnd = absl::Seconds(1);
+
+// How long it waits for CUDA to answer a query, in addition to the times above.
+constexpr absl::Duration kAnswer = absl::Milliseconds(100);
 
 absl::Status CheckOptions(const NcclOptions& options) {
   if (options.group.algorithm == Algorithm::kTree) {
@@ -297,11 +304,17 @@ void NcclCommunicator::CloseDirect() {
   direct_ = nullptr;
 }
 
+// CUDA may not answer while another thread waits for the device. Every call of
+// CUDA therefore runs in a thread of its own, which is abandoned in time.
 void NcclCommunicator::Abort() {
   // NCCL waits until the graphs that captured its calls are destroyed, and a
   // graph that hangs ends only after NCCL aborts. Both therefore run at once.
-  std::thread forget([this] {
-    if (ring_ != nullptr) ring_->DestroyGraphs();
+  std::thread forget([ring = ring_] {
+    if (ring == nullptr) return;
+    static_cast<void>(RunWithin(kGraphsEnd, [ring] {
+      ring->DestroyGraphs();
+      return absl::OkStatus();
+    }));
   });
   if (direct_ != nullptr) {
     direct_->Abort();
@@ -315,13 +328,20 @@ void NcclCommunicator::Abort() {
   WaitForStreams(kStreamsEnd, /*of_ring=*/true);
 }
 
-void NcclCommunicator::WaitForStreams(absl::Duration limit, bool of_ring) {
-  const Deadline deadline(limit);
-  while ((cudaStreamQuery(stream_.get()) == cudaErrorNotReady ||
-          (of_ring && ring_ != nullptr && ring_->IsBusy())) &&
-         !deadline.passed()) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
+void NcclCommunicator::WaitForStreams(absl::Duration limit,
+                                      bool of_ring) const {
+  const auto wait = [limit, device = options_.device, stream = stream_,
+                     ring = of_ring ? ring_ : nullptr]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(UseDeviceBesideCaptures(device));
+    const Deadline deadline(limit);
+    while ((cudaStreamQuery(stream.get()) == cudaErrorNotReady ||
+            (ring != nullptr && ring->IsBusy())) &&
+           !deadline.passed()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return absl::OkStatus();
+  };
+  static_cast<void>(RunWithin(limit + kAnswer, wait));
 }
 
 absl::Status NcclCommunicator::Prepare() {
@@ -341,21 +361,21 @@ absl::Status NcclCommunicator::Run(const Collective& collective) {
   LOCKSTEP_RETURN_IF_ERROR(
       watchdog_->Begin(call, CheckArguments(collective)).status());
   if (call.operation == Operation::kBarrier) {
-    watchdog_->Issued({});
+    watchdog_->Issued(nullptr);
     return watchdog_->WaitForRanks();
   }
-  absl::StatusOr<CallEvents> events = watchdog_->TakeEvents();
+  absl::StatusOr<std::shared_ptr<CallEvents>> events = watchdog_->TakeEvents();
   absl::StatusOr<bool> capturing = IsCapturing();
   absl::Status status = events.status();
   status.Update(capturing.status());
   if (status.ok()) {
-    status = Enqueue(collective, place != 0, *capturing, *events);
+    status = Enqueue(collective, place != 0, *capturing, **events);
   }
   if (!status.ok()) return watchdog_->Failed(status);
   if (*capturing) {
     // Events that are part of a graph must not be queried.
     watchdog_->ReturnEvents(*std::move(events));
-    watchdog_->Issued({});
+    watchdog_->Issued(nullptr);
   } else {
     watchdog_->Issued(*std::move(events));
   }
@@ -436,7 +456,7 @@ absl::StatusOr<GroupBuffer> NcclCommunicator::Allocate(int64_t bytes,
   absl::Status status = memory.status();
   if (status.ok()) status = Zero(memory->get(), bytes);
   if (!status.ok()) return watchdog_->Failed(status);
-  watchdog_->Issued({});
+  watchdog_->Issued(nullptr);
   std::byte* const begin = memory->get();
   return GroupBuffer(*std::move(memory),
                      std::span(begin, static_cast<size_t>(bytes)));

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -124,7 +125,7 @@ class NcclCommunicator : public Communicator {
   void Abort();
   // Waits until the stream has no work, at most `limit`. of_ring: and the
   // ring's streams.
-  void WaitForStreams(absl::Duration limit, bool of_ring);
+  void WaitForStreams(absl::Duration limit, bool of_ring) const;
   absl::Status CheckArguments(const Collective& call) const;
   // Enqueues the call between two events, which order it on the caller's
   // stream. is_direct: whether direct_ runs it. capturing: whether the caller's
@@ -142,11 +143,11 @@ class NcclCommunicator : public Communicator {
   const int rank_;
   const int world_size_;
   bool shared_gpu_ = false;
-  Stream stream_;
-  // Shared with worker threads: an abandoned thread may use the handle after
-  // the communicator is gone.
+  // Shared with worker threads: an abandoned thread may use them after the
+  // communicator is gone.
+  std::shared_ptr<std::remove_pointer_t<cudaStream_t>> stream_;
   const std::shared_ptr<NcclHandle> handle_ = std::make_shared<NcclHandle>();
-  std::unique_ptr<GpuRing> ring_;
+  std::shared_ptr<GpuRing> ring_;
   std::unique_ptr<GpuDirect> direct_;
   // Last: its thread uses the members above.
   std::unique_ptr<Watchdog> watchdog_;

@@ -79,15 +79,6 @@ bool FitTogether(int a, const Call& of_a, int b, const Call& of_b) {
          of_a.type == of_b.type && of_a.count == of_b.count;
 }
 
-// Returns whether the event has completed. Errors: CudaStatus of any error
-// other than cudaErrorNotReady.
-absl::StatusOr<bool> HasCompleted(const Event& event) {
-  const cudaError_t error = cudaEventQuery(event.get());
-  if (error == cudaErrorNotReady) return false;
-  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(error, "cudaEventQuery"));
-  return true;
-}
-
 absl::Status HasLeft(int gone, int rank, const Call& call) {
   return absl::UnavailableError(absl::StrCat("rank ", gone,
                                              " has left the group, and rank ",
@@ -123,6 +114,7 @@ Watchdog::Watchdog(std::unique_ptr<Communicator> control, Options options)
     : control_(std::move(control)),
       options_(std::move(options)),
       standings_(static_cast<size_t>(world_size())),
+      poller_(options_.device),
       thread_([this] { Watch(); }) {}
 
 Watchdog::~Watchdog() { Leave(); }
@@ -149,10 +141,11 @@ int64_t Watchdog::Log(const Call& call) {
   return begun_++;
 }
 
-void Watchdog::Issued(CallEvents events) {
+void Watchdog::Issued(std::shared_ptr<CallEvents> events) {
   const std::lock_guard lock(mutex_);
   // A failure may have ended the call already.
   if (open_.empty() || open_.back().number != begun_ - 1) return;
+  if (events != nullptr) poller_.Add(open_.back().number, events);
   open_.back().issued = true;
   open_.back().events = std::move(events);
   // The time until now was this thread's. The stream may reach the call later.
@@ -178,19 +171,19 @@ absl::Status Watchdog::WaitForRanks() {
 absl::Status Watchdog::WaitForCalls() {
   LOCKSTEP_RETURN_IF_ERROR(WaitForRanks());
   for (int polls = 0;; ++polls) {
-    cudaEvent_t last = nullptr;
+    std::shared_ptr<const CallEvents> last;
     {
       std::unique_lock lock(mutex_);
       if (!failure_.ok()) return Report(lock, nullptr);
       const auto on_stream = std::find_if(
           open_.rbegin(), open_.rend(),
-          [](const OpenCall& open) { return open.events.done != nullptr; });
+          [](const OpenCall& open) { return open.events != nullptr; });
       if (on_stream == open_.rend()) return absl::OkStatus();
-      last = on_stream->events.done.get();
+      last = on_stream->events;
     }
     // Queries without the lock. If the watchdog sees the call end meanwhile,
     // the event becomes a spare one, which only this thread takes.
-    const cudaError_t error = cudaEventQuery(last);
+    const cudaError_t error = cudaEventQuery(last->done.get());
     if (error == cudaSuccess) {
       // The event also completes when the group has failed and aborted.
       std::unique_lock lock(mutex_);
@@ -222,22 +215,22 @@ absl::StatusOr<std::unique_ptr<Communicator>> Watchdog::Split(
   return *std::exchange(split_, std::nullopt);
 }
 
-absl::StatusOr<CallEvents> Watchdog::TakeEvents() {
+absl::StatusOr<std::shared_ptr<CallEvents>> Watchdog::TakeEvents() {
   {
     const std::lock_guard lock(mutex_);
     if (!spare_events_.empty()) {
-      CallEvents events = std::move(spare_events_.back());
+      std::shared_ptr<CallEvents> events = std::move(spare_events_.back());
       spare_events_.pop_back();
       return events;
     }
   }
-  CallEvents events;
-  LOCKSTEP_ASSIGN_OR_RETURN(events.started, MakeEvent());
-  LOCKSTEP_ASSIGN_OR_RETURN(events.done, MakeEvent());
+  auto events = std::make_shared<CallEvents>();
+  LOCKSTEP_ASSIGN_OR_RETURN(events->started, MakeEvent());
+  LOCKSTEP_ASSIGN_OR_RETURN(events->done, MakeEvent());
   return events;
 }
 
-void Watchdog::ReturnEvents(CallEvents events) {
+void Watchdog::ReturnEvents(std::shared_ptr<CallEvents> events) {
   const std::lock_guard lock(mutex_);
   spare_events_.push_back(std::move(events));
 }
@@ -286,10 +279,6 @@ absl::Status Watchdog::WaitForFailure(std::unique_lock<std::mutex>& lock) {
 // The methods of the watchdog's thread.
 
 void Watchdog::Watch() {
-  cudaSetDevice(options_.device);
-  // Queries of this thread must not invalidate a capture by another thread.
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  cudaThreadExchangeStreamCaptureMode(&mode);
   for (;;) {
     const absl::StatusOr<bool> last = Meet(NextBeat());
     if (!last.ok()) return Fail(last.status());
@@ -305,9 +294,10 @@ Watchdog::Heartbeat Watchdog::NextBeat() {
   std::unique_lock lock(mutex_);
   wake_.wait_for(lock, absl::ToChronoMicroseconds(Pause()),
                  [this] { return waiting_; });
+  NoteProgress();
   if (own_failure_.ok()) {
     const Call* const oldest = open_.empty() ? nullptr : &open_.front().call;
-    for (const absl::Status& status : {PollCalls(), options_.health()}) {
+    for (const absl::Status& status : {poller_.error(), options_.health()}) {
       if (!status.ok()) own_failure_ = Named(status, oldest);
     }
   }
@@ -347,36 +337,28 @@ absl::Duration Watchdog::Pause() const {
   return busy ? kBusyPause : kIdlePause;
 }
 
-// Polls the progress of this rank's calls on the GPU.
-absl::Status Watchdog::PollCalls() {
+// Notes the progress of this rank's calls on the GPU.
+void Watchdog::NoteProgress() {
   for (OpenCall& open : open_) {
-    const bool on_stream = open.events.done != nullptr;
+    const bool on_stream = open.events != nullptr;
     if (!open.started) {
-      if (on_stream) {
-        LOCKSTEP_ASSIGN_OR_RETURN(const bool come,
-                                  HasCompleted(open.events.started));
-        if (!come) break;
-      }
+      if (on_stream && !poller_.HasStarted(open.number)) break;
       open.started = true;
       open.deadline = Deadline(options_.timeout);
     }
     if (!open.issued) break;
-    open.done = true;
-    if (on_stream) {
-      LOCKSTEP_ASSIGN_OR_RETURN(open.done, HasCompleted(open.events.done));
-    }
+    open.done = !on_stream || poller_.IsDone(open.number);
     if (!open.done) break;
   }
   while (!open_.empty() && open_.front().done &&
          open_.front().number < matched_) {
     OpenCall& front = open_.front();
     if (!IsBetweenTwo(front.call.operation)) ++collectives_ended_;
-    if (front.events.done != nullptr) {
+    if (front.events != nullptr) {
       spare_events_.push_back(std::move(front.events));
     }
     open_.pop_front();
   }
-  return absl::OkStatus();
 }
 
 absl::Status Watchdog::OverdueCall() const {
@@ -387,6 +369,14 @@ absl::Status Watchdog::OverdueCall() const {
             "not finished after ", absl::FormatDuration(options_.timeout),
             DescribeMissingRanks(open))),
         &open.call);
+  }
+  if (!open_.empty() && poller_.Unanswered() > options_.timeout) {
+    return Named(absl::DeadlineExceededError(absl::StrCat(
+                     "CUDA has not answered for ",
+                     absl::FormatDuration(options_.timeout),
+                     ": a thread of this rank may wait for the device, as "
+                     "cudaFree does")),
+                 &open_.front().call);
   }
   return absl::OkStatus();
 }

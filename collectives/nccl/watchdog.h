@@ -18,23 +18,16 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "base/cuda_status.h"
 #include "base/deadline.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "collectives/nccl/call_poller.h"
 
 namespace lockstep {
 
 // Returns the status of the lowest rank that has an error; OK if none has one.
 // Every rank must call it. Errors: also the control group's.
 absl::Status ShareStatus(Communicator& control, const absl::Status& own);
-
-// The events at which a call's position in the stream is reached, and at which
-// the call is done. Null for a call that put nothing on a stream.
-struct CallEvents {
-  Event started;
-  Event done;
-};
 
 // One rank's log of its calls, and a thread that compares it with the other
 // ranks' logs and makes sure that every call ends.
@@ -44,10 +37,14 @@ struct CallEvents {
 // publishes its new calls and their progress. All ranks then have the same
 // facts, and reach the same conclusions. The group fails if calls do not match,
 // a rank made an invalid call, a call has been on a GPU for longer than the
-// timeout, NCCL or CUDA reported an error, a rank left while another called, or
-// a rank died. Every rank then fails at once, with one message that says which
-// rank did what. (Errors of the control group itself may differ between ranks.)
-// Once a rank has left, no more calls can be made.
+// timeout, NCCL or CUDA reported an error, CUDA did not answer for the timeout,
+// a rank left while another called, or a rank died. Every rank then fails at
+// once, with one message that says which rank did what. (Errors of the control
+// group itself may differ between ranks.) Once a rank has left, no more calls
+// can be made.
+//
+// The thread calls nothing of CUDA, which may block it. Another thread queries
+// the events of calls (call_poller.h).
 //
 // One thread of the rank, the user, calls the methods below.
 class Watchdog {
@@ -55,11 +52,11 @@ class Watchdog {
   struct Options {
     int device = 0;
     absl::Duration timeout;  // For each call, from its start on the GPU.
-    // The watchdog's thread calls both. health: returns an error that was
-    // reported after the call that caused it had returned. abort: ends the
-    // group's work on its streams, after which nothing uses the memory of
-    // calls. abort is called once, when the group has failed, before the user
-    // learns of the failure.
+    // The watchdog's thread calls both, which must not wait for CUDA. health:
+    // returns an error that was reported after the call that caused it had
+    // returned. abort: ends the group's work on its streams, after which
+    // nothing uses the memory of calls. abort is called once, when the group
+    // has failed, before the user learns of the failure.
     std::function<absl::Status()> health;
     std::function<void()> abort;
   };
@@ -83,8 +80,9 @@ class Watchdog {
                                 const absl::Status& arguments);
 
   // Records that the whole last call is on its streams. The call has ended once
-  // events.done is reached; without events, once every rank has made the call.
-  void Issued(CallEvents events);
+  // events->done is reached; if `events` is null, once every rank has made the
+  // call.
+  void Issued(std::shared_ptr<CallEvents> events);
 
   // Fails the group because this rank could not enqueue its last call. Returns
   // the group's failure, which is `why` unless a lower rank has another
@@ -96,7 +94,8 @@ class Watchdog {
   absl::Status WaitForRanks();
 
   // Blocks until all calls have ended on this rank, and every rank that takes
-  // part in them has made them. Errors: the group's failure, as in Begin.
+  // part in them has made them. Queries CUDA on this thread, so it does not
+  // return before CUDA answers. Errors: the group's failure, as in Begin.
   absl::Status WaitForCalls();
 
   // Records a kSplit, and splits the control group once every rank has made the
@@ -108,8 +107,8 @@ class Watchdog {
 
   // Returns events for a call, to be recorded and passed to Issued. Events are
   // reused. Errors: CudaStatus's.
-  absl::StatusOr<CallEvents> TakeEvents();
-  void ReturnEvents(CallEvents events);
+  absl::StatusOr<std::shared_ptr<CallEvents>> TakeEvents();
+  void ReturnEvents(std::shared_ptr<CallEvents> events);
 
   // Ends the thread. Waits a second for the other ranks to leave too. If this
   // rank's calls have not ended on other ranks, waits as long as the timeout,
@@ -128,7 +127,7 @@ class Watchdog {
     bool issued = false;
     bool started = false;  // The calls before it are done.
     bool done = false;  // On this rank; other ranks may not have made the call.
-    CallEvents events = {};
+    std::shared_ptr<CallEvents> events = {};  // Null if none are recorded.
   };
   struct Heartbeat;
   // The facts about one rank, which all ranks know.
@@ -163,7 +162,7 @@ class Watchdog {
   int64_t Log(const Call& call);
   absl::Duration Pause() const;
   bool CanLeave() const;
-  absl::Status PollCalls();
+  void NoteProgress();
   absl::Status OverdueCall() const;
   std::string DescribeMissingRanks(const OpenCall& open) const;
   absl::Status Named(const absl::Status& status, const Call* call) const;
@@ -186,7 +185,7 @@ class Watchdog {
   std::condition_variable changed_;  // Wakes the user: a meeting has ended.
   std::deque<OpenCall> open_;
   std::deque<Call> unpublished_;
-  std::vector<CallEvents> spare_events_;
+  std::vector<std::shared_ptr<CallEvents>> spare_events_;
   int64_t begun_ = 0;         // Calls of this rank.
   int64_t matched_ = 0;       // Calls of this rank that match other ranks'.
   absl::Status own_failure_;  // To be sent to the other ranks.
@@ -199,6 +198,7 @@ class Watchdog {
   SplitRequest split_request_;
   std::optional<std::unique_ptr<Communicator>> split_;
 
+  CallPoller poller_;
   std::thread thread_;  // Last: it uses the members above.
 };
 

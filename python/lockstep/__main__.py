@@ -1,10 +1,9 @@
 """The command `lockstep`, or `python -m lockstep`."""
 
 import argparse
-import os
 import sys
 
-from . import __version__, launch
+from . import __version__, causes, judge, launch, verdict
 
 DESCRIPTION = """\
 Records and judges PyTorch data-parallel training scripts as they are.
@@ -13,9 +12,13 @@ Records and judges PyTorch data-parallel training scripts as they are.
 
 runs the command with hooks in every Python process that it starts. Nothing in the script changes,
 and neither does a bit of its results. Each rank's record is a file of JSON lines in --output_dir.
+Then the record is judged: the verdict names the first update, tensor and rank that are wrong, the
+cause from a closed list, the line of the script, the evidence and the fix; so does verdict.json.
+`lockstep judge D` judges the record in D again; `lockstep causes` lists the causes.
 """
 EPILOGUE = """\
-exit status: the command's own, as nothing is judged; 2 if the flags are wrong
+exit status: 0 if the run is right, 1 if it is wrong, 2 if the flags are wrong; the command's own if
+nothing was judged, because there is one rank or no optimizer takes a step
 """
 RUN_FLAGS = (
     ("output_dir", str, "lockstep-run", "D", "the folder of the record"),
@@ -51,6 +54,9 @@ def make_parser():
         usage="lockstep run [FLAG...] -- COMMAND [ARGUMENT...]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    again = commands.add_parser("judge", help="judge a record again")
+    again.add_argument("folder", metavar="D", help="the --output_dir of a run")
+    commands.add_parser("causes", help="list the causes that a verdict can name")
     for name, kind, default, metavar, text in RUN_FLAGS:
         text += "" if default in (0, None) else " (default: %(default)s)"
         run.add_argument("--" + name, type=kind, default=default, metavar=metavar, help=text)
@@ -66,7 +72,7 @@ def parse(arguments):
         arguments, command = arguments[:split], arguments[split + 1 :]
     flags = parser.parse_args(arguments)
     if flags.action is None:
-        parser.error("an action is missing: run")
+        parser.error("an action is missing: run, judge or causes")
     if flags.action == "run":
         if not command:
             parser.error("run: a command is missing behind --")
@@ -83,14 +89,43 @@ def run(flags, command):
     except OSError as error:
         print("lockstep: %s: %s" % (error.filename or command[0], error.strerror), file=sys.stderr)
         return 2
-    return outcome.status if outcome.status >= 0 else 128 - outcome.status
+    found = judge.judge_folder(flags.output_dir, outcome.status, outcome.hung_seconds)
+    return report(found, flags.output_dir)
+
+
+def report(found, folder):
+    """Prints the verdict, writes verdict.json, and returns the exit status."""
+    sys.stdout.flush()
+    sys.stdout.write(found.to_text())
+    print("  record: %s" % verdict.write(found, folder))
+    return found.exit_status()
+
+
+def judge_again(flags):
+    try:
+        found = judge.judge_folder(flags.folder)
+    except OSError as error:
+        print("lockstep: %s: %s" % (flags.folder, error.strerror), file=sys.stderr)
+        return 2
+    if not found.run.ranks:
+        print("lockstep: %s: holds no record of a rank" % flags.folder, file=sys.stderr)
+        return 2
+    return report(found, flags.folder)
+
+
+def list_causes():
+    for name, (text, fix) in causes.CAUSES.items():
+        print("%s\n    %s\n    fix: %s" % (name, text, fix) if text else name)
+    return 0
 
 
 def main(arguments=None):
     flags, command = parse(sys.argv[1:] if arguments is None else arguments)
-    status = run(flags, command)
-    sys.stdout.flush()
-    return status
+    if flags.action == "judge":
+        return judge_again(flags)
+    if flags.action == "causes":
+        return list_causes()
+    return run(flags, command)
 
 
 if __name__ == "__main__":

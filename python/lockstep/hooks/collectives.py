@@ -5,7 +5,7 @@ import functools
 import torch
 import torch.distributed as dist
 
-from . import lines
+from . import lines, tensors
 
 CALLS = """
     all_reduce broadcast reduce all_gather all_gather_into_tensor _all_gather_base gather scatter
@@ -14,6 +14,7 @@ CALLS = """
     all_reduce_coalesced all_gather_coalesced send recv isend irecv
     batch_isend_irecv new_group
 """.split()
+FEW = 8
 OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
 
@@ -33,20 +34,21 @@ class Collectives:
         recorder.open()
         recorder.calls_since_step += 1
         values = [*args, *kwargs.values()]
-        tensors = [value for value in values if is_tensors(value)]
-        first = tensors[0] if tensors else None
+        parts = [value for value in values if is_tensors(value)]
+        first = parts[0] if parts else None
         first = first[0] if isinstance(first, (list, tuple)) else first
         recorder.event(
             "call",
             call=self.count,
             update=recorder.update,
             kind=kind.strip("_"),
-            sizes=[sizes_of(value) for value in tensors],
+            sizes=[sizes_of(value) for value in parts],
             dtype="" if first is None else str(first.dtype)[6:],
             op=operation(kind, values),
             group=group_of(values),
             peer=peer_of(kind, args, kwargs),
             line=lines.user_line(),
+            **({} if first is None else {"values": few_values(first)}),
         )
         self.count += 1
 
@@ -64,6 +66,13 @@ def sizes_of(value):
     if isinstance(value, torch.Tensor):
         return list(value.shape)
     return [list(item.shape) for item in value]
+
+
+def few_values(tensor):
+    """Returns the numbers of a small tensor, which may be a metric; else None."""
+    if tensor.numel() > FEW or tensor.is_complex():
+        return None
+    return [float(value) for value in tensors.plain(tensor).reshape(-1).tolist()]
 
 
 def operation(kind, values):

@@ -52,9 +52,10 @@ def install_hooks():
     """Starts the recorder of this process and installs every family of hooks."""
     try:
         started = recorder.Recorder.start()
-        from . import backward, checkpoints, collectives, loaders, optimizers, parallel
+        from . import backward, checkpoints, collectives, loaders, optimizers, parallel, schedules
     except Exception:
         recorder.report_failed_start()
         return
-    for family in (optimizers, backward, collectives, parallel, loaders, checkpoints):
+    families = (optimizers, backward, collectives, parallel, loaders, checkpoints, schedules)
+    for family in families:
         started.guard("install " + family.__name__, family.install, started)

@@ -1,5 +1,6 @@
 """Records each update: gradients, parameters, buffers, and the optimizer's settings."""
 
+import sys
 import weakref
 
 import torch
@@ -22,6 +23,7 @@ class Optimizer:
         self.roots = []
         self.hooked = set()
         self.local = {}  # By index of the parameter: [backward passes, sum, projection, digest].
+        self.evaluated = None  # The update at which the models' buffers were last recorded.
         self.after = []  # By index: (data pointer, version, digest) after the last step.
         self.hook_gradients()
 
@@ -82,6 +84,7 @@ class Optimizer:
                 for i, p in enumerate(parameters)
             ],
             models=[describe_model(root) for root in self.roots],
+            sharded=why_sharded(parameters, self.roots),
         )
 
     def left_out(self, held):
@@ -98,7 +101,7 @@ class Optimizer:
         """Returns digests of the parameters before the step, or None where nothing moved them."""
         moved = self.recorder.calls_since_step or detail or len(self.after) != len(parameters)
         if not moved and all(
-            (p.data_ptr(), p._version) == known[:2] for p, known in zip(parameters, self.after)
+            tensors.identity(p) == known[:2] for p, known in zip(parameters, self.after)
         ):
             return None
         return [tensors.digest_of(p) for p in parameters]
@@ -169,7 +172,7 @@ class Optimizers:
             return
         state, fields = token
         parameters = state.parameters()
-        state.after = [(p.data_ptr(), p._version, tensors.digest_of(p)) for p in parameters]
+        state.after = [(*tensors.identity(p), tensors.digest_of(p)) for p in parameters]
         self.recorder.event(
             "step",
             update=self.recorder.update,
@@ -183,8 +186,43 @@ class Optimizers:
         self.recorder.update += 1
         self.recorder.calls_since_step = 0
 
+    def see_evaluation(self, module):
+        """Records the buffers with which a model is evaluated, once between two updates."""
+        for state in self.known.values():
+            held = any(module in (root, models.unwrapped(root)) for root in state.roots)
+            if held and state.evaluated != self.recorder.update:
+                state.evaluated = self.recorder.update
+                self.recorder.event(
+                    "evaluate",
+                    update=self.recorder.update,
+                    optimizer=state.number,
+                    line=lines.user_line(),
+                    buffers=[tensors.digest_of(b) for root in state.roots for b in root.buffers()],
+                )
+
+    def begin_evaluation(self, token, result, args, kwargs):
+        """After Module.eval(). A module in DDP is seen at its forward pass instead."""
+        del token, result, kwargs
+        roots = [root for state in self.known.values() for root in state.roots]
+        inside = [root for root in roots if args[0] in (root, models.unwrapped(root))]
+        if inside and not any(getattr(root, "broadcast_buffers", False) for root in inside):
+            self.see_evaluation(args[0])
+
     def leave_step(self):
         self.depth -= 1
+
+
+def why_sharded(parameters, roots):
+    """Returns why ranks hold different parts of the parameters, or ""."""
+    if any(hasattr(p, "to_local") or type(p).__name__ == "FlatParameter" for p in parameters):
+        return "the parameters are sharded"
+    for root in roots:
+        for module in root.modules():
+            if type(module).__name__ == "FullyShardedDataParallel":
+                return "the parameters are sharded by FSDP"
+    if not roots and "deepspeed" in sys.modules:
+        return "the parameters are DeepSpeed's own"
+    return ""
 
 
 def describe_groups(optimizer):
@@ -229,3 +267,4 @@ def install(recorder):
         optimizers.add(args[0])
 
     recorder.wrap(torch.optim.Optimizer, "__init__", after=made)
+    recorder.wrap(torch.nn.Module, "eval", after=optimizers.begin_evaluation)

@@ -36,6 +36,12 @@ class Ddp:
         )
         self.made += 1
 
+    def see_evaluation(self, token, result, args, kwargs):
+        """After a forward pass in evaluation mode, which may have broadcast the buffers."""
+        del token, result, kwargs
+        if not args[0].training:
+            self.recorder.optimizers.see_evaluation(args[0])
+
     def forward(self, args, kwargs):
         ddp = args[0]
         if torch.is_grad_enabled() and ddp.training:
@@ -52,4 +58,4 @@ def install(recorder):
     hooks = recorder.ddp = Ddp(recorder)
     ddp = torch.nn.parallel.DistributedDataParallel
     recorder.wrap(ddp, "__init__", after=hooks.construct)
-    recorder.wrap(ddp, "forward", hooks.forward)
+    recorder.wrap(ddp, "forward", hooks.forward, hooks.see_evaluation)

@@ -1,0 +1,166 @@
+#include "collectives/nccl/call_poller.h"
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+
+namespace lockstep {
+namespace {
+
+// The pause between queries of a call that has not ended.
+constexpr std::chrono::milliseconds kPause(1);
+
+// How long the destructor waits for the query in progress.
+constexpr std::chrono::milliseconds kQueryEnds(500);
+
+int64_t Now() {
+  return std::chrono::steady_clock::now().time_since_epoch() /
+         std::chrono::nanoseconds(1);
+}
+
+// Returns whether the event has completed. Errors: CudaStatus of any error
+// other than cudaErrorNotReady.
+absl::StatusOr<bool> HasCompleted(const Event& event) {
+  const cudaError_t error = cudaEventQuery(event.get());
+  if (error == cudaErrorNotReady) return false;
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(error, "cudaEventQuery"));
+  return true;
+}
+
+}  // namespace
+
+absl::Status UseDeviceBesideCaptures(int device) {
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device), "cudaSetDevice"));
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  return CudaStatus(cudaThreadExchangeStreamCaptureMode(&mode),
+                    "cudaThreadExchangeStreamCaptureMode");
+}
+
+struct CallPoller::State {
+  struct Call {
+    int64_t number = 0;
+    std::shared_ptr<const CallEvents> events;
+  };
+
+  // The number of the last call that has started, and of the last that ended.
+  std::atomic<int64_t> started = -1;
+  std::atomic<int64_t> done = -1;
+  // When the query in progress began, as Now(); 0 if there is none.
+  std::atomic<int64_t> query_began = 0;
+
+  // Guards the members below. Never held during a call of CUDA.
+  std::mutex mutex;
+  std::condition_variable wake;   // Wakes the thread: a new call, or the end.
+  std::condition_variable ended;  // Wakes the destructor.
+  std::deque<Call> calls;         // The calls that have not ended.
+  absl::Status error;
+  bool stopping = false;
+  bool has_ended = false;
+
+  // Runs as the thread.
+  void Run(int device) {
+    absl::Status status =
+        Ask([device] { return UseDeviceBesideCaptures(device); });
+    if (status.ok()) status = PollCalls();
+    const std::lock_guard lock(mutex);
+    error = std::move(status);
+    has_ended = true;
+    ended.notify_all();
+  }
+
+  // Polls the oldest call until it has ended, and then the next one.
+  absl::Status PollCalls() {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      wake.wait(lock, [this] { return stopping || !calls.empty(); });
+      if (stopping) return absl::OkStatus();
+      const Call call = calls.front();
+      lock.unlock();
+      LOCKSTEP_RETURN_IF_ERROR(Ask([&] { return Poll(call); }));
+      lock.lock();
+      if (done == call.number) {
+        calls.pop_front();
+      } else {
+        wake.wait_for(lock, kPause, [this] { return stopping; });
+      }
+    }
+  }
+
+  absl::Status Poll(const Call& call) {
+    if (started < call.number) {
+      LOCKSTEP_ASSIGN_OR_RETURN(const bool has_started,
+                                HasCompleted(call.events->started));
+      if (!has_started) return absl::OkStatus();
+      started = call.number;
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool is_done,
+                              HasCompleted(call.events->done));
+    if (is_done) done = call.number;
+    return absl::OkStatus();
+  }
+
+  // Calls CUDA, and notes since when.
+  template <typename Query>
+  absl::Status Ask(Query query) {
+    query_began = Now();
+    absl::Status status = query();
+    query_began = 0;
+    return status;
+  }
+};
+
+CallPoller::CallPoller(int device)
+    : state_(std::make_shared<State>()),
+      thread_([state = state_, device] { state->Run(device); }) {}
+
+CallPoller::~CallPoller() {
+  std::unique_lock lock(state_->mutex);
+  state_->stopping = true;
+  state_->wake.notify_one();
+  const bool has_ended = state_->ended.wait_for(
+      lock, kQueryEnds, [this] { return state_->has_ended; });
+  lock.unlock();
+  if (has_ended) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
+}
+
+void CallPoller::Add(int64_t number, std::shared_ptr<const CallEvents> events) {
+  const std::lock_guard lock(state_->mutex);
+  state_->calls.push_back({number, std::move(events)});
+  state_->wake.notify_one();
+}
+
+bool CallPoller::HasStarted(int64_t number) const {
+  return state_->started >= number;
+}
+
+bool CallPoller::IsDone(int64_t number) const { return state_->done >= number; }
+
+absl::Duration CallPoller::Unanswered() const {
+  const int64_t began = state_->query_began;
+  return began == 0 ? absl::ZeroDuration() : absl::Nanoseconds(Now() - began);
+}
+
+absl::Status CallPoller::error() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->error;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,356 @@
+// Tests of the order of the nccl backend's work on streams and in graphs, and
+// of whether its checks detect planted bugs: on the stand-in.
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/cuda_status.h"
+#include "base/data_types.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "collectives/algorithms/checked_call.h"
+#include "collectives/algorithms/collective_reference.h"
+#include "collectives/collective.h"
+#include "collectives/communicator.h"
+#include "collectives/nccl/nccl_communicator.h"
+#include "collectives/nccl/run_nccl_ranks.h"
+#include "collectives/nccl/standin_ranks.h"
+#include "collectives/testing/run_ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "standin/control.h"
+
+namespace lockstep {
+namespace {
+
+using standin::Damage;
+using standin::DroppedWaits;
+using standin::Order;
+using testing::Each;
+using testing::HasSubstr;
+
+class NcclStreamsTest : public NcclStandinTest {};
+
+TEST_F(NcclStreamsTest, CallsTakeTheirPlaceOnTheCallersStream) {
+  const auto run = [](NcclCommunicator& communicator,
+                      cudaStream_t stream) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto data, MakeDeviceMemory(Bytes(256)));
+    return SumOfOnes(communicator, data->data(), 256, stream);
+  };
+  const auto all_ok = [&](DroppedWaits dropped) {
+    standin::SetSchedule(
+        {.order = Order::kNewestStreamFirst, .dropped_waits = dropped});
+    return AllOk(RunOnStreams(Options(), /*own_gpus=*/true, run));
+  };
+  EXPECT_TRUE(all_ok(DroppedWaits::kNone));
+  // The controls drop the wait before the call, or the wait after it.
+  EXPECT_FALSE(all_ok(DroppedWaits::kOfNewerStreams));
+  EXPECT_FALSE(all_ok(DroppedWaits::kOfOlderStreams));
+}
+
+TEST_F(NcclStreamsTest, EverySchedulesResultIsRight) {
+  for (const Order order :
+       {Order::kAtOnce, Order::kOldestStreamFirst, Order::kNewestStreamFirst}) {
+    standin::SetSchedule({.order = order});
+    for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing}) {
+      EXPECT_THAT(RunNcclRanks(3, Options(algorithm), UseEverything),
+                  Each(IsOk()));
+    }
+  }
+}
+
+// The control: if the ring lacks an event, some schedule shows it.
+TEST_F(NcclStreamsTest, MissingWaitsAreRejected) {
+  for (const DroppedWaits dropped :
+       {DroppedWaits::kOfOlderStreams, DroppedWaits::kOfNewerStreams}) {
+    int rejected = 0;
+    for (const Order order : {Order::kAtOnce, Order::kOldestStreamFirst,
+                              Order::kNewestStreamFirst}) {
+      standin::SetSchedule({.order = order, .dropped_waits = dropped});
+      rejected += ShowsInData(
+          RunNcclRanks(3, Options(Algorithm::kRing), AllReduceOnce));
+    }
+    EXPECT_GT(rejected, 0);
+  }
+}
+
+// The control: every operation's check detects data that were lost or arrived
+// at the wrong place.
+TEST_F(NcclStreamsTest, DamagedDataAreRejected) {
+  for (const Damage damage : {Damage::kLostTail, Damage::kSwappedParts}) {
+    standin::SetNcclFaults({.damage = damage});
+    for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing}) {
+      for (const Operation operation :
+           {Operation::kAllReduce, Operation::kReduce,
+            Operation::kReduceScatter, Operation::kAllGather,
+            Operation::kBroadcast, Operation::kScatter, Operation::kGather,
+            Operation::kAllToAll, Operation::kSend}) {
+        if (algorithm == Algorithm::kRing && !Reduces(operation)) continue;
+        EXPECT_TRUE(ShowsInData(RunNcclRanks(
+            3, Options(algorithm),
+            [=](NcclCommunicator& communicator) {
+              return CheckOnDevice(communicator, {ExactCall(operation, 67)});
+            })))
+            << Name(operation);
+      }
+    }
+  }
+}
+
+// The control of the bit-for-bit check: NCCL's order of additions differs.
+TEST_F(NcclStreamsTest, AnotherOrderOfAdditionsIsRejected) {
+  NcclOptions options = Options();
+  options.nccl_arithmetic = true;
+  EXPECT_FALSE(
+      AllOk(RunNcclRanks(3, options, [](NcclCommunicator& communicator) {
+        return CheckRingBits(communicator, DataType::kFloat32, ReduceOp::kSum,
+                             301);
+      })));
+}
+
+// Only Wait blocks the host: work that is held back has not run when Run
+// returns. The ring also makes as few NCCL calls as possible.
+TEST_F(NcclStreamsTest, CallsOnlyEnqueue) {
+  constexpr int kSteps = 3 - 1;  // In each half of the ring.
+  for (const int chunks : {1, 2}) {
+    standin::SetSchedule({.order = Order::kOldestStreamFirst});
+    NcclOptions options = Options(Algorithm::kRing);
+    options.chunk_bytes = 3 * 1024 / chunks;
+    const auto statuses = RunOnStreams(
+        options, /*own_gpus=*/true,
+        [&](NcclCommunicator& communicator, cudaStream_t) -> absl::Status {
+          const Bytes ones(3 * 3 * 1024, std::byte{1});
+          LOCKSTEP_ASSIGN_OR_RETURN(const auto memory, MakeDeviceMemory(ones));
+          // The second half's last group moves the second chunk alone.
+          const int eager = kSteps * (chunks + 1) + (chunks - 1);
+          // The first call, the call that is captured, and two replays.
+          for (const int groups : {eager, eager, 0, 0}) {
+            LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
+            const standin::CallCounts before = standin::CountsOfThisThread();
+            LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(
+                {memory->data(), 3 * 3 * 1024, DataType::kUInt8}));
+            const standin::CallCounts after = standin::CountsOfThisThread();
+            if (after.host_waits != before.host_waits ||
+                after.groups - before.groups != groups) {
+              return absl::InternalError(absl::StrCat(
+                  after.host_waits - before.host_waits, " host waits and ",
+                  after.groups - before.groups, " groups, not ", groups));
+            }
+            LOCKSTEP_RETURN_IF_ERROR(communicator.Wait());
+          }
+          return memory->Holds(Bytes(ones.size(), std::byte{81}))
+                     ? absl::OkStatus()
+                     : absl::DataLossError("not three to the fourth power");
+        });
+    EXPECT_THAT(statuses, Each(IsOk()));
+  }
+}
+
+TEST_F(NcclStreamsTest, NothingHasRunWhenACallReturns) {
+  standin::SetSchedule({.order = Order::kOldestStreamFirst});
+  const auto statuses = RunOnStreams(
+      Options(), /*own_gpus=*/true,
+      [](NcclCommunicator& communicator, cudaStream_t) -> absl::Status {
+        const Bytes ones(64, std::byte{1});
+        LOCKSTEP_ASSIGN_OR_RETURN(const auto memory, MakeDeviceMemory(ones));
+        LOCKSTEP_RETURN_IF_ERROR(
+            communicator.AllReduce({memory->data(), 64, DataType::kUInt8}));
+        // On the stand-in, the host can read device memory directly.
+        if (*memory->data() != std::byte{1}) {
+          return absl::InternalError("the call waited for its result");
+        }
+        return communicator.Wait();
+      });
+  EXPECT_THAT(statuses, Each(IsOk()));
+}
+
+using CapturedCalls = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>,
+                                      CudaDeleter<&cudaGraphDestroy>>;
+using GraphOfCalls = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>,
+                                     CudaDeleter<&cudaGraphExecDestroy>>;
+
+// Returns the work that `run` puts on the stream.
+absl::StatusOr<CapturedCalls> CaptureCalls(
+    cudaStream_t stream, const std::function<absl::Status()>& run) {
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+      cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+      "cudaStreamBeginCapture"));
+  LOCKSTEP_RETURN_IF_ERROR(run());
+  cudaGraph_t graph = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture"));
+  return CapturedCalls(graph);
+}
+
+// Returns the work as a graph that can be launched.
+absl::StatusOr<GraphOfCalls> Capture(cudaStream_t stream,
+                                     const std::function<absl::Status()>& run) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const CapturedCalls graph,
+                            CaptureCalls(stream, run));
+  cudaGraphExec_t made = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+      cudaGraphInstantiate(&made, graph.get(), 0), "cudaGraphInstantiate"));
+  return GraphOfCalls(made);
+}
+
+// Returns whether node `a` of a graph precedes node `b`.
+bool Precedes(const std::vector<standin::GraphNode>& nodes, size_t a,
+              size_t b) {
+  return a == b || std::ranges::any_of(nodes[b].needs, [&](size_t needed) {
+           return Precedes(nodes, a, needed);
+         });
+}
+
+// Expects the schedule of a ring of three ranks and two chunks: the first chunk
+// circulates while the second is reduced.
+absl::Status CheckRingsGraph(const std::vector<standin::GraphNode>& nodes) {
+  std::vector<size_t> groups;
+  std::vector<size_t> kernels;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    (nodes[i].stream == nodes[0].stream ? groups : kernels).push_back(i);
+  }
+  constexpr size_t kFirstHalf = 2 * 2;  // Steps times chunks.
+  if (groups.size() != kFirstHalf + 3 || kernels.size() != kFirstHalf) {
+    return absl::InternalError(absl::StrCat(groups.size(), " groups and ",
+                                            kernels.size(), " kernels"));
+  }
+  const size_t circulates = groups[kFirstHalf];
+  if (!Precedes(nodes, kernels[kFirstHalf - 2], circulates) ||
+      Precedes(nodes, kernels[kFirstHalf - 1], circulates) ||
+      !Precedes(nodes, kernels[kFirstHalf - 1], groups[kFirstHalf + 1])) {
+    return absl::InternalError("a chunk does not wait for its kernel alone");
+  }
+  return absl::OkStatus();
+}
+
+TEST_F(NcclStreamsTest, AChunkCirculatesWhileTheNextIsReduced) {
+  NcclOptions options = Options(Algorithm::kRing);
+  options.chunk_bytes = 512;
+  const auto statuses = RunOnStreams(
+      options, /*own_gpus=*/true,
+      [](NcclCommunicator& communicator, cudaStream_t stream) -> absl::Status {
+        LOCKSTEP_ASSIGN_OR_RETURN(const auto memory,
+                                  MakeDeviceMemory(Bytes(3 * 1024)));
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            const CapturedCalls graph, CaptureCalls(stream, [&] {
+              return communicator.AllReduce(
+                  {memory->data(), 3 * 1024, DataType::kUInt8});
+            }));
+        return CheckRingsGraph(standin::NodesOf(graph.get()));
+      });
+  EXPECT_THAT(statuses, Each(IsOk()));
+}
+
+// The first call of these buffers is eager, the next ones replay a graph, and
+// the last is part of a graph that the caller captured. All must give the same
+// bits.
+TEST_F(NcclStreamsTest, GraphsGiveTheBitsOfEagerCalls) {
+  for (const DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
+    const auto statuses = RunOnStreams(
+        Options(Algorithm::kRing), /*own_gpus=*/true,
+        [type](NcclCommunicator& communicator,
+               cudaStream_t stream) -> absl::Status {
+          constexpr int64_t kCount = 1283;
+          Bytes input(kCount * static_cast<size_t>(SizeOf(type)));
+          FillInput(communicator.rank(), type, kCount, input.data());
+          LOCKSTEP_ASSIGN_OR_RETURN(const auto from, MakeDeviceMemory(input));
+          LOCKSTEP_ASSIGN_OR_RETURN(const auto to, MakeDeviceMemory(input));
+          const auto run = [&]() -> absl::Status {
+            return communicator.AllReduce(
+                ConstBuffer(from->data(), kCount, type),
+                Buffer(to->data(), kCount, type));
+          };
+          std::vector<Bytes> results;
+          for (int call = 0; call < 4; ++call) {
+            LOCKSTEP_RETURN_IF_ERROR(run());
+            LOCKSTEP_RETURN_IF_ERROR(communicator.Wait());
+            LOCKSTEP_ASSIGN_OR_RETURN(results.emplace_back(), to->Read());
+            LOCKSTEP_RETURN_IF_ERROR(
+                CudaStatus(cudaMemset(to->data(), 0, input.size()), "memset"));
+          }
+          LOCKSTEP_ASSIGN_OR_RETURN(const GraphOfCalls graph,
+                                    Capture(stream, run));
+          LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+              cudaGraphLaunch(graph.get(), stream), "cudaGraphLaunch"));
+          LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream),
+                                              "cudaStreamSynchronize"));
+          LOCKSTEP_ASSIGN_OR_RETURN(results.emplace_back(), to->Read());
+          for (const Bytes& result : results) {
+            if (result != results.front() || result == input) {
+              return absl::DataLossError("not the bits of the eager call");
+            }
+          }
+          return communicator.Wait();
+        });
+    EXPECT_THAT(statuses, Each(IsOk()));
+  }
+}
+
+// An aborted NCCL waits for the graphs that captured its calls, ours and the
+// caller's. The ranks must not wait for that.
+TEST_F(NcclStreamsTest, FailuresDoNotWaitForGraphs) {
+  const auto statuses = RunOnStreams(
+      Options(Algorithm::kRing), /*own_gpus=*/true,
+      [](NcclCommunicator& communicator, cudaStream_t stream) -> absl::Status {
+        LOCKSTEP_ASSIGN_OR_RETURN(const auto memory,
+                                  MakeDeviceMemory(Bytes(300)));
+        const Buffer data(memory->data(), 300, DataType::kUInt8);
+        for (int call = 0; call < 3; ++call) {
+          LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(data));
+        }
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            const GraphOfCalls graph,
+            Capture(stream, [&] { return communicator.AllReduce(data); }));
+        const absl::Time before = absl::Now();
+        const absl::Status failure =
+            FailTwice(communicator, [&](NcclCommunicator& c) {
+              return c.rank() == 1 ? c.Broadcast(data, 0) : c.AllReduce(data);
+            });
+        if (absl::Now() - before > absl::Seconds(5)) {
+          return absl::InternalError("waited for the graph");
+        }
+        return failure;
+      });
+  EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                                      HasSubstr("rank 1 called Broadcast"))));
+}
+
+// NCCL has not finished a group when the next one is started.
+TEST_F(NcclStreamsTest, LateGroupsChangeNothing) {
+  standin::SetNcclFaults({.late_rank = 1, .late_polls = 20});
+  EXPECT_THAT(RunNcclRanks(3, Options(Algorithm::kRing), UseEverything),
+              Each(IsOk()));
+}
+
+TEST_F(NcclStreamsTest, TheRingsStreamsAreUrgent) {
+  const auto create = [](Communicator& control) -> absl::Status {
+    NcclOptions options = Options(Algorithm::kRing);
+    options.device = control.rank();
+    LOCKSTEP_ASSIGN_OR_RETURN(auto owned, control.Split(0, 0));
+    const int64_t before = standin::CountsOfThisThread().ordinary_streams;
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const auto communicator,
+        NcclCommunicator::Create(std::move(owned), options));
+    LOCKSTEP_RETURN_IF_ERROR(AllReduceOnce(*communicator));
+    const int64_t made =
+        standin::CountsOfThisThread().ordinary_streams - before;
+    return made == 0 ? absl::OkStatus()
+                     : absl::InternalError(absl::StrCat(made, " are not"));
+  };
+  EXPECT_THAT(RunRanks(Backend::kThreads, 2, create), Each(IsOk()));
+}
+
+}  // namespace
+}  // namespace lockstep

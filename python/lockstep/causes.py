@@ -1,0 +1,112 @@
+"""The closed list of causes: what each says, and how to mend it."""
+
+CAUSES = {
+    # Weights and gradients.
+    "first_weights_differ": (
+        "the ranks start from different weights",
+        "build the model from one seed on all ranks, wrap all of it in DDP, or broadcast its"
+        " parameters from rank 0 before the first update",
+    ),
+    "ddp_bypassed": (
+        "forward passes go around DDP, so gradients are not reduced",
+        "call the DDP object, not its .module, in the pass that backward follows",
+    ),
+    "never_synchronised": (
+        "every backward pass of an update runs under no_sync, so gradients are not reduced",
+        "leave no_sync before the forward pass of the last micro-batch of an update",
+    ),
+    "not_reduced": (
+        "each rank updates with the gradient of its own samples",
+        "wrap the model in DDP, or average all gradients over the ranks before the update",
+    ),
+    "partly_not_reduced": (
+        "some parameters are updated with the gradient of a rank's own samples",
+        "put these parameters into the module that DDP wraps, or reduce their gradients too",
+    ),
+    "gradient_missing": (
+        "a parameter has a gradient on some ranks and none on others",
+        "make every rank use the same parameters, or reduce zeros for those that it did not use",
+    ),
+    "clipped_before_reduction": (
+        "each rank clips the gradient of its own samples, before the reduction",
+        "reduce the gradients first, then clip them",
+    ),
+    "learning_rate_differs": (
+        "the learning rate depends on the rank",
+        "compute the learning rate from the update's number and values that all ranks share",
+    ),
+    "settings_differ": (
+        "the optimizer's settings depend on the rank",
+        "make the optimizer with the same settings on all ranks",
+    ),
+    "optimizer_state_differs": (
+        "the optimizer's state was restored on some ranks only",
+        "load the optimizer's state on every rank",
+    ),
+    "not_finite": (
+        "a loss or a gradient is NaN or infinite",
+        "find the first operation that gives it: torch.autograd.set_detect_anomaly(True)",
+    ),
+    # Optimizers and schedules.
+    "optimizer_misses_parameters": (
+        "parameters with gradients are in no optimizer, which holds others that have none",
+        "make the optimizer after the last change of the model's layers",
+    ),
+    "schedule_steps_by_rank": (
+        "the learning rate's schedule steps once per rank and update",
+        "call the schedule's step() once after each update, whatever the number of ranks",
+    ),
+    # Samples.
+    "sampler_missing": (
+        "every rank trains on the same samples: the loader has no distributed sampler",
+        "give the loader a DistributedSampler",
+    ),
+    "sampler_misconfigured": (
+        "the sampler has another rank or another number of replicas than the group",
+        "make the sampler after init_process_group, without num_replicas and rank",
+    ),
+    "ranks_shuffle_apart": (
+        "the ranks shuffle with different seeds or epochs, so that their shares overlap",
+        "give the sampler the same seed, and set_epoch the same epoch, on all ranks",
+    ),
+    "same_samples": (
+        "several ranks train on the same samples",
+        "give each rank its own share of the data",
+    ),
+    "same_order_every_epoch": (
+        "the samples have the same order in every epoch",
+        "call sampler.set_epoch(epoch) before each epoch",
+    ),
+    # Buffers and metrics.
+    "buffers_differ": (
+        "the model is evaluated with running statistics that depend on the rank",
+        "use SyncBatchNorm, leave broadcast_buffers on and evaluate through DDP, or average the"
+        " statistics before the evaluation",
+    ),
+    "metric_unweighted": (
+        "a mean over a rank's samples is averaged over ranks that have different numbers of them",
+        "sum the numerators and the counts over the ranks, then divide",
+    ),
+    # Calls and ends.
+    "calls_differ": (
+        "the ranks issue different calls of torch.distributed",
+        "make every rank of a group issue the same calls, in one order and with the same sizes",
+    ),
+    "uneven_updates": (
+        "some ranks make fewer updates than others",
+        "give all ranks the same number of batches, or use DDP's join()",
+    ),
+    "crashes": (
+        "a rank ends with an exception",
+        "read the exception's text, and mend the line",
+    ),
+    "ends_early": (
+        "a rank's process ends without finishing Python's exit",
+        "look for a signal, os._exit or the system's out-of-memory killer",
+    ),
+    "hangs": (
+        "the ranks record nothing more",
+        "compare the last calls of the ranks: one waits for a call that another does not issue",
+    ),
+    "unknown": ("", ""),
+}

@@ -1,0 +1,138 @@
+"""How ranks end: all of them, regularly, after the same number of updates, with finite numbers."""
+
+import math
+
+from ..verdict import Claim, Finding, few, short_line
+
+ENDS = "every rank ends regularly"
+UPDATES = "the ranks make the same number of updates"
+FINITE = "losses and gradients are finite"
+
+
+def check_ends(run):
+    if not run.ranks:
+        return Claim(ENDS, why_not="no rank left a record"), [], []
+    claim = Claim(ENDS, len(run.ranks), "ranks")
+    if run.hung_seconds is not None:
+        return claim, [hangs(run)], []
+    failed = [(rank, rank.of("exception")) for rank in run.ranks if rank.of("exception")]
+    if failed:
+        return claim, [crashes(failed)], []
+    # A rank whose record ends without "end" was killed, or left by os._exit.
+    cut = [rank for rank in run.ranks if not rank.ended]
+    if cut and run.status != 0:
+        finding = Finding(
+            ENDS,
+            "ends_early",
+            ["the last event of rank %d: %s" % (rank.rank, last_words(rank)) for rank in cut[:4]],
+            update=min(rank.updates for rank in cut),
+            ranks=[rank.rank for rank in cut],
+            line=last_line(cut[0]),
+        )
+        return claim, [finding], []
+    return claim, [], []
+
+
+def hangs(run):
+    waiting = [rank for rank in run.ranks if not rank.ended]
+    return Finding(
+        ENDS,
+        "hangs",
+        ["rank %d: %s" % (rank.rank, last_words(rank)) for rank in run.ranks[:8]],
+        update=min((rank.updates for rank in waiting), default=None),
+        ranks=[rank.rank for rank in waiting],
+        line=last_line(waiting[0]) if waiting else "",
+        text="the ranks record nothing more for %.0f s" % run.hung_seconds,
+    )
+
+
+def crashes(failed):
+    """Names the first rank whose exception is not about its connection to another rank."""
+    first = next((item for item in failed if "onnection" not in item[1][0]["text"]), failed[0])
+    rank, events = first
+    event = events[0]
+    return Finding(
+        ENDS,
+        "crashes",
+        ["%s: %s" % (event["type"], event["text"].splitlines()[0][:200] if event["text"] else "")],
+        update=event["update"],
+        ranks=[rank.rank],
+        line=event["line"],
+    )
+
+
+def last_words(rank):
+    """Returns the last event that says what a rank did."""
+    for event in reversed(rank.events):
+        if event["event"] == "call":
+            return "calls %s at %s" % (event["kind"], short_line(event["line"]))
+        if event["event"] == "end":
+            return "ended"
+        if event["event"] in ("step", "backward", "batch", "pass", "ddp"):
+            where = event.get("line")
+            return event["event"] + (" at %s" % short_line(where) if where else "")
+    return "started"
+
+
+def last_line(rank):
+    return next((e["line"] for e in reversed(rank.events) if e.get("line")), "")
+
+
+def check_updates(run):
+    if len(run.ranks) < 2 or any(rank.bounded for rank in run.ranks):
+        return Claim(UPDATES, why_not="not all ranks left a whole record"), [], []
+    updates = [rank.updates for rank in run.ranks]
+    claim = Claim(UPDATES, max(updates), "updates", "no optimizer took a step")
+    if len(set(updates)) == 1 or not all(rank.ended for rank in run.ranks):
+        return claim, [], []
+    if any(rank.of("exception") for rank in run.ranks):
+        return claim, [], []
+    finding = Finding(
+        UPDATES,
+        "uneven_updates",
+        ["updates by rank: " + few(updates, 8)],
+        update=min(updates),
+        ranks=[rank.rank for rank in run.ranks],
+        line=next((s.line for o in run.ranks[0].optimizers.values() for s in o.steps[-1:]), ""),
+    )
+    return claim, [finding], []
+
+
+def check_finite(run):
+    count = 0
+    first = None
+    for rank in run.ranks:
+        for event in rank.of("backward"):
+            count += len(event["loss"])
+            if not all(math.isfinite(loss) for loss in event["loss"]):
+                here = (event["update"], rank.rank, [], event["line"])
+                first = min(first or here, here, key=lambda place: place[0])
+                break
+        for optimizer in rank.optimizers.values():
+            bad = first_not_finite(optimizer)
+            if bad:
+                step, names = bad
+                here = (step.update, rank.rank, names, step.line)
+                first = min(first or here, here, key=lambda place: place[0])
+    claim = Claim(FINITE, count, "losses", "no loss was recorded")
+    if first is None:
+        return claim, [], []
+    update, rank, names, line = first
+    what = "gradients of %s" % few(names) if names else "the loss"
+    evidence = ["%s: NaN or infinite on rank %d" % (what, rank)]
+    finding = Finding(
+        FINITE, "not_finite", evidence, update=update, tensors=names, ranks=[rank], line=line
+    )
+    return claim, [finding], []
+
+
+def first_not_finite(optimizer):
+    for step in optimizer.steps:
+        names = [
+            name
+            for name, gradient in zip(optimizer.names, step.gradients or [])
+            if gradient is not None and not math.isfinite(gradient[2])
+        ]
+        if names:
+            return step, names
+    return None

@@ -1,0 +1,204 @@
+"""The ranks agree on parameters after each update: the first difference, and its cause."""
+
+import math
+
+from ..verdict import Claim, Finding, few
+
+NAME = "the ranks have the same parameters after each update"
+
+
+def check(run):
+    """Returns a Claim, findings and notes."""
+    why_not = not_comparable(run)
+    if why_not:
+        return Claim(NAME, why_not=why_not), [], []
+    findings, notes, count = [], [], 0
+    for number in sorted(run.ranks[0].optimizers):
+        optimizers = [rank.optimizers[number] for rank in run.ranks]
+        steps = min(len(optimizer.steps) for optimizer in optimizers)
+        count += steps
+        place = first_difference(optimizers, steps)
+        if place is None:
+            continue
+        if periodic(optimizers, place[0], steps):
+            notes.append(
+                "the ranks' parameters differ after update %d and agree later: they are averaged"
+                " now and then" % optimizers[0].steps[place[0]].update
+            )
+            continue
+        findings.append(explain(run, optimizers, *place))
+    why_not = "" if count else "no optimizer took a step on all ranks"
+    return Claim(NAME, count, "updates", why_not), findings, notes
+
+
+def not_comparable(run):
+    if len(run.ranks) < 2:
+        return "fewer than two ranks left a record"
+    shapes = [
+        {number: optimizer.shapes for number, optimizer in rank.optimizers.items()}
+        for rank in run.ranks
+    ]
+    if not all(shapes):
+        return "no optimizer took a step on all ranks"
+    for rank in run.ranks:
+        for optimizer in rank.optimizers.values():
+            if optimizer.sharded:
+                return optimizer.sharded
+    if any(other != shapes[0] for other in shapes):
+        return "the ranks' optimizers hold tensors of different shapes: this is not data parallel"
+    return ""
+
+
+def differing(rows):
+    """Returns the indices at which the ranks' rows differ."""
+    return [i for i, values in enumerate(zip(*rows)) if len(set(values)) > 1]
+
+
+def first_difference(optimizers, steps):
+    """Returns (step, whether it is before the step, indices) of the first lasting difference.
+
+    Parameters that a script averages after its update differ after the step and agree before the
+    next one.
+    """
+    first_before = [optimizer.steps[0].before for optimizer in optimizers] if steps else []
+    if first_before and all(first_before):
+        wrong = differing(first_before)
+        if wrong:
+            return 0, True, wrong
+    for index in range(steps):
+        here = [optimizer.steps[index] for optimizer in optimizers]
+        wrong = differing([step.after for step in here])
+        if not wrong:
+            continue
+        if index + 1 < steps:
+            after = [optimizer.steps[index + 1].before for optimizer in optimizers]
+            if all(after) and not differing(after):
+                continue
+        return index, False, wrong
+    return None
+
+
+def periodic(optimizers, first, steps):
+    """Whether the parameters agree at some later point, so that they do not drift."""
+    for index in range(first + 1, steps):
+        for rows in (
+            [optimizer.steps[index].before for optimizer in optimizers],
+            [optimizer.steps[index].after for optimizer in optimizers],
+        ):
+            if all(rows) and not differing(rows):
+                return True
+    return False
+
+
+def explain(run, optimizers, index, before, wrong):
+    """Returns the finding for the first difference."""
+    steps = [optimizer.steps[index] for optimizer in optimizers]
+    names = [optimizers[0].names[i] for i in wrong]
+    place = {
+        "update": steps[0].update,
+        "tensors": names,
+        "ranks": [rank.rank for rank in run.ranks],
+        "line": steps[0].line,
+    }
+    of_all = "%d of %d tensors" % (len(wrong), len(optimizers[0].names))
+    if before:
+        place["line"] = optimizers[0].line
+        evidence = ["%s differ before the first update" % of_all]
+        return Finding(NAME, "first_weights_differ", evidence, **place)
+    evidence = ["%s differ after the update and agree before it" % of_all]
+    cause, more = cause_of_step(run, optimizers, steps, wrong)
+    line = more.pop("line", "")
+    if line:
+        place["line"] = line
+    text = "the ranks' parameters differ" if cause == "unknown" else ""
+    evidence += more.pop("evidence", [])
+    return Finding(NAME, cause, evidence, text=text, **more, **place)
+
+
+def cause_of_step(run, optimizers, steps, wrong):
+    """Returns a cause and {"evidence", "line", "sure"}."""
+    if any(step.gradients is None for step in steps):
+        return "unknown", {"evidence": ["the gradients of this update were not recorded"]}
+    gradients = [[step.gradients[i] for step in steps] for i in wrong]
+    if any(None in row and any(row) for row in gradients):
+        names = [optimizers[0].names[i] for i, row in zip(wrong, gradients) if None in row]
+        return "gradient_missing", {"evidence": ["%s: None on a rank" % few(names)]}
+    if all(row[0] is not None and len({g[0] for g in row}) == 1 for row in gradients):
+        return cause_of_update(run, optimizers, steps)
+    if not finite(gradients):
+        return "not_finite", {"evidence": ["a gradient is not finite"]}
+    return cause_of_gradients(run, optimizers, steps, wrong)
+
+
+def finite(gradients):
+    return all(math.isfinite(g[2]) for row in gradients for g in row if g is not None)
+
+
+def cause_of_update(run, optimizers, steps):
+    """Explains different parameters after an update with the same gradients."""
+    evidence = ["the ranks' gradients are the same"]
+    groups = [step.groups for step in steps]
+    if any(other != groups[0] for other in groups):
+        rates = [[group.get("lr") for group in of_rank] for of_rank in groups]
+        if any(other != rates[0] for other in rates):
+            evidence.append("learning rates by rank: " + few([r[0] for r in rates], 8))
+            return "learning_rate_differs", {"evidence": evidence}
+        return "settings_differ", {"evidence": evidence}
+    restored = [
+        sum(event["what"] == "optimizer" for event in rank.of("restore")) for rank in run.ranks
+    ]
+    if len(set(restored)) > 1 and min(restored) == 0:
+        evidence.append("calls of load_state_dict by rank: " + few(restored, 8))
+        return "optimizer_state_differs", {"evidence": evidence}
+    return "unknown", {"evidence": evidence}
+
+
+def is_own(gradient, local, size):
+    """Whether a rank's gradient is that of its own samples: equal bits, or equal sums."""
+    if gradient is None or local is None:
+        return False
+    count, total, projection, text = local
+    if count == 1:
+        return gradient[0] == text
+    # Each of `count` additions rounds an element x by 2^-24 |x| at most, and the sum of |x| is at
+    # most sqrt(size) times the norm. Twice that, as the parts can be larger than their sum.
+    bound = 2 * count * 2.0**-24 * math.sqrt(size * gradient[2])
+    return abs(total - gradient[1]) <= bound and abs(projection - gradient[3]) <= bound
+
+
+def cause_of_gradients(run, optimizers, steps, wrong):
+    """Explains different gradients."""
+    sizes = [math.prod(shape) for shape in optimizers[0].shapes]
+    if not all(is_own(s.gradients[i], s.local[i], sizes[i]) for i in wrong for s in steps):
+        evidence = ["the ranks' gradients differ, and are not those of their own samples"]
+        return "unknown", {"evidence": evidence}
+    evidence = ["each rank's gradient is the one that its own backward passes made"]
+    reduced = [
+        i
+        for i in set(range(len(sizes))) - set(wrong)
+        if all(step.local[i] for step in steps) and len({s.local[i][3] for s in steps}) > 1
+    ]
+    if reduced:
+        evidence.append("the gradients of %d other tensors are reduced" % len(reduced))
+        return "partly_not_reduced", {"evidence": evidence, "line": optimizers[0].line}
+    return cause_of_no_reduction(run, steps, evidence)
+
+
+def cause_of_no_reduction(run, steps, evidence):
+    """Tells why no gradient was reduced, from the forward passes through DDP."""
+    rank, update = run.ranks[0], steps[0].update
+    passes = [event for event in rank.of("backward") if event["update"] == update]
+    forwards = [event["ddp"] for event in passes if event.get("ddp")]
+    if not forwards or len(forwards) != len(passes):
+        evidence.append("the script makes no DDP")
+        return "not_reduced", {"evidence": evidence}
+    made = rank.of("ddp")[0]["line"]
+    without, within = (sum(counts[i] for counts in forwards) for i in (0, 1))
+    counted = "%d backward passes of this update, DDP is made at %s" % (len(passes), made)
+    if not within and not without:
+        evidence.append("DDP saw no forward pass before the " + counted)
+        return "ddp_bypassed", {"evidence": evidence, "line": passes[-1]["line"]}
+    if not within:
+        evidence.append("DDP was under no_sync in all forward passes before the " + counted)
+        return "never_synchronised", {"evidence": evidence, "line": passes[-1]["line"]}
+    return "unknown", {"evidence": evidence + ["DDP saw %d forward passes" % within]}

@@ -1,0 +1,62 @@
+"""Records steps of learning rate schedules, and clipping of gradients."""
+
+import torch
+from torch.nn.utils import clip_grad
+from torch.optim import lr_scheduler
+
+from . import lines
+
+
+class Schedules:
+    """Numbers the schedules. A schedule that another one steps belongs to that one."""
+
+    def __init__(self, recorder):
+        self.recorder = recorder
+        self.depth = 0
+        self.numbers = {}
+
+    def enter(self, args, kwargs):
+        """A schedule steps once while it is made, which is no step of the script's."""
+        del args, kwargs
+        self.depth += 1
+
+    def before(self, args, kwargs):
+        del kwargs
+        self.depth += 1
+        if self.depth > 1:
+            return
+        number = self.numbers.setdefault(id(args[0]), len(self.numbers))
+        self.recorder.event(
+            "schedule",
+            schedule=number,
+            type=type(args[0]).__name__,
+            update=self.recorder.update,
+            line=lines.user_line(),
+        )
+
+    def leave(self):
+        self.depth -= 1
+
+
+def install(recorder):
+    hooks = Schedules(recorder)
+    for kind in list(vars(lr_scheduler).values()):
+        if not isinstance(kind, type) or kind is torch.optim.Optimizer:
+            continue
+        if "step" in kind.__dict__:
+            recorder.wrap(kind, "step", hooks.before, last=hooks.leave)
+        if "_initial_step" in kind.__dict__:
+            recorder.wrap(kind, "_initial_step", hooks.enter, last=hooks.leave)
+
+    def clipped(token, result, args, kwargs):
+        del token
+        recorder.event(
+            "clip",
+            update=recorder.update,
+            norm=float(result),
+            largest=float(args[1] if len(args) > 1 else kwargs["max_norm"]),
+            line=lines.user_line(),
+        )
+
+    recorder.wrap(clip_grad, "clip_grad_norm_", after=clipped)
+    torch.nn.utils.clip_grad_norm_ = clip_grad.clip_grad_norm_

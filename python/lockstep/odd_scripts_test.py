@@ -1,0 +1,68 @@
+"""Tests that scripts of every kind get a verdict, and never a traceback of ours."""
+
+import json
+import os
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+PYTHON = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(PYTHON, "testing"))
+
+import runs
+
+
+class OddScriptsTest(unittest.TestCase):
+    def verdict(self, kind, *flags):
+        with tempfile.TemporaryDirectory() as folder:
+            script = os.path.join(PYTHON, "testing", "odd.py")
+            done, _ = runs.record_script(folder, script, kind, flags=flags)
+            with open(os.path.join(folder, "verdict.json"), encoding="utf-8") as file:
+                found = json.load(file)
+        said = done.stdout + done.stderr
+        self.assertEqual(found["errors_of_lockstep"], [], said)
+        self.assertNotIn("/lockstep/launch.py", said)
+        return done.returncode, found, said
+
+    def expect(self, kind, cause, *flags, ranks=(0, 1)):
+        status, found, said = self.verdict(kind, *flags)
+        self.assertEqual((status, found["outcome"]), (1, "wrong"), said)
+        self.assertEqual([f["cause"] for f in found["findings"]], [cause], said)
+        self.assertEqual(found["findings"][0]["ranks"], list(ranks), said)
+        return found["findings"][0]
+
+    def test_hang(self):
+        finding = self.expect("hang", "calls_differ", "--hang_seconds=2")
+        self.assertRegex(finding["evidence"][0], r"rank 0: barrier \(.*odd.py:\d+\)")
+        self.assertIn("rank 1: stops after 0 calls", finding["evidence"][1])
+
+    def test_exit_early(self):
+        self.expect("exit_early", "ends_early")
+
+    def test_not_a_number(self):
+        finding = self.expect("not_a_number", "not_finite", ranks=[0])
+        self.assertEqual(finding["update"], 0)
+
+    def test_no_call(self):
+        finding = self.expect("no_call", "not_reduced")
+        self.assertEqual(finding["update"], 0)
+
+    def test_two_losses(self):
+        finding = self.expect("two_losses", "gradient_missing")
+        self.assertEqual(finding["tensors"], ["head.weight", "head.bias"])
+
+    def test_right_scripts(self):
+        for kind in ("fork", "two_models"):
+            with self.subTest(kind=kind):
+                status, found, said = self.verdict(kind)
+                self.assertEqual((status, found["outcome"]), (0, "right"), said)
+
+    def test_no_optimizer(self):
+        status, found, said = self.verdict("no_optimizer")
+        self.assertEqual((status, found["outcome"]), (0, "not judged"), said)
+        self.assertIn("no optimizer took a step", found["why_not_judged"])
+
+
+if __name__ == "__main__":
+    unittest.main()

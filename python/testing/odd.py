@@ -1,0 +1,126 @@
+"""Scripts that do what trainers rarely do, for tests that each of them gets a verdict.
+
+usage: odd.py KIND
+"""
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def batches(count=6):
+    generator = torch.Generator().manual_seed(5 + int(os.environ["RANK"]))
+    return torch.randn(count, 4, 6, generator=generator)
+
+
+def train(model, after_step=None, scale=1.0):
+    """Trains for six updates; calls after_step(step) after each."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step, x in enumerate(batches()):
+        optimizer.zero_grad()
+        (model(x).square().mean() * scale).backward()
+        optimizer.step()
+        if after_step:
+            after_step(step)
+
+
+def make_model():
+    torch.manual_seed(0)
+    return nn.Linear(6, 3)
+
+
+def hang():
+    """Rank 1 leaves a barrier out, and works on for ever."""
+
+    def wait(step):
+        if step == 2:
+            if dist.get_rank() == 0:
+                dist.barrier()
+            else:
+                time.sleep(1000)
+
+    train(DistributedDataParallel(make_model()), wait)
+
+
+def exit_early():
+    def leave(step):
+        if step == 2:
+            os._exit(5)
+
+    train(DistributedDataParallel(make_model()), leave)
+
+
+def fork():
+    """A child process imports nothing and leaves by itself."""
+    train(DistributedDataParallel(make_model()))
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+
+
+def not_a_number():
+    train(DistributedDataParallel(make_model()), scale=float("nan"))
+
+
+def no_optimizer():
+    model = DistributedDataParallel(make_model())
+    for x in batches():
+        model(x).square().mean().backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.1 * p.grad
+                p.grad = None
+
+
+def two_models():
+    """A GAN: two models with an optimizer each, which take turns."""
+    torch.manual_seed(0)
+    generator = DistributedDataParallel(nn.Linear(6, 6))
+    critic = DistributedDataParallel(nn.Linear(6, 1))
+    updates = [torch.optim.Adam(model.parameters(), lr=0.01) for model in (generator, critic)]
+    for x in batches():
+        updates[1].zero_grad()
+        loss = critic(generator(x).detach()).mean() - critic(x).mean()
+        loss.backward()
+        updates[1].step()
+        updates[0].zero_grad()
+        (-critic(generator(x)).mean()).backward()
+        updates[0].step()
+
+
+def no_call():
+    """Two processes that never talk to each other."""
+    train(make_model())
+
+
+def two_losses():
+    """One rank adds a second loss, whose head gets a gradient on that rank only."""
+    model = make_model()
+    model.head = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x in batches():
+        optimizer.zero_grad(set_to_none=True)
+        hidden = model(x)
+        loss = hidden.square().mean()
+        if dist.get_rank() == 1:
+            loss = loss + model.head(hidden).mean()
+        loss.backward()
+        for p in (model.weight, model.bias):
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+        optimizer.step()
+
+
+KINDS = (hang, exit_early, fork, not_a_number, no_optimizer, two_models, no_call, two_losses)
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if sys.argv[1] != "no_call":
+        dist.init_process_group("gloo")
+    {kind.__name__: kind for kind in KINDS}[sys.argv[1]]()

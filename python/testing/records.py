@@ -1,0 +1,115 @@
+"""Records of a right run of two ranks, for tests of the checks to break."""
+
+import copy
+import hashlib
+import os
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+from lockstep import evidence, judge
+
+NAMES = ("body.weight", "head.weight")
+UPDATES = 8
+PER_EPOCH = 4
+BATCH = 4
+
+
+def digest(*parts):
+    """Returns 16 hex digits that differ for different parts."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+def gradient(*parts):
+    value = int(digest("value", *parts), 16) / 2**64 + 0.5
+    return [digest("gradient", *parts), value, value * value, -value]
+
+
+def batch_events(rank, update):
+    epoch, batch = divmod(update, PER_EPOCH)
+    first = batch * BATCH
+    indices = [(7 * i + 11 * epoch) % 32 * 2 + rank for i in range(first, first + BATCH)]
+    events = []
+    if batch == 0:
+        sampler = {"type": "DistributedSampler", "length": 16, "num_replicas": 2, "rank": rank}
+        sampler.update(shuffle=True, seed=0, epoch=epoch, distributed=True, generator=False)
+        events.append({"event": "pass", "loader": 0, "number": epoch, "update": update})
+        events[-1].update(line="/s/train.py:20", samples=32, sampler=sampler)
+    events.append({"event": "batch", "loader": 0, "number": epoch, "batch": batch})
+    events[-1].update(update=update, indices=indices, samples=[digest("x", i) for i in indices])
+    if update == 0:
+        events.append({"event": "trains", "loader": 0})
+    return events
+
+
+def update_events(rank, update):
+    parameters = range(len(NAMES))
+    line = "/s/train.py:%d"
+    loss = {"event": "backward", "update": update, "loss": [1.5 - rank], "line": line % 30}
+    call = {"event": "call", "call": update, "update": update, "kind": "all_reduce"}
+    call.update(sizes=[[12]], dtype="float32", op="sum", group="all", peer=None, line=line % 31)
+    clip = {"event": "clip", "update": update, "norm": 2.0 + update, "largest": 1.0}
+    clip["line"] = line % 32
+    step = {"event": "step", "update": update, "optimizer": 0, "step": update, "line": line % 33}
+    step["gradients"] = [gradient(update, i) for i in parameters]
+    own = [gradient(update, i, rank) for i in parameters]
+    step["local"] = [[1, total, projection, text] for text, total, _, projection in own]
+    step["left_out"] = []
+    if update == 0:
+        step["before"] = [digest("p", -1, i) for i in parameters]
+        step["groups"] = [{"lr": 0.1, "momentum": 0.9}]
+    step["after"] = [digest("p", update, i) for i in parameters]
+    step["buffers"] = [digest("b", update, rank)]
+    schedule = {"event": "schedule", "schedule": 0, "type": "StepLR", "update": update + 1}
+    schedule["line"] = line % 34
+    ddp = {"ddp": [0, 1]}
+    return [*batch_events(rank, update), {**loss, **ddp}, call, clip, step, schedule]
+
+
+def evaluation_events(rank, update):
+    samples = [10, 6][rank]
+    return [
+        {"event": "evaluate", "update": update, "optimizer": 0, "line": "/s/train.py:40"}
+        | {"buffers": [digest("b", "average", update)]},
+        {"event": "batch", "loader": 1, "number": 0, "batch": 0, "update": update}
+        | {"indices": list(range(samples)), "samples": [digest("e", i) for i in range(samples)]},
+        {"event": "call", "call": 100 + update, "update": update, "kind": "all_reduce"}
+        | {"sizes": [[2]], "dtype": "float32", "op": "sum", "group": "all", "peer": None}
+        | {"line": "/s/train.py:41", "values": [samples - 2.0, float(samples)]},
+    ]
+
+
+def events_of(rank):
+    model = {"type": "Net", "ddp": True, "buffers": ["norm.running_mean"], "trains": 2}
+    model["batch_norms"] = {"sync": [], "local": ["norm"]}
+    events = [
+        {"event": "process", "pid": 100 + rank, "argv": ["train.py"], "torch": "2", "python": "3"},
+        {"event": "rank", "rank": rank, "world_size": 2, "source": "RANK"},
+        {"event": "ddp", "ddp": 0, "update": 0, "line": "/s/train.py:10"},
+        {"event": "optimizer", "optimizer": 0, "type": "SGD", "line": "/s/train.py:11"}
+        | {"parameters": [[name, [3, 4], "float32"] for name in NAMES], "models": [model]},
+    ]
+    for update in range(UPDATES):
+        events += update_events(rank, update)
+    events += evaluation_events(rank, UPDATES)
+    return events + [{"event": "end", "update": UPDATES, "errors": 0}]
+
+
+class Record:
+    """The events of both ranks, which a test changes before it judges them."""
+
+    def __init__(self):
+        self.events = [copy.deepcopy(events_of(rank)) for rank in (0, 1)]
+        self.status = 0
+        self.hung_seconds = None
+
+    def of(self, rank, kind):
+        return [event for event in self.events[rank] if event["event"] == kind]
+
+    def remove(self, rank, *kinds):
+        self.events[rank] = [e for e in self.events[rank] if e["event"] not in kinds]
+
+    def judge(self):
+        ranks = [evidence.Rank(rank, events) for rank, events in enumerate(self.events)]
+        return judge.judge(evidence.Run(ranks, self.status, self.hung_seconds))
