@@ -1,16 +1,21 @@
-// Tests of statuses, random numbers, the 16-bit floats and CUDA's errors. The
-// errors are tested on the stand-in runtime and on CUDA's own.
+// Tests of statuses, too little memory, random numbers, the 16-bit floats and
+// CUDA's errors. The errors are tested on the stand-in runtime and on CUDA's
+// own.
 #include <cuda_runtime.h>
 
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <new>
 #include <set>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/catch_bad_alloc.h"
 #include "base/counter_random.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
@@ -236,6 +241,24 @@ TEST(GroupedTest, GroupsDigitsByThree) {
   EXPECT_EQ(GroupDigits(-100), "-100");
   EXPECT_EQ(GroupDigits(std::numeric_limits<int64_t>::max()),
             "9,223,372,036,854,775,807");
+}
+
+TEST(CatchBadAllocTest, ReturnsTheResultOrWhatWasLacking) {
+  EXPECT_THAT(CatchBadAlloc([] { return absl::StatusOr<int>(7); }),
+              IsOkAndHolds(7));
+  const auto run_out = []() -> absl::Status { throw std::bad_alloc(); };
+  EXPECT_THAT(
+      CatchBadAlloc(run_out),
+      StatusIs(absl::StatusCode::kResourceExhausted, "not enough memory"));
+  EXPECT_THAT(
+      CatchBadAlloc(run_out, "no memory for x"),
+      StatusIs(absl::StatusCode::kResourceExhausted, "no memory for x"));
+  const auto start_thread = []() -> absl::StatusOr<int> {
+    throw std::system_error(EAGAIN, std::generic_category());
+  };
+  EXPECT_THAT(CatchBadAlloc(start_thread),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       HasSubstr("not enough memory: ")));
 }
 
 }  // namespace

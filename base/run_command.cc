@@ -73,6 +73,17 @@ void ExpectUsage(const CommandOutcome& outcome, const std::string& program,
   }
 }
 
+void ExpectChecksFlags(
+    const std::string& program,
+    const std::function<CommandOutcome(const std::string& flags)>& run,
+    const std::vector<std::pair<std::string, std::string>>& cases,
+    size_t columns) {
+  for (const auto& [flags, expected] : cases) {
+    ExpectUsageError(run(flags), program, flags, expected);
+  }
+  ExpectUsage(run("--help"), program, columns);
+}
+
 std::string RunPythonTest(const std::string& modules, const std::string& script,
                           int deadline_seconds) {
   std::string why;

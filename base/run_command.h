@@ -3,7 +3,10 @@
 #define LOCKSTEP_BASE_RUN_COMMAND_H_
 
 #include <cstddef>
+#include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace lockstep {
 
@@ -27,6 +30,15 @@ void ExpectUsageError(const CommandOutcome& outcome, const std::string& program,
 // other flag is listed.
 void ExpectUsage(const CommandOutcome& outcome, const std::string& program,
                  size_t columns = 80);
+
+// Expects a usage error of `program` for each of `cases`, which are flags and
+// the text that the error must contain; and a usage for --help. `run` runs the
+// program with flags.
+void ExpectChecksFlags(
+    const std::string& program,
+    const std::function<CommandOutcome(const std::string& flags)>& run,
+    const std::vector<std::pair<std::string, std::string>>& cases,
+    size_t columns = 80);
 
 // For Python's unit tests.
 //

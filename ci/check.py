@@ -3,12 +3,12 @@
 
 usage: ci/check.py
 
-Of the workflows in .github/workflows it asks the rules of ci/README.md (actions
-by hash, least permissions, no GPU for forks, JUnit always kept, ...); and wherever
-they, ci/ and .ci/run name a script of the project, a stage of .ci/run, a flag of
-run.sh, or a target or a configuration of Bazel, that there is one. Of the C++ and CUDA
-sources it asks that no folders include each other's files in a circle, tests included.
-Prints one line for each problem; exit status 1 if there is one. Needs PyYAML.
+The workflows in .github/workflows must follow the rules of ci/README.md (actions
+by hash, least permissions, no GPU for forks, JUnit always kept, ...). Every script
+of the project, stage of .ci/run, flag of run.sh, and target or configuration of
+Bazel that they, ci/ or .ci/run name must exist. Folders of C++ and CUDA sources,
+tests included, must not include each other's files in a circle. Prints one line
+for each problem; the exit status is then 1. Needs PyYAML.
 """
 
 import glob
@@ -87,7 +87,7 @@ def check_job(job, text):
 
 
 def check_rules(name, text):
-    """Returns the problems of a workflow, of which `text` is the file."""
+    """Returns the problems of a workflow; `text` is the text of its file."""
     workflow = yaml.safe_load(text)
     triggers = workflow.get(True) or workflow.get("on")  # YAML 1.1 reads `on` so.
     triggers = triggers if isinstance(triggers, dict) else {
@@ -107,7 +107,7 @@ def check_rules(name, text):
 
 
 def check_gitlab_rules(name, text):
-    """Returns the problems of GitLab's jobs: forks on GPUs, and lost JUnit."""
+    """Returns the problems of GitLab's jobs: forks on GPUs, or JUnit that is lost."""
     jobs = {job_name: job for job_name, job in yaml.safe_load(text).items()
             if isinstance(job, dict) and "script" in job}
     problems = []
@@ -138,7 +138,7 @@ def read(*path):
 
 
 def check_names(name, text, root):
-    """Returns what a file names and the project does not have."""
+    """Returns a problem for each name in the file that the project does not have."""
     paths = set(re.findall(r"(?<![\w./-])(?:/opt/lockstep/)?((?:\.ci|ci|tools)/\w[\w.-]*\b)",
                            text))
     for sources in re.findall(r"^COPY (.*) /opt/lockstep/tools/$", text, re.M):

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Tests of this folder, the workflows, .ci/run and tools/setup.sh.
 
-Runs in the folder that holds them. What a test needs and this machine lacks
-(PyYAML, actionlint, shellcheck) makes it skipped, and the JUnit file says so.
+Runs in the folder that holds them. If this machine lacks a tool that a test needs
+(PyYAML, actionlint, shellcheck), the test is skipped, and the JUnit file says so.
 """
 
 import glob
@@ -38,7 +38,7 @@ def read(path):
 
 
 def find_tool(name):
-    """A program of tools/setup.sh --ci, from its virtual environment or PATH."""
+    """Returns a program of tools/setup.sh --ci, from its virtual environment or PATH."""
     for home in (os.environ.get("HOME", ""), pwd.getpwuid(os.getuid()).pw_dir):
         path = os.path.join(home, ".cache/lockstep/venv/bin", name)
         if os.access(path, os.X_OK):
@@ -50,7 +50,7 @@ def find_tool(name):
 
 
 class Case(unittest.TestCase):
-    """A test with a folder, and programs of its own in front of PATH."""
+    """A test with a folder, and with programs of its own at the front of PATH."""
 
     def setUp(self):
         self.folder = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
@@ -217,7 +217,7 @@ class LintTest(Case):
 
 
 class SlurmTest(Case):
-    """ci/slurm.sh, with an sbatch and an srun that run everything here."""
+    """Tests ci/slurm.sh, with an sbatch and an srun that run everything here."""
 
     def setUp(self):
         super().setUp()
@@ -335,7 +335,7 @@ def event(label, path, **place):
 
 
 class RunTest(Case):
-    """.ci/run, with a Bazel that does as it is told."""
+    """Tests .ci/run, with a Bazel whose results the test sets."""
 
     def run_stages(self, *stages, status=0, result="PASSED"):
         xml = self.write("x.xml", "<testsuite><testcase name='x'/></testsuite>")
@@ -389,7 +389,7 @@ exit %d
 
 
 class CompareTest(Case):
-    """ci/compare.py, with a Bazel whose programs take the time of their commit."""
+    """Tests ci/compare.py, with a Bazel whose programs take their commit's time."""
 
     def setUp(self):
         super().setUp()
@@ -420,7 +420,7 @@ fi
         self.assertEqual(status, 0, output)
 
     def commit(self, milliseconds, status=0):
-        """A commit whose step takes so long, and 0.1 ms more in each round."""
+        """Makes a commit whose step takes this time, and 0.1 ms more in each round."""
         self.write("r/program", """#!/bin/sh
 path=${2#*=}
 if [ $1 = scaling ]; then
@@ -486,7 +486,7 @@ exit %(status)d
 
 
 class SetupTest(Case):
-    """tools/setup.sh, with a distribution in which all or nothing is installed."""
+    """Tests tools/setup.sh, with a distribution that has all packages installed, or none."""
 
     def setup_sh(self, *flags, installed=True, **variables):
         self.write("bin/dpkg-query", "#!/bin/sh\necho %s\n" % (
@@ -529,7 +529,7 @@ class SetupTest(Case):
 
 
 class Recorder(unittest.TextTestResult):
-    """Writes what unittest counts to the JUnit file that Bazel asks for."""
+    """Writes the results of unittest to the JUnit file that Bazel asks for."""
 
     def __init__(self, *arguments, **keywords):
         super().__init__(*arguments, **keywords)

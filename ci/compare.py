@@ -3,19 +3,19 @@
 
 usage: ci/compare.py [--base=REV] [--head=REV] [--rounds=N] [--output_dir=DIR]
 
-Builds both commits in work trees of their own, then runs each benchmark of one
-and of the other in every round, and the other one first in the next round: what
-the machine does meanwhile meets both. Prints, and writes to DIR/comparison.md
-and .json, the medians over the rounds, head over base, and the spread of each:
-its largest value over its smallest. A row is called faster or slower only if
-every round of one was faster than every round of the other, which chance alone
-does to a row once in C(2N, N) / 2 times. A GitHub job's summary gets the table.
+Builds both commits, each in a work tree of its own. In every round, each
+benchmark runs for both commits, in alternating order, so a drift of the machine
+affects both alike. Prints, and writes to DIR/comparison.md and .json, the medians
+over the rounds, head over base, and the spread of each: its largest value over
+its smallest. A row is called faster or slower only if every round of one commit
+was faster than every round of the other. By chance alone this happens to a row
+once in C(2N, N) / 2 times. A GitHub job's summary gets the table.
 
   --base, --head  the commits; default: main and HEAD
   --rounds        default: 7
   --output_dir    default: comparison
 
-Exit status: 0, whatever is faster; 1 if a commit does not build or a benchmark
+Exit status: 0, whichever is faster; 1 if a commit does not build or a benchmark
 fails, or finds a wrong result; 2 for a wrong flag.
 """
 
@@ -36,7 +36,7 @@ BENCHMARKS = {
 
 
 class Error(Exception):
-    """What ends the command with status 1."""
+    """An error that ends the command with status 1."""
 
 
 def read_times(report):
@@ -52,7 +52,7 @@ def read_times(report):
                 name = "training step, %s, ranks: %d" % (mode["mode"], row["world_size"])
                 times[name] = row["step_seconds"]["p50"]
     else:
-        raise Error("no times are known of a report '%s'" % report["report"])
+        raise Error("the times in a report '%s' are not known" % report["report"])
     return times
 
 
@@ -79,7 +79,7 @@ def compare(base, head):
 
 
 def table(commits, rounds, rows, alone):
-    """The comparison as Markdown."""
+    """Returns the comparison as Markdown."""
     changed = [row for row in rows.values() if row["verdict"] != "within the spread"]
     lines = [
         "Base %s, head %s, %d rounds in turns; medians. %d of %d rows differ beyond "
@@ -108,7 +108,7 @@ def run(command, what, **keywords):
 
 
 class Side:
-    """A commit in a work tree of its own, built."""
+    """A commit that is built in a work tree of its own."""
 
     def __init__(self, name, revision, folder):
         self.name = name

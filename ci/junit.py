@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Collects the JUnit files of one `bazel test`, and says what is in them.
+"""Collects the JUnit files of one `bazel test`, and summarises them.
 
 usage: ci/junit.py [--title=TITLE] [--output_dir=DIR] FILE
 
-FILE is what `bazel test --build_event_json_file=FILE` wrote: it names the JUnit
-files of exactly the tests of that run, cached ones too, where bazel-testlogs has
-those of earlier runs as well. With --output_dir they are copied there, as
+FILE is the output of `bazel test --build_event_json_file=FILE`. It names the JUnit
+files of exactly the tests of that run, including cached ones; bazel-testlogs also
+has files of earlier runs. With --output_dir the files are copied there, as
 package/test.xml.
 
-Prints how many test cases passed, failed and were skipped, what failed, and why
-what was skipped was, in Markdown; a GitHub job's summary gets it too
-($GITHUB_STEP_SUMMARY). Exit status: 0, also if a test failed; 2 for a wrong flag.
+Prints in Markdown how many test cases passed, failed and were skipped, which ones
+failed, and the reasons of those that were skipped. A GitHub job's summary gets the
+text too ($GITHUB_STEP_SUMMARY). Exit status: 0, also if a test failed; 2 for a
+wrong flag.
 """
 
 import argparse
@@ -63,7 +64,7 @@ def read_cases(path):
 
 
 def summary(title, results):
-    """Markdown of {test: cases or None}; None is a file that cannot be read."""
+    """Returns Markdown of {test: cases or None}; None: the file cannot be read."""
     count = collections.Counter(outcome for cases in results.values()
                                 for _, outcome, _ in cases or [])
     lines = ["**%s**: %d test cases passed, %d failed, %d skipped in %d files" % (

@@ -1,20 +1,21 @@
 #include "collectives/async_communicator.h"
 
 #include <future>
-#include <mutex>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "base/mutex.h"
 #include "collectives/collective.h"
 
 namespace lockstep {
 
 AsyncCommunicator::~AsyncCommunicator() {
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
   thread_.join();
 }
 
@@ -22,16 +23,18 @@ PendingCollective AsyncCommunicator::Start(const Collective& call) {
   std::promise<absl::Status> promise;
   std::shared_future<absl::Status> result = promise.get_future().share();
   {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const MutexLock lock(mutex_);
     pending_.push({call, std::move(promise), absl::OkStatus()});
   }
-  changed_.notify_all();
+  changed_.NotifyAll();
   return PendingCollective(std::move(result));
 }
 
 absl::Status AsyncCommunicator::Wait() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return pending_.empty(); });
+  MutexLock lock(mutex_);
+  changed_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return pending_.empty();
+  });
   return std::exchange(first_error_, absl::OkStatus());
 }
 
@@ -41,7 +44,7 @@ void AsyncCommunicator::Work() {
     if (next->status.ok()) next->status = communicator_.Wait();
     next->result.set_value(next->status);
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const MutexLock lock(mutex_);
       first_error_.Update(next->status);
       // Pops the call only when it is done, so that Wait blocks until then.
       // Pops under the lock, because ThreadSanitizer does not see how the
@@ -49,15 +52,17 @@ void AsyncCommunicator::Work() {
       // free by the caller as a race.
       pending_.pop();
     }
-    changed_.notify_all();
+    changed_.NotifyAll();
   }
 }
 
 // Blocks for the next call, which stays in the queue. Returns null once
 // stopping_ is set and all calls are done.
 AsyncCommunicator::Pending* AsyncCommunicator::Next() {
-  std::unique_lock<std::mutex> lock(mutex_);
-  changed_.wait(lock, [this] { return stopping_ || !pending_.empty(); });
+  MutexLock lock(mutex_);
+  changed_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || !pending_.empty();
+  });
   return pending_.empty() ? nullptr : &pending_.front();
 }
 

@@ -3,14 +3,14 @@
 #define LOCKSTEP_COLLECTIVES_ASYNC_COMMUNICATOR_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <future>
-#include <mutex>
 #include <queue>
 #include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "base/mutex.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 
@@ -66,14 +66,13 @@ class AsyncCommunicator {
   Pending* Next();
 
   Communicator& communicator_;
-  // Not absl::Mutex: ThreadSanitizer cannot instrument the distribution's build
-  // of absl::Mutex.
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::queue<Pending> pending_;  // Started and not done, guarded by mutex_.
-  absl::Status first_error_;     // Guarded by mutex_.
-  bool stopping_ = false;        // Guarded by mutex_.
-  std::thread thread_;           // Last, because it uses all other fields.
+  Mutex mutex_;
+  ConditionVariable changed_;
+  // The calls that were started and are not done.
+  std::queue<Pending> pending_ ABSL_GUARDED_BY(mutex_);
+  absl::Status first_error_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;  // Last, because it uses all other fields.
 };
 
 }  // namespace lockstep

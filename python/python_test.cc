@@ -24,6 +24,10 @@ TEST(JudgeTest, PassesInPython) {
   RunPythonTest("json", "python/lockstep/judge_test.py", kDeadlineSeconds);
 }
 
+TEST(ReportsTest, PassesInPython) {
+  RunPythonTest("json", "python/lockstep/reports_test.py", kDeadlineSeconds);
+}
+
 TEST(OddScriptsTest, PassesInPython) {
   RunPythonTest("numpy, torch.distributed",
                 "python/lockstep/odd_scripts_test.py", kDeadlineSeconds);

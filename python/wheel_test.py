@@ -55,7 +55,8 @@ class WheelTest(unittest.TestCase):
                 text = wheel.read(name).decode()
                 for module in re.findall(r"^ *from \.+ import (.+)$", text, re.M):
                     for part in module.split(", "):
-                        found = {n for n in names if n.endswith("/%s.py" % part)}
+                        ends = ("/%s.py" % part, "/%s/__init__.py" % part)
+                        found = {n for n in names if n.endswith(ends)}
                         self.assertTrue(found or part == "__version__", (name, part))
 
     def test_does_not_depend_on_when_and_where_it_is_built(self):

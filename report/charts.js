@@ -49,7 +49,7 @@ const barLabels = {
   },
 };
 
-// A value as the chart shows it.
+// Returns a value as the chart shows it.
 function shown(chart, value) {
   if (chart.percent) return (100 * value).toFixed(chart.decimals) + '%';
   const digits = {minimumFractionDigits: chart.decimals, maximumFractionDigits: chart.decimals};
@@ -65,8 +65,8 @@ function axis(title, more) {
   };
 }
 
-// A straight ideal needs linear or doubly logarithmic axes; the latter where
-// positions are too far apart for the former.
+// The ideal line is straight if both axes are linear or both are logarithmic.
+// Axes are logarithmic if the positions are far apart.
 function positionAxes(chart) {
   const {positions, places} = chart;
   const first = positions[0], last = positions[positions.length - 1];

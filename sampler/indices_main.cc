@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <limits>
-#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/catch_bad_alloc.h"
 #include "base/command_line.h"
 #include "base/status_macros.h"
 #include "sampler/distributed_sampler.h"
@@ -241,14 +241,10 @@ absl::Status Run() {
 
 // Runs the command. The message of an invalid argument begins with the flag.
 absl::Status RunOrExplain(std::span<char* const> /*argv*/) {
-  try {
-    const absl::Status status = Run();
-    if (!absl::IsInvalidArgument(status)) return status;
-    return absl::InvalidArgumentError(absl::StrCat("--", status.message()));
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(
-        "not enough memory for an epoch of that size");
-  }
+  const absl::Status status =
+      CatchBadAlloc(Run, "not enough memory for an epoch of that size");
+  if (!absl::IsInvalidArgument(status)) return status;
+  return absl::InvalidArgumentError(absl::StrCat("--", status.message()));
 }
 
 }  // namespace

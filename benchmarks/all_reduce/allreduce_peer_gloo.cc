@@ -136,8 +136,9 @@ class GlooGroup : public PeerCommunicator {
 
  private:
   static absl::Status Missing(const Collective& call) {
-    return absl::UnimplementedError(absl::StrCat(
-        "Gloo has no ", Name(call.op), " of ", Name(call.input.type)));
+    return absl::UnimplementedError(absl::StrCat("Gloo does not support ",
+                                                 Name(call.op), " of ",
+                                                 Name(call.input.type)));
   }
 
   // Moves bytes, because Gloo does not support all types. Reduce-scatter is not
@@ -175,8 +176,8 @@ class GlooGroup : public PeerCommunicator {
         return absl::OkStatus();
       }
       default:
-        return absl::UnimplementedError(
-            absl::StrCat("Gloo has no ", CollectiveName(call.operation)));
+        return absl::UnimplementedError(absl::StrCat(
+            "Gloo does not support ", CollectiveName(call.operation)));
     }
   }
 
@@ -208,7 +209,7 @@ class GlooGroup : public PeerCommunicator {
   template <typename T>
   absl::Status HalveAndDouble(const Collective& call) {
     if (call.input.count > INT_MAX) {
-      return absl::UnimplementedError("it takes counts below 2^31 only");
+      return absl::UnimplementedError("it supports only counts below 2^31");
     }
     const size_t bytes = static_cast<size_t>(call.input.size_bytes());
     const auto key = std::tuple(call.input.type, call.op, call.input.count);

@@ -100,7 +100,7 @@ class MpiGroup : public PeerCommunicator {
   absl::Status SetAlgorithm(int algorithm) override {
     comm_ = comms_[static_cast<size_t>(algorithm)];
     if (comm_ != MPI_COMM_NULL) return absl::OkStatus();
-    return absl::UnimplementedError("it cannot be asked for");
+    return absl::UnimplementedError("this MPI does not let programs choose it");
   }
 
   int rank() const override { return rank_; }
@@ -111,7 +111,7 @@ class MpiGroup : public PeerCommunicator {
       return MpiStatus(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
     }
     if (std::max(call.input.size_bytes(), call.output.size_bytes()) > INT_MAX) {
-      return absl::UnimplementedError("MPI takes counts below 2^31 only");
+      return absl::UnimplementedError("MPI supports only counts below 2^31");
     }
     return Reduces(call.operation) ? Reduce(call) : Move(call);
   }
@@ -123,8 +123,8 @@ class MpiGroup : public PeerCommunicator {
     const std::optional<MPI_Datatype> type = MpiType(input.type);
     const std::optional<MPI_Op> operation = MpiOp(call.op);
     if (!type.has_value() || !operation.has_value()) {
-      return absl::UnimplementedError(
-          absl::StrCat("MPI has no ", Name(call.op), " of ", Name(input.type)));
+      return absl::UnimplementedError(absl::StrCat(
+          "MPI does not support ", Name(call.op), " of ", Name(input.type)));
     }
     const auto count = static_cast<int>(output.count);
     if (call.operation == Operation::kReduceScatter) {
@@ -165,7 +165,7 @@ class MpiGroup : public PeerCommunicator {
       }
       default:
         return absl::UnimplementedError(
-            absl::StrCat("not asked of MPI: ", Name(call.operation)));
+            absl::StrCat(Name(call.operation), " is not measured with MPI"));
     }
   }
 

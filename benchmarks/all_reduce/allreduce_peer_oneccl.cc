@@ -76,7 +76,7 @@ absl::StatusOr<std::string> AwaitFile(const std::string& path) {
     absl::StatusOr<std::string> bytes = ReadFile(path);
     if (!absl::IsNotFound(bytes.status())) return bytes;
     if (absl::Now() > end) {
-      return absl::DeadlineExceededError("rank 0 has left no address");
+      return absl::DeadlineExceededError("rank 0 has written no address");
     }
     absl::SleepFor(absl::Milliseconds(1));
   }
@@ -96,7 +96,7 @@ absl::StatusOr<KvsPointer> OpenStore(int rank, const std::string& path) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string bytes, AwaitFile(path));
   ccl::kvs::address_type address;
   if (bytes.size() != address.size()) {
-    return absl::DataLossError(absl::StrCat(path, " is no address"));
+    return absl::DataLossError(absl::StrCat(path, " does not hold an address"));
   }
   bytes.copy(address.data(), bytes.size());
   return ccl::create_kvs(address);
@@ -126,8 +126,8 @@ class OneCclGroup : public PeerCommunicator {
     const ccl::datatype type = CclType(call.input.type);
     const std::optional<ccl::reduction> reduction = CclReduction(call.op);
     if (!reduction.has_value()) {
-      return absl::UnimplementedError(
-          absl::StrCat("oneCCL has no ", Name(call.op), " in host memory"));
+      return absl::UnimplementedError(absl::StrCat(
+          "oneCCL does not support ", Name(call.op), " in host memory"));
     }
     if (call.operation == Operation::kReduceScatter) {
       ccl::reduce_scatter(from, to, count, type, *reduction, comm_).wait();
@@ -157,8 +157,8 @@ class OneCclGroup : public PeerCommunicator {
             .wait();
         return absl::OkStatus();
       default:
-        return absl::UnimplementedError(
-            absl::StrCat("oneCCL has no ", CollectiveName(call.operation)));
+        return absl::UnimplementedError(absl::StrCat(
+            "oneCCL does not support ", CollectiveName(call.operation)));
     }
   }
 

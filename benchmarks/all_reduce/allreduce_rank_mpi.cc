@@ -15,7 +15,9 @@ namespace {
 
 absl::Status Run(const std::string& listener, const char* name) {
   const std::optional<Algorithm> algorithm = ParseAlgorithm(name);
-  if (!algorithm) return absl::InvalidArgumentError("no such algorithm");
+  if (!algorithm)
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", name, "' is not an algorithm"));
   GroupOptions options = {.algorithm = *algorithm};
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
                             JoinMpiGroup(options));

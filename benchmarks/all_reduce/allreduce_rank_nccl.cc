@@ -20,7 +20,9 @@ namespace {
 absl::Status Run(const std::string& listener, const std::string& kind,
                  const char* name) {
   const std::optional<Algorithm> algorithm = ParseAlgorithm(name);
-  if (!algorithm) return absl::InvalidArgumentError("no such algorithm");
+  if (!algorithm)
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", name, "' is not an algorithm"));
   const bool plain = kind == Name(TeamKind::kPlainNccl);
   const Team team = {plain ? TeamKind::kPlainNccl : TeamKind::kNccl,
                      *algorithm};

@@ -558,41 +558,43 @@ std::vector<report::Term> TermsOf(const AllReduceSettings& settings) {
   std::vector<report::Term> terms;
   if (OnGpu(settings)) {
     terms = {{"p50",
-              "of a turn's mean time of a call, between events of the GPU "
-              "around all of them; on the slowest rank; microseconds."},
-             {"host us", "mean time that a call took to return."}};
+              "the median over turns of a call's mean time, measured by GPU "
+              "events around all calls of a turn, on the slowest rank; "
+              "microseconds."},
+             {"host us", "the mean time until a call returned."}};
   } else {
     terms = {{"p50, p95, p99",
-              "of a call, as long as on its slowest rank; microseconds."}};
+              "percentiles of a call's time on its slowest rank; "
+              "microseconds."}};
   }
   terms.push_back({"algbw", "size / p50."});
   terms.push_back({"busbw", BusTerm(settings)});
   terms.push_back(
       {"wrong",
-       "elements of all timed calls, on all ranks, that are not the exact "
-       "result."});
+       "the number of elements of all timed calls, on all ranks, that are not "
+       "the exact result."});
   if (OnGpu(settings)) {
     terms.push_back({"NCCL chose",
-                     "algorithm, protocol and channels by NCCL's log; - for "
-                     "sends and receives, of which it says nothing."});
+                     "algorithm, protocol and channels from NCCL's log; - for "
+                     "sends and receives, which the log does not mention."});
   } else {
     terms.push_back(
         {"bound",
-         "what reading and writing every message once takes at the bandwidth "
-         "of an update in place of what was just written; below 4 KiB, with a "
-         "core for each rank, the p50 of threads that only exchange the "
-         "messages; its share of p50."});
+         "the time to read and write every message once, at the bandwidth of "
+         "an update in place of memory that was just written; below 4 KiB, "
+         "with a core for each rank, the p50 of threads that only exchange "
+         "the messages; as a share of p50."});
   }
   if (settings.peers.empty()) return terms;
   terms.push_back(
       OnGpu(settings)
           ? report::Term{"/nccl, /ring",
                          "the p50 of NCCL's own call, as it chooses and with "
-                         "NCCL_ALGO=Ring, over this one's: above 1 is faster "
-                         "than the peer."}
+                         "NCCL_ALGO=Ring, over this line's: above 1, this line "
+                         "is faster."}
           : report::Term{"/mpi, /gloo, /oneccl",
                          "the p50 of Open MPI, of Gloo, of oneCCL, over this "
-                         "one's: above 1 is faster than the peer."});
+                         "line's: above 1, this line is faster."});
   return terms;
 }
 
@@ -623,7 +625,7 @@ std::vector<std::string> NotesOn(std::span<const AllReduceReport> reports) {
   if (SharesGpu(report)) {
     notes.push_back(
         "shared_gpu: true: ranks share a GPU, so times and bandwidths mean "
-        "nothing; answers are checked as ever.");
+        "nothing; answers are still checked.");
   }
   std::vector<std::pair<std::string, std::string>> lines;  // Facts, teams.
   for (const NcclProbe& probe : report.nccl) {
@@ -711,7 +713,7 @@ report::Document AllReduceDocument(std::span<const AllReduceReport> reports,
       .method = {
           "A turn fills the buffers, warms up, fills them again, meets at a "
           "barrier and times calls one after the other, each on buffers of its "
-          "own; then every element of every one is compared with the exact "
+          "own. Then every element of every call is compared with the exact "
           "result. A round gives each line one turn."}};
   for (const AllReduceReport& report : reports) {
     AddSections(report, reports.size() == 1, &report == &reports[0], finished,

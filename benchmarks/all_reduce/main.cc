@@ -39,54 +39,64 @@
 #include "report/write.h"
 
 ABSL_FLAG(std::string, world_size, "2",
-          "numbers of ranks; those of a launcher are as many as it started");
+          "numbers of ranks, separated by commas; under a launcher, the number "
+          "that it started");
 ABSL_FLAG(
     std::string, backend, "processes",
-    "what they are: threads, processes (on several hosts named tcp), mpi (by "
-    "mpirun), nccl (with a GPU each, or sharing one; not next to others)");
+    "what ranks are: threads, processes (on several hosts named tcp), mpi (by "
+    "mpirun), or nccl (each has a GPU, or ranks share one; not next to other "
+    "backends)");
 ABSL_FLAG(std::string, collective, "all_reduce",
           "all_reduce, reduce_scatter, all_gather, broadcast, all_to_all");
 ABSL_FLAG(std::string, algorithm, "auto",
-          "auto, ring, tree (not nccl), direct");
-ABSL_FLAG(std::string, buffers, "ordinary,group",
-          "where messages lie: in ordinary memory, or in memory that the group "
-          "allocates (Communicator::Allocate)");
+          "auto, ring, tree (not with nccl), direct");
+ABSL_FLAG(
+    std::string, buffers, "ordinary,group",
+    "the memory of messages: ordinary, or group, which the group allocates "
+    "(Communicator::Allocate)");
 ABSL_FLAG(
     std::string, peers, "",
-    "mpi (Open MPI), gloo (over TCP), oneccl (Intel's); of nccl: nccl, its own "
-    "calls as it chooses and with NCCL_ALGO=Ring; on the CPU a peer has the "
-    "fastest of its algorithms at each size\n"
-    "lists of these are measured next to one another; lists of "
+    "mpi (Open MPI), gloo (over TCP), oneccl (Intel's); with --backend=nccl: "
+    "nccl, which is NCCL's own calls, as it chooses and with NCCL_ALGO=Ring. "
+    "On the CPU a line shows the fastest of a peer's algorithms\n"
+    "Lists of these flags are measured next to one another; lists of "
     "--world_size, --dtype and --in_place one after the other");
 ABSL_FLAG(std::string, dtype, "float32",
           "float64, float32, float16, bfloat16, int32, int64, uint8");
 ABSL_FLAG(std::string, op, "sum", "sum, prod, min, max, avg");
 ABSL_FLAG(std::string, in_place, "true",
-          "false: input and output are apart, as an all-to-all's always are; a "
-          "broadcast's never");
+          "true, false: whether input and output are the same buffer; those of "
+          "an all-to-all never are, those of a broadcast always");
 ABSL_FLAG(std::string, min_bytes, "8",
-          "the smallest message, as 4096, 4K, 64M, 1G");
+          "the smallest message, such as 4096, 4K, 64M, 1G");
 ABSL_FLAG(std::string, max_bytes, "",
-          "the largest; default: up to 1G, or what the memory has room for");
-ABSL_FLAG(int32_t, factor, 2, "each size is that many times the one before");
+          "the largest message; default: 1G, or less if memory is short");
+ABSL_FLAG(int32_t, factor, 2,
+          "each size is this many times the size before it");
 ABSL_FLAG(double, seconds, 20,
-          "for all sizes of a table; large ones take longer: each has at least "
-          "3 rounds, "
-          "in which each line has its turn");
-ABSL_FLAG(int32_t, rounds, 0, "rounds of each size; 0: as --seconds allows");
-ABSL_FLAG(int32_t, iterations, 0,
-          "timed calls of a turn; 0: 400 down to 1, of nccl 20 down to 1, by "
-          "size; at most 4096, of nccl 120");
+          "time for all sizes of a table; with large sizes it takes longer, "
+          "because each size has at least 3 rounds, and each line of the table "
+          "has a turn in each round");
+ABSL_FLAG(int32_t, rounds, 0,
+          "rounds of each size; 0: as many as fit into --seconds");
+ABSL_FLAG(
+    int32_t, iterations, 0,
+    "timed calls of a turn; 0: by size, from 400 down to 1, with nccl from "
+    "20 down to 1; at most 4096, with nccl 120");
 ABSL_FLAG(
     int32_t, warmup, -1,
-    "calls before them, of nccl with each call's buffers; -1: 5, or 1 for "
-    "large messages in the first round only, of nccl 3, the least it takes");
-ABSL_FLAG(int32_t, check, 1,
-          "of nccl-tests: every answer is checked, also with 0");
-ABSL_FLAG(double, timeout, 120, "seconds after which a turn is given up");
+    "untimed calls before the timed ones, with nccl on each call's buffers; "
+    "-1: 5, or for large messages 1 in the first round only; with nccl 3, "
+    "which "
+    "is the least");
+ABSL_FLAG(
+    int32_t, check, 1,
+    "accepted because nccl-tests has it; every answer is checked, also with 0");
+ABSL_FLAG(double, timeout, 120, "seconds after which a turn times out");
 ABSL_FLAG(std::string, worker, "",
-          "internal: be a rank, for the driver that listens there");
-ABSL_FLAG(std::string, worker_kind, "", "internal: of which kind of team");
+          "internal: run as a rank for the driver that listens here");
+ABSL_FLAG(std::string, worker_kind, "",
+          "internal: the kind of the rank's team");
 
 namespace lockstep::benchmarks {
 namespace {
@@ -96,33 +106,32 @@ constexpr char kName[] = "allreduce";
 constexpr char kNoGpu[] = "no GPU: ";  // Part of a rank's error message.
 
 Usage AllReduceUsage() {
-  return {
-      .command = kName,
-      .introduction = R"(allreduce [FLAGS]
+  return {.command = kName,
+          .introduction = R"(allreduce [FLAGS]
 
 Times an all-reduce, or other collectives, for a range of message sizes, checks
-every answer, and prints a table; with --peers also Open MPI's, Gloo's,
-oneCCL's or NCCL's own, in turns with ours.
+every answer, and prints a table. With --peers it also times Open MPI, Gloo,
+oneCCL or NCCL's own calls, in turns with ours.
 )",
-      .sections = {{"what is measured",
-                    "world_size backend collective algorithm buffers peers= "
-                    "dtype op in_place=true min_bytes max_bytes=1G factor"},
-                   {"how long",
-                    "seconds rounds iterations warmup check timeout"},
-                   {"what becomes of it (the JSON has the keys of nccl-tests)",
-                    kOutputFlags}},
-      .ending = absl::StrCat(WrapText(absl::StrCat("As in nccl-tests: ",
-                                                   NcclTestsFlagsText(), "."),
-                                      /*columns=*/80),
-                             R"(
+          .sections =
+              {{"what is measured",
+                "world_size backend collective algorithm buffers peers= "
+                "dtype op in_place=true min_bytes max_bytes=1G factor"},
+               {"how long", "seconds rounds iterations warmup check timeout"},
+               {"output (the JSON has the keys of nccl-tests)", kOutputFlags}},
+          .ending = absl::StrCat(
+              WrapText(
+                  absl::StrCat("As in nccl-tests: ", NcclTestsFlagsText(), "."),
+                  /*columns=*/80),
+              R"(
 Under torchrun, mpirun, srun or //collectives:launch, on one host or several,
-the ranks of `processes` and `nccl` are theirs, and rank 0 alone prints.
+the ranks of `processes` and `nccl` are the launcher's, and only rank 0 prints.
 
-Exit status: 0 if all went well, or on GPUs memory did not last, and every
-answer was right, 2 for a wrong flag, 1 for anything else.
+Exit status: 0 if all went well and every answer was right (on GPUs also if
+memory ended before the largest size), 2 for a wrong flag, 1 for anything else.
 )"),
-      .words = OutputWords(kName, /*folder=*/""),
-      .aliases = {{"nproc", "world_size"}}};
+          .words = OutputWords(kName, /*folder=*/""),
+          .aliases = {{"nproc", "world_size"}}};
 }
 
 constexpr int64_t kDefaultMaxBytes = 1 << 30;
@@ -214,7 +223,7 @@ absl::StatusOr<std::vector<AllReduceSettings>> SettingsFromFlags(
 std::vector<std::string> NotesOn(const AllReduceSettings& settings, int cores) {
   std::vector<std::string> notes;
   if (absl::GetFlag(FLAGS_check) == 0) {
-    notes.push_back("Every answer is checked, with -c 0 too.");
+    notes.push_back("Every answer is checked, also with -c 0.");
   }
   if (settings.world_size <= cores || OnGpu(settings)) return notes;
   notes.push_back(absl::StrCat(settings.world_size, " ranks on ",
@@ -354,7 +363,7 @@ absl::Status RunWorker(const std::string& listener) {
     if (kind != Name(each)) continue;
     return RunAllReduceRank(listener, {each, algorithms[0]}, world_sizes[0]);
   }
-  return absl::InvalidArgumentError("--worker_kind: it is internal");
+  return absl::InvalidArgumentError("--worker_kind: this flag is internal");
 }
 
 absl::Status Run(std::span<char* const> argv) {

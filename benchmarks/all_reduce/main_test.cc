@@ -126,7 +126,7 @@ TEST(AllReduceCommandTest, UnderstandsTheFlagsOfNcclTests) {
   EXPECT_THAT(outcome.output,
               AllOf(HasSubstr("all-reduce, 3 ranks, float16 max"),
                     HasSubstr("allreduce -b 8 -e64K "),
-                    HasSubstr("Every answer is checked, with -c 0 too.")));
+                    HasSubstr("Every answer is checked, also with -c 0.")));
   const nlohmann::json json = ReadJson(path);
   EXPECT_EQ(json["settings"]["warmup"], 1);
   ASSERT_EQ(json["results"].size(), 4u);
@@ -310,7 +310,8 @@ TEST(AllReduceCommandTest, NamesAFlagThatIsWrong) {
       {"--backend=tcp", "--backend=tcp needs ranks on several hosts"},
       {"--backend=nccl --peers=mpi",
        "--peers=mpi needs ranks on the CPU, not --backend=nccl"},
-      {"--backend=nccl --algorithm=tree", "--algorithm: nccl has no tree"},
+      {"--backend=nccl --algorithm=tree",
+       "--algorithm: tree is not supported with --backend=nccl"},
       {"--backend=nccl -g 3 -o avg", "--op: NCCL's avg is"},
       {"--backend=nccl -n 121", "--iterations: 121"},
       {"--backend=nccl -w 2", "--warmup: 2"},
@@ -355,13 +356,7 @@ TEST(AllReduceCommandTest, NamesAFlagThatIsWrong) {
       {"--json=/absent/folder/x.json", "--json: cannot write to /absent"},
       {"--speed=fast", "--speed"},
       {"fast", "'fast'"}};
-  for (const auto& [flags, expected] : cases) {
-    ExpectUsageError(RunAllReduce(flags), "allreduce", flags, expected);
-  }
-}
-
-TEST(AllReduceCommandTest, ExplainsItsFlags) {
-  ExpectUsage(RunAllReduce("--help"), "allreduce");
+  ExpectChecksFlags("allreduce", RunAllReduce, cases);
 }
 
 }  // namespace

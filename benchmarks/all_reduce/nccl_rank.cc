@@ -62,7 +62,7 @@ class PlainNccl : public PeerCommunicator {
     }
     if (call.operation == Operation::kAllToAll && algorithm_set_) {
       return absl::UnimplementedError(
-          "NCCL_ALGO says nothing of all_to_all, which is sends and receives");
+          "NCCL_ALGO has no effect on all_to_all, which is sends and receives");
     }
     if (Reduces(call.operation) && call.op == ReduceOp::kAverage &&
         !IsFloat(call.input.type)) {

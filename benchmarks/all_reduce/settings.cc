@@ -274,13 +274,14 @@ absl::Status CheckMemoryKinds(const AllReduceSettings& settings) {
             : "--peers=nccl needs --backend=nccl");
   }
   if (gpu && std::ranges::count(settings.algorithms, Algorithm::kTree) > 0) {
-    return absl::InvalidArgumentError("--algorithm: nccl has no tree");
+    return absl::InvalidArgumentError(
+        "--algorithm: tree is not supported with --backend=nccl");
   }
   const auto ranks = static_cast<unsigned>(settings.world_size);
   if (gpu && settings.op == ReduceOp::kAverage && !std::has_single_bit(ranks)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--op: NCCL's avg is a sum of products with 1/", ranks,
-                     ", which is exact for powers of two alone"));
+                     ", which is exact only for powers of two"));
   }
   return absl::OkStatus();
 }

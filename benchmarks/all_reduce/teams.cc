@@ -91,7 +91,7 @@ std::string ProgramOf(const TeamSetting& setting, TeamKind kind) {
 }
 
 const char* InstallHint(TeamKind kind) {
-  if (OnGpu(kind)) return "there is no CUDA with NCCL (tools/cuda/README.md)";
+  if (OnGpu(kind)) return "no CUDA with NCCL was found (tools/cuda/README.md)";
   if (kind == TeamKind::kOneCcl) {
     return "install the Python packages oneccl and oneccl-devel, set CCL_ROOT "
            "to their environment, and build again";
@@ -392,7 +392,8 @@ absl::StatusOr<AllReduceTurn> AllReduceTeams::TakeTurn(
   const auto found = std::ranges::find_if(teams_, [&](const RunningTeam& each) {
     return each.team == team && each.ServesRequest(request);
   });
-  if (found == teams_.end()) return absl::NotFoundError("no such team");
+  if (found == teams_.end())
+    return absl::NotFoundError("the team was not started");
   const absl::StatusOr<std::vector<AllReduceTurn>> ranks =
       found->ranks->Ask<AllReduceTurn>(request, timeout_);
   if (ranks.ok()) return CombineTurns(*ranks);

@@ -269,7 +269,7 @@ absl::Status ServePeer(const std::string& listener, PeerCommunicator& group) {
 int RankMain(int argc, char** argv, int wanted,
              absl::FunctionRef<absl::Status()> run) {
   if (argc != wanted) {
-    std::fprintf(stderr, "%s is for allreduce to run\n", argv[0]);
+    std::fprintf(stderr, "%s is run by allreduce, not by users\n", argv[0]);
     return 2;
   }
   const absl::Status status = run();

@@ -28,7 +28,7 @@
 #include "report/write.h"
 
 ABSL_FLAG(std::string, benchmarks, "step,data,scaling,allreduce,sampler,syncbn",
-          "which of these are run");
+          "the benchmarks to run");
 ABSL_FLAG(std::string, python, "",
           "the Python that has PyTorch; default: python3, or else "
           "/usr/bin/python3");
@@ -142,7 +142,8 @@ absl::StatusOr<std::vector<report::Bar>> ReadBars(const std::string& path) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   const nlohmann::json json =
       nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return absl::DataLossError("its JSON is not one");
+  if (!json.is_object())
+    return absl::DataLossError(absl::StrCat(path, " is not a JSON object"));
   std::vector<report::Bar> bars;
   for (const nlohmann::json& bar :
        json.value("bars", nlohmann::json::array())) {
@@ -218,15 +219,16 @@ Usage BarsUsage() {
       .introduction =
           R"(bars [FLAGS]
 
-Runs the benchmarks that have bars, each with the flags for which its bars are
-stated, and shows in one table which are met. With the newest PyTorch this takes
-twenty minutes on two cores; the machine should have nothing else to do.
+Runs the benchmarks that have bars (goals of the project), each with the flags
+for which its bars are stated. Shows in one table which bars are met. With the
+newest PyTorch this takes twenty minutes on two cores; the machine should have
+nothing else to do.
 
   bazel run //benchmarks:bars -- --python=/path/to/venv/bin/python
   bazel run //benchmarks:bars -- --benchmarks=data,allreduce)",
-      .sections = {{"what is run", "benchmarks python=FILE"},
-                   {"what becomes of it; with --output_dir each benchmark's "
-                    "own report is there too",
+      .sections = {{"what is measured", "benchmarks python=FILE"},
+                   {"output; with --output_dir each benchmark's own report "
+                    "is written there too",
                     kOutputFlags}},
       .ending =
           R"(Exit status: 0 if every benchmark went well, 2 for a wrong flag, 1 for anything

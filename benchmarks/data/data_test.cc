@@ -101,7 +101,7 @@ TEST(DataCommandTest, NamesAFlagThatIsWrong) {
   for (const auto& [flag, error] :
        {std::pair("--image_sizes=32,0", "--image_sizes: '0' is not between"),
         {"--image_sizes=", "--image_sizes: '' is not between"},
-        {"--peers=jax", "--peers: 'jax' is not torch"},
+        {"--peers=jax", "--peers: 'jax' is neither torch nor empty"},
         {"--listing=-1", "--listing: -1 is not between 0 and 20000000"},
         {"--rounds=0", "--rounds: 0 is not between 1 and 1000"},
         {"--timeout=-1", "--timeout: -1 is not above 0"},

@@ -47,17 +47,22 @@
 #include "report/write.h"
 
 ABSL_FLAG(std::string, image_sizes, "224,112",
-          "pixels of the results' sides, measured one after the other");
-ABSL_FLAG(int32_t, images, 64, "JPEGs of 500 x 375, which are made up");
-ABSL_FLAG(int64_t, listing, 0,
-          "not 0: load no JPEGs, but list so many image files, as a folder and "
-          "as a list; 1280000 are as many as ImageNet's");
-ABSL_FLAG(int32_t, rounds, 7, "how often all are loaded each way");
+          "sides of the resulting images in pixels, measured one after the "
+          "other");
+ABSL_FLAG(int32_t, images, 64,
+          "number of JPEGs, generated with 500 x 375 pixels");
+ABSL_FLAG(
+    int64_t, listing, 0,
+    "if not 0: load no JPEGs, but list this many image files, as a folder "
+    "and as a list; ImageNet has about 1280000");
+ABSL_FLAG(int32_t, rounds, 7,
+          "number of rounds, in each of which every subject loads all images");
 ABSL_FLAG(std::string, peers, "torch",
-          "torch, or empty: torchvision need not be installed");
+          "torch, or empty, which does not need torchvision");
 ABSL_FLAG(std::string, python, "",
-          "the Python that has it; default: python3, or else /usr/bin/python3");
-ABSL_FLAG(double, timeout, 120, "seconds after which the peer is given up");
+          "the Python that has torchvision; default: python3, or else "
+          "/usr/bin/python3");
+ABSL_FLAG(double, timeout, 120, "seconds that the peer has to answer");
 
 namespace lockstep::benchmarks {
 namespace {
@@ -72,15 +77,15 @@ Usage DataUsage() {
       .introduction = R"(data [FLAGS]
 
 Times how long one thread takes from JPEG files to batches: decoding,
-RandomResizedCrop, flip and Normalize, next to torchvision's, by tensors and by
-Pillow, in turns; says where our time goes, and whether it is 1.5 times as fast
-as the faster of torchvision's. Compares plain resized images first. --listing
-times how long many image files take to list, next to torchvision's ImageFolder,
-and says how much memory their index takes.
+RandomResizedCrop, flip and Normalize. torchvision, by tensors and by Pillow,
+takes turns with ours. Shows where our time goes, and whether ours is 1.5 times
+as fast as the faster of torchvision's. Compares plain resized images first.
+--listing times how long many image files take to list, next to torchvision's
+ImageFolder, and shows how much memory their index takes.
 )",
       .sections = {{"what is measured",
                     "image_sizes images listing peers python= rounds timeout"},
-                   {"what becomes of it", kOutputFlags}},
+                   {"output", kOutputFlags}},
       .ending =
           R"(Exit status: 0 if all went well and the images agree, 2 for a wrong flag, 1 for
 anything else.
@@ -456,7 +461,7 @@ absl::Status CheckFlags() {
   const std::string peers = absl::GetFlag(FLAGS_peers);
   if (peers.empty() || peers == "torch") return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("--peers: '", peers, "' is not torch, and not empty"));
+      absl::StrCat("--peers: '", peers, "' is neither torch nor empty"));
 }
 
 // Starts the peer that the flags ask for. Returns null if the flags ask for

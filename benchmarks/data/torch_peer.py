@@ -1,7 +1,7 @@
-"""torchvision's loading of JPEGs, for the command `data` to time.
+"""Loads JPEGs with torchvision, for the command `data` to time.
 
-Each line of standard input is a way to load, an image size, how many files, and
-the folder that has them: 00000.jpg, 00001.jpg and so on. The ways `tensor`
+Each line of standard input has a way to load, an image size, the number of
+files, and their folder: 00000.jpg, 00001.jpg and so on. The ways `tensor`
 (torchvision.io.decode_jpeg and transforms of tensors) and `pil` (Pillow and
 transforms of its images) do RandomResizedCrop, RandomHorizontalFlip and
 Normalize; `decode` does only decode_jpeg. The answer is the seconds of the
@@ -12,8 +12,8 @@ the image with the file `pixels` in the folder, uint8 [count, size, size, 3].
 The answer is the largest difference of a value and the share of the values that
 differ.
 
-`list` makes an ImageFolder of the folder. The answer is the seconds, and the
-growth of resident memory in bytes a file.
+`list` makes an ImageFolder of the folder. The answer has the seconds, and the
+growth of resident memory in bytes for each file.
 """
 import io
 import os

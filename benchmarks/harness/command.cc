@@ -13,11 +13,11 @@
 #include "report/write.h"
 
 ABSL_FLAG(std::string, output_dir, "",
-          "where to write {name}.json, {name}.html, which opens offline, and "
-          "{name}.md; default: {folder}");
-ABSL_FLAG(std::string, json, "", "also writes the JSON there");
+          "write {name}.json, {name}.html, which opens offline, and {name}.md "
+          "to this folder; default: {folder}");
+ABSL_FLAG(std::string, json, "", "also write the JSON to this file");
 ABSL_FLAG(bool, require_bars, false,
-          "true: a bar that is not met is a failure");
+          "exit with status 1 if a bar is measured and not met");
 
 namespace lockstep::benchmarks {
 namespace {
@@ -37,7 +37,7 @@ std::vector<std::pair<std::string, std::string>> OutputWords(
     const std::string& name, const std::string& folder) {
   return {{"{name}", name},
           {"{folder}",
-           folder.empty() ? "nowhere" : folder + " in the current folder"}};
+           folder.empty() ? "none" : folder + " in the current folder"}};
 }
 
 absl::StatusOr<ReportOutput> ReportOutput::Create(const std::string& name,

@@ -53,7 +53,7 @@ InterruptGuard::~InterruptGuard() {
   }
   if (status.ok()) return;
   std::fflush(stdout);
-  std::fprintf(stderr, "%s; the report has what was measured before\n",
+  std::fprintf(stderr, "%s; the report has the measurements from before\n",
                std::string(status.message()).c_str());
   const int signal = received;
   received = 0;

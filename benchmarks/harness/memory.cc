@@ -86,7 +86,7 @@ int64_t MemoryForRun() {
 absl::Status CheckMemory(absl::string_view what, int64_t needed, int64_t room) {
   if (needed <= room) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(what, " need ", needed >> 20,
-                                                 " MiB, and there is room for ",
+                                                 " MiB, but there is room for ",
                                                  room >> 20, " MiB"));
 }
 
@@ -143,7 +143,7 @@ absl::StatusOr<int64_t> ResidentGrowth(
   if (pid < 0) return absl::ErrnoToStatus(errno, "cannot fork");
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
     return absl::AbortedError(
-        "the process whose memory was to be measured did not finish");
+        "the process whose memory is measured did not finish");
   }
   if (growth.bytes < 0) return absl::InternalError(growth.error.data());
   return growth.bytes;

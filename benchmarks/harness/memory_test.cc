@@ -43,7 +43,7 @@ TEST(CheckMemoryTest, RefusesWhatHasNoRoom) {
   EXPECT_THAT(CheckMemory("--size: 9 of them", 3 << 20, 3 << 20), IsOk());
   EXPECT_THAT(CheckMemory("--size: 9 of them", (3 << 20) + 1, 3 << 20),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       "--size: 9 of them need 3 MiB, and there is room for 3 "
+                       "--size: 9 of them need 3 MiB, but there is room for 3 "
                        "MiB"));
 }
 

@@ -152,8 +152,9 @@ TEST(TurnChannelTest, RefusesWhatIsNoMessage) {
     const OwnedFd other(fds[1]);
     ASSERT_EQ(write(fds[1], bytes.data(), bytes.size()),
               static_cast<ssize_t>(bytes.size()));
-    EXPECT_THAT(channel.Receive(Soon()), StatusIs(absl::StatusCode::kDataLoss,
-                                                  "what came is no message"));
+    EXPECT_THAT(channel.Receive(Soon()),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         "the received bytes are not a message"));
   }
 }
 
@@ -256,9 +257,9 @@ TEST(RankTeamTest, EndsWhileAnotherGoesOn) {
 TEST(RankTeamTest, SaysWhyRanksDidNotMeet) {
   const std::tuple<const char*, absl::StatusCode, const char*> cases[] = {
       {"singletons", absl::StatusCode::kFailedPrecondition,
-       "a rank is one of 1, not of 2 as asked"},
+       "a rank belongs to a group of 1, not of 2 as requested"},
       {"twins", absl::StatusCode::kFailedPrecondition,
-       "rank 0 of 2 is one too many"},
+       "rank 0 of 2 was not expected"},
       {"mute", absl::StatusCode::kUnavailable, "rank 1 is sorry"}};
   for (const auto& [how, code, why] : cases) {
     EXPECT_THAT(StartTeam(how)->AwaitRanks(kDeadline), StatusIs(code, why));
@@ -435,7 +436,7 @@ TEST(TorchProcessTest, TakesTheFirstThatHasPyTorchOrSaysWhyNone) {
                                "it said: cannot run it: No such file"),
                      HasSubstr("No module named x; "),
                      HasSubstr("status 3; it said: no python; "),
-                     HasSubstr("not understood: hello"))));
+                     HasSubstr("has an unknown form: hello"))));
 }
 
 // All share one deadline: 40 deadlines of half a second would take 20 seconds.

@@ -51,7 +51,7 @@ bool IsSameUser(const OwnedFd& fd) {
 }
 
 absl::Status ConnectionClosedError() {
-  return absl::UnavailableError("the other end of the connection is gone");
+  return absl::UnavailableError("the other end has closed the connection");
 }
 
 absl::Status SendPacket(int fd, absl::string_view packet) {
@@ -88,7 +88,7 @@ absl::StatusOr<TurnListener> TurnListener::Create() {
 absl::StatusOr<TurnChannel> TurnListener::Accept() {
   OwnedFd fd(accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   if (!fd.open() || !IsSameUser(fd)) {
-    return absl::UnavailableError("nobody who may has connected");
+    return absl::UnavailableError("no process of this user has connected");
   }
   return TurnChannel(std::move(fd));
 }
@@ -117,7 +117,7 @@ absl::Status TurnChannel::Send(absl::string_view message) {
   const auto size = static_cast<int64_t>(message.size());
   if (size > kLargestTurnMessage) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a message of ", size, " bytes"));
+        absl::StrCat("a message of ", size, " bytes is too long"));
   }
   std::string packet = Encode(size);
   do {
@@ -157,7 +157,7 @@ absl::StatusOr<std::string> TurnChannel::Receive(const Deadline& deadline) {
   int64_t size = -1;
   absl::string_view begin = *first;
   if (!TakeBytes(begin, size) || size < 0 || size > kLargestTurnMessage) {
-    return absl::DataLossError("what came is no message");
+    return absl::DataLossError("the received bytes are not a message");
   }
   std::string message = first->substr(sizeof(size));
   while (static_cast<int64_t>(message.size()) < size) {
@@ -166,7 +166,7 @@ absl::StatusOr<std::string> TurnChannel::Receive(const Deadline& deadline) {
     message += packet;
   }
   if (static_cast<int64_t>(message.size()) == size) return message;
-  return absl::DataLossError("what came is no message");
+  return absl::DataLossError("the received bytes are not a message");
 }
 
 namespace {

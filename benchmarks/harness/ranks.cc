@@ -142,9 +142,9 @@ absl::StatusOr<TemporaryFolder> CreateFolderWithRoom(
     if (made.ok()) return made;
     reasons.push_back(std::string(made.status().message()));
   }
-  return absl::UnavailableError(absl::StrCat("Open MPI's ranks share files of ",
-                                             report::Bytes(bytes), ": ",
-                                             absl::StrJoin(reasons, ", ")));
+  return absl::UnavailableError(absl::StrCat(
+      "Open MPI's ranks share files of ", report::Bytes(bytes),
+      ", for which there is no room: ", absl::StrJoin(reasons, ", ")));
 }
 
 absl::StatusOr<TemporaryFolder> CreateMpiFolder(int world_size) {
@@ -350,7 +350,7 @@ absl::StatusOr<std::vector<std::string>> LaunchedRun::Command(
   // rank's answer. So the error is printed first.
   if (absl::IsUnavailable(own.status()) ||
       absl::IsDeadlineExceeded(own.status())) {
-    std::fprintf(stderr, "%s; waiting for what the other ranks say\n",
+    std::fprintf(stderr, "%s; waiting for the answers of the other ranks\n",
                  std::string(own.status().message()).c_str());
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> replies,
@@ -442,15 +442,16 @@ absl::StatusOr<std::unique_ptr<RankTeam>> RankTeam::StartLaunched(
   if (what.nproc != what.world_size || what.world_size > run.world_size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "the launcher has started ", run.world_size(),
-        " ranks, processes each; this asks for ", what.world_size,
-        what.nproc == what.world_size ? "" : " that are not its to start"));
+        " ranks, each a process; this run needs ", what.world_size,
+        what.nproc == what.world_size ? "" : " that are started otherwise"));
   }
   std::unique_ptr<RankTeam> team(new RankTeam(run));
   team->team_ = run.teams_begun_++;
   team->meeting_[0] = OwnedFd(memfd_create("team-rendezvous", MFD_CLOEXEC));
   ReservedPort port = ReservePort(/*of_all_addresses=*/true);
   if (!team->meeting_[0].open() || port.port == 0) {
-    return absl::ErrnoToStatus(errno, "no place for a team's ranks to meet");
+    return absl::ErrnoToStatus(
+        errno, "no file or port at which a team's ranks can meet");
   }
   team->meeting_[1] = std::move(port.socket);
   LaunchedRun::Request request = {
@@ -555,14 +556,14 @@ absl::Status RankTeam::AcceptRank(const Deadline& deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(const RankHello hello, Decode<RankHello>(message));
   if (hello.world_size != command_.world_size) {
     return absl::FailedPreconditionError(
-        absl::StrCat("a rank is one of ", hello.world_size, ", not of ",
-                     command_.world_size, " as asked"));
+        absl::StrCat("a rank belongs to a group of ", hello.world_size,
+                     ", not of ", command_.world_size, " as requested"));
   }
   const int first = std::max(command_.only_rank, 0);
   const auto rank = static_cast<size_t>(hello.rank - first);
   if (hello.rank < first || rank >= ranks_.size() || connected_[rank]) {
     return absl::FailedPreconditionError(absl::StrCat(
-        "rank ", hello.rank, " of ", hello.world_size, " is one too many"));
+        "rank ", hello.rank, " of ", hello.world_size, " was not expected"));
   }
   connected_[rank] = true;
   ranks_[rank] = std::move(channel);
@@ -635,7 +636,7 @@ bool RankTeam::AwaitEnd(absl::Duration timeout) {
 
 std::string RankTeam::DescribeLastOutput() const {
   const std::string last = LastLine();
-  return last.empty() ? "its processes ended without a word" : last;
+  return last.empty() ? "its processes ended without output" : last;
 }
 
 std::string RankTeam::LastLine() const {

@@ -35,7 +35,7 @@ std::vector<std::string> PythonsToTry(const std::string& python) {
 
 absl::Status NotUnderstood(absl::string_view answer) {
   return absl::InternalError(
-      absl::StrCat("its answer is not understood: ", answer));
+      absl::StrCat("its answer has an unknown form: ", answer));
 }
 
 absl::StatusOr<TorchProcess> TorchProcess::Start(

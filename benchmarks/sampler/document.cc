@@ -162,13 +162,14 @@ report::Chart ChartOf(const SamplerReport& report) {
 void AddBelow(const SamplerReport& report, report::Document& document) {
   document.terms = {
       {"median, min, max",
-       "of a draw, from a new epoch to a list of int64, over the rounds."},
+       "times of a draw over the rounds, from a new epoch to a list of int64."},
       {"Mindex/s", "this rank's indices / median, in millions."},
       {"table",
-       "n updates of 4 bytes at random places of a table of n, none of which "
-       "waits for another: what a shuffle of a table takes at least."},
+       "n updates of 4 bytes at random places of a table of n, which do not "
+       "depend on one another: the least time of a shuffle of a table."},
       {"/table, /torch",
-       "its median, or PyTorch's, over this one's: above 1 is faster."}};
+       "the median of table, or of PyTorch, over this line's: above 1, this "
+       "line is faster."}};
   if (HasPyTorch(report)) {
     document.remarks.push_back(
         "PyTorch's indices were the same as torch's in every round.");
@@ -192,10 +193,10 @@ report::Document SamplerDocument(const SamplerReport& report, bool finished) {
       .origin = report.origin,
       .sections = {{.table = TableOf(report)}},
       .method = {
-          "A round draws the epoch once with each. PyTorch runs in a process "
-          "of its own; in every round its indices must be ours. Ours must be "
-          "as many as the rank has, each a sample, and none may come twice but "
-          "for Paddle's padding."}};
+          "A round draws the epoch once with each sampler. PyTorch runs in a "
+          "process of its own; in every round its indices must equal ours. Our "
+          "indices must be as many as the rank has, each must be a sample, and "
+          "only Paddle's padding may repeat one."}};
   if (!report.peer.empty()) document.notes.push_back(report.peer);
   if (!finished) return document;
   document.data = DataOf(report);

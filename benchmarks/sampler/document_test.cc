@@ -173,10 +173,10 @@ PyTorch 2.6.0 (python3)
                   table          3       2.000       1.000       2.000           -       -       -
 1,000,000,000,000 keyed    80.0 Mindex/s (70.0 to 90.0) in blocks of 1024, 50 ns for one, 0.25 MiB
 
-median, min, max: of a draw, from a new epoch to a list of int64, over the rounds. Mindex/s: this
-rank's indices / median, in millions. table: n updates of 4 bytes at random places of a table of n,
-none of which waits for another: what a shuffle of a table takes at least. /table, /torch: its
-median, or PyTorch's, over this one's: above 1 is faster.
+median, min, max: times of a draw over the rounds, from a new epoch to a list of int64. Mindex/s:
+this rank's indices / median, in millions. table: n updates of 4 bytes at random places of a table
+of n, which do not depend on one another: the least time of a shuffle of a table. /table, /torch:
+the median of table, or of PyTorch, over this line's: above 1, this line is faster.
 PyTorch's indices were the same as torch's in every round.
 
 bar                                   goal                                 measured

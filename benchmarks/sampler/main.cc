@@ -33,18 +33,20 @@
 #include "sampler/sampler.h"
 
 ABSL_FLAG(std::string, sizes, "60000,1281167,100000000",
-          "samples in the data set");
+          "numbers of samples in the data set");
 ABSL_FLAG(std::string, peers, "torch",
-          "torch, or empty: PyTorch need not be installed");
+          "torch, or empty, which does not need PyTorch");
 ABSL_FLAG(std::string, python, "",
-          "the Python that has it; default: python3, or else /usr/bin/python3");
-ABSL_FLAG(int32_t, rounds, 0,
-          "draws with each; 0: at least 2, and up to 15 as long as --seconds "
-          "allows");
+          "the Python that has PyTorch; default: python3, or else "
+          "/usr/bin/python3");
+ABSL_FLAG(
+    int32_t, rounds, 0,
+    "number of rounds, in each of which every sampler draws once; 0: from "
+    "2 to 15, as many as fit into --seconds");
 ABSL_FLAG(double, seconds, 35,
-          "for everything; PyTorch takes some 10 s for one draw of "
+          "time for the whole command; PyTorch takes some 10 s for one draw of "
           "100,000,000");
-ABSL_FLAG(double, timeout, 120, "seconds after which PyTorch is given up");
+ABSL_FLAG(double, timeout, 120, "seconds that PyTorch has to answer");
 
 namespace lockstep::benchmarks {
 namespace {
@@ -57,14 +59,13 @@ Usage SamplerUsage() {
       .introduction = R"(sampler [FLAGS]
 
 Times how long one rank of 8 takes to draw the indices of an epoch, with each
-sampler, on one thread, checks them, and prints a table; next to PyTorch's
-DistributedSampler, in turns with ours, if there is a Python that has it. Then
-the order in O(1) memory, at 10^12 samples. Says which of the bars that the
-project set itself are met.
+sampler, on one thread. Checks the indices and prints a table. If a Python has
+PyTorch, its DistributedSampler takes turns with ours. Then times the order in
+O(1) memory, at 10^12 samples. Shows which bars, the project's goals, are met.
 )",
       .sections = {{"what is measured", "sizes peers python="},
                    {"how long", "rounds seconds timeout"},
-                   {"what becomes of it", kOutputFlags}},
+                   {"output", kOutputFlags}},
       .ending =
           R"(Exit status: 0 if all went well and every index was right, 2 for a wrong flag,
 1 for anything else.

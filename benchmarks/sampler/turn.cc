@@ -113,7 +113,7 @@ absl::Status CheckIndices(std::span<const int64_t> indices, int64_t size,
   }
   if (repeated <= counts.max_repeated) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(repeated, " of ", indices.size(),
-                                          " indices are repeated, at most ",
+                                          " indices are repeated; at most ",
                                           counts.max_repeated, " can be"));
 }
 

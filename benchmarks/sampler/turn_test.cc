@@ -244,7 +244,7 @@ TEST(ParseDrawAnswerTest, TakesNothingElse) {
         "drew 1 2.5 3", "drew 1 2 4294967296", "drew 1 2 -3", "drew 1 2 x"}) {
     EXPECT_THAT(
         ParseDrawAnswer(answer),
-        StatusIs(absl::StatusCode::kInternal, HasSubstr("is not understood")))
+        StatusIs(absl::StatusCode::kInternal, HasSubstr("has an unknown form")))
         << answer;
   }
 }

@@ -132,17 +132,17 @@ std::vector<std::string> ControlRemarks(const ScalingReport& report) {
 report::Term BarsTerm() {
   return {"bars",
           absl::StrCat(
-              "for ", kRanks,
-              " processes in float32. Efficiency in weak scaling of lenet at "
-              "256 and resnet18_d2l at 32 images a rank: at least ",
+              "goals for ", kRanks,
+              " processes in float32. The efficiency in weak scaling, of lenet "
+              "at 256 and resnet18_d2l at 32 images a rank, must be at least ",
               kWeakPercent,
-              "%, and that of --peers=torch. In strong scaling of lenet at 256 "
-              "images: at least ",
+              "% and that of --peers=torch; in strong scaling, of lenet at 256 "
+              "images, at least ",
               kStrongPercent,
               "%. The control is the same processes without communication, "
-              "measured with --backend=processes,apart. Where it stays below a "
-              "goal, the goal is ",
-              kControlPercent, "% of it.")};
+              "measured with --backend=processes,apart. If the control is "
+              "below a goal, the goal is ",
+              kControlPercent, "% of the control.")};
 }
 
 }  // namespace lockstep::benchmarks

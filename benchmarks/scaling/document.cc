@@ -405,13 +405,13 @@ std::string DataText(const ScalingSettings& settings) {
 std::vector<report::Term> Terms() {
   return {{"from..to", "images/s of the slowest and the fastest round."},
           {"speed-up, efficiency",
-           "images/s over that of the smallest world size p; that x p / "
-           "ranks."},
-          {"p50, p99", "step times, each as its slowest rank saw it."},
+           "images/s over images/s at the smallest world size p; efficiency "
+           "is speed-up x p / ranks."},
+          {"p50, p99", "step times, each on its slowest rank."},
           {"compute, comm (exposed communication), data (data wait), rest",
            "shares of a step: forward, backward and update; waiting for summed "
-           "gradients, or a slower rank, after backward; gathering the batch; "
-           "what none of these explains."},
+           "gradients, or for a slower rank, after backward; gathering the "
+           "batch; and the time that none of these explains."},
           {"imbal",
            "how much longer the slowest rank of a step computes than the "
            "mean."},
@@ -446,12 +446,13 @@ report::Document ScalingDocument(const ScalingReport& report) {
            "time. Weak scaling: each rank's batch stays the same; ideally a "
            "step takes the same time.",
            "Every round runs every configuration once, so a drift of the "
-           "machine meets all of them alike; images/s and the parts of a step "
+           "machine affects all of them alike; images/s and the parts of a "
+           "step "
            "are those of the median round. A run counts only if it had the "
-           "world size that was asked for, all ranks ended with the same "
+           "requested world size, all ranks ended with the same "
            "parameters bit for bit, and the loss was finite.",
-           "One rank alone sends nothing, so it is run once, as the first "
-           "backend has it, and once by PyTorch. An epoch is its images over "
+           "One rank alone sends nothing, so it is run once, with the first "
+           "backend, and once by PyTorch. An epoch takes its images over "
            "images/s."},
       .data = DataOf(report)};
   if (!report.pytorch.empty()) {

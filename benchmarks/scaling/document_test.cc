@@ -184,15 +184,16 @@ that is lost: 12% compute (a rank's 256 images take 1.16 times as long as at 1 r
 step); 8% exposed communication (4.00 ms a step, of which up to 0.55 ms is waiting for the slowest
 rank).
 
-from..to: images/s of the slowest and the fastest round. speed-up, efficiency: images/s over that of
-the smallest world size p; that x p / ranks. p50, p99: step times, each as its slowest rank saw it.
-compute, comm (exposed communication), data (data wait), rest: shares of a step: forward, backward
-and update; waiting for summed gradients, or a slower rank, after backward; gathering the batch;
-what none of these explains. imbal: how much longer the slowest rank of a step computes than the
-mean. bars: for 2 processes in float32. Efficiency in weak scaling of lenet at 256 and resnet18_d2l
-at 32 images a rank: at least 97%, and that of --peers=torch. In strong scaling of lenet at 256
-images: at least 95%. The control is the same processes without communication, measured with
---backend=processes,apart. Where it stays below a goal, the goal is 97% of it.
+from..to: images/s of the slowest and the fastest round. speed-up, efficiency: images/s over
+images/s at the smallest world size p; efficiency is speed-up x p / ranks. p50, p99: step times,
+each on its slowest rank. compute, comm (exposed communication), data (data wait), rest: shares of a
+step: forward, backward and update; waiting for summed gradients, or for a slower rank, after
+backward; gathering the batch; and the time that none of these explains. imbal: how much longer the
+slowest rank of a step computes than the mean. bars: goals for 2 processes in float32. The
+efficiency in weak scaling, of lenet at 256 and resnet18_d2l at 32 images a rank, must be at least
+97% and that of --peers=torch; in strong scaling, of lenet at 256 images, at least 95%. The control
+is the same processes without communication, measured with --backend=processes,apart. If the control
+is below a goal, the goal is 97% of the control.
 
 bar                                     goal                                       measured
 weak scaling of lenet, 2 ranks          at least 97 percent of ideal               80.0: NOT met

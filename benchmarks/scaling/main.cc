@@ -37,44 +37,46 @@
 #include "report/write.h"
 
 ABSL_FLAG(std::string, world_sizes, "",
-          "numbers of ranks; default: powers of two up to the number of cores, "
-          "or of a launcher's ranks, and that number");
+          "numbers of ranks; default: the number of cores, or of a launcher's "
+          "ranks, and all powers of two below it");
 ABSL_FLAG(std::string, mode, "strong,weak",
-          "strong: a step is --batch_size images in all;\n"
-          "weak: on each rank");
+          "strong  a step has --batch_size images in all\n"
+          "weak    a step has --batch_size images on each rank");
 ABSL_FLAG(std::string, backend, "processes",
-          "what ranks are: processes, threads, mpi (by mpirun); apart: "
-          "processes that exchange nothing, the most that the machine allows. "
-          "Several, as processes,threads, are measured in turn");
+          "what ranks are: processes, threads, mpi (by mpirun), or apart: "
+          "processes that exchange nothing, which shows what the machine "
+          "allows. Several, such as processes,threads, take turns");
 ABSL_FLAG(std::string, peers, "",
-          "torch: also PyTorch's DistributedDataParallel over Gloo, in the "
-          "same rounds");
+          "torch: also measure PyTorch's DistributedDataParallel over Gloo, in "
+          "the same rounds");
 ABSL_FLAG(std::string, python, "",
-          "the Python that has it; default: python3, or else "
+          "the Python that has PyTorch; default: python3, or else "
           "/usr/bin/python3");
 ABSL_FLAG(std::string, model, "lenet",
-          "network, perhaps with options (vit:patch=4,depth=6); they are "
-          "listed below");
+          "the network, perhaps with options (vit:patch=4,depth=6); the "
+          "networks are listed below");
 ABSL_FLAG(std::string, type, "float32",
-          "of activations: float32, bfloat16, or both in turn");
+          "type of activations: float32, bfloat16, or both in turn");
 ABSL_FLAG(double, lr, 0.01,
-          "learning rate of a step of --batch_size images; a larger one, in "
-          "weak scaling, has as many times more. No time depends on it, but "
-          "the loss must stay finite");
+          "learning rate of a step of --batch_size images; in weak scaling it "
+          "grows with the number of images in a step. No time depends on it, "
+          "but the loss must stay finite");
 ABSL_FLAG(
     int64_t, batch_size, 0,
-    "images in a step: see --mode. 0: 256 for lenet and mlp, 32 for other "
-    "networks for small images, else 16");
+    "number of images in a step (see --mode); 0: 256 for lenet and mlp, 32 for "
+    "other networks for small images, 16 for all others");
 ABSL_FLAG(int32_t, rounds, 5,
-          "how often each configuration is run; fewer if --seconds is too "
-          "short for that and --steps=0");
-ABSL_FLAG(int32_t, steps, 0, "timed steps in a run; 0: as --seconds allows");
-ABSL_FLAG(int32_t, warmup_steps, 5, "steps before them");
+          "number of rounds, in each of which every configuration runs once; "
+          "with --steps=0 fewer if --seconds is too short");
+ABSL_FLAG(int32_t, steps, 0,
+          "timed steps in a run; 0: as many as fit into "
+          "--seconds");
+ABSL_FLAG(int32_t, warmup_steps, 5, "untimed steps before the timed ones");
 ABSL_FLAG(double, seconds, 40,
-          "how long all should take, if --steps=0; no fewer than 10 steps are "
+          "time for the whole command, if --steps=0; at least 10 steps are "
           "timed in a run, however long they take");
 ABSL_FLAG(std::string, worker, "",
-          "internal: be a rank, for the driver that listens there");
+          "internal: run as a rank for the driver that listens here");
 
 namespace lockstep::benchmarks {
 namespace {
@@ -107,7 +109,7 @@ with 512 at 0.2 on two:
       --batch_size=256 --lr=0.1 --world_sizes=1,2 --steps=2 --warmup_steps=1
 
 Under torchrun, mpirun, srun or //collectives:launch, on one host or several,
-the ranks are theirs, and rank 0 alone prints and writes.
+the ranks are the launcher's, and only rank 0 prints and writes.
 
 Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
 )"),

@@ -322,9 +322,7 @@ TEST(ScalingTest, NamesAFlagThatIsWrong) {
       {"--seconds=nan", "--seconds: nan"},
       {"--speed=fast", "--speed"},
       {"fast", "'fast'"}};
-  for (const auto& [flags, expected] : cases) {
-    ExpectUsageError(RunScaling(flags), "scaling", flags, expected);
-  }
+  ExpectChecksFlags("scaling", RunScaling, cases);
 }
 
 TEST(ScalingTest, NamesABatchLargerThanTheDataSetAndAFolderThatCannotBe) {
@@ -347,10 +345,6 @@ TEST(ScalingTest, NamesDataThatIsMissing) {
   EXPECT_EQ(outcome.exit_status, 1);
   EXPECT_THAT(outcome.output,
               AllOf(StartsWith("scaling: "), HasSubstr("/absent/data")));
-}
-
-TEST(ScalingTest, ExplainsItsFlags) {
-  ExpectUsage(RunScaling("--help"), "scaling");
 }
 
 }  // namespace

@@ -152,19 +152,20 @@ std::vector<report::Bar> BarsOf(const StepReport& report) {
 }
 
 report::Term BarsTerm() {
-  return {"bars",
-          absl::StrCat(
-              "for one thread in float32. A step: over ours of the fastest of "
-              "--python's PyTorch, at least ",
-              kResNetBar, " for the ResNets (", kResNetBarWithoutAvx512,
-              " on a processor without AVX-512), ", kLenetBar, " for LeNet, ",
-              kVitBar,
-              " for ViT. Batch norm, with its addition and ReLU, in both "
-              "directions: at least ",
-              kBatchNormPercent,
-              "% of the speed of a copy that moves as many bytes; measured "
-              "with --layers. Memory of ResNet-34: at most the least of "
-              "--python's PyTorch.")};
+  return {
+      "bars",
+      absl::StrCat(
+          "goals for one thread in float32. A step: the time of the fastest "
+          "PyTorch of --python over ours must be at least ",
+          kResNetBar, " for the ResNets (", kResNetBarWithoutAvx512,
+          " on a processor without AVX-512), ", kLenetBar, " for LeNet, ",
+          kVitBar,
+          " for ViT. Batch norm, with its addition and ReLU, in both "
+          "directions must have at least ",
+          kBatchNormPercent,
+          "% of the speed of a copy that moves as many bytes, measured with "
+          "--layers. The memory of ResNet-34 must be at most the least of "
+          "the PyTorch of --python.")};
 }
 
 std::string VectorUnitRemark(VectorUnit unit) {

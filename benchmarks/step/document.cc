@@ -203,7 +203,7 @@ report::Section LayerSectionOf(const StepResult& result) {
     bound += row.bound_seconds;
   }
   section.notes.push_back(absl::StrFormat(
-      "All layers: %s ms, of which what bounds them takes %s ms. A copy moves "
+      "All layers: %s ms; their bounds add up to %s ms. A copy moves "
       "%s GB/s in caches, and %s GB/s through as much memory as the step "
       "takes.",
       Milliseconds(seconds), Milliseconds(bound),
@@ -211,7 +211,7 @@ report::Section LayerSectionOf(const StepResult& result) {
       Significant(result.far_copy.value_or(0) / 1e9, 3)));
   if (!result.layout.empty()) {
     section.notes.push_back(
-        absl::StrCat("Activations lie in ", result.layout, "."));
+        absl::StrCat("The layout of activations is ", result.layout, "."));
   }
   if (const std::optional<BatchNormTimes> times = BatchNormTimesOf(result)) {
     section.notes.push_back(absl::StrFormat(
@@ -272,9 +272,9 @@ report::Document StepDocument(const StepReport& report, bool finished) {
   document.remarks.push_back(VectorUnitRemark(report.vector_unit));
   document.bars = BarsOf(report);
   document.method = {
-      "Each trains in a process of its own, from the same weights on the same "
-      "batch; they take turns. The loss and all gradients of the first step "
-      "were compared before anything was timed."};
+      "Each subject trains in a process of its own, from the same weights on "
+      "the same batch; the processes take turns. The loss and all gradients of "
+      "the first step were compared before anything was timed."};
   document.data = DataOf(report);
   return document;
 }
@@ -282,26 +282,26 @@ report::Document StepDocument(const StepReport& report, bool finished) {
 std::vector<report::Term> StepTerms() {
   return {
       {"ms, range",
-       "of a step: the median of each turn; of those the median over rounds, "
-       "and their range."},
+       "of a step: the median of each turn's steps; then the median over "
+       "rounds, and the range."},
       {"peak",
-       "of what the cores do when they do nothing but multiply and add on "
-       "registers, measured in the same round."},
+       "the share of the operations that the cores do if they only multiply "
+       "and add in registers, measured in the same round."},
       {"MiB",
-       "the peak of memory in steps, beyond what the process had before it "
-       "loaded anything, without weights: batch, activations, gradients."},
+       "the peak of memory during steps, less the memory before anything was "
+       "loaded, and less the weights: batch, activations, gradients."},
       {"over ours",
-       "its time over ours in the same round: the median and its range; above "
-       "1 ours is faster."},
+       "the line's time over ours in the same round, the median and the "
+       "range: above 1, ours is faster."},
       {"chosen",
-       "the algorithm, of layers that have a choice: direct or Winograd "
+       "the algorithm of layers that have a choice: direct or Winograd "
        "convolution, products of matrices, lanes of sixteen samples, or mixed: "
-       "not the same in all directions. Winograd multiplies less than the "
-       "operations that are counted, so may exceed 100%."},
+       "not the same in all directions. Winograd multiplies less than is "
+       "counted, so its share may exceed 100%."},
       {"bound",
-       "the time that the layers' operations take at the peak, or their bytes "
-       "(each tensor once) at a copy's bandwidth, the longer of both, over the "
-       "time that they take."},
+       "the least time over the time taken. The least time is the longer of "
+       "two: the layers' operations at the peak, and their bytes (each tensor "
+       "once) at a copy's bandwidth."},
       BarsTerm()};
 }
 

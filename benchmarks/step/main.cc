@@ -39,40 +39,47 @@
 
 ABSL_FLAG(std::string, models,
           "lenet,resnet18_d2l,resnet34,vit_tiny_patch16_224",
-          "networks, with options as --models=vit:patch=4,depth=6,lenet");
-ABSL_FLAG(int64_t, batch, 0,
-          "images; 0: 256 for lenet, lenet_bn and mlp, both 32 and 16 for "
-          "resnet18_d2l, 32 for vit, else 16");
+          "networks, perhaps with options, as in vit:patch=4,depth=6,lenet");
+ABSL_FLAG(
+    int64_t, batch, 0,
+    "number of images in a step; 0: 256 for lenet, lenet_bn and mlp, both "
+    "32 and 16 for resnet18_d2l, 32 for vit, 16 for all others");
 ABSL_FLAG(int64_t, image_size, 0,
-          "height and width; 0: 28 for those, else 112");
-ABSL_FLAG(int64_t, in_channels, 0, "of images; 0: 1 for those, else 3");
-ABSL_FLAG(int64_t, num_classes, 10, "of images");
-ABSL_FLAG(std::string, threads, "1,2", "threads of a step");
+          "height and width of images; 0: 28 for the networks that --batch "
+          "names, 112 for all others");
+ABSL_FLAG(int64_t, in_channels, 0,
+          "channels of images; 0: 1 for the networks that --batch names, 3 for "
+          "all others");
+ABSL_FLAG(int64_t, num_classes, 10, "number of classes");
+ABSL_FLAG(std::string, threads, "1,2", "numbers of threads of a step");
 ABSL_FLAG(std::string, types, "float32,bfloat16",
-          "of activations; PyTorch's bfloat16 is autocast");
-ABSL_FLAG(std::string, convolution, "auto",
-          "how ours convolves; each of a list is measured, and the bars and "
-          "--layers are of the first\n"
-          "auto      Winograd where it is faster, else direct\n"
-          "direct    never Winograd\n"
-          "winograd  wherever it can: train --help");
-ABSL_FLAG(std::string, peers, "eager,compile,system",
-          "PyTorch of --python as it is, and by torch.compile, each with "
-          "channels first (nchw) and last (nhwc); /usr/bin/python3's, as it "
-          "is; may be empty");
+          "types of activations; PyTorch's bfloat16 is autocast");
+ABSL_FLAG(
+    std::string, convolution, "auto",
+    "our algorithm of convolutions; each algorithm of a list is measured, "
+    "and the bars and --layers are of the first\n"
+    "auto      Winograd where it is faster, otherwise direct\n"
+    "direct    never Winograd\n"
+    "winograd  Winograd wherever it is possible (see train --help)");
+ABSL_FLAG(
+    std::string, peers, "eager,compile,system",
+    "eager: PyTorch of --python as it is; compile: by torch.compile; each "
+    "with channels first (nchw) and last (nhwc). system: PyTorch of "
+    "/usr/bin/python3 as it is. May be empty");
 ABSL_FLAG(std::string, python, "",
-          "the Python that has it; default: python3, or else /usr/bin/python3");
+          "the Python that has PyTorch; default: python3, or else "
+          "/usr/bin/python3");
 ABSL_FLAG(bool, layers, false,
-          "true: also where our step goes, by layer, and what bounds it; the "
+          "also show the time of each of our layers, and what bounds it; the "
           "bars of batch norm need this");
-ABSL_FLAG(uint64_t, seed, 0, "of first weights and images");
-ABSL_FLAG(int32_t, rounds, 0,
-          "rounds of each step; 0: 5 to 25, as --seconds allows");
-ABSL_FLAG(double, seconds, 20, "for the rounds of each step");
+ABSL_FLAG(uint64_t, seed, 0, "seed of the first weights and the images");
+ABSL_FLAG(
+    int32_t, rounds, 0,
+    "rounds of each step; 0: from 5 to 25, as many as fit into --seconds");
+ABSL_FLAG(double, seconds, 20, "time for the rounds of each step");
 ABSL_FLAG(double, timeout, 900,
-          "seconds after which a process that does not answer is given up; "
-          "torch.compile takes minutes");
-ABSL_FLAG(bool, worker, false, "internal: train for the driver");
+          "seconds that a process has to answer; torch.compile takes minutes");
+ABSL_FLAG(bool, worker, false, "internal: train as a process of the driver");
 
 namespace lockstep::benchmarks {
 namespace {
@@ -88,8 +95,8 @@ Usage StepUsage() {
       .introduction = absl::StrCat(R"(step [FLAGS]
 
 Times one training step (forward, backward, SGD update) of networks on the CPU,
-in turns with PyTorch's of the same weights on the same batch, in processes of
-their own. Losses and gradients of the first step are compared before anything
+in turns with PyTorch, from the same weights on the same batch, each in a process
+of its own. Losses and gradients of the first step are compared before anything
 is timed. Networks:
 
 )",
@@ -99,7 +106,7 @@ is timed. Networks:
             "models batch image_size in_channels num_classes threads types "
             "convolution peers python= layers seed"},
            {"how long", "rounds seconds timeout"},
-           {"what becomes of it", kOutputFlags}},
+           {"output", kOutputFlags}},
       .ending = absl::StrCat("the table\n", report::TermsText(StepTerms()), R"(
 Exit status: 0 if all went well and every peer computed the same, 2 for a wrong
 flag, 1 for anything else.

@@ -200,13 +200,7 @@ TEST(StepCommandTest, NamesAFlagThatIsWrong) {
     cases.emplace_back("--convolution=auto,winograd",
                        "--convolution=winograd: oneDNN ");
   }
-  for (const auto& [flags, expected] : cases) {
-    ExpectUsageError(RunStep(flags), "step", flags, expected);
-  }
-}
-
-TEST(StepCommandTest, ExplainsItsFlags) {
-  ExpectUsage(RunStep("--help"), "step", kTableColumns);
+  ExpectChecksFlags("step", RunStep, cases, kTableColumns);
 }
 
 }  // namespace

@@ -251,7 +251,7 @@ TEST(LayersOfTest, SeparatesTheAlgorithms) {
   ExpectNarrow(text);
   EXPECT_THAT(text, AllOf(HasSubstr(" n chosen "), HasSubstr(" winograd "),
                           HasSubstr(" products "), HasSubstr(" mixed "),
-                          HasSubstr("Activations lie in nchw16c.")));
+                          HasSubstr("The layout of activations is nchw16c.")));
   EXPECT_THAT(report::HtmlPage(document), HasSubstr("winograd"));
   const nlohmann::json json = nlohmann::json::parse(report::JsonText(document));
   const nlohmann::json& result = json["results"][0];

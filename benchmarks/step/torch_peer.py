@@ -1,4 +1,4 @@
-"""A training step of PyTorch's, for the command `step` to time.
+"""Takes training steps in PyTorch, for the command `step` to time.
 
 Builds the network from the operations of our own network's description, with
 PyTorch's function for each: the one that torchvision's and timm's modules call.
@@ -6,8 +6,8 @@ PyTorch's function for each: the one that torchvision's and timm's modules call.
 The lines of standard input, and the answers:
   load THREADS float32|bfloat16 eager|compile nchw|nhwc FOLDER   loaded
   first     step; its gradients go to the folder                 loss LOSS
-  memory    bytes beyond weights, in steps                       memory BYTES
-  time SECONDS   steps for about so long, at least one           timed SECONDS...
+  memory    the peak of memory in steps, without weights         memory BYTES
+  time SECONDS   steps for about this time, at least one         timed SECONDS...
   ddp RANK WORLD_SIZE LEARNING_RATE IMAGES STEPS
                  steps as a rank of DistributedDataParallel, on the first images
                  of the batch       stepped SAME_PARAMETERS LOSS SECONDS...
@@ -200,7 +200,7 @@ class Step:
             written.pop(name).copy_(parameter.grad)
         self.optimizer.step()
         if written:
-            raise KeyError("no gradients of: " + ", ".join(written))
+            raise KeyError("the network has no gradients of: " + ", ".join(written))
         return "loss", repr(loss.item())
 
     def take(self):
@@ -209,8 +209,8 @@ class Step:
         return loss
 
     def memory(self):
-        """Returns the peak, during three steps, of resident memory that belongs
-        to no file, without the memory from before the load and the weights."""
+        """Returns the peak of resident memory during three steps. Memory of
+        files, memory from before the load, and weights do not count."""
         self.take()
         self.optimizer.zero_grad(set_to_none=True)
         # Memory that loading and compiling have freed does not count, as in

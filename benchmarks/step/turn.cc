@@ -369,7 +369,7 @@ absl::StatusOr<double> CompareFirstSteps(const Network& network,
     const double share = norm > 0 ? Norm(difference) / norm : Norm(difference);
     if (!(share <= tolerance.gradient)) {
       return absl::DataLossError(absl::StrFormat(
-          "the gradient of %s differs by %.2g of its norm, allowed are %.2g",
+          "the gradient of %s differs by %.2g of its norm; %.2g is allowed",
           network.parameters()[i].name, share, tolerance.gradient));
     }
     largest = std::max(largest, share);

@@ -410,7 +410,7 @@ std::vector<std::string> RemarksOn(const SyncBnReport& report) {
   }
   if (report.shared_gpu) {
     remarks.push_back(
-        "ranks share a GPU: answers are checked as ever, and times say "
+        "ranks share a GPU: answers are still checked, but times say "
         "nothing.");
   }
   std::string slow_host;
@@ -545,20 +545,21 @@ std::vector<report::Term> SyncBnTerms() {
        "oneDNN's batch norm (on GPUs cuDNN's) and SyncBN's kernels, each over "
        "the rank's own batch."},
       {"local, own, SyncBN",
-       "milliseconds of a call, as long as on its slowest rank, the median."},
-      {"p25..p75", "the middle half of SyncBN's."},
+       "the median of a call's time on its slowest rank, in milliseconds."},
+      {"p25..p75", "the middle half of SyncBN's times."},
       {"ratio", "SyncBN / the faster of local and own."},
       {"message",
-       "its message alone, of ranks that arrive together, in milliseconds."},
+       "SyncBN's message alone, if all ranks arrive at the same time, in "
+       "milliseconds."},
       {"beyond", "(SyncBN - message) / the faster of local and own."},
       {"kern, comm, wait, rest",
-       "shares of a SyncBN call in kernels, in its message from when the last "
-       "rank has entered it, in waiting for that rank, and in neither; "
-       "measured with timers, in turns of their own."},
+       "shares of a SyncBN call: kernels; its message, once the last rank has "
+       "entered it; waiting for that rank; everything else. They are measured "
+       "with timers, in separate turns."},
       {"torch", "torch.nn.BatchNorm2d, local, in milliseconds."},
       {"of the bound",
-       "the time that a kernel's bytes take at the bandwidth of a copy within "
-       "as much memory, over its own."}};
+       "the time of a kernel's bytes at the bandwidth of a copy through as "
+       "much memory, over the kernel's time."}};
 }
 
 report::Document SyncBnDocument(const SyncBnReport& report, bool finished) {
@@ -593,7 +594,8 @@ report::Document SyncBnDocument(const SyncBnReport& report, bool finished) {
     if (settings.gpu) {
       document.terms.push_back(
           {"torchS",
-           "torch.nn.SyncBatchNorm, of one rank its kernels; milliseconds."});
+           "torch.nn.SyncBatchNorm (on one rank only its kernels), in "
+           "milliseconds."});
     }
   }
   document.remarks = RemarksOn(report);

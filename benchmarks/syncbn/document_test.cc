@@ -257,13 +257,14 @@ SyncBN over local BN, the median of 4 rounds: +25.0% (p25..p75 +25.0%..+25.0%). 
 62736 bytes of each rank: communication 20.0%, waiting for the last rank 16.0% of the step.
 
 local, own: oneDNN's batch norm (on GPUs cuDNN's) and SyncBN's kernels, each over the rank's own
-batch. local, own, SyncBN: milliseconds of a call, as long as on its slowest rank, the median.
-p25..p75: the middle half of SyncBN's. ratio: SyncBN / the faster of local and own. message: its
-message alone, of ranks that arrive together, in milliseconds. beyond: (SyncBN - message) / the
-faster of local and own. kern, comm, wait, rest: shares of a SyncBN call in kernels, in its message
-from when the last rank has entered it, in waiting for that rank, and in neither; measured with
-timers, in turns of their own. torch: torch.nn.BatchNorm2d, local, in milliseconds. of the bound:
-the time that a kernel's bytes take at the bandwidth of a copy within as much memory, over its own.
+batch. local, own, SyncBN: the median of a call's time on its slowest rank, in milliseconds.
+p25..p75: the middle half of SyncBN's times. ratio: SyncBN / the faster of local and own. message:
+SyncBN's message alone, if all ranks arrive at the same time, in milliseconds. beyond: (SyncBN -
+message) / the faster of local and own. kern, comm, wait, rest: shares of a SyncBN call: kernels;
+its message, once the last rank has entered it; waiting for that rank; everything else. They are
+measured with timers, in separate turns. torch: torch.nn.BatchNorm2d, local, in milliseconds. of the
+bound: the time of a kernel's bytes at the bandwidth of a copy through as much memory, over the
+kernel's time.
 PyTorch 2.1 (python3); it is an example
 not measured: local BN: no such type
 

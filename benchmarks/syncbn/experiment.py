@@ -1,9 +1,10 @@
 #!/usr/bin/python3
-"""Trains ResNet-18 three times and draws what synchronised batch norm changes.
+"""Trains ResNet-18 three times and draws the effect of synchronised batch norm.
 
-One rank on the batch of one rank, two ranks that normalise with their own
-batches, and two ranks with SyncBN. The latter see the same samples in the same
-order; one rank sees half as many in a step, at half the learning rate.
+The runs: one rank on the batch of one rank, two ranks that normalise with their
+own batches, and two ranks with SyncBN. The two runs of two ranks see the same
+samples in the same order. One rank sees half as many samples in a step, at half
+the learning rate.
 """
 import argparse
 import json
@@ -56,36 +57,36 @@ def positive(text):
 def parse_flags():
     parser = Parser(
         prog=PROGRAM,
-        description="Trains ResNet-18 on Fashion-MNIST with one rank, with several ranks and local batch norm, "
-        "and with several ranks and SyncBN, each rank on the same small batches, draws the three curves, and says "
-        "what SyncBN costs. The ranks are processes of one thread. With the defaults it takes some minutes on two "
-        "cores.",
-        epilog="Writes experiment.json (each run's epochs as //models:train's metrics.json has them) and "
+        description="Trains ResNet-18 on Fashion-MNIST three times: with one rank, with several ranks and local "
+        "batch norm, and with several ranks and SyncBN, each rank on small batches of the same size. Draws the three "
+        "curves, and prints the cost of SyncBN. The ranks are processes of one thread. With the defaults it takes "
+        "some minutes on two cores.",
+        epilog="Writes experiment.json (each run's epochs, as in metrics.json of //models:train) and "
         "experiment.png to --output_dir. Exit status: 0 on success, 2 for a wrong flag, 1 for any other error.",
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("--ranks", type=at_least(2), default=2, help="ranks of the two data-parallel runs (default: %(default)s)")
-    add("--per_rank_batch", type=at_least(1), default=2, help="images on each rank in a step, also on one rank "
-        "alone (default: %(default)s)")
-    add("--epochs", type=at_least(1), default=6, help="passes over the training images (default: %(default)s)")
+    add("--ranks", type=at_least(2), default=2, help="number of ranks of the two data-parallel runs (default: %(default)s)")
+    add("--per_rank_batch", type=at_least(1), default=2, help="number of images on each rank in a step, also if "
+        "there is one rank (default: %(default)s)")
+    add("--epochs", type=at_least(1), default=6, help="number of passes over the training images (default: %(default)s)")
     add("--train_samples", type=at_least(1), default=600, help="train on the first N images (default: %(default)s)")
     add("--test_samples", type=at_least(1), default=1000, help="test on the first N images (default: %(default)s)")
     add("--lr", type=positive, default=0.0025, help="learning rate of one rank; N ranks, whose steps have N times "
-        "the images, take N times as much (default: %(default)s)")
-    add("--seed", type=at_least(0), default=0, help="of weights and sample order (default: %(default)s)")
+        "as many images, have N times this rate (default: %(default)s)")
+    add("--seed", type=at_least(0), default=0, help="seed of the weights and the sample order (default: %(default)s)")
     add("--data_dir", default="", help="folder of the data set's four .gz files (default: the distribution's)")
-    add("--output_dir", default="lockstep-syncbn-experiment", help="where the files go (default: %(default)s)")
+    add("--output_dir", default="lockstep-syncbn-experiment", help="write the files to this folder (default: %(default)s)")
     return parser.parse_args()
 
 
 def user_path(path):
-    """What the user means by a path: `bazel run` starts elsewhere."""
+    """Returns the path relative to the user's folder; `bazel run` starts in another folder."""
     return os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", os.getcwd()), path)
 
 
 def find_train():
-    """The trainer that was built with this script."""
+    """Returns the path of the trainer that was built with this script."""
     roots = [os.getcwd(), os.environ.get("RUNFILES_DIR", ""), os.environ.get("TEST_SRCDIR", ""),
              os.path.abspath(sys.argv[0]) + ".runfiles"]
     for root in filter(None, roots):
@@ -110,7 +111,7 @@ def find_pyplot():
 
 
 def train(binary, flags, name, ranks, run_flags):
-    """Runs the trainer, its progress on our standard output; returns its metrics."""
+    """Runs the trainer, which prints its progress to standard output. Returns its metrics."""
     folder = os.path.join(flags.output_dir, name)
     run_ranks = 1 if name == "single" else ranks
     command = [binary, "--model=resnet18_d2l", f"--epochs={flags.epochs}", f"--lr={flags.lr * run_ranks}",
@@ -136,18 +137,18 @@ def print_table(runs):
         print(f"{row[0]['epoch']:>5}" + "".join(f"{e['train_loss']:>20.4f}{e['test_accuracy']:>12.4f}" for e in row))
     print()
     for run in runs:
-        print(f"{run['label']}: {run['metrics']['epochs'][-1]['test_accuracy']:.3f} of the test images right in the "
+        print(f"{run['label']}: {run['metrics']['epochs'][-1]['test_accuracy']:.3f} of the test images are right in the "
               f"end; {run['images_per_second']:.0f} images/s, an epoch {seconds_text(run)}")
     gaps = {run["name"]: gap(run, runs[0]) for run in runs[1:]}
     print(f"Mean distance of the train loss from 1 rank's: {gaps['local']:.4f} with local batch norm, "
           f"{gaps['sync']:.4f} with SyncBN.")
     local, sync = (statistics.median(epoch_seconds(run)) for run in runs[1:])
-    print(f"What SyncBN costs: an epoch takes {sync:.2f} s with it and {local:.2f} s with local batch norm, "
+    print(f"The cost of SyncBN: an epoch takes {sync:.2f} s with it and {local:.2f} s with local batch norm, "
           f"{sync / local - 1:+.1%}.")
 
 
 def epoch_seconds(run):
-    """Of training, without the tests in between."""
+    """Returns the seconds of each epoch of training, without the tests."""
     return [epoch["train_seconds"] for epoch in run["metrics"]["epochs"]]
 
 

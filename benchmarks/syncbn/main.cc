@@ -47,47 +47,51 @@
 #endif
 
 ABSL_FLAG(std::string, shapes, "resnet18_d2l,resnet50,mobilenet,detection",
-          "layers of these networks; may be empty");
+          "measure the layers of these networks; may be empty");
 ABSL_FLAG(std::string, network, "resnet18_d2l",
-          "the network that is trained, one with batch norm, with its options "
-          "as resnet50:width=32; or none");
+          "the network to train, which must have batch norm, perhaps with "
+          "options, as in resnet50:width=32; or none");
 ABSL_FLAG(std::string, image_size, "",
-          "its images: 224, or 192x256, height first; empty or 0: 28 for "
-          "lenet_bn and resnet18_d2l, else 112");
+          "size of the network's images: 224, or 192x256, height first; empty "
+          "or 0: 28 for lenet_bn and resnet18_d2l, 112 for all others");
 ABSL_FLAG(int64_t, in_channels, 0,
-          "channels of its images; 0: 1 for those two, else 3");
-ABSL_FLAG(int64_t, num_classes, 0, "its classes; 0: 10");
+          "channels of the network's images; 0: 1 for lenet_bn and "
+          "resnet18_d2l, 3 for all others");
+ABSL_FLAG(int64_t, num_classes, 0, "number of the network's classes; 0: 10");
 ABSL_FLAG(int32_t, world_size, 2, "number of ranks, one thread each");
 ABSL_FLAG(std::string, backend, "processes",
-          "what a rank is: processes, threads; or nccl: processes, each on a "
-          "GPU, where local BN is cuDNN's, calls are timed by events of the "
-          "GPU, PyTorch's SyncBatchNorm is timed too, and of the network its "
-          "batch norms alone");
+          "what ranks are: processes, threads, or nccl: processes, each on a "
+          "GPU. On GPUs local BN is cuDNN's, calls are timed by events of the "
+          "GPU, PyTorch's SyncBatchNorm is timed too, and only the network's "
+          "batch norms are timed");
 ABSL_FLAG(int64_t, per_rank_batch, 0,
-          "images on each rank; 0: 32, for detection 2, for the training step "
-          "16");
+          "number of images on each rank; 0: 32, for detection 2, for the "
+          "training step 16");
 ABSL_FLAG(std::string, layout, "nhwc",
-          "nhwc, nchw, or on the CPU nchw16c (of the layers; on the CPU the "
-          "network has its own)");
+          "layout of the layers: nhwc, nchw, or on the CPU nchw16c; on the CPU "
+          "the network has a layout of its own");
 ABSL_FLAG(std::string, dtype, "float32",
-          "float32, bfloat16, float16 (of the layers; on the CPU the network "
-          "has float32)");
+          "type of the layers: float32, bfloat16, float16; on the CPU the "
+          "network has float32");
 ABSL_FLAG(std::string, peers, "torch",
-          "torch, if some Python has it; or empty");
+          "torch, which is left out if no Python has it; or empty");
 ABSL_FLAG(std::string, python, "",
-          "the Python that has it; default: python3, or else /usr/bin/python3");
-ABSL_FLAG(uint64_t, seed, 0, "of inputs and initial weights");
+          "the Python that has PyTorch; default: python3, or else "
+          "/usr/bin/python3");
+ABSL_FLAG(uint64_t, seed, 0, "seed of inputs and initial weights");
 ABSL_FLAG(double, seconds, 60,
-          "for all turns; each shape, and the network, has at least 3 rounds, "
-          "in which each subject has a turn");
+          "time for all turns; each shape, and the network, has at least 3 "
+          "rounds, and each subject has a turn in each round");
 ABSL_FLAG(int32_t, rounds, 0,
-          "rounds of each; 0: as --seconds allows, at most 200");
-ABSL_FLAG(double, timeout, 120,
-          "seconds that ranks wait for one another, that they have to start, "
-          "and (10 more) to answer; PyTorch has half of it to start, and half "
-          "for a turn, and is left out if that is not enough");
+          "rounds of each shape and of the network; 0: as many as fit into "
+          "--seconds, at most 200");
+ABSL_FLAG(
+    double, timeout, 120,
+    "seconds that ranks wait for one another, and that they have to start "
+    "and (with 10 more) to answer; PyTorch has half of them to start and "
+    "half for a turn, and is left out if that is not enough");
 ABSL_FLAG(std::string, worker, "",
-          "internal: be a rank, for the driver that listens there");
+          "internal: run as a rank for the driver that listens here");
 
 namespace lockstep::benchmarks {
 namespace {
@@ -101,11 +105,11 @@ Usage SyncBnUsage() {
       .introduction = absl::StrCat(R"(syncbn [FLAGS]
 
 Times batch norm over the batch of all ranks (SyncBN) and over each rank's own
-(local BN: oneDNN's, on GPUs cuDNN's, and SyncBN's own kernels), per layer
-shape, next to PyTorch's; and a training step of a network, on GPUs its batch
-norms alone, with SyncBN and with local BN of the same kernels. Says where
-SyncBN's time goes, and checks what the last call of every turn leaves. Prints a
-table and writes a report.
+batch (local BN: oneDNN's, on GPUs cuDNN's, and SyncBN's own kernels), per layer
+shape, next to PyTorch's. Also times a training step of a network, on GPUs only
+its batch norms, with SyncBN and with local BN of the same kernels. Shows where
+SyncBN's time goes, and checks the result of the last call of every turn. Prints
+a table and writes a report.
 
 Networks with batch norm, for --network:
 )",
@@ -115,12 +119,11 @@ Networks with batch norm, for --network:
                     "world_size backend per_rank_batch layout dtype peers "
                     "python= seed"},
                    {"how long", "seconds rounds timeout"},
-                   {"what becomes of it", kOutputFlags}},
+                   {"output", kOutputFlags}},
       .ending =
           absl::StrCat("the table\n", report::TermsText(SyncBnTerms()), R"(
-Exit status: 0 if all went well and nothing that was checked is wrong; 2 for a
-wrong flag, 1 for anything else, and with --require_bars for a bar that is not
-met.
+Exit status: 0 if all went well and every checked result is right, 2 for a wrong
+flag, 1 for anything else, and with --require_bars for a bar that is not met.
 )"),
       .words = OutputWords(kName, kFolder),
       .aliases = {{"nproc", "world_size"}}};

@@ -228,7 +228,7 @@ TEST(SyncBnCommandTest, NamesAFlagThatIsWrong) {
        "detection"},
       {"--network=lenet", "--network=lenet: has no batch norm; networks with "},
       {"--network=vit", "--network=vit: has no batch norm"},
-      {"--network=vgg", "--network=vgg: no such model; there are lenet, "},
+      {"--network=vgg", "--network=vgg: no such model; the models are lenet, "},
       {"--network=", "--network=: must be a network, or none"},
       {"--network=resnet18:depth=2", "--network=resnet18:depth=2: "},
       {"--network=lenet_bn --image_size=5", "--network=lenet_bn: "},
@@ -293,7 +293,7 @@ TEST(SyncbnExperimentTest, TrainsThreeTimesAndDrawsTheCurves) {
                     HasSubstr("== 2 ranks, local batch norm =="),
                     HasSubstr("== 2 ranks, SyncBN =="),
                     HasSubstr("Mean distance of the train loss"),
-                    HasSubstr("What SyncBN costs: an epoch takes "),
+                    HasSubstr("The cost of SyncBN: an epoch takes "),
                     HasSubstr(absl::StrCat("Wrote ", output))));
   EXPECT_THAT(ReadFile(output + "/experiment.png"),
               IsOkAndHolds(StartsWith("\x89PNG")));

@@ -70,9 +70,9 @@ TEST(DescribeTrainedTest, RefusesWhatHasNoBatchNormOrDoesNotFit) {
   const std::pair<TrainedNetwork, const char*> cases[] = {
       {{.spec = "lenet"}, "--network=lenet: has no batch norm; networks with "},
       {{.spec = "vit"}, "--network=vit: has no batch norm; networks with "},
-      {{.spec = "vgg"}, "--network=vgg: no such model; there are lenet, "},
+      {{.spec = "vgg"}, "--network=vgg: no such model; the models are lenet, "},
       {{.spec = "resnet18:depth=2"},
-       "--network=resnet18:depth=2: resnet18: no option 'depth'; there are "},
+       "--network=resnet18:depth=2: resnet18: 'depth' is not an option; "},
       {{.spec = "lenet_bn", .input = {.height = 5, .width = 5}},
        "--network=lenet_bn: lenet_bn: "}};
   for (const auto& [trained, message] : cases) {

@@ -131,7 +131,7 @@ absl::Status Validate(const SyncBnSettings& settings) {
   }
   if (settings.sets.empty()) {
     return absl::InvalidArgumentError(
-        "--shapes: empty, and --network=none: nothing is left to measure");
+        "--shapes: empty, with --network=none: nothing is left to measure");
   }
   return absl::OkStatus();
 }

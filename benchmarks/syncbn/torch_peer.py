@@ -1,10 +1,10 @@
-"""PyTorch's BatchNorm2d and SyncBatchNorm, for the command `syncbn` to time.
+"""Runs PyTorch's BatchNorm2d and SyncBatchNorm, for `syncbn` to time.
 
-Each line of standard input says what to time: n c h w layout dtype seed warmup
-iterations; on a GPU then local|sync cuda device rank world_size sets file. The
-answer has the seconds of each forward and each backward pass, by turns, on a
-GPU the mean over the sets; or says why this PyTorch cannot do it, or that it
-did it wrong.
+Each line of standard input is one measurement: n c h w layout dtype seed warmup
+iterations, and on a GPU also local|sync cuda device rank world_size sets file.
+The answer has the seconds of each forward and each backward pass, alternating;
+on a GPU, they are the mean over the sets. If this PyTorch cannot do it, or gives
+a wrong result, the answer says so.
 """
 import sys
 import time
@@ -19,7 +19,10 @@ def why_not(error):
 
 
 def sync_on_cpu(torch):
-    """What it says in a group: without one newer versions are a BatchNorm."""
+    """Returns "runs", or the error of SyncBatchNorm on the CPU.
+
+    It runs in a group, since newer versions are a BatchNorm without a group.
+    """
     try:
         if torch.distributed.is_available():
             torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
@@ -33,7 +36,8 @@ def sync_on_cpu(torch):
 
 
 def largest_error(torch, x, y, of_all_ranks):
-    """Of some channels, against float64, over the largest magnitude in y."""
+    """Returns the largest error of some channels, compared with float64, over
+    the largest magnitude in y."""
     x, y = (t.detach()[:, :4].double() for t in (x, y))
 
     def mean_of(values):
@@ -51,7 +55,7 @@ def largest_error(torch, x, y, of_all_ranks):
 def check(torch, x, y, of_all_ranks=False):
     allowed = 1e-3 if x.dtype == torch.float32 else 2e-2
     if not largest_error(torch, x, y, of_all_ranks) < allowed:
-        raise ArithmeticError("its y is not what it should give")
+        raise ArithmeticError("its y is wrong")
 
 
 def time_on_cpu(torch, x, dy, warmup, iterations):
@@ -72,8 +76,10 @@ def time_on_cpu(torch, x, dy, warmup, iterations):
 
 
 def sync_of_one_rank(torch):
-    """SyncBatchNorm's calls of its kernels without its messages: for one rank
-    the class itself is BatchNorm2d."""
+    """Returns a layer that calls SyncBatchNorm's kernels without its messages.
+
+    With one rank, the class itself is BatchNorm2d.
+    """
     class Calls(torch.autograd.Function):
         @staticmethod
         def forward(context, x, weight, bias, layer):
@@ -115,11 +121,14 @@ def layer_on_gpu(torch, kind, channels, rank, world_size, file):
 
 def time_on_gpu(torch, x, dy, warmup, iterations, kind, device, rank,
                 world_size, sets, file):
-    """All calls are queued, and take turns on sets of tensors: forward on all,
-    then backward on all, an event between each two of these. What a lap
-    computes is kept to its end, so that its memory is not written again at
-    once. The ranks' x have different means, so statistics of one rank's batch
-    in place of all ranks' are found."""
+    """Returns the seconds of each forward and backward pass on a GPU.
+
+    All calls are queued, and take turns on the sets of tensors: forward on all
+    sets, then backward on all, with an event before and after each. The results
+    of a lap are kept until its end, so that their memory is not written again at
+    once. The ranks' x have different means, so the check finds statistics of
+    one rank's batch in place of all ranks'.
+    """
     if not torch.cuda.is_available():
         raise RuntimeError("this PyTorch finds no GPU")
     torch.cuda.set_device(device)

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <climits>
@@ -23,12 +24,12 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/files.h"
 #include "base/process.h"
 #include "base/status_macros.h"
+#include "collectives/agreement/agreement.h"
 #include "collectives/collective.h"
 #include "collectives/host/shared_region.h"
 
@@ -330,26 +331,11 @@ bool GroupMember::HasReached(int peer) const {
   return Slot(peer).sequence.load(std::memory_order_seq_cst) == sequence_;
 }
 
-uint64_t GroupMember::MissingRanks() const {
-  uint64_t lacking = 0;
-  for (int peer = 0; peer < world_size(); ++peer) {
-    if (!HasReached(peer)) lacking |= Bit(peer);
-  }
-  return lacking;
-}
-
-// Returns the first disagreement among the ranks that have reached the running
-// call.
+// Compares the calls of the ranks that have reached the running call.
 absl::Status GroupMember::Disagreement() const {
-  int first = -1;
-  for (int peer = 0; peer < world_size(); ++peer) {
-    if (!HasReached(peer)) continue;
-    if (first < 0) first = peer;
-    if (Agree(Slot(first).call, Slot(peer).call)) continue;
-    return CallsDiffer(absl::StrCat("ranks disagree on call ", sequence_),
-                       first, Slot(first).call, peer, Slot(peer).call);
-  }
-  return absl::OkStatus();
+  return CompareCalls(sequence_, world_size(), [this](int peer) -> const Call* {
+    return HasReached(peer) ? &Slot(peer).call : nullptr;
+  });
 }
 
 // Returns an error if neither of two ranks' calls can end. One of them is in a
@@ -434,7 +420,7 @@ absl::Status GroupMember::Sleep(uint64_t peers,
     absl::Status trouble = LookForFailure(peers);
     if (trouble.ok() && now >= next_look) {
       waited += std::min(absl::FromChrono(now - last_look), kLongestGap);
-      trouble = LookForTrouble(waited);
+      trouble = LookForTrouble(peers, waited);
       last_look = now;
       next_look = now + kLookEvery;
     }
@@ -448,50 +434,52 @@ absl::Status GroupMember::LookForFailure(uint64_t peers) const {
   if (region_->header().failed_rank.load(std::memory_order_acquire) != 0) {
     return FirstCause();
   }
-  const uint64_t awaited = with_partner_ ? peers : peers | MissingRanks();
-  for (int peer = 0; peer < world_size(); ++peer) {
-    if ((awaited & Bit(peer)) != 0 && HasLeft(peer)) {
-      return absl::UnavailableError(
-          absl::StrCat(NameOf(peer), " left the group", SeenBy()));
-    }
-  }
-  return absl::OkStatus();
+  return ErrorOfGone(peers, /*lost=*/0);
 }
 
-absl::Status GroupMember::LookForTrouble(absl::Duration waited) const {
+std::array<RankFacts, kMaxWorldSize> GroupMember::FactsOf(uint64_t awaited,
+                                                          uint64_t lost) const {
+  std::array<RankFacts, kMaxWorldSize> facts;
+  const int64_t now = Nanos(Clock::now());
+  for (int peer = 0; peer < world_size(); ++peer) {
+    const RankControl& control = region_->control(peer);
+    facts[peer] = {.reached = HasReached(peer),
+                   .awaited = (awaited & Bit(peer)) != 0,
+                   .left = HasLeft(peer),
+                   .lost = (lost & Bit(peer)) != 0,
+                   .silent_nanos = now - control.awake_nanos.load(
+                                             std::memory_order_relaxed)};
+  }
+  return facts;
+}
+
+absl::Status GroupMember::ErrorOfGone(uint64_t awaited, uint64_t lost) const {
+  const auto facts = FactsOf(awaited, lost);
+  const GoneRank gone =
+      FindGone(std::span(facts).first(world_size()), rank_, with_partner_);
+  if (gone.rank < 0) return absl::OkStatus();
+  return gone.left ? LeftError(NameOf(gone.rank), AsWitness())
+                   : LostError(NameOf(gone.rank), "died", AsWitness());
+}
+
+absl::Status GroupMember::LookForTrouble(uint64_t peers,
+                                         absl::Duration waited) const {
   LOCKSTEP_RETURN_IF_ERROR(DisagreementWithPartner());
   if (!with_partner_) LOCKSTEP_RETURN_IF_ERROR(Disagreement());
-  const uint64_t dead = watch_ == nullptr ? 0 : watch_->Dead();
-  for (int peer = 0; peer < world_size(); ++peer) {
-    // A rank that ended after it left did not fail.
-    if ((dead & Bit(peer)) != 0 && !HasLeft(peer)) {
-      return absl::UnavailableError(
-          absl::StrCat(NameOf(peer), " died", SeenBy()));
-    }
+  if (watch_ != nullptr) {
+    LOCKSTEP_RETURN_IF_ERROR(ErrorOfGone(peers, watch_->Dead()));
   }
   if (waited < timeout_) return absl::OkStatus();
-  return absl::DeadlineExceededError(
-      absl::StrCat(NameOf(LongestUnresponsive()), " did not come within ",
-                   absl::FormatDuration(timeout_), SeenBy()));
+  return LateError(NameOf(LateRank()), timeout_, /*obstacle=*/"", AsWitness());
 }
 
-// Returns the rank that has not looked for longest. Ranks that wait look every
-// 10 ms, so that rank is the one that holds the others up.
-int GroupMember::LongestUnresponsive() const {
-  const uint64_t lacking = with_partner_ ? Bit(call_.peer) : MissingRanks();
-  int longest = -1;
-  int64_t earliest = 0;
-  for (int peer = 0; peer < world_size(); ++peer) {
-    if (peer == rank_) continue;
-    if (lacking != 0 && (lacking & Bit(peer)) == 0) continue;
-    const int64_t awake =
-        region_->control(peer).awake_nanos.load(std::memory_order_relaxed);
-    if (longest < 0 || awake < earliest) {
-      longest = peer;
-      earliest = awake;
-    }
-  }
-  return longest;
+// Returns the rank that holds this one up: the partner in a call of two.
+// Otherwise a rank that has not looked for longest, because ranks that wait
+// look every 10 ms.
+int GroupMember::LateRank() const {
+  const auto facts = FactsOf(with_partner_ ? Bit(call_.peer) : 0, /*lost=*/0);
+  return FindLate(std::span(facts).first(world_size()), rank_,
+                  /*patience_nanos=*/INT64_MIN);
 }
 
 void GroupMember::Notify(int peer) {
@@ -549,14 +537,11 @@ bool GroupMember::HasLeft(int peer) const {
 std::string GroupMember::NameOf(int peer) const {
   const int64_t pid =
       region_->control(peer).pid.load(std::memory_order_relaxed);
-  return pid == 0 ? absl::StrCat("rank ", peer)
-                  : absl::StrCat("rank ", peer, " (pid ", pid, ")");
+  return RankName(peer, pid);
 }
 
-std::string GroupMember::SeenBy() const {
-  return absl::StrCat(" (seen by rank ", rank_,
-                      with_partner_ ? " after call " : " in call ", sequence_,
-                      ", ", ToString(call_), ")");
+Witness GroupMember::AsWitness() const {
+  return {rank_, sequence_, with_partner_, call_};
 }
 
 }  // namespace lockstep

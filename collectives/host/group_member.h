@@ -2,6 +2,7 @@
 #ifndef LOCKSTEP_COLLECTIVES_HOST_GROUP_MEMBER_H_
 #define LOCKSTEP_COLLECTIVES_HOST_GROUP_MEMBER_H_
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -17,6 +18,7 @@
 #include "absl/time/time.h"
 #include "base/files.h"
 #include "base/process.h"
+#include "collectives/agreement/agreement.h"
 #include "collectives/collective.h"
 #include "collectives/host/shared_region.h"
 
@@ -149,7 +151,6 @@ class GroupMember {
   absl::Status Disagreement() const;
   absl::Status DisagreementWithPartner() const;
   bool HasReached(int peer) const;  // The running call.
-  uint64_t MissingRanks() const;    // The ranks that have not.
   bool HasLeft(int peer) const;
   // Looks at `ready` for up to spin_time_, and at least once. Returns whether
   // it holds.
@@ -158,12 +159,15 @@ class GroupMember {
   absl::Status Await(uint64_t peers, absl::FunctionRef<bool()> ready);
   absl::Status Sleep(uint64_t peers, absl::FunctionRef<bool()> ready);
   absl::Status LookForFailure(uint64_t peers) const;
-  absl::Status LookForTrouble(absl::Duration waited) const;
-  int LongestUnresponsive() const;
+  absl::Status LookForTrouble(uint64_t peers, absl::Duration waited) const;
+  // Returns the facts about each rank. awaited, lost: one bit for each rank.
+  std::array<RankFacts, kMaxWorldSize> FactsOf(uint64_t awaited,
+                                               uint64_t lost) const;
+  absl::Status ErrorOfGone(uint64_t awaited, uint64_t lost) const;
+  int LateRank() const;
   absl::Status FirstCause() const;
   std::string NameOf(int peer) const;  // Such as "rank 1 (pid 77)".
-  // Returns text such as " (seen by rank 0 in call 12, Barrier() at ...)".
-  std::string SeenBy() const;
+  Witness AsWitness() const;
   void WakeAll();
   void AwaitBuffersUnused() const;
 

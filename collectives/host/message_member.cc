@@ -25,6 +25,7 @@
 #include "absl/time/time.h"
 #include "base/process.h"
 #include "base/status_macros.h"
+#include "collectives/agreement/agreement.h"
 #include "collectives/algorithms/over_transport.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
@@ -124,6 +125,7 @@ MessageMember::MessageMember(ControlChannel& channel, int rank, int world_size,
       peers_(static_cast<size_t>(world_size)),
       introductions_(peers_.size()),
       partner_calls_(peers_.size()),
+      facts_(peers_.size()),
       spoke_(Clock::now()) {
   for (int peer = 0; peer < world_size; ++peer) {
     peers_[peer].heard = spoke_;
@@ -260,21 +262,11 @@ bool MessageMember::AllOthersSatisfy(absl::FunctionRef<bool(int)> holds) const {
   return std::all_of(others_.begin(), others_.end(), holds);
 }
 
-// Returns the first disagreement among the ranks that have reached the running
-// call.
+// Compares the calls of the ranks that have reached the running call.
 absl::Status MessageMember::Disagreement() const {
-  const auto call_of = [this](int peer) -> const Call& {
-    return peers_[peer].calls[sequence_ % 2].call;
-  };
-  int first = -1;
-  for (int peer = 0; peer < world_size(); ++peer) {
-    if (!HasReached(peer)) continue;
-    if (first < 0) first = peer;
-    if (Agree(call_of(first), call_of(peer))) continue;
-    return CallsDiffer(absl::StrCat("ranks disagree on call ", sequence_),
-                       first, call_of(first), peer, call_of(peer));
-  }
-  return absl::OkStatus();
+  return CompareCalls(sequence_, world_size(), [this](int peer) -> const Call* {
+    return HasReached(peer) ? &peers_[peer].calls[sequence_ % 2].call : nullptr;
+  });
 }
 
 // Returns an error if neither of two ranks' calls can end. One of them is in a
@@ -321,21 +313,32 @@ absl::Status MessageMember::Wait(const Awaited& awaited,
   }
 }
 
-absl::Status MessageMember::LookForFailure(const Awaited& awaited) const {
+absl::Status MessageMember::LookForFailure(const Awaited& awaited) {
   if (!first_cause_.ok()) return first_cause_;
   if (!channel_.error().ok()) return RankError(rank(), channel_.error());
+  UpdateFacts(awaited);
   for (const int peer : others_) {
-    const bool lacks = !with_partner_ && !HasReached(peer);
-    if (peers_[peer].left && (lacks || awaited.Has(peer))) {
-      return absl::UnavailableError(
-          absl::StrCat(NameOf(peer), " left the group", SeenBy()));
-    }
-    const std::string lost = channel_.Lost(peer);
-    if (lost.empty() || peers_[peer].left) continue;
-    return absl::UnavailableError(
-        absl::StrCat(NameOf(peer), " ", lost, SeenBy()));
+    facts_[peer].lost = !channel_.Lost(peer).empty();
   }
-  return absl::OkStatus();
+  return ErrorOfGone(/*how=*/"");
+}
+
+// Sets the facts that need neither the channel nor the clock.
+void MessageMember::UpdateFacts(const Awaited& awaited) {
+  for (const int peer : others_) {
+    facts_[peer] = {.reached = HasReached(peer),
+                    .awaited = awaited.Has(peer),
+                    .left = peers_[peer].left};
+  }
+}
+
+absl::Status MessageMember::ErrorOfGone(absl::string_view how) const {
+  const GoneRank gone = FindGone(facts_, rank(), with_partner_);
+  if (gone.rank < 0) return absl::OkStatus();
+  const std::string name = NameOf(gone.rank);
+  if (gone.left) return LeftError(name, AsWitness());
+  return LostError(name, how.empty() ? channel_.Lost(gone.rank) : how,
+                   AsWitness());
 }
 
 absl::Status MessageMember::LookForTrouble(const Awaited& awaited,
@@ -344,68 +347,64 @@ absl::Status MessageMember::LookForTrouble(const Awaited& awaited,
   if (!with_partner_ && waited >= kDisagreementPatience) {
     LOCKSTEP_RETURN_IF_ERROR(Disagreement());
   }
-  LOCKSTEP_RETURN_IF_ERROR(LookForDead());
+  LOCKSTEP_RETURN_IF_ERROR(LookForDead(awaited));
   if (parent_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(parent_->Look());
   AnnounceAwake();
   if (waited < timeout_) return absl::OkStatus();
-  const int silent = LongestSilent(awaited);
-  return absl::DeadlineExceededError(
-      absl::StrCat(silent < 0 ? "what was to be delivered" : NameOf(silent),
-                   " did not come within ", absl::FormatDuration(timeout_),
-                   silent < 0 ? "" : channel_.Obstacle(silent), SeenBy()));
+  const int late = LateRank(awaited);
+  return LateError(late < 0 ? "what was to be delivered" : NameOf(late),
+                   timeout_, late < 0 ? "" : channel_.Obstacle(late),
+                   AsWitness());
 }
 
 // Looks for dead ranks on this host only, because only its kernel can be asked.
 // If a rank dies on another host, the channel may report it. Otherwise the rank
 // is silent and is named at the deadline.
-absl::Status MessageMember::LookForDead() {
+absl::Status MessageMember::LookForDead(const Awaited& awaited) {
+  std::vector<int> dead;
   for (const int peer : others_) {
-    if (!IsNeighbour(peer) || peers_[peer].left ||
-        IsAlive(introductions_[peer].process)) {
-      continue;
+    if (IsNeighbour(peer) && !peers_[peer].left &&
+        !IsAlive(introductions_[peer].process)) {
+      dead.push_back(peer);
     }
-    Poll();  // A rank that ended after it left did not fail.
-    if (peers_[peer].left || !first_cause_.ok()) continue;
-    return absl::UnavailableError(
-        absl::StrCat(NameOf(peer), " died", SeenBy()));
   }
-  return absl::OkStatus();
+  if (dead.empty()) return absl::OkStatus();
+  Poll();  // A rank that ended after it left did not fail.
+  if (!first_cause_.ok()) return absl::OkStatus();
+  UpdateFacts(awaited);
+  for (const int peer : dead) facts_[peer].lost = true;
+  return ErrorOfGone("died");
 }
 
-// Sends kAwake several times within a timeout, so that LongestSilent can tell
+// Sends kAwake several times within a timeout, so that FindLate can tell
 // waiting ranks from the rank that they wait for.
 void MessageMember::AnnounceAwake() {
   const absl::Duration silent = absl::FromChrono(Clock::now() - spoke_);
   if (silent >= timeout_ / 8) Post(Kind::kAwake, 0, nullptr, 0, others_);
 }
 
-// Returns the rank that was silent for longest. Waiting ranks send kAwake, so
-// the silent rank holds the others up. It is the rank that this one waits for,
-// or one that that rank waits for.
-int MessageMember::LongestSilent(const Awaited& awaited) const {
-  const bool all_reached =
-      AllOthersSatisfy([this](int peer) { return HasReached(peer); });
-  int longest = -1;
+// Returns the rank that this one waits for, if it has been silent for long, or
+// one that that rank waits for. Waiting ranks send kAwake, so that they are not
+// silent.
+int MessageMember::LateRank(const Awaited& awaited) {
+  UpdateFacts(awaited);
+  const Clock::time_point now = Clock::now();
   for (const int peer : others_) {
-    if (!all_reached && HasReached(peer)) continue;
-    if (sequence_ == 0 && !with_partner_ && peers_[peer].there) continue;
-    const absl::Duration silent =
-        absl::FromChrono(Clock::now() - peers_[peer].heard);
-    const bool is_awaited =
-        awaited.Has(peer) || (with_partner_ && peer == call_.peer);
-    if (is_awaited && silent > timeout_ / 2) return peer;
-    if (longest < 0 || peers_[peer].heard < peers_[longest].heard) {
-      longest = peer;
-    }
+    RankFacts& facts = facts_[peer];
+    facts.awaited |= with_partner_ && peer == call_.peer;
+    if (is_joining()) facts.reached = peers_[peer].there;
+    facts.silent_nanos =
+        std::chrono::nanoseconds(now - peers_[peer].heard).count();
   }
-  return longest;
+  return FindLate(facts_, rank(), absl::ToInt64Nanoseconds(timeout_ / 2),
+                  /*only_missing=*/is_joining());
 }
 
 absl::Status MessageMember::Look() {
   Poll();
   AnnounceAwake();
   LOCKSTEP_RETURN_IF_ERROR(LookForFailure({}));
-  return LookForDead();
+  return LookForDead({});
 }
 
 absl::Status MessageMember::Refuse(const Call& call, absl::string_view why) {
@@ -449,20 +448,14 @@ void MessageMember::AnnounceLeaving() {
 }
 
 std::string MessageMember::NameOf(int peer) const {
-  if (!peers_[peer].known) return absl::StrCat("rank ", peer);
+  if (!peers_[peer].known) return RankName(peer, /*pid=*/0);
   const RankIntroduction& it = introductions_[peer];
-  const std::string host =
-      IsNeighbour(peer) ? "" : absl::StrCat(" on ", it.host.data());
-  return absl::StrCat("rank ", peer, " (pid ", it.process.pid, host, ")");
+  return RankName(peer, it.process.pid,
+                  IsNeighbour(peer) ? "" : it.host.data());
 }
 
-std::string MessageMember::SeenBy() const {
-  if (sequence_ == 0 && !with_partner_) {
-    return absl::StrCat(" (seen by rank ", rank(), ", joining the group)");
-  }
-  return absl::StrCat(" (seen by rank ", rank(),
-                      with_partner_ ? " after call " : " in call ", sequence_,
-                      ", ", ToString(call_), ")");
+Witness MessageMember::AsWitness() const {
+  return {rank(), sequence_, with_partner_, call_};
 }
 
 absl::Status MessageCommunicator::Run(const Collective& call) {

@@ -20,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/process.h"
+#include "collectives/agreement/agreement.h"
 #include "collectives/algorithms/transport.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
@@ -200,15 +201,20 @@ class MessageMember {
   absl::Status DisagreementWithPartner() const;
   bool HasReached(int peer) const;  // The running call.
   bool AllOthersSatisfy(absl::FunctionRef<bool(int)> holds) const;
-  absl::Status LookForFailure(const Awaited& awaited) const;
+  absl::Status LookForFailure(const Awaited& awaited);
   absl::Status LookForTrouble(const Awaited& awaited, absl::Duration waited);
-  absl::Status LookForDead();
+  absl::Status LookForDead(const Awaited& awaited);
   bool IsNeighbour(int peer) const;  // Whether it is on this host.
-  // Returns the rank that was silent for longest; -1 if all have come.
-  int LongestSilent(const Awaited& awaited) const;
+  void UpdateFacts(const Awaited& awaited);
+  // how: what happened to a lost rank, such as "died"; if empty, the channel
+  // says it.
+  absl::Status ErrorOfGone(absl::string_view how) const;
+  // Returns the rank that holds this one up; -1 if all have come.
+  int LateRank(const Awaited& awaited);
   void AnnounceAwake();
   std::string NameOf(int peer) const;
-  std::string SeenBy() const;
+  Witness AsWitness() const;
+  bool is_joining() const { return sequence_ == 0 && !with_partner_; }
 
   ControlChannel& channel_;
   MessageMember* parent_ = nullptr;  // Set while Introduce runs.
@@ -222,6 +228,7 @@ class MessageMember {
   Call call_;
   bool with_partner_ = false;
   std::vector<uint64_t> partner_calls_;  // The calls begun, by partner.
+  std::vector<RankFacts> facts_;         // By rank; see UpdateFacts.
   Clock::time_point spoke_;   // The time of its last message to all others.
   absl::Status first_cause_;  // The cause from the lowest rank so far.
   int first_cause_rank_ = 0;

@@ -255,7 +255,8 @@ absl::Status GpuRing::ReduceChunk(const Job& job, int step, Segment chunk,
   return Record(slot.reduced, reduce_stream_.get());
 }
 
-// Runs the second half: the complete segments go round the ring and replace.
+// Runs the second half: the complete segments go round the ring, and each rank
+// overwrites its output with them.
 // Chunk i is i steps behind chunk 0, so that each chunk waits for its own
 // kernels alone.
 absl::Status GpuRing::Circulate(const Job& job, Buffer output, int64_t first) {

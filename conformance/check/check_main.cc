@@ -33,32 +33,35 @@
 // error. The default is therefore not empty.
 constexpr char kNotGiven[] = "none";
 ABSL_FLAG(std::string, command, kNotGiven,
-          "a shell command that starts the trainer, in the current folder; "
-          "with {world_size} in it, it is started once and starts its ranks "
-          "itself, else it is started as every rank, with RANK, WORLD_SIZE, "
-          "MASTER_ADDR ... as torchrun sets them");
+          "a shell command that starts the trainer, in the current folder. A "
+          "command that contains {world_size} is started once and starts its "
+          "ranks itself; any other command is started once for each rank, with "
+          "RANK, WORLD_SIZE, MASTER_ADDR and so on, as torchrun sets them");
 ABSL_FLAG(std::string, trainer, kNotGiven,
-          "in place of --command, one of the suite's own; default: pytorch\n"
-          "pytorch           DistributedDataParallel used so that N ranks do "
-          "what one does\n"
-          "pytorch_tutorial  the same as tutorials have it\n"
+          "in place of --command, a trainer of the suite; default: pytorch\n"
+          "pytorch           DistributedDataParallel, used so that N ranks do "
+          "what one rank does\n"
+          "pytorch_tutorial  DistributedDataParallel, used as in tutorials\n"
           "lockstep          the trainer of //models:train");
 ABSL_FLAG(std::string, python, "/usr/bin/python3",
           "the interpreter of pytorch and pytorch_tutorial");
-ABSL_FLAG(int32_t, world_size, 2, "N, from 2 to 64");
-ABSL_FLAG(std::string, cases, "", "some of the cases; default: all");
+ABSL_FLAG(int32_t, world_size, 2,
+          "the number of ranks that are compared with one, from 2 to 64");
+ABSL_FLAG(std::string, cases, "", "the cases to judge; default: all");
 ABSL_FLAG(double, timeout, 120, "seconds that one start may take");
-ABSL_FLAG(std::string, documented, "",
-          "differences that the trainer documents: a JSON array of {\"case\", "
-          "\"claim\", \"cause\", \"cited\"}, by the names in the table; "
-          "pytorch_tutorial brings its own");
-ABSL_FLAG(std::string, output_dir, "lockstep-check",
-          "where to write; default: lockstep-check in the current folder");
+ABSL_FLAG(
+    std::string, documented, "",
+    "a file of the differences that the trainer documents: a JSON array of "
+    "{\"case\", \"claim\", \"cause\", \"cited\"}, with the names in the "
+    "table; pytorch_tutorial has a file of its own");
+ABSL_FLAG(
+    std::string, output_dir, "lockstep-check",
+    "write to this folder; default: lockstep-check in the current folder");
 ABSL_FLAG(std::string, keep, "",
-          "a new or empty folder that keeps the case, the output and the logs "
-          "of every start, and a script that starts it again by hand; default: "
+          "keep the case, the output and the logs of every start, and a script "
+          "that repeats it by hand, in this new or empty folder; default: "
           "nothing is kept");
-ABSL_FLAG(bool, list, false, "print the cases and what they are about");
+ABSL_FLAG(bool, list, false, "print the cases, each with a sentence about it");
 
 namespace lockstep::conformance {
 namespace {
@@ -67,11 +70,11 @@ Usage CheckUsage() {
   return {.command = "check",
           .introduction = R"(check [FLAGS]
 
-Judges a trainer: starts it on small cases, with one rank and with N, and says
-whether the N ranks do what one rank does; where not, what differs first, the
-likely cause, and how to mend it. What a trainer must read and write is one
-page, conformance/PROTOCOL.md. Prints a table; writes check.json, check.md and
-check.html, which opens offline.
+Judges a trainer: starts it on small cases, with one rank and with N ranks, and
+reports whether the N ranks do what one rank does. If not, it reports the first
+difference, the likely cause, and a fix. One page, conformance/PROTOCOL.md, says
+what a trainer must read and write. Prints a table, and writes check.json,
+check.md and check.html, which opens offline.
 )",
           .sections = {{"what is judged",
                         "command=COMMAND trainer=NAME python world_size "
@@ -81,7 +84,7 @@ check.html, which opens offline.
   check
   check --command='python3 train.py' --world_size=4
   check --command='torchrun --nproc_per_node={world_size} train.py'
-Debian's torchrun (PyTorch 1.13) ends in an AttributeError of its own, unless:
+Debian's torchrun (PyTorch 1.13) ends in an AttributeError without these flags:
   check --command='torchrun --redirects=1 --tee=1 \
       --nproc_per_node={world_size} train.py'
 
@@ -146,8 +149,8 @@ absl::StatusOr<ChosenTrainer> OwnTrainer(const char* program,
   }
   if (trainer != "pytorch" && trainer != "pytorch_tutorial") {
     return absl::InvalidArgumentError(
-        absl::StrCat("--trainer: there is no '", trainer,
-                     "'; there are pytorch, pytorch_tutorial, lockstep"));
+        absl::StrCat("--trainer: '", trainer,
+                     "' is not one of pytorch, pytorch_tutorial, lockstep"));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string script,
                             AdapterFile(program, "pytorch_ddp.py"));
@@ -168,7 +171,7 @@ absl::StatusOr<ChosenTrainer> TrainerFromFlags(const char* program) {
   const std::string trainer = absl::GetFlag(FLAGS_trainer);
   if (command.empty()) {
     return absl::InvalidArgumentError(
-        "--command is empty, must start a trainer");
+        "--command is empty, but must start a trainer");
   }
   if (command == kNotGiven) {
     return OwnTrainer(program, trainer == kNotGiven ? "pytorch" : trainer);
@@ -196,9 +199,8 @@ absl::StatusOr<std::vector<CheckCase>> CasesFromFlags() {
   for (const CheckCase& check : all) names.push_back(check.name);
   for (const std::string& name : wanted) {
     if (Includes(names, name)) continue;
-    return absl::InvalidArgumentError(absl::StrCat("--cases: there is no '",
-                                                   name, "'; there are ",
-                                                   absl::StrJoin(names, ", ")));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--cases: '", name, "' is not one of ", absl::StrJoin(names, ", ")));
   }
   std::erase_if(all, [&](const CheckCase& check) {
     return !Includes(wanted, check.name);
@@ -228,10 +230,11 @@ absl::StatusOr<std::string> FolderToKeep() {
   if (!error && empty && access(given.c_str(), W_OK | X_OK) == 0) {
     return fs::absolute(given).string();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--keep: ", given,
-      error || empty ? " is no folder that can be written to" : " is not empty",
-      "; name a new folder"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("--keep: ", given,
+                   error || empty ? " is not a folder that can be written to"
+                                  : " is not empty",
+                   "; name a new folder"));
 }
 
 // Runs all cases, each in a folder below `work`, and adds them to the report.

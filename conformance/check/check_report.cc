@@ -26,18 +26,20 @@ namespace {
 
 // The explanation of the claims, shown on the report's page.
 constexpr const char* kMethod[] = {
-    "run: the trainer ends in time, writes what it was asked for, and nothing "
-    "that is not finite.",
-    "samples: in each step the ranks together draw what one rank draws: none "
-    "twice, none left out.",
-    "ranks_agree: all ranks hold the same gradients and parameters, to the "
+    "run: the trainer ends in time and writes everything that the case asks "
+    "for, with finite numbers only.",
+    "samples: in each step the ranks together draw one rank's samples, each "
+    "once.",
+    "ranks_agree: all ranks hold the same gradients and parameters, bit for "
     "bit.",
-    "gradients: those of the first step are one rank's on the global batch.",
-    "loss: each step's, weighted by the ranks' samples, is one rank's.",
-    "state: parameters and buffers after each step are one rank's.",
-    "evaluation: the metrics are one rank's, and each sample counts once.",
-    "What is allowed is eight times the trainer's own rounding, which one rank "
-    "shows by computing each step's samples in another order.",
+    "gradients: the first step's gradients equal those of one rank on the "
+    "global batch.",
+    "loss: each step's loss, weighted by the ranks' samples, equals one "
+    "rank's.",
+    "state: parameters and buffers after each step equal one rank's.",
+    "evaluation: the metrics equal one rank's, and each sample counts once.",
+    "Eight times the trainer's own rounding is allowed. One rank shows this "
+    "rounding when it computes each step's samples in another order.",
 };
 
 bool Has(const CaseReport& c, Outcome outcome) {
@@ -274,10 +276,11 @@ report::Document CheckDocument(const CheckReport& report) {
       document.sections.push_back(FindingSection(finding));
     }
   }
-  document.terms = {{"a number", "the largest error over its allowed error."},
-                    {"docs", "it fails as the trainer's documentation says."},
-                    {"skip", "not judged, or an earlier claim failed."},
-                    {"-", "the case does not ask."}};
+  document.terms = {
+      {"a number", "the largest error over its allowed error."},
+      {"docs", "the claim fails as the trainer's documentation says."},
+      {"skip", "the claim was not judged, or an earlier one failed."},
+      {"-", "the case does not ask for the claim."}};
   for (const Finding& finding :
        FindingsOf(VerdictsWith(report, Outcome::kSkipped))) {
     document.remarks.push_back(

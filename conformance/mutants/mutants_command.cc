@@ -32,14 +32,15 @@
 #include "report/document.h"
 #include "report/write.h"
 
-ABSL_FLAG(std::string, folder, "",
-          "some of the folders: training, evaluation, sampling, loading, "
-          "syncbn, network, collectives, check; default: all");
+ABSL_FLAG(
+    std::string, folder, "",
+    "plant only the mutants of these folders: training, evaluation, "
+    "sampling, loading, syncbn, network, collectives, check; default: all");
 ABSL_FLAG(std::string, name, "",
-          "some of the mutants, as --list names them, with their folder or "
+          "plant only these mutants, named as in --list, with their folder or "
           "without; default: all");
-ABSL_FLAG(bool, list, false, "print the mutants and do not plant them");
-ABSL_FLAG(std::string, json, "", "also write the table as JSON");
+ABSL_FLAG(bool, list, false, "print the mutants without planting them");
+ABSL_FLAG(std::string, json, "", "also write the table as JSON to this file");
 
 namespace lockstep::conformance {
 namespace {
@@ -89,8 +90,8 @@ Usage MutantsUsage() {
           .introduction = R"(mutants [FLAGS]
 
 Plants every mutant that the suite is known to catch, each around the product's
-parts in a small case in which it must show, and prints which checks caught
-it, what they said of it, and whether that names what was planted.
+parts in a small case in which it must show. Prints which checks caught the
+mutant, their diagnosis, and whether the diagnosis names the planted mistake.
 )",
           .sections = {{"", "folder=NAME,NAME name=NAME,NAME list json=FILE"}},
           .ending = R"(Examples

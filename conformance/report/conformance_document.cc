@@ -205,13 +205,13 @@ std::vector<report::Term> Terms() {
            "the largest error over the allowed error: up to 1 the claim "
            "holds."},
           {"exact", "no error is allowed, and there is none."},
-          {"in part", "other tests of it were skipped or not run."},
+          {"in part", "other tests of the claim were skipped or not run."},
           {"FAIL",
-           "a test failed, or measured more; before a claim's name: a test of "
-           "it failed without saying where."},
+           "a test failed, or measured more than is allowed; before a claim's "
+           "name: a test of the claim failed without saying where."},
           {"skip", "skipped."},
           {"not run", "no test left a result."},
-          {"-", "no test asks the claim at that number of ranks."},
+          {"-", "no test checks the claim at that number of ranks."},
           {"mixed", "two threads in each process."}};
 }
 
@@ -340,8 +340,8 @@ Section MeaningSection(const ConformanceReport& report) {
 Section TargetsSection(const ConformanceReport& report) {
   Section section = {.title = "The tests",
                      .about =
-                         "All that left a result, also those that hold "
-                         "the checks themselves to their task."};
+                         "All tests that left a result, including the "
+                         "tests of the checks themselves."};
   Table& table = section.table;
   table.columns = {{.title = "test", .left = true},
                    {.title = "passed"},
@@ -396,10 +396,10 @@ report::Document ConformancePage(const ConformanceReport& report) {
       {"Test logs", report.testlogs},
       {"Committed", report.committed.empty() ? "unknown" : report.committed}};
   document.method = {
-      "The commit and the machine are those of the report. A result is of the "
-      "tree that its test was built from, at the time it began: one that is "
-      "older than the checked-out commit is of another tree, unless Bazel "
-      "found nothing changed. One that Bazel took from a cache may be another "
+      "The commit and the machine are those of the report. A result belongs to "
+      "the tree from which its test was built when it began. A result that is "
+      "older than the checked-out commit belongs to another tree, unless Bazel "
+      "found nothing changed. A result from Bazel's cache may be another "
       "machine's."};
   return document;
 }

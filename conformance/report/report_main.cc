@@ -29,17 +29,19 @@
 #include "report/document.h"
 #include "report/write.h"
 
-ABSL_FLAG(std::string, testlogs, "",
-          "where Bazel keeps the results of tests, of which those in "
-          "DIR/conformance are read, and those of tests that need a GPU; "
-          "default: bazel-testlogs in the workspace, or without `bazel run` in "
-          "the current folder");
+ABSL_FLAG(
+    std::string, testlogs, "",
+    "the folder in which Bazel keeps the results of tests; the results in "
+    "DIR/conformance are read, and those of tests that need a GPU. "
+    "Default: bazel-testlogs in the workspace, or without `bazel run` in "
+    "the current folder");
 ABSL_FLAG(std::string, output_dir, "lockstep-conformance",
-          "where to write; default: lockstep-conformance in the current "
+          "write to this folder; default: lockstep-conformance in the current "
           "folder");
-ABSL_FLAG(bool, require_all, false,
-          "exit with 1 also if a claim holds in part only or was not run; what "
-          "was skipped for lack of a GPU does not count");
+ABSL_FLAG(
+    bool, require_all, false,
+    "exit with status 1 also if a claim holds only in part or was not run; "
+    "tests that were skipped for lack of a GPU do not count");
 
 namespace lockstep::conformance {
 namespace {
@@ -49,18 +51,19 @@ Usage ReportUsage() {
       .command = "report",
       .introduction = R"(report [FLAGS]
 
-Reports what the conformance tests showed when they were last run, by
+Reports the results of the conformance tests when they were last run, by
   bazel test --keep_going //conformance/...
-Each claim, on each backend, at each number of ranks, in each type, with the
-largest error over the allowed error; what failed, first; what was skipped, why,
-and what was not run; what is older than the checked-out commit, and what was
-built differently. Prints a table in Markdown; writes conformance.md,
-conformance.json and conformance.html, which opens offline.
+Failures come first. Then each claim is shown on each backend, in each type, at
+each number of ranks, with the largest error over the allowed error. Then come
+the tests that were skipped, and why, and those that were not run, that are
+older than the checked-out commit, or that were built differently. Prints a
+table in Markdown, and writes conformance.md, conformance.json and
+conformance.html, which opens offline.
 )",
       .sections = {{"", "testlogs=DIR output_dir=DIR require_all"}},
       .ending =
-          R"(Exit status: 0 if nothing failed, though some may not have run, which the first
-line says; 1 if something failed, or for another error; 2 for a wrong flag.
+          R"(Exit status: 0 if no test failed, even if some were not run, which the first
+line says; 1 if a test failed, or for another error; 2 for a wrong flag.
 )"};
 }
 

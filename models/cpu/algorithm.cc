@@ -55,8 +55,8 @@ absl::Status CheckConvolutionAlgorithm(ConvolutionAlgorithm algorithm) {
   }
   return absl::UnimplementedError(absl::StrCat(
       "oneDNN ", DNNL_VERSION_MAJOR, ".", DNNL_VERSION_MINOR,
-      " has no Winograd convolution here: versions before 3.2 have it, on "
-      "processors with AVX-512"));
+      " has no Winograd convolution on this machine: versions before 3.2 have "
+      "it, on processors with AVX-512"));
 }
 
 absl::StatusOr<ConvolutionAlgorithm> ConvolutionNamed(absl::string_view name) {

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <new>
 #include <optional>
 #include <span>
 #include <utility>
@@ -18,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/catch_bad_alloc.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
@@ -196,7 +196,7 @@ class NetworkOnCpu : public CpuReplica {
     ::operator delete(space);
     if (space != nullptr) return absl::OkStatus();
     return absl::ResourceExhaustedError(absl::StrCat(
-        "no memory to plan a step: it needs about ", bytes >> 20, " MiB"));
+        "no memory to plan a step, which needs about ", bytes >> 20, " MiB"));
   }
 
   absl::Status MakeContext() {
@@ -399,14 +399,13 @@ void CpuReplica::CollectTimes(OperationTimes* times) {
 absl::Status CpuReplica::Reserve(int64_t n, int64_t bytes) {
   if (workspace_bytes() >= bytes) return absl::OkStatus();
   memory_ = AlignedBuffer();  // Frees the old memory first.
-  try {
-    memory_ = AlignedBuffer((bytes + 3) / 4);
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("no memory for a batch of ", n, ": it needs ", bytes >> 20,
-                     " MiB of activations"));
-  }
-  return absl::OkStatus();
+  return CatchBadAlloc(
+      [&] {
+        memory_ = AlignedBuffer((bytes + 3) / 4);
+        return absl::OkStatus();
+      },
+      absl::StrCat("no memory for a batch of ", n, ": it needs ", bytes >> 20,
+                   " MiB of activations"));
 }
 
 OperationTimer CpuReplica::TimeForward(size_t operation, bool wanted) const {
@@ -426,14 +425,14 @@ absl::Status CheckBatch(const Model& model, const Batch& batch) {
   const int64_t size = model.input_shape().size();
   if (batch.images.size() != n * size) {
     return absl::InvalidArgumentError(
-        absl::StrCat(batch.images.size(), " floats of images for ", n,
-                     " labels: ", size, " a label would be ", n * size));
+        absl::StrCat("the images have ", batch.images.size(), " floats; ", n,
+                     " labels of ", size, " floats each need ", n * size));
   }
   for (const size_t values :
        {batch.other_labels.size(), batch.shares.size(), batch.samples.size()}) {
     if (values != 0 && values != n) {
       return absl::InvalidArgumentError(
-          absl::StrCat(values, " values of a batch of ", n, " labels"));
+          absl::StrCat(values, " values for a batch of ", n, " labels"));
     }
   }
   for (const std::span<const int32_t> labels :
@@ -472,8 +471,8 @@ absl::StatusOr<std::unique_ptr<CpuReplica>> CreateCpuReplica(
   LOCKSTEP_RETURN_IF_ERROR(network.status());
   if (options.type != DataType::kFloat32 &&
       options.type != DataType::kBFloat16) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("no activations of ", Name(options.type)));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "activations of ", Name(options.type), " are not supported"));
   }
   LOCKSTEP_RETURN_IF_ERROR(CheckConvolutionAlgorithm(options.convolution));
   const Shape& output = network.output_shape();

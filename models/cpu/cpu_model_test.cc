@@ -613,17 +613,17 @@ TEST(StepTest, NamesWhatDoesNotFit) {
   EXPECT_THAT(fault({.images = images, .labels = bad}),
               Invalid("label 4 of sample 0 is not in [0, 4)"));
   EXPECT_THAT(fault({.images = std::span(images).first(5), .labels = good}),
-              Invalid("5 floats of images for 1 labels: 3072 a label"));
+              Invalid("the images have 5 floats; 1 labels of 3072"));
   const std::vector<int64_t> two = {1, 2};
   EXPECT_THAT(fault({.images = images, .labels = good, .samples = two}),
-              Invalid("2 values of a batch of 1 labels"));
+              Invalid("2 values for a batch of 1 labels"));
   Network open("open", {.n = 1, .c = 1, .h = 4, .w = 4});
   open.Convolution("conv", open.input(), {.out = 2, .kernel = 3});
   EXPECT_THAT(CreateCpuReplica(std::move(open)),
               Invalid("open: ends in images of 2x2, not in one value"));
   EXPECT_THAT(
       CreateCpuReplica(*CreateNetwork("lenet"), {.type = DataType::kFloat16}),
-      Invalid("no activations of float16"));
+      Invalid("activations of float16 are not"));
 }
 
 // A channel with one value has no variance.

@@ -158,8 +158,8 @@ TEST_F(LeNetTest, NamesWhatIsWrongWithABatch) {
     EXPECT_THAT(model->ForwardBackward(batch, 1, [](int) { FAIL(); }), matches);
   };
   both({std::span(samples.images).first(2351), samples.labels},
-       "2351 floats of images for 3 labels");
-  both({samples.images, {}}, "2352 floats of images for 0 labels");
+       "the images have 2351 floats; 3 labels");
+  both({samples.images, {}}, "the images have 2352 floats; 0 labels");
   samples.labels[1] = 10;
   both(samples.batch(), "label 10 of sample 1 is not in [0, 10)");
   samples.labels[1] = -1;

@@ -422,17 +422,18 @@ absl::StatusOr<CudnnDescriptor> BuildPlan(const CudnnDevice& device,
 
 absl::Status CheckGraph(const ConvolutionGraph& g) {
   if (g.layout == Layout::kNchw16c) {
-    return absl::UnimplementedError("no layout of cuDNN's");
+    return absl::UnimplementedError(
+        "cuDNN does not support the layout nchw16c");
   }
   const char* const wrong =
       g.n < 1 || g.c < 1 || g.h < 1 || g.w < 1 || g.out_channels < 1
-          ? "an empty tensor"
+          ? "a tensor is empty"
       : g.kernel < 1 || g.stride < 1 || g.padding < 0
-          ? "no such kernel, stride or padding"
+          ? "kernel and stride must be at least 1, padding at least 0"
       : g.h + 2 * g.padding < g.kernel || g.w + 2 * g.padding < g.kernel
-          ? "the kernel does not fit the input"
+          ? "the kernel is larger than the padded input"
       : (g.bias || g.relu) && g.pass != ConvolutionPass::kForward
-          ? "bias and ReLU are forward's"
+          ? "only the forward pass has bias and ReLU"
           : nullptr;
   return wrong == nullptr ? absl::OkStatus()
                           : absl::InvalidArgumentError(wrong);
@@ -514,7 +515,7 @@ absl::StatusOr<ConvolutionPlan> ConvolutionPlan::Create(
       GraphBuilder(graph).Build();
   if (!parts.ok()) return named(parts.status());
   made.parts_ = *std::move(parts);
-  absl::Status last = absl::UnimplementedError("nothing was proposed");
+  absl::Status last = absl::UnimplementedError("cuDNN proposed none");
   // The fallback mode's configurations are slower, but exist where mode A has
   // none.
   for (const auto mode : {CUDNN_HEUR_MODE_A, CUDNN_HEUR_MODE_FALLBACK}) {
@@ -532,7 +533,7 @@ absl::StatusOr<ConvolutionPlan> ConvolutionPlan::Create(
           (facts->rounds_inputs &&
            graph.precision == ConvolutionPrecision::kFloat32)) {
         last = absl::UnimplementedError(
-            absl::StrCat(facts->name, " is not wanted: ", facts->notes));
+            absl::StrCat(facts->name, " is excluded: ", facts->notes));
         continue;
       }
       absl::StatusOr<CudnnDescriptor> plan = BuildPlan(device, config.get());

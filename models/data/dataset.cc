@@ -47,7 +47,7 @@ absl::StatusOr<std::string> FindFile(const std::string& dir,
     if (!IsMissing(path)) return path;
   }
   return absl::NotFoundError(
-      absl::StrCat(plain, ": no such file, nor one ending in .gz"));
+      absl::StrCat(plain, ": no such file, and no .gz file of that name"));
 }
 
 absl::Status CheckDir(const std::string& dir) {
@@ -58,7 +58,7 @@ absl::Status CheckDir(const std::string& dir) {
   return absl::NotFoundError(absl::StrCat(
       fault,
       ": install the package dataset-fashion-mnist (tools/setup.sh does), or "
-      "say with --data_dir where the four files are"));
+      "name the folder of the four files with --data_dir"));
 }
 
 absl::StatusOr<MemoryDataset> LoadPart(const std::string& dir,

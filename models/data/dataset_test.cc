@@ -287,11 +287,11 @@ TEST(IdxTest, NamesWhatIsWrong) {
       {IdxBytes({1, 0, 28}, {}), kInvalidArgument, "holds nothing"},
       {IdxBytes({1, 28, 0}, {}), kInvalidArgument, "holds nothing"},
       {IdxBytes({kMost, kMost, kMost}, Ramp(100)), kDataLoss,
-       "absurd dimensions"},
+       "are over 2^40 bytes"},
       // The product is 2^64, which would wrap to 0.
       {IdxBytes({1u << 31, 1u << 31, 4}, Ramp(100)), kDataLoss,
-       "absurd dimensions"},
-      {IdxBytes({kMost, 257, 1}, Ramp(100)), kDataLoss, "absurd dimensions"},
+       "are over 2^40 bytes"},
+      {IdxBytes({kMost, 257, 1}, Ramp(100)), kDataLoss, "are over 2^40 bytes"},
       // The header claims 2^40 bytes, and the file has 100. The reader must
       // fail on the bytes, not on memory.
       {IdxBytes({1u << 20, 1u << 10, 1u << 10}, Ramp(100)), kDataLoss,

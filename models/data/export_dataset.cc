@@ -221,12 +221,12 @@ absl::Status CheckForCifar(const Part& train, const Part& test,
   const int classes = train.data().num_classes();
   if (classes > kCifarClasses) {
     return CifarError(absl::StrCat("holds at most ", kCifarClasses,
-                                   " classes, the data set has ", classes));
+                                   " classes, but the data set has ", classes));
   }
   if (train.count() < kTrainFiles) {
-    const std::string what =
-        absl::StrCat("needs at least ", kTrainFiles,
-                     " images for training, one a file, has ", train.count());
+    const std::string what = absl::StrCat(
+        "needs at least ", kTrainFiles,
+        " images for training, one for each file, not ", train.count());
     return train.count() == train.data().size()
                ? CifarError(what)
                : FlagError("limit", *options.limit,
@@ -238,7 +238,7 @@ absl::Status CheckForCifar(const Part& train, const Part& test,
         absl::StrCat("holds at most ", kTrainFiles * kMaxCifarRecords,
                      " images for training and ", kMaxCifarRecords,
                      " for testing; the data set has ", train.count(), " and ",
-                     test.count(), ", and --limit takes fewer"));
+                     test.count(), "; --limit exports fewer"));
   }
   for (const Part* part : {&train, &test}) {
     const std::optional<ImageShape> shape = part->shape();
@@ -295,14 +295,16 @@ std::string DescribeMissingClasses(const Part& train, const Part& test,
   }
   if (format == ExportFormat::kImageList) {
     if (most + 1 == classes) return "";
-    return absl::StrCat("no image for training is of the last of ", classes,
-                        " classes: read the list with --num_classes=", classes);
+    return absl::StrCat(
+        "the last of ", classes,
+        " classes has no image for training: read the list with --num_classes=",
+        classes);
   }
   for (int64_t i = 0; i < test.count(); ++i) {
     if (has[test.label(i)]) continue;
     return absl::StrCat("class '", test.data().class_name(test.label(i)),
-                        "' has images for testing alone, and "
-                        "--dataset=image_folder refuses that");
+                        "' has images only for testing, which "
+                        "--dataset=image_folder refuses");
   }
   const auto missing = std::ranges::count(has, false);
   if (missing == 0) return "";

@@ -274,7 +274,7 @@ TEST(ExportTest, NotesClassesThatTrainLacks) {
   EXPECT_THAT(LoadDataset("image_list", dir + "/list", {.num_classes = 900}),
               IsOk());
   const CommandOutcome folder = RunCommand(kExport + flags + "/folder", 60);
-  EXPECT_THAT(folder.output, HasSubstr("images for testing alone"));
+  EXPECT_THAT(folder.output, HasSubstr("images only for testing"));
   // Exports classes without any image.
   const std::string two = absl::StrCat(
       kExport, " --dataset=synthetic --image_size=4 --num_classes=2 --limit=40",
@@ -357,7 +357,7 @@ TEST(ExportTest, NamesTheFlagAtFault) {
   } cases[] = {
       {" --format=image_list", "--output_dir: must name a folder"},
       {" --out=" + dir, "--output_dir: " + dir + " is not empty"},
-      {" --out=" + dir + "/file", "/file is no folder"},
+      {" --out=" + dir + "/file", "/file is not a folder"},
       {" --out=x --format=png",
        "--format: 'png' is not one of image_folder, image_list, cifar10"},
       {" --out=x --encoding=gif", "--encoding: 'gif' is not one of jpeg, png"},
@@ -374,12 +374,12 @@ TEST(ExportTest, NamesTheFlagAtFault) {
       {synthetic + " --image_size=32 --in_channels=1",
        "the data set's are 32 x 32 with 1; "},
       {synthetic + " --image_size=32 --num_classes=11",
-       "--format=cifar10: holds at most 10 classes, the data set has 11"},
+       "--format=cifar10: holds at most 10 classes, but the data set has 11"},
       {synthetic + " --image_size=32 --limit=4",
        "--limit=4: --format=cifar10 needs at least 5 images"},
       {folder,
-       "--format=cifar10: needs at least 5 images for training, one a "
-       "file, has 3"}};
+       "--format=cifar10: needs at least 5 images for training, one for "
+       "each file, not 3"}};
   for (const auto& [wrong, message] : cases) {
     ExpectUsageError(RunCommand(kExport + wrong, 60), "export", wrong, message);
   }

@@ -30,11 +30,11 @@
 
 ABSL_FLAG(std::string, dataset, "fashion_mnist", lockstep::kDatasetHelp);
 ABSL_FLAG(std::string, data_dir, "",
-          "the folder of its files (default, of fashion_mnist: where the "
-          "package dataset-fashion-mnist installs it)");
+          "the folder of the data set's files (default for fashion_mnist: the "
+          "folder of the package dataset-fashion-mnist)");
 ABSL_FLAG(std::string, output_dir, "",
-          "the folder to write; must be absent or empty, and appears only once "
-          "it is complete");
+          "write this folder, which must be absent or empty; it appears only "
+          "once it is complete");
 ABSL_FLAG(std::string, format, "image_folder",
           "image_folder  train/CLASS/00000.jpg and test/CLASS/00000.jpg\n"
           "image_list    train/00000.jpg and val/00000.jpg; train_list.txt and "
@@ -44,31 +44,30 @@ ABSL_FLAG(std::string, format, "image_folder",
           "classes");
 ABSL_FLAG(std::string, encoding, "jpeg",
           "the image files of image_folder and image_list:\n"
-          "jpeg  as libjpeg's defaults have it, colour at half resolution\n"
-          "png   every pixel as it is");
-ABSL_FLAG(int, quality, 95, "of jpeg, 1 to 100");
+          "jpeg  with libjpeg's defaults: colour at half resolution\n"
+          "png   without loss");
+ABSL_FLAG(int, quality, 95, "the quality of jpeg, 1 to 100");
 ABSL_FLAG(std::optional<int64_t>, limit, std::nullopt,
-          "at most so many images of each part, spread evenly over it "
-          "(default: all)");
+          "export at most this many images of each part, spread evenly over "
+          "the part (default: all)");
 ABSL_FLAG(std::string, image_size, "0",
-          "the size that images are resized to, antialiased bilinear, as "
-          "train's --image_size does: 224, or 192x256, height first. 0 leaves "
-          "them as they are; synthetic then makes 224");
+          "resize images to this size, as train's --image_size does "
+          "(antialiased bilinear): 224, or 192x256, height first. 0 keeps "
+          "their size; synthetic then makes images of 224");
 ABSL_FLAG(int64_t, in_channels, 0,
-          "the channels that images are converted to, 1 or 3; 0: as the data "
-          "set has them, 3 for image files and synthetic");
+          "convert images to this number of channels, 1 or 3; 0: the data "
+          "set's number, 3 for image files and synthetic");
 ABSL_FLAG(bool, skip_bad_images, false,
           "image_folder, image_list: leave out images that cannot be decoded, "
-          "and say how many");
+          "and print their number");
 ABSL_FLAG(int, num_classes, 0,
-          "image_list, synthetic: the number of classes; 0: what the list's "
-          "labels say, 10");
+          "the number of classes of image_list and synthetic; 0: the list's "
+          "largest label plus 1, and 10 for synthetic");
 ABSL_FLAG(double, test_fraction, 0,
-          "test with this share of the images to train on, drawn by --seed; 0: "
-          "the data set's own parts");
-ABSL_FLAG(
-    uint64_t, seed, 0,
-    "what synthetic's images, and the share to test with, are drawn from");
+          "set aside this share of the training images for testing, drawn by "
+          "--seed; 0: keep the data set's own parts");
+ABSL_FLAG(uint64_t, seed, 0,
+          "seed of synthetic's images, and of the share for testing");
 
 namespace lockstep {
 namespace {
@@ -89,13 +88,14 @@ are numbered as in the data set.
       .sections = {{"What to write:",
                     "dataset=NAME data_dir=DIR limit=N image_size in_channels "
                     "skip_bad_images num_classes test_fraction=F seed"},
-                   {"How:", "output_dir=DIR format encoding quality"}},
+                   {"How to write it:",
+                    "output_dir=DIR format encoding quality"}},
       .ending =
-          R"(A line says how many images are written, images/s and the seconds left: on a
-terminal it is rewritten, otherwise there is one a second at most.
+          R"(A line shows how many images are written, images/s and the seconds left. On a
+terminal the line is rewritten; otherwise at most one line a second is printed.
 
-Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else, which
-leaves nothing behind.
+Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else. A
+failed export leaves nothing behind.
 )",
       .aliases = {{"channels", "in_channels"}, {"out", "output_dir"}}};
 }
@@ -128,7 +128,7 @@ absl::StatusOr<std::filesystem::path> CheckedOutput() {
   if (std::filesystem::exists(output, error)) {
     if (!std::filesystem::is_directory(output, error)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("--output_dir: ", output.string(), " is no folder"));
+          absl::StrCat("--output_dir: ", output.string(), " is not a folder"));
     }
     if (!std::filesystem::is_empty(output, error)) {
       return absl::InvalidArgumentError(

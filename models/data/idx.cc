@@ -154,9 +154,9 @@ absl::StatusOr<int64_t> PayloadSize(const std::string& name,
                        absl::StrJoin(dimensions, " x ")));
     }
     if (size > kMaxPayload / dimension) {
-      return absl::DataLossError(absl::StrCat(name, ": absurd dimensions ",
+      return absl::DataLossError(absl::StrCat(name, ": its dimensions ",
                                               absl::StrJoin(dimensions, " x "),
-                                              ": over 2^40 bytes"));
+                                              " are over 2^40 bytes"));
     }
     size *= dimension;
   }

@@ -52,7 +52,7 @@ absl::Status CheckPixels(const ImageShape& shape, const std::string& name,
   if (shape.height * shape.width <= max_pixels) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(name, ": has ", shape.width, " x ", shape.height,
-                   " pixels, at most ", max_pixels, " are allowed"));
+                   " pixels; at most ", max_pixels, " are allowed"));
 }
 
 absl::Status CheckRegion(const ImageRegion& region, const ImageShape& shape,
@@ -60,8 +60,8 @@ absl::Status CheckRegion(const ImageRegion& region, const ImageShape& shape,
   if (region.IsWithin(shape)) return absl::OkStatus();
   return absl::InternalError(
       absl::StrCat(name, ": has ", shape.width, " x ", shape.height,
-                   " pixels, and not ", region.width, " x ", region.height,
-                   " at (", region.left, ", ", region.top, ")"));
+                   " pixels, without the requested ", region.width, " x ",
+                   region.height, " at (", region.left, ", ", region.top, ")"));
 }
 
 PixelRows RowsOf(const Image& image) {

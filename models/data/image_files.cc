@@ -208,7 +208,7 @@ absl::StatusOr<std::vector<std::string>> ClassNames(const std::string& dir) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<std::string> names, FolderNames(dir));
   if (!names.empty()) return names;
   return absl::InvalidArgumentError(
-      absl::StrCat(dir, ": has no folder, where each class should be one"));
+      absl::StrCat(dir, ": has no folder, but each class needs one"));
 }
 
 absl::StatusOr<ImageIndex> FolderFiles(
@@ -220,7 +220,7 @@ absl::StatusOr<ImageIndex> FolderFiles(
     const auto at = std::lower_bound(classes.begin(), classes.end(), name);
     if (at == classes.end() || *at != name) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ": is no class that train has"));
+          absl::StrCat(path, ": is not a class of the folder train"));
     }
     LOCKSTEP_RETURN_IF_ERROR(
         AddImagesBelow(path, static_cast<int>(at - classes.begin()), files));
@@ -287,8 +287,8 @@ absl::StatusOr<ImageIndex> ParseImageList(absl::string_view text,
     int label = -1;
     if (!absl::SimpleAtoi(line.substr(blank + 1), &label) || label < 0 ||
         label >= most) {
-      return fault(
-          absl::StrCat("has a label that is no number in [0, ", most - 1, "]"));
+      return fault(absl::StrCat("has a label that is not a number in [0, ",
+                                most - 1, "]"));
     }
     const absl::string_view path =
         absl::StripAsciiWhitespace(line.substr(0, blank));

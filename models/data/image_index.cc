@@ -100,7 +100,7 @@ class FolderWalk {
     LOCKSTEP_ASSIGN_OR_RETURN(FolderContent content, ReadFolder(path));
     if (std::ranges::find(ancestors_, content.identity) != ancestors_.end()) {
       return absl::InvalidArgumentError(
-          absl::StrCat(path, ": is a link to a folder that it lies in"));
+          absl::StrCat(path, ": is a link to a folder that contains it"));
     }
     ancestors_.push_back(content.identity);
     for (const std::string& name : content.folders) {

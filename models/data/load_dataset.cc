@@ -183,8 +183,8 @@ absl::Status CheckTestFraction(double fraction, bool synthetic) {
   }
   if (!synthetic) return absl::OkStatus();
   return FlagError("test_fraction", fraction,
-                   "synthetic has as many images to test with as "
-                   "--test_samples says");
+                   "synthetic makes images for testing, and --test_samples "
+                   "is their number");
 }
 
 // Splits parts.train into two parts.
@@ -240,8 +240,8 @@ absl::Status AppendCifar10(absl::string_view bytes, const std::string& name,
   const auto size = static_cast<int64_t>(bytes.size());
   if (size == 0 || size % kCifarRecord != 0) {
     return absl::DataLossError(absl::StrCat(
-        name, ": has ", size, " bytes, which is no whole number of CIFAR-10's ",
-        "records of ", kCifarRecord, " bytes"));
+        name, ": has ", size, " bytes, which is not a multiple of CIFAR-10's ",
+        kCifarRecord, " bytes for each image"));
   }
   images.reserve(images.size() + size);
   for (int64_t record = 0; record < size / kCifarRecord; ++record) {
@@ -322,9 +322,10 @@ absl::StatusOr<DatasetParts> LoadDataset(const std::string& name,
   }
   const int classes = parts.train->num_classes();
   if (options.num_classes != 0 && options.num_classes != classes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--num_classes=", options.num_classes, ": ", name,
-        dir.empty() ? "" : absl::StrCat(" in ", dir), " has ", classes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--num_classes=", options.num_classes, ": ", name,
+                     dir.empty() ? "" : absl::StrCat(" in ", dir), " has ",
+                     classes, " classes"));
   }
   return parts;
 }

@@ -109,7 +109,7 @@ absl::Status Loader::Allocate(const LoaderOptions& options) {
   if (slot_bytes_ > options.max_bytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a batch of ", max_batch_samples_, " samples takes ", slot_bytes_,
-        " bytes, at most ", options.max_bytes, " are allowed"));
+        " bytes; at most ", options.max_bytes, " are allowed"));
   }
   const int64_t useful =
       std::min(options.workers == 0 ? 1 : kMaxBatches,

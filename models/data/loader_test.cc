@@ -219,7 +219,7 @@ TEST(LoaderTest, RefusesWhatCannotBe) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("workers is -1")));
   EXPECT_THAT(error({.max_bytes = kSixteen - 1}),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("a batch of 16 samples takes 640 bytes, at "
+                       HasSubstr("a batch of 16 samples takes 640 bytes; at "
                                  "most 639 are allowed")));
   EXPECT_THAT(error({.allocate = [](int64_t) { return nullptr; }}),
               StatusIs(absl::StatusCode::kResourceExhausted,

@@ -73,7 +73,8 @@ absl::Status ParseOperation(absl::string_view field,
     if (syntax.name != parts[0]) continue;
     std::vector<double> numbers = syntax.numbers;
     if (parts.size() - 1 > numbers.size()) {
-      return Bad(field, absl::StrCat("has over ", numbers.size(), " numbers"));
+      return Bad(field,
+                 absl::StrCat("has more than ", numbers.size(), " numbers"));
     }
     for (size_t i = 1; i < parts.size(); ++i) {
       if (!absl::SimpleAtod(parts[i], &numbers[i - 1]) ||
@@ -90,7 +91,7 @@ absl::Status ParseOperation(absl::string_view field,
   for (const Syntax& syntax : Syntaxes()) {
     absl::StrAppend(&known, ", ", syntax.name);
   }
-  return Bad(field, absl::StrCat("is none of ", known));
+  return Bad(field, absl::StrCat("is not one of ", known));
 }
 
 absl::Status ParseNumbers(absl::string_view text, std::vector<float>& values) {
@@ -162,7 +163,8 @@ absl::Status ParseImageSize(absl::string_view text, TransformOptions& options) {
 absl::Status ParseMeanAndStd(absl::string_view mean, absl::string_view std,
                              TransformOptions& options) {
   if ((mean == "imagenet") != (std == "imagenet")) {
-    return Bad("imagenet", "must be said of mean and std, or of neither");
+    return Bad("imagenet",
+               "must be given for both mean and std, or for neither");
   }
   if (mean == "imagenet") {
     options.mean = {0.485f, 0.456f, 0.406f};

@@ -634,11 +634,11 @@ TEST(TransformOptionsTest, ReadsText) {
 TEST(TransformOptionsTest, NamesTheFieldAtFault) {
   TransformOptions options;
   for (const auto& [text, message] :
-       {std::pair("flop", "'flop' is none of none, standard, resized_crop"),
-        {"flip,", "'' is none of"},
+       {std::pair("flop", "'flop' is not one of none, standard, resized_crop"),
+        {"flip,", "'' is not one of"},
         {"flip:2", "'flip:2' has '2', must be a number in [0, 1]"},
         {"flip:nan", "'flip:nan' has 'nan'"},
-        {"flip:0.1:0.2", "'flip:0.1:0.2' has over 1 numbers"},
+        {"flip:0.1:0.2", "'flip:0.1:0.2' has more than 1 numbers"},
         {"erase:", "'erase:' has ''"},
         {"crop,resized_crop", "has both resized_crop and crop"}}) {
     EXPECT_THAT(
@@ -652,7 +652,8 @@ TEST(TransformOptionsTest, NamesTheFieldAtFault) {
                          HasSubstr(absl::StrCat("'", size, "' must be"))));
   }
   for (const auto& [mean, std, message] :
-       {std::tuple("imagenet", "", "'imagenet' must be said of mean and std"),
+       {std::tuple("imagenet", "",
+                   "'imagenet' must be given for both mean and std"),
         {"0.1,b,1", "", "'b' is not a number"},
         {"", "1,x", "'x' is not a number"}}) {
     EXPECT_THAT(

@@ -130,7 +130,7 @@ absl::StatusOr<std::map<std::string, std::string>> ParseMetadata(
   if (!json.is_object()) return Damaged(name, "its metadata is not an object");
   for (const auto& [key, value] : json.items()) {
     if (!value.is_string()) {
-      return Damaged(name, "its metadata holds more than strings");
+      return Damaged(name, "its metadata has a value that is not a string");
     }
     metadata[key] = value.get<std::string>();
   }
@@ -160,7 +160,7 @@ absl::StatusOr<Entry> ParseEntry(const std::string& key, const Json& json,
   if (known == std::end(kTypes)) {
     return absl::UnimplementedError(
         absl::StrCat(name, ": tensor '", PrintablePrefix(key), "' has type ",
-                     PrintablePrefix(type), ", which this cannot read"));
+                     PrintablePrefix(type), ", which is not supported"));
   }
   entry.tensor.type = known->second;
   std::optional<std::vector<int64_t>> shape = ParseIntegers(json["shape"]);
@@ -205,7 +205,7 @@ absl::Status CopyData(std::vector<Entry>& entries, absl::string_view data,
     return Damaged(
         name,
         absl::StrCat("has ", data.size(),
-                     " bytes of data, its header accounts for ", covered));
+                     " bytes of data, but its header accounts for ", covered));
   }
   return absl::OkStatus();
 }
@@ -256,7 +256,7 @@ absl::Status CheckCounter(const NamedTensor& tensor, const std::string& name,
     return absl::OkStatus();
   }
   return MismatchError(file, absl::StrCat("tensor '", name, "' is ", count,
-                                          ", which is no count of batches"));
+                                          ", which is not a count of batches"));
 }
 
 // Rejects a NaN or an infinity. ReLU may turn a NaN into zero, so the loss
@@ -285,11 +285,11 @@ absl::Status CheckTensors(const NamedTensors& tensors,
     }
     const NamedTensor& tensor = found->second;
     if (tensor.type != target.type || tensor.shape != target.shape) {
-      return MismatchError(
-          file,
-          absl::StrCat("tensor '", name, "' is ",
-                       Describe(tensor.type, tensor.shape), ", the model's is ",
-                       Describe(target.type, target.shape)));
+      return MismatchError(file,
+                           absl::StrCat("tensor '", name, "' is ",
+                                        Describe(tensor.type, tensor.shape),
+                                        ", but the model's is ",
+                                        Describe(target.type, target.shape)));
     }
     LOCKSTEP_RETURN_IF_ERROR(CheckCounter(tensor, name, file));
     LOCKSTEP_RETURN_IF_ERROR(CheckFinite(tensor, name, file));
@@ -298,7 +298,7 @@ absl::Status CheckTensors(const NamedTensors& tensors,
     if (!targets.contains(name)) {
       return MismatchError(file,
                            absl::StrCat("tensor '", absl::Utf8SafeCEscape(name),
-                                        "' is not the model's"));
+                                        "' is not in the model"));
     }
   }
   return absl::OkStatus();

@@ -165,7 +165,7 @@ TEST(SafetensorsTest, NamesAnUnknownTypeAndShowsLittleOfALongName) {
                  testing::AllOf(
                      HasSubstr(absl::StrCat(R"('a\033' has type )",
                                             type.substr(0, 3))),
-                     testing::EndsWith(end + ", which this cannot read"))));
+                     testing::EndsWith(end + ", which is not supported"))));
   }
 }
 
@@ -299,17 +299,18 @@ TEST_F(ModelTensorsTest, NamesTheTensorThatDoesNotFitAndLoadsNothing) {
   last["batches"].data[7] = std::byte{0x7f};
   NamedTensors more = good;
   more["zzz\n"] = scalar;
-  for (const auto& [tensors, message] :
-       {std::pair(no_bias, "F: has no tensor 'bias'"),
-        {no_mean, "F: has no tensor 'mean'"},
-        {flat,
-         "F: tensor 'weight' is float32 [6], the model's is float32 [2, 3]"},
-        {type, "F: tensor 'batches' is float32 [], the model's is int64 []"},
-        {negative, "F: tensor 'batches' is -1, which is no count of batches"},
-        {last,
-         "F: tensor 'batches' is 9223372036854775807, which is no count of "
-         "batches"},
-        {more, "F: tensor 'zzz\\n' is not the model's"}}) {
+  for (
+      const auto& [tensors, message] :
+      {std::pair(no_bias, "F: has no tensor 'bias'"),
+       {no_mean, "F: has no tensor 'mean'"},
+       {flat,
+        "F: tensor 'weight' is float32 [6], but the model's is float32 [2, 3]"},
+       {type, "F: tensor 'batches' is float32 [], but the model's is int64 []"},
+       {negative, "F: tensor 'batches' is -1, which is not a count of batches"},
+       {last,
+        "F: tensor 'batches' is 9223372036854775807, which is not a count of "
+        "batches"},
+       {more, "F: tensor 'zzz\\n' is not in the model"}}) {
     EXPECT_THAT(LoadTensors(tensors, "F", parameters_, buffers_),
                 StatusIs(absl::StatusCode::kInvalidArgument, message));
     EXPECT_THAT(parameters_.values(), Each(0.0f));

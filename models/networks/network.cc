@@ -118,7 +118,7 @@ bool Network::WindowFits(const std::string& name, const Value& x,
                          int64_t kernel, int64_t stride, int64_t padding) {
   if (kernel < 1 || stride < 1 || padding < 0) {
     Fail(name, absl::StrCat("kernel ", kernel, ", stride ", stride,
-                            ", padding ", padding));
+                            ", padding ", padding, " are out of range"));
   } else if (x.shape.h + 2 * padding < kernel ||
              x.shape.w + 2 * padding < kernel) {
     Fail(name, absl::StrCat("a window of ", kernel, " with padding ", padding,
@@ -292,13 +292,15 @@ void Network::AddDraw(const std::string& parameter, Draw::Kind kind,
                       double scale) {
   if (!status_.ok()) return;
   const int index = FindParameter(parameter);
-  if (index == kNoTensor) return Fail(parameter, "no such parameter to draw");
+  if (index == kNoTensor)
+    return Fail(parameter, "the network has no parameter of this name");
   AddDraw(index, kind, scale);
 }
 
 void Network::DrawHeNormalFanOut(const std::string& layer) {
   const int weight = FindParameter(layer + ".weight");
-  if (weight == kNoTensor) return Fail(layer, "no such layer to draw");
+  if (weight == kNoTensor)
+    return Fail(layer, "the network has no layer of this name");
   const std::vector<int64_t>& shape = parameters_[weight].shape;
   const int64_t fan_out = shape[0] * shape[2] * shape[3];
   AddDraw(weight, Draw::Kind::kNormal,
@@ -308,7 +310,8 @@ void Network::DrawHeNormalFanOut(const std::string& layer) {
 void Network::DrawAsTorchConstructs(const std::string& layer) {
   if (!status_.ok()) return;
   const int weight = FindParameter(layer + ".weight");
-  if (weight == kNoTensor) return Fail(layer, "no such layer to draw");
+  if (weight == kNoTensor)
+    return Fail(layer, "the network has no layer of this name");
   int64_t fan_in = 1;
   const std::vector<int64_t>& shape = parameters_[weight].shape;
   for (size_t i = 1; i < shape.size(); ++i) fan_in *= shape[i];

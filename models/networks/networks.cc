@@ -110,9 +110,10 @@ absl::Status NetworkOptions::Finish() {
   for (const auto& [key, value] : values_) {
     if (std::ranges::count(known_, key) > 0) continue;
     status_.Update(absl::InvalidArgumentError(absl::StrCat(
-        "no option '", key, "'; there ",
-        known_.empty() ? "are none"
-                       : absl::StrCat("are ", absl::StrJoin(known_, ", ")))));
+        "'", key, "' is not an option; ",
+        known_.empty()
+            ? "it has none"
+            : absl::StrCat("the options are ", absl::StrJoin(known_, ", ")))));
   }
   return status_;
 }
@@ -177,7 +178,7 @@ absl::StatusOr<NetworkEntry> FindNetworkEntry(absl::string_view spec) {
       std::ranges::find(networks, NameOf(spec), &NetworkEntry::name);
   if (found != networks.end()) return *found;
   return absl::InvalidArgumentError(
-      absl::StrCat("no such model; there are ", NetworkNames()));
+      absl::StrCat("no such model; the models are ", NetworkNames()));
 }
 
 absl::StatusOr<bool> HasBatchNorm(absl::string_view spec) {

@@ -261,12 +261,12 @@ TEST(FirstWeightsTest, GoldenRejectsOtherWeights) {
 
 TEST(CreateNetworkTest, NamesWhatIsWrongInOneLine) {
   const std::pair<const char*, const char*> faults[] = {
-      {"", "no such model; there are lenet, lenet_bn, resnet18_d2l, "},
+      {"", "no such model; the models are lenet, lenet_bn, resnet18_d2l, "},
       {"LeNet", "no such model"},
       {"resnet18_d2l ", "no such model"},
-      {"lenet:width=3", "lenet: no option 'width'; there are none"},
+      {"lenet:width=3", "lenet: 'width' is not an option; it has none"},
       {"resnet18_d2l:depth=3",
-       "resnet18_d2l: no option 'depth'; there are width"},
+       "resnet18_d2l: 'depth' is not an option; the options are width"},
       {"resnet18_d2l:width", "resnet18_d2l: 'width' is not key=value"},
       {"resnet18_d2l:width=0", "option width=0: must be an integer in [1, "},
       {"vit:width=64,width=65", "option 'width' is given twice"},

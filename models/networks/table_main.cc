@@ -13,10 +13,10 @@ Usage TableUsage() {
   return {.command = "table",
           .introduction = R"(table
 
-Prints the networks, whose tensors' names and first values each has, and for the
-images of its source its parameters, the numbers in its buffers, and GFLOP of an
-image forward (a multiplication and an addition count as two), as a table in
-Markdown.
+Prints a table of the networks, in Markdown. A row names the source of the
+tensors' names and first values. For images as in that source, it gives the
+number of parameters, the numbers in buffers, and GFLOP of one image forward (a
+multiplication and an addition count as two).
 
   bazel run //models/networks:table
 )",

@@ -1,32 +1,13 @@
-// The functions that the commands of this folder share. They check flags and
-// handle too little memory.
+// The functions by which the commands of this folder check their flags.
 #ifndef LOCKSTEP_MODELS_TRAIN_COMMON_FLAGS_H_
 #define LOCKSTEP_MODELS_TRAIN_COMMON_FLAGS_H_
 
-#include <new>
-#include <system_error>
-
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "models/cpu/algorithm.h"
 
 namespace lockstep {
-
-// Returns the result of `run`, or kResourceExhausted if `run` found too little
-// memory.
-template <typename Run>
-auto CatchBadAlloc(const Run& run) -> decltype(run()) {
-  try {
-    return run();
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("not enough memory");
-  } catch (const std::system_error& error) {  // No thread could be started.
-    return absl::ResourceExhaustedError(
-        absl::StrCat("not enough memory: ", error.what()));
-  }
-}
 
 // Chooses the algorithm from --convolution and --deterministic_across_machines.
 // Errors, in one line that names the flag: an unknown name; Winograd, if oneDNN

@@ -17,48 +17,51 @@
 
 ABSL_FLAG(std::string, dataset, "fashion_mnist", lockstep::kDatasetHelp);
 ABSL_FLAG(std::string, data_dir, "",
-          "folder of the data set; of fashion_mnist by default where the "
-          "distribution's package dataset-fashion-mnist puts it");
+          "the folder of the data set's files (default for fashion_mnist: the "
+          "folder of the package dataset-fashion-mnist)");
 ABSL_FLAG(
     std::optional<int64_t>, train_samples, std::nullopt,
-    "train on N images alone; by default on all, which takes resnet18_d2l "
-    "minutes an epoch");
+    "train on only N images (default: all, which takes resnet18_d2l minutes an "
+    "epoch)");
 ABSL_FLAG(double, test_fraction, 0,
-          "test with this share of the images to train on, drawn by --seed, in "
-          "place of the part that the data set has for testing; image_folder "
-          "then needs no train/ and test/. 0: the data set's own parts");
+          "set aside this share of the training images for testing, drawn by "
+          "--seed, in place of the data set's own part for testing; "
+          "image_folder then needs no train/ and test/. 0: keep the data set's "
+          "own parts");
 ABSL_FLAG(int, num_classes, 0,
-          "classes of image_list and synthetic; 0: what the list says, or 10");
+          "the number of classes of image_list and synthetic; 0: the list's "
+          "largest label plus 1, and 10 for synthetic");
 ABSL_FLAG(std::string, image_size, "",
-          "images are resized to this: 224, or 192x256, height first. 0 leaves "
-          "them as they are, the default where all have one size; else 224");
+          "resize images to this size: 224, or 192x256, height first. 0 keeps "
+          "their size, which is the default for data sets of one size; for "
+          "image files the default is 224");
 ABSL_FLAG(
     int64_t, resize, 0,
     "resize the shorter side to this many pixels and cut --image_size out "
     "of the middle, as evaluations of ImageNet do with 256; 0: resize "
-    "straight to --image_size. resized_crop takes its own part instead");
+    "directly to --image_size. Training with resized_crop ignores it");
 ABSL_FLAG(std::string, interpolation, "bilinear",
           "how images are resized: bilinear or bicubic, both antialiased");
 ABSL_FLAG(int64_t, in_channels, 0,
-          "1 or 3: what images are converted to; 0: as the data set has them, "
-          "3 for image files. synthetic: 1 to 64");
+          "convert images to this number of channels, 1 or 3; 0: the data "
+          "set's number, 3 for image files. synthetic: 1 to 64");
 ABSL_FLAG(std::string, augment, "none",
-          "what becomes of images that are trained on, separated by commas:\n"
+          "how training images are augmented, separated by commas:\n"
           "none, standard (resized_crop,flip), resized_crop[:MIN[:MAX]], "
           "crop[:PADDING], flip[:P], erase[:P], jitter[:B[:C[:S[:H]]]], "
           "mixup[:ALPHA], cutmix[:ALPHA]");
 ABSL_FLAG(std::string, mean, "",
-          "subtracted from pixels in [0, 1]: a number, one for each channel, "
-          "or imagenet");
-ABSL_FLAG(std::string, std, "", "divides them then, likewise");
+          "subtract this from pixels in [0, 1]: a number, a number for each "
+          "channel, or imagenet");
+ABSL_FLAG(std::string, std, "", "then divide by this, in the same form");
 ABSL_FLAG(int, workers, 0,
-          "threads of each rank that load images ahead of the step; 0: the "
-          "rank loads them itself");
+          "number of threads of each rank that load images ahead of the step; "
+          "0: the rank loads images itself");
 ABSL_FLAG(int64_t, loader_mb, 256,
-          "MiB of batches that a rank loads ahead, at most");
+          "load at most this many MiB of batches ahead on each rank");
 ABSL_FLAG(bool, skip_bad_images, false,
-          "decodes every image file first and leaves out those that cannot be, "
-          "with a count; else one is an error");
+          "decode every image file first, leave out those that cannot be "
+          "decoded, and print their number; otherwise one is an error");
 
 namespace lockstep {
 namespace {

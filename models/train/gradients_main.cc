@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/catch_bad_alloc.h"
 #include "base/command_line.h"
 #include "base/data_types.h"
 #include "base/files.h"
@@ -24,43 +25,47 @@
 #include "models/train/gradients_run.h"
 
 ABSL_FLAG(std::string, model, "lenet",
-          "network, perhaps with options (vit:patch=4,depth=6); they are "
-          "listed below");
+          "the network, perhaps with options (vit:patch=4,depth=6); the "
+          "networks are listed below");
 ABSL_FLAG(std::string, weights, "",
-          "every parameter (float32) and every buffer (float32, "
+          "the file with every parameter (float32) and every buffer (float32, "
           "num_batches_tracked int64) under the names of the network's source: "
           "a state_dict of torchvision, timm or d2l as safetensors, or a "
           "checkpoint of train. With --dtype=float64, floats may be float64");
 ABSL_FLAG(std::string, batch, "",
-          "images: float32 [n, c, h, w], of any size that the network accepts; "
-          "labels: int64 [n], below the classes of the last layer in W; n from "
-          "1, also below the number of ranks");
+          "the file with images: float32 [n, c, h, w], of any size that the "
+          "network accepts, and labels: int64 [n], below the classes of the "
+          "last layer in W; n is at least 1, and may be below the number of "
+          "ranks");
 ABSL_FLAG(int64_t, num_classes, 0,
-          "how many classes the weights must have; 0: any number");
+          "number of classes that the weights must have; 0: any number");
 ABSL_FLAG(std::string, image_size, "0",
-          "what size the images must have: 224, or 192x256, height first; 0: "
+          "size that the images must have: 224, or 192x256, height first; 0: "
           "any size");
 ABSL_FLAG(int64_t, in_channels, 0,
-          "how many channels the images must have; 0: any number");
-ABSL_FLAG(std::string, dtype, "float32",
-          "float32, or float64: computed in plain loops on one thread of each "
-          "rank, a hundred times slower, for comparisons; ranks that wait for "
-          "a busy one may need a larger --timeout_s");
+          "number of channels that the images must have; 0: any number");
+ABSL_FLAG(
+    std::string, dtype, "float32",
+    "float32, or float64, for comparisons: computed in plain loops on one "
+    "thread of each rank, a hundred times slower; ranks that wait for a "
+    "busy rank may need a larger --timeout_s");
 ABSL_FLAG(std::string, out, "",
-          "receives every parameter's gradient and every buffer of rank 0, as "
-          "it is after the step, under the same names, and loss: [1]; floats "
-          "have the type of --dtype");
-ABSL_FLAG(int, nproc, 1,
-          "ranks; rank r takes the r-th block of ceil(n / nproc) images");
+          "the file that receives every parameter's gradient and every buffer, "
+          "as rank 0 has it after the step, under the same names, and loss: "
+          "[1]; floats have the type of --dtype");
+ABSL_FLAG(
+    int, nproc, 1,
+    "number of ranks; rank r takes the r-th block of ceil(n / nproc) images");
 ABSL_FLAG(bool, sync_bn, false,
-          "batch norm with the statistics of the whole batch, over all ranks; "
-          "otherwise each rank has those of its block, as PyTorch's "
-          "DataParallel has");
-ABSL_FLAG(std::string, convolution, "auto",
-          "auto: Winograd where it is faster, direct, or winograd: wherever it "
-          "can (train --help); of float32");
-ABSL_FLAG(int, threads_per_rank, 1, "threads that a rank computes on");
-ABSL_FLAG(double, timeout_s, 600, "how long a rank waits for another");
+          "normalise with the statistics of the whole batch, over all ranks; "
+          "otherwise each rank normalises its block alone, as PyTorch's "
+          "DataParallel does");
+ABSL_FLAG(
+    std::string, convolution, "auto",
+    "for float32: auto (Winograd where it is faster), direct, or winograd "
+    "(wherever it is possible; see train --help)");
+ABSL_FLAG(int, threads_per_rank, 1, "number of compute threads of each rank");
+ABSL_FLAG(double, timeout_s, 600, "seconds that a rank waits for another rank");
 
 namespace lockstep {
 namespace {
@@ -73,9 +78,9 @@ Usage GradientsUsage() {
           [FLAGS]
 
 Computes the loss, the gradients and the buffers of one training step on one or
-more ranks, which are threads that each take a block of the batch. Nothing is
-updated but the buffers. However the batch is split, the loss is the mean over
-it, and the gradients are that mean's.
+more ranks, which are threads that each take a block of the batch. Only the
+buffers are updated. However the batch is split, the loss is the mean over the
+whole batch, and the gradients are those of this mean.
 )",
       .sections = {{"", "model weights=FILE batch=FILE out=FILE"},
                    {"", "num_classes image_size in_channels dtype"},

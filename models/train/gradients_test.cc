@@ -313,7 +313,7 @@ TEST_F(BadInputTest, NamesWhatIsWrongWithTheBatch) {
       ["images"]
           .shape = {3, 28, 28};
   // Images of another size make another network.
-  add("W.st: tensor 'W3' is float32 [800, 128], the model's is float32 "
+  add("W.st: tensor 'W3' is float32 [800, 128], but the model's is float32 "
       "[550, 128]")["images"]
       .shape = {3, 1, 14, 56};
   add("B.st: tensor 'images' has the shape [3, 1, 0, 28]: images without "
@@ -366,8 +366,9 @@ TEST_F(BadInputTest, NamesTheModelThatCannotBe) {
       StatusOf(weights_, batch_, {.model = "vgg"}),
       StatusIs(
           absl::StatusCode::kInvalidArgument,
-          StartsWith("--model=vgg: no such model; there are lenet, lenet_bn, "
-                     "resnet18_d2l, ")));
+          StartsWith(
+              "--model=vgg: no such model; the models are lenet, lenet_bn, "
+              "resnet18_d2l, ")));
   EXPECT_THAT(
       StatusOf(weights_, batch_, {.sync_bn = true}),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no batch norm")));

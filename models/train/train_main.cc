@@ -33,61 +33,62 @@
 #include "models/train/trainer.h"
 
 ABSL_FLAG(std::string, model, "lenet",
-          "network, perhaps with options (vit:patch=4,depth=6); they are "
-          "listed below");
+          "the network, perhaps with options (vit:patch=4,depth=6); the "
+          "networks are listed below");
 ABSL_FLAG(std::optional<int64_t>, test_samples, std::nullopt,
-          "test with N images alone; by default with all");
-ABSL_FLAG(int64_t, epochs, 10, "passes over the training set");
+          "test with only N images (default: all)");
+ABSL_FLAG(int64_t, epochs, 10, "number of passes over the training set");
 ABSL_FLAG(int64_t, batch_size, 256,
-          "images in a step, over all ranks together");
+          "number of images in a step, of all ranks together");
 ABSL_FLAG(
     double, lr, 0.2,
-    "learning rate of SGD. The chapter trains lenet with batches of 256 "
-    "at 0.2 on 1 or 2 GPUs, resnet18_d2l with 256 at 0.1 on 1 GPU, 512 at "
-    "0.2 on 2");
+    "learning rate of SGD. The d2l chapter trains lenet with batches of 256 "
+    "at 0.2 on 1 or 2 GPUs, and resnet18_d2l with 256 at 0.1 on 1 GPU or 512 "
+    "at 0.2 on 2");
 ABSL_FLAG(uint64_t, seed, 0,
-          "of the first weights, the order of the images, augmentation and "
-          "dropout");
+          "seed of the first weights, the order of the images, augmentation "
+          "and dropout");
 ABSL_FLAG(bool, sync_bn, false,
-          "batch norm with the statistics of the whole batch, over all ranks, "
-          "in place of each rank's own part; for networks with batch norm "
+          "normalise with the statistics of the whole batch, over all ranks, "
+          "instead of each rank's own part; for networks with batch norm "
           "(lenet has none)");
-ABSL_FLAG(std::optional<int>, nproc, std::nullopt, "ranks");
+ABSL_FLAG(std::optional<int>, nproc, std::nullopt, "number of ranks");
 ABSL_FLAG(std::string, parallelism, "",
           "single  one rank (the default if nproc is 1)\n"
           "dp      ranks are threads; each takes a block of the batch, as "
           "d2l's split_batch cuts it\n"
           "ddp     ranks are processes; each takes every nproc-th image (the "
           "default for nproc > 1)");
-ABSL_FLAG(std::string, device, "cpu", "cpu: there is no training on GPUs yet");
+ABSL_FLAG(std::string, device, "cpu",
+          "must be cpu: training on GPUs is not supported yet");
 ABSL_FLAG(std::string, convolution, "auto",
-          "auto      Winograd where it is faster, else direct; with --resume "
-          "what the checkpoint's run did\n"
+          "auto      Winograd where it is faster, otherwise direct; with "
+          "--resume, as in the checkpoint's run\n"
           "direct    never Winograd\n"
-          "winograd  wherever it can: kernels of 3x3 at stride 1 in networks "
-          "whose channels are multiples of 16; needs AVX-512 and oneDNN "
-          "before 3.2");
+          "winograd  Winograd wherever it is possible: kernels of 3x3 at "
+          "stride 1 in networks whose channels are multiples of 16; needs "
+          "AVX-512 and oneDNN before 3.2");
 ABSL_FLAG(bool, deterministic_across_machines, false,
-          "--convolution=direct, which every machine has; bits still depend on "
-          "its instruction set and on the number of threads");
+          "use --convolution=direct, which every machine supports; bits still "
+          "depend on the instruction set and on the number of threads");
 ABSL_FLAG(bool, verbose, false, "also print how each layer is computed");
-ABSL_FLAG(int, threads_per_rank, 1, "threads that a rank computes on");
+ABSL_FLAG(int, threads_per_rank, 1, "number of compute threads of each rank");
 ABSL_FLAG(int64_t, bucket_kb, 0,
-          "gradients are summed over the ranks in pieces of about this many "
-          "KiB, while backward still runs; 0: a sixteenth of them all, but "
-          "from 256 to 1024");
+          "sum gradients over the ranks in buckets of about this many KiB, "
+          "while backward still runs; 0: a sixteenth of all gradients, but "
+          "from 256 to 1024 KiB");
 ABSL_FLAG(double, timeout_s, 60,
-          "how long a rank waits for another that is alive; a dead one ends "
-          "the run at once");
+          "seconds that a rank waits for another rank that is alive; a dead "
+          "rank ends the run at once");
 ABSL_FLAG(std::string, output_dir, "",
-          "after every epoch: weights.safetensors, which is also the "
-          "checkpoint, and metrics.json");
+          "write weights.safetensors, which is also the checkpoint, and "
+          "metrics.json to this folder after every epoch");
 ABSL_FLAG(std::string, weights, "",
-          "safetensors file of the first weights, under the names of the "
-          "model's source: torchvision's, timm's or d2l's state_dict");
+          "read the first weights from this safetensors file, under the names "
+          "of the network's source: torchvision's, timm's or d2l's state_dict");
 ABSL_FLAG(std::string, resume, "",
-          "go on after the epochs of such a checkpoint, bit for bit as if the "
-          "run had not stopped; --epochs counts them too");
+          "continue after the epochs of this checkpoint, bit for bit as if the "
+          "run had not stopped; --epochs counts those epochs too");
 
 namespace lockstep {
 namespace {
@@ -118,19 +119,19 @@ prints its accuracy on the test set after each epoch.
       --nproc_per_node=2 bazel-bin/models/train/train      Debian's torchrun
 )",
           .sections =
-              {{"What to train:", what},
+              {{"Network and data:", what},
                {"Images:", kImageFlags},
-               {"How:", "epochs batch_size lr seed sync_bn"},
-               {"On what:",
+               {"Training:", "epochs batch_size lr seed sync_bn"},
+               {"Ranks and computation:",
                 "device nproc=1 parallelism=MODE threads_per_rank convolution "
                 "deterministic_across_machines bucket_kb timeout_s verbose"},
-               {"What to keep:", "output_dir=DIR resume=FILE"}},
+               {"Files:", "output_dir=DIR resume=FILE"}},
           .ending = absl::StrCat("Networks:\n", NetworksHelp(), R"(
 Under torchrun --no-python, mpirun, srun or //collectives:launch, on one host or
-several, this process is one rank of theirs, and --nproc is not needed. The
-ranks of one host meet in the file that LOCKSTEP_RENDEZVOUS names, or else in
-one in the temporary folder; those of several at MASTER_ADDR and MASTER_PORT,
-with LOCKSTEP_TOKEN (collectives/launch/README.md).
+several, this process is one of the launcher's ranks, and --nproc is not needed.
+Ranks on one host meet in the file that LOCKSTEP_RENDEZVOUS names, or otherwise
+in a file in the temporary folder. Ranks on several hosts meet at MASTER_ADDR
+and MASTER_PORT, with LOCKSTEP_TOKEN (collectives/launch/README.md).
 
 Exit status: 0 on success, 2 for a wrong flag, 1 for any other error; 128 + N
 if signal N killed a rank.

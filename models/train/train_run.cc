@@ -25,6 +25,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/catch_bad_alloc.h"
 #include "base/command_line.h"
 #include "base/files.h"
 #include "base/status_macros.h"
@@ -37,7 +38,6 @@
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
-#include "models/train/common_flags.h"
 #include "models/train/data_parallel.h"
 #include "models/train/same_data.h"
 #include "models/train/trainer.h"
@@ -92,7 +92,7 @@ absl::StatusOr<CheckpointInfo> InfoOf(const Safetensors& content,
       !absl::SimpleAtoi(epochs->second, &info.epochs) || info.epochs < 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(path,
-                     ": is no checkpoint: its metadata lacks a model, a "
+                     ": is not a checkpoint: its metadata lacks a model, a "
                      "seed or a number of epochs"));
   }
   info.model = absl::Utf8SafeCEscape(model->second);
@@ -297,17 +297,18 @@ absl::StatusOr<ConvolutionAlgorithm> AgreeOnConvolution(
   if (!goes_on) return ConvolutionAlgorithm::kDirect;
   return absl::UnimplementedError(absl::StrCat(
       options.resume,
-      " comes from a run with Winograd convolutions, which not "
-      "every rank has here; --convolution=direct goes on without"));
+      " comes from a run with Winograd convolutions, which some "
+      "rank does not support; --convolution=direct continues without them"));
 }
 
 // Prints how each layer of a rank's part of the batch is computed.
 absl::Status PrintAlgorithms(CpuReplica& model, int64_t n) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> algorithms,
                             model.Algorithms(n));
-  std::cout << absl::StrCat("activations lie in ", Name(model.layout()),
-                            "; layers of ", n, n == 1 ? " image" : " images",
-                            " with a choice:\n");
+  std::cout << absl::StrCat("the layout of activations is ",
+                            Name(model.layout()),
+                            "; algorithms of layers that have a choice, for ",
+                            n, n == 1 ? " image" : " images", ":\n");
   for (size_t i = 0; i < algorithms.size(); ++i) {
     if (algorithms[i].empty()) continue;
     std::cout << absl::StrFormat(
@@ -456,7 +457,8 @@ absl::StatusOr<DatasetParts> LoadData(const TrainRunOptions& options) {
         DatasetParts data,
         LoadDataset(options.dataset, options.data_dir, options.data));
     if (data.test == nullptr || data.test->size() == 0) {
-      return FlagError("dataset", options.dataset, "has nothing to test with");
+      return FlagError("dataset", options.dataset,
+                       "has no images to test with");
     }
     LOCKSTEP_ASSIGN_OR_RETURN(const Network network, NetworkFor(options, data));
     if (options.resume.empty() && options.weights.empty()) return data;
@@ -480,7 +482,7 @@ absl::Status PrepareRun(const TrainRunOptions& options) {
   std::filesystem::create_directories(options.output_dir, error);
   if (!std::filesystem::is_directory(options.output_dir, error)) {
     return FlagError("output_dir", options.output_dir,
-                     "is no folder and cannot be created");
+                     "is not a folder and cannot be created");
   }
   return absl::OkStatus();
 }

@@ -400,7 +400,7 @@ TEST_F(TrainTest, RefusesACheckpointThatDoesNotFit) {
       {{"--resume=" + root_ + "/missing"}, root_ + "/missing: ", 1},
       {{"--resume=" + transposed, "--epochs=2"},
        transposed +
-           ": tensor 'W3' is float32 [128, 800], the model's is float32 "
+           ": tensor 'W3' is float32 [128, 800], but the model's is float32 "
            "[800, 128]\n",
        1},
       {{"--data_dir=" + root_ + "/nothing"},
@@ -483,7 +483,7 @@ TEST_F(TrainTest, ConvolvesAsRankZeroAndTheCheckpointDecide) {
                                "--batch_size=64", "--verbose"});
   const SubprocessResult verbose = Run(wanted);
   EXPECT_EQ(verbose.exit_status, 0) << verbose.err;
-  EXPECT_THAT(verbose.out, HasSubstr("activations lie in nchw16c"));
+  EXPECT_THAT(verbose.out, HasSubstr("the layout of activations is nchw16c"));
   EXPECT_THAT(verbose.out, ContainsRegex("resnet_block1.0.conv1 +winograd"));
 }
 
@@ -513,8 +513,9 @@ TEST_F(TrainTest, BeginsWithWeightsOfAFileOrNamesTheTensor) {
   ASSERT_THAT(WriteSafetensors(path, {{}, content->tensors}), IsOk());
   const std::string again = Train("again", with({"--weights=" + path}));
   EXPECT_TRUE(WeightsOf(again) == content->tensors);
-  refused(*content, {"--num_classes=1000"},
-          ": tensor '5.bias' is float32 [10], the model's is float32 [1000]\n");
+  refused(
+      *content, {"--num_classes=1000"},
+      ": tensor '5.bias' is float32 [10], but the model's is float32 [1000]\n");
   refused(*content, {"--model=lenet", "--image_size=28"},
           ": has no tensor 'W1'\n");
   Safetensors bad = *content;
@@ -525,7 +526,7 @@ TEST_F(TrainTest, BeginsWithWeightsOfAFileOrNamesTheTensor) {
   bad = *content;
   bad.tensors["3.bias"].type = DataType::kInt32;
   refused(bad, {},
-          ": tensor '3.bias' is int32 [8], the model's is float32 [8]\n");
+          ": tensor '3.bias' is int32 [8], but the model's is float32 [8]\n");
 }
 
 TEST_F(TrainTest, NamesTheModelThatDoesNotFitTheImages) {

@@ -173,9 +173,10 @@ absl::StatusOr<std::vector<int64_t>> Trainer::DrawIndices(int64_t epoch) {
                                       batches_.num_batches() - 1)
                              .end;
   if (static_cast<int64_t>(indices.size()) < needed) {
-    return absl::OutOfRangeError(absl::StrCat(
-        "the sampler drew ", indices.size(), " indices for rank ",
-        communicator_.rank(), " in epoch ", epoch, ", needed ", needed));
+    return absl::OutOfRangeError(
+        absl::StrCat("the sampler drew ", indices.size(), " indices for rank ",
+                     communicator_.rank(), " in epoch ", epoch, ", but ",
+                     needed, " are needed"));
   }
   const auto bad = std::find_if(
       indices.begin(), indices.end(),

@@ -357,7 +357,7 @@ TEST(TrainerTest, RefusesASamplerThatDrawsTooLittleOrBeyondTheDataSet) {
   using Indices = std::vector<int64_t>;
   for (const auto& [drawn, message] :
        {std::pair(Indices(kSamples - 1),
-                  "drew 12 indices for rank 0 in epoch 0, needed 13"),
+                  "drew 12 indices for rank 0 in epoch 0, but 13 are needed"),
         {Indices(kSamples, kSamples), "drew index 13"},
         {Indices(kSamples, -1), "drew index -1"}}) {
     CountingModel model;
@@ -531,9 +531,10 @@ TEST_F(CheckpointTest, RefusesFilesThatAreNoCheckpoint) {
   contents[3].metadata.erase("model");
   for (const Safetensors& content : contents) {
     ASSERT_THAT(WriteSafetensors(path_, content), IsOk());
-    EXPECT_THAT(LoadCheckpoint(path_, loaded_.parameters(), loaded_.buffers()),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(StartsWith(path_), HasSubstr("no checkpoint"))));
+    EXPECT_THAT(
+        LoadCheckpoint(path_, loaded_.parameters(), loaded_.buffers()),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 AllOf(StartsWith(path_), HasSubstr("not a checkpoint"))));
   }
 }
 

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from . import __version__, causes, judge, launch, verdict
+from . import __version__, causes, judge, launch, reports, verdict
 
 DESCRIPTION = """\
 Records and judges PyTorch data-parallel training scripts as they are.
@@ -14,7 +14,8 @@ runs the command with hooks in every Python process that it starts. Nothing in t
 and neither does a bit of its results. Each rank's record is a file of JSON lines in --output_dir.
 Then the record is judged: the verdict names the first update, tensor and rank that are wrong, the
 cause from a closed list, the line of the script, the evidence and the fix; so does verdict.json.
-`lockstep judge D` judges the record in D again; `lockstep causes` lists the causes.
+`lockstep judge D` judges the record in D again; `lockstep causes` lists the causes. Both `run` and
+`judge` write the verdict for people (--html) and for CI (--junit, --sarif).
 """
 EPILOGUE = """\
 exit status: 0 if the run is right, 1 if it is wrong, 2 if the flags are wrong; the command's own if
@@ -57,6 +58,9 @@ def make_parser():
     again = commands.add_parser("judge", help="judge a record again")
     again.add_argument("folder", metavar="D", help="the --output_dir of a run")
     commands.add_parser("causes", help="list the causes that a verdict can name")
+    for command in (run, again):
+        for name, text in reports.FORMS.items():
+            command.add_argument("--" + name, metavar="FILE", help="write the verdict as " + text)
     for name, kind, default, metavar, text in RUN_FLAGS:
         text += "" if default in (0, None) else " (default: %(default)s)"
         run.add_argument("--" + name, type=kind, default=default, metavar=metavar, help=text)
@@ -90,14 +94,20 @@ def run(flags, command):
         print("lockstep: %s: %s" % (error.filename or command[0], error.strerror), file=sys.stderr)
         return 2
     found = judge.judge_folder(flags.output_dir, outcome.status, outcome.hung_seconds)
-    return report(found, flags.output_dir)
+    return report(found, flags.output_dir, flags)
 
 
-def report(found, folder):
-    """Prints the verdict, writes verdict.json, and returns the exit status."""
+def report(found, folder, flags):
+    """Prints the verdict, writes verdict.json and the asked reports; returns the exit status."""
     sys.stdout.flush()
     sys.stdout.write(found.to_text())
     print("  record: %s" % verdict.write(found, folder))
+    try:
+        for path in reports.write(found, folder, vars(flags)):
+            print("  report: %s" % path)
+    except OSError as error:
+        print("lockstep: %s: %s" % (error.filename, error.strerror), file=sys.stderr)
+        return 2
     return found.exit_status()
 
 
@@ -110,7 +120,7 @@ def judge_again(flags):
     if not found.run.ranks:
         print("lockstep: %s: holds no record of a rank" % flags.folder, file=sys.stderr)
         return 2
-    return report(found, flags.folder)
+    return report(found, flags.folder, flags)
 
 
 def list_causes():

@@ -72,8 +72,9 @@ absl::Status CatchOnednn(DataType type,
     return body();
   } catch (const dnnl::error& error) {
     if (error.status == dnnl_unimplemented) {
-      return absl::UnimplementedError(absl::StrCat(
-          "batch norm: oneDNN has none for ", Name(type), " here"));
+      return absl::UnimplementedError(
+          absl::StrCat("batch norm: oneDNN does not support ", Name(type),
+                       " on this machine"));
     }
     return absl::InternalError(
         absl::StrCat("batch norm: oneDNN: ", error.what(), " (status ",
@@ -86,7 +87,7 @@ absl::Status CheckType(DataType type) {
     return absl::OkStatus();
   }
   return absl::UnimplementedError(
-      absl::StrCat("batch norm: oneDNN has none for ", Name(type)));
+      absl::StrCat("batch norm: oneDNN does not support ", Name(type)));
 }
 
 dnnl::memory::format_tag FormatOf(Layout layout) {

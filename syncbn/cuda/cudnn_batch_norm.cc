@@ -47,7 +47,7 @@ bool Fits(const ActivationShape& shape) {
 absl::Status CheckLayout(Layout layout) {
   if (layout != Layout::kNchw16c) return absl::OkStatus();
   return absl::UnimplementedError(
-      absl::StrCat("batch norm: cuDNN has none for layout ", Name(layout)));
+      absl::StrCat("batch norm: cuDNN does not support layout ", Name(layout)));
 }
 
 const float* Floats(const ConstBuffer& buffer, const float* otherwise) {

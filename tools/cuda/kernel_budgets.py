@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""Holds compiled kernels to their budgets: kernel_budgets.py [options] FILE...
+"""Compares compiled kernels with their budgets: kernel_budgets.py [options] FILE...
 
-FILE is what nvcc --resource-usage printed (*.usage), or an object file that it
-made. --table names the budgets, whose first lines say how they are written.
+FILE is the output of nvcc --resource-usage (*.usage), or an object file of nvcc.
+--table names the file of budgets, whose first lines explain its form.
 
 A kernel is rejected if it has no budget, spills registers, takes more registers
 or more instructions for 16 bytes than its budget, or lacks a loop that the
-budget names; and so is a budget more than 5% above what is built. Instructions
-are counted in machine code by cuobjdump and nvdisasm, from PATH or from what
-tools/setup.sh --ci installs; where they are not, that part is skipped, and said
-to be.
+budget names. A budget is rejected if it is more than 5% above the built kernels.
+cuobjdump and nvdisasm, from PATH or from tools/setup.sh --ci, count instructions
+in machine code. Without them this part is skipped, and the output says so.
 
   --table=FILE     the budgets
-  --show           print what is built, in the form of the table, and stop
-  --expect=TEXT    a complaint that must be there on every architecture; several
+  --show           print the built kernels in the form of the table, and stop
+  --expect=TEXT    a complaint that must be made on every architecture; several
                    may be given. Then any other complaint, or one that is
                    missing, is an error.
-  --toolkit=V      the nvcc that made the files; budgets are those of 13.0
+  --toolkit=V      the version of nvcc that made the files; the budgets are those
+                   of 13.0
 """
 
 import argparse
@@ -44,7 +44,7 @@ Built = collections.namedtuple("Built", "registers spills loops")
 
 
 def demangle(names):
-    """Short names: without namespaces, parameters and the types of constants."""
+    """Returns {name: short name}, without namespaces, parameters and types of constants."""
     run = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True)
     short = {}
     for name, text in zip(names, run.stdout.splitlines()):
@@ -56,7 +56,7 @@ def demangle(names):
 
 
 def read_usage(path):
-    """{(architecture, mangled name): (registers, bytes spilled)}"""
+    """Returns {(architecture, mangled name): (registers, bytes spilled)}."""
     usage, kernel, spills = {}, None, 0
     with open(path, encoding="utf-8") as lines:
         for line in lines:
@@ -74,7 +74,7 @@ def read_usage(path):
 
 
 def find_disassembler():
-    """cuobjdump with an nvdisasm beside it, or None."""
+    """Returns the path of a cuobjdump with an nvdisasm beside it, or None."""
     folders = os.environ.get("PATH", "").split(os.pathsep)
     for home in (os.environ.get("HOME", ""), pwd.getpwuid(os.getuid()).pw_dir):
         folders += glob.glob(home + "/.cache/lockstep/venv/lib/python3*/site-packages/nvidia/cu*/bin")
@@ -85,7 +85,7 @@ def find_disassembler():
 
 
 def read_code(cuobjdump, path):
-    """{(architecture, mangled name): [(address, opcode, operands)]}"""
+    """Returns {(architecture, mangled name): [(address, opcode, operands)]}."""
     # cuobjdump names its temporary files after its process number, which
     # another sandbox may use too. So each run gets its own temporary folder.
     with tempfile.TemporaryDirectory() as folder:
@@ -109,8 +109,8 @@ def read_code(cuobjdump, path):
 
 
 def count_loops(code):
-    """{(loads, stores): most instructions per load} of the innermost loops with
-    loads of 16 bytes."""
+    """Returns {(loads, stores): most instructions per load} of the innermost
+    loops that load 16 bytes at a time."""
     ends = {}
     for address, opcode, operands in code:
         match = re.search(r"0x([0-9a-f]+)", operands) if opcode.startswith("BRA") else None
@@ -135,7 +135,7 @@ def count_loops(code):
 
 
 def read_built(paths, cuobjdump):
-    """{architecture: {short name: Built}}"""
+    """Returns {architecture: {short name: Built}}."""
     usage, code = {}, {}
     for path in paths:
         if path.endswith(".usage"):
@@ -154,7 +154,7 @@ def read_built(paths, cuobjdump):
 
 
 def read_table(path):
-    """Architectures, and [(pattern, what, [number of each])]."""
+    """Returns the architectures, and [(pattern, what, [number of each])]."""
     architectures, rows = [], []
     with open(path, encoding="utf-8") as lines:
         for line in lines:
@@ -171,7 +171,7 @@ def read_table(path):
 
 
 def measure(built, what):
-    """What a row holds of one kernel; None if it is not there."""
+    """Returns one kernel's number for a row of the table; None if it has none."""
     if what == "registers":
         return built.registers
     if what == "loop":
@@ -180,7 +180,7 @@ def measure(built, what):
 
 
 def check(built, table):
-    """Yields complaints."""
+    """Yields a complaint for each kernel and each budget that is rejected."""
     architectures, rows = table
     patterns = list(dict.fromkeys(pattern for pattern, _, _ in rows))
     for architecture, kernels in sorted(built.items()):
@@ -215,7 +215,7 @@ def check(built, table):
 
 
 def show(built, table):
-    """Prints the table's rows as they are built."""
+    """Prints the table's rows with the numbers of the built kernels."""
     architectures, rows = table
     patterns = list(dict.fromkeys(pattern for pattern, _, _ in rows))
     for pattern, what, _ in rows:
@@ -229,7 +229,7 @@ def show(built, table):
 
 
 def write_report(skipped, complaints):
-    """The results in the form that Bazel keeps, in which what is skipped counts."""
+    """Writes the results in the form that Bazel keeps, which counts skipped parts."""
     path = os.environ.get("XML_OUTPUT_FILE")
     if not path:
         return
@@ -273,7 +273,7 @@ def main():
     for complaint in complaints:
         print(complaint)
     print("%d kernels on %s: %s" % (len(set().union(*built.values())), ", ".join("sm_" + a for a in sorted(built)),
-                                    "rejected" if complaints else "as they should be"))
+                                    "rejected" if complaints else "within their budgets"))
     write_report(skipped, complaints)
     return 1 if complaints else 0
 

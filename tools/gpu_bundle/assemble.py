@@ -4,10 +4,10 @@
   assemble.py --out=X.tgz --most_mib=60 --stages=F --run_sh=F --python=F
       [--data=FOLDER] PROGRAM...
 
-Refuses a bundle that is larger than that, one in which a program of a stage is
-missing or a program has no stage, and one in which a file needs a library that is
-neither in lib/ nor the C library's or NVIDIA's, which the host has: says in one
-line what is wrong, and exits with 1.
+Refuses a bundle that is larger than --most_mib. Refuses one in which a program of
+a stage is missing, a program has no stage, or a file needs a library that is not
+in lib/ and that hosts do not have (the C library's and NVIDIA's). One line then
+says what is wrong, and the exit status is 1.
 """
 import argparse
 import collections
@@ -48,12 +48,13 @@ def output(*command):
 
 
 def needed(file):
-    """The names of the libraries that the file was linked with."""
+    """Returns the names of the libraries that the file was linked with."""
     return re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-dW", file))
 
 
 def functions(file, library):
-    """What the file calls of an NVIDIA library, whose name they begin with."""
+    """Returns the functions of an NVIDIA library that the file calls. Their
+    names begin with the library's."""
     stem = re.match("lib(cuda|[a-zA-Z]+)", library).group(1)
     return re.findall(rf"^ +U ((?:__)?{stem}[A-Z]\w*)",
                       output("nm", "-D", file), re.M)
@@ -65,8 +66,8 @@ def is_elf(file):
 
 
 def resolved(file):
-    """The libraries that the file needs on this host, and those need: paths by
-    name; None for what is not found."""
+    """Returns {name: path} of the libraries that the file needs on this host,
+    directly or not; the path is None for a library that is not found."""
     libraries = {}
     for line in output("ldd", file).splitlines():
         match = re.match(r"\s*(\S+) => (not found|\S+)", line)
@@ -77,7 +78,7 @@ def resolved(file):
 
 
 def copy_libraries(root):
-    """Fills lib/ with what the programs need beyond what every host has."""
+    """Copies the libraries that the programs need, and hosts lack, to lib/."""
     libraries = {}
     for name in os.listdir(f"{root}/bin"):
         wanted = needed(f"{root}/bin/{name}")
@@ -97,7 +98,7 @@ def copy_libraries(root):
 
 
 def called_of_nvidia(root):
-    """The functions that the programs call, by the library that has them."""
+    """Returns {library: functions} of NVIDIA's that the programs call."""
     called = collections.defaultdict(set)
     for name in os.listdir(f"{root}/bin"):
         for library in filter(NVIDIA.match, needed(f"{root}/bin/{name}")):
@@ -106,7 +107,7 @@ def called_of_nvidia(root):
 
 
 def glibc_version(root):
-    """The C library that the bundle's files need at least, as "2.34"."""
+    """Returns the oldest C library that suffices for all files, as "2.34"."""
     versions = [(0, 0)]
     for folder in ("bin", "lib"):
         for name in os.listdir(f"{root}/{folder}"):
@@ -117,8 +118,11 @@ def glibc_version(root):
 
 
 def commit():
-    """What is checked out where this script lies, or null: when the programs
-    were last linked, if nothing of theirs has changed since."""
+    """Returns the commit that is checked out where this script lies, or null.
+
+    Bazel runs this script only if one of its inputs has changed. A later commit
+    with the same programs is therefore not named.
+    """
     folder = os.path.dirname(os.path.realpath(__file__))
     try:
         return output("git", "-C", folder, "describe", "--always", "--dirty",
@@ -128,7 +132,7 @@ def commit():
 
 
 def stage_words(text):
-    """The programs of the bundle that the table's stages name."""
+    """Returns the programs of the bundle that the table's stages name."""
     lines = [line.split() for line in text.splitlines()]
     return {word for line in lines if line and line[0][0] != "#"
             for word in line[4:] if word.startswith("bin/")}
@@ -156,7 +160,8 @@ def check(root):
 
 
 def pack(root, file):
-    """The same bytes for the same files: names in order, no times, no owners."""
+    """Writes the archive. The same files give the same bytes: names are in
+    order, and there are no times and no owners."""
     def plain(info):
         info.uid = info.gid = info.mtime = 0
         info.uname = info.gname = ""
@@ -225,7 +230,7 @@ def main():
             pack(f"{folder}/gpu_bundle", args.out)
         mib = os.path.getsize(args.out) / 2**20
         if mib > args.most_mib:
-            raise Wrong(f"it has {mib:.1f} MiB, and may have {args.most_mib:g}")
+            raise Wrong(f"the bundle has {mib:.1f} MiB; at most {args.most_mib:g} are allowed")
         return 0
     except Wrong as wrong:
         print(f"{args.out}: {wrong}", file=sys.stderr)

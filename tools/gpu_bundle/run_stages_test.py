@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""run.sh and run_stages on a host with false GPUs; and what assemble.py refuses.
+"""Tests run.sh and run_stages on a host with fake GPUs, and assemble.py's refusals.
 
-Arguments: the folder of this package's files, and run_stages and the false
-driver that Bazel has built.
+Arguments: the folder of this package's files, and run_stages and the fake driver
+that Bazel has built.
 """
 import json
 import os
@@ -101,7 +101,7 @@ class Host(unittest.TestCase):
         }
 
     def library(self, folder, *names):
-        """A folder with these libraries."""
+        """Makes a folder with these libraries and returns its path."""
         folder = f"{self.folder}/{folder}"
         os.makedirs(folder, exist_ok=True)
         for name in names:
@@ -409,7 +409,7 @@ class AssembleTest(unittest.TestCase):
     def test_packs_nothing_that_is_wrong(self):
         stages = "a every 1-9 - bin/true\n"
         for programs, more, most_mib, error in [
-                (["/bin/true"], "", 0.001, "MiB, and may have 0.001"),
+                (["/bin/true"], "", 0.001, "MiB; at most 0.001 are allowed"),
                 (["/bin/true", "/bin/false"], "", 60, "no stage of stages.txt runs"),
                 (["/bin/true"], "b every 1-9 - bin/absent\n", 60,
                  "bin/absent is not in the bundle"),

@@ -37,36 +37,36 @@ constexpr Row kRows[] = {
      "Start from the first tensor, layer and step that differ, and compare "
      "what each rank holds there."},
     {Cause::kTooNoisy, "too_noisy",
-     "The trainer gives other results when the samples of a step change "
-     "places, on one rank already, as if something in it were random.",
+     "One rank already gives other results when the samples of a step change "
+     "places, as if something in the trainer were random.",
      "Turn off dropout, random augmentation and reduced-precision kernels "
-     "(TF32) for the case, and seed what stays random."},
+     "(TF32) for the case, and seed everything that stays random."},
     // Runs.
     {Cause::kHangs, "hangs",
-     "Either it waits for something that never comes, with several ranks most "
-     "often a collective call that another rank does not make, or it needs "
-     "more time than --timeout gives it.",
-     "If it only is slow, raise --timeout; else make every rank issue the same "
-     "collective calls in the same order (TORCH_DISTRIBUTED_DEBUG=DETAIL says "
-     "which call each rank is in)."},
+     "Either the trainer waits for something that never comes (with several "
+     "ranks most often a collective call that another rank does not make), or "
+     "it needs more time than --timeout allows.",
+     "If the trainer is only slow, raise --timeout. Otherwise make every rank "
+     "issue the same collective calls in the same order "
+     "(TORCH_DISTRIBUTED_DEBUG=DETAIL shows which call each rank is in)."},
     {Cause::kCrashes, "crashes",
-     "The trainer itself failed; its last lines say how.",
-     "Read the trainer's last lines. If they do not say enough, start it by "
-     "hand "
-     "on this case: --keep=DIR keeps the case and prints the command."},
+     "The trainer itself failed; its last lines show how.",
+     "Read the trainer's last lines. If they do not show the cause, start the "
+     "trainer by hand on this case: --keep=DIR keeps the case and prints the "
+     "command."},
     {Cause::kWritesNothing, "writes_nothing",
      "The trainer ended well without writing rank<r>.json for {rank}.",
      "Write both files into the folder that LOCKSTEP_OUTPUT names, on every "
      "rank, with WriteRankOutput or lockstep_protocol.py."},
     {Cause::kWritesGarbage, "writes_garbage",
-     "What the trainer wrote breaks the protocol.",
+     "The files that the trainer wrote break the protocol.",
      "Write the files with WriteRankOutput or lockstep_protocol.py, which "
-     "check what they write."},
+     "check the content."},
     {Cause::kWrongWorldSize, "wrong_world_size",
-     "A rank believes in another number of ranks than were started.",
+     "A rank has a world size that is not the number of started ranks.",
      "Take the world size from WORLD_SIZE, or put {world_size} into the "
-     "command where it starts its own ranks, and initialise the process group "
-     "before asking for it."},
+     "command if it starts its own ranks, and initialise the process group "
+     "before reading the world size from it."},
     {Cause::kNotFinite, "not_finite",
      "A number became NaN or infinite in step {step}.",
      "Look for a division by the number of samples of a rank that has none, "
@@ -89,18 +89,19 @@ constexpr Row kRows[] = {
      "Seed the shuffle alike on all ranks (DistributedSampler's seed must not "
      "depend on the rank) and take the rank's share after shuffling."},
     {Cause::kPadded, "padded",
-     "Samples are repeated at the end of an epoch to give every rank as many.",
-     "Let ranks end with unlike numbers of samples: a sampler that does not "
-     "pad, with gradients weighted by samples."},
+     "Samples are repeated at the end of an epoch, so that every rank has "
+     "equally many.",
+     "Use a sampler that does not pad, so that ranks may have different "
+     "numbers of samples, and weight gradients by samples."},
     {Cause::kRankSkipsLastBatch, "rank_skips_last_batch",
      "{rank} leaves out the last batch of an epoch that the others compute.",
      "Let a rank without samples still take part in the step's collective "
-     "calls with a gradient of zero, or decide together to leave it out."},
+     "calls with a gradient of zero, or leave the batch out on all ranks."},
     {Cause::kDropsLastBatch, "drops_last_batch",
      "The samples that do not fill a last batch are left out.",
      "Set drop_last=False in the sampler and in the data loader."},
     {Cause::kResumesAtStart, "resumes_at_start",
-     "After a resume, the epoch begins anew in place of going on.",
+     "After a resume, the epoch begins anew instead of continuing.",
      "Keep the position in the epoch in the checkpoint and skip the samples "
      "before it."},
     {Cause::kResumeRepeatsBatch, "resume_repeats_batch",
@@ -115,11 +116,11 @@ constexpr Row kRows[] = {
      "Each epoch has every sample once, but which samples make a step depends "
      "on the number of ranks.",
      "Shuffle the whole set first and deal each global batch out to the ranks "
-     "(rank r takes every N-th), in place of shuffling within a rank's part."},
+     "(rank r takes every N-th), instead of shuffling within a rank's part."},
     // Gradients.
     {Cause::kSummedNotAveraged, "summed_not_averaged",
      "{subject}{tensors} are {k} times {of} on {world_size} ranks: "
-     "summed and not averaged, or reduced twice.",
+     "summed instead of averaged, or reduced twice.",
      "Divide the sum over ranks by their number once, or leave the reduction "
      "to DistributedDataParallel alone."},
     {Cause::kDividedTwice, "divided_twice",
@@ -138,7 +139,7 @@ constexpr Row kRows[] = {
      "Mend them one at a time: divide each micro-batch's mean loss by their "
      "number, and the sum over ranks by theirs, once each."},
     {Cause::kMeanOfMeans, "mean_of_means",
-     "The ranks' means are averaged as if every rank had as many samples.",
+     "The ranks' means are averaged as if all ranks had equally many samples.",
      "Scale each rank's loss to local_sum * world_size / global_count before "
      "backward, since DistributedDataParallel averages over ranks."},
     {Cause::kDividedByFullBatch, "divided_by_full_batch",
@@ -146,7 +147,7 @@ constexpr Row kRows[] = {
      "{k} times {of}: a sum over its samples is divided by the size of a full "
      "batch.",
      "Divide by the samples that the step has, over all ranks, and not by the "
-     "batch size that was asked for."},
+     "requested batch size."},
     {Cause::kNotReduced, "not_reduced",
      "Gradients{tensors} are not reduced over the ranks: {rank} keeps those of "
      "its own share.",
@@ -156,19 +157,20 @@ constexpr Row kRows[] = {
     {Cause::kReducedInPart, "reduced_in_part",
      "Gradients{tensors} are right on average over the ranks and on no rank: "
      "they are reduced over some of the ranks only, in part, or not at all.",
-     "Reduce over the group of all ranks, once, before the update: not over a "
-     "node's ranks, neighbours or a subgroup alone."},
+     "Reduce over the group of all ranks, once, before the update, and not "
+     "only "
+     "over the ranks of a node, neighbours or a subgroup."},
     {Cause::kRanksRoundApart, "ranks_round_apart",
-     "Every rank has the right gradients{tensors}, but for rounding, in which "
-     "they differ: ranks add the same numbers in another order, and will "
+     "Every rank's gradients{tensors} are right up to rounding, but the ranks' "
+     "bits differ: ranks add the same numbers in different orders, and will "
      "drift apart.",
-     "Let all ranks have one sum: reduce on one and broadcast, use a "
+     "Give all ranks the same sum: reduce on one rank and broadcast, use a "
      "collective that gives every rank the same bits, or add in the order of "
-     "the ranks and not one's own first."},
+     "the ranks, not the own part first."},
     {Cause::kReducedInNarrowType, "reduced_in_narrow_type",
-     "Gradients{tensors} are right but for rounding to {of}: they are reduced "
+     "Gradients{tensors} are right up to rounding to {of}: they are reduced "
      "in that type.",
-     "Reduce in float32: cast gradients after the sum over ranks and not "
+     "Reduce in float32: cast gradients after the sum over ranks, not "
      "before, and register no hook that compresses them."},
     {Cause::kScaled, "scaled",
      "The result{tensors} is {k} times {of}, which is neither the number of "
@@ -208,7 +210,7 @@ constexpr Row kRows[] = {
      "The first step's gradients are right, but the update is {k} times one "
      "rank's on {world_size} ranks: the learning rate depends on their number.",
      "Use the case's learning rate as it is: the global batch is the same at "
-     "every world size, so nothing is to be scaled."},
+     "every world size, so the learning rate must not be scaled."},
     {Cause::kWeightDecayScaled, "weight_decay_scaled",
      "Weight decay is {k} times as strong as on one rank, with {world_size} "
      "ranks.",
@@ -217,7 +219,7 @@ constexpr Row kRows[] = {
      "rank."},
     {Cause::kUpdatesEachMicroBatch, "updates_each_micro_batch",
      "The parameters are those of an update after each of {accumulate} "
-     "micro-batches, where one update for all of them is asked for.",
+     "micro-batches, but the case asks for one update for all of them.",
      "Call optimizer.step() and zero_grad() once, after the last micro-batch "
      "of a step."},
     {Cause::kFirstWeightsDiffer, "first_weights_differ",
@@ -226,34 +228,35 @@ constexpr Row kRows[] = {
      "DistributedDataParallel does when it wraps a model), or load the same "
      "weights on every rank."},
     {Cause::kRanksUpdateApart, "ranks_update_apart",
-     "In step {step} all ranks have the same gradients, and {rank} another "
-     "parameter after the update: their optimizers differ.",
+     "In step {step} all ranks have the same gradients, but {rank} has another "
+     "parameter after the update: the ranks' optimizers differ.",
      "Give every rank's optimizer the same learning rate, momentum, weight "
      "decay and state; let nothing in the update depend on the rank."},
     {Cause::kMomentumLost, "momentum_lost",
      "After the resume, in step {step}, momentum starts from zero{on_rank}.",
      "Put optimizer.state_dict() into the checkpoint and load it on every "
      "rank before the first step."},
-    {Cause::kFrozenMoves, "frozen_moves",
-     "{named} is frozen and moves all the same.",
+    {Cause::kFrozenMoves, "frozen_moves", "{named} is frozen, but it changes.",
      "Give the optimizer only parameters with requires_grad; weight decay "
-     "moves others even without a gradient."},
+     "changes the others even without a gradient."},
     {Cause::kUnusedMoves, "unused_moves",
-     "{named} has no part in the loss, and moves on {world_size} ranks and "
+     "{named} has no part in the loss, but it changes on {world_size} ranks "
+     "and "
      "not on one.",
      "Keep its gradient None (zero_grad(set_to_none=True), "
      "find_unused_parameters=True), since weight decay and momentum act on a "
      "gradient of zero."},
     {Cause::kDrifts, "drifts",
-     "From step {step} on the parameters part, after the steps before it were "
+     "The parameters differ from step {step} on; the steps before it were "
      "right.",
-     "Look at what enters an update besides the first step's gradient: the "
+     "Look at everything that enters an update besides the first step's "
+     "gradient: the "
      "optimizer's state, later gradients, schedules, clipping by a local "
      "norm."},
     // Evaluation.
     {Cause::kEvaluationPadded, "evaluation_padded",
-     "Test samples are repeated so that every rank evaluates as many, and are "
-     "counted twice.",
+     "Test samples are repeated so that every rank evaluates equally many, and "
+     "the repeated samples count twice.",
      "Evaluate with a sampler that does not pad, or drop the repeated samples "
      "before the metrics are summed."},
     {Cause::kMetricsUnweighted, "metrics_unweighted",

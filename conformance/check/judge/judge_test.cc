@@ -65,7 +65,7 @@ TEST(CausesTest, FillsInWhatIsKnown) {
           .why;
   EXPECT_EQ(summed,
             "Gradients of W3 (the last) are 2 times one rank's on 2 ranks: "
-            "summed and not averaged, or reduced twice.");
+            "summed instead of averaged, or reduced twice.");
   EXPECT_TRUE(Explain(Cause::kRankSkipsLastBatch, {.rank = 1})
                   .why.starts_with("Rank 1 leaves out"));
   EXPECT_NE(Explain(Cause::kWrongWorldSize, {}).fix.find("{world_size}"),

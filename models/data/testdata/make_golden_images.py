@@ -1,9 +1,11 @@
-"""Writes golden_images.txt: small JPEG and PNG files, and what Pillow makes of
-them. To be run with the distribution's Python, whose Pillow decodes with the
-libjpeg and libpng that we link: /usr/bin/python3 make_golden_images.py
+"""Writes golden_images.txt: small JPEG and PNG files, with Pillow's pixels.
 
-A line is: name, height, width, channels, the CRC-32 of the pixels as they are,
-as RGB (convert("RGB")) and as grey (convert("L")), and the file in base 64.
+Run it with the distribution's Python, whose Pillow decodes with the libjpeg and
+libpng that we link: /usr/bin/python3 make_golden_images.py
+
+Each line has a name, height, width, channels, the CRC-32 of the pixels as
+decoded, as RGB (convert("RGB")) and as grey (convert("L")), and the file in base
+64.
 """
 import base64
 import io
@@ -18,7 +20,7 @@ HEIGHT, WIDTH = 11, 19  # Not multiples of a block of pixels.
 
 
 def noisy(mode):
-    """A gradient with noise: what blurs or moves it changes it."""
+    """Returns a gradient with noise, which any blur or shift changes."""
     draw = random.Random(mode)
     bands = len(Image.new(mode, (1, 1)).getbands())
     return Image.frombytes(mode, (WIDTH, HEIGHT), bytes(
@@ -45,7 +47,7 @@ def oriented(value, endian):
 
 
 def png(depth, colour, rows, *chunks, adam7=False):
-    """A PNG file by hand: rows is a function from (y, x) to a pixel's samples."""
+    """Returns a PNG file; rows is a function from (y, x) to a pixel's samples."""
     def chunk(name, data):
         body = name + data
         return struct.pack(">I", len(data)) + body + struct.pack(

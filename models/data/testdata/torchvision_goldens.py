@@ -3,9 +3,9 @@
 
   torchvision_goldens.py > torchvision_golden.txt
 
-Lines of a name, numbers, and bytes in hexadecimal, which are an image of
-[height, width, channels]. Inputs are not written: byte i of an image is the
-uppermost byte of the finaliser of SplitMix64 of i + 1.
+Each line has a name, numbers, and bytes in hexadecimal, which are an image of
+[height, width, channels]. Inputs are not written: byte i of an input is the
+uppermost byte of SplitMix64's finaliser of i + 1.
 """
 import torch
 from PIL import Image
@@ -13,7 +13,8 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as F
 
 MODES = {"bilinear": v2.InterpolationMode.BILINEAR, "bicubic": v2.InterpolationMode.BICUBIC}
-# Channels, height, width, and of the result: up and down, odd, one pixel, one side alone, by much.
+# Channels, height and width of an image, then height and width of the result. The sizes grow, shrink, are odd, have one
+# pixel, change only one side, and change by a large factor.
 SIZES = ((3, 23, 37, 9, 14), (3, 9, 14, 23, 37), (3, 1, 1, 5, 3), (3, 5, 3, 1, 1), (3, 7, 16, 7, 5), (3, 16, 7, 5, 7),
          (1, 28, 28, 13, 17), (1, 11, 12, 28, 28), (3, 64, 61, 17, 19), (3, 90, 5, 2, 31), (3, 2, 2, 3, 2),
          (3, 33, 47, 16, 16), (1, 3, 70, 2, 1), (3, 40, 50, 39, 51))

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the golden files of this folder from a real PyTorch (python3-torch), from the repository's root.
+"""Writes the golden files of this folder with PyTorch (python3-torch). Run it in the repository's root:
 
   generate_goldens.py randn > randn_golden.txt
   generate_goldens.py weights > resnet18_d2l_golden.txt
@@ -19,7 +19,7 @@ def hexes(values):
 
 
 def randn():
-    """Lines: seed, then for each draw after manual_seed(seed): size, first and last 20 numbers."""
+    """Prints each seed, and then for each draw after manual_seed(seed) its size and its first and last 20 numbers."""
     for seed in (0, 1, 2**32 + 5):
         torch.manual_seed(seed)
         print("seed", seed)
@@ -29,7 +29,8 @@ def randn():
 
 
 def weights():
-    """Lines: seed, then each parameter's name, size, sum, first and last three numbers, of the chapter's ResNet-18."""
+    """Prints each seed, and then for each parameter of the chapter's ResNet-18 its name, size, sum, and first and last
+    three numbers."""
     for seed in (0, 2**32 + 7):
         torch.manual_seed(seed)
         print("seed", seed)

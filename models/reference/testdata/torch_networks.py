@@ -1,25 +1,25 @@
 #!/usr/bin/env python3
-"""What PyTorch computes of the project's networks: torch_networks.py FOLDER [--no_timm]
+"""Computes the project's networks with PyTorch: torch_networks.py FOLDER [--no_timm]
 
 FOLDER/cases has a line for each case: its folder below FOLDER, the network as --model names it, the images' channels,
-height and width, the classes, what is asked, and world sizes. Asked is one of these:
+height and width, the classes, the task, and world sizes. The tasks write these files to the case's folder:
 
-names   "order" gets the names and shapes of parameters, then those of the buffers, as state_dict has them, each list with a
-        line "--" behind it
-first   and "first", a safetensors file, gets the state_dict after torch.manual_seed(3) and the module's construction
-step    and the case's folder has "weights", which must load strictly, and "batch": images [n, c, h, w], labels, and perhaps
-        others and shares; "answer_N" gets, in float64, the outputs, loss, gradients and buffers of one training step on N
-        ranks that normalise each its own block of the batch, blocks as torch.chunk cuts them, and "evaluation", the
-        outputs in evaluation before the step; "saved" gets the weights as PyTorch saves them
-own:S   the same, but the weights are the module's own after torch.manual_seed(S); without a world size, "saved" alone
-clear:S the same, but the bias of every batch norm is moved to where no ReLU's input is near zero (move_biases)
-back:S  the case's folder has "checkpoint", which must load strictly and hold the parameters of own:S, and counters of 1
+names   "order": the names and shapes of parameters, then those of buffers, in the order of state_dict; a line "--" ends
+        each list
+first   also "first", a safetensors file: the state_dict after torch.manual_seed(3) and the module's construction
+step    reads "weights", which must load strictly, and "batch": images [n, c, h, w], labels, and perhaps others and
+        shares. For each world size N, "answer_N" has, in float64, the outputs, loss, gradients and buffers of one
+        training step on N ranks, each of which normalises its own block of the batch as torch.chunk cuts it; it also has
+        "evaluation", the outputs in evaluation before the step. "saved" has the weights as PyTorch saves them
+own:S   like step, but the weights are the module's own after torch.manual_seed(S); without a world size, only "saved"
+clear:S like own:S, but the bias of every batch norm is moved so that no ReLU's input is near zero (move_biases)
+back:S  reads "checkpoint", which must load strictly and have the parameters of own:S, and counters of 1
 
 Networks are torchvision's and timm's own modules. A width other than torchvision's is torchvision's class with fewer
-channels, whose first values mean nothing. What timm has is written out below too, since no distribution has timm, and
-since dropout needs masks that are the test's: this copy serves where there is dropout, or no timm, or --no_timm. Where
-timm is installed, the copy of `vit` is held to it. The first line of the output names the versions, the others the
-module of each case.
+channels, whose first values mean nothing. This file also has a copy of timm's vision transformer, because no
+distribution has timm, and because dropout needs the test's masks. The copy is used for dropout, without timm, and with
+--no_timm. If timm is installed, the copy of `vit` is compared with it. The first line of the output names the versions;
+each other line names the module of a case.
 """
 import copy
 import json
@@ -55,7 +55,7 @@ NAMES = {np.dtype(t): name for name, t in TYPES.items()}
 
 
 def save(path, tensors):
-    """Writes a file by the package, or by the definition of the format: the header's length, the header in JSON, the bytes."""
+    """Writes a safetensors file, with the package or by the format: the header's length, the header in JSON, the bytes."""
     if safetensors:
         safetensors.torch.save_file({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, path)
         return
@@ -88,7 +88,7 @@ def load(path):
 
 
 class LeNet(nn.Module):
-    """The chapter's function of W1, b1 to W4, b4."""
+    """The network of the d2l chapter, a function of W1, b1 to W4, b4."""
 
     def __init__(self, c, h, w, classes, batch_norm):
         super().__init__()
@@ -101,7 +101,7 @@ class LeNet(nn.Module):
                 self.add_module("bn%d" % i, nn.BatchNorm2d(shape[0]))
 
     def named_parameters(self, *args, **kwargs):
-        """In the order of the chapter's list, layer by layer."""
+        """Returns the parameters in the order of the chapter's list, layer by layer."""
         return sorted(super().named_parameters(*args, **kwargs), key=lambda item: re.search("[0-9]", item[0])[0])
 
     def forward(self, x):
@@ -114,7 +114,7 @@ class LeNet(nn.Module):
 
 
 class Residual(nn.Module):
-    """The block of the book."""
+    """The residual block of the d2l book."""
 
     def __init__(self, cin, cout, use_1x1conv=False, stride=1):
         super().__init__()
@@ -151,7 +151,7 @@ def torchvision_resnet(depth, c, classes, width=64):
     resnet = torchvision.models.resnet
 
     class Narrow(resnet.ResNet):
-        """With `width` channels in the first stage, where torchvision has 64."""
+        """torchvision's ResNet with `width` channels in the first stage instead of 64."""
 
         def _make_layer(self, block, planes, *args, **kwargs):
             if planes == 64 and width != 64:
@@ -170,7 +170,7 @@ def torchvision_resnet(depth, c, classes, width=64):
 
 
 class Masked(nn.Module):
-    """Dropout whose mask is the test's: an element of a layer and a sample is kept, or not, wherever it is computed."""
+    """Dropout with the test's mask, a function of layer, sample and element: the same wherever it is computed."""
 
     def __init__(self, layer, rate, by_sample=False):
         super().__init__()
@@ -238,13 +238,13 @@ class PatchEmbed(nn.Module):
 
 @torch.no_grad()
 def trunc_normal(tensor, std):
-    """timm's trunc_normal_, cut off at +-2; newer PyTorch draws its own in another way."""
+    """Draws as timm's trunc_normal_, cut off at +-2; newer versions of PyTorch draw in another way."""
     inside = 2 * ((1 + math.erf(2 / std / math.sqrt(2))) / 2) - 1
     tensor.uniform_(-inside, inside).erfinv_().mul_(std * math.sqrt(2)).clamp_(-2, 2)
 
 
 class VisionTransformer(nn.Module):
-    """timm's, with its names and order of random numbers."""
+    """A copy of timm's class, with its names and its order of random numbers."""
 
     def __init__(self, c, h, w, classes, patch, width, depth, heads, dropout=0.0, attention_dropout=0.0, drop_path=0.0):
         super().__init__()
@@ -294,7 +294,7 @@ def timm_module(name, c, h, w, classes, options):
 
 
 def check_copy(c, h, w, classes, options):
-    """Raises where the vision transformer above is not timm's."""
+    """Raises an error if the vision transformer above differs from timm's."""
     torch.manual_seed(3)
     ours = VisionTransformer(c, h, w, classes, **options)
     torch.manual_seed(3)
@@ -324,7 +324,7 @@ PATCH16 = {"tiny": 192, "small": 384, "base": 768}
 
 
 def build(spec, c, h, w, classes, seed):
-    """The module, and whose it is."""
+    """Returns the module, and the name of its source."""
     name, _, text = spec.partition(":")
     options = {key: float(v) if "." in v else int(v) for key, v in (p.split("=") for p in text.split(",") if p)}
     torch.manual_seed(seed)
@@ -361,7 +361,7 @@ def loss_of(logits, batch, part):
 
 
 def step(net, batch, ranks):
-    """Outputs and mean loss of the batch; its gradients, summed over the ranks; rank 0's buffers."""
+    """Returns the batch's outputs and mean loss, its gradients, summed over the ranks, and rank 0's buffers."""
     answer, gradients, outputs, loss = {}, {}, [], 0.0
     for rank, part in enumerate(torch.chunk(torch.arange(len(batch["labels"])), ranks)):
         replica = copy.deepcopy(net)
@@ -380,10 +380,10 @@ def step(net, batch, ranks):
 
 @torch.no_grad()
 def move_biases(net, images):
-    """Moves batch norm's biases, channel by channel, so that no value that a ReLU gets on these images is near zero.
+    """Moves batch norm's biases, channel by channel, so that no input of a ReLU is near zero on these images.
 
-    Of a channel's values from -0.1 to 0.1, zero comes to lie in the middle of the widest gap. A value that is zero but for
-    rounding may be on the other side of the ReLU in float32, which changes a gradient by far more than rounding does.
+    The new zero lies in the middle of the widest gap between a channel's values from -0.1 to 0.1. A value that is zero up
+    to rounding may be on the other side of the ReLU in float32, which changes a gradient by far more than rounding does.
     """
     replica, last = copy.deepcopy(net).double().train(), []
 
@@ -409,7 +409,7 @@ def move_biases(net, images):
 
 
 def check_back(net, checkpoint):
-    """Raises where the checkpoint is not of these parameters, after one step at a learning rate of nearly zero."""
+    """Raises an error unless the checkpoint has these parameters, after one step at a learning rate of nearly zero."""
     own = {name: p.detach().clone() for name, p in net.named_parameters()}
     net.load_state_dict(checkpoint, strict=True)
     for name, p in net.named_parameters():

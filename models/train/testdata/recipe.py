@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Trains LeNet by the d2l chapter's recipe in PyTorch, on one thread.
 
-Prints, for each epoch, the mean training loss and the test accuracy that
-accuracy_test.cc compares with. Needs torch and numpy (Debian: python3-torch) and
+Prints for each epoch the mean training loss and the test accuracy, with which
+accuracy_test.cc compares. Needs torch and numpy (Debian: python3-torch) and
 the package dataset-fashion-mnist.
 
   recipe.py [EPOCHS]
