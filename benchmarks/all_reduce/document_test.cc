@@ -235,6 +235,7 @@ AllReduceReport GpuReport() {
                      .transports = {"P2P/CUMEM", "SHM/direct"}};
   report.nccl.push_back({{TeamKind::kNccl, Algorithm::kRing}, facts, "H100"});
   report.nccl.push_back({{TeamKind::kNccl, Algorithm::kDirect}, facts, "H100"});
+  report.nccl.back().direct = true;
   facts = {.environment = {{"NCCL_P2P_LEVEL", "NVL"}}};
   report.nccl.push_back({{TeamKind::kPlainNccl}, facts, "H100", true});
   report.nccl.back().calls.push_back(
@@ -349,6 +350,13 @@ TEST(AllReduceDocumentTest, HasBarsForGpusThatAreNotShared) {
   report.sizes[0].bytes = 128 << 20;
   EXPECT_THAT(texts(), ElementsAre(ring, ring_from + "0.97: met", direct,
                                    HasSubstr("NOT met")));
+  // A direct subject that takes the ring says so, and has no ratio bar.
+  for (NcclProbe& probe : report.nccl) probe.direct = false;
+  EXPECT_THAT(texts(),
+              ElementsAre(ring, ring_from + "0.97: met",
+                          "2 nccl direct group (ring), " + host + "2.00: met"));
+  EXPECT_EQ(DocumentOf(report).data["results"][1]["subject"],
+            "nccl direct group (ring)");
 }
 
 // Tables of other types and numbers of ranks follow one another.

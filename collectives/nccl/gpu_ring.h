@@ -38,7 +38,7 @@ namespace lockstep {
 //
 // The second reduction of the same buffers captures the ring in a CUDA graph,
 // and later ones launch that graph. A launch takes the host some microseconds,
-// and needs no NCCL groups.
+// and needs no NCCL groups. The ring keeps the graphs that were used last.
 //
 // Create allocates everything that a call needs. Allocating memory or loading a
 // kernel later would wait for the GPU, where another rank's kernels may wait
@@ -101,6 +101,11 @@ class GpuRing {
   using GraphKey = std::tuple<Operation, ReduceOp, int, DataType, int64_t,
                               const void*, const void*>;
 
+  struct CachedGraph {
+    Graph graph;  // Null after the first call.
+    int64_t last_use = 0;
+  };
+
   GpuRing(int rank, int world_size, int64_t chunk_bytes, NcclHandle& handle,
           cudaStream_t stream)
       : rank_(rank),
@@ -141,8 +146,9 @@ class GpuRing {
   DeviceMemory memory_;  // For the slots. Outlives the stream that uses it.
   Stream reduce_stream_;
   std::vector<Slot> slots_;
-  std::mutex graphs_mutex_;           // Guards graphs_.
-  std::map<GraphKey, Graph> graphs_;  // Null after the first call.
+  std::mutex graphs_mutex_;  // Guards graphs_.
+  std::map<GraphKey, CachedGraph> graphs_;
+  int64_t uses_ = 0;  // Of all graphs.
 };
 
 }  // namespace lockstep
