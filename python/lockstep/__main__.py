@@ -66,7 +66,7 @@ def make_parser():
         for name, text in reports.FORMS.items():
             command.add_argument("--" + name, metavar="FILE", help="write the verdict as " + text)
     for name, kind, default, metavar, text in RUN_FLAGS:
-        text += "" if default in (0, None) else " (default: %(default)s)"
+        text += "" if default in (0, None, "") else " (default: %(default)s)"
         run.add_argument("--" + name, type=kind, default=default, metavar=metavar, help=text)
     return parser
 
