@@ -22,8 +22,8 @@ import yaml
 FORK_GUARD = ("(github.event_name != 'pull_request' || github.event.pull_request"
               ".head.repo.full_name == github.repository)")
 HOSTED = re.compile(r"ubuntu-\d\d\.\d\d$")
-BUNDLE_FLAGS = {"--suite", "--budget", "--out"}
-SUITES = {"correct", "kernels", "train", "all"}
+BUNDLE_FLAGS = {"--suite", "--only", "--budget", "--out"}
+SUITES = {"correct", "kernels", "train", "first", "all"}
 
 
 def as_list(value):

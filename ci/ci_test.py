@@ -230,11 +230,11 @@ while :; do
   esac
   shift
 done
-export SLURM_JOB_NUM_NODES SLURM_JOB_ID=7
+export SLURM_JOB_NUM_NODES SLURM_JOB_ID=7 SLURM_CPUS_ON_NODE=16
 exec "$@"
 """)
         self.write("bin/srun", """#!/bin/sh
-echo "$*" | grep -q -- "--nodes=$SLURM_JOB_NUM_NODES .*--ntasks-per-node=1 --cpu-bind=none" || exit 9
+echo "$*" | grep -q -- "--nodes=$SLURM_JOB_NUM_NODES .*--ntasks-per-node=1 --cpus-per-task=16 --cpu-bind=none" || exit 9
 while [ "$1" != sh ]; do shift; done
 node=0
 while [ "$node" -lt "$SLURM_JOB_NUM_NODES" ]; do
@@ -280,7 +280,19 @@ exit "$1"
         self.assertEqual(read(out + "/n1/log.txt"),
                          "[--out=%s/n1]\n[--suite=correct]\n[--budget=9 0]\n" % out)
         # The script leaves nothing on a node's disk.
-        self.assertEqual(glob.glob(self.folder + "/tmp.*"), [])
+        self.assertEqual(glob.glob(self.folder + "/lockstep.*"), [])
+
+    def test_a_folder_without_execution_is_passed_over(self):
+        self.write("noexec/README", "mounted over")
+        work = os.path.join(self.folder, "noexec")
+        status, output = self.run_command(
+            "unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
+            'mount -t tmpfs -o noexec tmpfs "$0" && exec sbatch --nodes=1 "$@"', work,
+            os.path.join(ROOT, "ci/slurm.sh"), "b.tgz", cwd=self.folder, TMPDIR=work,
+            STATUSES="0")
+        if "unshare" in output:
+            self.skipTest("no user namespaces: " + output)
+        self.assertEqual((status, output), (0, "n0: all well\n"))
 
     def test_wrong_use_is_named(self):
         for arguments, want in (

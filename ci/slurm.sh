@@ -11,7 +11,7 @@ usage: sbatch [SBATCH FLAGS] ci/slurm.sh BUNDLE.tgz [--out=DIR] [RUN FLAGS]
 Unpacks the GPU bundle on each node of the job, on the node's own disk, and runs
 it there once, on all CPUs of the node (Slurm's default is one of them) and all
 GPUs that the job has on it. RUN FLAGS go to its run.sh:
---suite=correct|kernels|train|all, --budget=SECONDS. For example, on two nodes of
+--suite=correct|kernels|train|first|all, --budget=SECONDS. For example, on two nodes of
 eight GPUs:
 
   bazel build --config=cuda //tools/gpu_bundle
@@ -57,9 +57,21 @@ mkdir -p "${out}" && out=$(cd "${out}" && pwd) && rm -f "${out}"/*/status || exi
 on_a_node='
 bundle=$1 out=$2/${SLURMD_NODENAME:-$(hostname)}
 shift 2
-work=$(mktemp -d) || exit 0
-trap "rm -rf \"${work}\"" EXIT
 mkdir -p "${out}"
+# The first folder from which programs can be run: /tmp may be mounted noexec.
+for folder in "${TMPDIR:-/tmp}" /dev/shm /var/tmp "${out}"; do
+  work=$(mktemp -d "${folder}/lockstep.XXXXXX" 2>/dev/null) || continue
+  printf "#!/bin/sh\n" > "${work}/try" && chmod +x "${work}/try" &&
+    "${work}/try" 2>/dev/null && break
+  rm -rf "${work}"
+  work=
+done
+if [ -z "${work}" ]; then
+  echo "no folder from which programs can be run" > "${out}/log.txt"
+  echo 1 > "${out}/status"
+  exit 0
+fi
+trap "rm -rf \"${work}\"" EXIT
 if tar -xzf "${bundle}" -C "${work}"; then
   "${work}/gpu_bundle/run.sh" --out="${out}" "$@"
 else
@@ -67,8 +79,11 @@ else
 fi > "${out}/log.txt" 2>&1
 echo "$?" > "${out}/status"
 '
+# A task has one CPU by default, which the threads of NCCL and of a rank would
+# share.
 srun --nodes="${SLURM_JOB_NUM_NODES}" --ntasks="${SLURM_JOB_NUM_NODES}" \
-  --ntasks-per-node=1 --cpu-bind=none sh -c "${on_a_node}" sh "${bundle}" "${out}" "$@"
+  --ntasks-per-node=1 ${SLURM_CPUS_ON_NODE:+"--cpus-per-task=${SLURM_CPUS_ON_NODE}"} \
+  --cpu-bind=none sh -c "${on_a_node}" sh "${bundle}" "${out}" "$@"
 
 wrong=0 without=0 nodes=0
 for status in "${out}"/*/status; do

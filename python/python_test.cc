@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-constexpr int kDeadlineSeconds = 400;
+constexpr int kDeadlineSeconds = 800;
 
 TEST(WheelTest, InstallsAndRuns) {
   RunPythonTest("pip, venv", "python/wheel_test.py", kDeadlineSeconds);
@@ -35,6 +35,11 @@ TEST(OddScriptsTest, PassesInPython) {
 
 TEST(RecorderTest, PassesInPython) {
   RunPythonTest("numpy, torch.distributed", "python/lockstep/recorder_test.py",
+                kDeadlineSeconds);
+}
+
+TEST(ReferenceTest, PassesInPython) {
+  RunPythonTest("numpy, torch.distributed", "python/lockstep/reference_test.py",
                 kDeadlineSeconds);
 }
 

@@ -53,10 +53,15 @@ class WheelTest(unittest.TestCase):
             self.assertFalse([name for name in names if name.endswith("_test.py")])
             for name in names:
                 text = wheel.read(name).decode()
-                for module in re.findall(r"^ *from \.+ import (.+)$", text, re.M):
+                for module in re.findall(r"^ *from \.+(?:checks)? import (.+)$", text, re.M):
                     for part in module.split(", "):
-                        found = {n for n in names if n.endswith("/%s.py" % part)}
+                        ends = ("/%s.py" % part, "/%s/__init__.py" % part)
+                        found = {n for n in names if n.endswith(ends)}
                         self.assertTrue(found or part == "__version__", (name, part))
+            imports = wheel.read("lockstep/hooks/imports.py").decode()
+            families = re.findall(r'^    "(\w+)",$', imports, re.M)
+            self.assertIn("optimizers", families)
+            self.assertLessEqual({"lockstep/hooks/%s.py" % name for name in families}, names)
 
     def test_does_not_depend_on_when_and_where_it_is_built(self):
         again = os.path.join(self.folder, NAME)

@@ -85,8 +85,28 @@ Value Scaled(const std::optional<double>& value, double unit) {
   return value.has_value() ? Value(*value * unit) : Value();
 }
 
-Value RowData(const AllReduceSettings& settings, const AllReduceSize& size,
+// Returns whether a direct subject takes the ring: in ordinary memory, or if
+// ranks cannot read each other's memory.
+bool TakesRing(const AllReduceReport& report, const Subject& subject) {
+  if (subject.team.kind != TeamKind::kNccl ||
+      subject.team.algorithm != Algorithm::kDirect) {
+    return false;
+  }
+  return subject.buffers != BufferKind::kGroup ||
+         std::ranges::none_of(report.nccl, [&](const NcclProbe& probe) {
+           return probe.team == subject.team && probe.direct;
+         });
+}
+
+// Returns the subject's name, and says so if a direct subject takes the ring.
+std::string LabelOf(const AllReduceReport& report, const Subject& subject) {
+  return absl::StrCat(Name(subject),
+                      TakesRing(report, subject) ? " (ring)" : "");
+}
+
+Value RowData(const AllReduceReport& report, const AllReduceSize& size,
               const AllReduceRow& row) {
+  const AllReduceSettings& settings = report.settings;
   const bool moves = settings.world_size > 1;
   const Value::Object placement = {
       {"time", row.p50 * kMicroseconds},
@@ -107,7 +127,7 @@ Value RowData(const AllReduceSettings& settings, const AllReduceSize& size,
       InPlace(settings, size.operation, kind) ? "in_place" : "out_of_place",
       placement);
   data.Add("collective", CollectiveName(size.operation));
-  data.Add("subject", Name(row.subject));
+  data.Add("subject", LabelOf(report, row.subject));
   data.Add("backend", peer ? Value() : Value(Name(kind)));
   data.Add("algorithm",
            peer ? TextOrNull(std::string(PeerAlgorithm(row.subject)))
@@ -239,7 +259,7 @@ Value DataOf(std::span<const AllReduceReport> reports) {
   for (const AllReduceReport& report : reports) {
     for (const AllReduceSize& size : report.sizes) {
       for (const AllReduceRow& row : size.rows) {
-        results.Add(RowData(report.settings, size, row));
+        results.Add(RowData(report, size, row));
       }
     }
   }
@@ -319,9 +339,11 @@ std::string ChoiceText(const NcclChoice& choice) {
   return choice.algorithm.substr(0, kChoiceWidth - rest.size()) + rest;
 }
 
-std::vector<Cell> RowCells(const AllReduceSettings& settings,
+std::vector<Cell> RowCells(const AllReduceReport& report,
                            const std::string& size, const AllReduceRow& row) {
-  std::vector<Cell> cells = {size, Name(row.subject), Microseconds(row.p50)};
+  const AllReduceSettings& settings = report.settings;
+  std::vector<Cell> cells = {size, LabelOf(report, row.subject),
+                             Microseconds(row.p50)};
   const bool gpu = OnGpu(settings);
   if (gpu) {
     cells.emplace_back(row.host ? Microseconds(*row.host) : "-");
@@ -368,7 +390,7 @@ report::Table TableOf(const AllReduceReport& report, Operation operation) {
     if (size.operation != operation) continue;
     std::string first = Bytes(size.bytes);
     for (const AllReduceRow* const row : ShownRows(size)) {
-      table.rows.push_back(RowCells(report.settings, first, *row));
+      table.rows.push_back(RowCells(report, first, *row));
       first.clear();
     }
     if (!size.bound_seconds.has_value()) continue;
@@ -398,7 +420,7 @@ Chart ChartOf(const AllReduceReport& report, Operation operation,
     if (IsControl(subject.team.kind) || subject.peer_algorithm > 0) {
       continue;
     }
-    chart.series.push_back({.name = Name(subject),
+    chart.series.push_back({.name = LabelOf(report, subject),
                             .kind = Series::Kind::kLine,
                             .color = kColors[chart.series.size() % 8]});
   }
@@ -411,7 +433,7 @@ Chart ChartOf(const AllReduceReport& report, Operation operation,
       for (const AllReduceRow* const row : ShownRows(size)) {
         Subject subject = row->subject;
         subject.peer_algorithm = 0;
-        if (Name(subject) == series.name) point = value(*row);
+        if (LabelOf(report, subject) == series.name) point = value(*row);
       }
       series.values.push_back(point);
     }
@@ -466,14 +488,13 @@ void AddBars(const AllReduceReport& report, const Subject& subject,
 
 // Returns the smallest message for which a communicator on GPUs should be as
 // fast as NCCL's ring, or nothing if the subject has no such bar.
-std::optional<int64_t> SmallestSizeWithRatioBar(
-    const AllReduceSettings& settings, const Subject& subject) {
+std::optional<int64_t> SmallestSizeWithRatioBar(const AllReduceReport& report,
+                                                const Subject& subject) {
   const Algorithm algorithm = subject.team.algorithm;
-  if (algorithm == Algorithm::kRing && settings.world_size == 2) {
+  if (algorithm == Algorithm::kRing && report.settings.world_size == 2) {
     return 128 << 20;
   }
-  if (algorithm == Algorithm::kDirect &&
-      subject.buffers == BufferKind::kGroup) {
+  if (algorithm == Algorithm::kDirect && !TakesRing(report, subject)) {
     return 1 << 20;
   }
   return std::nullopt;
@@ -482,8 +503,7 @@ std::optional<int64_t> SmallestSizeWithRatioBar(
 // Adds the bars of our communicator on GPUs. Each bar shows the worst size.
 void AddGpuBars(const AllReduceReport& report, const Subject& subject,
                 std::vector<report::Bar>& bars) {
-  const std::optional<int64_t> from =
-      SmallestSizeWithRatioBar(report.settings, subject);
+  const std::optional<int64_t> from = SmallestSizeWithRatioBar(report, subject);
   std::optional<double> host, ratio;
   for (const AllReduceSize& size : report.sizes) {
     if (size.operation != Operation::kAllReduce) continue;
@@ -498,7 +518,7 @@ void AddGpuBars(const AllReduceReport& report, const Subject& subject,
     }
   }
   const std::string what =
-      absl::StrCat(report.settings.world_size, " ", Name(subject));
+      absl::StrCat(report.settings.world_size, " ", LabelOf(report, subject));
   if (host) {
     bars.push_back({.what = what,
                     .needed = 30,

@@ -235,6 +235,7 @@ AllReduceReport GpuReport() {
                      .transports = {"P2P/CUMEM", "SHM/direct"}};
   report.nccl.push_back({{TeamKind::kNccl, Algorithm::kRing}, facts, "H100"});
   report.nccl.push_back({{TeamKind::kNccl, Algorithm::kDirect}, facts, "H100"});
+  report.nccl.back().direct = true;
   facts = {.environment = {{"NCCL_P2P_LEVEL", "NVL"}}};
   report.nccl.push_back({{TeamKind::kPlainNccl}, facts, "H100", true});
   report.nccl.back().calls.push_back(
@@ -266,8 +267,8 @@ Example 9000, 2 cores, 16 GiB, Linux 6.1; 2024-05-31T16:20:00Z
 commit 0123456789abcdef0123456789abcdef01234567
 allreduce --backend=nccl --peers=nccl
 GPU: H100
-shared_gpu: true: ranks share a GPU, so times and bandwidths mean nothing; answers are checked as
-ever.
+shared_gpu: true: ranks share a GPU, so times and bandwidths mean nothing; answers are still
+checked.
 nccl ring, nccl direct: NCCL 2.28.9+cuda13.0; channels 24 coll, 16 nvls, 32 p2p; network Socket; P2P
 all pairs; NVLS available; by P2P/CUMEM, SHM/direct
 NCCL: NCCL unknown; channels unknown; network unknown; P2P unknown; NVLS unknown; by unknown;
@@ -349,6 +350,13 @@ TEST(AllReduceDocumentTest, HasBarsForGpusThatAreNotShared) {
   report.sizes[0].bytes = 128 << 20;
   EXPECT_THAT(texts(), ElementsAre(ring, ring_from + "0.97: met", direct,
                                    HasSubstr("NOT met")));
+  // A direct subject that takes the ring says so, and has no ratio bar.
+  for (NcclProbe& probe : report.nccl) probe.direct = false;
+  EXPECT_THAT(texts(),
+              ElementsAre(ring, ring_from + "0.97: met",
+                          "2 nccl direct group (ring), " + host + "2.00: met"));
+  EXPECT_EQ(DocumentOf(report).data["results"][1]["subject"],
+            "nccl direct group (ring)");
 }
 
 // Tables of other types and numbers of ranks follow one another.

@@ -199,7 +199,8 @@ TEST(AllReduceCommandTest, MeasuresEveryCollectiveOfEveryBackendAndPeer) {
     EXPECT_EQ(result["redop"], moves ? "none" : "sum");
   }
   if (!IsBesideTheCommand("allreduce_peer_gloo")) return;
-  EXPECT_EQ(json["not_available"]["gloo"], "Gloo has no reduce_scatter");
+  EXPECT_EQ(json["not_available"]["gloo"],
+            "Gloo does not support reduce_scatter");
   const auto& last = json["results"].back();
   EXPECT_EQ(last["subject"], "Gloo");
   EXPECT_EQ(last["collective"], "all_to_all");

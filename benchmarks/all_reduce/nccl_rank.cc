@@ -155,13 +155,14 @@ class NcclTurnTaker : public TurnTaker {
         owned_group_(std::move(group)) {}
 
   // Must be called before all other functions.
-  absl::Status Prepare(int device, bool shared_gpu) {
+  absl::Status Prepare(int device, bool shared_gpu, bool direct) {
     cudaDeviceProp properties;
     LOCKSTEP_RETURN_IF_ERROR(
         CudaStatus(cudaGetDeviceProperties(&properties, device),
                    "asking for the GPU's name"));
     gpu_ = properties.name;
     shared_gpu_ = shared_gpu;
+    direct_ = direct;
     LOCKSTEP_ASSIGN_OR_RETURN(begin_, MakeTimedEvent());
     LOCKSTEP_ASSIGN_OR_RETURN(end_, MakeTimedEvent());
     return absl::OkStatus();
@@ -229,6 +230,7 @@ class NcclTurnTaker : public TurnTaker {
   void Describe(AllReduceTurn& turn) const override {
     turn.gpu = gpu_;
     turn.shared_gpu = shared_gpu_ ? 1 : 0;
+    turn.direct = direct_ ? 1 : 0;
     turn.nccl_environment = NcclEnvironment();
   }
 
@@ -259,6 +261,7 @@ class NcclTurnTaker : public TurnTaker {
   Event begin_, end_;
   std::string gpu_;  // The GPU's name.
   bool shared_gpu_ = false;
+  bool direct_ = false;
   // Destroyed before the stream and the memory of the calls. Freeing memory
   // waits for calls under way, and destroying the group ends these calls.
   const std::unique_ptr<Communicator> owned_group_;
@@ -279,6 +282,7 @@ absl::StatusOr<std::unique_ptr<TurnTaker>> CreateNcclRank(Communicator& host,
                             host.Split(0, 0));
   std::unique_ptr<Communicator> group;
   bool shared_gpu = false;
+  bool direct = false;
   if (team.kind == TeamKind::kPlainNccl) {
     LOCKSTEP_ASSIGN_OR_RETURN(
         auto nccl,
@@ -293,11 +297,12 @@ absl::StatusOr<std::unique_ptr<TurnTaker>> CreateNcclRank(Communicator& host,
                                   .stream = stream.get(),
                                   .group = {.algorithm = team.algorithm}}));
     shared_gpu = nccl->shared_gpu();
+    direct = nccl->is_direct();
     group = std::move(nccl);
   }
   auto taker = std::make_unique<NcclTurnTaker>(std::move(group), host,
                                                std::move(stream));
-  LOCKSTEP_RETURN_IF_ERROR(taker->Prepare(device, shared_gpu));
+  LOCKSTEP_RETURN_IF_ERROR(taker->Prepare(device, shared_gpu, direct));
   return taker;
 }
 

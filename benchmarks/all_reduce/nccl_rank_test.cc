@@ -239,10 +239,22 @@ TEST_P(NcclRankTest, SaysWhetherRanksShareAGpu) {
     for (const AllReduceTurn& turn : turns) {
       EXPECT_EQ(turn.shared_gpu, devices == 1);
       EXPECT_EQ(turn.calls.wrong, 0);
-      // The variable that our communicator needs is not set for the peer.
+      // The variable that our rings need is not set for NCCL's own.
       EXPECT_EQ(
           std::ranges::count(turn.nccl_environment, "NCCL_LOCAL_REGISTER=0"),
-          !IsPeer(GetParam().kind));
+          !IsPeer(GetParam().kind) && GetParam().algorithm != Algorithm::kAuto);
+    }
+  }
+  standin::SetNcclFaults({});
+}
+
+TEST_P(NcclRankTest, SaysWhetherRanksReadEachOthersMemory) {
+  const TurnRequest request = Request(Operation::kAllReduce, true);
+  for (const bool windows : {true, false}) {
+    standin::SetNcclFaults({.windows = windows});
+    for (const AllReduceTurn& turn : Take(GetParam(), {request}, kRanks)) {
+      EXPECT_EQ(turn.direct,
+                windows && GetParam().algorithm == Algorithm::kDirect);
     }
   }
   standin::SetNcclFaults({});

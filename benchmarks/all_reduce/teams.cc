@@ -273,6 +273,7 @@ absl::Status ProbeCalls(const AllReduceSettings& settings,
         const AllReduceTurn& first = turns->front();
         probe.gpu = first.gpu;
         probe.shared_gpu = first.shared_gpu != 0;
+        probe.direct = first.direct != 0;
         // Adds variables that are set but that NCCL has not read.
         for (const std::string& variable : first.nccl_environment) {
           const std::pair<std::string, std::string> pair =

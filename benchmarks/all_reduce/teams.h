@@ -61,6 +61,7 @@ struct NcclProbe {
   NcclFacts facts = {};
   std::string gpu = {};  // The name of rank 0's GPU.
   bool shared_gpu = false;
+  bool direct = false;  // Whether ranks read each other's group memory.
   std::vector<Call> calls = {};
 };
 

@@ -81,11 +81,12 @@ struct AllReduceTurn {
   double host_seconds = 0;  // The mean time until a call returned.
   std::string gpu;          // The GPU's name.
   int32_t shared_gpu = 0;   // Whether ranks share a GPU.
+  int32_t direct = 0;       // Whether ranks read each other's group memory.
   std::vector<std::string> nccl_environment;  // "NCCL_ALGO=Ring", sorted.
 
   static auto Members(auto& self) {
     return std::tie(self.calls, self.missing, self.host_seconds, self.gpu,
-                    self.shared_gpu, self.nccl_environment);
+                    self.shared_gpu, self.direct, self.nccl_environment);
   }
 };
 

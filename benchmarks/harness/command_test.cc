@@ -172,11 +172,11 @@ TEST(OutputFlagsTest, NameTheFilesAndTheFolder) {
   usage.sections = {{"", kOutputFlags}};
   usage.words = OutputWords("example", "lockstep-example");
   EXPECT_THAT(UsageText(usage), IsOkAndHolds(R"(
-  --output_dir=DIR         where to write example.json, example.html, which
-                           opens offline, and example.md; default:
+  --output_dir=DIR         write example.json, example.html, which opens
+                           offline, and example.md to this folder; default:
                            lockstep-example in the current folder
-  --json=FILE              also writes the JSON there
-  --require_bars=false     true: a bar that is not met is a failure
+  --json=FILE              also write the JSON to this file
+  --require_bars=false     exit with status 1 if a bar is measured and not met
 
 )"));
 }

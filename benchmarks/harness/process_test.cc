@@ -162,12 +162,14 @@ TEST(TurnChannelTest, RefusesLongerMessagesAndSeesThatTheOtherEndIsGone) {
   Ends ends = Connect();
   EXPECT_THAT(ends.near.Send(std::string(kLargestTurnMessage + 1, 'x')),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       "a message of 67108865 bytes"));
+                       "a message of 67108865 bytes is too long"));
   ends.far = TurnChannel();
   EXPECT_THAT(ends.near.Receive(Deadline(absl::InfiniteDuration())),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("gone")));
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("the other end has closed the connection")));
   EXPECT_THAT(ends.near.Send("x"),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("gone")));
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("the other end has closed the connection")));
 }
 
 TEST(TurnChannelTest, WaitsNoLongerThanTheDeadline) {
@@ -193,7 +195,8 @@ TEST(TurnListenerTest, LetsGoOfThoseWhomItDidNotAccept) {
   TurnChannel waiting = *TurnChannel::Connect(listener.name());
   listener.Close();
   EXPECT_THAT(waiting.Receive(Soon()),
-              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("gone")));
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("the other end has closed the connection")));
 }
 
 // Teams of real processes, which behave well or badly.

@@ -10,8 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/data_types.h"
 #include "base/files.h"
 #include "base/run_command.h"
 #include "base/status_matchers.h"
@@ -20,6 +22,7 @@
 #include "collectives/rendezvous/protocol.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/cpu/algorithm.h"
 #include "models/data/idx_files.h"
 #include "models/data/image.h"
 #include "models/data/png.h"
@@ -113,6 +116,8 @@ TEST(ScalingTest, WritesTheReportOfProcessesAndThreads) {
 // At one rank, all backends of a type report the same run; at two ranks, each
 // has its own. The test uses another network than LeNet and other images.
 TEST(ScalingTest, MeasuresBackendsAndTypesSideBySide) {
+  const absl::Status supported = CheckActivationType(DataType::kBFloat16);
+  if (!supported.ok()) GTEST_SKIP() << supported.message();
   std::vector<std::string> backends = {"threads", "processes"};
   if (access("benchmarks/scaling/scaling_mpi", X_OK) == 0) {
     backends.push_back("mpi");

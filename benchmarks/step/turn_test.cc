@@ -165,8 +165,8 @@ TEST(ParseChosenTest, ReadsWhatChosenTextWrote) {
   for (const std::string& answer :
        {text + ";", std::string("chosen nhwc"), std::string("chosen ;;;;"),
         std::string("layers 1"), std::string()}) {
-    EXPECT_THAT(ParseChosen(answer, 4),
-                StatusIs(absl::StatusCode::kInternal, HasSubstr("understood")));
+    EXPECT_THAT(ParseChosen(answer, 4), StatusIs(absl::StatusCode::kInternal,
+                                                 HasSubstr("unknown form")));
   }
 }
 
@@ -176,8 +176,9 @@ TEST(ParseNumbersTest, TakesNumbersAndReasons) {
   EXPECT_THAT(ParseNumbers("cannot because", "timed", 1),
               StatusIs(absl::StatusCode::kFailedPrecondition, "because"));
   for (const char* answer : {"timed", "timed x", "timed nan", "lost 1", ""}) {
-    EXPECT_THAT(ParseNumbers(answer, "timed", 1),
-                StatusIs(absl::StatusCode::kInternal, HasSubstr("understood")));
+    EXPECT_THAT(
+        ParseNumbers(answer, "timed", 1),
+        StatusIs(absl::StatusCode::kInternal, HasSubstr("unknown form")));
   }
 }
 

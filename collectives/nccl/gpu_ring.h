@@ -39,7 +39,7 @@ namespace lockstep {
 //
 // The second reduction of the same buffers captures the ring in a CUDA graph,
 // and later ones launch that graph. A launch takes the host some microseconds,
-// and needs no NCCL groups.
+// and needs no NCCL groups. The ring keeps the graphs that were used last.
 //
 // Create allocates everything that a call needs. Allocating memory or loading a
 // kernel later would wait for the GPU, where another rank's kernels may wait
@@ -102,6 +102,11 @@ class GpuRing {
   using GraphKey = std::tuple<Operation, ReduceOp, int, DataType, int64_t,
                               const void*, const void*>;
 
+  struct CachedGraph {
+    Graph graph;  // Null after the first call.
+    int64_t last_use = 0;
+  };
+
   GpuRing(int rank, int world_size, int64_t chunk_bytes, NcclHandle& handle,
           cudaStream_t stream)
       : rank_(rank),
@@ -143,8 +148,9 @@ class GpuRing {
   Stream reduce_stream_;
   std::vector<Slot> slots_;
   Mutex graphs_mutex_;
-  // A graph is null after the first call.
-  std::map<GraphKey, Graph> graphs_ ABSL_GUARDED_BY(graphs_mutex_);
+  std::map<GraphKey, CachedGraph> graphs_ ABSL_GUARDED_BY(graphs_mutex_);
+  // The uses of all graphs.
+  int64_t uses_ ABSL_GUARDED_BY(graphs_mutex_) = 0;
 };
 
 }  // namespace lockstep

@@ -75,19 +75,6 @@ absl::Status Introduce(int device, Introduction& own) {
   return absl::OkStatus();
 }
 
-absl::Status SetEnvironment(const GpuSharing& sharing) {
-  // Ranks may be threads of one process.
-  static std::mutex& mutex = *new std::mutex;
-  const std::lock_guard lock(mutex);
-  for (const auto& [name, value] : sharing.environment) {
-    if (setenv(name.c_str(), value.c_str(), /*overwrite=*/0) != 0) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("no memory for the environment variable ", name));
-    }
-  }
-  return absl::OkStatus();
-}
-
 constexpr int kAllowsSharing = 23000;  // NCCL 2.30.0.
 
 // The maximum number of thread blocks in one rank's NCCL kernels. The blocks of
@@ -182,9 +169,21 @@ absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankLocation> ranks,
   return sharing;
 }
 
+absl::Status SetNcclEnvironment(
+    const std::map<std::string, std::string>& variables) {
+  static std::mutex& mutex = *new std::mutex;
+  const std::lock_guard lock(mutex);
+  for (const auto& [name, value] : variables) {
+    if (setenv(name.c_str(), value.c_str(), /*overwrite=*/0) != 0) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no memory for the environment variable ", name));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<bool> ShareGpus(Communicator& control, int device,
-                               const absl::Status& own,
-                               const std::map<std::string, std::string>& also) {
+                               const absl::Status& own) {
   // A rank that fails introduces itself too: its failure may come from sharing.
   Introduction introduction;
   const absl::Status introduced = Introduce(device, introduction);
@@ -204,8 +203,8 @@ absl::StatusOr<bool> ShareGpus(Communicator& control, int device,
                               PlanGpuSharing(places, control.rank(), oldest));
   }
   LOCKSTEP_RETURN_IF_ERROR(ShareStatus(control, own.ok() ? introduced : own));
-  sharing.environment.insert(also.begin(), also.end());
-  LOCKSTEP_RETURN_IF_ERROR(ShareStatus(control, SetEnvironment(sharing)));
+  LOCKSTEP_RETURN_IF_ERROR(
+      ShareStatus(control, SetNcclEnvironment(sharing.environment)));
   return sharing.shared;
 }
 

@@ -47,14 +47,17 @@ struct GpuSharing {
 absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankLocation> ranks,
                                           int rank, int nccl_version);
 
+// Sets environment variables of this process that are not set already. Ranks
+// that are threads of one process may call it at once.
+absl::Status SetNcclEnvironment(
+    const std::map<std::string, std::string>& variables);
+
 // Returns whether any two ranks share a GPU. Sets the environment variables
-// that NCCL then needs, and `also`, unless they are set already. Every rank
-// must call it, before any other NCCL call. `own`: this rank's status so far;
-// if it is an error, every rank gets it. Errors: PlanGpuSharing's, CUDA's,
-// those of ShareStatus.
-absl::StatusOr<bool> ShareGpus(
-    Communicator& control, int device, const absl::Status& own,
-    const std::map<std::string, std::string>& also = {});
+// that NCCL then needs. Every rank must call it, before any other NCCL call.
+// `own`: this rank's status so far; if it is an error, every rank gets it.
+// Errors: PlanGpuSharing's, CUDA's, those of ShareStatus.
+absl::StatusOr<bool> ShareGpus(Communicator& control, int device,
+                               const absl::Status& own);
 
 }  // namespace lockstep
 

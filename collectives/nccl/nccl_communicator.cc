@@ -244,13 +244,8 @@ NcclCommunicator::~NcclCommunicator() {
 absl::Status NcclCommunicator::Join(std::unique_ptr<Communicator> control) {
   absl::Status own = CheckOptions(options_);
   if (own.ok()) own = Prepare();
-  // Turns off NCCL's automatic registration of buffers in windows and graphs.
-  // Both ranks of a message would have to register their buffers, but the
-  // ring's slots are not registered.
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      shared_gpu_,
-      ShareGpus(*control, options_.device, own,
-                {{"NCCL_LOCAL_REGISTER", "0"}, {"NCCL_GRAPH_REGISTER", "0"}}));
+  LOCKSTEP_ASSIGN_OR_RETURN(shared_gpu_,
+                            ShareGpus(*control, options_.device, own));
   NcclSetup setup = {.algorithm = options_.group.algorithm,
                      .nccl_arithmetic = options_.nccl_arithmetic,
                      .chunk_bytes = options_.chunk_bytes};
@@ -258,6 +253,14 @@ absl::Status NcclCommunicator::Join(std::unique_ptr<Communicator> control) {
   options_.group.algorithm = setup.algorithm;
   options_.nccl_arithmetic = setup.nccl_arithmetic;
   options_.chunk_bytes = setup.chunk_bytes;
+  if (options_.group.algorithm != Algorithm::kAuto) {
+    // Turns off NCCL's automatic registration of buffers in windows and graphs,
+    // before NCCL first asks for it. Both ranks of a message would have to
+    // register their buffers, but the ring's slots are not registered.
+    LOCKSTEP_RETURN_IF_ERROR(ShareStatus(
+        *control, SetNcclEnvironment({{"NCCL_LOCAL_REGISTER", "0"},
+                                      {"NCCL_GRAPH_REGISTER", "0"}})));
+  }
   own = handle_->Init(setup.id, rank_, world_size_, options_.device,
                       options_.group.timeout);
   if (own.ok() && world_size_ > 1) {

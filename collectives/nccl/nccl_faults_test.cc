@@ -423,6 +423,23 @@ TEST_F(NcclFaultsTest, RankZerosOptionsHold) {
               Each(IsOk()));
 }
 
+// NCCL registers buffers by itself, except for our own rings.
+TEST_F(NcclFaultsTest, OnlyOurRingsTurnOffRegistration) {
+  constexpr const char* kNames[] = {"NCCL_LOCAL_REGISTER",
+                                    "NCCL_GRAPH_REGISTER"};
+  for (const Algorithm algorithm :
+       {Algorithm::kAuto, Algorithm::kRing, Algorithm::kDirect}) {
+    for (const char* const name : kNames) unsetenv(name);
+    EXPECT_THAT(RunNcclRanks(2, Options(algorithm), AllReduceOnce),
+                Each(IsOk()));
+    for (const char* const name : kNames) {
+      const char* const value = std::getenv(name);
+      EXPECT_EQ(value == nullptr ? "unset" : std::string(value),
+                algorithm == Algorithm::kAuto ? "unset" : "0");
+    }
+  }
+}
+
 TEST_F(NcclFaultsTest, ThreadsThatShareAGpuNeedNewerNccl) {
   const auto run = [](NcclCommunicator& communicator, cudaStream_t) {
     if (!communicator.shared_gpu()) return absl::InternalError("not shared");

@@ -298,6 +298,41 @@ TEST_F(NcclStreamsTest, GraphsGiveTheBitsOfEagerCalls) {
   }
 }
 
+// A ring that has as many graphs as it may keep destroys the one that was used
+// longest ago, and no other.
+TEST_F(NcclStreamsTest, TheGraphUsedLongestAgoIsDestroyed) {
+  constexpr int kMostGraphs = 512;
+  const auto run = [](NcclCommunicator& communicator) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto memory,
+                              MakeDeviceMemory(Bytes(2 * kMostGraphs)));
+    // Returns whether a call of that many bytes replays a graph.
+    const auto replays = [&](int64_t count) -> absl::StatusOr<bool> {
+      const int64_t before = standin::CountsOfThisThread().groups;
+      LOCKSTEP_RETURN_IF_ERROR(
+          communicator.AllReduce({memory->data(), count, DataType::kUInt8}));
+      LOCKSTEP_RETURN_IF_ERROR(communicator.Wait());
+      return standin::CountsOfThisThread().groups == before;
+    };
+    for (const int64_t count : {1, 1, 1, 2, 2, 2}) {
+      LOCKSTEP_RETURN_IF_ERROR(replays(count).status());
+    }
+    for (int64_t count = 3; count <= kMostGraphs; ++count) {
+      LOCKSTEP_RETURN_IF_ERROR(replays(count).status());
+    }
+    // All have their places. The next one takes that of count 2.
+    for (const auto& [count, expected] :
+         {std::pair(1, true), std::pair(kMostGraphs + 1, false),
+          std::pair(1, true), std::pair(2, false)}) {
+      LOCKSTEP_ASSIGN_OR_RETURN(const bool replayed, replays(count));
+      if (replayed != expected) {
+        return absl::InternalError(absl::StrCat("count ", count));
+      }
+    }
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(RunNcclRanks(2, Options(Algorithm::kRing), run), Each(IsOk()));
+}
+
 // An aborted NCCL waits for the graphs that captured its calls, ours and the
 // caller's. The ranks must not wait for that.
 TEST_F(NcclStreamsTest, FailuresDoNotWaitForGraphs) {

@@ -17,10 +17,13 @@ import sys
 import tempfile
 import traceback
 import unittest
-import xml.etree.ElementTree as ElementTree
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # The ranks share the cores.
 sys.dont_write_bytecode = True
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+
+import junit_recorder
 
 try:
     import torch
@@ -31,7 +34,6 @@ try:
 except ImportError:
     torch = None
 
-HERE = os.path.dirname(os.path.abspath(__file__))
 DEADLINE_SECONDS = 120
 RANKS = 2
 BATCH_SIZE = 16
@@ -346,30 +348,5 @@ class CommandTest(unittest.TestCase):
             self.assertEqual(sorted(os.listdir(folder)), ["weights.0", "weights.1"])
 
 
-class Recorder(unittest.TextTestResult):
-    """Writes the counts, of skipped tests too, to the JUnit file that Bazel asks for."""
-
-    def __init__(self, *arguments, **keywords):
-        super().__init__(*arguments, **keywords)
-        self.passed = []
-
-    def addSuccess(self, test):
-        super().addSuccess(test)
-        self.passed.append(test)
-
-    def stopTestRun(self):
-        super().stopTestRun()
-        suite = ElementTree.Element("testsuite", name="gallery_test")
-        for test in self.passed:
-            ElementTree.SubElement(suite, "testcase", name=test.id())
-        failed = self.failures + self.errors
-        for tag, tests in (("failure", failed), ("skipped", self.skipped)):
-            for test, why in tests:
-                case = ElementTree.SubElement(suite, "testcase", name=test.id())
-                ElementTree.SubElement(case, tag, message=why)
-        if os.environ.get("XML_OUTPUT_FILE"):
-            ElementTree.ElementTree(suite).write(os.environ["XML_OUTPUT_FILE"])
-
-
 if __name__ == "__main__":
-    unittest.main(testRunner=unittest.TextTestRunner(resultclass=Recorder, verbosity=2))
+    junit_recorder.main()

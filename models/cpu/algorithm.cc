@@ -59,6 +59,20 @@ absl::Status CheckConvolutionAlgorithm(ConvolutionAlgorithm algorithm) {
       "it, on processors with AVX-512"));
 }
 
+absl::Status CheckActivationType(DataType type) {
+  if (type != DataType::kFloat32 && type != DataType::kBFloat16) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("activations of ", Name(type), " are not supported"));
+  }
+  if (type == DataType::kFloat32 || onednn::HasBFloat16()) {
+    return absl::OkStatus();
+  }
+  return absl::UnimplementedError(absl::StrCat(
+      "oneDNN ", DNNL_VERSION_MAJOR, ".", DNNL_VERSION_MINOR,
+      " does not compute in bfloat16 on this machine: it needs a processor "
+      "with AVX-512"));
+}
+
 absl::StatusOr<ConvolutionAlgorithm> ConvolutionNamed(absl::string_view name) {
   for (const ConvolutionAlgorithm algorithm : kConvolutionAlgorithms) {
     if (name == Name(algorithm)) return algorithm;

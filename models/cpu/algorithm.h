@@ -39,6 +39,11 @@ constexpr const char* Name(ConvolutionAlgorithm algorithm) {
 // processors with AVX-512.
 absl::Status CheckConvolutionAlgorithm(ConvolutionAlgorithm algorithm);
 
+// Returns kUnimplemented, naming what is missing, if this machine does not
+// compute activations of the type. oneDNN computes in bfloat16 on processors
+// with AVX-512.
+absl::Status CheckActivationType(DataType type);
+
 // Returns the algorithm of that name. Error: kInvalidArgument, listing the
 // names.
 absl::StatusOr<ConvolutionAlgorithm> ConvolutionNamed(absl::string_view name);

@@ -469,11 +469,7 @@ Metrics SoftmaxCrossEntropy(std::span<const float> logits, const Batch& batch,
 absl::StatusOr<std::unique_ptr<CpuReplica>> CreateCpuReplica(
     Network network, const CpuReplicaOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(network.status());
-  if (options.type != DataType::kFloat32 &&
-      options.type != DataType::kBFloat16) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "activations of ", Name(options.type), " are not supported"));
-  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckActivationType(options.type));
   LOCKSTEP_RETURN_IF_ERROR(CheckConvolutionAlgorithm(options.convolution));
   const Shape& output = network.output_shape();
   if (output.h != 1 || output.w != 1) {

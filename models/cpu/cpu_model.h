@@ -121,7 +121,8 @@ struct CpuReplicaOptions {
 
 // Creates a replica of `network`. Errors: the network's status;
 // kInvalidArgument for another type of activations, or for a network that does
-// not end in one value per class; those of CheckConvolutionAlgorithm.
+// not end in one value per class; those of CheckActivationType and
+// CheckConvolutionAlgorithm.
 absl::StatusOr<std::unique_ptr<CpuReplica>> CreateCpuReplica(
     Network network, const CpuReplicaOptions& options = {});
 

@@ -154,6 +154,26 @@ bool HasWinograd() {
   return true;
 }
 
+bool HasBFloat16() {
+  const Desc x = Activations({.n = 1, .c = kChannelBlock, .h = 4, .w = 4},
+                             DataType::kBFloat16, Layout::kNhwc);
+  const Convolution convolution = {
+      .x = x,
+      .y = x,
+      .bias = {},
+      .weights = {kChannelBlock, kChannelBlock, 3, 3},
+      .stride = {1, 1},
+      .padding = {1, 1}};
+  try {
+    const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+    ConvolutionForward(engine, algorithm::convolution_direct, convolution,
+                       /*relu=*/false);
+  } catch (const dnnl::error&) {
+    return false;
+  }
+  return true;
+}
+
 // In oneDNN 3, pooling has a dilation too, and element-wise primitives, softmax
 // and layer norm take descriptors of all tensors.
 

@@ -98,6 +98,9 @@ std::optional<Blocking> BlockingOf(const Desc& desc);
 // both gradients.
 bool HasWinograd();
 
+// Returns whether oneDNN computes in bfloat16 on this machine.
+bool HasBFloat16();
+
 // The windows of a pooling operation from x to y.
 struct Window {
   Dims kernel, stride, padding_before, padding_after;

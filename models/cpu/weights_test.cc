@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -273,6 +274,9 @@ TEST_P(ConvertsOnceTest, InATrainingStep) {
   const auto model = CreateCpuReplica(
       *std::move(network),
       {.type = GetParam().type, .convolution = GetParam().convolution});
+  if (absl::IsUnimplemented(model.status())) {
+    GTEST_SKIP() << model.status().message();
+  }
   ASSERT_THAT(model, IsOk());
   const std::string log = LogOfStep(**model);
   ASSERT_THAT(log, testing::HasSubstr(",convolution,"));  // The log is one.

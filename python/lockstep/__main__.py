@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from . import __version__, causes, judge, launch, reports, verdict
+from . import __version__, causes, evidence, judge, launch, reference, reports, verdict
 
 DESCRIPTION = """\
 Records and judges PyTorch data-parallel training scripts as they are.
@@ -27,6 +27,10 @@ RUN_FLAGS = (
     ("first", int, 10, "N", "updates at the start whose gradients are all recorded"),
     ("every", int, 10, "N", "after these, record the gradients of each N-th update"),
     ("limit_mb", float, 256, "MB", "the size at which the record of a rank ends"),
+    ("reference", str, "", "WHAT", "one_rank: compare with one rank and the same global batch"),
+    ("batch_flag", str, "", "FLAG", "the script's flag for its batch (--reference)"),
+    ("world_size_flag", str, "", "FLAG", "the script's flag for its ranks (--reference)"),
+    ("reference_updates", int, 50, "N", "updates after which a reference run ends"),
     ("hang_seconds", float, 0, "S", "end a command whose ranks record nothing for S seconds"),
 )
 
@@ -62,7 +66,7 @@ def make_parser():
         for name, text in reports.FORMS.items():
             command.add_argument("--" + name, metavar="FILE", help="write the verdict as " + text)
     for name, kind, default, metavar, text in RUN_FLAGS:
-        text += "" if default in (0, None) else " (default: %(default)s)"
+        text += "" if default in (0, None, "") else " (default: %(default)s)"
         run.add_argument("--" + name, type=kind, default=default, metavar=metavar, help=text)
     return parser
 
@@ -80,6 +84,8 @@ def parse(arguments):
     if flags.action == "run":
         if not command:
             parser.error("run: a command is missing behind --")
+        if flags.reference not in ("", "one_rank"):
+            parser.error("--reference=%s is unknown: one_rank" % flags.reference)
         for name, kind, *_ in RUN_FLAGS:
             if kind is not str and getattr(flags, name) < (1 if name == "every" else 0):
                 parser.error("--%s=%g is too small" % (name, getattr(flags, name)))
@@ -93,8 +99,24 @@ def run(flags, command):
     except OSError as error:
         print("lockstep: %s: %s" % (error.filename or command[0], error.strerror), file=sys.stderr)
         return 2
-    found = judge.judge_folder(flags.output_dir, outcome.status, outcome.hung_seconds)
-    return report(found, flags.output_dir, flags)
+    recorded = evidence.read_run(flags.output_dir, outcome.status, outcome.hung_seconds)
+    if not flags.reference:
+        return report(judge.judge(recorded), flags.output_dir, flags)
+    return report(compare(recorded, command, options, flags), flags.output_dir, flags)
+
+
+def compare(recorded, command, options, flags):
+    """Returns the verdict with the claims that need a reference."""
+    if recorded.status or len(recorded.ranks) < 2:
+        return judge.judge(recorded, why_no_reference="the run has no two ranks that end well")
+    print("lockstep: runs the script three times with one rank", file=sys.stderr)
+    try:
+        references, words = reference.make(recorded, command, flags.output_dir, options, flags)
+    except reference.Impossible as reason:
+        return judge.judge(recorded, why_no_reference=str(reason))
+    found = judge.judge(recorded, references)
+    found.notes.append("the reference is " + words)
+    return found
 
 
 def report(found, folder, flags):
@@ -113,7 +135,7 @@ def report(found, folder, flags):
 
 def judge_again(flags):
     try:
-        found = judge.judge_folder(flags.folder)
+        found = judge.judge(evidence.read_run(flags.folder))
     except OSError as error:
         print("lockstep: %s: %s" % (flags.folder, error.strerror), file=sys.stderr)
         return 2

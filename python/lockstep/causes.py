@@ -31,6 +31,18 @@ CAUSES = {
         "each rank clips the gradient of its own samples, before the reduction",
         "reduce the gradients first, then clip them",
     ),
+    "not_cleared": (
+        "gradients are never cleared: each update adds them to those of the update before",
+        "call optimizer.zero_grad() once in each update, before the first backward pass",
+    ),
+    "update_per_micro_batch": (
+        "the optimizer steps after each micro-batch, and gradients are cleared more rarely",
+        "call optimizer.step() once for each window, where the gradients are cleared",
+    ),
+    "reduced_in_narrow_type": (
+        "gradients are reduced in a 16-bit type",
+        "reduce them in the parameters' type, or scale them and accept the rounding knowingly",
+    ),
     "learning_rate_differs": (
         "the learning rate depends on the rank",
         "compute the learning rate from the update's number and values that all ranks share",
@@ -46,6 +58,24 @@ CAUSES = {
     "not_finite": (
         "a loss or a gradient is NaN or infinite",
         "find the first operation that gives it: torch.autograd.set_detect_anomaly(True)",
+    ),
+    # Against one rank with the same global batch.
+    "divided_by_ranks_again": (
+        "gradients are divided by the number of ranks twice",
+        "divide the loss by a rank's own count, or multiply it by the world size: DDP averages over"
+        " the ranks",
+    ),
+    "summed_not_averaged": (
+        "gradients are the sum over ranks, and one rank with the global batch has their mean",
+        "divide the gradients by the number of ranks after the reduction, or the loss before it",
+    ),
+    "mean_of_means": (
+        "ranks with different numbers of samples or tokens count alike",
+        "weight each rank's loss by its number of samples or tokens",
+    ),
+    "schedule_depends_on_ranks": (
+        "the learning rate's schedule depends on the number of ranks",
+        "step the schedule once for each update, and count updates, not batches of all ranks",
     ),
     # Optimizers and schedules.
     "optimizer_misses_parameters": (

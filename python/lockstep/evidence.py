@@ -31,6 +31,7 @@ class Optimizer:
         self.line = event.get("line", "")
         self.names = [name for name, _, _ in event["parameters"]]
         self.shapes = [shape for _, shape, _ in event["parameters"]]
+        self.dtypes = [dtype for _, _, dtype in event["parameters"]]
         self.models = event["models"]
         self.sharded = event.get("sharded", "")
         self.steps = []

@@ -1,7 +1,8 @@
 """Judges a record: runs all checks and orders their findings."""
 
-from . import evidence, verdict
-from .checks import calls, clipping, ends, evaluation, parameters, samples, settings
+from . import verdict
+from .checks import calls, clipping, ends, evaluation, one_rank, parameters, reduction
+from .checks import samples, settings
 
 CHECKS = (
     ends.check_ends,
@@ -12,6 +13,7 @@ CHECKS = (
     settings.check_held,
     settings.check_schedules,
     clipping.check,
+    reduction.check,
     samples.check_once,
     samples.check_order,
     evaluation.check_buffers,
@@ -23,16 +25,21 @@ FOLLOWS = {
     "not_finite": ("crashes", "ends_early", "unknown"),
     "calls_differ": ("crashes", "ends_early", "hangs", "uneven_updates"),
     "uneven_updates": ("hangs", "ends_early"),
+    "clipped_before_reduction": ("unknown",),
+    "schedule_steps_by_rank": ("schedule_depends_on_ranks",),
 }
 
 
-def judge(run):
-    """Returns the verdict on a run."""
+def judge(run, references=(), why_no_reference=""):
+    """Returns the verdict on a run. References are runs of one rank, or why there are none."""
     findings, claims, notes = [], [], []
-    for check in CHECKS:
+    checks = list(CHECKS)
+    if references or why_no_reference:
+        checks.append(lambda run: compare(run, references, why_no_reference))
+    for check in checks:
         try:
             claim, found, said = check(run)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+        except Exception as error:
             # A record that a check cannot read is our fault: it must not look like the script's.
             name = "%s.%s" % (check.__module__.rpartition(".")[2], check.__name__)
             run.failures.append("check %s: %s: %s" % (name, type(error).__name__, error))
@@ -45,7 +52,21 @@ def judge(run):
             notes.append("the record of rank %d reached its limit: see --limit_mb" % rank.rank)
     if run.world_size > len(run.ranks) > 0:
         notes.append("%d of %d ranks left a record" % (len(run.ranks), run.world_size))
-    return verdict.Verdict(run, without_followers(findings), claims, notes)
+    if not findings and run.status and not verdict.why_not_judged(run):
+        findings.append(ends.bad_status(run))
+    failed = {finding.claim for finding in findings}
+    return verdict.Verdict(run, without_followers(findings), claims, notes, failed)
+
+
+def compare(run, references, why_no_reference):
+    """Compares with one rank, if there is one and if the ranks agree among themselves."""
+    if why_no_reference:
+        return verdict.Claim(one_rank.NAME, why_not=why_no_reference), [], []
+    claim, found, _ = parameters.check(run)
+    if found or not claim.count:
+        why_not = claim.why_not or "the ranks differ among themselves"
+        return verdict.Claim(one_rank.NAME, why_not=why_not), [], []
+    return one_rank.check(run, references)
 
 
 def without_followers(findings):
@@ -57,7 +78,3 @@ def without_followers(findings):
         if not explained and not any(finding.cause == other.cause for other in kept):
             kept.append(finding)
     return sorted(kept, key=lambda f: (f.update is None, f.update or 0))
-
-
-def judge_folder(folder, status=0, hung_seconds=None):
-    return judge(evidence.read_run(folder, status, hung_seconds))

@@ -13,6 +13,7 @@ import records
 from records import Record, digest, gradient
 
 from lockstep import causes, verdict
+from lockstep.checks import reduction
 
 COVERED = set()
 
@@ -401,11 +402,210 @@ class EndsTest(JudgeTest):
         record.of(0, "step")[4]["gradients"][1][2] = float("inf")
         self.expect(record, "not_finite", 4, 33, ["head.weight"])
 
+    def test_a_command_that_fails_is_not_right(self):
+        record = Record()
+        record.status = 3
+        finding = self.expect(record, "unknown")
+        self.assertEqual(finding.text, "the command ends with status 3")
+
+    def test_uneven_updates_under_join_are_right(self):
+        record = Record()
+        record.events[1].remove(record.of(1, "step")[-1])
+        for rank in (0, 1):
+            record.events[rank].insert(4, {"event": "join", "update": 0, "line": "/s/t.py:1"})
+        self.expect_right(record)
+
     def test_uneven_updates(self):
         record = Record()
         steps = record.of(1, "step")
         record.events[1].remove(steps[-1])
         self.expect(record, "uneven_updates", 7)
+
+
+class ReductionTest(JudgeTest):
+    """An update uses the mean of the ranks' own gradients of that update."""
+
+    def record(self, used):
+        """Returns a record in which the ranks use used(update, tensor, the values before)."""
+        record = Record()
+        before = [[0.0] * records.SIZE] * 2
+        for update in range(records.UPDATES):
+            before = [used(update, i, before[i]) for i in (0, 1)]
+            for rank in (0, 1):
+                record.of(rank, "step")[update]["gradients"] = [records.recorded(b) for b in before]
+        return record
+
+    def checked(self, record):
+        (claim,) = [c for c in record.judge().claims if c.name == reduction.NAME]
+        return claim.count
+
+    def add(self, update, i, before):
+        return [x + y for x, y in zip(records.mean_vector(update, i), before)]
+
+    def test_multiples_of_the_mean_are_right(self):
+        for factor in (1, 2, 0.5, 0.3, 1024.0):
+            record = self.record(
+                lambda update, i, before: [factor * x for x in records.mean_vector(update, i)]
+            )
+            self.expect_right(record)
+            self.assertEqual(self.checked(record), records.UPDATES)
+
+    def test_gradients_that_are_never_cleared(self):
+        finding = self.expect(self.record(self.add), "not_cleared", 1, 33)
+        self.assertIn("in 7 of 7 updates", finding.evidence[0])
+
+    def test_updates_between_micro_batches(self):
+        def clear_every_fourth(update, i, before):
+            return self.add(update, i, before if update % 4 else [0.0] * records.SIZE)
+
+        finding = self.expect(self.record(clear_every_fourth), "update_per_micro_batch", 1, 33)
+        self.assertIn("in 6 of 7 updates", finding.evidence[0])
+
+    def test_half_of_the_gradient_before_is_something_else(self):
+        def decay(update, i, before):
+            return self.add(update, i, [0.5 * x for x in before])
+
+        record = self.record(decay)
+        self.expect_right(record)
+        self.assertEqual(self.checked(record), 1)
+
+    def narrow(self, dtype, error, size=records.SIZE):
+        def rounded(update, i, before):
+            values = records.mean_vector(update, i)
+            return [x * (1 + error * (-1) ** k) for k, x in enumerate(values)]
+
+        record = self.record(rounded)
+        for rank in (0, 1):
+            for call in record.of(rank, "call"):
+                call.update(dtype=dtype, sizes=[[size]])
+        return record
+
+    def test_a_narrow_reduction(self):
+        for size in (records.SIZE, 2 * records.SIZE):
+            self.expect(self.narrow("float16", 2.0**-11, size), "reduced_in_narrow_type", 0, 31)
+        self.expect(self.narrow("bfloat16", 2.0**-8), "reduced_in_narrow_type", 0, 31)
+
+    def test_other_differences_are_no_narrow_reduction(self):
+        for record in (
+            self.narrow("float32", 2.0**-11),
+            self.narrow("float16", 0.0),
+            self.narrow("float16", 0.1),
+            self.narrow("float16", 2.0**-11, size=5),
+        ):
+            self.expect_right(record)
+
+
+class OneRankTest(JudgeTest):
+    """Comparison with one rank: the references' gradients are the means of the ranks' own."""
+
+    def record(self, factor=None, shifts=(0.0, 1e-7, -1e-7)):
+        """Returns a record whose ranks use factor(vector, update) in place of the mean."""
+        record = Record()
+        record.add_references(shifts)
+        if factor:
+            for rank in (0, 1):
+                for step in record.of(rank, "step"):
+                    step["gradients"] = [factor(step["step"], i) for i in (0, 1)]
+        return record
+
+    def scaled(self, factor, first=0):
+        def gradient_of(update, i):
+            mean = records.mean_vector(update, i)
+            return records.recorded([x * (factor if update >= first else 1) for x in mean])
+
+        return gradient_of
+
+    def claim_of(self, record):
+        return record.judge().claims[-1]
+
+    def test_the_same_gradients_are_right(self):
+        record = self.record()
+        self.expect_right(record)
+        self.assertEqual(self.claim_of(record).count, records.UPDATES)
+
+    def test_rounding_is_right_and_more_is_not(self):
+        # The spread is 1e-7; 8 times that and the bound of two partial sums are 2.5e-6.
+        self.expect_right(self.record(self.scaled(1 + 5e-7)))
+        self.expect(self.record(self.scaled(1 + 5e-6)), "unknown", 0, 30)
+
+    def test_factors(self):
+        self.expect(self.record(self.scaled(0.5, 3)), "divided_by_ranks_again", 3, 30)
+        self.expect(self.record(self.scaled(2, 1)), "summed_not_averaged", 1, 30)
+        self.expect(self.record(self.scaled(0.7)), "unknown", 0)
+
+    def test_a_factor_of_one_tensor_is_unknown(self):
+        half = self.scaled(0.5)
+        record = self.record(lambda update, i: (half if i else self.scaled(1))(update, i))
+        finding = self.expect(record, "unknown", 0)
+        self.assertEqual(finding.tensors, ["head.weight"])
+
+    def test_mean_of_means(self):
+        record = self.record()
+        for events in record.references:
+            for step in (event for event in events if event["event"] == "step"):
+                means = [records.mean_vector(step["step"], i, (0.75, 0.25)) for i in (0, 1)]
+                step["gradients"] = [records.recorded(mean) for mean in means]
+        finding = self.expect(record, "mean_of_means", 0, 30)
+        self.assertIn("weights 0.75, 0.25", finding.evidence[1])
+
+    def test_a_gradient_that_is_zero_or_missing(self):
+        record = self.record(lambda update, i: None if i else self.scaled(1)(update, i))
+        self.expect(record, "unknown", 0)
+        record = self.record(lambda update, i: records.recorded([float("nan")] * records.SIZE))
+        self.assertEqual([f.cause for f in record.judge().findings], ["not_finite"])
+
+    def test_a_schedule_that_depends_on_ranks(self):
+        record = self.record()
+        for rank in (0, 1):
+            record.of(rank, "step")[5]["groups"] = [{"lr": 0.05, "momentum": 0.9}]
+        self.expect(record, "schedule_depends_on_ranks", 5, 33)
+
+    def test_a_learning_rate_that_is_scaled_from_the_start_gives_a_note(self):
+        record = self.record()
+        for rank in (0, 1):
+            record.of(rank, "step")[0]["groups"] = [{"lr": 0.2, "momentum": 0.9}]
+        self.expect_right(record, ["it seems scaled on purpose"])
+        self.assertEqual(self.claim_of(record).count, 0)
+
+    def test_what_cannot_be_compared_is_not(self):
+        def batch_norm(model):
+            model["batch_norms"]["local"] = ["norm"]
+
+        for change, why in (
+            (batch_norm, "batch norm normalises"),
+            (lambda model: model.update(random=True), "draws random numbers"),
+        ):
+            record = self.record(self.scaled(0.5))
+            for events in (*record.events, *record.references):
+                for event in events:
+                    if event["event"] == "optimizer":
+                        change(event["models"][0])
+            self.expect_right(record)
+            self.assertIn(why, self.claim_of(record).why_not)
+        record = self.record(self.scaled(0.5))
+        for events in record.references:
+            next(e for e in events if e["event"] == "step")["before"][0] = digest("seed")
+        self.assertIn("starts from other weights", self.claim_of(record).why_not)
+
+    def test_other_samples_are_not_compared(self):
+        record = self.record(self.scaled(0.5, 2))
+        for events in record.references:
+            batch = [event for event in events if event["event"] == "batch"][2]
+            batch.update(indices=[5] * 8, samples=[digest("z")] * 8)
+        self.expect_right(record, ["trains on other samples at update 2"])
+        self.assertEqual(self.claim_of(record).count, 2)
+
+    def test_a_padded_batch_is_known_by_its_indices(self):
+        record = self.record(self.scaled(0.5, 2))
+        for events in record.references:
+            for batch in (event for event in events if event["event"] == "batch"):
+                batch.update(samples=[digest("padded", s) for s in batch["samples"]])
+        self.expect(record, "divided_by_ranks_again", 2)
+
+    def test_a_spread_that_hides_errors_ends_the_comparison(self):
+        record = self.record(self.scaled(0.5), shifts=(0.0, 2e-3, 1e-7))
+        self.expect_right(record, ["rounding alone moves"])
+        self.assertEqual(self.claim_of(record).count, 0)
 
 
 class VerdictTest(JudgeTest):

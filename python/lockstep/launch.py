@@ -152,8 +152,15 @@ def end_rank(pid, folder):
     """Kills the process if it is still one that was started with this record's hooks."""
     ours = ("LOCKSTEP_RECORD=%s\0" % os.path.abspath(folder)).encode()
     try:
+        # The file descriptor belongs to one process, not to a later one of the same number.
+        process = os.pidfd_open(pid)
+    except (OSError, TypeError):
+        return
+    try:
         with open("/proc/%d/environ" % pid, "rb") as file:
             if ours in file.read():
-                os.kill(pid, signal.SIGKILL)
-    except (OSError, TypeError):
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+    except OSError:
         pass
+    finally:
+        os.close(process)

@@ -53,11 +53,13 @@ class Claim:
 class Verdict:
     """outcome: "right", "wrong" or "not judged"."""
 
-    def __init__(self, run, findings, claims, notes):
+    def __init__(self, run, findings, claims, notes, failed):
+        """failed: the names of claims that fail, also those that another finding explains."""
         self.run = run
         self.findings = findings
         self.claims = claims
         self.notes = notes
+        self.failed = failed
         self.why_not = ""
         self.outcome = "wrong" if findings else "right"
         if not findings:
@@ -81,8 +83,14 @@ class Verdict:
             "command_status": self.run.status,
             "findings": [finding.to_json() for finding in self.findings],
             "claims": [
-                {"claim": c.name, "checked": c.count, "unit": c.unit, "why_not": c.why_not}
-                for c in self.claims
+                {
+                    "claim": claim.name,
+                    "checked": claim.count,
+                    "unit": claim.unit,
+                    "failed": claim.name in self.failed,
+                    "why_not": "" if claim.count else claim.why_not,
+                }
+                for claim in self.claims
             ],
             "notes": self.notes,
             "errors_of_lockstep": self.run.errors,
@@ -92,8 +100,7 @@ class Verdict:
         lines = ["lockstep: %s%s" % (self.outcome, self.why_not and ": " + self.why_not)]
         for finding in self.findings:
             lines += describe(finding)
-        failed = {finding.claim for finding in self.findings}
-        lines += describe_claims(self.claims, failed)
+        lines += describe_claims(self.claims, self.failed)
         for note in self.notes:
             lines += wrapped("note: " + note, "  ")
         for error in self.run.errors:

@@ -14,6 +14,7 @@ NAMES = ("body.weight", "head.weight")
 UPDATES = 8
 PER_EPOCH = 4
 BATCH = 4
+SIZE = 12  # Of each tensor.
 
 
 def digest(*parts):
@@ -21,9 +22,25 @@ def digest(*parts):
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 
+def vector(*parts):
+    """Returns SIZE numbers in [-1, 1) that differ for different parts."""
+    return [int(digest(i, *parts), 16) / 2**63 - 1 for i in range(SIZE)]
+
+
+def mean_vector(update, index, weights=(0.5, 0.5)):
+    """Returns the mean of both ranks' own gradients."""
+    own = [vector(update, index, rank) for rank in (0, 1)]
+    return [sum(w * x for w, x in zip(weights, pair)) for pair in zip(*own)]
+
+
+def recorded(values):
+    """Returns [digest, sum, sum of squares, projection], as the hooks record a gradient."""
+    projection = sum(x * ((7 * i) % 11 - 5) / 5 for i, x in enumerate(values))
+    return [digest("gradient", values), sum(values), sum(x * x for x in values), projection]
+
+
 def gradient(*parts):
-    value = int(digest("value", *parts), 16) / 2**64 + 0.5
-    return [digest("gradient", *parts), value, value * value, -value]
+    return recorded(vector(*parts))
 
 
 def batch_events(rank, update):
@@ -52,7 +69,7 @@ def update_events(rank, update):
     clip = {"event": "clip", "update": update, "norm": 2.0 + update, "largest": 1.0}
     clip["line"] = line % 32
     step = {"event": "step", "update": update, "optimizer": 0, "step": update, "line": line % 33}
-    step["gradients"] = [gradient(update, i) for i in parameters]
+    step["gradients"] = [recorded(mean_vector(update, i)) for i in parameters]
     own = [gradient(update, i, rank) for i in parameters]
     step["local"] = [[1, total, projection, text] for text, total, _, projection in own]
     step["left_out"] = []
@@ -82,7 +99,7 @@ def evaluation_events(rank, update):
 
 def events_of(rank):
     model = {"type": "Net", "ddp": True, "buffers": ["norm.running_mean"], "trains": 2}
-    model["batch_norms"] = {"sync": [], "local": ["norm"]}
+    model["batch_norms"] = {"sync": ["norm"], "local": []}
     events = [
         {"event": "process", "pid": 100 + rank, "argv": ["train.py"], "torch": "2", "python": "3"},
         {"event": "rank", "rank": rank, "world_size": 2, "source": "RANK"},
@@ -96,6 +113,26 @@ def events_of(rank):
     return events + [{"event": "end", "update": UPDATES, "errors": 0}]
 
 
+def one_rank_events(shift=0.0):
+    """Returns the events of one rank with the global batch; its gradients are moved by `shift`."""
+    ranks = [events_of(rank) for rank in (0, 1)]
+    events = []
+    for mine, other in zip(*ranks):
+        kind = mine["event"]
+        if kind == "rank":
+            mine["world_size"] = 1
+        if kind == "batch":
+            mine["indices"] = other["indices"] + mine["indices"]
+            mine["samples"] = other["samples"] + mine["samples"]
+        if kind == "step":
+            means = [mean_vector(mine["update"], i) for i in range(len(NAMES))]
+            mine["gradients"] = [recorded([x * (1 + shift) for x in mean]) for mean in means]
+        if kind == "backward":
+            mine["loss"] = [(mine["loss"][0] + other["loss"][0]) / 2]
+        events.append(mine)
+    return events
+
+
 class Record:
     """The events of both ranks, which a test changes before it judges them."""
 
@@ -103,6 +140,7 @@ class Record:
         self.events = [copy.deepcopy(events_of(rank)) for rank in (0, 1)]
         self.status = 0
         self.hung_seconds = None
+        self.references = []
 
     def of(self, rank, kind):
         return [event for event in self.events[rank] if event["event"] == kind]
@@ -110,6 +148,10 @@ class Record:
     def remove(self, rank, *kinds):
         self.events[rank] = [e for e in self.events[rank] if e["event"] not in kinds]
 
+    def add_references(self, shifts=(0.0, 1e-7, -1e-7)):
+        self.references = [one_rank_events(shift) for shift in shifts]
+
     def judge(self):
         ranks = [evidence.Rank(rank, events) for rank, events in enumerate(self.events)]
-        return judge.judge(evidence.Run(ranks, self.status, self.hung_seconds))
+        references = [evidence.Run([evidence.Rank(0, events)]) for events in self.references]
+        return judge.judge(evidence.Run(ranks, self.status, self.hung_seconds), references)

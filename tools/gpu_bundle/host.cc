@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -23,6 +25,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "base/files.h"
+#include "base/status_macros.h"
 #include "base/subprocess.h"
 
 namespace lockstep::gpu_bundle {
@@ -164,6 +168,10 @@ std::vector<std::string> ToolkitHomes() {
   return homes;
 }
 
+constexpr const char* kSystemFolders[] = {
+    "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64",
+    "/usr/local/lib", "/usr/lib"};
+
 std::vector<std::string> FoldersToSearch() {
   std::vector<std::string> folders =
       SplitPathList(Variable("LOCKSTEP_CUDA_LIBS"));
@@ -176,11 +184,7 @@ std::vector<std::string> FoldersToSearch() {
     AddOnce(folders, home + "/lib64");
     AddOnce(folders, home + "/lib");
   }
-  for (const char* folder :
-       {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64",
-        "/usr/local/lib", "/usr/lib"}) {
-    AddOnce(folders, folder);
-  }
+  for (const char* folder : kSystemFolders) AddOnce(folders, folder);
   std::erase_if(folders,
                 [](const std::string& each) { return !PathExists(each); });
   return folders;
@@ -232,6 +236,39 @@ std::optional<CudaLibraries::Found> TryLibrary(
     }
   }
   return CudaLibraries::Found{name, folder, file, version, lack};
+}
+
+// Returns the last part of the newest version GLIBCXX_3.4.N that the library
+// has, or -1 if there is no such library.
+int NewestCxxVersion(const std::string& file) {
+  constexpr absl::string_view kPrefix = "GLIBCXX_3.4.";
+  const absl::StatusOr<std::string> read = ReadFile(file);
+  if (!read.ok()) return -1;
+  const absl::string_view bytes = *read;
+  int newest = -1;
+  for (size_t at = bytes.find(kPrefix); at != bytes.npos;
+       at = bytes.find(kPrefix, at + 1)) {
+    int number = 0;
+    for (size_t i = at + kPrefix.size();
+         i < bytes.size() && absl::ascii_isdigit(bytes[i]); ++i) {
+      number = 10 * number + (bytes[i] - '0');
+    }
+    newest = std::max(newest, number);
+  }
+  return newest;
+}
+
+// Links to the file under its own name, unless there is such a link.
+absl::Status Link(const fs::path& file, const std::string& folder) {
+  const fs::path link = fs::path(folder) / file.filename();
+  std::error_code error;
+  if (fs::is_symlink(link, error)) {
+    return absl::OkStatus();  // libcublas has libcublasLt.
+  }
+  fs::create_symlink(fs::absolute(file), link, error);
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(
+      absl::StrCat("cannot link ", link.string(), ": ", error.message()));
 }
 
 // Returns the first library that lacks nothing, or the first if all lack
@@ -339,19 +376,38 @@ CudaLibraries FindCudaLibraries(const CudaFunctions& functions) {
   return libraries;
 }
 
+std::string FindNewerCxxLibrary(const std::string& folder) {
+  constexpr absl::string_view kName = "/libstdc++.so.6";
+  int newest = NewestCxxVersion(absl::StrCat(folder, kName));
+  if (newest < 0) return "";
+  std::string newer;
+  std::vector<std::string> folders =
+      SplitPathList(Variable("LOCKSTEP_HOST_LIBRARY_PATH"));
+  folders.insert(folders.end(), std::begin(kSystemFolders),
+                 std::end(kSystemFolders));
+  for (const std::string& each : folders) {
+    const std::string file = absl::StrCat(each, kName);
+    const int version = NewestCxxVersion(file);
+    if (version <= newest) continue;
+    newest = version;
+    newer = file;
+  }
+  return newer;
+}
+
+absl::Status LinkCxxLibrary(const std::string& file,
+                            const std::string& folder) {
+  const fs::path beside = fs::path(file).parent_path() / "libgcc_s.so.1";
+  LOCKSTEP_RETURN_IF_ERROR(Link(file, folder));
+  return PathExists(beside) ? Link(beside, folder) : absl::OkStatus();
+}
+
 absl::Status LinkLibraries(const CudaLibraries& libraries,
                            const std::string& folder) {
   for (const CudaLibraries::Found& each : libraries.found) {
     const std::string stem = each.name.substr(0, each.name.find('.'));
     for (const std::string& file : EntriesOf(each.folder, stem)) {
-      const fs::path link = fs::path(folder) / fs::path(file).filename();
-      std::error_code error;
-      if (fs::is_symlink(link, error)) continue;  // libcublas has libcublasLt.
-      fs::create_symlink(fs::absolute(file), link, error);
-      if (error) {
-        return absl::UnavailableError(
-            absl::StrCat("cannot link ", link.string(), ": ", error.message()));
-      }
+      LOCKSTEP_RETURN_IF_ERROR(Link(file, folder));
     }
   }
   return absl::OkStatus();

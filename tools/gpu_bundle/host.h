@@ -62,6 +62,14 @@ CudaLibraries FindCudaLibraries(const CudaFunctions& functions);
 absl::Status LinkLibraries(const CudaLibraries& libraries,
                            const std::string& folder);
 
+// Returns the host's libstdc++.so.6 if it is newer than that in `folder`, by
+// the symbol versions that it has; "" if it is not, or if either has none.
+std::string FindNewerCxxLibrary(const std::string& folder);
+
+// Links to that library and to the libgcc_s.so.1 beside it. Errors: as for
+// LinkLibraries.
+absl::Status LinkCxxLibrary(const std::string& file, const std::string& folder);
+
 // Returns the environment variable; "" if it is not set.
 std::string Variable(const char* name);
 

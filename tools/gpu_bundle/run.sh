@@ -14,4 +14,33 @@ LOCKSTEP_BUNDLE=${bundle}
 LOCKSTEP_HOST_LIBRARY_PATH=${LD_LIBRARY_PATH:-}
 LD_LIBRARY_PATH=${bundle}/lib${LD_LIBRARY_PATH:+:${LD_LIBRARY_PATH}}
 export LD_LIBRARY_PATH LOCKSTEP_BUNDLE LOCKSTEP_HOST_LIBRARY_PATH
+
+# need_version TEXT NAME PREFIX: if the loader's TEXT says that the host lacks
+# versions of the library NAME, says which one is needed, in one line, and ends.
+need_version() {
+  newest=
+  rest=$1
+  while :; do
+    case ${rest} in
+      *"version \`$3"*"' not found"*) ;;
+      *) break ;;
+    esac
+    rest=${rest#*"version \`$3"}
+    minor=${rest%%"'"*}
+    minor=${minor%%.*}
+    if [ -z "${newest}" ] || [ "${minor}" -gt "${newest}" ]; then
+      newest=${minor}
+    fi
+  done
+  if [ -n "${newest}" ]; then
+    echo "run.sh: the programs need $2 ${4}${newest}, and this host's is older" >&2
+    exit 1
+  fi
+}
+
+# The loader's own message has a line for each version and each program.
+if ! said=$("${bundle}/bin/run_stages" --help 2>&1); then
+  need_version "${said}" glibc GLIBC_2. 2.
+  need_version "${said}" libstdc++ GLIBCXX_3.4. GLIBCXX_3.4.
+fi
 exec "${bundle}/bin/run_stages" "$@"

@@ -29,6 +29,7 @@
 #include "report/document.h"
 #include "report/write.h"
 #include "tools/gpu_bundle/host.h"
+#include "tools/gpu_bundle/pack.h"
 #include "tools/gpu_bundle/stages.h"
 
 ABSL_FLAG(
@@ -37,10 +38,15 @@ ABSL_FLAG(
     "on one GPU and one on each of several, compute-sanitizer where there is "
     "one), kernels "
     "(benchmarks of batch norm and all-reduce, next to PyTorch where "
-    "there is one), train (the trainer, on the CPU), all");
+    "there is one), train (the trainer, on the CPU), first (what to run on a "
+    "card that has not run any of it, in 45 minutes), all");
+ABSL_FLAG(
+    std::string, only, "",
+    "the stages to run, by name, in place of a suite; default: all of the "
+    "suite");
 ABSL_FLAG(double, budget, 3600,
-          "seconds for all stages together; a stage for which too little is "
-          "left is not run");
+          "seconds for all stages together; a stage leaves the least time that "
+          "the later ones need, and is not run if too little is left");
 ABSL_FLAG(std::string, out, "lockstep-gpu",
           "folder for results.json, junit.xml and each stage's output; "
           "default: lockstep-gpu");
@@ -61,7 +67,7 @@ separated by ':'), in LD_LIBRARY_PATH, in the Python packages of a python3 on
 PATH, or in a CUDA toolkit. Says which it took. stages.txt beside run.sh lists
 the stages.
 )",
-      .sections = {{"", "suite budget out=DIR"}},
+      .sections = {{"", "suite only=NAMES budget out=DIR"}},
       .ending =
           R"(Exit status: 0 if every stage passed that this host has the means for, one of
 the suite among them; 1 if one failed, timed out, skipped all its tests or did
@@ -197,12 +203,24 @@ report::Document DocumentOf(const Run& run) {
   return document;
 }
 
-// Writes the results. Called after each stage, so that a run that is killed
-// leaves its results so far.
+// Writes the results, and packs the output folder into one file. Called after
+// each stage, so that a run that is killed leaves its results so far.
 absl::Status WriteResults(const Run& run) {
   LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(run.setting.out + "/results.json",
                                        report::JsonText(DocumentOf(run))));
-  return ReplaceFile(run.setting.out + "/junit.xml", JUnitText(run.results));
+  LOCKSTEP_RETURN_IF_ERROR(
+      ReplaceFile(run.setting.out + "/junit.xml", JUnitText(run.results)));
+  return PackFolder(run.setting.out, run.setting.out + ".tar");
+}
+
+// Links to the host's C++ library if it is newer than the bundle's: a network
+// plugin of NCCL may need it.
+absl::Status LinkNewerCxxLibrary(const Run& run) {
+  const std::string newer = FindNewerCxxLibrary(run.setting.bundle + "/lib");
+  if (newer.empty()) return absl::OkStatus();
+  Print(absl::StrCat("libstdc++.so.6: ", newer,
+                     ", which is newer than the bundle's\n"));
+  return LinkCxxLibrary(newer, run.links->path());
 }
 
 absl::Status FindLibraries(Run& run) {
@@ -218,7 +236,8 @@ absl::Status FindLibraries(Run& run) {
         each.file, each.lack.empty() ? "" : ": ", each.lack, "\n"));
   }
   if (run.libraries.missing.empty()) {
-    return LinkLibraries(run.libraries, run.links->path());
+    LOCKSTEP_RETURN_IF_ERROR(LinkLibraries(run.libraries, run.links->path()));
+    return LinkNewerCxxLibrary(run);
   }
   return absl::NotFoundError(absl::StrCat(
       absl::StrJoin(run.libraries.missing, ", "),
@@ -236,7 +255,7 @@ Environment StageEnvironment(const Run& run) {
   const std::string host = Variable("LOCKSTEP_HOST_LIBRARY_PATH");
   return {
       {"LD_LIBRARY_PATH",
-       absl::StrCat(run.setting.bundle, "/lib:", run.links->path(),
+       absl::StrCat(run.links->path(), ":", run.setting.bundle, "/lib",
                     host.empty() ? "" : ":", host)},
       {"LOCKSTEP_PYTHON", run.torch.python},
       {"PATH", absl::StrCat(run.setting.bundle, "/peers:", Variable("PATH"))}};
@@ -269,6 +288,24 @@ absl::Status Prepare(Run& run) {
   return absl::OkStatus();
 }
 
+// Returns the stages with these names or, without names, those of the suite.
+// Errors: kInvalidArgument for a name that is no stage's.
+absl::StatusOr<std::vector<Stage>> ChooseStages(
+    std::vector<Stage> stages, const std::string& suite,
+    const std::vector<std::string>& only) {
+  for (const std::string& name : only) {
+    if (std::ranges::count(stages, name, &Stage::name) == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--only: '", name, "' is no stage of stages.txt"));
+    }
+  }
+  std::erase_if(stages, [&](const Stage& stage) {
+    return only.empty() ? !stage.IsIn(suite)
+                        : std::ranges::count(only, stage.name) == 0;
+  });
+  return stages;
+}
+
 // Begins a run by the command line and the bundle.
 absl::StatusOr<Run> BeginRun(std::span<char* const> argv) {
   Run run = {.suite = absl::GetFlag(FLAGS_suite),
@@ -277,11 +314,14 @@ absl::StatusOr<Run> BeginRun(std::span<char* const> argv) {
                                            {{"correct", true},
                                             {"kernels", true},
                                             {"train", true},
+                                            {"first", true},
                                             {"all", true}})
                                .status());
   LOCKSTEP_RETURN_IF_ERROR(CheckSeconds("--budget", run.budget));
-  run.setting.out =
-      std::filesystem::absolute(absl::GetFlag(FLAGS_out)).string();
+  // Without a slash at its end.
+  run.setting.out = (std::filesystem::absolute(absl::GetFlag(FLAGS_out)) / "")
+                        .parent_path()
+                        .string();
   run.setting.bundle = Variable("LOCKSTEP_BUNDLE");
   std::string run_sh = run.setting.bundle + "/run.sh";
   std::vector<char*> typed(argv.begin(), argv.end());
@@ -289,7 +329,11 @@ absl::StatusOr<Run> BeginRun(std::span<char* const> argv) {
   run.origin = report::OriginOf(run_sh, typed);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string table,
                             ReadFile(run.setting.bundle + "/stages.txt"));
-  LOCKSTEP_ASSIGN_OR_RETURN(run.stages, ParseStages(table));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<Stage> stages, ParseStages(table));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      run.stages, ChooseStages(std::move(stages), run.suite,
+                               absl::StrSplit(absl::GetFlag(FLAGS_only), ',',
+                                              absl::SkipEmpty())));
   run.manifest = ReadJson(run.setting.bundle + "/manifest.json");
   const auto* commit =
       std::get_if<std::string>(&run.manifest["commit"].variant());
@@ -297,24 +341,29 @@ absl::StatusOr<Run> BeginRun(std::span<char* const> argv) {
   return run;
 }
 
-// Runs the stages of the suite. Returns true if every stage that this host has
-// the means for passed, and at least one of them is not of `every` suite.
+// Runs the stages. Returns true if every stage that this host has the means for
+// passed, and at least one of them is not of `every` suite or was named.
 absl::StatusOr<bool> RunStages(const Deadline& deadline, Run& run) {
   bool passed = true;
   bool any = false;
-  for (const Stage& stage : run.stages) {
-    if (!stage.IsIn(run.suite)) continue;
-    run.results.push_back(RunStage(stage, run.setting, deadline.remaining()));
+  const bool named = !absl::GetFlag(FLAGS_only).empty();
+  for (size_t i = 0; i < run.stages.size(); ++i) {
+    const Stage& stage = run.stages[i];
+    const absl::Duration reserved =
+        LeastTime(std::span(run.stages).subspan(i + 1), run.setting);
+    run.results.push_back(
+        RunStage(stage, run.setting, deadline.remaining(), reserved));
     const StageResult& result = run.results.back();
     Print(absl::StrFormat("%-22s %7.1f s  %s\n", stage.name, result.seconds,
                           Text(result)));
     LOCKSTEP_RETURN_IF_ERROR(WriteResults(run));
     if (result.outcome == Outcome::kNeedsMissing) continue;
     passed = passed && result.outcome == Outcome::kPassed;
-    any = any || stage.suites != std::vector<std::string>{"every"};
+    any = any || named || stage.suites != std::vector<std::string>{"every"};
   }
-  Print(absl::StrCat("Wrote ", run.setting.out, "/results.json, junit.xml\n\n",
-                     report::TerminalText(DocumentOf(run))));
+  Print(absl::StrCat("Wrote ", run.setting.out,
+                     "/results.json, junit.xml, and ", run.setting.out,
+                     ".tar\n\n", report::TerminalText(DocumentOf(run))));
   return passed && any;
 }
 

@@ -6,6 +6,7 @@ that Bazel has built.
 """
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,8 +53,9 @@ SCRIPTS = {
     # This program leaves a process that must be killed too.
     "slow": "#!/bin/sh\necho '[ RUN ] It.Hangs'\nsleep 600 & echo $! > $1\nsleep 600\n",
     "show": "#!/bin/sh\nenv\n",
-    "links": "#!/bin/sh\nlinks=${LD_LIBRARY_PATH#*:}\n"
-             "for file in ${links%%:*}/*; do readlink $file; done\n",
+    "links": "#!/bin/sh\n"
+             "for file in ${LD_LIBRARY_PATH%%:*}/*; do readlink $file; done\n"
+             "exit 0\n",
     "gpus": "#!/bin/sh\necho $LOCKSTEP_GPUS $LOCKSTEP_REQUIRE_GPU "
             "\"$CUDA_VISIBLE_DEVICES\"\necho $TEST_TMPDIR\n",
     "torch": "#!/bin/sh\npython3 -c show\n",
@@ -165,6 +167,19 @@ class OutcomeTest(Host):
                              ("train", "bc"), ("all", "abc")]:
             self.assertEqual(self.run_sh(stages, "--suite=" + suite), 0)
             self.assertEqual("".join(self.results), names)
+        for only, names in [("a", "a"), ("c,b", "bc")]:
+            self.assertEqual(
+                self.run_sh(stages, "--suite=train", "--only=" + only), 0)
+            self.assertEqual("".join(self.results), names)
+
+    def test_the_first_suite_fits_its_time(self):
+        """Every stage of the first suite has its least in 45 minutes."""
+        with open(PACKAGE + "/stages.txt") as file:
+            stages = [line.split() for line in file if line[0] not in "#\n"]
+        first = [words for words in stages
+                 if {"first", "every"} & set(words[1].split(","))]
+        self.assertGreater(len(first), 10)
+        self.assertLess(sum(int(words[2].split("-")[0]) for words in first), 2700)
 
     def test_failures(self):
         for command, outcome, text in [
@@ -217,6 +232,14 @@ class OutcomeTest(Host):
         self.assertEqual(self.outcomes(), {"a": "timed_out", "b": "no_budget"})
         self.assertEqual(self.results["b"]["text"], "not run: budget")
         self.assertLess(self.results["a"]["seconds"], 4)
+        # The first stage leaves the others' least, but not that of a stage which
+        # this host cannot run.
+        self.run_sh(f"a every 1-30 - bin/slow {pid}\n"
+                    f"b every 3-9 - bin/good\n"
+                    f"c every 90-99 gpus>=2 bin/good\n", "--budget=5")
+        self.assertEqual(self.outcomes(),
+                         {"a": "timed_out", "b": "passed", "c": "lacks"})
+        self.assertIn("after 1 s", self.results["a"]["text"])
 
     def test_needs(self):
         stages = ("a correct 1-9 - bin/good\n"
@@ -268,7 +291,66 @@ class OutcomeTest(Host):
         self.assertEqual(self.outcomes(), {})
 
 
+    def test_packs_its_results(self):
+        for out in ("", "/"):
+            self.assertEqual(self.run_sh("a correct 1-9 - bin/numbers 2 {json}\n"
+                                         "b correct 1-9 - bin/good\n",
+                                         "--out=" + self.out + out), 0)
+            with tarfile.open(self.out + ".tar") as tar:
+                self.assertEqual(tar.getnames(), [
+                    "out/" + name for name in (
+                        "a.json", "a.log", "b.log", "junit.xml", "results.json")])
+                for name in ("a.json", "results.json"):
+                    with open(f"{self.out}/{name}", "rb") as file:
+                        self.assertEqual(tar.extractfile("out/" + name).read(),
+                                         file.read())
+
+
 class HostTest(Host):
+    def test_an_old_c_library(self):
+        """The loader's lines become one, which names the newest version."""
+        with open(RUN_STAGES, "rb") as file:
+            program = file.read()
+        for prefix, name in [(b"GLIBC_2.", "glibc 2."),
+                             (b"GLIBCXX_3.4.", "libstdc++ GLIBCXX_3.4.")]:
+            versions = {int(each) for each in
+                        re.findall(prefix + rb"(\d\d)\0", program)}
+            newest = max(versions)
+            self.assertGreater(len(versions), 1)
+            later = program
+            for version in versions:  # Versions that no host has, 60 later.
+                later = later.replace(b"%s%d\0" % (prefix, version),
+                                      b"%s%d\0" % (prefix, version + 60))
+            write(self.bundle + "/bin/run_stages", later)
+            self.assertEqual(self.run_sh("a every 1-9 - bin/good\n"), 1)
+            self.assertEqual(self.errors, [
+                f"run.sh: the programs need {name}{newest + 60}, and this host's "
+                "is older"])
+
+    def test_the_newer_cxx_library(self):
+        used = subprocess.run(["ldd", RUN_STAGES], capture_output=True,
+                              text=True, check=True).stdout
+        newer = self.library("newer")
+        for name in ("libstdc++.so.6", "libgcc_s.so.1"):
+            path = re.search(re.escape(name) + r" => (\S+)", used).group(1)
+            shutil.copy(path, newer + "/" + name)
+        shutil.copy(newer + "/libstdc++.so.6", self.bundle + "/lib")
+        stages = "a correct 1-9 - bin/links\n"
+        host = newer + ":" + self.driver
+        self.assertEqual(self.run_sh(stages, LD_LIBRARY_PATH=host), 0)
+        self.assertEqual(self.log("a"), "")  # It has the same versions.
+        with open(newer + "/libstdc++.so.6", "ab") as file:
+            file.write(b"GLIBCXX_3.4.99")
+        self.assertEqual(self.run_sh(stages, LD_LIBRARY_PATH=host), 0)
+        self.assertEqual(self.log("a").split(), [newer + "/libgcc_s.so.1",
+                                                 newer + "/libstdc++.so.6"])
+        self.assertIn(f"libstdc++.so.6: {newer}/libstdc++.so.6, which is newer",
+                      self.said)
+        with open(self.bundle + "/lib/libstdc++.so.6", "ab") as file:
+            file.write(b"GLIBCXX_3.4.100")
+        self.assertEqual(self.run_sh(stages, LD_LIBRARY_PATH=host), 0)
+        self.assertEqual(self.log("a"), "")
+
     def test_no_gpu(self):
         for gpus in ({"FAKE_GPUS": "0"}, {}):
             del self.environment["FAKE_GPUS"]
@@ -282,6 +364,7 @@ class HostTest(Host):
 
     def test_usage(self):
         for flag, said in [("--suite=some", "--suite: 'some' is not one of"),
+                           ("--only=a,b", "--only: 'b' is no stage of stages.txt"),
                            ("--budget=0", "--budget: 0 is not above 0"),
                            ("--frobnicate", "frobnicate"),
                            ("--out=/dev/null/x", "--out: cannot write to")]:
@@ -331,10 +414,10 @@ class HostTest(Host):
         self.assertIn(f"passed over: {broken}/libnccl.so.0: ", self.said)
         self.assertIn(f"libcudnn.so.0: 9.19.0, {wheel}/libcudnn.so.0\n",
                       self.said)
-        # The stage finds the bundle's own libraries first, then only the
-        # libraries that were found and their parts, then the host's.
-        self.assertRegex(self.log("a"), f"LD_LIBRARY_PATH={self.bundle}/lib:"
-                         f"[^:]+:{self.driver}\n")
+        # The stage finds the libraries that were found and their parts first,
+        # then the bundle's own, then the host's.
+        self.assertRegex(self.log("a"), "LD_LIBRARY_PATH=[^:]+/lockstep-[^:]+:"
+                         f"{self.bundle}/lib:{self.driver}\n")
         self.assertEqual(self.log("b").split(), [
             wheel + "/libcudnn.so.0", wheel + "/libcudnn_part.so.0",
             old + "/libfake.so.1", old + "/libnccl.so.0"])

@@ -34,6 +34,9 @@
 namespace lockstep::gpu_bundle {
 namespace {
 
+// The time to end one stage, write its results, and start the next.
+constexpr absl::Duration kBetweenStages = absl::Seconds(1);
+
 // The table.
 
 absl::StatusOr<Stage> ParseStage(absl::string_view line) {
@@ -273,10 +276,21 @@ std::string Text(const StageResult& result) {
   return text;
 }
 
+absl::Duration LeastTime(std::span<const Stage> stages,
+                         const Setting& setting) {
+  absl::Duration least;
+  for (const Stage& stage : stages) {
+    if (!MissingNeed(stage, setting).empty()) continue;
+    least += stage.least + kBetweenStages;
+  }
+  return least;
+}
+
 StageResult RunStage(const Stage& stage, const Setting& setting,
-                     absl::Duration left) {
+                     absl::Duration left, absl::Duration reserved) {
   StageResult result = {.name = stage.name, .command = stage.command};
-  const absl::Duration limit = std::min(stage.most, left);
+  const absl::Duration limit = std::min(
+      stage.most, std::max(std::min(stage.least, left), left - reserved));
   ExpandCommand(stage, setting, limit, result.command);
   result.why = MissingNeed(stage, setting);
   if (!result.why.empty()) {

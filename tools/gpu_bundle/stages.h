@@ -76,11 +76,16 @@ const char* Name(Outcome outcome);
 // Returns a text such as "passed", "FAILED: exit status 1", "not run: budget".
 std::string Text(const StageResult& result);
 
-// Runs the stage for at most its limit and `left`, with all its output in
-// OUT/NAME.log. Kills its whole process group at the limit. If the stage cannot
-// run, the result says so.
+// Returns the time that the stages need at least, one after the other, without
+// those that this host does not have the means for.
+absl::Duration LeastTime(std::span<const Stage> stages, const Setting& setting);
+
+// Runs the stage with all its output in OUT/NAME.log. left: the time that is
+// left. reserved: the part of it for later stages, which the stage leaves if it
+// can run at all. Kills the stage's whole process group at its limit. If the
+// stage cannot run, the result says so.
 StageResult RunStage(const Stage& stage, const Setting& setting,
-                     absl::Duration left);
+                     absl::Duration left, absl::Duration reserved);
 
 // Returns the content of the file; null if there is no such file, and a text
 // that says so if the file is not JSON.

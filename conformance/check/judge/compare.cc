@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/data_types.h"
@@ -114,6 +115,15 @@ double LayerScale(const CheckCase& check, const std::string& name,
   return scale;
 }
 
+// Returns whether `name` is in a batch norm whose statistics are merged from
+// all ranks' parts.
+bool IsInMergedNorm(const CheckCase& check, const std::string& name) {
+  if (check.all_ranks.c.batch_norm != "sync") return false;
+  return std::ranges::any_of(check.layers, [&](const NamedLayer& layer) {
+    return Includes(layer.tensors, name) && IsBatchNorm(layer);
+  });
+}
+
 // Returns by tensor the largest relative spread of the tensor and of all
 // tensors behind it.
 std::map<std::string, double> SpreadsBehind(const CheckCase& check,
@@ -209,6 +219,12 @@ Allowed AllowedError(const CheckCase& check, const Rounding& rounding,
 
 }  // namespace
 
+bool IsBatchNorm(const NamedLayer& layer) {
+  return std::ranges::any_of(layer.tensors, [](const std::string& name) {
+    return absl::EndsWith(name, "running_mean");
+  });
+}
+
 int DigitsOf(const CheckCase& check) {
   return check.one_rank.c.dtype == "bfloat16" ? 8 : kFloatDigits;
 }
@@ -222,6 +238,9 @@ AllowedErrors AllowedErrorsOf(const CheckCase& check, const Tensors& start,
   }
   for (auto& [name, rounding] : roundings) {
     rounding.scale = LayerScale(check, name, roundings);
+    if (IsInMergedNorm(check, name)) {
+      rounding.units += UnitsOf(check, rounding.scale);
+    }
     rounding.small =
         !rounding.noise && rounding.change <= kSmall * rounding.scale;
   }

@@ -37,6 +37,15 @@
 //   a tensor's spread therefore counts as at least that of any tensor behind it
 //   in the forward pass.
 //
+// - A synchronised batch norm merges the means of N parts, which rounds once
+// more
+//   for each rank. The rounding shifts all normalised values of a channel
+//   alike, by some units of 1 if the mean is at most some standard deviations.
+//   The gradient of the scale then moves by these units times the gradient of
+//   the shift, which may be the larger one. No order of samples shows this on
+//   one rank. The layer's tensors are therefore allowed the units of the
+//   layer's largest value in addition.
+//
 // A tolerance that is too large to find anything is not used. The limit is 1%
 // of the tensor's magnitude (10% for bfloat16); for parameters and buffers, of
 // the change since the start. Above this limit the tensor cannot be judged, and
@@ -99,6 +108,9 @@ AllowedErrors AllowedErrorsOf(const CheckCase& check, const Tensors& start,
 // the reordered runs.
 Allowed AllowedScalarError(const CheckCase& check, double want,
                            std::span<const double> reordered);
+
+// Returns whether the layer is a batch norm, by the names of its buffers.
+bool IsBatchNorm(const NamedLayer& layer);
 
 // Returns the number of binary digits of the type that the case computes in.
 int DigitsOf(const CheckCase& check);

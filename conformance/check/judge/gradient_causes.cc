@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "conformance/check/cases/check_case.h"
 #include "conformance/check/judge/compare.h"
@@ -192,12 +191,6 @@ const NarrowType* ReducedIn(Evidence& evidence, const Names& names,
     }
   }
   return nullptr;
-}
-
-bool IsBatchNorm(const NamedLayer& layer) {
-  return std::ranges::any_of(layer.tensors, [](const std::string& name) {
-    return absl::EndsWith(name, "running_mean");
-  });
 }
 
 // Returns whether the wrong gradients begin, in the order of the backward pass,

@@ -300,6 +300,21 @@ TEST(ToleranceTest, AllowsUnitsInTheLastPlace) {
             4 * kUnit + 8 * 0x1p-8);
 }
 
+// Merged statistics shift the gradient of a scale by units of the gradient of
+// its shift.
+TEST(ToleranceTest, AllowsUnitsOfTheLayerInAMergedBatchNorm) {
+  CheckCase check = TwoLayers();
+  check.layers[0].tensors.push_back("bn.running_mean");
+  const Tensors want = {{"W1", {0.25, 0.125}}, {"b1", {1, -1}}, {"W2", {0.25}}};
+  const auto allowed = [&](const std::string& name) {
+    return AllowedErrorsOf(check, {}, want, {}).at(name).error;
+  };
+  EXPECT_EQ(allowed("W1"), 4 * kUnit / 4);
+  check.all_ranks.c.batch_norm = "sync";
+  EXPECT_EQ(allowed("W1"), 4 * kUnit / 4 + 4 * kUnit);
+  EXPECT_EQ(allowed("W2"), 4 * kUnit / 4);
+}
+
 TEST(ToleranceTest, CountsTheRoundingBehind) {
   const Tensors want = {{"W1", {4, 1}}, {"W2", {1, 1}}};
   const Tensors again = {{"W1", {4, 1}}, {"W2", {1, 1.0001}}};

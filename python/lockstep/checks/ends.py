@@ -33,6 +33,13 @@ def check_ends(run):
     return claim, [], []
 
 
+def bad_status(run):
+    """Returns the finding on a command that fails although its ranks' records show nothing."""
+    evidence = ["the records of its ranks show no exception"]
+    text = "the command ends with status %d" % run.status
+    return Finding(ENDS, "unknown", evidence, text=text)
+
+
 def hangs(run):
     waiting = [rank for rank in run.ranks if not rank.ended]
     return Finding(
@@ -81,6 +88,8 @@ def last_line(rank):
 def check_updates(run):
     if len(run.ranks) < 2 or any(rank.bounded for rank in run.ranks):
         return Claim(UPDATES, why_not="not all ranks left a whole record"), [], []
+    if any(rank.of("join") for rank in run.ranks):
+        return Claim(UPDATES, why_not="the script lets ranks end early, with join()"), [], []
     updates = [rank.updates for rank in run.ranks]
     claim = Claim(UPDATES, max(updates), "updates", "no optimizer took a step")
     if len(set(updates)) == 1 or not all(rank.ended for rank in run.ranks):

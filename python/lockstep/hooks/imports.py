@@ -1,9 +1,23 @@
 """Installs the hooks when the process imports torch, and not before: most processes never do."""
 
+import importlib
 import importlib.util
 import sys
 
 from . import recorder
+
+# A reference's changes come first: the other hooks observe them.
+FAMILIES = (
+    "reference",
+    "optimizers",
+    "backward",
+    "collectives",
+    "parallel",
+    "loaders",
+    "checkpoints",
+    "schedules",
+    "arguments",
+)
 
 
 class TorchFinder:
@@ -52,10 +66,16 @@ def install_hooks():
     """Starts the recorder of this process and installs every family of hooks."""
     try:
         started = recorder.Recorder.start()
-        from . import backward, checkpoints, collectives, loaders, optimizers, parallel, schedules
     except Exception:
         recorder.report_failed_start()
         return
-    families = (optimizers, backward, collectives, parallel, loaders, checkpoints, schedules)
-    for family in families:
-        started.guard("install " + family.__name__, family.install, started)
+    for family in FAMILIES:
+        started.guard("install " + family, install_family, started, family)
+
+
+def install_family(started, name):
+    try:
+        importlib.import_module("." + name, __package__).install(started)
+    except Exception:
+        recorder.report_failed_start()  # The process may never open its record.
+        raise

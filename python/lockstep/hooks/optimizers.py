@@ -185,6 +185,8 @@ class Optimizers:
         state.steps += 1
         self.recorder.update += 1
         self.recorder.calls_since_step = 0
+        if self.recorder.after_update:
+            self.recorder.after_update()
 
     def see_evaluation(self, module):
         """Records the buffers with which a model is evaluated, once between two updates."""
@@ -253,6 +255,7 @@ def describe_model(root):
         "type": type(models.unwrapped(root)).__name__,
         "ddp": isinstance(root, torch.nn.parallel.DistributedDataParallel),
         "buffers": [models.own_name(name) for name, _ in root.named_buffers()],
+        "random": any("Dropout" in type(m).__name__ and m.p > 0 for m in root.modules()),
         "trains": sum(parameter.requires_grad for parameter in root.parameters()),
         "batch_norms": norms,
     }

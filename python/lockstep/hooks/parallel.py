@@ -55,7 +55,15 @@ class Ddp:
 
 
 def install(recorder):
+    from torch.distributed.algorithms.join import Join  # Not in every build of PyTorch.
+
     hooks = recorder.ddp = Ddp(recorder)
     ddp = torch.nn.parallel.DistributedDataParallel
+
+    def join(args, kwargs):
+        del args, kwargs
+        recorder.event("join", update=recorder.update, line=lines.user_line())
+
+    recorder.wrap(Join, "__enter__", join)
     recorder.wrap(ddp, "__init__", after=hooks.construct)
     recorder.wrap(ddp, "forward", hooks.forward, hooks.see_evaluation)

@@ -42,6 +42,7 @@ class Recorder:
         self.options = {**DEFAULTS, **options}
         self.quiet = threading.local()  # .depth > 0 inside of a hook.
         self.on_fork = []
+        self.after_update = None  # Of a reference run.
         self._begin()
         atexit.register(self.guard, "end", self._end)
         os.register_at_fork(after_in_child=lambda: self.guard("fork", self._after_fork))

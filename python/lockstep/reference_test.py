@@ -1,0 +1,132 @@
+"""Tests of the reference's command; with PyTorch, of whole comparisons with one rank."""
+
+import json
+import os
+import sys
+import tempfile
+import unittest
+
+sys.dont_write_bytecode = True
+PYTHON = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(PYTHON, "testing"))
+
+import records
+import runs
+
+from lockstep import evidence, reference
+
+SCRIPT = os.path.join(PYTHON, "testing", "compared.py")
+
+
+class CommandTest(unittest.TestCase):
+    def at_one_rank(self, command, nproc=0, flag=""):
+        changed, ranks = reference.at_one_rank(command.split(), nproc, 2, flag)
+        return " ".join(changed), ranks
+
+    def test_launchers(self):
+        for command, changed in (
+            ("torchrun --nproc_per_node=2 t.py", "torchrun --nproc_per_node=1 t.py"),
+            ("torchrun --nproc-per-node 2 t.py -n 3", "torchrun --nproc-per-node 1 t.py -n 3"),
+            (
+                "torchrun --nnodes=1 --nproc_per_node=2 t.py",
+                "torchrun --nnodes=1 --nproc_per_node=1 t.py",
+            ),
+            (
+                "python -m torch.distributed.run --nproc_per_node=2 t.py",
+                "python -m torch.distributed.run --nproc_per_node=1 t.py",
+            ),
+            ("mpirun -n 2 python t.py -n 2", "mpirun -n 1 python t.py -n 2"),
+            ("/usr/bin/mpirun -np 2 python t.py", "/usr/bin/mpirun -np 1 python t.py"),
+        ):
+            self.assertEqual(self.at_one_rank(command), (changed, 0))
+        self.assertEqual(self.at_one_rank("python t.py", nproc=2), ("python t.py", 1))
+        self.assertEqual(
+            self.at_one_rank("python t.py --gpus 2", flag="--gpus"), ("python t.py --gpus 1", 0)
+        )
+
+    def test_commands_that_name_no_ranks(self):
+        for command, why in (
+            ("python t.py", "--world_size_flag"),
+            ("torchrun --nnodes=2 --nproc_per_node=2 t.py", "several hosts"),
+        ):
+            with self.assertRaisesRegex(reference.Impossible, why):
+                self.at_one_rank(command)
+
+
+class BatchTest(unittest.TestCase):
+    def run_of(self, arguments, batch_size=4):
+        events = records.events_of(0)
+        for event in events:
+            if event["event"] == "pass":
+                event["batch_size"] = batch_size
+        flags = [[[name], value] for name, value in arguments.items()]
+        events.insert(1, {"event": "arguments", "flags": flags})
+        return evidence.Run([evidence.Rank(0, events)])
+
+    def change(self, command, arguments, flag="", **options):
+        run = self.run_of(arguments, **options)
+        return " ".join(reference.with_global_batch(command.split(), run, flag)[0])
+
+    def test_is_learnt_from_the_arguments(self):
+        known = {"--lr": 4, "--batch-size": 4, "--eval-batch-size": 4}
+        self.assertEqual(self.change("t.py --batch-size=4", known), "t.py --batch-size=8")
+        self.assertEqual(self.change("t.py --batch-size 4 --x", known), "t.py --batch-size 8 --x")
+        self.assertEqual(self.change("t.py", known), "t.py --batch-size 8")
+        self.assertEqual(self.change("t.py", {"--bs": 4, "--batches": 3}), "t.py --bs 8")
+
+    def test_a_global_batch_stays(self):
+        self.assertEqual(self.change("t.py", {"--batch": 8}), "t.py")
+
+    def test_is_named_by_a_flag(self):
+        self.assertEqual(self.change("t.py --b 4", {}, "--b"), "t.py --b 8")
+        both = {"--batch-a": 4, "--batch-b": 4}
+        self.assertEqual(self.change("t.py", both, "--batch-b"), "t.py --batch-b 8")
+
+    def test_says_that_it_is_not_known(self):
+        for arguments, flag, why in (
+            ({}, "", "no argument"),
+            ({"--batch-size": 5}, "", "no argument"),
+            ({"--batch-a": 4, "--batch-b": 4}, "", "several arguments"),
+            ({}, "--bs", "the command has no --bs"),
+        ):
+            with self.assertRaisesRegex(reference.Impossible, why):
+                self.change("t.py", arguments, flag)
+
+
+class ComparisonTest(unittest.TestCase):
+    """Needs PyTorch."""
+
+    def compare(self, *arguments, flags=()):
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = [argument.replace("FOLDER", folder) for argument in arguments]
+            flags = ["--reference=one_rank", "--reference_updates=8", *flags]
+            done, _ = runs.record_script(folder + "/run", SCRIPT, *arguments, flags=flags)
+            with open(folder + "/run/verdict.json", encoding="utf-8") as file:
+                found = json.load(file)
+            saved = sorted(os.listdir(folder))
+        said = done.stdout + done.stderr
+        self.assertEqual(found["errors_of_lockstep"], [], said)
+        return done.returncode, found, saved
+
+    def test_a_right_script(self):
+        status, found, saved = self.compare("--save=FOLDER/model")
+        self.assertEqual((status, found["outcome"]), (0, "right"), found)
+        self.assertEqual(found["claims"][-1]["checked"], 8)
+        self.assertEqual(found["notes"], ["the reference is one rank with --batch_size 8"])
+        self.assertEqual(saved, ["model", "run"])
+
+    def test_a_loss_that_is_divided_again(self):
+        status, found, _ = self.compare("--again")
+        self.assertEqual(status, 1)
+        (finding,) = found["findings"]
+        self.assertEqual((finding["cause"], finding["update"]), ("divided_by_ranks_again", 0))
+        self.assertRegex(finding["line"], r"compared\.py:\d+\Z")
+
+    def test_a_reference_that_cannot_be_made(self):
+        status, found, _ = self.compare(flags=["--batch_flag=--bogus"])
+        self.assertEqual((status, found["outcome"]), (0, "right"))
+        self.assertIn("the command has no --bogus", found["claims"][-1]["why_not"])
+
+
+if __name__ == "__main__":
+    unittest.main()
