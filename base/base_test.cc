@@ -1,6 +1,6 @@
-// Tests of statuses, too little memory, random numbers, the 16-bit floats and
-// CUDA's errors. The errors are tested on the stand-in runtime and on CUDA's
-// own.
+// Tests of statuses, too little memory and time, random numbers, the 16-bit
+// floats and CUDA's errors. The errors are tested on the stand-in runtime and
+// on CUDA's own.
 #include <cuda_runtime.h>
 
 #include <array>
@@ -9,12 +9,15 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <new>
 #include <set>
 #include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "base/catch_bad_alloc.h"
 #include "base/counter_random.h"
 #include "base/cuda_status.h"
@@ -22,6 +25,7 @@
 #include "base/fnv1a.h"
 #include "base/group_digits.h"
 #include "base/half_reference.h"
+#include "base/run_within.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -241,6 +245,26 @@ TEST(GroupedTest, GroupsDigitsByThree) {
   EXPECT_EQ(GroupDigits(-100), "-100");
   EXPECT_EQ(GroupDigits(std::numeric_limits<int64_t>::max()),
             "9,223,372,036,854,775,807");
+}
+
+TEST(RunWithinTest, ReturnsTheStatusOrAbandonsTheThread) {
+  EXPECT_THAT(RunWithin(absl::Seconds(60), [] { return absl::OkStatus(); }),
+              IsOk());
+  EXPECT_THAT(RunWithin(absl::InfiniteDuration(),
+                        [] { return absl::AbortedError("told to"); }),
+              StatusIs(absl::StatusCode::kAborted, "told to"));
+  const auto waits = std::make_shared<absl::Notification>();
+  const auto ends = std::make_shared<absl::Notification>();
+  const auto wait = [waits, ends] {
+    waits->WaitForNotification();
+    ends->Notify();
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(
+      RunWithin(absl::Milliseconds(10), wait),
+      StatusIs(absl::StatusCode::kDeadlineExceeded, "not finished after 10ms"));
+  waits->Notify();  // The abandoned thread goes on.
+  EXPECT_TRUE(ends->WaitForNotificationWithTimeout(absl::Seconds(60)));
 }
 
 TEST(CatchBadAllocTest, ReturnsTheResultOrWhatWasLacking) {

@@ -60,6 +60,11 @@ class ConditionVariable {
     return variable_.wait_for(lock.lock_, limit, ready);
   }
 
+  // Blocks until a notification, for `limit` at most. May return early.
+  void WaitFor(MutexLock& lock, std::chrono::nanoseconds limit) {
+    variable_.wait_for(lock.lock_, limit);
+  }
+
   void NotifyOne() { variable_.notify_one(); }
   void NotifyAll() { variable_.notify_all(); }
 

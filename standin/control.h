@@ -14,12 +14,10 @@
 
 namespace lockstep::standin {
 
-// Sets the number of devices, at least 1. The default is 1. Each device has its
-// own UUID. Must not be called while another thread uses the runtime.
-void SetDeviceCount(int count);
-
-// The devices' properties that differ between hosts and drivers.
-struct DeviceTraits {
+// The devices of the host, and their properties that differ between hosts and
+// drivers. Each device has its own UUID.
+struct Devices {
+  int count = 1;           // At least 1.
   bool one_bus = false;    // Whether all have one PCI bus, as MIG slices do.
   bool exclusive = false;  // Whether the compute mode allows one process only.
   // Whether queries of streams and events block while another thread waits for
@@ -28,7 +26,10 @@ struct DeviceTraits {
 };
 
 // Must not be called while another thread uses the runtime.
-void SetDeviceTraits(const DeviceTraits& traits);
+void SetDevices(const Devices& devices);
+
+// Returns the devices that SetDevices has set.
+Devices CurrentDevices();
 
 // When streams run their work. Tests use it to find missing synchronisation.
 enum class Order {

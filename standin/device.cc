@@ -10,11 +10,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "standin/control.h"
 #include "standin/include/device_code.h"
 #include "standin/runtime.h"
 
 namespace lockstep::standin {
+
+constinit Mutex device_mutex;
 
 Device& Device::Get() {
   // Never destroyed, because destructors of static objects may use streams.
@@ -119,9 +123,11 @@ bool Device::RunOnce() {
   std::erase_if(streams_, [](auto& stream) {
     return stream->destroyed && stream->work.empty();
   });
-  return std::ranges::any_of(StreamsInRunOrder(), [this](CUstream_st* stream) {
-    return RunFront(*stream);
-  });
+  return std::ranges::any_of(StreamsInRunOrder(),
+                             [this](CUstream_st* stream)
+                                 ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex) {
+                                   return RunFront(*stream);
+                                 });
 }
 
 void Device::Poll() {
@@ -147,7 +153,7 @@ void Device::Append(CUstream_st& stream, Work work) {
 }
 
 void Device::RunWork() {
-  while (RunOnce()) done_.notify_all();
+  while (RunOnce()) done_.NotifyAll();
 }
 
 void Device::Release(CUstream_st& stream) {
@@ -162,7 +168,7 @@ bool DeviceLock::WaitUntil(const std::function<bool()>& ready,
   device.Poll();
   while (!ready()) {
     if (std::chrono::steady_clock::now() - start > limit) return false;
-    device.done_.wait_for(lock_, std::chrono::milliseconds(1));
+    device.done_.WaitFor(lock_, std::chrono::milliseconds(1));
     device.Poll();
   }
   return true;
@@ -174,21 +180,26 @@ bool DeviceLock::WaitForDevice(int device, std::chrono::milliseconds limit) {
     if (each->device == device) each->released = each->work.size();
   }
   ++all.device_waits_;
-  const bool idle =
-      WaitUntil([&all, device] { return all.IsIdle(device); }, limit);
+  const bool idle = WaitUntil([&all, device]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+                                  device_mutex) { return all.IsIdle(device); },
+                              limit);
   --all.device_waits_;
-  all.done_.notify_all();
+  all.done_.NotifyAll();
   return idle;
 }
 
 void DeviceLock::BeginQuery() {
-  if (!CurrentTraits().queries_wait_for_frees) return;
+  if (!CurrentDevices().queries_wait_for_frees) return;
   Device& device = Device::Get();
-  device.done_.wait(lock_, [&device] { return device.device_waits_ == 0; });
+  device.done_.Wait(lock_,
+                    [&device]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex) {
+                      return device.device_waits_ == 0;
+                    });
 }
 
 void SetSchedule(const Schedule& schedule) {
-  DeviceLock()->SetSchedule(schedule);
+  const DeviceLock lock;
+  lock->SetSchedule(schedule);
 }
 
 }  // namespace lockstep::standin

@@ -4,17 +4,17 @@
 #define LOCKSTEP_STANDIN_DEVICE_H_
 
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "standin/control.h"
 #include "standin/include/device_code.h"
 
@@ -94,6 +94,9 @@ struct CUstream_st {
 
 namespace lockstep::standin {
 
+// Guards the device, its streams and events, and the state of NCCL's stand-in.
+extern Mutex device_mutex;
+
 // The one device of the process, which stands for all devices that CUDA counts.
 // Threads reach it through a DeviceLock.
 class Device {
@@ -101,79 +104,103 @@ class Device {
   using Streams = std::vector<std::unique_ptr<CUstream_st>>;
 
   // Returns the device. The caller holds a DeviceLock, or is work on a stream.
-  static Device& Get();
+  static Device& Get() ABSL_ASSERT_EXCLUSIVE_LOCK(device_mutex);
 
-  const Schedule& schedule() const { return schedule_; }
-  void SetSchedule(const Schedule& schedule);
+  const Schedule& schedule() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex) {
+    return schedule_;
+  }
+  void SetSchedule(const Schedule& schedule)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
 
   // The streams, the oldest first. The devices' default streams come first.
-  const Streams& streams() const { return streams_; }
-  void AddStream(std::unique_ptr<CUstream_st> stream);
+  const Streams& streams() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex) {
+    return streams_;
+  }
+  void AddStream(std::unique_ptr<CUstream_st> stream)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
   // Returns the stream, or null if it does not exist. The null handle is the
   // default stream of the current device.
-  CUstream_st* Find(cudaStream_t stream);
+  CUstream_st* Find(cudaStream_t stream)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
   // Returns whether no stream of this device has work.
-  bool IsIdle(int device) const;
+  bool IsIdle(int device) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
 
-  void AddEvent(cudaEvent_t event, std::shared_ptr<EventState> state);
-  bool RemoveEvent(cudaEvent_t event);  // Returns whether the event existed.
+  void AddEvent(cudaEvent_t event, std::shared_ptr<EventState> state)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
+  bool RemoveEvent(cudaEvent_t event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+      device_mutex);  // Returns whether the event existed.
   // Returns the event's state, or null if it does not exist.
-  std::shared_ptr<EventState> Find(cudaEvent_t event) const;
+  std::shared_ptr<EventState> Find(cudaEvent_t event) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
 
   // Returns whether the schedule drops waits on one stream for events of
   // another.
-  bool IsDropped(int64_t waited_for_on, int64_t recorded_on) const;
+  bool IsDropped(int64_t waited_for_on, int64_t recorded_on) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
   // Counts a wait for memory of a kernel of the device. Returns whether the
   // schedule drops this wait.
-  bool ShouldDropMemoryWait(int device);
+  bool ShouldDropMemoryWait(int device)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
 
   // Appends work to a stream. If the schedule holds nothing back, runs all work
   // that may run.
-  void Append(CUstream_st& stream, Work work);
+  void Append(CUstream_st& stream, Work work)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
   // Runs all work that may run, after a condition that work waits for has come
   // true.
-  void RunWork();
+  void RunWork() ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
   // Lets the work of a stream run that the schedule holds back.
-  void Release(CUstream_st& stream);
+  void Release(CUstream_st& stream) ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
   // Handles a query by this thread: the work of its streams and of its device's
   // default stream may run. Work of other threads' streams may run too, if
   // nothing was put on the stream for a second: the stream's thread may not
   // query it at all.
-  void Poll();
+  void Poll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
   // Returns how often threads have queried a stream or an event. Each
   // millisecond of a wait counts as a query.
-  int64_t polls() const { return polls_; }
+  int64_t polls() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex) {
+    return polls_;
+  }
   // Reports that unfinished work has changed something that other work waits
   // for. Only such work may call it.
-  void NoteProgress() { progressed_ = true; }
+  void NoteProgress() ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex) {
+    progressed_ = true;
+  }
 
  private:
   friend class DeviceLock;
 
-  bool WaitsForDefaultStream(const CUstream_st& stream) const;
-  bool RunFront(CUstream_st& stream);
-  std::vector<CUstream_st*> StreamsInRunOrder() const;
-  bool RunOnce();
+  bool WaitsForDefaultStream(const CUstream_st& stream) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
+  bool RunFront(CUstream_st& stream)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
+  std::vector<CUstream_st*> StreamsInRunOrder() const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
+  bool RunOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
 
-  std::mutex mutex_;              // Guards all fields.
-  std::condition_variable done_;  // Notified when work was done.
-  Schedule schedule_;
-  bool progressed_ = false;  // Whether the run under way did any work.
-  int device_waits_ = 0;     // The threads that wait for a device.
-  int64_t polls_ = 0;
-  int64_t items_ = 0;
-  int64_t streams_made_ = 0;
-  std::map<int, int64_t>
-      memory_waits_;  // The kernels' waits so far, by device.
-  Streams streams_;
-  std::map<cudaEvent_t, std::shared_ptr<EventState>> events_;
+  ConditionVariable done_;  // Notified when work was done.
+  Schedule schedule_ ABSL_GUARDED_BY(device_mutex);
+  // Whether the run under way did any work.
+  bool progressed_ ABSL_GUARDED_BY(device_mutex) = false;
+  // The threads that wait for a device.
+  int device_waits_ ABSL_GUARDED_BY(device_mutex) = 0;
+  int64_t polls_ ABSL_GUARDED_BY(device_mutex) = 0;
+  int64_t items_ ABSL_GUARDED_BY(device_mutex) = 0;
+  int64_t streams_made_ ABSL_GUARDED_BY(device_mutex) = 0;
+  // The kernels' waits so far, by device.
+  std::map<int, int64_t> memory_waits_ ABSL_GUARDED_BY(device_mutex);
+  Streams streams_ ABSL_GUARDED_BY(device_mutex);
+  std::map<cudaEvent_t, std::shared_ptr<EventState>> events_
+      ABSL_GUARDED_BY(device_mutex);
 };
 
 // Holds the device's lock, which also guards the state of NCCL's stand-in.
 // Gives access to the device.
-class DeviceLock {
+class ABSL_SCOPED_LOCKABLE DeviceLock {
  public:
-  DeviceLock() : lock_(Device::Get().mutex_) {}
+  DeviceLock() ABSL_EXCLUSIVE_LOCK_FUNCTION(device_mutex)
+      : lock_(device_mutex) {}
+  ~DeviceLock() ABSL_UNLOCK_FUNCTION() {}
 
   Device* operator->() const { return &Device::Get(); }
 
@@ -187,12 +214,12 @@ class DeviceLock {
   bool WaitForDevice(int device,
                      std::chrono::milliseconds limit = std::chrono::hours(24));
 
-  // If the devices' traits say so (control.h), blocks until no thread waits for
+  // If the devices are set so (control.h), blocks until no thread waits for
   // a device. Every query must call it first.
   void BeginQuery();
 
  private:
-  std::unique_lock<std::mutex> lock_;
+  MutexLock lock_;
 };
 
 }  // namespace lockstep::standin

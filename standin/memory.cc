@@ -8,10 +8,11 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "standin/control.h"
 #include "standin/device.h"
 #include "standin/graph.h"
@@ -23,7 +24,7 @@
 namespace lockstep::standin {
 namespace {
 
-std::mutex memory_mutex;  // Guards Memory().
+Mutex memory_mutex;
 
 enum class Kind { kDevice, kWindow, kPinned };
 
@@ -35,7 +36,8 @@ struct Allocation {
 
 // Allocations by address. Never destroyed, because destructors of static
 // objects may free memory.
-std::map<uintptr_t, Allocation>& Memory() {
+std::map<uintptr_t, Allocation>& Memory()
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(memory_mutex) {
   static auto& memory = *new std::map<uintptr_t, Allocation>;
   return memory;
 }
@@ -43,7 +45,7 @@ std::map<uintptr_t, Allocation>& Memory() {
 // Returns the allocation that contains the range.
 std::optional<Allocation> FindAllocation(const void* pointer, size_t bytes) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
-  const std::lock_guard lock(memory_mutex);
+  const MutexLock lock(memory_mutex);
   const auto after = Memory().upper_bound(address);
   if (after == Memory().begin()) return std::nullopt;
   const auto& [start, piece] = *std::prev(after);
@@ -92,7 +94,7 @@ cudaError_t AllocateTracked(void** pointer, size_t bytes, Kind kind) {
     return Record(cudaErrorMemoryAllocation);
   }
   std::memset(*pointer, 0xff, bytes);
-  const std::lock_guard lock(memory_mutex);
+  const MutexLock lock(memory_mutex);
   Memory()[reinterpret_cast<uintptr_t>(*pointer)] = {kind, bytes,
                                                      CurrentDevice()};
   return cudaSuccess;
@@ -119,7 +121,7 @@ cudaError_t FreeTracked(void* pointer, Kind kind) {
         stderr);
     return Record(cudaErrorLaunchFailure);
   }
-  const std::lock_guard lock(memory_mutex);
+  const MutexLock lock(memory_mutex);
   if (Memory().erase(reinterpret_cast<uintptr_t>(pointer)) == 0) {
     return Record(cudaErrorInvalidValue);
   }
@@ -145,7 +147,7 @@ bool IsDeviceRange(const void* pointer, size_t bytes) {
 }
 
 int64_t LivePinnedBytes() {
-  const std::lock_guard lock(memory_mutex);
+  const MutexLock lock(memory_mutex);
   int64_t bytes = 0;
   for (const auto& [address, piece] : Memory()) {
     if (piece.kind == Kind::kPinned) bytes += static_cast<int64_t>(piece.bytes);
@@ -166,13 +168,13 @@ bool IsForWindows(const void* pointer, size_t bytes) {
 }
 
 void RecordDeviceObject(const void* object, size_t bytes) {
-  const std::lock_guard lock(memory_mutex);
+  const MutexLock lock(memory_mutex);
   Memory()[reinterpret_cast<uintptr_t>(object)] = {Kind::kDevice, bytes,
                                                    CurrentDevice()};
 }
 
 void ForgetDeviceObject(const void* object) {
-  const std::lock_guard lock(memory_mutex);
+  const MutexLock lock(memory_mutex);
   Memory().erase(reinterpret_cast<uintptr_t>(object));
 }
 

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "standin/control.h"
 #include "standin/device.h"
 #include "standin/memory.h"
@@ -36,7 +37,8 @@ thread_local std::vector<Call> group;
 
 // Returns whether two ranks use one device although NCCL was not told to allow
 // it.
-bool HasForbiddenSharing(const World& world) {
+bool HasForbiddenSharing(const World& world)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex) {
   const char* const allowed = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   if (GlobalNcclState().faults.version >= 23000 && allowed != nullptr &&
       std::string_view(allowed) == "1") {
@@ -52,8 +54,8 @@ bool HasForbiddenSharing(const World& world) {
 
 // Returns the work of a batch that is now on its stream. The communicator waits
 // for the batch when it is finalized, and withdraws it when it is aborted.
-Work TrackBatchAndMakeWork(ncclComm& comm,
-                           const std::shared_ptr<Batch>& batch) {
+Work TrackBatchAndMakeWork(ncclComm& comm, const std::shared_ptr<Batch>& batch)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex) {
   const NcclFaults& faults = GlobalNcclState().faults;
   std::erase_if(comm.submitted, [](auto& each) { return each.expired(); });
   comm.submitted.push_back(batch);
@@ -73,7 +75,8 @@ Work TrackBatchAndMakeWork(ncclComm& comm,
 }
 
 // Makes the work of one run of a batch. Its collectives get their numbers now.
-Work MakeBatchWork(ncclComm* comm, const Batch& asked) {
+Work MakeBatchWork(ncclComm* comm, const Batch& asked)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex) {
   if (comm == nullptr) {
     SetFault("a graph calls an NCCL communicator that is gone");
     return [] { return true; };
@@ -88,17 +91,17 @@ Work MakeBatchWork(ncclComm* comm, const Batch& asked) {
 }
 
 // Puts a batch on its stream.
-ncclResult_t Submit(const DeviceLock& lock, ncclComm& comm,
-                    const Batch& batch) {
-  const auto make = [self = comm.self, batch] {
-    return MakeBatchWork(*self, batch);
-  };
+ncclResult_t Submit(const DeviceLock& lock, ncclComm& comm, const Batch& batch)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex) {
+  const auto make = [self = comm.self, batch]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+                        device_mutex) { return MakeBatchWork(*self, batch); };
   return Put(lock, batch.stream, make) == cudaSuccess ? ncclSuccess
                                                       : ncclUnhandledCudaError;
 }
 
 // Waits until no call of the communicator is on a stream or in a graph.
-ncclResult_t Finalize(DeviceLock& lock, ncclComm& comm) {
+ncclResult_t Finalize(DeviceLock& lock, ncclComm& comm)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex) {
   if (comm.finalized) return ncclSuccess;
   Count(&CallCounts::host_waits);
   for (const std::weak_ptr<Batch>& weak : comm.submitted) {

@@ -13,7 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "standin/control.h"
+#include "standin/device.h"
 #include "standin/include/nccl.h"
 
 namespace lockstep::standin {
@@ -87,7 +89,7 @@ struct NcclState {
   std::map<uint64_t, std::shared_ptr<World>> worlds;
 };
 
-NcclState& GlobalNcclState();
+NcclState& GlobalNcclState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
 
 // Returns the size of an element, or 0 if the type is not modelled.
 size_t SizeOf(ncclDataType_t type);

@@ -23,7 +23,7 @@ using standin::Counts;
 using standin::LiveNcclCommunicators;
 using standin::NcclFaults;
 using standin::ResetCounts;
-using standin::SetDeviceCount;
+using standin::SetDevices;
 using standin::SetNcclFaults;
 
 // Expects cudaSuccess, or ncclSuccess.
@@ -43,7 +43,7 @@ ncclResult_t Poll(ncclComm_t comm) {
 class NcclTest : public testing::Test {
  protected:
   void SetUp() override {
-    SetDeviceCount(2);
+    SetDevices({.count = 2});
     for (int rank = 0; rank < 2; ++rank) {
       Ok(cudaSetDevice(rank));
       Ok(cudaStreamCreateWithFlags(&streams_[rank], cudaStreamNonBlocking));
@@ -66,7 +66,7 @@ class NcclTest : public testing::Test {
     }
     EXPECT_EQ(LiveNcclCommunicators(), 0);
     Ok(cudaSetDevice(0));
-    SetDeviceCount(1);
+    SetDevices({.count = 1});
   }
 
   static void ForEachRank(const std::function<void(int)>& call) {

@@ -8,6 +8,7 @@
 #include <set>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "standin/control.h"
 #include "standin/device.h"
 #include "standin/include/device_code.h"
@@ -20,14 +21,15 @@ namespace lockstep::standin {
 namespace {
 
 // Returns the starts of all windows' memory, of all ranks.
-std::multiset<const void*>& WindowStarts() {
+std::multiset<const void*>& WindowStarts()
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex) {
   static auto& pointers = *new std::multiset<const void*>;
   return pointers;
 }
 
 // Returns the number of consecutive ranks that reach each other's memory. All
 // such teams have the same size.
-int LsaSize(const ncclComm& comm) {
+int LsaSize(const ncclComm& comm) ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex) {
   const int reach = GlobalNcclState().faults.lsa_ranks;
   return reach <= 0 ? comm.world->size : std::gcd(reach, comm.world->size);
 }

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "standin/device.h"
 #include "standin/include/nccl.h"
 
 struct ncclWindow_vidmem {
@@ -17,8 +19,8 @@ struct ncclWindow_vidmem {
 namespace lockstep::standin {
 
 // Deletes a window of a communicator. The window's memory may then be freed.
-// The caller holds the device's lock.
-void DeleteWindow(ncclWindow_t window);
+void DeleteWindow(ncclWindow_t window)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
 
 }  // namespace lockstep::standin
 

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "standin/control.h"
 #include "standin/device.h"
 #include "standin/graph.h"
@@ -40,11 +41,13 @@ cudaError_t Put(const DeviceLock& lock, cudaStream_t stream, MakeWork make) {
 }
 
 cudaError_t Put(cudaStream_t stream, MakeWork make) {
-  return Put(DeviceLock(), stream, std::move(make));
+  const DeviceLock lock;
+  return Put(lock, stream, std::move(make));
 }
 
 bool IsStream(cudaStream_t stream) {
-  return DeviceLock()->Find(stream) != nullptr;
+  const DeviceLock lock;
+  return lock->Find(stream) != nullptr;
 }
 
 }  // namespace lockstep::standin
@@ -125,7 +128,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   if (found == nullptr) return Record(cudaErrorInvalidResourceHandle);
   const cudaError_t error = CheckQuery(*found);
   if (error != cudaSuccess) return error;
-  return WaitFor(lock, [&lock, stream] {
+  return WaitFor(lock, [&lock, stream]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(
+                           lockstep::standin::device_mutex) {
     const CUstream_st* const found = lock->Find(stream);
     return found == nullptr || found->work.empty();
   });

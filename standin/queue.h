@@ -3,6 +3,7 @@
 #ifndef LOCKSTEP_STANDIN_QUEUE_H_
 #define LOCKSTEP_STANDIN_QUEUE_H_
 
+#include "absl/base/thread_annotations.h"
 #include "standin/device.h"
 #include "standin/include/device_code.h"
 
@@ -13,7 +14,8 @@ namespace lockstep::standin {
 // allows, on this host thread. If the stream does not exist or its capture
 // forbids the work, Put records the error and returns it.
 cudaError_t Put(cudaStream_t stream, MakeWork make);
-cudaError_t Put(const DeviceLock& lock, cudaStream_t stream, MakeWork make);
+cudaError_t Put(const DeviceLock& lock, cudaStream_t stream, MakeWork make)
+    ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
 
 // Returns whether a stream exists. The default stream always does.
 bool IsStream(cudaStream_t stream);

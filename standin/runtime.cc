@@ -1,13 +1,13 @@
 #include "standin/runtime.h"
 
-#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <mutex>
 #include <string>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "base/mutex.h"
 #include "standin/control.h"
 #include "standin/include/cuda_runtime.h"
 #include "standin/include/device_code.h"
@@ -17,10 +17,10 @@ namespace {
 
 constinit thread_local cudaError_t last_error = cudaSuccess;
 
-std::mutex fault_mutex;  // Guards fault_pending and Fault().
-bool fault_pending = false;
+Mutex fault_mutex;
+bool fault_pending ABSL_GUARDED_BY(fault_mutex) = false;
 
-std::string& Fault() {
+std::string& Fault() ABSL_EXCLUSIVE_LOCKS_REQUIRED(fault_mutex) {
   static std::string& fault = *new std::string;
   return fault;
 }
@@ -81,24 +81,25 @@ Description Describe(cudaError_t error) {
   return {error, "unrecognized error code", "unrecognized error code"};
 }
 
-std::mutex count_mutex;  // Guards the counts of all threads.
-CallCounts counts;
-int64_t resets = 0;
+Mutex count_mutex;
+// The counts of all threads.
+CallCounts counts ABSL_GUARDED_BY(count_mutex);
+int64_t resets ABSL_GUARDED_BY(count_mutex) = 0;
 struct ThreadCounts {
   CallCounts counts;
   int64_t resets = 0;  // The number of resets before it.
 };
 thread_local ThreadCounts thread_counts;
 
-CallCounts& CurrentThreadCounts() {
+CallCounts& CurrentThreadCounts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(count_mutex) {
   if (thread_counts.resets != resets) {
     thread_counts = {.counts = {}, .resets = resets};
   }
   return thread_counts.counts;
 }
 
-std::atomic<int> device_count = 1;
-DeviceTraits device_traits;
+Mutex devices_mutex;
+Devices current_devices ABSL_GUARDED_BY(devices_mutex);
 constinit thread_local int current_device = 0;
 
 }  // namespace
@@ -109,58 +110,61 @@ cudaError_t Record(cudaError_t error) {
 }
 
 void SetFault(std::string what) {
-  const std::lock_guard lock(fault_mutex);
+  const MutexLock lock(fault_mutex);
   Fault() = std::move(what);
   fault_pending = true;
 }
 
 cudaError_t TakeFault() {
-  const std::lock_guard lock(fault_mutex);
+  const MutexLock lock(fault_mutex);
   return std::exchange(fault_pending, false) ? cudaErrorLaunchFailure
                                              : cudaSuccess;
 }
 
 std::string LastFault() {
-  const std::lock_guard lock(fault_mutex);
+  const MutexLock lock(fault_mutex);
   return Fault();
 }
 
 CallCounts Counts() {
-  const std::lock_guard lock(count_mutex);
+  const MutexLock lock(count_mutex);
   return counts;
 }
 
 CallCounts CountsOfThisThread() {
-  const std::lock_guard lock(count_mutex);
+  const MutexLock lock(count_mutex);
   return CurrentThreadCounts();
 }
 
 void Count(int64_t CallCounts::*member) {
-  const std::lock_guard lock(count_mutex);
+  const MutexLock lock(count_mutex);
   ++(counts.*member);
   ++(CurrentThreadCounts().*member);
 }
 
 void ResetCounts() {
-  const std::lock_guard lock(count_mutex);
+  const MutexLock lock(count_mutex);
   counts = {};
   ++resets;
 }
 
 int CurrentDevice() { return current_device; }
 
-const DeviceTraits& CurrentTraits() { return device_traits; }
+void SetDevices(const Devices& devices) {
+  const MutexLock lock(devices_mutex);
+  current_devices = devices;
+}
 
-void SetDeviceCount(int count) { device_count = count; }
-
-void SetDeviceTraits(const DeviceTraits& traits) { device_traits = traits; }
+Devices CurrentDevices() {
+  const MutexLock lock(devices_mutex);
+  return current_devices;
+}
 
 }  // namespace lockstep::standin
 
 using lockstep::standin::current_device;
+using lockstep::standin::CurrentDevices;
 using lockstep::standin::Describe;
-using lockstep::standin::device_count;
-using lockstep::standin::device_traits;
 using lockstep::standin::last_error;
 using lockstep::standin::Record;
 
@@ -175,7 +179,7 @@ const char* cudaGetErrorString(cudaError_t error) {
 }
 
 cudaError_t cudaGetDeviceCount(int* count) {
-  *count = device_count;
+  *count = CurrentDevices().count;
   return cudaSuccess;
 }
 
@@ -185,7 +189,7 @@ cudaError_t cudaGetDevice(int* device) {
 }
 
 cudaError_t cudaSetDevice(int device) {
-  if (device < 0 || device >= device_count) {
+  if (device < 0 || device >= CurrentDevices().count) {
     return Record(cudaErrorInvalidDevice);
   }
   current_device = device;
@@ -193,14 +197,14 @@ cudaError_t cudaSetDevice(int device) {
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  if (device < 0 || device >= device_count) {
+  if (device < 0 || device >= CurrentDevices().count) {
     return Record(cudaErrorInvalidDevice);
   }
   *properties = {};
   std::memcpy(properties->uuid.bytes, &device, sizeof(device));
   std::snprintf(properties->name, sizeof(properties->name), "stand-in");
   properties->multiProcessorCount = 2;
-  properties->pciBusID = device_traits.one_bus ? 0 : device;
+  properties->pciBusID = CurrentDevices().one_bus ? 0 : device;
   return cudaSuccess;
 }
 
@@ -214,8 +218,8 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute,
     return cudaSuccess;
   }
   if (attribute == cudaDevAttrComputeMode) {
-    *value = device_traits.exclusive ? cudaComputeModeExclusiveProcess
-                                     : cudaComputeModeDefault;
+    *value = CurrentDevices().exclusive ? cudaComputeModeExclusiveProcess
+                                        : cudaComputeModeDefault;
     return cudaSuccess;
   }
   if (attribute == cudaDevAttrL2CacheSize) {

@@ -14,9 +14,6 @@ namespace lockstep::standin {
 // Returns the calling thread's device.
 int CurrentDevice();
 
-// Returns the devices' traits.
-const DeviceTraits& CurrentTraits();
-
 // Records an error as this host thread's last error. Returns it.
 cudaError_t Record(cudaError_t error);
 

@@ -25,7 +25,7 @@ using standin::DroppedWaits;
 using standin::LivePinnedBytes;
 using standin::Order;
 using standin::ResetCounts;
-using standin::SetDeviceCount;
+using standin::SetDevices;
 using standin::SetSchedule;
 
 // Expects cudaSuccess, or ncclSuccess.
@@ -213,7 +213,7 @@ TEST(CountsTest, HostWaitsAreCountedAndQueriesAreNot) {
 // collectives/nccl uses the UUIDs to see whether ranks share a device.
 TEST(DeviceTest, ThereAreAsManyAsWereSetAndEachHasItsUuid) {
   for (const int count : {1, 3}) {
-    SetDeviceCount(count);
+    SetDevices({.count = count});
     int found = -1;
     Ok(cudaGetDeviceCount(&found));
     EXPECT_EQ(found, count);
@@ -230,7 +230,7 @@ TEST(DeviceTest, ThereAreAsManyAsWereSetAndEachHasItsUuid) {
     EXPECT_EQ(cudaSetDevice(count), cudaErrorInvalidDevice);
   }
   Ok(cudaSetDevice(0));
-  SetDeviceCount(1);
+  SetDevices({.count = 1});
 }
 
 // Two streams, an event, and device memory of one byte each for a and b.
@@ -361,7 +361,7 @@ TEST_F(QueueTest, TheDefaultStreamWaitsForBlockingStreamsAlone) {
 // A stream waits for the default stream of the device that was current when the
 // stream was made.
 TEST_F(QueueTest, EachDeviceHasItsDefaultStream) {
-  SetDeviceCount(2);
+  SetDevices({.count = 2});
   SetSchedule({.order = Order::kNewestStreamFirst});
   for (const int device : {0, 1}) {
     Ok(cudaSetDevice(1));
@@ -380,7 +380,7 @@ TEST_F(QueueTest, EachDeviceHasItsDefaultStream) {
     Ok(cudaStreamDestroy(blocking));
   }
   Ok(cudaSetDevice(0));
-  SetDeviceCount(1);
+  SetDevices({.count = 1});
 }
 
 // A copy to or from memory that is not pinned has accessed it when the call

@@ -24,6 +24,7 @@
 #include "benchmarks/harness/rounds.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "collectives/nccl/gpu_sharing.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/nccl/nccl_handle.h"
 #include "collectives/nccl/watchdog.h"

@@ -66,7 +66,7 @@ Turns Take(const Team& team, const std::vector<TurnRequest>& requests,
            [[maybe_unused]] int devices = kRanks,
            const std::function<void(TurnRequest&)>& changed = nullptr) {
 #ifdef LOCKSTEP_CUDA_STANDIN
-  standin::SetDeviceCount(devices);
+  standin::SetDevices({.count = devices});
 #endif
   const auto run = [&](Communicator& host) -> absl::StatusOr<std::string> {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<TurnTaker> taker,
@@ -179,7 +179,7 @@ TEST_P(NcclRankTest, NeitherTimesNorChecksAProbe) {
 // If one rank has no memory, all ranks return an error. Otherwise they would
 // wait for its calls.
 TEST_P(NcclRankTest, NoRankBeginsWithoutTheMemoryOfAll) {
-  standin::SetDeviceCount(kRanks);
+  standin::SetDevices({.count = kRanks});
   const auto run = [](Communicator& host) -> absl::Status {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<TurnTaker> taker,
                               CreateNcclRank(host, GetParam(), host.rank()));
@@ -195,7 +195,7 @@ TEST_P(NcclRankTest, NoRankBeginsWithoutTheMemoryOfAll) {
 // Calls are queued, and the host does not wait between them. The calls of our
 // ring are graphs when they are timed.
 TEST_P(NcclRankTest, WaitsAsOftenForManyCallsAsForFew) {
-  standin::SetDeviceCount(kRanks);
+  standin::SetDevices({.count = kRanks});
   const auto run = [](Communicator& host) -> absl::Status {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<TurnTaker> taker,
                               CreateNcclRank(host, GetParam(), host.rank()));

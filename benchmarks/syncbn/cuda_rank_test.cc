@@ -59,7 +59,7 @@ std::vector<TeamTurn> Take(int world_size,
                            [[maybe_unused]] int devices = 0,
                            const TakePeerTurn& take_peer = nullptr) {
 #ifdef LOCKSTEP_CUDA_STANDIN
-  standin::SetDeviceCount(devices > 0 ? devices : world_size);
+  standin::SetDevices({.count = devices > 0 ? devices : world_size});
 #endif
   const auto run = [&](Communicator& group) -> absl::StatusOr<std::string> {
     LOCKSTEP_ASSIGN_OR_RETURN(
@@ -310,7 +310,7 @@ TEST(SyncBnCudaRankTest, TheHostWaitsForTurnsAndNotForCalls) {
     }
     return absl::OkStatus();
   };
-  standin::SetDeviceCount(2);
+  standin::SetDevices({.count = 2});
   for (const absl::Status& status : RunRanks(Backend::kThreads, 2, run)) {
     EXPECT_THAT(status, IsOk());
   }

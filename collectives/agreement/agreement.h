@@ -17,19 +17,18 @@
 
 namespace lockstep {
 
-// Returns kInvalidArgument: "ranks disagree on call 2: rank 0 called X at
-// a.cc:1, rank 1 called Y at ...".
-absl::Status DisagreeOnCall(uint64_t number, int rank, const Call& call,
-                            int other_rank, const Call& other);
+// Two ranks whose calls differ.
+struct RankPair {
+  int first = -1;  // -1: no calls differ.
+  int second = -1;
+};
 
-// Compares the calls of number `number` that the ranks have begun.
-// `call_of(rank)` returns a rank's call as a const Call*, or null if the rank
-// has not begun it. Returns OK, or DisagreeOnCall of the lowest rank that has
-// begun the call and the lowest rank whose call differs from that. Inline,
-// because every call of a group ends with it: it allocates only for an error.
+// Compares the calls that ranks have begun. `call_of(rank)` returns a rank's
+// call as a const Call*, or null if the rank has not begun it. Returns the
+// lowest rank that has begun the call and the lowest rank whose call differs
+// from that. Inline, because every call of a group ends with it.
 template <typename CallOf>
-absl::Status CompareCalls(uint64_t number, int world_size,
-                          const CallOf& call_of) {
+RankPair FindDisagreement(int world_size, const CallOf& call_of) {
   int first_rank = -1;
   const Call* first = nullptr;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -39,10 +38,26 @@ absl::Status CompareCalls(uint64_t number, int world_size,
       first_rank = rank;
       first = call;
     } else if (!Agree(*first, *call)) {
-      return DisagreeOnCall(number, first_rank, *first, rank, *call);
+      return {first_rank, rank};
     }
   }
-  return absl::OkStatus();
+  return {};
+}
+
+// Returns kInvalidArgument: "ranks disagree on call 2: rank 0 called X at
+// a.cc:1, rank 1 called Y at ...".
+absl::Status DisagreeOnCall(uint64_t number, int rank, const Call& call,
+                            int other_rank, const Call& other);
+
+// Returns OK, or DisagreeOnCall of the ranks that FindDisagreement returns for
+// the call of this number. Allocates only for an error.
+template <typename CallOf>
+absl::Status CompareCalls(uint64_t number, int world_size,
+                          const CallOf& call_of) {
+  const auto [first, second] = FindDisagreement(world_size, call_of);
+  if (first < 0) return absl::OkStatus();
+  return DisagreeOnCall(number, first, *call_of(first), second,
+                        *call_of(second));
 }
 
 // The facts that a rank knows about another rank at one moment.

@@ -4,18 +4,19 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/cuda_status.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 
 namespace lockstep {
@@ -62,42 +63,60 @@ struct CallPoller::State {
   // When the query in progress began, as Now(); 0 if there is none.
   std::atomic<int64_t> query_began = 0;
 
-  // Guards the members below. Never held during a call of CUDA.
-  std::mutex mutex;
-  std::condition_variable wake;   // Wakes the thread: a new call, or the end.
-  std::condition_variable ended;  // Wakes the destructor.
-  std::deque<Call> calls;         // The calls that have not ended.
-  absl::Status error;
-  bool stopping = false;
-  bool has_ended = false;
+  Mutex mutex;              // Never held during a call of CUDA.
+  ConditionVariable wake;   // Wakes the thread: a new call, or the end.
+  ConditionVariable ended;  // Wakes the destructor.
+  // The calls that have not ended.
+  std::deque<Call> calls ABSL_GUARDED_BY(mutex);
+  absl::Status error ABSL_GUARDED_BY(mutex);
+  bool stopping ABSL_GUARDED_BY(mutex) = false;
+  bool has_ended ABSL_GUARDED_BY(mutex) = false;
 
   // Runs as the thread.
   void Run(int device) {
     absl::Status status =
         Ask([device] { return UseDeviceBesideCaptures(device); });
     if (status.ok()) status = PollCalls();
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     error = std::move(status);
     has_ended = true;
-    ended.notify_all();
+    ended.NotifyAll();
+  }
+
+  // Tells the thread to end. Returns whether the thread has ended in time.
+  bool Stop() {
+    MutexLock lock(mutex);
+    stopping = true;
+    wake.NotifyOne();
+    return ended.WaitFor(
+        lock, kQueryEnds,
+        [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return has_ended; });
   }
 
   // Polls the oldest call until it has ended, and then the next one.
   absl::Status PollCalls() {
-    std::unique_lock lock(mutex);
-    for (;;) {
-      wake.wait(lock, [this] { return stopping || !calls.empty(); });
-      if (stopping) return absl::OkStatus();
-      const Call call = calls.front();
-      lock.unlock();
-      LOCKSTEP_RETURN_IF_ERROR(Ask([&] { return Poll(call); }));
-      lock.lock();
-      if (done == call.number) {
+    while (const std::optional<Call> call = Oldest()) {
+      LOCKSTEP_RETURN_IF_ERROR(Ask([&] { return Poll(*call); }));
+      MutexLock lock(mutex);
+      if (done == call->number) {
         calls.pop_front();
       } else {
-        wake.wait_for(lock, kPause, [this] { return stopping; });
+        wake.WaitFor(
+            lock, kPause,
+            [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return stopping; });
       }
     }
+    return absl::OkStatus();
+  }
+
+  // Waits for a call. Returns nullopt once the thread should end.
+  std::optional<Call> Oldest() {
+    MutexLock lock(mutex);
+    wake.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+      return stopping || !calls.empty();
+    });
+    if (stopping) return std::nullopt;
+    return calls.front();
   }
 
   absl::Status Poll(const Call& call) {
@@ -128,13 +147,7 @@ CallPoller::CallPoller(int device)
       thread_([state = state_, device] { state->Run(device); }) {}
 
 CallPoller::~CallPoller() {
-  std::unique_lock lock(state_->mutex);
-  state_->stopping = true;
-  state_->wake.notify_one();
-  const bool has_ended = state_->ended.wait_for(
-      lock, kQueryEnds, [this] { return state_->has_ended; });
-  lock.unlock();
-  if (has_ended) {
+  if (state_->Stop()) {
     thread_.join();
   } else {
     thread_.detach();
@@ -142,9 +155,9 @@ CallPoller::~CallPoller() {
 }
 
 void CallPoller::Add(int64_t number, std::shared_ptr<const CallEvents> events) {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   state_->calls.push_back({number, std::move(events)});
-  state_->wake.notify_one();
+  state_->wake.NotifyOne();
 }
 
 bool CallPoller::HasStarted(int64_t number) const {
@@ -159,7 +172,7 @@ absl::Duration CallPoller::Unanswered() const {
 }
 
 absl::Status CallPoller::error() const {
-  const std::lock_guard lock(state_->mutex);
+  const MutexLock lock(state_->mutex);
   return state_->error;
 }
 

@@ -7,16 +7,18 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/counter_random.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
+#include "base/mutex.h"
+#include "base/run_within.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"
@@ -68,18 +70,18 @@ class Windows {
       : handle_(std::move(handle)) {}
 
   int64_t Add(const Window& window) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     windows_[++last_] = window;
     return last_;
   }
 
   void Remove(int64_t number) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     Deregister(windows_.extract(number).mapped());
   }
 
   void Close() {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (auto& [number, window] : windows_) {
       Deregister(std::exchange(window, {.memory = window.memory}));
     }
@@ -88,7 +90,7 @@ class Windows {
 
   // Returns the window that holds all of the buffer, and its number.
   std::optional<std::pair<int64_t, Window>> Find(const ConstBuffer& buffer) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto* const begin = static_cast<const std::byte*>(buffer.data);
     for (const auto& [number, window] : windows_) {
       if (window.window != nullptr && begin >= window.memory &&
@@ -100,17 +102,18 @@ class Windows {
   }
 
  private:
-  void Deregister(const Window& window) {
+  void Deregister(const Window& window) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (handle_ == nullptr || window.window == nullptr) return;
     static_cast<void>(handle_->Call([&](ncclComm_t comm) {
       return ncclCommWindowDeregister(comm, window.window);
     }));
   }
 
-  std::mutex mutex_;                    // Guards the fields below.
-  std::shared_ptr<NcclHandle> handle_;  // Null after Close.
-  int64_t last_ = 0;
-  std::map<int64_t, Window> windows_;
+  Mutex mutex_;
+  // Null after Close.
+  std::shared_ptr<NcclHandle> handle_ ABSL_GUARDED_BY(mutex_);
+  int64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<int64_t, Window> windows_ ABSL_GUARDED_BY(mutex_);
 };
 
 // Returns whether kernels may use the window. Where NCCL has no symmetric

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"
@@ -98,7 +99,7 @@ absl::Status GpuRing::Reduce(const Collective& call, bool capturing) {
 // communicated before, which would make a capture long, and buffers that are
 // used once are not worth a graph.
 absl::StatusOr<bool> GpuRing::LaunchGraph(const Collective& call) {
-  const std::lock_guard lock(graphs_mutex_);
+  const MutexLock lock(graphs_mutex_);
   const auto [found, is_first] = graphs_.try_emplace(
       GraphKey(call.operation, call.op, call.peer, call.input.type,
                call.input.count, call.input.data, call.output.data));
@@ -120,7 +121,7 @@ absl::StatusOr<bool> GpuRing::LaunchGraph(const Collective& call) {
 }
 
 void GpuRing::DestroyGraphs() {
-  const std::lock_guard lock(graphs_mutex_);
+  const MutexLock lock(graphs_mutex_);
   graphs_.clear();
 }
 

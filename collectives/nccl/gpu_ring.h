@@ -9,14 +9,15 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <tuple>
 #include <type_traits>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/cuda_status.h"
+#include "base/mutex.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"
 #include "collectives/nccl/nccl_handle.h"
@@ -146,9 +147,10 @@ class GpuRing {
   DeviceMemory memory_;  // For the slots. Outlives the stream that uses it.
   Stream reduce_stream_;
   std::vector<Slot> slots_;
-  std::mutex graphs_mutex_;  // Guards graphs_.
-  std::map<GraphKey, CachedGraph> graphs_;
-  int64_t uses_ = 0;  // Of all graphs.
+  Mutex graphs_mutex_;
+  std::map<GraphKey, CachedGraph> graphs_ ABSL_GUARDED_BY(graphs_mutex_);
+  // The uses of all graphs.
+  int64_t uses_ ABSL_GUARDED_BY(graphs_mutex_) = 0;
 };
 
 }  // namespace lockstep

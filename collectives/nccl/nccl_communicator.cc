@@ -21,6 +21,7 @@
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/deadline.h"
+#include "base/run_within.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
@@ -29,6 +30,7 @@
 #include "collectives/nccl/call_poller.h"
 #include "collectives/nccl/gpu_direct.h"
 #include "collectives/nccl/gpu_ring.h"
+#include "collectives/nccl/gpu_sharing.h"
 #include "collectives/nccl/nccl_handle.h"
 #include "collectives/nccl/watchdog.h"
 

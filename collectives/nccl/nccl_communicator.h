@@ -81,7 +81,7 @@ class NcclCommunicator : public Communicator {
   //
   // Errors, besides those of Communicator's calls and the same on every rank:
   // kInvalidArgument for options that are not supported; kFailedPrecondition if
-  // ranks share a GPU in a way that NCCL does not support (nccl_handle.h);
+  // ranks share a GPU in a way that NCCL does not support (gpu_sharing.h);
   // errors of CUDA and NCCL. Sets environment variables of the process if ranks
   // share a GPU, and with kRing and kDirect: no other thread should use the
   // environment then. NCCL reads them once.

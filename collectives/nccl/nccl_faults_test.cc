@@ -139,7 +139,7 @@ absl::Status Free(DeviceMemory memory) {
 // A thread that frees memory waits for a kernel that hangs, and the queries of
 // other threads wait for that thread. The deadline ends all of them.
 TEST_F(NcclFaultsTest, HangBesideAFreeEndsAtTheDeadlineToo) {
-  standin::SetDeviceTraits({.queries_wait_for_frees = true});
+  standin::SetDevices({.queries_wait_for_frees = true});
   struct Case {
     Algorithm algorithm;
     int64_t bytes;  // Allocated by the group; without, kDirect uses messages.
@@ -190,7 +190,7 @@ __global__ void WaitForFlag(const std::atomic<bool>* flag) {
 
 // The kernel that hangs is the caller's, and the call has not started.
 TEST_F(NcclFaultsTest, CallsEndIfCudaDoesNotAnswer) {
-  standin::SetDeviceTraits({.queries_wait_for_frees = true});
+  standin::SetDevices({.queries_wait_for_frees = true});
   const auto call_behind_a_hang = [](Communicator& control) -> absl::Status {
     std::atomic<bool> aborted = false;
     LOCKSTEP_ASSIGN_OR_RETURN(DeviceMemory memory, AllocateDeviceMemory(16));
@@ -459,7 +459,7 @@ TEST_F(NcclFaultsTest, ThreadsThatShareAGpuNeedNewerNccl) {
 
 // NCCL tells GPUs apart by their bus, so slices of one GPU are shared too.
 TEST_F(NcclFaultsTest, MigSlicesShareAGpu) {
-  standin::SetDeviceTraits({.one_bus = true});
+  standin::SetDevices({.one_bus = true});
   EXPECT_THAT(
       RunNcclRanks(2, Options(), AllReduceOnce),
       Each(StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -469,7 +469,7 @@ TEST_F(NcclFaultsTest, MigSlicesShareAGpu) {
 // In that mode the threads of one process may share a GPU, and ranks with GPUs
 // of their own are not concerned. GpuSharingTest has processes that share one.
 TEST_F(NcclFaultsTest, AGpuForOneProcessServesItsThreads) {
-  standin::SetDeviceTraits({.exclusive = true});
+  standin::SetDevices({.exclusive = true});
   EXPECT_THAT(RunNcclRanks(2, Options(), AllReduceOnce), Each(IsOk()));
 }
 

@@ -1,25 +1,19 @@
-// One NCCL communicator: how ranks agree on its creation, even if several share
-// a GPU; NCCL's names for our types and operations; its results as statuses.
+// One NCCL communicator: how ranks agree on its creation; NCCL's names for our
+// types and operations; its results as statuses.
 #ifndef LOCKSTEP_COLLECTIVES_NCCL_NCCL_HANDLE_H_
 #define LOCKSTEP_COLLECTIVES_NCCL_NCCL_HANDLE_H_
 
 #include <cuda_runtime.h>
 #include <nccl.h>
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <iterator>
-#include <map>
 #include <mutex>
-#include <span>
-#include <string>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/data_types.h"
@@ -80,38 +74,6 @@ constexpr bool NcclKeepsMeaning(DataType type, ReduceOp op) {
   return op != ReduceOp::kAverage;
 }
 
-// The GPU, host and process of a rank.
-struct RankLocation {
-  // MIG slices of one GPU have their own UUIDs, but its bus, by which NCCL
-  // tells GPUs apart.
-  std::array<char, 16> gpu_uuid = {};
-  uint64_t gpu_bus = 0;    // The PCI domain, bus and device.
-  bool exclusive = false;  // The compute mode allows one process only.
-  uint64_t host = 0;       // Equal only for ranks on one host.
-  uint64_t process = 0;    // Equal only for ranks in one process of a host.
-};
-
-struct GpuSharing {
-  bool shared = false;  // Whether any two ranks share a GPU.
-  // Variables that `rank` must set, unless they are set already, before its
-  // process's first call of NCCL. Empty if not shared.
-  std::map<std::string, std::string> environment = {};
-};
-
-// Returns the settings for sharing GPUs, which depend only on the arguments;
-// `shared` and errors are the same on every rank. ranks: in rank order.
-// nccl_version: as ncclGetVersion returns it.
-//
-// Before 2.30, NCCL rejects two ranks with one GPU on one host. Every process
-// therefore poses as a host of its own (NCCL_HOSTID); if all are really on one
-// host, they communicate over the loopback interface. From 2.30 on, a variable
-// makes NCCL allow sharing. Errors: kFailedPrecondition if two ranks share a
-// GPU and a process, and NCCL is older than 2.30, since one process has one
-// NCCL_HOSTID; and if two processes share a GPU whose compute mode forbids
-// that.
-absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankLocation> ranks,
-                                          int rank, int nccl_version);
-
 // Rank 0's decisions for the group. Sent as bytes.
 struct NcclSetup {
   ncclUniqueId id = {};
@@ -120,25 +82,8 @@ struct NcclSetup {
   int64_t chunk_bytes = 0;
 };
 
-// Sets environment variables of this process that are not set already. Ranks
-// that are threads of one process may call it at once.
-absl::Status SetNcclEnvironment(
-    const std::map<std::string, std::string>& variables);
-
-// Returns whether any two ranks share a GPU. Sets the environment variables
-// that NCCL then needs. Every rank must call it, before any other NCCL call.
-// `own`: this rank's status so far; if it is an error, every rank gets it.
-// Errors: PlanGpuSharing's, CUDA's, those of ShareStatus.
-absl::StatusOr<bool> ShareGpus(Communicator& control, int device,
-                               const absl::Status& own);
-
 // Creates the unique id on rank 0, and gives rank 0's setup to every rank.
 absl::Status ExchangeSetup(Communicator& control, NcclSetup& setup);
-
-// Calls `fn` in a thread of its own and returns its status. If `fn` takes
-// longer than `timeout`, abandons the thread and returns kDeadlineExceeded.
-absl::Status RunWithin(absl::Duration timeout,
-                       std::function<absl::Status()> fn);
 
 // A blocking NCCL communicator: its calls return once they are on their
 // streams, and the first call between two ranks waits for the other rank. One

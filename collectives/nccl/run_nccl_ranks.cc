@@ -119,7 +119,9 @@ std::vector<absl::StatusOr<std::string>> Collect(
     const std::vector<NcclOptions>& options, const CollectFunction& fn,
     absl::Duration control_timeout) {
 #ifdef LOCKSTEP_CUDA_STANDIN
-  standin::SetDeviceCount(kStandinDevices);
+  standin::Devices devices = standin::CurrentDevices();
+  devices.count = kStandinDevices;
+  standin::SetDevices(devices);
 #endif
   RunRanksOptions run;
   run.group.timeout = control_timeout;

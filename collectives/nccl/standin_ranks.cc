@@ -29,7 +29,7 @@ namespace lockstep {
 void NcclStandinTest::TearDown() {
   standin::SetNcclFaults({});
   standin::SetSchedule({});
-  standin::SetDeviceTraits({});
+  standin::SetDevices({.count = standin::CurrentDevices().count});
   EXPECT_EQ(standin::LiveNcclCommunicators(), 0);
 }
 

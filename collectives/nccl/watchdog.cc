@@ -8,13 +8,13 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -22,7 +22,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/cuda_status.h"
+#include "base/mutex.h"
 #include "base/status_macros.h"
+#include "collectives/agreement/agreement.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 
@@ -85,6 +87,20 @@ absl::Status HasLeft(int gone, int rank, const Call& call) {
                                              rank, " called ", ToString(call)));
 }
 
+// Returns the error of two ranks whose calls differ. Says so if all that
+// differs is where their data lie in the group's memory.
+absl::Status Differ(int rank, const Call& call, int other_rank,
+                    const Call& other) {
+  Call elsewhere = other;
+  elsewhere.AddToHash(other.hash ^ call.hash);
+  const bool in_place_alone =
+      Reduces(other.operation) && Agree(call, elsewhere);
+  return CallsDiffer(in_place_alone ? "ranks differ in where their data lie in "
+                                      "the group's memory"
+                                    : "ranks disagree",
+                     rank, call, other_rank, other);
+}
+
 }  // namespace
 
 absl::Status ShareStatus(Communicator& control, const absl::Status& own) {
@@ -123,7 +139,7 @@ Watchdog::~Watchdog() { Leave(); }
 
 absl::StatusOr<int64_t> Watchdog::Begin(const Call& call,
                                         const absl::Status& arguments) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (!failure_.ok()) return Report(lock, &call);
   if (!arguments.ok()) {
     own_failure_ = absl::IsInvalidArgument(arguments)
@@ -142,7 +158,7 @@ int64_t Watchdog::Log(const Call& call) {
 }
 
 void Watchdog::Issued(std::shared_ptr<CallEvents> events) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   // A failure may have ended the call already.
   if (open_.empty() || open_.back().number != begun_ - 1) return;
   if (events != nullptr) poller_.Add(open_.back().number, events);
@@ -153,17 +169,19 @@ void Watchdog::Issued(std::shared_ptr<CallEvents> events) {
 }
 
 absl::Status Watchdog::Failed(const absl::Status& why) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (!failure_.ok()) return Report(lock, nullptr);
   own_failure_ = Named(why, open_.empty() ? nullptr : &open_.back().call);
   return WaitForFailure(lock);
 }
 
 absl::Status Watchdog::WaitForRanks() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   waiting_ = true;
-  wake_.notify_one();
-  changed_.wait(lock, [this] { return !failure_.ok() || matched_ == begun_; });
+  wake_.NotifyOne();
+  changed_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !failure_.ok() || matched_ == begun_;
+  });
   waiting_ = false;
   return failure_.ok() ? absl::OkStatus() : Report(lock, nullptr);
 }
@@ -173,7 +191,7 @@ absl::Status Watchdog::WaitForCalls() {
   for (int polls = 0;; ++polls) {
     std::shared_ptr<const CallEvents> last;
     {
-      std::unique_lock lock(mutex_);
+      MutexLock lock(mutex_);
       if (!failure_.ok()) return Report(lock, nullptr);
       const auto on_stream = std::find_if(
           open_.rbegin(), open_.rend(),
@@ -186,7 +204,7 @@ absl::Status Watchdog::WaitForCalls() {
     const cudaError_t error = cudaEventQuery(last->done.get());
     if (error == cudaSuccess) {
       // The event also completes when the group has failed and aborted.
-      std::unique_lock lock(mutex_);
+      MutexLock lock(mutex_);
       return failure_.ok() ? absl::OkStatus() : Report(lock, nullptr);
     }
     if (error != cudaErrorNotReady) {
@@ -202,14 +220,16 @@ absl::Status Watchdog::WaitForCalls() {
 
 absl::StatusOr<std::unique_ptr<Communicator>> Watchdog::Split(
     const Call& call, int color, int key, const CallSite& site) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (!failure_.ok()) return Report(lock, &call);
   split_request_ = {color, key, site};
   Log(call);
   open_.back().issued = true;
   waiting_ = true;
-  wake_.notify_one();
-  changed_.wait(lock, [this] { return !failure_.ok() || split_.has_value(); });
+  wake_.NotifyOne();
+  changed_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !failure_.ok() || split_.has_value();
+  });
   waiting_ = false;
   if (!failure_.ok()) return Report(lock, nullptr);
   return *std::exchange(split_, std::nullopt);
@@ -217,7 +237,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Watchdog::Split(
 
 absl::StatusOr<std::shared_ptr<CallEvents>> Watchdog::TakeEvents() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!spare_events_.empty()) {
       std::shared_ptr<CallEvents> events = std::move(spare_events_.back());
       spare_events_.pop_back();
@@ -231,20 +251,20 @@ absl::StatusOr<std::shared_ptr<CallEvents>> Watchdog::TakeEvents() {
 }
 
 void Watchdog::ReturnEvents(std::shared_ptr<CallEvents> events) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   spare_events_.push_back(std::move(events));
 }
 
 bool Watchdog::Leave() {
   if (thread_.joinable()) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       leaving_.emplace(kGrace);
-      wake_.notify_one();
+      wake_.NotifyOne();
     }
     thread_.join();
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return left_together_;
 }
 
@@ -257,10 +277,10 @@ absl::Status Watchdog::Named(const absl::Status& status,
                    status.message()));
 }
 
-absl::Status Watchdog::Report(std::unique_lock<std::mutex>& lock,
-                              const Call* call) {
+absl::Status Watchdog::Report(MutexLock& lock, const Call* call) {
   // Kernels may use the memory of calls until the watchdog's thread has ended.
-  changed_.wait(lock, [this] { return ended_; });
+  changed_.Wait(
+      lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return ended_; });
   if (!std::exchange(reported_, true)) return failure_;
   if (call != nullptr) return CallAfterFailure(rank(), *call, failure_);
   return absl::FailedPreconditionError(
@@ -268,10 +288,12 @@ absl::Status Watchdog::Report(std::unique_lock<std::mutex>& lock,
                    " waits after the group had failed: ", failure_.message()));
 }
 
-absl::Status Watchdog::WaitForFailure(std::unique_lock<std::mutex>& lock) {
+absl::Status Watchdog::WaitForFailure(MutexLock& lock) {
   waiting_ = true;
-  wake_.notify_one();
-  changed_.wait(lock, [this] { return !failure_.ok(); });
+  wake_.NotifyOne();
+  changed_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !failure_.ok();
+  });
   waiting_ = false;
   return Report(lock, nullptr);
 }
@@ -282,18 +304,19 @@ void Watchdog::Watch() {
   for (;;) {
     const absl::StatusOr<bool> last = Meet(NextBeat());
     if (!last.ok()) return Fail(last.status());
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ended_ = *last;
-    changed_.notify_all();
+    changed_.NotifyAll();
     if (ended_) return;
   }
 }
 
 // Waits until the next meeting, and collects what this rank publishes there.
 Watchdog::Heartbeat Watchdog::NextBeat() {
-  std::unique_lock lock(mutex_);
-  wake_.wait_for(lock, absl::ToChronoMicroseconds(Pause()),
-                 [this] { return waiting_; });
+  MutexLock lock(mutex_);
+  wake_.WaitFor(lock, absl::ToChronoMicroseconds(Pause()),
+                [this]()
+                    ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return waiting_; });
   NoteProgress();
   if (own_failure_.ok()) {
     const Call* const oldest = open_.empty() ? nullptr : &open_.front().call;
@@ -436,7 +459,7 @@ absl::StatusOr<bool> Watchdog::Meet(const Heartbeat& own) {
   LOCKSTEP_RETURN_IF_ERROR(CheckLeavers());
   const bool together = std::ranges::all_of(
       beats, [](const Heartbeat& beat) { return beat.leaving; });
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   left_together_ = together;
   return together || own.gone;
 }
@@ -470,22 +493,14 @@ absl::StatusOr<bool> Watchdog::MatchCollective() {
       return false;
     }
   }
-  const Call first = standings_.front().unmatched.front();
-  for (int rank = 1; rank < world_size(); ++rank) {
-    const Call& call = standings_[static_cast<size_t>(rank)].unmatched.front();
-    if (Agree(first, call)) continue;
-    Call elsewhere = call;
-    elsewhere.AddToHash(call.hash ^ first.hash);
-    const bool in_place_alone =
-        Reduces(call.operation) && Agree(first, elsewhere);
-    return CallsDiffer(in_place_alone
-                           ? "ranks differ in where their data lie in the "
-                             "group's memory"
-                           : "ranks disagree",
-                       0, first, rank, call);
-  }
+  const auto call_of = [this](int rank) {
+    return &standings_[static_cast<size_t>(rank)].unmatched.front();
+  };
+  const auto [rank, other] = FindDisagreement(world_size(), call_of);
+  if (rank >= 0) return Differ(rank, *call_of(rank), other, *call_of(other));
+  const Operation operation = call_of(0)->operation;
   for (int rank = 0; rank < world_size(); ++rank) Pop(rank);
-  if (first.operation == Operation::kSplit) {
+  if (operation == Operation::kSplit) {
     LOCKSTEP_RETURN_IF_ERROR(SplitControl());
   }
   return true;
@@ -521,43 +536,57 @@ absl::StatusOr<bool> Watchdog::MatchMessages() {
 void Watchdog::Pop(int rank) {
   standings_[static_cast<size_t>(rank)].unmatched.pop_front();
   if (rank != this->rank()) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++matched_;
 }
 
 // Returns an error if a rank waits for a rank that has left, since that call
 // would never end.
 absl::Status Watchdog::CheckLeavers() const {
-  for (int gone = 0; gone < world_size(); ++gone) {
-    const RankProgress& leaver = standings_[static_cast<size_t>(gone)];
-    if (!leaver.leaving || !leaver.unmatched.empty()) continue;
-    for (int rank = 0; rank < world_size(); ++rank) {
-      const auto& waiting = standings_[static_cast<size_t>(rank)].unmatched;
-      if (waiting.empty()) continue;
-      const Call& call = waiting.front();
-      if (IsBetweenTwo(call.operation) && call.peer != gone) continue;
-      return HasLeft(gone, rank, call);
-    }
+  std::vector<RankFacts> facts(standings_.size());
+  bool any_left = false;
+  for (size_t i = 0; i < facts.size(); ++i) {
+    const RankProgress& each = standings_[i];
+    facts[i].reached = !each.unmatched.empty();
+    facts[i].left = each.leaving && each.unmatched.empty();
+    any_left |= facts[i].left;
   }
-  return absl::OkStatus();
+  if (!any_left) return absl::OkStatus();
+  int gone = world_size();
+  int caller = -1;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const auto& waiting = standings_[static_cast<size_t>(rank)].unmatched;
+    if (waiting.empty()) continue;
+    const bool with_partner = IsBetweenTwo(waiting.front().operation);
+    for (int peer = 0; peer < world_size(); ++peer) {
+      facts[peer].awaited = with_partner && peer == waiting.front().peer;
+    }
+    const GoneRank found = FindGone(facts, rank, with_partner);
+    if (found.rank < 0 || found.rank >= gone) continue;
+    gone = found.rank;
+    caller = rank;
+  }
+  if (caller < 0) return absl::OkStatus();
+  return HasLeft(gone, caller,
+                 standings_[static_cast<size_t>(caller)].unmatched.front());
 }
 
 absl::Status Watchdog::SplitControl() {
   SplitRequest request;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     request = split_request_;
   }
   auto part = control_->Split(request.color, request.key, request.site);
   LOCKSTEP_RETURN_IF_ERROR(part.status());
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   split_ = *std::move(part);
   return absl::OkStatus();
 }
 
 void Watchdog::Fail(const absl::Status& failure) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     failure_ = failure;
   }
   // If a rank aborts, its kernels end, and other ranks' kernels with them. All
@@ -565,9 +594,9 @@ void Watchdog::Fail(const absl::Status& failure) {
   // the barrier means that the control group has failed too, and is ignored.
   if (!departed_rank_.has_value()) static_cast<void>(control_->Barrier());
   options_.abort();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ended_ = true;
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 }  // namespace lockstep

@@ -3,22 +3,22 @@
 #ifndef LOCKSTEP_COLLECTIVES_NCCL_WATCHDOG_H_
 #define LOCKSTEP_COLLECTIVES_NCCL_WATCHDOG_H_
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
+#include "base/mutex.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/nccl/call_poller.h"
@@ -158,16 +158,18 @@ class Watchdog {
   absl::Status SplitControl();
   void Fail(const absl::Status& failure);
 
-  // The methods that need mutex_ held.
-  int64_t Log(const Call& call);
-  absl::Duration Pause() const;
-  bool CanLeave() const;
-  void NoteProgress();
-  absl::Status OverdueCall() const;
-  std::string DescribeMissingRanks(const OpenCall& open) const;
+  int64_t Log(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Duration Pause() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool CanLeave() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoteProgress() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status OverdueCall() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string DescribeMissingRanks(const OpenCall& open) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Named(const absl::Status& status, const Call* call) const;
-  absl::Status Report(std::unique_lock<std::mutex>& lock, const Call* call);
-  absl::Status WaitForFailure(std::unique_lock<std::mutex>& lock);
+  absl::Status Report(MutexLock& lock, const Call* call)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WaitForFailure(MutexLock& lock)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::unique_ptr<Communicator> control_;
   const Options options_;
@@ -178,25 +180,29 @@ class Watchdog {
   std::optional<int>
       departed_rank_;  // A rank that has left; the ranks no longer meet.
 
-  // Guards the members below. Not absl::Mutex: ThreadSanitizer does not see
-  // into the distribution's build of it.
-  std::mutex mutex_;
-  std::condition_variable wake_;     // Wakes the watchdog: the user waits.
-  std::condition_variable changed_;  // Wakes the user: a meeting has ended.
-  std::deque<OpenCall> open_;
-  std::deque<Call> unpublished_;
-  std::vector<std::shared_ptr<CallEvents>> spare_events_;
-  int64_t begun_ = 0;         // Calls of this rank.
-  int64_t matched_ = 0;       // Calls of this rank that match other ranks'.
-  absl::Status own_failure_;  // To be sent to the other ranks.
-  absl::Status failure_;      // The group's.
-  bool reported_ = false;     // Whether the user has got failure_.
-  bool waiting_ = false;      // Whether the user waits for other ranks.
-  std::optional<Deadline> leaving_;
-  bool left_together_ = false;
-  bool ended_ = false;  // The thread's last meeting is over.
-  SplitRequest split_request_;
-  std::optional<std::unique_ptr<Communicator>> split_;
+  Mutex mutex_;
+  ConditionVariable wake_;     // Wakes the watchdog: the user waits.
+  ConditionVariable changed_;  // Wakes the user: a meeting has ended.
+  std::deque<OpenCall> open_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Call> unpublished_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<CallEvents>> spare_events_
+      ABSL_GUARDED_BY(mutex_);
+  // The calls of this rank, and those that match other ranks'.
+  int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t matched_ ABSL_GUARDED_BY(mutex_) = 0;
+  // To be sent to the other ranks.
+  absl::Status own_failure_ ABSL_GUARDED_BY(mutex_);
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // The group's.
+  // Whether the user has got failure_.
+  bool reported_ ABSL_GUARDED_BY(mutex_) = false;
+  // Whether the user waits for other ranks.
+  bool waiting_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<Deadline> leaving_ ABSL_GUARDED_BY(mutex_);
+  bool left_together_ ABSL_GUARDED_BY(mutex_) = false;
+  // Whether the thread's last meeting is over.
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  SplitRequest split_request_ ABSL_GUARDED_BY(mutex_);
+  std::optional<std::unique_ptr<Communicator>> split_ ABSL_GUARDED_BY(mutex_);
 
   CallPoller poller_;
   std::thread thread_;  // Last: it uses the members above.

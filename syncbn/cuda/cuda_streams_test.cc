@@ -76,7 +76,7 @@ absl::Status TrainOnce(const BatchNormOptions& options, SyncBatchNorm& layer,
 // Trains on all ranks. one_stream: whether the group uses the stream of the
 // kernels, as it must.
 std::vector<absl::Status> Train(Order order, bool one_stream) {
-  standin::SetDeviceCount(kRanks);
+  standin::SetDevices({.count = kRanks});
   standin::SetSchedule({.order = order});
   const auto statuses = RunRanks(
       Backend::kThreads, kRanks, [&](Communicator& control) -> absl::Status {
@@ -165,7 +165,7 @@ absl::StatusOr<int64_t> WaitsOfOneStep(BatchNormKernels& kernels,
 // ranks.
 std::vector<absl::StatusOr<int64_t>> HostWaits(bool local,
                                                std::vector<int64_t> samples) {
-  standin::SetDeviceCount(kRanks);
+  standin::SetDevices({.count = kRanks});
   standin::SetSchedule({.order = Order::kOldestStreamFirst});
   std::vector<absl::StatusOr<int64_t>> waits(kRanks, int64_t{-1});
   const auto statuses = RunRanks(
