@@ -100,7 +100,8 @@ class Verdict:
         lines = ["lockstep: %s%s" % (self.outcome, self.why_not and ": " + self.why_not)]
         for finding in self.findings:
             lines += describe(finding)
-        lines += describe_claims(self.claims, self.failed)
+        if self.run.ranks:  # Without any record, no claim says more than the first line.
+            lines += describe_claims(self.claims, self.failed)
         for note in self.notes:
             lines += wrapped("note: " + note, "  ")
         for error in self.run.errors:
