@@ -601,7 +601,7 @@ std::vector<report::Term> TermsOf(const AllReduceSettings& settings) {
     terms.push_back(
         {"bound",
          "the time to read and write every message once, at the bandwidth of "
-         "an update in place of memory that was just written; below 4 KiB, "
+         "an update in place of memory that was just written; up to 256 B, "
          "with a core for each rank, the p50 of threads that only exchange "
          "the messages; as a share of p50."});
   }

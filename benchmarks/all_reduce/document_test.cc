@@ -174,7 +174,7 @@ Something to know.
 p50, p95, p99: percentiles of a call's time on its slowest rank; microseconds. algbw: size / p50.
 busbw: algbw x 2(P-1)/P; GB/s. wrong: the number of elements of all timed calls, on all ranks, that
 are not the exact result. bound: the time to read and write every message once, at the bandwidth of
-an update in place of memory that was just written; below 4 KiB, with a core for each rank, the p50
+an update in place of memory that was just written; up to 256 B, with a core for each rank, the p50
 of threads that only exchange the messages; as a share of p50. /mpi, /gloo, /oneccl: the p50 of Open
 MPI, of Gloo, of oneCCL, over this line's: above 1, this line is faster.
 Gloo: not available: it was not built

@@ -15,6 +15,7 @@
 #include "benchmarks/all_reduce/settings.h"
 #include "benchmarks/all_reduce/teams.h"
 #include "benchmarks/all_reduce/turn.h"
+#include "benchmarks/harness/exchange.h"
 #include "benchmarks/harness/interrupt.h"
 #include "benchmarks/harness/rounds.h"
 #include "benchmarks/harness/statistics.h"
@@ -96,7 +97,7 @@ absl::StatusOr<AllReduceSize> MeasureSize(const AllReduceSettings& settings,
       continue;
     }
     if (subject.team.kind == TeamKind::kExchange &&
-        (bytes >= kSmallestWithBound || operation != Operation::kAllReduce ||
+        (bytes > kMostExchanged || operation != Operation::kAllReduce ||
          settings.type != DataType::kFloat32)) {
       continue;
     }

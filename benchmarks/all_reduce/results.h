@@ -77,11 +77,12 @@ struct AllReduceSize {
   //   all_gather              P + 1   (reads its part; P in place, where the
   //                                    part stays)
   //   broadcast               P       (one reads, the others write)
-  // Messages below kSmallestWithBound, whose updates take no longer than
+  // Messages of at most kMostExchanged, whose updates take no longer than
   // reading the clock, are bounded by the p50 of TimeExchange. The p50 is taken
   // because the hypervisor may place two virtual cores on one core for a while,
-  // where an exchange takes a quarter of the time. Empty for one rank, and for
-  // small messages where ranks share cores.
+  // where an exchange takes a quarter of the time. Empty for one rank,
+  // between kMostExchanged and kSmallestWithBound, and for small messages where
+  // ranks share cores.
   std::optional<double> bound_seconds = {};
 };
 

@@ -19,7 +19,7 @@ using ::testing::SizeIs;
 
 TEST(TimeExchangeTest, SumsTheMessagesOfEveryCall) {
   if (UsableCores() < 2) GTEST_SKIP() << "two threads need two cores";
-  for (const int64_t bytes : {4, 56, 60, 1000, 4096}) {
+  for (const int64_t bytes : {4, 56, 60, 256}) {
     const absl::StatusOr<TimedCalls> result =
         TimeExchange(/*threads=*/2, bytes, /*calls=*/30);
     ASSERT_THAT(result, IsOk());
