@@ -131,47 +131,51 @@ std::optional<Blocking> BlockingOf(const Desc& desc) {
   return blocking;
 }
 
-bool HasWinograd() {
-  const Desc x = Activations({.n = 1, .c = kChannelBlock, .h = 4, .w = 4},
-                             DataType::kFloat32, Layout::kNchw16c);
-  const Convolution convolution = {
-      .x = x,
-      .y = x,
-      .bias = {},
-      .weights = {kChannelBlock, kChannelBlock, 3, 3},
-      .stride = {1, 1},
-      .padding = {1, 1}};
-  constexpr auto kWinograd = algorithm::convolution_winograd;
+namespace {
+
+// Returns a small convolution of 3x3.
+Convolution SmallConvolution(DataType type, Layout layout) {
+  const Desc x =
+      Activations({.n = 1, .c = kChannelBlock, .h = 4, .w = 4}, type, layout);
+  return {.x = x,
+          .y = x,
+          .bias = {},
+          .weights = {kChannelBlock, kChannelBlock, 3, 3},
+          .stride = {1, 1},
+          .padding = {1, 1}};
+}
+
+// Returns whether `make` makes its primitives on this machine.
+bool IsSupported(absl::FunctionRef<void(const dnnl::engine&)> make) {
   try {
-    const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-    const auto forward =
-        ConvolutionForward(engine, kWinograd, convolution, /*relu=*/false);
-    ConvolutionWeights(forward, engine, kWinograd, convolution);
-    ConvolutionData(forward, engine, kWinograd, convolution);
+    make(dnnl::engine(dnnl::engine::kind::cpu, 0));
   } catch (const dnnl::error&) {
     return false;
   }
   return true;
 }
 
+}  // namespace
+
+bool HasWinograd() {
+  const Convolution small =
+      SmallConvolution(DataType::kFloat32, Layout::kNchw16c);
+  constexpr auto kWinograd = algorithm::convolution_winograd;
+  return IsSupported([&](const dnnl::engine& engine) {
+    const auto forward =
+        ConvolutionForward(engine, kWinograd, small, /*relu=*/false);
+    ConvolutionWeights(forward, engine, kWinograd, small);
+    ConvolutionData(forward, engine, kWinograd, small);
+  });
+}
+
 bool HasBFloat16() {
-  const Desc x = Activations({.n = 1, .c = kChannelBlock, .h = 4, .w = 4},
-                             DataType::kBFloat16, Layout::kNhwc);
-  const Convolution convolution = {
-      .x = x,
-      .y = x,
-      .bias = {},
-      .weights = {kChannelBlock, kChannelBlock, 3, 3},
-      .stride = {1, 1},
-      .padding = {1, 1}};
-  try {
-    const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-    ConvolutionForward(engine, algorithm::convolution_direct, convolution,
+  const Convolution small =
+      SmallConvolution(DataType::kBFloat16, Layout::kNhwc);
+  return IsSupported([&](const dnnl::engine& engine) {
+    ConvolutionForward(engine, algorithm::convolution_direct, small,
                        /*relu=*/false);
-  } catch (const dnnl::error&) {
-    return false;
-  }
-  return true;
+  });
 }
 
 // In oneDNN 3, pooling has a dilation too, and element-wise primitives, softmax

@@ -327,12 +327,11 @@ class Trainer {
     if (Is("last_ranks_first_rate") && step_ == 1 && IsLast(rank)) rate *= 0.8f;
     if (IsParallel("other_schedule") && step_ >= 3) rate *= 0.8f;
     if (Is("one_rank_drifts") && step_ >= 3 && IsLast(rank)) rate *= 0.8f;
-    if (Is("momentum_lost") && plan_.resumed.has_value() &&
+    const bool loses_momentum =
+        Is("momentum_lost") ||
+        (Is("momentum_lost_on_one_rank") && IsLast(rank));
+    if (loses_momentum && plan_.resumed.has_value() &&
         step_ == c_.stop_after + 1) {
-      replica.velocity.clear();
-    }
-    if (Is("momentum_lost_on_one_rank") && IsLast(rank) &&
-        plan_.resumed.has_value() && step_ == c_.stop_after + 1) {
       replica.velocity.clear();
     }
     for (auto& [name, values] : replica.weights) {

@@ -126,9 +126,6 @@ Diagnosis DiagnoseLoss(Evidence& evidence, int64_t step, double want,
                        double got, const Allowed& allowed) {
   const Case& c = evidence.c;
   Diagnosis diagnosis;
-  if (step == 1 && IsSumOverSamples(evidence, got, allowed)) {
-    return {.cause = Cause::kLossIsSum, .facts = {.step = step}};
-  }
   for (const NamedFactor& factor : FactorsOf(evidence, step)) {
     if (std::fabs(got - factor.k * want) >
         std::max(1.0, factor.k) * allowed.error) {
@@ -137,6 +134,14 @@ Diagnosis DiagnoseLoss(Evidence& evidence, int64_t step, double want,
     diagnosis.cause = factor.cause;
     diagnosis.facts.k = factor.k;
     break;
+  }
+  // A sum over samples is 1 / N of one rank's if all shares are equally large.
+  // Asking the shares starts the trainer again, so no other factor does.
+  if (step == 1 &&
+      (diagnosis.cause == Cause::kUnknown ||
+       diagnosis.cause == Cause::kDividedTwice) &&
+      IsSumOverSamples(evidence, got, allowed)) {
+    diagnosis = {.cause = Cause::kLossIsSum};
   }
   if (step == 1 && diagnosis.cause == Cause::kUnknown) {
     diagnosis =
