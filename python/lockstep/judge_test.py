@@ -50,6 +50,14 @@ class RightTest(JudgeTest):
         found = self.expect_right(Record())
         self.assertEqual([claim.name for claim in found.claims if not claim.count], [])
 
+    def test_one_rank_alone_is_compared_with_none(self):
+        record = Record()
+        record.events = record.events[:1]
+        found = record.judge()
+        why_not = [claim.why_not for claim in found.claims if not claim.count]
+        self.assertEqual(why_not.count("fewer than two ranks left a record"), 8)
+        self.assertEqual((found.outcome, found.findings), ("not judged", []))
+
     def test_weights_that_are_averaged_after_the_update_agree(self):
         record = Record()
         for step in record.of(1, "step"):

@@ -1,5 +1,6 @@
 """The verdict on a run: findings with causes, claims that were checked, text and JSON."""
 
+import functools
 import json
 import os
 import textwrap
@@ -48,6 +49,21 @@ class Claim:
         self.count = count
         self.unit = unit
         self.why_not = why_not
+
+
+def compares_ranks(name):
+    """Decorates the check of the claim `name`, which says nothing about fewer than two ranks."""
+
+    def decorate(check):
+        @functools.wraps(check)
+        def checked(run):
+            if len(run.ranks) < 2:
+                return Claim(name, why_not="fewer than two ranks left a record"), [], []
+            return check(run)
+
+        return checked
+
+    return decorate
 
 
 class Verdict:

@@ -2,7 +2,7 @@
 
 import collections
 
-from ..verdict import Claim, Finding, short_line
+from ..verdict import Claim, Finding, compares_ranks, short_line
 
 NAME = "the ranks issue the same calls in the same order"
 # The sizes that a rank passes to these depend on its part in the call, or on its objects.
@@ -33,9 +33,8 @@ def words(event):
     return "%s (%s)" % (" ".join(p for p in parts if p), short_line(event["line"]))
 
 
+@compares_ranks(NAME)
 def check(run):
-    if len(run.ranks) < 2:
-        return Claim(NAME, why_not="fewer than two ranks left a record"), [], []
     groups = [calls_by_group(rank) for rank in run.ranks]
     count = 0
     for group in sorted(set().union(*groups)):

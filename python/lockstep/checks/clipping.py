@@ -1,13 +1,12 @@
 """Gradients are clipped after their reduction: all ranks clip the same norm."""
 
-from ..verdict import Claim, Finding, few
+from ..verdict import Claim, Finding, compares_ranks, few
 
 NAME = "the ranks clip the same gradients"
 
 
+@compares_ranks(NAME)
 def check(run):
-    if len(run.ranks) < 2:
-        return Claim(NAME, why_not="fewer than two ranks left a record"), [], []
     clips = [rank.of("clip") for rank in run.ranks]
     if not all(clips):
         return Claim(NAME, why_not="the ranks do not call clip_grad_norm_"), [], []

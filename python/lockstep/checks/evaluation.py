@@ -1,14 +1,13 @@
 """Evaluation: all ranks evaluate one model, and means are weighted by the numbers of samples."""
 
-from ..verdict import LIKELY, Claim, Finding, few
+from ..verdict import LIKELY, Claim, Finding, compares_ranks, few
 
 BUFFERS = "the ranks evaluate with the same buffers"
 METRICS = "metrics are weighted by the ranks' numbers of samples"
 
 
+@compares_ranks(BUFFERS)
 def check_buffers(run):
-    if len(run.ranks) < 2:
-        return Claim(BUFFERS, why_not="fewer than two ranks left a record"), [], []
     by_update = [{e["update"]: e for e in rank.of("evaluate")} for rank in run.ranks]
     shared = sorted(set.intersection(*(set(events) for events in by_update)))
     for update in shared:
@@ -50,13 +49,12 @@ def evaluations(rank):
     return found + ([(samples, calls)] if calls else [])
 
 
+@compares_ranks(METRICS)
 def check_metrics(run):
     """Fails if ranks with different numbers of samples add up means, and no count beside them.
 
     A value is a mean of hits if value times the rank's number of samples is whole, on every rank.
     """
-    if len(run.ranks) < 2:
-        return Claim(METRICS, why_not="fewer than two ranks left a record"), [], []
     count = 0
     for parts in zip(*(evaluations(rank) for rank in run.ranks)):
         sizes = [samples for samples, _ in parts]

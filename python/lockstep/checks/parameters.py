@@ -2,11 +2,12 @@
 
 import math
 
-from ..verdict import Claim, Finding, few
+from ..verdict import Claim, Finding, compares_ranks, few
 
 NAME = "the ranks have the same parameters after each update"
 
 
+@compares_ranks(NAME)
 def check(run):
     """Returns a Claim, findings and notes."""
     why_not = not_comparable(run)
@@ -32,8 +33,6 @@ def check(run):
 
 
 def not_comparable(run):
-    if len(run.ranks) < 2:
-        return "fewer than two ranks left a record"
     shapes = [
         {number: optimizer.shapes for number, optimizer in rank.optimizers.items()}
         for rank in run.ranks

@@ -7,7 +7,7 @@ update's gradients are another function of the ranks' own (clipped, noisy), it i
 
 import math
 
-from ..verdict import LIKELY, Claim, Finding
+from ..verdict import LIKELY, Claim, Finding, compares_ranks
 from . import linear
 
 NAME = "an update uses the gradients of its own backward passes"
@@ -57,9 +57,8 @@ def updates_of(optimizers):
     return found
 
 
+@compares_ranks(NAME)
 def check(run):
-    if len(run.ranks) < 2:
-        return Claim(NAME, why_not="fewer than two ranks left a record"), [], []
     count, findings = 0, []
     for number in sorted(run.ranks[0].optimizers):
         optimizers = [rank.optimizers.get(number) for rank in run.ranks]

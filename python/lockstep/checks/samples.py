@@ -2,7 +2,7 @@
 
 import collections
 
-from ..verdict import LIKELY, Claim, Finding
+from ..verdict import LIKELY, Claim, Finding, compares_ranks
 
 ONCE = "no sample is trained on by two ranks in one epoch"
 ORDER = "epochs have different orders"
@@ -34,9 +34,8 @@ def passes_of(rank):
     return found
 
 
+@compares_ranks(ONCE)
 def check_once(run):
-    if len(run.ranks) < 2:
-        return Claim(ONCE, why_not="fewer than two ranks left a record"), [], []
     loaders = [passes_of(rank) for rank in run.ranks]
     findings, notes, count = [], [], 0
     for loader in sorted(set.intersection(*(set(of_rank) for of_rank in loaders))):

@@ -2,16 +2,15 @@
 
 import collections
 
-from ..verdict import LIKELY, Claim, Finding, few
+from ..verdict import LIKELY, Claim, Finding, compares_ranks, few
 
 RATES = "the learning rate does not depend on the rank"
 HELD = "an optimizer holds every parameter that has a gradient"
 SCHEDULES = "a schedule does not step once per rank"
 
 
+@compares_ranks(RATES)
 def check_rates(run):
-    if len(run.ranks) < 2:
-        return Claim(RATES, why_not="fewer than two ranks left a record"), [], []
     count = 0
     for number in sorted(run.ranks[0].optimizers):
         optimizers = [rank.optimizers.get(number) for rank in run.ranks]
