@@ -448,7 +448,7 @@ absl::StatusOr<GroupBuffer> NcclCommunicator::Allocate(int64_t bytes,
                                                        CallSite site) {
   const Call call = CallOf(Operation::kAllocate, bytes, site);
   if (bytes < 0) {
-    const absl::Status own = absl::InvalidArgumentError("that is negative");
+    const absl::Status own = absl::InvalidArgumentError("the size is negative");
     return watchdog_->Begin(call, own).status();
   }
   // Allocates before the ranks agree, so that no rank waits for one without

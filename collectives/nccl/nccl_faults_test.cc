@@ -384,7 +384,7 @@ TEST_F(NcclFaultsTest, WrongArgumentsAreEveryRanksError) {
       return c.rank() == 1 ? c.Send(b, peer) : c.Barrier();
     });
   }
-  ExpectRefused("that is negative", [](NcclCommunicator& c, Buffer) {
+  ExpectRefused("the size is negative", [](NcclCommunicator& c, Buffer) {
     return c.Allocate(c.rank() == 1 ? -1 : 8).status();
   });
 }

@@ -99,7 +99,7 @@ absl::Status StagedCommunicator::Run(const Collective& call) {
 
 absl::StatusOr<std::shared_ptr<std::byte>> StagedCommunicator::AllocatePinned(
     int64_t bytes) const {
-  if (bytes < 0) return absl::InvalidArgumentError("that is negative");
+  if (bytes < 0) return absl::InvalidArgumentError("the size is negative");
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_), "cudaSetDevice"));
   LOCKSTEP_ASSIGN_OR_RETURN(PinnedMemory memory, AllocatePinnedMemory(bytes));
   std::memset(memory.get(), 0, static_cast<size_t>(bytes));

@@ -409,7 +409,7 @@ std::string Watchdog::DescribeMissingRanks(const OpenCall& open) const {
   if (IsBetweenTwo(open.call.operation)) {
     return open.number < matched_
                ? ""
-               : absl::StrCat("; rank ", open.call.peer, " has not come to it");
+               : absl::StrCat("; rank ", open.call.peer, " has not called it");
   }
   // The position of `open` among the calls of all ranks.
   int64_t number = collectives_ended_;

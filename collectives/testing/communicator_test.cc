@@ -116,7 +116,7 @@ TEST(ValidateTest, SaysWhatIsWrong) {
       {Collective::AllToAll(Part(x, 0, 11), Part(y, 0, 11)),
        "its input has 11 elements in place of 3 * 3"},
       {Collective::AllToAll(x, x), "its input and output overlap"},
-      {Collective::Send(x, kRank), "that is itself"},
+      {Collective::Send(x, kRank), "the other rank is the same rank"},
       {Collective::Receive(x, 3), "the other rank is outside [0, 3)"}};
   for (const Case& c : cases) {
     EXPECT_THAT(Validate(c.call, kRank, kRanks),
