@@ -140,7 +140,8 @@ struct CallCounts {
   // cudaMemcpyAsync to memory that is not pinned, cudaFree, cudaFreeHost,
   // ncclMemFree and ncclCommFinalize. Queries are not counted.
   int64_t host_waits = 0;
-  int64_t ordinary_streams = 0;         // Created with the lowest priority.
+  int64_t pinned_loads = 0;      // By kernels, of words of pinned host memory.
+  int64_t ordinary_streams = 0;  // Created with the lowest priority.
   int64_t communicators_destroyed = 0;  // By ncclCommDestroy.
   int64_t communicators_aborted = 0;
   // Windows that ncclCommAbort unmapped while a stream of the rank's device had
