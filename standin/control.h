@@ -21,7 +21,7 @@ struct Devices {
   bool one_bus = false;    // Whether all have one PCI bus, as MIG slices do.
   bool exclusive = false;  // Whether the compute mode allows one process only.
   // Whether queries of streams and events block while another thread waits for
-  // a device, as cudaFree and cudaDeviceSynchronize do.
+  // the same device, as cudaFree and cudaDeviceSynchronize do.
   bool queries_wait_for_frees = false;
 };
 

@@ -1,6 +1,6 @@
-// Failures of an nccl group that a GPU can show too: every rank gets an error in
-// time, which names the culprit, and CUDA works afterwards. Runs on GPUs, where
-// ranks are processes, and on the stand-in.
+// Failures of an nccl group that a GPU can show too: every rank gets an error
+// in time, which names the culprit, and CUDA works afterwards. Runs on GPUs,
+// where ranks are processes, and on the stand-in.
 #include <cuda_runtime.h>
 
 #include <csignal>
@@ -114,6 +114,8 @@ absl::Status FailWithoutOneRank(
     LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(data));
     LOCKSTEP_RETURN_IF_ERROR(communicator.Wait());
   }
+  // A rank that frees memory can block the queries of slower ranks.
+  LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
   return FailInTime(communicator, [&]() -> absl::Status {
     return communicator.rank() == kAbsent ? absl::OkStatus() : last(data);
   });
@@ -129,10 +131,9 @@ auto NamesTheAbsentRank() {
 TEST_P(NcclFaultsTest, AMissingRankIsNamed) {
   if (!HasNcclRanks()) return;
   EXPECT_THAT(Run([](NcclCommunicator& communicator) {
-                return FailWithoutOneRank(
-                    communicator, 1, [&](Buffer data) {
-                      return communicator.AllReduce(data);
-                    });
+                return FailWithoutOneRank(communicator, 1, [&](Buffer data) {
+                  return communicator.AllReduce(data);
+                });
               }),
               Each(NamesTheAbsentRank()));
 }
@@ -140,10 +141,9 @@ TEST_P(NcclFaultsTest, AMissingRankIsNamed) {
 TEST_P(NcclFaultsTest, AHangInAReplayedGraphEnds) {
   if (!HasNcclRanks()) return;
   EXPECT_THAT(Run([](NcclCommunicator& communicator) {
-                return FailWithoutOneRank(
-                    communicator, 3, [&](Buffer data) {
-                      return communicator.AllReduce(data);
-                    });
+                return FailWithoutOneRank(communicator, 3, [&](Buffer data) {
+                  return communicator.AllReduce(data);
+                });
               }),
               Each(NamesTheAbsentRank()));
 }
@@ -200,11 +200,11 @@ TEST_P(NcclFaultsTest, AKilledRankIsNamed) {
   };
   const std::vector<absl::Status> statuses = Run(run);
   for (size_t rank = 0; rank < statuses.size(); ++rank) {
-    EXPECT_THAT(statuses[rank],
-                rank == kAbsent
-                    ? StatusIs(absl::StatusCode::kAborted, HasSubstr("9"))
-                    : StatusIs(absl::StatusCode::kUnavailable,
-                               HasSubstr("rank 1")));
+    EXPECT_THAT(
+        statuses[rank],
+        rank == kAbsent
+            ? StatusIs(absl::StatusCode::kAborted, HasSubstr("9"))
+            : StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1")));
   }
 }
 #endif

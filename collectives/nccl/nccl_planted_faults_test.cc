@@ -449,10 +449,17 @@ TEST_F(NcclPlantedFaultsTest, ThreadsThatShareAGpuNeedNewerNccl) {
               Each(StatusIs(absl::StatusCode::kFailedPrecondition,
                             HasSubstr("threads of one process"))));
   standin::SetNcclFaults({.version = 23000});
+  // Kernels of one thread would wait for the launch of the other's.
+  ASSERT_EQ(setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", /*overwrite=*/1), 0);
+  EXPECT_THAT(RunOnStreams(Options(), /*own_gpus=*/false, run),
+              Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                            HasSubstr("NCCL_LAUNCH_ORDER_IMPLICIT is 1"))));
+  unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT");
   EXPECT_THAT(RunOnStreams(Options(), /*own_gpus=*/false, run), Each(IsOk()));
   EXPECT_STREQ(std::getenv("NCCL_MULTI_RANK_GPU_ENABLE"), "1");
   for (const char* const name :
-       {"NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_MAX_CTAS"}) {
+       {"NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_MAX_CTAS",
+        "NCCL_LAUNCH_ORDER_IMPLICIT"}) {
     unsetenv(name);
   }
 }

@@ -90,6 +90,7 @@ struct cudaDeviceProp {
 
 enum cudaMemoryType {
   cudaMemoryTypeUnregistered = 0,
+  cudaMemoryTypeHost = 1,
   cudaMemoryTypeDevice = 2,
   cudaMemoryTypeManaged = 3,
 };
