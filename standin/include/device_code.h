@@ -171,12 +171,12 @@ void SyncThreads(Site site);
 
 // Waits for all threads of the block, and until the `is_ready` of each of them
 // returns true. Only device threads may call it. `is_ready` reads memory that
-// the host or other kernels write, and must not refer to the kernel's stack.
+// the host, other kernels or other blocks write.
 //
-// If an `is_ready` returns false, the kernel is abandoned and later restarted,
-// so the code before the wait must bear running twice. A kernel that calls this
-// function must have one block, and each thread may call it once; otherwise it
-// ends in a fault.
+// Meanwhile other blocks and kernels run, so shared memory, which all blocks
+// have in common here, does not keep its contents over the wait. The code before
+// a launch's first wait must bear running twice: only then is the launch moved
+// to a thread on which its blocks can be suspended.
 void WaitForMemory(std::function<bool()> is_ready, Site site);
 
 // Loads a word of pinned host memory, and counts the load (control.h).
