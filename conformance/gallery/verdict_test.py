@@ -53,11 +53,12 @@ def scripts(folder):
     return sorted(os.path.splitext(os.path.basename(path))[0] for path in paths)
 
 
-def judge(script, folder, *flags):
+def judge(script, folder, *flags, fail_fast=False):
     """Judges two ranks of a script; returns the finished command and its verdict."""
+    ours = ["--fail_fast"] if fail_fast else []
     output = tempfile.mkdtemp(dir=folder)
     done = subprocess.run(
-        [sys.executable, "-m", "lockstep", "run", "--nproc=2", "--output_dir=" + output, "--"]
+        [sys.executable, "-m", "lockstep", "run", "--nproc=2", "--output_dir=" + output, *ours, "--"]
         + [sys.executable, os.path.join(HERE, script), *flags],
         env={
             **os.environ,
@@ -95,14 +96,14 @@ class VerdictTest(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
 
-    def verdict(self, folder, name):
+    def verdict(self, folder, name, fail_fast=False):
         """Returns the verdict on a script, and what a failure of the test prints."""
         script, flags = f"{folder}/{name}.py", []
         if name in RESUMED:
             flags.append(f"--checkpoint={self.folder}/{folder}.{name}")
             done, verdict = judge(script, self.folder, *flags, "--epochs=1")
             self.assertEqual(verdict["outcome"], "right", done.stdout)
-        done, verdict = judge(script, self.folder, *flags)
+        done, verdict = judge(script, self.folder, *flags, fail_fast=fail_fast)
         said = done.stdout + done.stderr
         if done.returncode == NEEDS_NEW_TORCH:
             self.skipTest("this PyTorch is too old")
@@ -113,7 +114,7 @@ class VerdictTest(unittest.TestCase):
 
     def expect_right(self, folder, name):
         with self.subTest(script=f"{folder}/{name}"):
-            verdict, said = self.verdict(folder, name)
+            verdict, said = self.verdict(folder, name, fail_fast=True)
             self.assertEqual((verdict["outcome"], verdict["findings"]), ("right", []), said)
 
     def test_broken_scripts_get_their_cause(self):

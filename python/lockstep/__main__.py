@@ -68,6 +68,11 @@ def make_parser():
     for name, kind, default, metavar, text in RUN_FLAGS:
         text += "" if default in (0, None, "") else " (default: %(default)s)"
         run.add_argument("--" + name, type=kind, default=default, metavar=metavar, help=text)
+    run.add_argument(
+        "--fail_fast",
+        action="store_true",
+        help="end the run as soon as it is wrong and nothing later can mend it",
+    )
     return parser
 
 
@@ -95,11 +100,15 @@ def parse(arguments):
 def run(flags, command):
     options = {name: getattr(flags, name) for name in ("first", "every", "limit_mb")}
     try:
-        outcome = launch.run(command, flags.output_dir, options, flags.nproc, flags.hang_seconds)
+        outcome = launch.run(
+            command, flags.output_dir, options, flags.nproc, flags.hang_seconds, flags.fail_fast
+        )
     except OSError as error:
         print("lockstep: %s: %s" % (error.filename or command[0], error.strerror), file=sys.stderr)
         return 2
-    recorded = evidence.read_run(flags.output_dir, outcome.status, outcome.hung_seconds)
+    recorded = evidence.read_run(
+        flags.output_dir, outcome.status, outcome.hung_seconds, outcome.stopped
+    )
     if not flags.reference:
         return report(judge.judge(recorded), flags.output_dir, flags)
     return report(compare(recorded, command, options, flags), flags.output_dir, flags)

@@ -52,6 +52,10 @@ def judge(run, references=(), why_no_reference=""):
             notes.append("the record of rank %d reached its limit: see --limit_mb" % rank.rank)
     if run.world_size > len(run.ranks) > 0:
         notes.append("%d of %d ranks left a record" % (len(run.ranks), run.world_size))
+    if run.stopped:
+        notes.append("--fail_fast ended the run before its regular end")
+        if not findings:
+            findings.append(run.stopped)
     if not findings and run.status and not verdict.why_not_judged(run):
         findings.append(ends.bad_status(run))
     failed = {finding.claim for finding in findings}

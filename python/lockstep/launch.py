@@ -10,18 +10,21 @@ import subprocess
 import time
 
 from . import record
+from .monitor import fail_fast
 
 PRELOAD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "preload")
 GRACE_SECONDS = 10
 POLL_SECONDS = 0.05
+MONITOR_SECONDS = 0.25
 
 
 class Outcome:
-    """How a command ended: its exit status, negative for a signal, and whether it hung."""
+    """How a command ended: its exit status, negative for a signal, and why it was ended."""
 
-    def __init__(self, status, hung_seconds=None):
+    def __init__(self, status, hung_seconds=None, stopped=None):
         self.status = status
         self.hung_seconds = hung_seconds
+        self.stopped = stopped  # The finding for which --fail_fast ended it.
 
 
 def prepare_folder(folder):
@@ -67,17 +70,18 @@ def start(command, variables, nproc):
     ]
 
 
-def run(command, folder, options, nproc=0, hang_seconds=0):
+def run(command, folder, options, nproc=0, hang_seconds=0, fails_fast=False):
     """Runs the command to its end and returns an Outcome.
 
     If a rank of `nproc` fails, the others have GRACE_SECONDS to end. If hang_seconds is not 0, a
-    command whose ranks record nothing for so long is ended. Raises OSError if the command cannot
-    be started.
+    command whose ranks record nothing for so long is ended; if fails_fast, one that went wrong.
+    Raises OSError if the command cannot be started.
     """
     prepare_folder(folder)
     children = start(command, environment(folder, options), nproc)
     interrupts, failed_at = 0, None
     silence = Silence(folder)
+    monitor = Paced(fail_fast.FailFast(folder).poll if fails_fast else lambda: None)
     while any(child.poll() is None for child in children):
         try:
             wait(children, POLL_SECONDS)
@@ -92,7 +96,27 @@ def run(command, folder, options, nproc=0, hang_seconds=0):
             hung = silence.seconds()
             end(children, folder)
             return Outcome(worst_status(children), hung_seconds=hung)
+        elif failed_at is None:
+            stopped = monitor.poll()
+            if stopped:
+                end(children, folder)
+                return Outcome(worst_status(children), stopped=stopped)
     return Outcome(worst_status(children))
+
+
+class Paced:
+    """Calls a function at most every MONITOR_SECONDS, because it shares the ranks' processors."""
+
+    def __init__(self, function):
+        self.function = function
+        self.next = 0.0
+
+    def poll(self):
+        now = time.monotonic()
+        if now < self.next:
+            return None
+        self.next = now + MONITOR_SECONDS
+        return self.function()
 
 
 def wait(children, seconds):

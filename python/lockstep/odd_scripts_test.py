@@ -37,6 +37,11 @@ class OddScriptsTest(unittest.TestCase):
         self.assertRegex(finding["evidence"][0], r"rank 0: barrier \(.*odd.py:\d+\)")
         self.assertIn("rank 1: stops after 0 calls", finding["evidence"][1])
 
+    def test_fail_fast_ends_a_run_that_went_wrong(self):
+        finding = self.expect("drift", "unknown", "--fail_fast")
+        self.assertEqual((finding["update"], finding["tensors"]), (4, ["bias"]))
+        self.assertIn("parameters differ", finding["text"])
+
     def test_exit_early(self):
         self.expect("exit_early", "ends_early")
 
@@ -55,7 +60,7 @@ class OddScriptsTest(unittest.TestCase):
     def test_right_scripts(self):
         for kind in ("fork", "two_models"):
             with self.subTest(kind=kind):
-                status, found, said = self.verdict(kind)
+                status, found, said = self.verdict(kind, "--fail_fast")
                 self.assertEqual((status, found["outcome"]), (0, "right"), said)
 
     def test_no_optimizer(self):

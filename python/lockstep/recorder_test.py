@@ -72,6 +72,15 @@ class UnchangedTest(RecorderTest):
 
 
 MUCH = ("--accumulate=2", "--workers=2")
+# Every step reduces a number. One step moves a parameter, and one reduces many numbers.
+MOVES = """
+            step += 1
+            dist.all_reduce(torch.ones(1))
+            if step == 3:
+                model.module[0].weight.data.mul_(0.5)
+            if step == 7:
+                dist.all_reduce(torch.ones(1000))
+"""
 # Runs a script in a Python without hooks.
 PLAIN = """
 import os, sys
@@ -92,7 +101,7 @@ class EventsTest(RecorderTest):
                 digests_of = [[g[0] for g in step["gradients"]] for step in (one, other)]
                 self.assertEqual(*digests_of)
                 self.assertNotEqual(one["local"], other["local"])
-            self.assertNotEqual(one["buffers"], other["buffers"])
+                self.assertNotEqual(one["buffers"], other["buffers"])
 
     def expect_run(self, rank, events):
         kinds = [event["event"] for event in events]
@@ -115,10 +124,9 @@ class EventsTest(RecorderTest):
         steps = runs.of_kind(events, "step")
         self.assertEqual(len(steps), 12)  # Two epochs of 24 samples in batches of 4.
         self.assertEqual([s["groups"][0]["lr"] for s in steps if "groups" in s], [0.1, 0.05])
+        self.assertEqual(["before" in step for step in steps], [True] + [False] * 11)
         for step in steps[1:10]:
-            before = steps[step["update"] - 1]["after"]
-            self.assertEqual(step["before"], before)
-            self.assertNotEqual(step["after"], before)
+            self.assertNotEqual(step["after"], steps[step["update"] - 1]["after"])
             self.assertEqual([count for count, *_ in step["local"]], [1] * 6)
         self.assertNotIn("gradients", steps[11])
         losses = [event["loss"] for event in runs.of_kind(events, "backward")]
@@ -126,6 +134,20 @@ class EventsTest(RecorderTest):
         self.assertEqual(runs.of_kind(events, "backward")[0]["ddp"], [0, 1])
         (call,) = runs.of_kind(events, "call")
         self.assertEqual((call["kind"], call["sizes"], call["op"]), ("all_reduce", [[1]], "max"))
+
+    def test_digests_parameters_before_a_step_only_if_something_may_have_moved_them(self):
+        """A change through .data shows in no version; a call may bring what is copied later."""
+        moves = train_source().replace("            step += 1", MOVES)
+        _, events = self.record(script=self.path("moves.py", moves))
+        steps = runs.of_kind(events[0], "step")
+        self.assertEqual([s["step"] for s in steps if "before" in s], [0, 3, 7])
+        first = {name: i for i, (name, *_) in enumerate(self.parameters_of(events[0]))}
+        changed = [b != a for b, a in zip(steps[3]["before"], steps[2]["after"])]
+        self.assertEqual([i for i, c in enumerate(changed) if c], [first["0.weight"]])
+        self.assertEqual(steps[7]["before"], steps[6]["after"])
+
+    def parameters_of(self, events):
+        return runs.of_kind(events, "optimizer")[0]["parameters"]
 
     def expect_samples(self, events):
         passes = runs.of_kind(events, "pass")

@@ -18,10 +18,10 @@ def batches(count=6):
     return torch.randn(count, 4, 6, generator=generator)
 
 
-def train(model, after_step=None, scale=1.0):
-    """Trains for six updates; calls after_step(step) after each."""
+def train(model, after_step=None, scale=1.0, repeat=1):
+    """Trains for six updates, `repeat` times; calls after_step(step) after each."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step, x in enumerate(batches()):
+    for step, x in enumerate(batches().repeat(repeat, 1, 1)):
         optimizer.zero_grad()
         (model(x).square().mean() * scale).backward()
         optimizer.step()
@@ -45,6 +45,18 @@ def hang():
                 time.sleep(1000)
 
     train(DistributedDataParallel(make_model()), wait)
+
+
+def drift():
+    """Rank 1 moves a parameter once, and trains on for minutes."""
+
+    def move(step):
+        if step == 3 and dist.get_rank() == 1:
+            model.module.bias.data += 1e-3
+        time.sleep(0.01)
+
+    model = DistributedDataParallel(make_model())
+    train(model, move, repeat=2000)
 
 
 def exit_early():
@@ -117,7 +129,17 @@ def two_losses():
         optimizer.step()
 
 
-KINDS = (hang, exit_early, fork, not_a_number, no_optimizer, two_models, no_call, two_losses)
+KINDS = (
+    hang,
+    drift,
+    exit_early,
+    fork,
+    not_a_number,
+    no_optimizer,
+    two_models,
+    no_call,
+    two_losses,
+)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

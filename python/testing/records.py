@@ -71,7 +71,7 @@ def update_events(rank, update):
     step = {"event": "step", "update": update, "optimizer": 0, "step": update, "line": line % 33}
     step["gradients"] = [recorded(mean_vector(update, i)) for i in parameters]
     own = [gradient(update, i, rank) for i in parameters]
-    step["local"] = [[1, total, projection, text] for text, total, _, projection in own]
+    step["local"] = [[1, total, projection] for _, total, _, projection in own]
     step["left_out"] = []
     if update == 0:
         step["before"] = [digest("p", -1, i) for i in parameters]

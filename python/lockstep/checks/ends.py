@@ -12,6 +12,8 @@ FINITE = "losses and gradients are finite"
 def check_ends(run):
     if not run.ranks:
         return Claim(ENDS, why_not="no rank left a record"), [], []
+    if run.stopped:
+        return Claim(ENDS, why_not="--fail_fast ended the run"), [], []
     claim = Claim(ENDS, len(run.ranks), "ranks")
     if run.hung_seconds is not None:
         return claim, [hangs(run)], []
@@ -88,6 +90,8 @@ def last_line(rank):
 def check_updates(run):
     if len(run.ranks) < 2 or any(rank.bounded for rank in run.ranks):
         return Claim(UPDATES, why_not="not all ranks left a whole record"), [], []
+    if run.stopped:
+        return Claim(UPDATES, why_not="--fail_fast ended the run"), [], []
     if any(rank.of("join") for rank in run.ranks):
         return Claim(UPDATES, why_not="the script lets ranks end early, with join()"), [], []
     updates = [rank.updates for rank in run.ranks]

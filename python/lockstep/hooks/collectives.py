@@ -1,6 +1,7 @@
 """Records the calls of torch.distributed, in order."""
 
 import functools
+import math
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,7 @@ CALLS = """
     all_reduce_coalesced all_gather_coalesced send recv isend irecv
     batch_isend_irecv new_group
 """.split()
+WITHOUT_DATA = ("barrier", "monitored_barrier", "new_group")
 FEW = 8
 OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
@@ -32,9 +34,9 @@ class Collectives:
             return
         recorder = self.recorder
         recorder.open()
-        recorder.calls_since_step += 1
         values = [*args, *kwargs.values()]
         parts = [value for value in values if is_tensors(value)]
+        recorder.optimizers.see_call(numbers_in(kind, parts))
         first = parts[0] if parts else None
         first = first[0] if isinstance(first, (list, tuple)) else first
         recorder.event(
@@ -60,6 +62,13 @@ def is_tensors(value):
     if isinstance(value, (list, tuple)):
         return bool(value) and all(isinstance(item, torch.Tensor) for item in value)
     return isinstance(value, torch.Tensor)
+
+
+def numbers_in(kind, parts):
+    """Returns how many numbers a call moves at most. Objects may hold any number."""
+    if not parts and kind not in WITHOUT_DATA:
+        return math.inf
+    return sum(leaf.numel() for leaf in tensors.leaves_of(parts))
 
 
 def sizes_of(value):
