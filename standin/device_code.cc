@@ -14,6 +14,8 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <numeric>
+#include <random>
 #include <set>
 #include <string>
 #include <string_view>
@@ -22,6 +24,7 @@
 
 #include "absl/base/config.h"
 #include "absl/strings/str_format.h"
+#include "standin/control.h"
 #include "standin/device.h"
 #include "standin/queue.h"
 #include "standin/runtime.h"
@@ -457,6 +460,14 @@ void ReportFault(std::string_view what) {
   SetFault(std::string(what));
 }
 
+// Returns the numbers below `count` in an order that depends only on `count`.
+std::vector<uint64_t> Shuffled(uint64_t count) {
+  std::vector<uint64_t> numbers(count);
+  std::iota(numbers.begin(), numbers.end(), uint64_t{0});
+  std::shuffle(numbers.begin(), numbers.end(), std::mt19937());
+  return numbers;
+}
+
 // Runs all blocks of a launch on this host thread, one after the other. Returns
 // false if the launch waits for memory.
 bool RunBlocks(const cudaLaunchConfig_t& config,
@@ -464,15 +475,24 @@ bool RunBlocks(const cudaLaunchConfig_t& config,
   if (state.is_ready != nullptr && !state.is_ready()) return false;
   state.abandoned = false;
   Block block(config, thread, state);
-  for (unsigned z = 0; z < config.gridDim.z; ++z) {
-    for (unsigned y = 0; y < config.gridDim.y; ++y) {
-      for (unsigned x = 0; x < config.gridDim.x; ++x) {
-        if (block.Run({x, y, z})) continue;
-        if (state.abandoned) return false;
-        ReportFault(block.fault());
-        return true;
-      }
+  const dim3& grid = config.gridDim;
+  const uint64_t blocks = uint64_t{grid.x} * grid.y * grid.z;
+  const BlockOrder order = Device::Get().schedule().block_order;
+  std::vector<uint64_t> shuffled;
+  if (order == BlockOrder::kShuffled) shuffled = Shuffled(blocks);
+  for (uint64_t i = 0; i < blocks; ++i) {
+    const uint64_t index = order == BlockOrder::kAscending    ? i
+                           : order == BlockOrder::kDescending ? blocks - 1 - i
+                                                              : shuffled[i];
+    const uint64_t row = index / grid.x;
+    if (block.Run({static_cast<unsigned>(index % grid.x),
+                   static_cast<unsigned>(row % grid.y),
+                   static_cast<unsigned>(row / grid.y)})) {
+      continue;
     }
+    if (state.abandoned) return false;
+    ReportFault(block.fault());
+    return true;
   }
   return true;
 }
@@ -505,6 +525,7 @@ cudaError_t Launch(const cudaLaunchConfig_t& config,
                    std::function<void()> thread) {
   const cudaError_t error = Record(Check(config));
   if (error != cudaSuccess) return error;
+  Count(&CallCounts::launches);
   return Put(config.stream, [config, thread = std::move(thread),
                              device = CurrentDevice()] {
     return [config, thread, state = LaunchState{.device = device}]() mutable {
