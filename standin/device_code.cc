@@ -16,6 +16,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <random>
 #include <set>
 #include <span>
 #include <string>
@@ -280,8 +281,8 @@ class Block {
 
   // Runs the block `index` until it ends or waits for memory. No other block
   // may run on this object after a fault, or before the block has ended. In
-  // every second block the threads start in descending order, so that code which
-  // relies on the order fails in one of the blocks.
+  // every second block the threads start in descending order, so that code
+  // which relies on the order fails in one of the blocks.
   Result Run(uint3 index) {
     Reset(index);
     return Continue();
@@ -593,12 +594,20 @@ class SuspendedBlocks {
   std::vector<std::unique_ptr<Block>> waiting_;
 };
 
-std::vector<uint3> BlocksOf(const dim3& grid) {
+// Returns the blocks of a grid in the order in which they run.
+std::vector<uint3> BlocksOf(const dim3& grid)
+    ABSL_NO_THREAD_SAFETY_ANALYSIS {  // Work on streams runs under the lock.
   std::vector<uint3> blocks;
   for (unsigned z = 0; z < grid.z; ++z) {
     for (unsigned y = 0; y < grid.y; ++y) {
       for (unsigned x = 0; x < grid.x; ++x) blocks.push_back({x, y, z});
     }
+  }
+  const BlockOrder order = Device::Get().schedule().block_order;
+  if (order == BlockOrder::kDescending) std::ranges::reverse(blocks);
+  // The order depends only on the number of blocks.
+  if (order == BlockOrder::kShuffled) {
+    std::ranges::shuffle(blocks, std::mt19937());
   }
   return blocks;
 }
@@ -609,9 +618,7 @@ class LaunchedKernel {
  public:
   LaunchedKernel(const cudaLaunchConfig_t& config, std::function<void()> thread,
                  int device)
-      : config_(config),
-        kernel_(std::move(thread)),
-        state_{.device = device} {}
+      : config_(config), kernel_(std::move(thread)), state_{.device = device} {}
 
   ~LaunchedKernel() {
     if (suspended_ == nullptr) return;
@@ -687,6 +694,7 @@ cudaError_t Launch(const cudaLaunchConfig_t& config,
                    std::function<void()> thread) {
   const cudaError_t error = Record(Check(config));
   if (error != cudaSuccess) return error;
+  Count(&CallCounts::launches);
   return Put(config.stream, [config, thread = std::move(thread),
                              device = CurrentDevice()] {
     return [kernel = std::make_shared<LaunchedKernel>(config, thread, device)] {

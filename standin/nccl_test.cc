@@ -332,7 +332,7 @@ TEST_F(NcclTest, GraphsOfAnAbortedCommunicatorAreAFault) {
 struct WindowContents {
   float sum;
   float term;
-  int turns[2];  // How often each rank has come here.
+  int turns[2];           // How often each rank has come here.
   int block_turns[2][2];  // The same for each rank's blocks.
   int ends[2];            // How often each of the rank's blocks has ended.
 };

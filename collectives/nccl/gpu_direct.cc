@@ -148,10 +148,10 @@ class WindowDirect : public GpuDirect {
     if (!window.has_value()) return false;
     group_.meeting = window->second.window;
     LOCKSTEP_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
-    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
-        cudaMemsetAsync(meeting_.get(), 0, static_cast<size_t>(bytes),
-                        stream.get()),
-        "cudaMemsetAsync"));
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaMemsetAsync(meeting_.get(), 0,
+                                   static_cast<size_t>(bytes), stream.get()),
+                   "cudaMemsetAsync"));
     LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream.get()),
                                         "cudaStreamSynchronize"));
     void* aborted = nullptr;
@@ -221,7 +221,8 @@ class WindowDirect : public GpuDirect {
         .own_output = call.output.data,
         .count = own.count,
         // The first segments are the largest.
-        .largest_count = SegmentOf(call.input.count, group_.world_size, 0).count,
+        .largest_count =
+            SegmentOf(call.input.count, group_.world_size, 0).count,
         // The sum of a ReduceScatter segment starts one rank later
         // (schedule.h).
         .first_rank = to_all ? segment : (segment + 1) % group_.world_size};

@@ -33,9 +33,10 @@ __device__ inline T* PeerData(ncclWindow_t window, int64_t offset, int peer) {
 }
 
 // A rank's part of the meeting window is an array of words. For each block, it
-// has the turn that the same block of each rank has reached. After these, it has
-// for each block the turn that this rank's block has passed. Turns are counted
-// in device memory, so that the kernel can be part of a graph, and wrap around.
+// has the turn that the same block of each rank has reached. After these, it
+// has for each block the turn that this rank's block has passed. Turns are
+// counted in device memory, so that the kernel can be part of a graph, and wrap
+// around.
 __device__ inline uint32_t* TurnsIn(const WindowGroup& group, int peer) {
   return PeerData<uint32_t>(group.meeting, 0, peer) +
          static_cast<int>(blockIdx.x) * group.world_size;
@@ -117,12 +118,12 @@ __device__ inline bool HaveReached(const volatile uint32_t* turns,
 // The block meets the same block of all ranks: each writes its turn to every
 // rank's memory, and waits until all ranks have written to its own. Memory that
 // the ranks wrote before is then visible. Returns false, for all threads, if
-// the group has failed. All threads of the block must call it. kIsFirst: whether
-// it is the kernel's first meeting, after which windows are used.
+// the group has failed. All threads of the block must call it. kIsFirst:
+// whether it is the kernel's first meeting, after which windows are used.
 template <bool kIsFirst>
 __device__ inline bool Meet(const WindowGroup& group, uint32_t turn) {
-  // On the stand-in other blocks may change it during the wait, but only to true
-  // once the group has failed.
+  // On the stand-in other blocks may change it during the wait, but only to
+  // true once the group has failed.
   __shared__ bool has_failed;
   if (threadIdx.x == 0) has_failed = kIsFirst && HasFailed(group);
   __threadfence_system();  // This thread's writes precede the turn.
@@ -136,13 +137,13 @@ __device__ inline bool Meet(const WindowGroup& group, uint32_t turn) {
   const volatile uint32_t* const turns = TurnsIn(group, group.rank);
   const auto first = static_cast<int>(threadIdx.x);
   const auto step = static_cast<int>(blockDim.x);
-  WaitUntil([turns, turn, first, step, group, looks = 0]() mutable {
-    return HaveReached(turns, turn, first, step, group.world_size) ||
-           (++looks % kPollsPerFailureCheck == 0 && HasFailed(group));
+  bool stops = false;
+  WaitUntil([&, looks = 0]() mutable {
+    if (HaveReached(turns, turn, first, step, group.world_size)) return true;
+    stops = ++looks % kPollsPerFailureCheck == 0 && HasFailed(group);
+    return stops;
   });
-  if (!HaveReached(turns, turn, first, step, group.world_size)) {
-    has_failed = true;
-  }
+  if (stops) has_failed = true;
   __threadfence_system();  // Shows other ranks' writes before their turns.
   __syncthreads();
   return !has_failed;
@@ -189,9 +190,8 @@ absl::Status Launch(const WindowGroup& group, const WindowReduction& reduction,
       input_past == output_past ? std::optional(input_past) : std::nullopt,
       kThreadsPerBlock, kMaxWindowBlocks);
   // As many blocks on every rank.
-  const ElementPlan largest =
-      PlanElements(reduction.largest_count, kSize, 0, kThreadsPerBlock,
-                   kMaxWindowBlocks);
+  const ElementPlan largest = PlanElements(reduction.largest_count, kSize, 0,
+                                           kThreadsPerBlock, kMaxWindowBlocks);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(largest.blocks));
   config.blockDim = dim3(kThreadsPerBlock);

@@ -60,16 +60,16 @@ struct WindowReduction {
 
 // Enqueues result[i] = x[first][i] op x[first + 1][i] op ..., ranks modulo P,
 // in accumulators, rounded once: the bits of the CPU's Reduction
-// (algorithms/reduction.h). Each rank reduces different elements, and every rank
-// must make the call.
+// (algorithms/reduction.h). Each rank reduces different elements, and every
+// rank must make the call.
 //
 // One kernel. Each block waits until the same block of every rank has started,
 // so that the memory of all ranks is ready, and at its end until they have
 // finished. Later work on `stream` may therefore change the input. The output
 // may be the input. Uses 16-byte vectors if input and output begin at the same
 // offset within one. Cost: P reads of the ranks' memory per element, and one
-// write, or P writes. Errors: kInvalidArgument for an unknown type or operation;
-// CudaStatus's.
+// write, or P writes. Errors: kInvalidArgument for an unknown type or
+// operation; CudaStatus's.
 absl::Status ReduceFromWindows(ReduceOp op, DataType type,
                                const WindowGroup& group,
                                const WindowReduction& reduction,

@@ -50,9 +50,8 @@ class OneGpuGroup {
  public:
   absl::Status Make(int world_size) {
     LOCKSTEP_RETURN_IF_ERROR(LoadWindowKernels());
-    LOCKSTEP_ASSIGN_OR_RETURN(meeting_,
-                              OneGpuWindows::Create(
-                                            world_size, MeetingBytes(world_size)));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        meeting_, OneGpuWindows::Create(world_size, MeetingBytes(world_size)));
     LOCKSTEP_ASSIGN_OR_RETURN(data_,
                               OneGpuWindows::Create(world_size, kWindowBytes));
     LOCKSTEP_ASSIGN_OR_RETURN(aborted_, AllocatePinnedMemory(sizeof(int)));

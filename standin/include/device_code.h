@@ -174,9 +174,9 @@ void SyncThreads(Site site);
 // the host, other kernels or other blocks write.
 //
 // Meanwhile other blocks and kernels run, so shared memory, which all blocks
-// have in common here, does not keep its contents over the wait. The code before
-// a launch's first wait must bear running twice: only then is the launch moved
-// to a thread on which its blocks can be suspended.
+// have in common here, does not keep its contents over the wait. The code
+// before a launch's first wait must bear running twice: only then is the launch
+// moved to a thread on which its blocks can be suspended.
 void WaitForMemory(std::function<bool()> is_ready, Site site);
 
 // Loads a word of pinned host memory, and counts the load (control.h).
