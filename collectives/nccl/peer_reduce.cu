@@ -140,7 +140,7 @@ __device__ inline bool Meet(const WindowGroup& group, uint32_t turn) {
   bool stops = false;
   WaitUntil([&, looks = 0]() mutable {
     if (HaveReached(turns, turn, first, step, group.world_size)) return true;
-    stops = ++looks % kPollsPerFailureCheck == 0 && HasFailed(group);
+    stops = stops || (++looks % kPollsPerFailureCheck == 0 && HasFailed(group));
     return stops;
   });
   if (stops) has_failed = true;
