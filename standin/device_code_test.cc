@@ -119,6 +119,24 @@ TEST(LaunchTest, CountsLaunchesAndAllocations) {
   EXPECT_EQ(standin::Counts().allocations, 1);
 }
 
+// Each thread takes a ticket and notes it.
+__global__ void TakeTickets(unsigned* ticket, unsigned last, unsigned* taken) {
+  taken[blockIdx.x * blockDim.x + threadIdx.x] = atomicInc(ticket, last);
+}
+
+TEST(AtomicIncTest, CountsAndBeginsAgain) {
+  const Memory<unsigned> ticket(1);
+  const Memory<unsigned> taken(6);
+  EXPECT_EQ(cudaMemset(ticket.data(), 0, sizeof(unsigned)), cudaSuccess);
+  RunKernel(Shape(3, 2), TakeTickets, ticket.data(), 3u, taken.data());
+  EXPECT_THAT(taken.Read(), testing::UnorderedElementsAre(0, 1, 2, 3, 0, 1));
+  EXPECT_THAT(ticket.Read(), testing::ElementsAre(2));
+  // A value past the last begins again, too.
+  RunKernel(Shape(1, 1), TakeTickets, ticket.data(), 1u, taken.data());
+  EXPECT_EQ(taken.Read()[0], 2);
+  EXPECT_THAT(ticket.Read(), testing::ElementsAre(0));
+}
+
 // Each thread reads the number that one of its two neighbours wrote before.
 __global__ void Rotate(int* out, int step, bool wait) {
   __shared__ int place[64];

@@ -207,6 +207,7 @@ inline float FmaToOdd(float x, float y, float z) {
 #define __device__
 #define __host__
 #define __launch_bounds__(...)
+#define __grid_constant__
 // Blocks run one after the other, so one copy serves all of them. The copy is
 // not thread-local, so that AddressSanitizer puts red zones around it.
 #define __shared__ static
@@ -216,8 +217,18 @@ extern constinit thread_local uint3 blockIdx;
 extern constinit thread_local dim3 blockDim;
 extern constinit thread_local dim3 gridDim;
 
-// Empty: kernels run one after the other, in program order.
+// Empty: kernels and blocks run one after the other, in program order.
+inline void __threadfence() {}
 inline void __threadfence_system() {}
+
+// Adds one to a counter, or sets it to 0 if it has reached `last`. Returns the
+// value before. One device thread runs at a time, and calls end before the next
+// thread runs.
+inline unsigned atomicInc(unsigned* counter, unsigned last) {
+  const unsigned before = *counter;
+  *counter = before >= last ? 0 : before + 1;
+  return before;
+}
 
 inline void __syncthreads(::lockstep::standin::Site site = {__builtin_FILE(),
                                                             __builtin_LINE()}) {
