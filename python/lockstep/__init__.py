@@ -19,5 +19,5 @@ def watch(model, optimizer=None):
     package = sys.modules.get("_lockstep")
     recorder = package and sys.modules.get("_lockstep.hooks.recorder")
     if recorder is not None and recorder.active is not None:
-        recorder.active.watch(model, optimizer)
+        recorder.active.guard("watch", recorder.active.watch, model, optimizer)
     return model

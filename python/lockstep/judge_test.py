@@ -16,6 +16,10 @@ from lockstep import causes, verdict
 from lockstep.checks import reduction
 
 COVERED = set()
+WAIT = {"event": "wait", "rank": 0, "call": "barrier", "line": "/s/train.py:50"}
+WAIT |= {"seconds": 0.6, "usual": 0.1}
+WAIT["late"] = [{"rank": 1, "state": "is idle", "call": "", "line": ""}]
+WAIT["late"][0]["stack"] = [["/s/train.py:51", "load"], ["/s/train.py:60", "main"]]
 
 
 class JudgeTest(unittest.TestCase):
@@ -57,6 +61,11 @@ class RightTest(JudgeTest):
         why_not = [claim.why_not for claim in found.claims if not claim.count]
         self.assertEqual(why_not.count("fewer than two ranks left a record"), 8)
         self.assertEqual((found.outcome, found.findings), ("not judged", []))
+
+    def test_a_wait_that_passes_gives_a_note(self):
+        record = Record()
+        record.waits = [WAIT]
+        self.expect_right(record, ["in between, rank 0 waits for rank 1 in barrier"])
 
     def test_weights_that_are_averaged_after_the_update_agree(self):
         record = Record()
@@ -396,6 +405,14 @@ class EndsTest(JudgeTest):
         record.remove(1, "end")
         finding = self.expect(record, "ends_early")
         self.assertEqual(finding.ranks, [1])
+
+    def test_a_hang_with_the_late_ranks_stack(self):
+        record = Record()
+        record.remove(1, "end")
+        record.hung_seconds, record.status, record.waits = 5.0, 143, [WAIT]
+        finding = self.expect(record, "hangs", line=51)
+        self.assertEqual(finding.ranks, [1])
+        self.assertIn("train.py:51 (load) < /s/train.py:60 (main)", finding.evidence[1])
 
     def test_hang(self):
         record = Record()

@@ -89,6 +89,38 @@ os.execv(sys.executable, [sys.executable, %r, *sys.argv[1:]])
 """
 
 
+class LifetimeTest(RecorderTest):
+    def test_a_model_and_its_group_live_no_longer_than_without_hooks(self):
+        """A group that outlives destroy_process_group has threads that run at the exit."""
+        script = self.path("lives.py", LIVES)
+        hooked, events = self.record(script=script)
+        self.assertEqual(sorted(events), [0, 1])
+        lived = sorted(line for line in hooked.splitlines() if line.startswith("lives"))
+        self.assertEqual(lived, ["lives: model False, optimizer False"] * 2, hooked)
+
+
+# The script asks before any garbage collection whether the objects that it has dropped are alive.
+LIVES = """
+import gc, os, weakref
+import torch, torch.distributed as dist
+import lockstep
+
+gc.disable()
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(6, 3))
+optimizer = torch.optim.SGD(lockstep.watch(model).parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(2, 6)).sum().backward()
+    optimizer.step()
+references = weakref.ref(model), weakref.ref(optimizer)
+del model, optimizer
+dist.destroy_process_group()
+lives = tuple(reference() is not None for reference in references)
+os.write(1, b"lives: model %s, optimizer %s\\n" % tuple(str(x).encode() for x in lives))
+"""
+
+
 class EventsTest(RecorderTest):
     def test_describes_the_run(self):
         _, events = self.record("--epochs=2")
@@ -184,7 +216,7 @@ class FailureTest(RecorderTest):
         self.assertEqual(len(digests(done.stdout)), 2)
         errors = runs.of_kind(events[0], "error")
         self.assertTrue(errors)
-        self.assertEqual(errors[0]["hook"], "SGD.step")
+        self.assertEqual(errors[0]["hook"], "watch")
 
     def test_a_script_without_pytorch_leaves_no_record(self):
         script = self.path("plain.py", "print(6 * 7)\n")

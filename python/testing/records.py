@@ -140,6 +140,7 @@ class Record:
         self.events = [copy.deepcopy(events_of(rank)) for rank in (0, 1)]
         self.status = 0
         self.hung_seconds = None
+        self.waits = []
         self.references = []
 
     def of(self, rank, kind):
@@ -154,4 +155,5 @@ class Record:
     def judge(self):
         ranks = [evidence.Rank(rank, events) for rank, events in enumerate(self.events)]
         references = [evidence.Run([evidence.Rank(0, events)]) for events in self.references]
-        return judge.judge(evidence.Run(ranks, self.status, self.hung_seconds), references)
+        run = evidence.Run(ranks, self.status, self.hung_seconds, waits=self.waits)
+        return judge.judge(run, references)

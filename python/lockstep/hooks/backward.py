@@ -18,16 +18,21 @@ class Backward:
         recorder = self.recorder
         losses = tensors.leaves_of([args[:1], kwargs.get("tensors", ())])
         recorder.loaders.mark_training()
+        line, forwards = lines.user_line(), recorder.ddp.take_forwards()
         recorder.event(
             "backward",
             update=recorder.update,
             loss=[loss.item() for loss in losses if loss.numel() == 1],
-            line=lines.user_line(),
-            ddp=recorder.ddp.take_forwards(),
+            line=line,
+            ddp=forwards,
         )
+        if forwards is not None:
+            recorder.enter_call("backward", line, "ddp")
 
     def leave(self):
         self.depth -= 1
+        if not self.depth and self.recorder.ddp.made:
+            self.recorder.leave_call()
 
 
 def install(recorder):

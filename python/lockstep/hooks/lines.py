@@ -15,6 +15,11 @@ _LIBRARIES = tuple(
 _known = {}
 
 
+def is_own(filename):
+    """Whether a file belongs to this package."""
+    return filename.startswith(_OWN + os.sep)
+
+
 def is_library(filename):
     """Whether a file belongs to Python, to an installed package or to this one."""
     found = _known.get(filename)
