@@ -1,8 +1,8 @@
 """Judges a record: runs all checks and orders their findings."""
 
 from . import verdict, waits
-from .checks import calls, clipping, ends, evaluation, one_rank, parameters, reduction
-from .checks import samples, settings
+from .checks import accumulation, calls, clipping, ends, evaluation, one_rank, parameters
+from .checks import reduction, resuming, samples, settings
 
 CHECKS = (
     ends.check_ends,
@@ -14,8 +14,10 @@ CHECKS = (
     settings.check_schedules,
     clipping.check,
     reduction.check,
+    accumulation.check,
     samples.check_once,
     samples.check_order,
+    resuming.check,
     evaluation.check_buffers,
     evaluation.check_metrics,
     ends.check_updates,

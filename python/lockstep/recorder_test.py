@@ -39,6 +39,7 @@ class RecorderTest(unittest.TestCase):
         return path
 
     def record(self, *arguments, script=TRAIN, status=0, **options):
+        """Records two ranks, or options["nproc"], and expects that our hooks make no error."""
         done, events = runs.record_script(self.path("record"), script, *arguments, **options)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         for kinds in events.values():
@@ -86,6 +87,40 @@ PLAIN = """
 import os, sys
 del os.environ["LOCKSTEP_RECORD"]
 os.execv(sys.executable, [sys.executable, %r, *sys.argv[1:]])
+"""
+
+
+class CheckpointTest(RecorderTest):
+    def test_records_the_numbers_of_epochs_that_a_loaded_file_counts(self):
+        checkpoint = {"epoch": 3, "model": {"epoch": 9}, "best_epoch": 2, "epoch_loss": 0.5}
+        script = self.path("load.py", LOAD % (checkpoint, self.path("checkpoint")))
+        _, events = self.record(script=script, nproc=1)
+        (load,) = runs.of_kind(events[0], "load")
+        self.assertEqual(load["epochs"], {"epoch": 3, "best_epoch": 2})
+
+    def test_records_by_which_number_a_loss_is_scaled_last(self):
+        _, events = self.record(script=self.path("scales.py", SCALES), nproc=1)
+        scales = [event["scale"] for event in runs.of_kind(events[0], "backward")]
+        self.assertEqual(scales, [0.25, 0.5, 1.5, 1.0, 1.0, 2.0])
+
+
+LOAD = """
+import torch
+parameter = torch.nn.Parameter(torch.ones(3))
+checkpoint, path = %r, %r
+torch.save(checkpoint, path)
+torch.load(path)
+torch.optim.SGD([parameter], lr=0.1).step()
+"""
+# A quotient of two losses has no scale. PyTorch computes 2 / x as twice the reciprocal of x.
+SCALES = """
+import torch
+x = torch.nn.Parameter(torch.ones(3))
+optimizer = torch.optim.SGD([x], lr=0.1)
+mean = lambda: (x * x).mean()
+for loss in (mean() / 4, mean() * 0.5, 3 * (mean() / 2), mean(), mean() / x.sum(), 2 / mean()):
+    loss.backward()
+optimizer.step()
 """
 
 
