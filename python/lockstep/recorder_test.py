@@ -271,6 +271,28 @@ class FailureTest(RecorderTest):
 HANG = "        while dist.get_rank():\n            torch.zeros(1)"
 
 
+class WarningTest(RecorderTest):
+    def test_a_warning_for_the_caller_of_a_hooked_function_names_the_users_line(self):
+        script = self.path("warns.py", WARNS)
+        done, _ = runs.record_script(self.path("record"), script, nproc=1)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("warns.py:10: UserWarning: careful", done.stderr)
+
+
+# A model's eval() is hooked, and warns for the line of its caller, which is the last one.
+WARNS = """
+import warnings
+import torch
+
+def careful(self):
+    warnings.warn("careful", stacklevel=2)
+torch.nn.Module.eval.__wrapped__.__code__ = careful.__code__
+torch.nn.Module.eval.__wrapped__.__globals__["warnings"] = warnings
+
+torch.nn.Linear(1, 1).eval()
+"""
+
+
 class PreloadTest(RecorderTest):
     def test_runs_the_users_sitecustomize_too(self):
         self.path("site/sitecustomize.py", "import builtins\nbuiltins.users_own = 42\n")

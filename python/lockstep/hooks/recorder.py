@@ -157,11 +157,13 @@ class Recorder:
                 if last:
                     self.guard(what, last)
 
+        hooked.__code__ = hooked.__code__.replace(co_filename=lines.HOOK_FILE)
         hooked._lockstep_hook = True
         setattr(owner, name, hooked)
 
     def watch(self, model, optimizer):
-        del optimizer  # Every optimizer is seen when it is made.
+        if optimizer is not None:
+            self.optimizers.add(optimizer)  # One that is no torch.optim.Optimizer, in particular.
         models = model if isinstance(model, (list, tuple)) else [model]
         self.watched.extend(weakref.ref(each) for each in models)
 
@@ -169,12 +171,12 @@ class Recorder:
         previous = sys.excepthook
 
         def hook(kind, value, trace):
-            self.guard("exception", self._exception, kind, value, trace)
+            self.guard("exception", self.see_exception, kind, value, trace)
             previous(kind, value, trace)
 
         sys.excepthook = hook
 
-    def _exception(self, kind, value, trace):
+    def see_exception(self, kind, value, trace):
         self.event(
             "exception",
             type=kind.__name__,
