@@ -29,6 +29,11 @@ TEST(FailFastTest, PassesInPython) {
                 kDeadlineSeconds);
 }
 
+TEST(WaitingTest, PassesInPython) {
+  RunPythonTest("numpy, torch.distributed",
+                "python/lockstep/monitor/waiting_test.py", kDeadlineSeconds);
+}
+
 TEST(ReportsTest, PassesInPython) {
   RunPythonTest("json", "python/lockstep/reports_test.py", kDeadlineSeconds);
 }

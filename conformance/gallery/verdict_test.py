@@ -32,9 +32,13 @@ VERDICTS = {
     "batch_norm_buffers": ("buffers_differ", 6, "model.eval()"),
     "clip_before_reduction": ("clipped_before_reduction", 0, "clip_grad_norm_("),
     "first_weights": ("first_weights_differ", 0, "optimizer = torch.optim.SGD("),
+    "half_sum": ("reduced_in_narrow_type", 0, "dist.all_reduce(self.buffer)"),
+    "last_window": ("short_window_scaled", 2, "loss.backward()"),
+    "micro_batch_updates": ("update_per_micro_batch", 1, "optimizer.step()"),
     "module_forward": ("ddp_bypassed", 0, "loss.backward()"),
     "optimizer_before_head": ("optimizer_misses_parameters", 0, "optimizer = torch.optim.SGD("),
     "resume_momentum": ("optimizer_state_differs", 0, "optimizer.step()"),
+    "resume_order": ("resume_repeats_epochs", 0, "self.sampler.set_epoch(epoch)"),
     "same_batches": ("sampler_missing", 0, "for x, y in loader:"),
     "sampler_seeds": ("ranks_shuffle_apart", 0, "for noisy, clean in loader:"),
     "scheduler_steps": ("schedule_steps_by_rank", 1, "scheduler.step()"),
@@ -44,7 +48,8 @@ VERDICTS = {
 # judged.
 RESUMED = {"resume_momentum", "resume_order"}
 # The scripts outside of the slice run only in exhaustive runs.
-MORE_BROKEN = {"resume_momentum", "same_batches", "sampler_seeds", "set_epoch"}
+MORE_BROKEN = {"half_sum", "micro_batch_updates", "resume_momentum", "resume_order"}
+MORE_BROKEN |= {"same_batches", "sampler_seeds", "set_epoch"}
 MORE_RIGHT = {"attention", "gan", "image_classifier", "unused_parameters"}
 
 

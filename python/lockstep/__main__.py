@@ -14,6 +14,7 @@ runs the command with hooks in every Python process that it starts. Nothing in t
 and neither does a bit of its results. Each rank's record is a file of JSON lines in --output_dir.
 Then the record is judged: the verdict names the first update, tensor and rank that are wrong, the
 cause from a closed list, the line of the script, the evidence and the fix; so does verdict.json.
+While the ranks run, a rank for which others wait longer than usual is named with its stack.
 `lockstep judge D` judges the record in D again; `lockstep causes` lists the causes. Both `run` and
 `judge` write the verdict for people (--html) and for CI (--junit, --sarif).
 """

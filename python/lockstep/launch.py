@@ -7,15 +7,17 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 from . import record
-from .monitor import fail_fast
+from .monitor import watch
 
 PRELOAD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "preload")
+OWN_FILES = ("rank*.jsonl", "rank*.place", "rank*.stack", "process-*.jsonl", "error-*.txt")
+OWN_FILES += ("waits.jsonl", "verdict.json")
 GRACE_SECONDS = 10
 POLL_SECONDS = 0.05
-MONITOR_SECONDS = 0.25
 
 
 class Outcome:
@@ -30,7 +32,7 @@ class Outcome:
 def prepare_folder(folder):
     """Makes the folder of the record. Files of an earlier record there are deleted."""
     os.makedirs(folder, exist_ok=True)
-    for pattern in ("rank*.jsonl", "process-*.jsonl", "error-*.txt", "verdict.json"):
+    for pattern in OWN_FILES:
         for path in glob.glob(os.path.join(glob.escape(folder), pattern)):
             os.unlink(path)
     shutil.rmtree(os.path.join(folder, "reference"), ignore_errors=True)
@@ -81,7 +83,7 @@ def run(command, folder, options, nproc=0, hang_seconds=0, fails_fast=False):
     children = start(command, environment(folder, options), nproc)
     interrupts, failed_at = 0, None
     silence = Silence(folder)
-    monitor = Paced(fail_fast.FailFast(folder).poll if fails_fast else lambda: None)
+    watcher = watch.Watch(folder, fails_fast, say)
     while any(child.poll() is None for child in children):
         try:
             wait(children, POLL_SECONDS)
@@ -96,27 +98,17 @@ def run(command, folder, options, nproc=0, hang_seconds=0, fails_fast=False):
             hung = silence.seconds()
             end(children, folder)
             return Outcome(worst_status(children), hung_seconds=hung)
-        elif failed_at is None:
-            stopped = monitor.poll()
-            if stopped:
+        else:
+            stopped = watcher.poll()
+            if stopped and failed_at is None:
                 end(children, folder)
                 return Outcome(worst_status(children), stopped=stopped)
     return Outcome(worst_status(children))
 
 
-class Paced:
-    """Calls a function at most every MONITOR_SECONDS, because it shares the ranks' processors."""
-
-    def __init__(self, function):
-        self.function = function
-        self.next = 0.0
-
-    def poll(self):
-        now = time.monotonic()
-        if now < self.next:
-            return None
-        self.next = now + MONITOR_SECONDS
-        return self.function()
+def say(text):
+    """Prints a line at once, beside the output of the ranks."""
+    print("lockstep: " + text, file=sys.stderr, flush=True)
 
 
 def wait(children, seconds):

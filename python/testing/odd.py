@@ -4,6 +4,7 @@ usage: odd.py KIND
 """
 
 import os
+import socket
 import sys
 import time
 
@@ -129,6 +130,50 @@ def two_losses():
         optimizer.step()
 
 
+class OwnOptimizer:
+    """An optimizer that is no torch.optim.Optimizer."""
+
+    def __init__(self, parameters):
+        self.param_groups = [{"params": list(parameters), "lr": 0.1}]
+
+    def step(self):
+        with torch.no_grad():
+            for p in self.param_groups[0]["params"]:
+                p -= self.param_groups[0]["lr"] * p.grad
+                p.grad = None
+
+
+def own_optimizer():
+    import lockstep
+
+    model = DistributedDataParallel(make_model())
+    optimizer = OwnOptimizer(model.parameters())
+    lockstep.watch(model, optimizer)
+    for x in batches():
+        model(x).square().mean().backward()
+        optimizer.step()
+
+
+def fail_in_child(rank, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2")
+    dist.init_process_group("gloo")
+
+    def fail(step):
+        if step == 2 and rank == 1:
+            raise ValueError("planted failure")
+
+    train(DistributedDataParallel(make_model()), fail)
+
+
+def spawn():
+    """The script starts its ranks by itself; one of them raises."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    torch.multiprocessing.spawn(fail_in_child, (port,), nprocs=2)
+
+
 KINDS = (
     hang,
     drift,
@@ -139,10 +184,12 @@ KINDS = (
     two_models,
     no_call,
     two_losses,
+    own_optimizer,
+    spawn,
 )
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if sys.argv[1] != "no_call":
+    if sys.argv[1] not in ("no_call", "spawn"):
         dist.init_process_group("gloo")
     {kind.__name__: kind for kind in KINDS}[sys.argv[1]]()

@@ -1,6 +1,7 @@
 """The ranks of a group issue the same calls of torch.distributed, in one order."""
 
 import collections
+import re
 
 from ..verdict import Claim, Finding, compares_ranks, short_line
 
@@ -9,6 +10,12 @@ NAME = "the ranks issue the same calls in the same order"
 ONE_SIDED = {"gather", "scatter", "reduce_scatter", "all_gather_object", "gather_object"}
 ONE_SIDED |= {"broadcast_object_list", "scatter_object_list", "all_to_all", "all_to_all_single"}
 POINT_TO_POINT = {"send", "recv", "isend", "irecv", "batch_isend_irecv"}
+
+
+def members_of(group, world_size):
+    """Returns the ranks of a recorded group: "all", or a text that begins with a list of ranks."""
+    ranks = re.match(r"\[(.*?)\]", group)
+    return [int(rank) for rank in ranks[1].split(",")] if ranks else list(range(world_size))
 
 
 def calls_by_group(rank):
@@ -41,7 +48,7 @@ def check(run):
         members = [
             (rank, of_rank[group])
             for rank, of_rank in zip(run.ranks, groups)
-            if group == "all" or str(rank.rank) in group.strip("[]").split(", ")
+            if rank.rank in members_of(group, run.world_size)
         ]
         if len(members) < 2 or any(rank.bounded for rank, _ in members):
             continue

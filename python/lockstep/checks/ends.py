@@ -2,6 +2,7 @@
 
 import math
 
+from .. import waits
 from ..verdict import Claim, Finding, few, short_line
 
 ENDS = "every rank ends regularly"
@@ -43,6 +44,9 @@ def bad_status(run):
 
 
 def hangs(run):
+    text = "the ranks record nothing more for %.0f s" % run.hung_seconds
+    if run.waits:
+        return waits_in_vain(run.waits[-1], text)
     waiting = [rank for rank in run.ranks if not rank.ended]
     return Finding(
         ENDS,
@@ -51,8 +55,16 @@ def hangs(run):
         update=min((rank.updates for rank in waiting), default=None),
         ranks=[rank.rank for rank in waiting],
         line=last_line(waiting[0]) if waiting else "",
-        text="the ranks record nothing more for %.0f s" % run.hung_seconds,
+        text=text,
     )
+
+
+def waits_in_vain(event, text="no rank goes on"):
+    """Returns the finding on a wait that `run` saw."""
+    late = event["late"][0]
+    line = late["line"] or (late["stack"][0][0] if late["stack"] else event["line"])
+    ranks = [other["rank"] for other in event["late"]]
+    return Finding(ENDS, "hangs", waits.words(event), ranks=ranks, line=line, text=text)
 
 
 def crashes(failed):

@@ -19,13 +19,18 @@ class Optimizer:
         self.steps = 0
         self.described = None  # What the last event "optimizer" said.
         self.groups = None
-        self.roots = []
+        self.models = []  # Weak references: a record keeps no model, and so no group, alive.
         self.hooked = set()
         self.local = {}  # By index of the parameter: [backward passes, sum, projection].
         self.evaluated = None  # The update at which the models' buffers were last recorded.
         self.after = []  # By index: (identity, digest) after the last step.
         self.largest_call = 0  # Numbers in the largest call since the last step.
         self.hook_gradients()
+
+    @property
+    def roots(self):
+        """The models around the parameters, as far as they are alive."""
+        return [root for root in (model() for model in self.models) if root is not None]
 
     def parameters(self):
         optimizer = self.optimizer()
@@ -46,8 +51,12 @@ class Optimizer:
             parameter.register_hook(self.gradient_hook(index))
 
     def gradient_hook(self, index):
+        reference = weakref.ref(self)  # The parameter holds the hook.
+
         def hook(gradient):
-            self.recorder.guard("gradient", self.see_gradient, index, gradient)
+            state = reference()
+            if state is not None:
+                state.recorder.guard("gradient", state.see_gradient, index, gradient)
 
         return hook
 
@@ -68,7 +77,8 @@ class Optimizer:
             return
         self.described = described
         self.hook_gradients()
-        self.roots = models.holders_of(parameters, self.recorder.watched)
+        watched = [model() for model in self.recorder.watched if model() is not None]
+        self.models = [weakref.ref(root) for root in models.holders_of(parameters, watched)]
         names = models.names_of(self.roots)
         self.recorder.event(
             "optimizer",

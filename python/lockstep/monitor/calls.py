@@ -8,29 +8,21 @@ from ..checks import calls
 class CallOrder:
     """Matches the ranks' calls, group by group. Calls that all members have issued are dropped."""
 
-    def __init__(self, world_size):
-        self.world_size = world_size
+    def __init__(self):
         self.waiting = collections.defaultdict(lambda: collections.defaultdict(collections.deque))
-        self.matched = collections.Counter()  # By group.
 
     def add(self, rank, event):
         if event["kind"] not in calls.POINT_TO_POINT:
             self.waiting[str(event["group"])][rank].append(event)
 
-    def members(self, group):
-        if group == "all":
-            return range(self.world_size)
-        return [int(rank) for rank in group.strip("[]").split(", ")]
-
-    def difference(self):
+    def difference(self, world_size):
         """Returns [(rank, event)] of the first call that differs between members, or None."""
         for group, of_group in self.waiting.items():
-            members = self.members(group)
+            members = calls.members_of(group, world_size)
             while len(members) > 1 and all(of_group[rank] for rank in members):
                 here = [(rank, of_group[rank][0]) for rank in members]
                 if len({calls.signature(event) for _, event in here}) > 1:
                     return here
                 for rank in members:
                     of_group[rank].popleft()
-                self.matched[group] += 1
         return None

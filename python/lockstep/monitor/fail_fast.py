@@ -1,9 +1,7 @@
 """Ends a run as soon as an invariant is violated that no later event can mend."""
 
 from .. import evidence
-from ..checks import calls, clipping, ends, evaluation, parameters, settings
-from . import follow
-from .calls import CallOrder
+from ..checks import clipping, ends, evaluation, parameters, settings
 
 # Their findings stand, whatever the ranks do later, except that parameters may be averaged.
 CHECKS = (
@@ -21,30 +19,17 @@ KEPT_ALWAYS = ("process", "rank", "optimizer", "ddp", "restore")
 class FailFast:
     """Judges the ranks' last updates. Memory and time do not grow with the length of a run."""
 
-    def __init__(self, folder):
-        self.follower = follow.Follower(folder)
+    def __init__(self):
         self.windows = {}
-        self.order = None
         self.judged = 0  # Updates that all ranks had made at the last judgement.
 
-    def poll(self):
-        """Returns the finding that ends the run, or None."""
-        for rank, events in self.follower.read().items():
-            self.windows.setdefault(rank, Window()).add(events)
-        if self.follower.restarted or not self.windows:
-            return None
-        world_size = max(window.world_size for window in self.windows.values())
+    def see(self, events, world_size):
+        """Adds {rank: events}. Returns the finding that ends the run, or None."""
+        for rank, of_rank in events.items():
+            self.windows.setdefault(rank, Window()).add(of_rank)
         if not 2 <= world_size == len(self.windows):
             return None
-        return self.compare_calls(world_size) or self.judge()
-
-    def compare_calls(self, world_size):
-        self.order = self.order or CallOrder(world_size)
-        for rank, window in self.windows.items():
-            for event in window.take_calls():
-                self.order.add(rank, event)
-        here = self.order.difference()
-        return here and calls.finding_of(here)
+        return self.judge()
 
     def judge(self):
         updates = min(window.updates for window in self.windows.values())
@@ -68,23 +53,20 @@ class Window:
 
     def __init__(self):
         self.events = []
-        self.calls = []
         self.last = {}  # By optimizer: its last step.
-        self.world_size = 0
         self.updates = 0
         self.urgent = False  # Whether an event outside of a step may be wrong by itself.
 
     def add(self, events):
         for event in events:
             kind = event["event"]
-            if kind == "rank":
-                self.world_size = event["world_size"]
-            elif kind == "step":
+            if kind == "step":
                 self.updates = event["update"] + 1
                 self.complete(event)
             elif kind in ("backward", "evaluate"):
                 self.urgent = True
-            (self.calls if kind == "call" else self.events).append(event)
+            if kind != "call":
+                self.events.append(event)
 
     def complete(self, step):
         """Adds the fields that are left out because they have not changed since the last step."""
@@ -93,10 +75,6 @@ class Window:
             step.setdefault("groups", last.get("groups"))
             step.setdefault("before", last["after"])
         self.last[step["optimizer"]] = step
-
-    def take_calls(self):
-        taken, self.calls = self.calls, []
-        return taken
 
     def forget(self, update):
         """Drops events of the updates before this one."""

@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.join(PYTHON, "testing"))
 import records
 from records import digest, gradient
 
-from lockstep.monitor import fail_fast
+from lockstep.monitor import fail_fast, watch
 
 UPDATES = 50
 
@@ -40,7 +40,7 @@ class Stream:
     def follow(self):
         """Returns (update, finding) of the first poll that finds something, or None."""
         with tempfile.TemporaryDirectory() as folder:
-            monitor = fail_fast.FailFast(folder)
+            monitor = watcher(folder)
             files = [open(os.path.join(folder, "rank%d.jsonl" % r), "ab", 0) for r in (0, 1)]
             for rank in (0, 1):
                 write(files[rank], self.starts[rank])
@@ -52,12 +52,19 @@ class Stream:
                             found = monitor.poll()
                             if found:
                                 return update, found
-                self.kept = max(len(window.events) for window in monitor.windows.values())
+                self.kept = max(len(window.events) for window in monitor.fail_fast.windows.values())
                 return None
             finally:
                 monitor.follower.close()
                 for file in files:
                     file.close()
+
+
+def watcher(folder):
+    """Returns a Watch that reads at each poll."""
+    found = watch.Watch(folder, True, lambda text: None)
+    watch.READ_SECONDS = 0.0
+    return found
 
 
 def write(file, events):
@@ -148,7 +155,7 @@ class FailFastTest(unittest.TestCase):
         stream = Stream()
         stream.of(0, "call")[9]["sizes"] = [[13]]
         with tempfile.TemporaryDirectory() as folder:
-            monitor = fail_fast.FailFast(folder)
+            monitor = watcher(folder)
             self.append(folder, stream, range(9), start=True)
             self.assertIsNone(monitor.poll())
             with open(os.path.join(folder, "rank1.1.jsonl"), "wb") as file:
