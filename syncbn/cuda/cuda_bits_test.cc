@@ -1,14 +1,17 @@
 // Tests that a layer's results keep their bits, whichever order a kernel's
-// blocks run in and however its launches are cut. Uses the stand-in, whose
-// arithmetic has no fused operations on x86-64.
+// blocks run in and however its launches are cut, and that element-wise kernels
+// walk from the end. Uses the stand-in, whose arithmetic has no fused
+// operations on x86-64.
 #include <cuda_runtime.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,8 +24,10 @@
 #include "gtest/gtest.h"
 #include "standin/control.h"
 #include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_test_device.h"
+#include "syncbn/cuda/partition.h"
 #include "syncbn/sync_batch_norm.h"
 #include "syncbn/testing/device_tensor.h"
 
@@ -291,6 +296,71 @@ TEST(CudaGraphTest, ReplaysOfAStepGiveTheSameBits) {
     EXPECT_EQ(cudaGraphExecDestroy(graph), cudaSuccess);
   }
 }
+
+// Element-wise kernels write a tensor that begins one step of a thread after
+// the tensor that they read. Each output must be twice the original input. A
+// thread that walked from the beginning would read what it has written.
+class CudaWalkTest : public testing::TestWithParam<Layout> {
+ protected:
+  void SetUp() override {
+    auto kernels = CudaBatchNormKernels::Create(nullptr, /*max_blocks=*/1);
+    ASSERT_THAT(kernels, IsOk());
+    kernels_ = *std::move(kernels);
+    distance_ = CutFlat(shape_, 0, 4, 1).step * 4;
+    ASSERT_GT(shape_.size(), 4 * distance_);
+    memory_.emplace(kFloat32, Numbers(shape_.size() + distance_, 1));
+  }
+
+  ConstBuffer input() const { return memory_->buffer().Part(0, shape_.size()); }
+  Buffer output() const {
+    return memory_->buffer().Part(distance_, shape_.size());
+  }
+  void ExpectTwice() const {
+    std::vector<double> wanted = memory_->values();
+    for (size_t i = static_cast<size_t>(distance_); i < wanted.size(); ++i) {
+      wanted[i] = 2 * memory_->values()[i - static_cast<size_t>(distance_)];
+    }
+    EXPECT_EQ(memory_->Read(), wanted);
+  }
+
+  const ActivationShape shape_ = {9, 4, 260, GetParam()};
+  const DeviceRecords saved_{{{0, {0, 0, 0, 0}, {2, 2, 2, 2}}}};
+  std::unique_ptr<CudaBatchNormKernels> kernels_;
+  int64_t distance_ = 0;
+  std::optional<DeviceTensor> memory_;
+};
+
+TEST_P(CudaWalkTest, NormalizeBeginsAtTheEnd) {
+  BatchNormKernels::NormalizeCall call;
+  call.shape = shape_;
+  call.x = input();
+  call.y = output();
+  call.saved = saved_.buffer();
+  ASSERT_THAT(kernels_->Normalize(call), IsOk());
+  ExpectTwice();
+}
+
+// The count of the record is 0, so the gradient is that of constants.
+TEST_P(CudaWalkTest, BackwardInputBeginsAtTheEnd) {
+  const DeviceTensor x(kFloat32, Numbers(shape_.size(), 2));
+  const DeviceTensor sums(kFloat32, Numbers(2 * shape_.c, 3));
+  BatchNormKernels::BackwardCall call;
+  call.shape = shape_;
+  call.x = x.buffer();
+  call.dy = input();
+  call.dx = output();
+  call.saved = saved_.buffer();
+  call.sums = sums.buffer();
+  ASSERT_THAT(kernels_->BackwardInput(call), IsOk());
+  ExpectTwice();
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, CudaWalkTest,
+                         testing::Values(Layout::kNchw, Layout::kNhwc),
+                         [](const auto& info) {
+                           return info.param == Layout::kNchw ? "ChannelsFirst"
+                                                              : "ChannelsLast";
+                         });
 
 }  // namespace
 }  // namespace lockstep

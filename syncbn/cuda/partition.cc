@@ -124,7 +124,11 @@ FlatPartition CutFlat(const ActivationShape& shape, int64_t past,
                              : 1;
   cut.step = std::max<int64_t>(threads / period, 1) * period;
   if (cut.size > 0) {
-    cut.pixel_step = PixelStepOf(cut.step * vector_size, shape.c, shape.hw);
+    cut.stride = -cut.step * vector_size;
+    // A step back is a step forward to the same pixel of another sample.
+    const int64_t sample = shape.c * shape.hw;
+    cut.pixel_step_back = PixelStepOf(sample - cut.step * vector_size % sample,
+                                      shape.c, shape.hw);
   }
   cut.whole = cut.head == 0 && shape.hw % vector_size == 0;
   const int64_t busy =

@@ -129,7 +129,9 @@ int64_t ElementsPastBoundary(std::span<const void* const> tensors,
                              int64_t element_bytes, int vector_size);
 
 // The partition of element-wise kernels: `head` single elements, then `vectors`
-// vectors, then single elements up to `size`.
+// vectors, then single elements up to `size`. A thread walks from its last
+// vector to its first: a reduction has read the end of a tensor last, so the
+// end may still lie in the second-level cache.
 struct FlatPartition {
   int64_t size = 0;
   int64_t c = 1;
@@ -139,12 +141,22 @@ struct FlatPartition {
   // The distance between a thread's vectors. With channels last, it is a
   // multiple of the channels, so that each thread keeps its own channels.
   int64_t step = 1;
-  PixelStep pixel_step;  // `step` for channels first.
-  bool whole = true;     // Channels first: each plane is whole vectors.
+  // From one vector to the one `step` before: elements, and a step of pixels.
+  int64_t stride = -1;
+  PixelStep pixel_step_back;
+  bool whole = true;  // Channels first: each plane is whole vectors.
   int64_t blocks = 0;
 
   LOCKSTEP_HOST_DEVICE constexpr int64_t singles(int vector_size) const {
     return size - vectors * vector_size;
+  }
+  // Return the number and the last of the vectors of the thread whose first
+  // vector is `first`.
+  LOCKSTEP_HOST_DEVICE constexpr int count(int64_t first) const {
+    return CountSteps(first, vectors, step);
+  }
+  LOCKSTEP_HOST_DEVICE constexpr int64_t last(int64_t first) const {
+    return first + (count(first) - 1) * step;
   }
 };
 // past: the elements after a boundary, in [0, vector_size).

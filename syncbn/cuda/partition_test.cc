@@ -99,6 +99,28 @@ TEST(CutFlatTest, ThreadsHaveEveryVectorOnceAndTheirOwnChannels) {
   }
 }
 
+// Threads begin with the vectors at the end, and a pixel follows them back.
+TEST(CutFlatTest, ThreadsWalkFromTheEnd) {
+  for (const ActivationShape& shape : Shapes()) {
+    const FlatPartition cut = CutFlat(shape, 3, 4, 1);
+    std::vector<int> begun(static_cast<size_t>(cut.vectors));
+    for (int64_t first = 0; first < std::min(cut.step, cut.vectors); ++first) {
+      const int64_t last = cut.last(first);
+      ++begun[static_cast<size_t>(last)];
+      PixelCursor pixel(cut.head + last * 4, cut.pixel_step_back, cut.c,
+                        cut.hw);
+      for (int64_t i = last; i >= 0; i -= cut.step, pixel.Advance()) {
+        const int64_t place = cut.head + i * 4;
+        ASSERT_EQ(pixel.offset(), place % cut.hw);
+        ASSERT_EQ(pixel.channel(), place / cut.hw % cut.c);
+      }
+    }
+    for (int64_t i = 0; i < cut.vectors; ++i) {
+      ASSERT_EQ(begun[static_cast<size_t>(i)], i >= cut.vectors - cut.step);
+    }
+  }
+}
+
 TEST(CutRowsTest, CoversAllButLessThanARowAndAVector) {
   for (const ActivationShape& shape : Shapes()) {
     if (shape.layout != Layout::kNhwc) continue;
