@@ -483,7 +483,7 @@ class Block {
   size_t exited_ = 0;
   bool descending_ = false;
   std::deque<Thread*> ready_;
-  // What the threads wait for, besides each other.
+  // The conditions that the threads wait for, besides each other.
   std::vector<std::function<bool()>> conditions_;
   Thread* current_ = nullptr;
   std::string fault_;

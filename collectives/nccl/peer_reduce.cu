@@ -189,7 +189,7 @@ absl::Status Launch(const WindowGroup& group, const WindowReduction& reduction,
       reduction.count, kSize,
       input_past == output_past ? std::optional(input_past) : std::nullopt,
       kThreadsPerBlock, kMaxWindowBlocks);
-  // As many blocks on every rank.
+  // Every rank has the same number of blocks.
   const ElementPlan largest = PlanElements(reduction.largest_count, kSize, 0,
                                            kThreadsPerBlock, kMaxWindowBlocks);
   cudaLaunchConfig_t config = {};
