@@ -384,6 +384,7 @@ class WindowTest : public NcclTest {
  protected:
   void SetUp() override {
     NcclTest::SetUp();
+    Ok(cudaStreamCreateWithFlags(&reader_, cudaStreamNonBlocking));
     ForEachRank([this](int rank) {
       Ok(ncclMemAlloc(&memory_[rank], sizeof(WindowContents)));
       Ok(cudaMemset(memory_[rank], 0, sizeof(WindowContents)));
@@ -396,6 +397,7 @@ class WindowTest : public NcclTest {
       Ok(ncclCommWindowDeregister(comms_[rank], windows_[rank]));
       Ok(ncclMemFree(memory_[rank]));
     }
+    Ok(cudaStreamDestroy(reader_));
     NcclTest::TearDown();
   }
 
@@ -433,15 +435,19 @@ class WindowTest : public NcclTest {
     config.stream = streams_[rank];
     Ok(cudaLaunchKernelEx(&config, AddUp, windows_[rank], rank));
   }
-  float Sum(int rank) {
-    float sum = 0;
-    Ok(cudaMemcpy(&sum, memory_[rank], sizeof(sum), cudaMemcpyDeviceToHost));
-    return sum;
+  float Sum(int rank) { return Contents(rank).sum; }
+  WindowContents Contents(int rank) {
+    WindowContents contents;
+    Ok(cudaMemcpyAsync(&contents, memory_[rank], sizeof(contents),
+                       cudaMemcpyDeviceToHost, reader_));
+    Ok(cudaStreamSynchronize(reader_));
+    return contents;
   }
 
   void* memory_[2] = {};
   ncclWindow_t windows_[2] = {};
   int turns_[2] = {};
+  cudaStream_t reader_ = nullptr;  // Waits for no other stream.
 };
 
 TEST_F(WindowTest, KernelsReadPeersMemoryAfterABarrier) {
@@ -470,34 +476,32 @@ TEST_F(WindowTest, ADroppedWaitShows) {
 
 // Rank 0's blocks are suspended and resumed by themselves.
 TEST_F(WindowTest, EachBlockWaitsForItself) {
-  const auto* const own = static_cast<const WindowContents*>(memory_[0]);
   MeetBlocks(0, 0, 2);
   EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
-  EXPECT_EQ(own->block_turns[0][1], 1);
-  EXPECT_THAT(own->ends, testing::ElementsAre(0, 0));
+  EXPECT_EQ(Contents(0).block_turns[0][1], 1);
+  EXPECT_THAT(Contents(0).ends, testing::ElementsAre(0, 0));
   MeetBlocks(1, 1, 1);
   EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
-  EXPECT_THAT(own->ends, testing::ElementsAre(0, 1));
+  EXPECT_THAT(Contents(0).ends, testing::ElementsAre(0, 1));
   MeetBlocks(1, 0, 1);
   for (const int rank : {0, 1}) {
     Ok(cudaStreamQuery(streams_[rank]));
-    EXPECT_THAT(static_cast<const WindowContents*>(memory_[rank])->ends,
-                testing::ElementsAre(1, 1));
+    EXPECT_THAT(Contents(rank).ends, testing::ElementsAre(1, 1));
   }
 }
 
 // The control: the launch's second wait has no effect.
 TEST_F(WindowTest, ADroppedSecondWaitShows) {
   standin::SetSchedule({.dropped_memory_wait = 1});
-  const auto* const own = static_cast<const WindowContents*>(memory_[0]);
   MeetBlocks(0, 0, 2);
-  EXPECT_THAT(own->ends, testing::ElementsAre(0, 0));
   // Rank 1 has reached its first meeting, and neither of its blocks the second.
-  for (const int block : {0, 1}) {
-    const_cast<WindowContents*>(own)->block_turns[1][block] = 1;
-  }
+  WindowContents contents = Contents(0);
+  EXPECT_THAT(contents.ends, testing::ElementsAre(0, 0));
+  for (int& turn : contents.block_turns[1]) turn = 1;
+  Ok(cudaMemcpyAsync(memory_[0], &contents, sizeof(contents),
+                     cudaMemcpyHostToDevice, reader_));
   Ok(cudaStreamSynchronize(streams_[0]));
-  EXPECT_THAT(own->ends, testing::ElementsAre(1, 1));
+  EXPECT_THAT(Contents(0).ends, testing::ElementsAre(1, 1));
 }
 
 TEST_F(WindowTest, WindowsAreOfTheirMemoryAlone) {
