@@ -2,47 +2,31 @@
 #ifndef LOCKSTEP_COLLECTIVES_ASYNC_COMMUNICATOR_H_
 #define LOCKSTEP_COLLECTIVES_ASYNC_COMMUNICATOR_H_
 
-#include <chrono>
 #include <future>
 #include <queue>
 #include <thread>
-#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "base/mutex.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "collectives/pending_collective.h"
 
 namespace lockstep {
 
-// A handle of a call that was started. Copies stand for the same call. Any
-// thread may wait.
-class PendingCollective {
- public:
-  // Blocks until the call is done. Returns its status. The buffers of the call
-  // then belong to the caller again.
-  absl::Status Wait() const { return result_.get(); }
-  bool done() const {
-    return result_.wait_for(std::chrono::seconds(0)) ==
-           std::future_status::ready;
-  }
-
- private:
-  friend class AsyncCommunicator;
-  explicit PendingCollective(std::shared_future<absl::Status> result)
-      : result_(std::move(result)) {}
-
-  std::shared_future<absl::Status> result_;
-};
-
-// Runs the calls of one rank on a thread of its own, in the order in which they
-// were started. Borrows the communicator: nobody else may use it while a call
-// is pending. Not thread safe: one thread starts and waits for all calls.
+// Starts the calls of one rank, which run in the order in which they were
+// started. If the communicator enqueues, the caller's thread starts them.
+// Otherwise they run on a thread of their own, and nobody else may use the
+// communicator while a call is pending.
+//
+// Borrows the communicator. Not thread safe: one thread starts and waits for
+// all calls. (Any thread may wait for a handle if the communicator does not
+// enqueue.)
 class AsyncCommunicator {
  public:
-  explicit AsyncCommunicator(Communicator& communicator)
-      : communicator_(communicator), thread_([this] { Work(); }) {}
+  explicit AsyncCommunicator(Communicator& communicator);
   ~AsyncCommunicator();  // Finishes all calls that were started.
   AsyncCommunicator(const AsyncCommunicator&) = delete;
   AsyncCommunicator& operator=(const AsyncCommunicator&) = delete;
@@ -66,13 +50,16 @@ class AsyncCommunicator {
   Pending* Next();
 
   Communicator& communicator_;
+  // The calls since the last Wait of a communicator that enqueues.
+  std::vector<PendingCollective> enqueued_;
   Mutex mutex_;
   ConditionVariable changed_;
   // The calls that were started and are not done.
   std::queue<Pending> pending_ ABSL_GUARDED_BY(mutex_);
   absl::Status first_error_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  // Last, because it uses all other fields.
+  // None if the communicator enqueues. Last: it uses all other fields.
+  std::thread thread_;
 };
 
 }  // namespace lockstep

@@ -136,7 +136,8 @@ absl::Status ValidateSameCount(const Collective& call) {
 
 absl::Status CheckPeer(const Collective& call, int rank, int world_size) {
   const bool between_two = IsBetweenTwo(call.operation);
-  if (between_two && call.peer == rank) return Wrong("that is itself");
+  if (between_two && call.peer == rank)
+    return Wrong("the other rank is the same rank");
   if (call.peer >= 0 && call.peer < world_size) return absl::OkStatus();
   return Wrong(absl::StrCat(between_two ? "the other rank" : "the root",
                             " is outside [0, ", world_size, ")"));

@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -19,6 +20,7 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
+#include "collectives/pending_collective.h"
 
 namespace lockstep {
 namespace {
@@ -50,6 +52,12 @@ absl::Status Differ(const std::string& first, int rank,
 }
 
 }  // namespace
+
+PendingCollective Communicator::Start(const Collective& call) {
+  absl::Status status = Run(call);
+  if (status.ok()) status = Wait();
+  return PendingCollective(std::move(status));
+}
 
 absl::StatusOr<std::vector<std::string>> AllGatherObject(
     Communicator& communicator, absl::string_view bytes, CallSite site) {

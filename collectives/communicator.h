@@ -20,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "collectives/collective.h"
+#include "collectives/pending_collective.h"
 
 namespace lockstep {
 
@@ -109,7 +110,10 @@ struct GroupOptions {
 //
 // Reductions: the bits of the result depend only on the type, the operation,
 // the count and P (algorithms/schedule.h). They do not depend on the backend,
-// the algorithm's pieces or the timing. Every rank gets the same bits.
+// the algorithm's pieces or the timing. Every rank gets the same bits. The nccl
+// backend differs: kAuto adds in NCCL's own order wherever NCCL reduces, and
+// kRing and kDirect add in the ring's order also up to 16 KiB, where other
+// backends add in the tree's.
 //
 // Errors, the same for every call:
 //   kInvalidArgument   the ranks disagree, or this rank's arguments are wrong;
@@ -135,6 +139,17 @@ class Communicator {
   // seen to make the same ones. Errors: those of the calls. On the host, calls
   // end before they return, so Wait does nothing.
   virtual absl::Status Wait() { return absl::OkStatus(); }
+
+  // Starts a call, and returns its handle. The buffers are borrowed until the
+  // handle's Wait has returned; the handle must not outlive the communicator.
+  // If the communicator enqueues, the call takes its position in the order of
+  // the device's work, and Start returns at once. Otherwise the call has ended
+  // when Start returns. (AsyncCommunicator starts calls of every backend
+  // without waiting for them.)
+  virtual PendingCollective Start(const Collective& call);
+
+  // Whether Start only enqueues a call, so that a device runs it.
+  virtual bool enqueues() const { return false; }
 
   // Reduces input element by element over all ranks into output. In place: the
   // same memory, or the second form. Cost: 2 (P-1)/P * size bytes sent per rank
@@ -246,7 +261,8 @@ class Communicator {
 };
 
 // A base for groups that watch or change some calls. Passes every call on to
-// `inner`, which it borrows.
+// `inner`, which it borrows. Start runs a call to its end, so that a class
+// which overrides Run sees all calls.
 class ForwardingCommunicator : public Communicator {
  public:
   explicit ForwardingCommunicator(Communicator& inner) : inner_(inner) {}

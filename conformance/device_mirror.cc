@@ -184,9 +184,11 @@ RankRunner StagedNcclRanks(const NcclOptions& options) {
                    [](NcclCommunicator& group,
                       const RankFunction& fn) -> absl::StatusOr<std::string> {
                      LOCKSTEP_ASSIGN_OR_RETURN(
+                         std::unique_ptr<Communicator> own,
+                         group.Split(/*color=*/0, /*key=*/0));
+                     LOCKSTEP_ASSIGN_OR_RETURN(
                          const std::unique_ptr<StagedCommunicator> staged,
-                         StagedCommunicator::Create(
-                             std::make_unique<ForwardingCommunicator>(group)));
+                         StagedCommunicator::Create(std::move(own)));
                      return fn(*staged);
                    });
 }

@@ -24,6 +24,16 @@ TEST(JudgeTest, PassesInPython) {
   RunPythonTest("json", "python/lockstep/judge_test.py", kDeadlineSeconds);
 }
 
+TEST(FailFastTest, PassesInPython) {
+  RunPythonTest("json", "python/lockstep/monitor/fail_fast_test.py",
+                kDeadlineSeconds);
+}
+
+TEST(WaitingTest, PassesInPython) {
+  RunPythonTest("numpy, torch.distributed",
+                "python/lockstep/monitor/waiting_test.py", kDeadlineSeconds);
+}
+
 TEST(ReportsTest, PassesInPython) {
   RunPythonTest("json", "python/lockstep/reports_test.py", kDeadlineSeconds);
 }

@@ -21,7 +21,7 @@ struct Devices {
   bool one_bus = false;    // Whether all have one PCI bus, as MIG slices do.
   bool exclusive = false;  // Whether the compute mode allows one process only.
   // Whether queries of streams and events block while another thread waits for
-  // a device, as cudaFree and cudaDeviceSynchronize do.
+  // the same device, as cudaFree and cudaDeviceSynchronize do.
   bool queries_wait_for_frees = false;
 };
 
@@ -149,9 +149,10 @@ struct CallCounts {
   // cudaMemcpyAsync to memory that is not pinned, cudaFree, cudaFreeHost,
   // ncclMemFree and ncclCommFinalize. Queries are not counted.
   int64_t host_waits = 0;
-  int64_t launches = 0;                 // Kernels, put on a stream or captured.
-  int64_t allocations = 0;              // Of device memory and pinned memory.
-  int64_t ordinary_streams = 0;         // Created with the lowest priority.
+  int64_t launches = 0;          // Kernels, put on a stream or captured.
+  int64_t allocations = 0;       // Of device memory and pinned memory.
+  int64_t pinned_loads = 0;      // By kernels, of words of pinned host memory.
+  int64_t ordinary_streams = 0;  // Created with the lowest priority.
   int64_t communicators_destroyed = 0;  // By ncclCommDestroy.
   int64_t communicators_aborted = 0;
   // Windows that ncclCommAbort unmapped while a stream of the rank's device had

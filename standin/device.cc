@@ -179,11 +179,11 @@ bool DeviceLock::WaitForDevice(int device, std::chrono::milliseconds limit) {
   for (const auto& each : all.streams()) {
     if (each->device == device) each->released = each->work.size();
   }
-  ++all.device_waits_;
+  ++all.device_waits_[device];
   const bool idle = WaitUntil([&all, device]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(
                                   device_mutex) { return all.IsIdle(device); },
                               limit);
-  --all.device_waits_;
+  --all.device_waits_[device];
   all.done_.NotifyAll();
   return idle;
 }
@@ -191,10 +191,11 @@ bool DeviceLock::WaitForDevice(int device, std::chrono::milliseconds limit) {
 void DeviceLock::BeginQuery() {
   if (!CurrentDevices().queries_wait_for_frees) return;
   Device& device = Device::Get();
-  device.done_.Wait(lock_,
-                    [&device]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex) {
-                      return device.device_waits_ == 0;
-                    });
+  const int current = CurrentDevice();
+  device.done_.Wait(
+      lock_, [&device, current]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex) {
+        return device.device_waits_[current] == 0;
+      });
 }
 
 void SetSchedule(const Schedule& schedule) {

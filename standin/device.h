@@ -182,8 +182,8 @@ class Device {
   Schedule schedule_ ABSL_GUARDED_BY(device_mutex);
   // Whether the run under way did any work.
   bool progressed_ ABSL_GUARDED_BY(device_mutex) = false;
-  // The threads that wait for a device.
-  int device_waits_ ABSL_GUARDED_BY(device_mutex) = 0;
+  // The threads that wait for each device.
+  std::map<int, int> device_waits_ ABSL_GUARDED_BY(device_mutex);
   int64_t polls_ ABSL_GUARDED_BY(device_mutex) = 0;
   int64_t items_ ABSL_GUARDED_BY(device_mutex) = 0;
   int64_t streams_made_ ABSL_GUARDED_BY(device_mutex) = 0;
@@ -215,7 +215,7 @@ class ABSL_SCOPED_LOCKABLE DeviceLock {
                      std::chrono::milliseconds limit = std::chrono::hours(24));
 
   // If the devices are set so (control.h), blocks until no thread waits for
-  // a device. Every query must call it first.
+  // the current device. Every query must call it first.
   void BeginQuery();
 
  private:

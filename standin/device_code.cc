@@ -13,8 +13,10 @@
 #include <cstring>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -228,8 +230,15 @@ std::string Coordinates(const uint3& v) {
 
 // The progress of a launch that waits for memory.
 struct LaunchState {
+  // Returns whether every thread that waits may continue.
+  bool IsReady() const {
+    return std::ranges::all_of(conditions,
+                               [](const auto& each) { return each.second(); });
+  }
+
   int device = 0;
-  std::function<bool()> is_ready = nullptr;  // Null before it waits.
+  std::optional<bool> dropped = {};  // Whether it does not wait; once it does.
+  std::map<size_t, std::function<bool()>> conditions = {};  // By thread.
   bool abandoned = false;
 };
 
@@ -313,14 +322,16 @@ class Block {
           site.file, site.line));
     }
     current_->has_waited = true;
-    if (state_.is_ready == nullptr) {
-      state_.is_ready = Device::Get().ShouldDropMemoryWait(state_.device)
-                            ? std::function<bool()>([] { return true; })
-                            : std::move(is_ready);
+    if (!state_.dropped.has_value()) {
+      state_.dropped = Device::Get().ShouldDropMemoryWait(state_.device);
       Device::Get().NoteProgress();  // The kernel's writes may be awaited.
     }
+    if (!*state_.dropped) {
+      state_.conditions.try_emplace(
+          static_cast<size_t>(current_ - threads_.data()), std::move(is_ready));
+    }
     is_ready = nullptr;  // An abandoned fiber's locals are never destroyed.
-    if (!state_.is_ready()) {
+    if (!state_.IsReady()) {
       state_.abandoned = true;
       current_->fiber->Suspend();
     }
@@ -472,7 +483,7 @@ std::vector<uint64_t> Shuffled(uint64_t count) {
 // false if the launch waits for memory.
 bool RunBlocks(const cudaLaunchConfig_t& config,
                const std::function<void()>& thread, LaunchState& state) {
-  if (state.is_ready != nullptr && !state.is_ready()) return false;
+  if (!state.IsReady()) return false;
   state.abandoned = false;
   Block block(config, thread, state);
   const dim3& grid = config.gridDim;
@@ -538,6 +549,11 @@ void SyncThreads(Site site) { Block::Current().WaitForBlock(site); }
 
 void WaitForMemory(std::function<bool()> is_ready, Site site) {
   Block::Current().WaitForMemory(std::move(is_ready), site);
+}
+
+int LoadPinned(const volatile int* from) {
+  Count(&CallCounts::pinned_loads);
+  return __atomic_load_n(from, __ATOMIC_RELAXED);
 }
 
 void EndInFault(std::string what) {

@@ -209,9 +209,10 @@ cudaError_t cudaFreeHost(void* pointer) {
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes,
                                      const void* pointer) {
-  const auto piece = lockstep::standin::FindDeviceAllocation(pointer, 1);
-  attributes->type =
-      piece.has_value() ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+  const auto piece = lockstep::standin::FindAllocation(pointer, 1);
+  attributes->type = !piece.has_value()             ? cudaMemoryTypeUnregistered
+                     : piece->kind == Kind::kPinned ? cudaMemoryTypeHost
+                                                    : cudaMemoryTypeDevice;
   attributes->device = piece.has_value() ? piece->device : -2;
   return cudaSuccess;
 }

@@ -35,13 +35,17 @@ struct Call {
 thread_local int group_depth = 0;
 thread_local std::vector<Call> group;
 
+bool IsOn(const char* variable) {
+  const char* const value = std::getenv(variable);
+  return value != nullptr && std::string_view(value) == "1";
+}
+
 // Returns whether two ranks use one device although NCCL was not told to allow
 // it.
 bool HasForbiddenSharing(const World& world)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex) {
-  const char* const allowed = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-  if (GlobalNcclState().faults.version >= 23000 && allowed != nullptr &&
-      std::string_view(allowed) == "1") {
+  if (GlobalNcclState().faults.version >= 23000 &&
+      IsOn("NCCL_MULTI_RANK_GPU_ENABLE")) {
     return false;
   }
   for (int a = 0; a < world.size; ++a) {
@@ -61,16 +65,23 @@ Work TrackBatchAndMakeWork(ncclComm& comm, const std::shared_ptr<Batch>& batch)
   comm.submitted.push_back(batch);
   ++comm.batches;
   batch->damage = faults.damage;
+  if (comm.orders_launches) {
+    std::weak_ptr<Batch>& last =
+        GlobalNcclState().last_batches[comm.world->devices[comm.rank]];
+    batch->earlier = std::exchange(last, batch);
+  }
   const bool stalled = faults.stalled_rank == comm.rank;
   const int64_t ready_at = faults.late_rank == comm.rank
                                ? Device::Get().polls() + faults.late_polls
                                : 0;
   return [batch, stalled, ready_at] {
+    const std::shared_ptr<Batch> earlier = batch->earlier.lock();
     if (!batch->aborted && !batch->started && !stalled &&
-        Device::Get().polls() >= ready_at) {
+        Device::Get().polls() >= ready_at &&
+        (earlier == nullptr || earlier->has_ended())) {
       Start(*batch);
     }
-    return batch->aborted || (batch->started && batch->pending == 0);
+    return batch->has_ended();
   };
 }
 
@@ -266,7 +277,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
                                [](int each) { return each >= 0; });
   });
   if (lockstep::standin::HasForbiddenSharing(*world)) return ncclInvalidUsage;
-  *comm = new ncclComm(world, rank);
+  *comm = new ncclComm(world, rank,
+                       lockstep::standin::IsOn("NCCL_LAUNCH_ORDER_IMPLICIT"));
   ++GlobalNcclState().live;
   return ncclSuccess;
 }

@@ -62,6 +62,11 @@ struct Batch {
   bool started = false;
   bool aborted = false;
   size_t pending = 0;
+  // The batch of the same device that was called before this one, if NCCL
+  // orders launches. Empty once it has ended.
+  std::weak_ptr<Batch> earlier = {};
+
+  bool has_ended() const { return aborted || (started && pending == 0); }
 };
 
 struct Pending {
@@ -87,6 +92,8 @@ struct NcclState {
   uint64_t ids = 0;
   int live = 0;
   std::map<uint64_t, std::shared_ptr<World>> worlds;
+  // The last batch that was called on each device.
+  std::map<int, std::weak_ptr<Batch>> last_batches;
 };
 
 NcclState& GlobalNcclState() ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
@@ -109,11 +116,14 @@ void Withdraw(Batch& batch);
 }  // namespace lockstep::standin
 
 struct ncclComm {
-  ncclComm(std::shared_ptr<lockstep::standin::World> world, int rank)
-      : world(std::move(world)), rank(rank) {}
+  ncclComm(std::shared_ptr<lockstep::standin::World> world, int rank,
+           bool orders_launches)
+      : world(std::move(world)), rank(rank), orders_launches(orders_launches) {}
 
   const std::shared_ptr<lockstep::standin::World> world;
   const int rank;
+  // Whether its kernels run after those that were called earlier on its device.
+  const bool orders_launches;
   // Shared with the graphs that recorded calls of the communicator. The pointer
   // becomes null when the communicator is aborted.
   const std::shared_ptr<ncclComm*> self = std::make_shared<ncclComm*>(this);

@@ -234,6 +234,7 @@ TEST_P(NcclRankTest, SaysWhetherRanksShareAGpu) {
   const TurnRequest request = Request(Operation::kAllReduce, true);
   ASSERT_EQ(unsetenv("NCCL_LOCAL_REGISTER"), 0);
   for (const int devices : {1, 2}) {
+    ASSERT_EQ(unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT"), 0);
     const Turns turns = Take(GetParam(), {request}, devices);
     ASSERT_THAT(turns, SizeIs(kRanks));
     for (const AllReduceTurn& turn : turns) {

@@ -199,7 +199,7 @@ class HostCommunicator : public Communicator {
   absl::Status Enter(Operation operation, int64_t count, const CallSite& site) {
     const Call call = CallOf(operation, count, site);
     if (count < 0 || count > INT64_MAX / 2 / world_size()) {
-      return member_.Refuse(call, "that is no size");
+      return member_.Refuse(call, "the size is negative or too large");
     }
     return member_.Enter(call);
   }

@@ -352,7 +352,7 @@ absl::Status MessageMember::LookForTrouble(const Awaited& awaited,
   AnnounceAwake();
   if (waited < timeout_) return absl::OkStatus();
   const int late = LateRank(awaited);
-  return LateError(late < 0 ? "what was to be delivered" : NameOf(late),
+  return LateError(late < 0 ? "a message to be delivered" : NameOf(late),
                    timeout_, late < 0 ? "" : channel_.Obstacle(late),
                    AsWitness());
 }
@@ -495,7 +495,7 @@ absl::Status MessageCommunicator::Enter(Operation operation, int64_t count,
                                         const CallSite& site) {
   const Call call = CallOf(operation, count, site);
   if (count < 0 || count > INT64_MAX / 2 / world_size()) {
-    return member().Refuse(call, "that is no size");
+    return member().Refuse(call, "the size is negative or too large");
   }
   return member().Enter(call);
 }

@@ -35,37 +35,37 @@ ABSL_FLAG(std::string, nproc, "cpu",
           "gpu   one for each GPU in CUDA_VISIBLE_DEVICES, or of this host\n"
           "auto  gpu if there are GPUs, else cpu");
 ABSL_FLAG(std::string, log_dir, "",
-          "write all that rank R prints to DIR/rank-R.log too, without the "
+          "also write everything that rank R prints to DIR/rank-R.log, without "
           "\"[R] \"; makes DIR, overwrites earlier logs");
 ABSL_FLAG(bool, prefix_output, true,
           "pass on the ranks' output as it comes; by default each line of rank "
           "1 starts with \"[1] \"");
 ABSL_FLAG(bool, bind_cores, false,
           "bind each rank to cores of its own, an equal part of those that "
-          "this program may use, and say which; ranks take turns if there are "
+          "this program may use, and print them; ranks take turns if there are "
           "too few. Off by default, since two runs at once would be bound to "
           "the same cores");
 ABSL_FLAG(int, gpus_per_rank, 0,
           "show each rank N of the GPUs in CUDA_VISIBLE_DEVICES, or of this "
           "host's if that is not set, as numbers 0 to N-1. By default, 0, "
-          "every rank sees all and takes number LOCAL_RANK");
+          "every rank sees all GPUs and takes GPU LOCAL_RANK");
 ABSL_FLAG(bool, share_gpus, false,
           "let ranks take turns on the GPUs if there are too few");
 ABSL_FLAG(absl::Duration, timeout, absl::InfiniteDuration(),
-          "end the ranks that have not ended after TIME: 90s, 1h30m. The time "
+          "stop the ranks that still run after TIME: 90s, 1h30m. The time "
           "includes the wait for other nodes, which takes 10m at most");
 ABSL_FLAG(int, nnodes, 1, "nodes of the run, each with a launcher");
-ABSL_FLAG(int, node_rank, 0, "which of them this one is, 0 to nnodes-1");
+ABSL_FLAG(int, node_rank, 0, "the number of this node, 0 to nnodes-1");
 ABSL_FLAG(std::string, rdzv_endpoint, "",
           "HOST:PORT: an address of node 0, and a free port there, where the "
-          "launchers meet; the same for all");
-ABSL_FLAG(std::string, master_addr, "", "the same, HOST alone");
-ABSL_FLAG(int, master_port, 29400, "and PORT");
+          "launchers meet; the same for all nodes");
+ABSL_FLAG(std::string, master_addr, "", "HOST of --rdzv_endpoint");
+ABSL_FLAG(int, master_port, 29400, "PORT of --rdzv_endpoint");
 ABSL_FLAG(bool, no_python, false,
           "not needed: COMMAND is any program, as without this flag");
-ABSL_FLAG(bool, standalone, false, "one node, as without this flag");
+ABSL_FLAG(bool, standalone, false, "a run of one node, as without this flag");
 ABSL_FLAG(std::string, rdzv_backend, "c10d",
-          "c10d or static, which are one here; etcd is not supported");
+          "c10d or static, which mean the same; etcd is not supported");
 ABSL_FLAG(std::string, rdzv_id, "",
           "not needed: LOCKSTEP_TOKEN tells one run from another");
 ABSL_FLAG(int, max_restarts, 0,
@@ -131,8 +131,8 @@ Its standard input is empty.
 SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and SIGUSR2 are passed on to the
 ranks; a second SIGINT kills them. When one rank fails the others are stopped,
 and the last lines of standard error say which rank was first, how it ended,
-when, and what became of the others. On every node, they also say on which node
-that was. No process that a rank has started is left behind.
+when, and how the others ended. They also name its node, on every node. No
+process that a rank has started is left behind.
 
 Exit status: 0 if every rank exits with 0; else that of the first rank to fail,
 or 128 + N if signal N killed it. 124: the time was up. 2: wrong usage. 126:
@@ -252,7 +252,7 @@ absl::StatusOr<std::unique_ptr<NodeGroup>> JoinNodes(int nproc) {
         group.status().code(),
         absl::StrCat("the launchers cannot meet: ", group.status().message()));
   }
-  Tell(absl::StrCat("all ", nodes, " nodes have come"));
+  Tell(absl::StrCat("all ", nodes, " nodes have joined"));
   return group;
 }
 

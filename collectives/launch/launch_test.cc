@@ -669,7 +669,7 @@ TEST_F(NodesTest, HostsWithNetworksOfTheirOwn) {
   if (absl::IsUnavailable(hosts.status())) GTEST_SKIP() << hosts.status();
   ASSERT_THAT(hosts, IsOk());
   const std::string told =
-      "lockstep: node . waits .*lockstep: all 2 nodes have come\n";
+      "lockstep: node . waits .*lockstep: all 2 nodes have joined\n";
   EXPECT_THAT((*hosts)->Collect(kTestDeadline),
               ElementsAre(MatchesRegex("0\n(.[01]. sum 10\n){2}" + told),
                           MatchesRegex("0\n(.[23]. sum 10\n){2}" + told)));

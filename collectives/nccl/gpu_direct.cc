@@ -159,6 +159,8 @@ class WindowDirect : public GpuDirect {
     aborted_.reset(static_cast<int*>(aborted));
     *aborted_ = 0;
     group_.aborted = aborted_.get();
+    LOCKSTEP_ASSIGN_OR_RETURN(failed_, AllocateDeviceMemory(sizeof(int)));
+    group_.failed = reinterpret_cast<int*>(failed_.get());
     LOCKSTEP_RETURN_IF_ERROR(LoadWindowKernels());
     return true;
   }
@@ -266,6 +268,7 @@ class WindowDirect : public GpuDirect {
   const std::shared_ptr<Windows> windows_;
   std::shared_ptr<std::byte> meeting_;
   std::unique_ptr<int, FreePinned> aborted_;
+  DeviceMemory failed_;
   WindowGroup group_;
 };
 

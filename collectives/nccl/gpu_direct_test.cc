@@ -54,6 +54,25 @@ TEST_F(GpuDirectTest, DirectReductionsUseNoMessagesAndDoNotWait) {
       Each(IsOk()));
 }
 
+// Host memory is behind PCIe, so a thread of a barrier loads the flag of a
+// failed group, and no thread of the reduction does.
+TEST_F(GpuDirectTest, FewThreadsLoadHostMemory) {
+  standin::ResetCounts();
+  EXPECT_THAT(RunNcclRanks(3, Options(Algorithm::kDirect),
+                           [](NcclCommunicator& communicator) -> absl::Status {
+                             LOCKSTEP_ASSIGN_OR_RETURN(
+                                 const GroupBuffer buffer,
+                                 communicator.Allocate(64 << 10));
+                             LOCKSTEP_RETURN_IF_ERROR(
+                                 communicator.AllReduce(buffer.as<float>()));
+                             return communicator.Wait();
+                           }),
+              Each(IsOk()));
+  EXPECT_GT(standin::Counts().pinned_loads, 0);
+  // Each of the three ranks has two barriers, which may start anew.
+  EXPECT_LT(standin::Counts().pinned_loads, 100);
+}
+
 TEST_F(GpuDirectTest, DirectFallsBackToTheRing) {
   for (const standin::NcclFaults& faults :
        {standin::NcclFaults{.version = 22707},

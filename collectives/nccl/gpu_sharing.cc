@@ -13,13 +13,16 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/cuda_status.h"
 #include "base/process.h"
 #include "base/status_macros.h"
@@ -77,6 +80,8 @@ absl::Status Introduce(int device, Introduction& own) {
 
 constexpr int kAllowsSharing = 23000;  // NCCL 2.30.0.
 
+constexpr char kLaunchOrder[] = "NCCL_LAUNCH_ORDER_IMPLICIT";
+
 // The maximum number of thread blocks in one rank's NCCL kernels. The blocks of
 // all ranks must run at the same time, since they wait for each other.
 constexpr int kMaxCtas = 32;
@@ -118,27 +123,32 @@ absl::Status CheckComputeModes(std::span<const RankLocation> ranks) {
   return absl::OkStatus();
 }
 
-absl::Status CheckProcesses(std::span<const RankLocation> ranks,
-                            int nccl_version) {
+// Returns two ranks that share a GPU and a process, if there are any.
+std::optional<std::pair<size_t, size_t>> FindSharingThreads(
+    std::span<const RankLocation> ranks) {
   for (size_t b = 0; b < ranks.size(); ++b) {
     for (size_t a = 0; a < b; ++a) {
-      if (!OnOneGpu(ranks[a], ranks[b]) || !InOneProcess(ranks[a], ranks[b])) {
-        continue;
+      if (OnOneGpu(ranks[a], ranks[b]) && InOneProcess(ranks[a], ranks[b])) {
+        return std::pair(a, b);
       }
-      return absl::FailedPreconditionError(absl::StrCat(
-          "ranks ", a, " and ", b,
-          " are threads of one process that share a GPU: NCCL before 2.30 "
-          "(here ",
-          nccl_version / 10000, ".", nccl_version / 100 % 100,
-          ") needs a process for each, since NCCL_HOSTID holds for a process"));
     }
   }
-  return absl::OkStatus();
+  return std::nullopt;
 }
 
-}  // namespace
+absl::Status CheckProcesses(std::span<const RankLocation> ranks,
+                            int nccl_version) {
+  const auto threads = FindSharingThreads(ranks);
+  if (!threads.has_value()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "ranks ", threads->first, " and ", threads->second,
+      " are threads of one process that share a GPU: NCCL before 2.30 (here ",
+      nccl_version / 10000, ".", nccl_version / 100 % 100,
+      ") needs a process for each, since NCCL_HOSTID holds for a process"));
+}
 
-absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankLocation> ranks,
+// Returns PlanGpuSharing's settings without the order of launches.
+absl::StatusOr<GpuSharing> PlanSharedGpus(std::span<const RankLocation> ranks,
                                           int rank, int nccl_version) {
   const int most = MostRanksOnOneGpu(ranks);
   if (most <= 1) return GpuSharing{};
@@ -169,6 +179,17 @@ absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankLocation> ranks,
   return sharing;
 }
 
+}  // namespace
+
+absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankLocation> ranks,
+                                          int rank, int nccl_version) {
+  LOCKSTEP_ASSIGN_OR_RETURN(GpuSharing sharing,
+                            PlanSharedGpus(ranks, rank, nccl_version));
+  sharing.environment[kLaunchOrder] =
+      FindSharingThreads(ranks).has_value() ? "0" : "1";
+  return sharing;
+}
+
 absl::Status SetNcclEnvironment(
     const std::map<std::string, std::string>& variables) {
   static std::mutex& mutex = *new std::mutex;
@@ -181,6 +202,26 @@ absl::Status SetNcclEnvironment(
   }
   return absl::OkStatus();
 }
+
+namespace {
+
+// Returns an error if NCCL orders launches, of which threads that share a GPU
+// would wait for each other.
+absl::Status CheckLaunchOrder(const GpuSharing& sharing) {
+  const auto wanted = sharing.environment.find(kLaunchOrder);
+  const char* const value = std::getenv(kLaunchOrder);
+  if (wanted == sharing.environment.end() || wanted->second == "1" ||
+      value == nullptr || absl::string_view(value) == "0") {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(absl::StrCat(
+      "ranks are threads of one process that share a GPU, and ", kLaunchOrder,
+      " is ", value,
+      ", with which their kernels would wait for each other: set it to 0 "
+      "before the process's first group"));
+}
+
+}  // namespace
 
 absl::StatusOr<bool> ShareGpus(Communicator& control, int device,
                                const absl::Status& own) {
@@ -203,8 +244,9 @@ absl::StatusOr<bool> ShareGpus(Communicator& control, int device,
                               PlanGpuSharing(places, control.rank(), oldest));
   }
   LOCKSTEP_RETURN_IF_ERROR(ShareStatus(control, own.ok() ? introduced : own));
-  LOCKSTEP_RETURN_IF_ERROR(
-      ShareStatus(control, SetNcclEnvironment(sharing.environment)));
+  absl::Status set = SetNcclEnvironment(sharing.environment);
+  set.Update(CheckLaunchOrder(sharing));
+  LOCKSTEP_RETURN_IF_ERROR(ShareStatus(control, set));
   return sharing.shared;
 }
 

@@ -29,13 +29,19 @@ struct RankLocation {
 struct GpuSharing {
   bool shared = false;  // Whether any two ranks share a GPU.
   // Variables that `rank` must set, unless they are set already, before its
-  // process's first call of NCCL. Empty if not shared.
+  // process's first call of NCCL.
   std::map<std::string, std::string> environment = {};
 };
 
-// Returns the settings for sharing GPUs, which depend only on the arguments;
-// `shared` and errors are the same on every rank. ranks: in rank order.
-// nccl_version: as ncclGetVersion returns it.
+// Returns NCCL's settings, which depend only on the arguments; `shared` and
+// errors are the same on every rank. ranks: in rank order. nccl_version: as
+// ncclGetVersion returns it.
+//
+// NCCL launches the kernels of all communicators of a process on one GPU in the
+// order in which they were called (NCCL_LAUNCH_ORDER_IMPLICIT, from 2.26 on).
+// The exception are ranks that are threads of one process and share a GPU: the
+// kernels of one of them would wait for those of the other, which were not
+// launched.
 //
 // Before 2.30, NCCL rejects two ranks with one GPU on one host. Every process
 // therefore poses as a host of its own (NCCL_HOSTID); if all are really on one
@@ -53,9 +59,10 @@ absl::Status SetNcclEnvironment(
     const std::map<std::string, std::string>& variables);
 
 // Returns whether any two ranks share a GPU. Sets the environment variables
-// that NCCL then needs. Every rank must call it, before any other NCCL call.
+// that NCCL needs. Every rank must call it, before any other NCCL call.
 // `own`: this rank's status so far; if it is an error, every rank gets it.
-// Errors: PlanGpuSharing's, CUDA's, those of ShareStatus.
+// Errors: PlanGpuSharing's, CUDA's, those of ShareStatus; kFailedPrecondition
+// if threads share a GPU and the environment makes NCCL order launches.
 absl::StatusOr<bool> ShareGpus(Communicator& control, int device,
                                const absl::Status& own);
 

@@ -18,8 +18,9 @@
 namespace lockstep {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::IsEmpty;
+using testing::Pair;
 
 RankLocation Place(int gpu, int host, int process) {
   RankLocation place;
@@ -75,7 +76,8 @@ void CheckOlder(const std::vector<RankLocation>& places, const Facts& facts) {
     }
     ASSERT_THAT(sharing, IsOk());
     EXPECT_TRUE(sharing->shared);
-    EXPECT_EQ(sharing->environment.size(), facts.one_host ? 4 : 3);
+    EXPECT_EQ(sharing->environment.size(), facts.one_host ? 5 : 4);
+    EXPECT_EQ(Find(*sharing, "NCCL_LAUNCH_ORDER_IMPLICIT"), "1");
     EXPECT_EQ(Find(*sharing, "NCCL_SOCKET_IFNAME"), facts.one_host ? "lo" : "");
     EXPECT_NE(Find(*sharing, "NCCL_HOSTID"), "");
     names.insert(Find(*sharing, "NCCL_HOSTID"));
@@ -95,7 +97,9 @@ void CheckNewer(const std::vector<RankLocation>& places, const Facts& facts) {
     const std::map<std::string, std::string> want = {
         {"NCCL_MULTI_RANK_GPU_ENABLE", "1"},
         {"NCCL_NVLS_ENABLE", "0"},
-        {"NCCL_MAX_CTAS", facts.most == 2 ? "16" : "10"}};
+        {"NCCL_MAX_CTAS", facts.most == 2 ? "16" : "10"},
+        // Threads that share a GPU would wait for each other's launches.
+        {"NCCL_LAUNCH_ORDER_IMPLICIT", facts.within_process ? "0" : "1"}};
     EXPECT_EQ(sharing->environment, want);
   }
 }
@@ -120,7 +124,8 @@ TEST(GpuSharingTest, EveryPlacementOfThreeRanks) {
       const auto sharing = PlanGpuSharing(places, 1, version);
       ASSERT_THAT(sharing, IsOk());
       EXPECT_FALSE(sharing->shared);
-      EXPECT_THAT(sharing->environment, IsEmpty());
+      EXPECT_THAT(sharing->environment,
+                  ElementsAre(Pair("NCCL_LAUNCH_ORDER_IMPLICIT", "1")));
     }
   }
   // 27 - 6 of the assignments share a GPU.

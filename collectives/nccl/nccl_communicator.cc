@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -31,8 +32,10 @@
 #include "collectives/nccl/gpu_direct.h"
 #include "collectives/nccl/gpu_ring.h"
 #include "collectives/nccl/gpu_sharing.h"
+#include "collectives/nccl/issue_order.h"
 #include "collectives/nccl/nccl_handle.h"
 #include "collectives/nccl/watchdog.h"
+#include "collectives/pending_collective.h"
 
 namespace lockstep {
 namespace {
@@ -217,15 +220,42 @@ absl::Status EnqueueNative(const Collective& call, int rank, int world_size,
       [&] { return IssueNative(call, rank, handle.comm(), stream); });
 }
 
+// A call on the GPU, whose number the watchdog gave. The first Wait tells what
+// became of the call.
+class OnGpu : public PendingCollective::Progress {
+ public:
+  OnGpu(Watchdog& watchdog, int64_t number)
+      : watchdog_(watchdog), number_(number) {}
+
+  absl::Status Wait() override {
+    if (!status_.has_value()) status_ = watchdog_.WaitForCallsUpTo(number_);
+    return *status_;
+  }
+  bool done() override {
+    return status_.has_value() || watchdog_.HaveEndedUpTo(number_);
+  }
+
+ private:
+  Watchdog& watchdog_;
+  const int64_t number_;
+  std::optional<absl::Status> status_;
+};
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
     std::unique_ptr<Communicator> control, const NcclOptions& options) {
+  return Create(std::move(control), options, std::make_shared<IssueOrder>());
+}
+
+absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
+    std::unique_ptr<Communicator> control, const NcclOptions& options,
+    std::shared_ptr<IssueOrder> order) {
   if (control == nullptr) {
     return absl::InvalidArgumentError("the nccl backend has no control group");
   }
   std::unique_ptr<NcclCommunicator> made(
-      new NcclCommunicator(*control, options));
+      new NcclCommunicator(*control, options, std::move(order)));
   LOCKSTEP_RETURN_IF_ERROR(made->Join(std::move(control)));
   return made;
 }
@@ -282,6 +312,7 @@ absl::Status NcclCommunicator::Join(std::unique_ptr<Communicator> control) {
       std::move(control),
       Watchdog::Options{.device = options_.device,
                         .timeout = options_.group.timeout,
+                        .order = order_,
                         .health = [this] { return handle_->Health(); },
                         .abort = [this] { Abort(); }});
   return absl::OkStatus();
@@ -358,17 +389,29 @@ absl::Status NcclCommunicator::Prepare() {
   return absl::OkStatus();
 }
 
-absl::Status NcclCommunicator::Run(const Collective& collective) {
+absl::Status NcclCommunicator::Run(const Collective& call) {
+  LOCKSTEP_RETURN_IF_ERROR(Issue(call).status());
+  return call.operation == Operation::kBarrier ? watchdog_->WaitForRanks()
+                                               : absl::OkStatus();
+}
+
+PendingCollective NcclCommunicator::Start(const Collective& call) {
+  const absl::StatusOr<int64_t> number = Issue(call);
+  if (!number.ok()) return PendingCollective(number.status());
+  return PendingCollective(std::make_shared<OnGpu>(*watchdog_, *number));
+}
+
+absl::StatusOr<int64_t> NcclCommunicator::Issue(const Collective& collective) {
   Call call = CallOf(collective, world_size_);
   // The hash includes the place, so that ranks which use different places
   // disagree.
   const uint64_t place = direct_ == nullptr ? 0 : direct_->PlaceOf(collective);
   call.AddToHash(place);
-  LOCKSTEP_RETURN_IF_ERROR(
-      watchdog_->Begin(call, CheckArguments(collective)).status());
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t number,
+                            watchdog_->Begin(call, CheckArguments(collective)));
   if (call.operation == Operation::kBarrier) {
     watchdog_->Issued(nullptr);
-    return watchdog_->WaitForRanks();
+    return number;
   }
   absl::StatusOr<std::shared_ptr<CallEvents>> events = watchdog_->TakeEvents();
   absl::StatusOr<bool> capturing = IsCapturing();
@@ -385,7 +428,7 @@ absl::Status NcclCommunicator::Run(const Collective& collective) {
   } else {
     watchdog_->Issued(*std::move(events));
   }
-  return absl::OkStatus();
+  return number;
 }
 
 absl::Status NcclCommunicator::Wait() { return watchdog_->WaitForCalls(); }
@@ -448,7 +491,7 @@ absl::StatusOr<GroupBuffer> NcclCommunicator::Allocate(int64_t bytes,
                                                        CallSite site) {
   const Call call = CallOf(Operation::kAllocate, bytes, site);
   if (bytes < 0) {
-    const absl::Status own = absl::InvalidArgumentError("that is negative");
+    const absl::Status own = absl::InvalidArgumentError("the size is negative");
     return watchdog_->Begin(call, own).status();
   }
   // Allocates before the ranks agree, so that no rank waits for one without
@@ -496,7 +539,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Split(
       watchdog_->Split(CallOf(Operation::kSplit, /*count=*/0, site), color, key,
                        site));
   if (control == nullptr) return nullptr;
-  return Create(std::move(control), options_);
+  const bool has_all_ranks = control->world_size() == world_size_;
+  return Create(std::move(control), options_,
+                has_all_ranks ? order_ : std::make_shared<IssueOrder>());
 }
 
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> JoinNcclGroup(

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <type_traits>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,8 +18,10 @@
 #include "collectives/communicator.h"
 #include "collectives/nccl/gpu_direct.h"
 #include "collectives/nccl/gpu_ring.h"
+#include "collectives/nccl/issue_order.h"
 #include "collectives/nccl/nccl_handle.h"
 #include "collectives/nccl/watchdog.h"
+#include "collectives/pending_collective.h"
 
 namespace lockstep {
 
@@ -96,12 +99,19 @@ class NcclCommunicator : public Communicator {
   int world_size() const override { return world_size_; }
   absl::Status Run(const Collective& call) override;
   absl::Status Wait() override;
+  // Makes the call as Run does. The handle's Wait blocks until the call has
+  // ended on this rank, and every rank was seen to make the same calls.
+  PendingCollective Start(const Collective& call) override;
+  bool enqueues() const override { return true; }
   // Allocates device memory. Only with kDirect is it faster than other memory.
   absl::StatusOr<GroupBuffer> Allocate(
       int64_t bytes, CallSite site = CallSite::Here()) override;
   // Splits the control group, and makes new communicators on the same devices.
   // NCCL's kernels wait for each other on the GPU, so every rank must begin the
-  // calls of both groups in the same order: one thread should make them.
+  // calls of both groups in the same order: one thread should make them. If the
+  // new group has all ranks and they begin calls in different orders, the group
+  // fails at once (kInvalidArgument). If it has fewer, the ranks' calls wait
+  // for each other until the timeout.
   absl::StatusOr<std::unique_ptr<Communicator>> Split(
       int color, int key, CallSite site = CallSite::Here()) override;
 
@@ -114,10 +124,16 @@ class NcclCommunicator : public Communicator {
   bool is_direct() const { return direct_ != nullptr; }
 
  private:
-  NcclCommunicator(const Communicator& control, const NcclOptions& options)
+  NcclCommunicator(const Communicator& control, const NcclOptions& options,
+                   std::shared_ptr<IssueOrder> order)
       : options_(options),
         rank_(control.rank()),
-        world_size_(control.world_size()) {}
+        world_size_(control.world_size()),
+        order_(std::move(order)) {}
+
+  static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(
+      std::unique_ptr<Communicator> control, const NcclOptions& options,
+      std::shared_ptr<IssueOrder> order);
 
   absl::Status Join(std::unique_ptr<Communicator> control);
   absl::Status Prepare();
@@ -128,6 +144,8 @@ class NcclCommunicator : public Communicator {
   // ring's streams.
   void WaitForStreams(absl::Duration limit, bool of_ring) const;
   absl::Status CheckArguments(const Collective& call) const;
+  // Makes the call, and returns its number for the watchdog.
+  absl::StatusOr<int64_t> Issue(const Collective& call);
   // Enqueues the call between two events, which order it on the caller's
   // stream. is_direct: whether direct_ runs it. capturing: whether the caller's
   // stream is being captured.
@@ -143,6 +161,8 @@ class NcclCommunicator : public Communicator {
   NcclOptions options_;
   const int rank_;
   const int world_size_;
+  // Shared with the groups of the same ranks that Split has made.
+  const std::shared_ptr<IssueOrder> order_;
   bool shared_gpu_ = false;
   // Shared with worker threads: an abandoned thread may use them after the
   // communicator is gone.

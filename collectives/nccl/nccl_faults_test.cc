@@ -1,21 +1,24 @@
-// Tests of the failures of the nccl backend: on the stand-in, which can inject
-// faults.
+// Failures of an nccl group that a GPU can show too: every rank gets an error
+// in time, which names the culprit, and CUDA works afterwards. Runs on GPUs,
+// where ranks are processes, and on the stand-in.
 #include <cuda_runtime.h>
 
-#include <atomic>
+#include <csignal>
+#include <cstddef>
 #include <cstdint>
-#include <cstdlib>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/notification.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
+#include "base/deadline.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/algorithms/checked_call.h"
@@ -23,467 +26,195 @@
 #include "collectives/communicator.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/nccl/run_nccl_ranks.h"
-#include "collectives/nccl/standin_ranks.h"
-#include "collectives/nccl/watchdog.h"
-#include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+#ifdef LOCKSTEP_CUDA_STANDIN
 #include "standin/control.h"
+#endif
 
 namespace lockstep {
 namespace {
 
-using standin::Order;
 using testing::AllOf;
 using testing::AnyOf;
 using testing::Each;
 using testing::HasSubstr;
 
-class NcclFaultsTest : public NcclStandinTest {};
+// On a GPU the first call of a group connects the ranks, which takes seconds.
+constexpr absl::Duration kTimeout =
+    kOnStandin ? absl::Milliseconds(300) : absl::Seconds(10);
 
-std::vector<absl::Status> FailAllReduce(int ranks, const NcclOptions& options) {
-  return RunNcclRanks(ranks, options, [](NcclCommunicator& communicator) {
-    return FailTwice(communicator, AllReduceOnce);
+// Every rank must have its error within this time after the timeout.
+constexpr absl::Duration kSlack = absl::Seconds(5);
+
+constexpr int kAbsent = 1;  // The rank that does not take part.
+constexpr int64_t kBytes = 4096;
+
+class NcclFaultsTest : public testing::TestWithParam<Algorithm> {
+ protected:
+#ifdef LOCKSTEP_CUDA_STANDIN
+  void SetUp() override {
+    standin::SetDevices({.queries_wait_for_frees = true});
+  }
+  void TearDown() override { standin::SetDevices({}); }
+#endif
+
+  static std::vector<absl::Status> Run(const NcclRankFunction& fn) {
+    NcclOptions options;
+    options.group.algorithm = GetParam();
+    options.group.timeout = kTimeout;
+    return RunNcclRanks(NcclWorldSizes({3}).back(), options, fn);
+  }
+};
+
+// Returns an error unless the device still works for this process.
+absl::Status CheckCuda() {
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize"));
+  const Bytes content(100, std::byte{7});
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto memory, MakeDeviceMemory(content));
+  return memory->Holds(content) ? absl::OkStatus()
+                                : absl::InternalError("CUDA does not work");
+}
+
+// Waits for the group's failure, also if this rank makes no call.
+absl::Status WaitForFailure(NcclCommunicator& communicator) {
+  const Deadline deadline(2 * (kTimeout + kSlack));
+  while (!deadline.passed()) {
+    LOCKSTEP_RETURN_IF_ERROR(communicator.Wait());
+    absl::SleepFor(absl::Milliseconds(10));
+  }
+  return absl::InternalError("the group did not fail");
+}
+
+// Returns the failure that follows `call`, if it comes in time and CUDA works
+// afterwards.
+absl::Status FailInTime(NcclCommunicator& communicator,
+                        const std::function<absl::Status()>& call) {
+  const Deadline in_time(kTimeout + kSlack);
+  absl::Status failure = call();
+  if (failure.ok()) failure = WaitForFailure(communicator);
+  if (in_time.passed()) {
+    return absl::InternalError(absl::StrCat("too late: ", failure.message()));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckCuda());
+  return failure;
+}
+
+// Reduces the same buffer on all ranks `times` times, after which the ring
+// replays a graph, and then calls `last` on all ranks but one.
+absl::Status FailWithoutOneRank(
+    NcclCommunicator& communicator, int times,
+    const std::function<absl::Status(Buffer)>& last) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer buffer,
+                            communicator.Allocate(kBytes));
+  const Buffer data = buffer.as<float>();
+  for (int i = 0; i < times; ++i) {
+    LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(data));
+    LOCKSTEP_RETURN_IF_ERROR(communicator.Wait());
+  }
+  // A rank that frees memory can block the queries of slower ranks.
+  LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
+  return FailInTime(communicator, [&]() -> absl::Status {
+    return communicator.rank() == kAbsent ? absl::OkStatus() : last(data);
   });
 }
 
-// All ranks except `absent` call. That rank stays alive and waits until the
-// other ranks have ended.
-std::vector<absl::Status> RunWithout(int absent, const NcclOptions& options) {
-  constexpr int kRanks = 3;
-  std::atomic<int> ended = 0;
-  absl::Notification all_ended;
-  return RunNcclRanks(
-      kRanks, options, [&](NcclCommunicator& communicator) -> absl::Status {
-        if (communicator.rank() == absent) {
-          return all_ended.WaitForNotificationWithTimeout(kLong)
-                     ? absl::OkStatus()
-                     : absl::InternalError("the others hang");
-        }
-        const absl::Status status = FailTwice(communicator, AllReduceOnce);
-        if (++ended == kRanks - 1) all_ended.Notify();
-        return status;
-      });
+// Matches the error of a call that the absent rank has not made.
+auto NamesTheAbsentRank() {
+  return StatusIs(absl::StatusCode::kDeadlineExceeded,
+                  AllOf(HasSubstr("AllReduce(float32[1024], sum)"),
+                        HasSubstr("rank 1 has not called it")));
 }
 
-TEST_F(NcclFaultsTest, RankThatNeverCallsIsNamedAtTheDeadline) {
-  for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing}) {
-    NcclOptions options = Options(algorithm);
-    options.group.timeout = kSoon;
-    const auto statuses = RunWithout(1, options);
-    EXPECT_THAT(statuses[1], IsOk());
-    EXPECT_THAT(statuses[0],
-                StatusIs(absl::StatusCode::kDeadlineExceeded,
-                         AllOf(HasSubstr(": AllReduce(float32[1000], sum)"),
-                               HasSubstr("not finished after 300ms on ranks "
-                                         "0, 2; rank 1 has not called it"))));
-    EXPECT_EQ(statuses[0], statuses[2]);
-  }
-}
-
-TEST_F(NcclFaultsTest, JoiningEndsAtTheDeadlineToo) {
-  standin::SetNcclFaults({.stalled_init_rank = 1});
-  NcclOptions options = Options();
-  options.group.timeout = kSoon;
-  EXPECT_THAT(
-      RunNcclRanks(2, options, AllReduceOnce),
-      Each(StatusIs(absl::StatusCode::kDeadlineExceeded,
-                    HasSubstr("joining NCCL: not finished after 300ms"))));
-}
-
-absl::Status RecordBoth(const CallEvents& events, cudaStream_t stream) {
-  for (const Event* const event : {&events.started, &events.done}) {
-    LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaEventRecord(event->get(), stream), "cudaEventRecord"));
-  }
-  return absl::OkStatus();
-}
-
-// The deadline of a call counts from its turn on the stream, also if the
-// watchdog saw the call before the call was on the stream.
-TEST_F(NcclFaultsTest, DeadlineCountsFromTheCallsTurnOnTheStream) {
-  standin::SetSchedule({.order = standin::Order::kOldestStreamFirst});
-  const auto call_late = [](Communicator& control) -> absl::Status {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
-    LOCKSTEP_ASSIGN_OR_RETURN(auto owned, control.Split(0, 0));
-    Watchdog watchdog(std::move(owned),
-                      {.timeout = kSoon,
-                       .health = [] { return absl::OkStatus(); },
-                       .abort = [] {}});
-    LOCKSTEP_RETURN_IF_ERROR(
-        watchdog.Begin({.operation = Operation::kBarrier}, absl::OkStatus())
-            .status());
-    absl::SleepFor(kSoon / 2);  // The watchdog looks a hundred times.
-    LOCKSTEP_ASSIGN_OR_RETURN(auto events, watchdog.TakeEvents());
-    LOCKSTEP_RETURN_IF_ERROR(RecordBoth(*events, stream.get()));
-    watchdog.Issued(std::move(events));
-    absl::SleepFor(kSoon);  // The stand-in holds the stream back meanwhile.
-    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream.get()),
-                                        "cudaStreamSynchronize"));
-    const absl::Status status = watchdog.WaitForCalls();
-    watchdog.Leave();
-    return status;
-  };
-  EXPECT_THAT(RunRanks(Backend::kThreads, 2, call_late), Each(IsOk()));
-}
-
-// Frees memory, and returns an error if that takes too long.
-absl::Status Free(DeviceMemory memory) {
-  const absl::Time before = absl::Now();
-  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaFree(memory.release()), "cudaFree"));
-  return absl::Now() - before < absl::Seconds(5)
-             ? absl::OkStatus()
-             : absl::InternalError("cudaFree took too long");
-}
-
-// A thread that frees memory waits for a kernel that hangs, and the queries of
-// other threads wait for that thread. The deadline ends all of them.
-TEST_F(NcclFaultsTest, HangBesideAFreeEndsAtTheDeadlineToo) {
-  standin::SetDevices({.queries_wait_for_frees = true});
-  struct Case {
-    Algorithm algorithm;
-    int64_t bytes;  // Allocated by the group; without, kDirect uses messages.
-  };
-  for (const Case each :
-       {Case{Algorithm::kAuto, 0}, Case{Algorithm::kRing, 0},
-        Case{Algorithm::kDirect, 4000}, Case{Algorithm::kDirect, 0}}) {
-    NcclOptions options = Options(each.algorithm);
-    options.group.timeout = kSoon;
-    absl::Notification ended;
-    const auto statuses = RunNcclRanks(
-        2, options, [&](NcclCommunicator& communicator) -> absl::Status {
-          LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer data,
-                                    communicator.Allocate(each.bytes));
-          if (communicator.rank() == 1) {
-            ended.WaitForNotificationWithTimeout(kLong);
-            return absl::OkStatus();
-          }
-          LOCKSTEP_ASSIGN_OR_RETURN(DeviceMemory other,
-                                    AllocateDeviceMemory(16));
-          LOCKSTEP_ASSIGN_OR_RETURN(const DeviceMemory own,
-                                    AllocateDeviceMemory(4000));
-          const Buffer reduced(each.bytes > 0 ? data.bytes().data() : own.get(),
-                               1000, DataType::kFloat32);
-          const absl::Status status =
-              FailTwice(communicator, [&](NcclCommunicator& c) -> absl::Status {
-                LOCKSTEP_RETURN_IF_ERROR(c.AllReduce(reduced));
-                return Free(std::move(other));
-              });
-          ended.Notify();
-          return status;
-        });
-    // The start of the call may have been seen before the free, or not.
-    EXPECT_THAT(
-        statuses[0],
-        StatusIs(absl::StatusCode::kDeadlineExceeded,
-                 AllOf(HasSubstr("rank 0: AllReduce(float32[1000], sum)"),
-                       AnyOf(HasSubstr("rank 1 has not called it"),
-                             HasSubstr("CUDA has not answered for 300ms")))));
-    EXPECT_THAT(statuses[1], IsOk());
-  }
-}
-
-// A kernel that hangs until the host sets the flag.
-__global__ void WaitForFlag(const std::atomic<bool>* flag) {
-  standin::WaitForMemory([flag] { return flag->load(); }, {__FILE__, __LINE__});
-}
-
-// The kernel that hangs is the caller's, and the call has not started.
-TEST_F(NcclFaultsTest, CallsEndIfCudaDoesNotAnswer) {
-  standin::SetDevices({.queries_wait_for_frees = true});
-  const auto call_behind_a_hang = [](Communicator& control) -> absl::Status {
-    std::atomic<bool> aborted = false;
-    LOCKSTEP_ASSIGN_OR_RETURN(DeviceMemory memory, AllocateDeviceMemory(16));
-    LOCKSTEP_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
-    LOCKSTEP_ASSIGN_OR_RETURN(auto owned, control.Split(0, 0));
-    Watchdog watchdog(std::move(owned),
-                      {.timeout = kSoon,
-                       .health = [] { return absl::OkStatus(); },
-                       .abort = [&aborted] { aborted = true; }});
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(1);
-    config.blockDim = dim3(1);
-    config.stream = stream.get();
-    LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaLaunchKernelEx(&config, WaitForFlag, &aborted),
-                   "cudaLaunchKernelEx"));
-    LOCKSTEP_RETURN_IF_ERROR(
-        watchdog.Begin({.operation = Operation::kBarrier}, absl::OkStatus())
-            .status());
-    LOCKSTEP_ASSIGN_OR_RETURN(auto events, watchdog.TakeEvents());
-    LOCKSTEP_RETURN_IF_ERROR(RecordBoth(*events, stream.get()));
-    watchdog.Issued(std::move(events));
-    LOCKSTEP_RETURN_IF_ERROR(Free(std::move(memory)));
-    return watchdog.WaitForCalls();
-  };
-  EXPECT_THAT(RunRanks(Backend::kThreads, 2, call_behind_a_hang),
-              Each(StatusIs(absl::StatusCode::kDeadlineExceeded,
-                            HasSubstr("CUDA has not answered for 300ms"))));
-}
-
-TEST_F(NcclFaultsTest, StalledRankEndsAllAtTheDeadline) {
-  standin::SetNcclFaults({.stalled_rank = 2});
-  for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing}) {
-    NcclOptions options = Options(algorithm);
-    options.group.timeout = kSoon;
-    const auto statuses = FailAllReduce(3, options);
-    EXPECT_THAT(statuses,
-                Each(StatusIs(absl::StatusCode::kDeadlineExceeded,
-                              AllOf(HasSubstr("AllReduce(float32[1000], sum)"),
-                                    HasSubstr("checked_call.cc"),
-                                    HasSubstr("on ranks")))));
-    EXPECT_EQ(statuses[0], statuses[1]);
-    EXPECT_EQ(statuses[0], statuses[2]);
-  }
-}
-
-// The failing rank's call does not end; otherwise other ranks' calls might
-// succeed before the error.
-TEST_F(NcclFaultsTest, AsyncErrorOfOneRankIsEveryRanks) {
-  for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing}) {
-    standin::SetNcclFaults(
-        {.stalled_rank = 1, .failing_rank = 1, .error = ncclRemoteError});
-    const absl::Time before = absl::Now();
-    const auto statuses = FailAllReduce(3, Options(algorithm));
-    EXPECT_LT(absl::Now() - before, absl::Seconds(5));
-    EXPECT_THAT(
-        statuses,
-        Each(StatusIs(absl::StatusCode::kUnavailable,
-                      AllOf(HasSubstr("rank 1: AllReduce(float32[1000], sum)"),
-                            HasSubstr("NCCL error 6: remote")))));
-  }
-  // The error occurs in the middle of a ring.
-  standin::SetNcclFaults({.stalled_rank = 2,
-                          .failing_rank = 2,
-                          .error_from = 7,
-                          .error = ncclSystemError});
-  EXPECT_THAT(FailAllReduce(5, Options(Algorithm::kRing)),
-              Each(StatusIs(absl::StatusCode::kUnavailable,
-                            HasSubstr("rank 2: AllReduce"))));
-}
-
-// The rank leaves while it waits for the other ranks, or has left before.
-TEST_F(NcclFaultsTest, RankThatLeavesIsNamed) {
-  for (const absl::Duration later : {absl::ZeroDuration(), absl::Seconds(2)}) {
-    const auto statuses =
-        RunNcclRanks(3, Options(), [&](NcclCommunicator& communicator) {
-          if (communicator.rank() == 2) return absl::OkStatus();
-          absl::SleepFor(later);
-          return FailTwice(communicator, AllReduceOnce);
-        });
-    EXPECT_THAT(statuses[2], IsOk());
-    for (const int rank : {0, 1}) {
-      EXPECT_THAT(statuses[rank], StatusIs(absl::StatusCode::kUnavailable,
-                                           HasSubstr("rank 2")));
-    }
-  }
-}
-
-// A call that fails on every rank; its argument is device memory of 12 float32.
-std::vector<absl::Status> FailOnData(int ranks, const DataCall& call) {
-  return RunNcclRanks(
-      ranks, NcclOptions(),
-      [&](NcclCommunicator& communicator) -> absl::Status {
-        LOCKSTEP_ASSIGN_OR_RETURN(const auto memory,
-                                  MakeDeviceMemory(Bytes(48)));
-        const Buffer data(memory->data(), 12, DataType::kFloat32);
-        return FailTwice(communicator,
-                         [&](NcclCommunicator& c) { return call(c, data); });
-      });
-}
-
-// Rank 1 makes a different call than the other ranks: every rank must say so.
-void ExpectMismatch(const DataCall& usual, const DataCall& other) {
-  const auto statuses = FailOnData(3, [&](NcclCommunicator& c, Buffer data) {
-    return c.rank() == 1 ? other(c, data) : usual(c, data);
-  });
-  EXPECT_THAT(statuses,
-              Each(StatusIs(
-                  absl::StatusCode::kInvalidArgument,
-                  AllOf(HasSubstr("rank 0 called"), HasSubstr("rank 1 called"),
-                        HasSubstr("nccl_faults_test.cc:")))));
-  EXPECT_EQ(statuses[0], statuses[1]);
-  EXPECT_EQ(statuses[0], statuses[2]);
-}
-
-TEST_F(NcclFaultsTest, DisagreementIsEveryRanks) {
-  const auto usual = [](NcclCommunicator& c, Buffer b) {
-    return c.AllReduce(b);
-  };
-  const DataCall others[] = {
-      [](NcclCommunicator& c, Buffer b) { return c.AllReduce(b.Part(0, 11)); },
-      [](NcclCommunicator& c, Buffer b) {
-        return c.AllReduce(b, ReduceOp::kMax);
-      },
-      [](NcclCommunicator& c, Buffer b) {
-        return c.AllReduce({b.data, b.count, DataType::kInt32});
-      },
-      [](NcclCommunicator& c, Buffer b) { return c.Broadcast(b, 0); },
-      [](NcclCommunicator& c, Buffer) { return c.Barrier(); },
-      [](NcclCommunicator& c, Buffer) { return c.Allocate(8).status(); },
-  };
-  for (const DataCall& other : others) ExpectMismatch(usual, other);
-  ExpectMismatch(
-      [](NcclCommunicator& c, Buffer b) { return c.Broadcast(b, 0); },
-      [](NcclCommunicator& c, Buffer b) { return c.Broadcast(b, 2); });
-}
-
-TEST_F(NcclFaultsTest, PartnersDisagreementIsBoths) {
-  const auto run = [](int64_t sent, DataType type, bool both_send) {
-    return FailOnData(2, [=](NcclCommunicator& c, Buffer data) {
-      if (c.rank() == 0) return c.Send({data.data, sent, type}, 1);
-      return both_send ? c.Send(data, 0) : c.Receive(data, 0);
-    });
-  };
-  for (const auto& statuses :
-       {run(11, DataType::kFloat32, false), run(12, DataType::kInt32, false),
-        run(12, DataType::kFloat32, true)}) {
-    EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kInvalidArgument,
-                                        AllOf(HasSubstr("rank 0 called Send"),
-                                              HasSubstr("rank 1 called")))));
-  }
-}
-
-// Expects that every rank rejects a call that is wrong only on rank 1.
-void ExpectRefused(const std::string& why, const DataCall& call) {
-  EXPECT_THAT(
-      FailOnData(2, call),
-      Each(StatusIs(absl::StatusCode::kInvalidArgument,
-                    AllOf(HasSubstr("rank 1 called"), HasSubstr(why)))));
-}
-
-TEST_F(NcclFaultsTest, WrongArgumentsAreEveryRanksError) {
-  ExpectRefused(
-      "its input is not device memory", [](NcclCommunicator& c, Buffer b) {
-        std::vector<float> host(8);
-        return c.AllReduce(c.rank() == 1 ? Buffer(host) : b.Part(0, 8));
-      });
-  ExpectRefused(
-      "its output is not device memory", [](NcclCommunicator& c, Buffer b) {
-        std::vector<float> host(8);
-        return c.AllGather(b.Part(0, 4),
-                           c.rank() == 1 ? Buffer(host) : b.Part(4, 8));
-      });
-  ExpectRefused("its input is memory of GPU 0, not of its GPU 1",
-                [](NcclCommunicator& c, Buffer b) {
-                  if (c.rank() == 0) return c.AllReduce(b);
-                  cudaSetDevice(0);
-                  const auto other = AllocateDeviceMemory(b.size_bytes());
-                  return c.AllReduce(Buffer(other->get(), b.count, b.type));
+TEST_P(NcclFaultsTest, AMissingRankIsNamed) {
+  if (!HasNcclRanks()) return;
+  EXPECT_THAT(Run([](NcclCommunicator& communicator) {
+                return FailWithoutOneRank(communicator, 1, [&](Buffer data) {
+                  return communicator.AllReduce(data);
                 });
-  ExpectRefused("is not aligned", [](NcclCommunicator& c, Buffer b) {
-    Buffer moved = b.Part(0, 8);
-    if (c.rank() == 1) moved.data = moved.bytes() + 2;
-    return c.AllReduce(moved);
-  });
-  ExpectRefused("the root is outside", [](NcclCommunicator& c, Buffer b) {
-    return c.Broadcast(b, c.rank() == 1 ? 2 : 0);
-  });
-  for (const int peer : {-1, 1, 2}) {
-    ExpectRefused("Send", [=](NcclCommunicator& c, Buffer b) {
-      return c.rank() == 1 ? c.Send(b, peer) : c.Barrier();
-    });
-  }
-  ExpectRefused("that is negative", [](NcclCommunicator& c, Buffer) {
-    return c.Allocate(c.rank() == 1 ? -1 : 8).status();
-  });
+              }),
+              Each(NamesTheAbsentRank()));
 }
 
-TEST_F(NcclFaultsTest, OptionsThatCannotBeHad) {
-  NcclOptions none = Options();
-  none.chunk_bytes = 24;
-  EXPECT_THAT(RunNcclRanks(2, none, AllReduceOnce),
-              Each(StatusIs(absl::StatusCode::kInvalidArgument,
-                            HasSubstr("chunk_bytes is 24"))));
-  EXPECT_THAT(RunNcclRanks(2, Options(Algorithm::kTree), AllReduceOnce),
-              Each(StatusIs(absl::StatusCode::kInvalidArgument,
-                            HasSubstr("not tree"))));
+TEST_P(NcclFaultsTest, AHangInAReplayedGraphEnds) {
+  if (!HasNcclRanks()) return;
+  EXPECT_THAT(Run([](NcclCommunicator& communicator) {
+                return FailWithoutOneRank(communicator, 3, [&](Buffer data) {
+                  return communicator.AllReduce(data);
+                });
+              }),
+              Each(NamesTheAbsentRank()));
 }
 
-TEST_F(NcclFaultsTest, RankWithoutItsDeviceIsNamed) {
-  std::vector<NcclOptions> options(3, Options());
-  for (int rank = 0; rank < 3; ++rank) options[rank].device = rank;
-  options[1].device = 99;
-  EXPECT_THAT(RunNcclRanks(options, AllReduceOnce),
-              Each(StatusIs(absl::StatusCode::kInvalidArgument,
-                            HasSubstr("rank 1: cudaSetDevice(99)"))));
-}
-
-TEST_F(NcclFaultsTest, RankZerosOptionsHold) {
-  std::vector<NcclOptions> options(3, Options());
-  for (int rank = 0; rank < 3; ++rank) options[rank].device = rank;
-  options[0].group.algorithm = Algorithm::kRing;
-  options[0].chunk_bytes = 64;
-  EXPECT_THAT(RunNcclRanks(options,
-                           [](NcclCommunicator& communicator) {
-                             return CheckRingBits(communicator,
-                                                  DataType::kFloat32,
-                                                  ReduceOp::kSum, 301);
-                           }),
-              Each(IsOk()));
-}
-
-// NCCL registers buffers by itself, except for our own rings.
-TEST_F(NcclFaultsTest, OnlyOurRingsTurnOffRegistration) {
-  constexpr const char* kNames[] = {"NCCL_LOCAL_REGISTER",
-                                    "NCCL_GRAPH_REGISTER"};
-  for (const Algorithm algorithm :
-       {Algorithm::kAuto, Algorithm::kRing, Algorithm::kDirect}) {
-    for (const char* const name : kNames) unsetenv(name);
-    EXPECT_THAT(RunNcclRanks(2, Options(algorithm), AllReduceOnce),
-                Each(IsOk()));
-    for (const char* const name : kNames) {
-      const char* const value = std::getenv(name);
-      EXPECT_EQ(value == nullptr ? "unset" : std::string(value),
-                algorithm == Algorithm::kAuto ? "unset" : "0");
-    }
-  }
-}
-
-TEST_F(NcclFaultsTest, ThreadsThatShareAGpuNeedNewerNccl) {
-  const auto run = [](NcclCommunicator& communicator, cudaStream_t) {
-    if (!communicator.shared_gpu()) return absl::InternalError("not shared");
-    return AllReduceOnce(communicator);
+TEST_P(NcclFaultsTest, AHangBesideAFreeEnds) {
+  if (!HasNcclRanks()) return;
+  const auto run = [](NcclCommunicator& communicator) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(DeviceMemory other, AllocateDeviceMemory(64));
+    return FailWithoutOneRank(
+        communicator, 1, [&](Buffer data) -> absl::Status {
+          LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(data));
+          return CudaStatus(cudaFree(other.release()), "cudaFree");
+        });
   };
-  EXPECT_THAT(RunOnStreams(Options(), /*own_gpus=*/false, run),
-              Each(StatusIs(absl::StatusCode::kFailedPrecondition,
-                            HasSubstr("threads of one process"))));
-  standin::SetNcclFaults({.version = 23000});
-  EXPECT_THAT(RunOnStreams(Options(), /*own_gpus=*/false, run), Each(IsOk()));
-  EXPECT_STREQ(std::getenv("NCCL_MULTI_RANK_GPU_ENABLE"), "1");
-  for (const char* const name :
-       {"NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_MAX_CTAS"}) {
-    unsetenv(name);
+  // The start of the call may have been seen before the free, or not.
+  EXPECT_THAT(Run(run),
+              Each(AnyOf(NamesTheAbsentRank(),
+                         StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                  HasSubstr("CUDA has not answered")))));
+}
+
+TEST_P(NcclFaultsTest, ADisagreementNamesBoth) {
+  if (!HasNcclRanks()) return;
+  const auto run = [](NcclCommunicator& communicator) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer buffer,
+                              communicator.Allocate(kBytes));
+    const Buffer data = buffer.as<float>();
+    LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(data));
+    LOCKSTEP_RETURN_IF_ERROR(communicator.Wait());
+    return FailInTime(communicator, [&] {
+      return communicator.rank() == kAbsent ? communicator.Broadcast(data, 0)
+                                            : communicator.AllReduce(data);
+    });
+  };
+  EXPECT_THAT(Run(run),
+              Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                            AllOf(HasSubstr("rank 0 called AllReduce"),
+                                  HasSubstr("rank 1 called Broadcast")))));
+}
+
+#ifndef LOCKSTEP_CUDA_STANDIN
+// On the stand-in, ranks are threads, which cannot be killed.
+TEST_P(NcclFaultsTest, AKilledRankIsNamed) {
+  if (!HasNcclRanks()) return;
+  const auto run = [](NcclCommunicator& communicator) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer buffer,
+                              communicator.Allocate(kBytes));
+    const Buffer data = buffer.as<float>();
+    LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(data));
+    LOCKSTEP_RETURN_IF_ERROR(communicator.Wait());
+    if (communicator.rank() == kAbsent) raise(SIGKILL);
+    return FailInTime(communicator,
+                      [&] { return communicator.AllReduce(data); });
+  };
+  const std::vector<absl::Status> statuses = Run(run);
+  for (size_t rank = 0; rank < statuses.size(); ++rank) {
+    EXPECT_THAT(
+        statuses[rank],
+        rank == kAbsent
+            ? StatusIs(absl::StatusCode::kAborted, HasSubstr("9"))
+            : StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1")));
   }
 }
+#endif
 
-// NCCL tells GPUs apart by their bus, so slices of one GPU are shared too.
-TEST_F(NcclFaultsTest, MigSlicesShareAGpu) {
-  standin::SetDevices({.one_bus = true});
-  EXPECT_THAT(
-      RunNcclRanks(2, Options(), AllReduceOnce),
-      Each(StatusIs(absl::StatusCode::kFailedPrecondition,
-                    HasSubstr("ranks 0 and 1 are threads of one process"))));
-}
-
-// In that mode the threads of one process may share a GPU, and ranks with GPUs
-// of their own are not concerned. GpuSharingTest has processes that share one.
-TEST_F(NcclFaultsTest, AGpuForOneProcessServesItsThreads) {
-  standin::SetDevices({.exclusive = true});
-  EXPECT_THAT(RunNcclRanks(2, Options(), AllReduceOnce), Each(IsOk()));
-}
-
-TEST_F(NcclFaultsTest, RanksThatLeaveInHealthDestroyAndOthersAbort) {
-  standin::ResetCounts();
-  EXPECT_THAT(RunNcclRanks(3, Options(), UseEverything), Each(IsOk()));
-  EXPECT_EQ(standin::Counts().communicators_destroyed, 3);
-  EXPECT_EQ(standin::Counts().communicators_aborted, 0);
-  standin::SetNcclFaults(
-      {.stalled_rank = 1, .failing_rank = 1, .error = ncclRemoteError});
-  FailAllReduce(3, Options(Algorithm::kRing));
-  EXPECT_EQ(standin::Counts().communicators_destroyed, 3);
-  EXPECT_EQ(standin::Counts().communicators_aborted, 3);
-}
+INSTANTIATE_TEST_SUITE_P(Algorithms, NcclFaultsTest,
+                         testing::Values(Algorithm::kAuto, Algorithm::kRing,
+                                         Algorithm::kDirect),
+                         [](const auto& info) {
+                           return std::string(Name(info.param));
+                         });
 
 }  // namespace
 }  // namespace lockstep

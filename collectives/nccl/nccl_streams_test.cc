@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -26,7 +27,9 @@
 #include "collectives/communicator.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/nccl/run_nccl_ranks.h"
+#include "collectives/nccl/staged_communicator.h"
 #include "collectives/nccl/standin_ranks.h"
+#include "collectives/pending_collective.h"
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -38,10 +41,21 @@ namespace {
 using standin::Damage;
 using standin::DroppedWaits;
 using standin::Order;
+using testing::Contains;
 using testing::Each;
 using testing::HasSubstr;
 
 class NcclStreamsTest : public NcclStandinTest {};
+
+// Borrows a group that enqueues.
+class EnqueuingForward : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+  bool enqueues() const override { return true; }
+  PendingCollective Start(const Collective& call) override {
+    return inner().Start(call);
+  }
+};
 
 TEST_F(NcclStreamsTest, CallsTakeTheirPlaceOnTheCallersStream) {
   const auto run = [](NcclCommunicator& communicator,
@@ -174,6 +188,104 @@ TEST_F(NcclStreamsTest, NothingHasRunWhenACallReturns) {
         return communicator.Wait();
       });
   EXPECT_THAT(statuses, Each(IsOk()));
+}
+
+// Calls of pinned memory have not run when Start returns, and the host has not
+// waited.
+TEST_F(NcclStreamsTest, StagedCallsOnlyEnqueue) {
+  standin::SetSchedule({.order = Order::kOldestStreamFirst});
+  const auto run = [](NcclCommunicator& group,
+                      cudaStream_t stream) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const auto staged,
+        StagedCommunicator::Create(std::make_unique<EnqueuingForward>(group),
+                                   stream));
+    LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer memory, staged->Allocate(64));
+    const std::span<float> data = memory.as<float>();
+    std::ranges::fill(data, 1.0f);
+    // The first call allocates, and the host waits for that.
+    for (const int64_t waits : {-1, 0}) {
+      const float before = data[0];
+      const standin::CallCounts counts = standin::CountsOfThisThread();
+      const PendingCollective call = staged->Start(Collective::AllReduce(data));
+      const int64_t waited =
+          standin::CountsOfThisThread().host_waits - counts.host_waits;
+      if (waits >= 0 && waited != waits) {
+        return absl::InternalError(absl::StrCat(waited, " host waits"));
+      }
+      if (data[0] != before) {
+        return absl::InternalError("the call waited for its result");
+      }
+      LOCKSTEP_RETURN_IF_ERROR(call.Wait());
+      if (data[0] != 3 * before) return absl::DataLossError("not the sum");
+    }
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(RunOnStreams(Options(), /*own_gpus=*/true, run), Each(IsOk()));
+}
+
+// Sums on a group and on a part of it that has `ranks` ranks. Rank 1 begins
+// with the other one.
+std::vector<absl::Status> SumInDifferentOrders(int ranks,
+                                               const NcclOptions& options) {
+  return RunNcclRanks(
+      3, options, [ranks](NcclCommunicator& whole) -> absl::Status {
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            const std::unique_ptr<Communicator> part,
+            whole.Split(whole.rank() < ranks ? 0 : -1, /*key=*/0));
+        LOCKSTEP_ASSIGN_OR_RETURN(const auto memory,
+                                  MakeDeviceMemory(Bytes(128)));
+        const Buffer data = {memory->data(), 16, DataType::kFloat32};
+        if (part == nullptr) {
+          LOCKSTEP_RETURN_IF_ERROR(whole.AllReduce(data));
+          return whole.Wait();
+        }
+        Communicator* groups[] = {&whole, part.get()};
+        if (whole.rank() == 1) std::swap(groups[0], groups[1]);
+        for (Communicator* const group : groups) {
+          LOCKSTEP_RETURN_IF_ERROR(group->AllReduce(data));
+        }
+        LOCKSTEP_RETURN_IF_ERROR(whole.Wait());
+        return part->Wait();
+      });
+}
+
+TEST_F(NcclStreamsTest, GroupsInDifferentOrdersAreNamed) {
+  EXPECT_THAT(SumInDifferentOrders(3, Options()),
+              Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                            HasSubstr("ranks begin the calls of two groups in "
+                                      "different orders (call "))));
+}
+
+// The control: the calls do wait for each other. Nobody numbers the calls of a
+// part with fewer ranks.
+TEST_F(NcclStreamsTest, CallsInDifferentOrdersWaitForEachOther) {
+  NcclOptions options = Options();
+  options.group.timeout = kSoon;
+  EXPECT_THAT(SumInDifferentOrders(2, options),
+              Contains(StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                HasSubstr("not finished after 300ms"))));
+}
+
+// Ranks that have seen a group fail have not made the same calls. The other
+// group still works.
+TEST_F(NcclStreamsTest, AFailedGroupLeavesTheOrderOfOthersAlone) {
+  const auto run = [](NcclCommunicator& whole) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> part,
+                              whole.Split(/*color=*/0, /*key=*/0));
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto memory, MakeDeviceMemory(Bytes(128)));
+    const Buffer data = {memory->data(), 16, DataType::kFloat32};
+    // Rank 1's call is refused before it gets a number.
+    const Buffer wrong = {memory->data(), -1, DataType::kFloat32};
+    absl::Status failure = part->AllReduce(whole.rank() == 1 ? wrong : data);
+    if (failure.ok()) failure = part->Wait();
+    if (failure.ok()) return absl::InternalError("the part did not fail");
+    for (int i = 0; i < 3; ++i) {
+      LOCKSTEP_RETURN_IF_ERROR(whole.AllReduce(data));
+    }
+    return whole.Wait();
+  };
+  EXPECT_THAT(RunNcclRanks(3, Options(), run), Each(IsOk()));
 }
 
 using CapturedCalls = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>,

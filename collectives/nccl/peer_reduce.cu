@@ -24,7 +24,7 @@ namespace {
 constexpr int kMostBlocks = 256;
 constexpr int kThreadsPerBlock = 256;
 
-// The number of threads, each of which signals to some of the other ranks.
+// The number of threads. Each signals to some of the ranks, and waits for them.
 constexpr int kBarrierThreads = 32;
 
 // How often a thread polls for the other ranks before it polls whether the
@@ -51,7 +51,7 @@ __device__ inline Meeting* MeetingOf(const WindowGroup& group, int peer) {
 // Returns whether the group has failed, which the host sets.
 __device__ inline bool HasFailed(const WindowGroup& group) {
 #ifdef LOCKSTEP_CUDA_STANDIN
-  return __atomic_load_n(group.aborted, __ATOMIC_RELAXED) != 0;
+  return standin::LoadPinned(group.aborted) != 0;
 #else
   return *group.aborted != 0;
 #endif
@@ -112,7 +112,7 @@ template <ReduceOp op, typename A, typename T>
 __global__ void __launch_bounds__(kThreadsPerBlock, 1)
     PeerReduceKernel(WindowGroup group, WindowReduction r, int64_t head,
                      int64_t vectors) {
-  if (HasFailed(group)) return;
+  if (*group.failed != 0) return;
   constexpr int kSize = kElementsPerVector<T>;
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
@@ -126,13 +126,28 @@ __global__ void __launch_bounds__(kThreadsPerBlock, 1)
   }
 }
 
+// Returns whether every `step`-th rank from `first` on has reached the turn.
+__device__ inline bool HaveReached(const volatile uint32_t* turns,
+                                   uint32_t turn, int first, int step,
+                                   int world_size) {
+  for (int peer = first; peer < world_size; peer += step) {
+    // Turns wrap around.
+    if (static_cast<int32_t>(turns[peer] - turn) < 0) return false;
+  }
+  return true;
+}
+
 // Runs as one block. Each rank writes its turn to every rank's memory, and
 // waits until all ranks have written to its own. Turns are counted in device
-// memory, so that the kernel can be part of a graph.
+// memory, so that the kernel can be part of a graph. Leaves in group.failed
+// whether the group has failed.
 __global__ void __launch_bounds__(kBarrierThreads)
     MeetPeersKernel(WindowGroup group) {
   __shared__ bool has_failed;  // One thread's view, for all threads.
-  if (threadIdx.x == 0) has_failed = HasFailed(group);
+  if (threadIdx.x == 0) {
+    has_failed = HasFailed(group);
+    *group.failed = has_failed ? 1 : 0;
+  }
   __syncthreads();
   if (has_failed) return;
   Meeting* const own = MeetingOf(group, group.rank);
@@ -144,14 +159,14 @@ __global__ void __launch_bounds__(kBarrierThreads)
   }
   __syncthreads();
   const volatile uint32_t* const turns = own->turns;
-  WaitUntil([turns, turn, group, looks = 0]() mutable {
-    bool all = true;
-    for (int peer = 0; peer < group.world_size; ++peer) {
-      // Turns wrap around.
-      all = all && static_cast<int32_t>(turns[peer] - turn) >= 0;
-    }
-    return all || (++looks % kPollsPerFailureCheck == 0 && HasFailed(group));
+  const int first = static_cast<int>(threadIdx.x);
+  WaitUntil([turns, turn, first, group, looks = 0]() mutable {
+    return HaveReached(turns, turn, first, kBarrierThreads, group.world_size) ||
+           (++looks % kPollsPerFailureCheck == 0 && HasFailed(group));
   });
+  if (!HaveReached(turns, turn, first, kBarrierThreads, group.world_size)) {
+    *group.failed = 1;
+  }
   __threadfence_system();  // Shows other ranks' writes before their turns.
   __syncthreads();
   if (threadIdx.x == 0) own->turn = turn;

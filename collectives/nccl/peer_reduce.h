@@ -26,8 +26,11 @@ struct WindowGroup {
   int rank = 0;
   int world_size = 1;  // At most kMaxWindowRanks.
   // Pinned host memory. If not 0, the group has failed: kernels stop waiting,
-  // and no longer access windows, which end with the communicator.
+  // and no longer access windows, which end with the communicator. A load of it
+  // crosses PCIe, so only barriers load it.
   const volatile int* aborted = nullptr;
+  // Device memory: whether the last barrier saw that the group had failed.
+  int* failed = nullptr;
 };
 inline constexpr int kMaxWindowRanks = 512;
 

@@ -27,6 +27,7 @@
 #include "collectives/agreement/agreement.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "collectives/nccl/issue_order.h"
 
 namespace lockstep {
 namespace {
@@ -123,7 +124,7 @@ struct Watchdog::Heartbeat {
   bool leaving = false;
   bool gone = false;  // The rank does not come to another meeting.
   int32_t call_count = 0;
-  Call calls[kCalls];
+  LoggedCall calls[kCalls];
 };
 
 Watchdog::Watchdog(std::unique_ptr<Communicator> control, Options options)
@@ -151,7 +152,7 @@ absl::StatusOr<int64_t> Watchdog::Begin(const Call& call,
 }
 
 int64_t Watchdog::Log(const Call& call) {
-  unpublished_.push_back(call);
+  unpublished_.push_back({call, options_.order->NumberOf(call.operation)});
   open_.push_back(
       {.call = call, .number = begun_, .deadline = Deadline(options_.timeout)});
   return begun_++;
@@ -175,29 +176,37 @@ absl::Status Watchdog::Failed(const absl::Status& why) {
   return WaitForFailure(lock);
 }
 
-absl::Status Watchdog::WaitForRanks() {
+int64_t Watchdog::last_call() {
+  const MutexLock lock(mutex_);
+  return begun_ - 1;
+}
+
+absl::Status Watchdog::WaitForRanks(int64_t number) {
   MutexLock lock(mutex_);
   waiting_ = true;
   wake_.NotifyOne();
-  changed_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !failure_.ok() || matched_ == begun_;
+  changed_.Wait(lock, [this, number]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !failure_.ok() || matched_ > number;
   });
   waiting_ = false;
   return failure_.ok() ? absl::OkStatus() : Report(lock, nullptr);
 }
 
-absl::Status Watchdog::WaitForCalls() {
-  LOCKSTEP_RETURN_IF_ERROR(WaitForRanks());
+absl::Status Watchdog::WaitForCallsUpTo(int64_t number) {
+  LOCKSTEP_RETURN_IF_ERROR(WaitForRanks(number));
   for (int polls = 0;; ++polls) {
     std::shared_ptr<const CallEvents> last;
+    int64_t last_number = -1;
     {
       MutexLock lock(mutex_);
       if (!failure_.ok()) return Report(lock, nullptr);
       const auto on_stream = std::find_if(
-          open_.rbegin(), open_.rend(),
-          [](const OpenCall& open) { return open.events != nullptr; });
+          open_.rbegin(), open_.rend(), [number](const OpenCall& open) {
+            return open.number <= number && open.events != nullptr;
+          });
       if (on_stream == open_.rend()) return absl::OkStatus();
       last = on_stream->events;
+      last_number = on_stream->number;
     }
     // Queries without the lock. If the watchdog sees the call end meanwhile,
     // the event becomes a spare one, which only this thread takes.
@@ -205,7 +214,9 @@ absl::Status Watchdog::WaitForCalls() {
     if (error == cudaSuccess) {
       // The event also completes when the group has failed and aborted.
       MutexLock lock(mutex_);
-      return failure_.ok() ? absl::OkStatus() : Report(lock, nullptr);
+      if (!failure_.ok()) return Report(lock, nullptr);
+      seen_done_ = std::max(seen_done_, last_number);
+      return absl::OkStatus();
     }
     if (error != cudaErrorNotReady) {
       return Failed(CudaStatus(error, "cudaEventQuery"));
@@ -216,6 +227,12 @@ absl::Status Watchdog::WaitForCalls() {
       std::this_thread::sleep_for(kSleep);
     }
   }
+}
+
+bool Watchdog::HaveEndedUpTo(int64_t number) {
+  const MutexLock lock(mutex_);
+  if (!failure_.ok()) return ended_;
+  return open_.empty() || open_.front().number > number;
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Watchdog::Split(
@@ -238,6 +255,11 @@ absl::StatusOr<std::unique_ptr<Communicator>> Watchdog::Split(
 absl::StatusOr<std::shared_ptr<CallEvents>> Watchdog::TakeEvents() {
   {
     const MutexLock lock(mutex_);
+    while (!used_events_.empty() &&
+           poller_.IsDone(used_events_.front().number)) {
+      spare_events_.push_back(std::move(used_events_.front().events));
+      used_events_.pop_front();
+    }
     if (!spare_events_.empty()) {
       std::shared_ptr<CallEvents> events = std::move(spare_events_.back());
       spare_events_.pop_back();
@@ -363,7 +385,7 @@ absl::Duration Watchdog::Pause() const {
 // Notes the progress of this rank's calls on the GPU.
 void Watchdog::NoteProgress() {
   for (OpenCall& open : open_) {
-    const bool on_stream = open.events != nullptr;
+    const bool on_stream = open.events != nullptr && open.number > seen_done_;
     if (!open.started) {
       if (on_stream && !poller_.HasStarted(open.number)) break;
       open.started = true;
@@ -378,7 +400,7 @@ void Watchdog::NoteProgress() {
     OpenCall& front = open_.front();
     if (!IsBetweenTwo(front.call.operation)) ++collectives_ended_;
     if (front.events != nullptr) {
-      spare_events_.push_back(std::move(front.events));
+      used_events_.push_back({front.number, std::move(front.events)});
     }
     open_.pop_front();
   }
@@ -409,7 +431,7 @@ std::string Watchdog::DescribeMissingRanks(const OpenCall& open) const {
   if (IsBetweenTwo(open.call.operation)) {
     return open.number < matched_
                ? ""
-               : absl::StrCat("; rank ", open.call.peer, " has not come to it");
+               : absl::StrCat("; rank ", open.call.peer, " has not called it");
   }
   // The position of `open` among the calls of all ranks.
   int64_t number = collectives_ended_;
@@ -444,7 +466,7 @@ absl::StatusOr<bool> Watchdog::Meet(const Heartbeat& own) {
   if (departed_rank_.has_value()) {
     LOCKSTEP_RETURN_IF_ERROR(own.failure.status());
     if (own.call_count > 0)
-      return HasLeft(*departed_rank_, rank(), own.calls[0]);
+      return HasLeft(*departed_rank_, rank(), own.calls[0].call);
     return own.gone;
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Heartbeat> beats,
@@ -468,7 +490,7 @@ void Watchdog::Take(int rank, const Heartbeat& beat) {
   RankProgress& standing = standings_[static_cast<size_t>(rank)];
   for (int32_t i = 0; i < beat.call_count; ++i) {
     standing.unmatched.push_back(beat.calls[i]);
-    if (!IsBetweenTwo(beat.calls[i].operation)) ++standing.collectives;
+    if (!IsBetweenTwo(beat.calls[i].call.operation)) ++standing.collectives;
   }
   standing.ended = beat.ended;
   standing.open = beat.open;
@@ -489,15 +511,16 @@ absl::Status Watchdog::Match() {
 absl::StatusOr<bool> Watchdog::MatchCollective() {
   for (const RankProgress& each : standings_) {
     if (each.unmatched.empty() ||
-        IsBetweenTwo(each.unmatched.front().operation)) {
+        IsBetweenTwo(each.unmatched.front().call.operation)) {
       return false;
     }
   }
   const auto call_of = [this](int rank) {
-    return &standings_[static_cast<size_t>(rank)].unmatched.front();
+    return &standings_[static_cast<size_t>(rank)].unmatched.front().call;
   };
   const auto [rank, other] = FindDisagreement(world_size(), call_of);
   if (rank >= 0) return Differ(rank, *call_of(rank), other, *call_of(other));
+  LOCKSTEP_RETURN_IF_ERROR(CheckOrder());
   const Operation operation = call_of(0)->operation;
   for (int rank = 0; rank < world_size(); ++rank) Pop(rank);
   if (operation == Operation::kSplit) {
@@ -506,25 +529,48 @@ absl::StatusOr<bool> Watchdog::MatchCollective() {
   return true;
 }
 
+// Returns an error if the next call of all ranks has different positions among
+// the calls that ranks begin.
+absl::Status Watchdog::CheckOrder() const {
+  const LoggedCall& first = standings_[0].unmatched.front();
+  for (int rank = 1; rank < world_size(); ++rank) {
+    const LoggedCall& other =
+        standings_[static_cast<size_t>(rank)].unmatched.front();
+    if (first.order == other.order || first.order == IssueOrder::kUnknown ||
+        other.order == IssueOrder::kUnknown) {
+      continue;
+    }
+    return CallsDiffer(
+        absl::StrCat("ranks begin the calls of two groups in different orders "
+                     "(call ",
+                     first.order, " on rank 0 is call ", other.order,
+                     " on rank ", rank, ")"),
+        0, first.call, rank, other.call);
+  }
+  return absl::OkStatus();
+}
+
 // Removes a matching Send and Receive of two ranks. Returns whether there was a
 // pair. Error: the calls do not match.
 absl::StatusOr<bool> Watchdog::MatchMessages() {
   for (int rank = 0; rank < world_size(); ++rank) {
     const auto& own = standings_[static_cast<size_t>(rank)].unmatched;
-    if (own.empty() || !IsBetweenTwo(own.front().operation)) continue;
-    const int peer = own.front().peer;
+    if (own.empty() || !IsBetweenTwo(own.front().call.operation)) continue;
+    const Call& call = own.front().call;
+    const int peer = call.peer;
     const auto& other = standings_[static_cast<size_t>(peer)].unmatched;
     if (other.empty()) continue;
-    if (IsBetweenTwo(other.front().operation) && other.front().peer != rank) {
+    const Call& other_call = other.front().call;
+    if (IsBetweenTwo(other_call.operation) && other_call.peer != rank) {
       continue;  // The other rank's message is with a third rank.
     }
-    if (!FitTogether(rank, own.front(), peer, other.front())) {
+    if (!FitTogether(rank, call, peer, other_call)) {
       const int lower = std::min(rank, peer);
       const int upper = std::max(rank, peer);
       return CallsDiffer(
           "ranks disagree", lower,
-          standings_[static_cast<size_t>(lower)].unmatched.front(), upper,
-          standings_[static_cast<size_t>(upper)].unmatched.front());
+          standings_[static_cast<size_t>(lower)].unmatched.front().call, upper,
+          standings_[static_cast<size_t>(upper)].unmatched.front().call);
     }
     Pop(rank);
     Pop(peer);
@@ -557,9 +603,10 @@ absl::Status Watchdog::CheckLeavers() const {
   for (int rank = 0; rank < world_size(); ++rank) {
     const auto& waiting = standings_[static_cast<size_t>(rank)].unmatched;
     if (waiting.empty()) continue;
-    const bool with_partner = IsBetweenTwo(waiting.front().operation);
+    const Call& call = waiting.front().call;
+    const bool with_partner = IsBetweenTwo(call.operation);
     for (int peer = 0; peer < world_size(); ++peer) {
-      facts[peer].awaited = with_partner && peer == waiting.front().peer;
+      facts[peer].awaited = with_partner && peer == call.peer;
     }
     const GoneRank found = FindGone(facts, rank, with_partner);
     if (found.rank < 0 || found.rank >= gone) continue;
@@ -567,8 +614,9 @@ absl::Status Watchdog::CheckLeavers() const {
     caller = rank;
   }
   if (caller < 0) return absl::OkStatus();
-  return HasLeft(gone, caller,
-                 standings_[static_cast<size_t>(caller)].unmatched.front());
+  return HasLeft(
+      gone, caller,
+      standings_[static_cast<size_t>(caller)].unmatched.front().call);
 }
 
 absl::Status Watchdog::SplitControl() {
@@ -585,6 +633,7 @@ absl::Status Watchdog::SplitControl() {
 }
 
 void Watchdog::Fail(const absl::Status& failure) {
+  options_.order->GroupHasFailed();
   {
     const MutexLock lock(mutex_);
     failure_ = failure;

@@ -22,6 +22,7 @@
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/nccl/call_poller.h"
+#include "collectives/nccl/issue_order.h"
 
 namespace lockstep {
 
@@ -36,6 +37,7 @@ absl::Status ShareStatus(Communicator& control, const absl::Status& own);
 // threads of all ranks meet in an AllGather of the control group. Each
 // publishes its new calls and their progress. All ranks then have the same
 // facts, and reach the same conclusions. The group fails if calls do not match,
+// ranks begin the calls of this group and another in different orders,
 // a rank made an invalid call, a call has been on a GPU for longer than the
 // timeout, NCCL or CUDA reported an error, CUDA did not answer for the timeout,
 // a rank left while another called, or a rank died. Every rank then fails at
@@ -52,6 +54,9 @@ class Watchdog {
   struct Options {
     int device = 0;
     absl::Duration timeout;  // For each call, from its start on the GPU.
+    // Shared by the groups whose calls every rank must begin in one order. Not
+    // null.
+    std::shared_ptr<IssueOrder> order = std::make_shared<IssueOrder>();
     // The watchdog's thread calls both, which must not wait for CUDA. health:
     // returns an error that was reported after the call that caused it had
     // returned. abort: ends the group's work on its streams, after which
@@ -91,12 +96,19 @@ class Watchdog {
 
   // Blocks until every rank that takes part in the last call has made it.
   // Errors: the group's failure, as in Begin.
-  absl::Status WaitForRanks();
+  absl::Status WaitForRanks() { return WaitForRanks(last_call()); }
 
   // Blocks until all calls have ended on this rank, and every rank that takes
   // part in them has made them. Queries CUDA on this thread, so it does not
   // return before CUDA answers. Errors: the group's failure, as in Begin.
-  absl::Status WaitForCalls();
+  absl::Status WaitForCalls() { return WaitForCallsUpTo(last_call()); }
+
+  // The same for the calls up to call `number`.
+  absl::Status WaitForCallsUpTo(int64_t number);
+
+  // Returns whether WaitForCallsUpTo would not block: the calls have ended, or
+  // the group has failed.
+  bool HaveEndedUpTo(int64_t number);
 
   // Records a kSplit, and splits the control group once every rank has made the
   // call. Returns null for a negative color. Errors: the group's failure, as in
@@ -130,13 +142,22 @@ class Watchdog {
     std::shared_ptr<CallEvents> events = {};  // Null if none are recorded.
   };
   struct Heartbeat;
+  // A call as it is compared between ranks.
+  struct LoggedCall {
+    Call call;
+    int64_t order = IssueOrder::kUnknown;
+  };
   // The facts about one rank, which all ranks know.
   struct RankProgress {
-    std::deque<Call> unmatched;  // Calls that wait for matching calls.
-    int64_t collectives = 0;     // The calls of all ranks that it has made.
-    int64_t ended = 0;  // The calls of all ranks that have ended there.
-    int64_t open = 0;   // Calls of any kind that have not ended.
+    std::deque<LoggedCall> unmatched;  // Calls that wait for matching calls.
+    int64_t collectives = 0;  // The calls of all ranks that it has made.
+    int64_t ended = 0;        // The calls of all ranks that have ended there.
+    int64_t open = 0;         // Calls of any kind that have not ended.
     bool leaving = false;
+  };
+  struct UsedEvents {
+    int64_t number = 0;  // The call's.
+    std::shared_ptr<CallEvents> events;
   };
   struct SplitRequest {
     int color = 0;
@@ -154,10 +175,13 @@ class Watchdog {
   absl::StatusOr<bool> MatchCollective();
   absl::StatusOr<bool> MatchMessages();
   absl::Status CheckLeavers() const;
+  absl::Status CheckOrder() const;
   void Pop(int rank);
   absl::Status SplitControl();
   void Fail(const absl::Status& failure);
 
+  int64_t last_call();
+  absl::Status WaitForRanks(int64_t number);
   int64_t Log(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Duration Pause() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool CanLeave() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -184,12 +208,17 @@ class Watchdog {
   ConditionVariable wake_;     // Wakes the watchdog: the user waits.
   ConditionVariable changed_;  // Wakes the user: a meeting has ended.
   std::deque<OpenCall> open_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Call> unpublished_ ABSL_GUARDED_BY(mutex_);
+  std::deque<LoggedCall> unpublished_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<CallEvents>> spare_events_
       ABSL_GUARDED_BY(mutex_);
+  // The events of calls that have ended, until the poller sees their end too.
+  std::deque<UsedEvents> used_events_ ABSL_GUARDED_BY(mutex_);
   // The calls of this rank, and those that match other ranks'.
   int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t matched_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The last call that the user saw end. The poller may see that later, or not
+  // while CUDA does not answer.
+  int64_t seen_done_ ABSL_GUARDED_BY(mutex_) = -1;
   // To be sent to the other ranks.
   absl::Status own_failure_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // The group's.

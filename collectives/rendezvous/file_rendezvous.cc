@@ -245,7 +245,7 @@ class FileRendezvous : public Rendezvous {
       if (record.meeting == meeting_ && record.rank == rank() &&
           IsParticipating(record)) {
         return file_.Error(absl::StatusCode::kAlreadyExists, Describe(record),
-                           " is there already");
+                           " has joined already");
       }
     }
     return absl::OkStatus();

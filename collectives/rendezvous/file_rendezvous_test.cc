@@ -395,7 +395,7 @@ TEST(FileRendezvousMeetingsTest, SecondClaimantOfARankIsRefused) {
     EXPECT_THAT(OpenAt(at, 0, 2)->Exchange("second"),
                 StatusIs(absl::StatusCode::kAlreadyExists,
                          HasSubstr(absl::StrCat("rank 0 (pid ", getpid(),
-                                                ") is there already"))));
+                                                ") has joined already"))));
     EXPECT_THAT(OpenAt(at, 1, 2)->Exchange("other"),
                 IsOkAndHolds(ElementsAre("first", "other")));
     EXPECT_THAT(result.get(), IsOkAndHolds(ElementsAre("first", "other")));

@@ -217,7 +217,7 @@ TEST(RendezvousClientTest, RefusesAServerThatDoesNotKnowTheToken) {
   ASSERT_TRUE(client.outcome().has_value());
   EXPECT_THAT(*client.outcome(),
               StatusIs(absl::StatusCode::kUnauthenticated,
-                       "rendezvous: what listens there does not know the "
+                       "rendezvous: the program there does not know the "
                        "token"));
   EXPECT_EQ(client.Output(), "");
 }
@@ -237,7 +237,7 @@ TEST(RendezvousClientTest, SaysWhatListensInPlaceOfRankZero) {
   ASSERT_TRUE(client.outcome().has_value());
   EXPECT_THAT(*client.outcome(),
               StatusIs(absl::StatusCode::kDataLoss,
-                       "rendezvous: what listens there is not this run's rank "
+                       "rendezvous: the program there is not this run's rank "
                        "0: it sent not a frame"));
 }
 

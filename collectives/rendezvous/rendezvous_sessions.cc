@@ -221,7 +221,7 @@ absl::Status RendezvousServer::Admit(SessionId id, Session& session,
   Member& member = members_[static_cast<size_t>(claim.rank)];
   if (member.presence == Presence::kPresent) {
     return self_.Error(absl::StatusCode::kAlreadyExists, Name(claim.rank),
-                       " is there already");
+                       " has joined already");
   }
   if (member.presence != Presence::kAbsent) Fail(GoneError(claim.rank));
   if (!failure_.ok()) return failure_;
@@ -344,7 +344,7 @@ void RendezvousClient::Receive(absl::string_view bytes) {
     const absl::StatusOr<std::optional<Frame>> frame = reader_.Next();
     if (!frame.ok()) {
       outcome_ = self_.Error(frame.status().code(),
-                             "what listens there is not this run's rank 0: "
+                             "the program there is not this run's rank 0: "
                              "it sent ",
                              frame.status().message());
       return;
@@ -389,7 +389,7 @@ void RendezvousClient::Handle(const Frame& frame) {
 void RendezvousClient::TakeWelcome(const Frame& frame) {
   if (!WelcomeKnowsToken(self_.token, server_nonce_, join_, frame)) {
     outcome_ = self_.Error(absl::StatusCode::kUnauthenticated,
-                           "what listens there does not know the token");
+                           "the program there does not know the token");
     return;
   }
   joined_ = true;

@@ -335,7 +335,7 @@ TEST(RendezvousServerTest, RefusesRanksAndGoesOn) {
          " was refused: its token is not rank 0's");
   for (const int rank : {0, 1}) {
     expect(rank, kToken, absl::StatusCode::kAlreadyExists,
-           absl::StrCat(" (pid ", PidOf(rank), ") is there already"));
+           absl::StrCat(" (pid ", PidOf(rank), ") has joined already"));
   }
   for (const int rank : {-1, 3, 1 << 30}) {
     expect(rank, kToken, absl::StatusCode::kInvalidArgument,

@@ -253,20 +253,21 @@ TEST(TcpMeshTest, AMemberThatTalksNonsenseIsLost) {
       {"half a message", Message(4, 100, 0, "ab"), "died"},
       {"pieces in order", Message(100, 3, 0, "abc") + Message(101, 0, 0),
        "died"},
-      {"a negative kind", Message(-1, 0, 0), "sent what"},
-      {"a kind between", Message(6, 0, 0), "sent what"},
-      {"a kind beyond", Message(102, 0, 0), "sent what"},
-      {"a short greeting", Message(0, 1, 0, "a"), "sent what"},
-      {"a short call", Message(1, sizeof(Call) - 1, 0), "sent what"},
-      {"a call of two that is none", Message(2, 0, 0), "sent what"},
-      {"awake, with a body", Message(3, 1, 0, "a"), "sent what"},
-      {"a long body", Message(4, ControlMessage::kMaxBody + 1, 0), "sent what"},
-      {"a credit with a body", Message(101, 1, 0, "a"), "sent what"},
-      {"an empty piece", Message(100, 0, 0), "sent what"},
+      {"a negative kind", Message(-1, 0, 0), "sent bytes that"},
+      {"a kind between", Message(6, 0, 0), "sent bytes that"},
+      {"a kind beyond", Message(102, 0, 0), "sent bytes that"},
+      {"a short greeting", Message(0, 1, 0, "a"), "sent bytes that"},
+      {"a short call", Message(1, sizeof(Call) - 1, 0), "sent bytes that"},
+      {"a call of two that is none", Message(2, 0, 0), "sent bytes that"},
+      {"awake, with a body", Message(3, 1, 0, "a"), "sent bytes that"},
+      {"a long body", Message(4, ControlMessage::kMaxBody + 1, 0),
+       "sent bytes that"},
+      {"a credit with a body", Message(101, 1, 0, "a"), "sent bytes that"},
+      {"an empty piece", Message(100, 0, 0), "sent bytes that"},
       {"a piece larger than a slot", Message(100, kSlotBytes + 1, 0),
-       "sent what"},
-      {"frees what was not sent", Message(101, 0, 1), "sent what"},
-      {"garbage", std::string(5000, '\xff'), "sent what"},
+       "sent bytes that"},
+      {"frees what was not sent", Message(101, 0, 1), "sent bytes that"},
+      {"garbage", std::string(5000, '\xff'), "sent bytes that"},
   };
   for (const auto& [name, bytes, lost] : cases) {
     SCOPED_TRACE(name);
@@ -300,7 +301,7 @@ TEST(TcpMeshTest, WhatListensInTheRanksPlace) {
     std::string bytes;
     const char* lost;
   } cases[] = {
-      {"SSH-2.0-OpenSSH_9.2\r\n", "is not where it said"},
+      {"SSH-2.0-OpenSSH_9.2\r\n", "does not listen at its address"},
       {EncodeFrame(GreetingFrame(Nonce{})) +
            EncodeFrame({FrameKind::kDenied, 0, 0, ""}),
        "does not know the token"},

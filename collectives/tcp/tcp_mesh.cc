@@ -89,7 +89,8 @@ absl::StatusOr<std::optional<Frame>> NextFrame(const OwnedFd& socket,
   char buffer[kJoinFrameBytes];
   const std::optional<size_t> size =
       ReceiveSome(socket, std::span(buffer, std::min(missing, sizeof(buffer))));
-  if (!size.has_value()) return absl::UnavailableError("it hung up");
+  if (!size.has_value())
+    return absl::UnavailableError("it closed the connection");
   reader.Append(absl::string_view(buffer, *size));
   missing -= *size;
   return reader.Next();
@@ -225,9 +226,10 @@ void TcpMesh::ContinueHandshake(Link& link, int peer) {
     return Retry(link, frame.status().message());
   }
   if (!frame.ok()) {
-    return End(link, absl::StrCat("is not where it said: what listens there "
-                                  "sent ",
-                                  frame.status().message()));
+    return End(link,
+               absl::StrCat("does not listen at its address: the program there "
+                            "sent ",
+                            frame.status().message()));
   }
   if (!frame->has_value()) return;
   if ((*frame)->kind == FrameKind::kGreeting) {
@@ -239,7 +241,7 @@ void TcpMesh::ContinueHandshake(Link& link, int peer) {
         FrameKinds(FrameKind::kWelcome, FrameKind::kDenied));
     handshake.missing = kWelcomeBytes;
     if (!SendWhole(link.socket, EncodeFrame(handshake.join))) {
-      Retry(link, "it hung up");
+      Retry(link, "it closed the connection");
     }
     return;
   }
@@ -439,7 +441,7 @@ bool TcpMesh::Parse(Link& link, int peer, Take take) {
     if (header.released > link.pieces_sent ||
         !(is_control || is_credit ||
           (header.kind == kPiece && BeginPiece(link, header.size, rest)))) {
-      End(link, "sent what is no message of this group");
+      End(link, "sent bytes that are not a message of this group");
       return false;
     }
     if (is_control && rest.size() < header.size) break;

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -16,6 +18,7 @@
 #include "base/status_matchers.h"
 #include "collectives/async_communicator.h"
 #include "collectives/collective.h"
+#include "collectives/pending_collective.h"
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -116,7 +119,7 @@ TEST(ValidateTest, SaysWhatIsWrong) {
       {Collective::AllToAll(Part(x, 0, 11), Part(y, 0, 11)),
        "its input has 11 elements in place of 3 * 3"},
       {Collective::AllToAll(x, x), "its input and output overlap"},
-      {Collective::Send(x, kRank), "that is itself"},
+      {Collective::Send(x, kRank), "the other rank is the same rank"},
       {Collective::Receive(x, 3), "the other rank is outside [0, 3)"}};
   for (const Case& c : cases) {
     EXPECT_THAT(Validate(c.call, kRank, kRanks),
@@ -216,6 +219,73 @@ TEST_F(AsyncCommunicatorTest, DestructorFinishesWhatWasStarted) {
   for (int i = 0; i < 100; ++i) Start(5);
   async_.reset();
   EXPECT_THAT(data_, Each(100));
+}
+
+// A fake that enqueues: a call runs when its handle is waited for.
+class EnqueuingCommunicator : public CountingCommunicator {
+ public:
+  bool enqueues() const override { return true; }
+  PendingCollective Start(const Collective& call) override {
+    started_by_ = std::this_thread::get_id();
+    return PendingCollective(std::make_shared<Enqueued>(*this, call));
+  }
+  std::thread::id started_by() const { return started_by_; }
+
+ private:
+  class Enqueued : public PendingCollective::Progress {
+   public:
+    Enqueued(Communicator& communicator, const Collective& call)
+        : communicator_(communicator), call_(call) {}
+    absl::Status Wait() override {
+      if (!status_.has_value()) status_ = communicator_.Run(call_);
+      return *status_;
+    }
+    bool done() override { return status_.has_value(); }
+
+   private:
+    Communicator& communicator_;
+    const Collective call_;
+    std::optional<absl::Status> status_;
+  };
+
+  std::thread::id started_by_;
+};
+
+TEST(AsyncCommunicatorOfAnEnqueuingBackendTest, StartsOnTheCallersThread) {
+  EnqueuingCommunicator communicator;
+  communicator.FailAt(3);
+  std::vector<int64_t> data(5);
+  const auto first_of = [&](size_t count) {
+    return Collective::AllReduce(std::span(data).first(count));
+  };
+  {
+    AsyncCommunicator async(communicator);
+    const PendingCollective good = async.Start(first_of(2));
+    EXPECT_EQ(communicator.started_by(), std::this_thread::get_id());
+    EXPECT_FALSE(good.done());
+    const PendingCollective bad = async.Start(first_of(3));
+    EXPECT_THAT(async.Wait(), StatusIs(absl::StatusCode::kAborted, "told to"));
+    EXPECT_THAT(async.Wait(), IsOk());
+    EXPECT_THAT(good.Wait(), IsOk());
+    EXPECT_THAT(bad.Wait(), StatusIs(absl::StatusCode::kAborted, "told to"));
+    async.Start(first_of(5));
+  }
+  // The destructor finishes the last call.
+  EXPECT_THAT(communicator.counts(), ElementsAre(2, 3, 5));
+  EXPECT_THAT(data, ElementsAre(2, 2, 1, 1, 1));
+}
+
+TEST(CommunicatorTest, StartRunsACallToItsEndByDefault) {
+  CountingCommunicator communicator;
+  communicator.FailAt(3);
+  std::vector<int64_t> data(3);
+  const PendingCollective good =
+      communicator.Start(Collective::AllReduce(std::span(data).first(2)));
+  EXPECT_TRUE(good.done());
+  EXPECT_THAT(data, ElementsAre(1, 1, 0));
+  EXPECT_THAT(good.Wait(), IsOk());
+  EXPECT_THAT(communicator.Start(Collective::AllReduce(data)).Wait(),
+              StatusIs(absl::StatusCode::kAborted, "told to"));
 }
 
 class ObjectsTest : public testing::TestWithParam<Backend> {};

@@ -344,12 +344,13 @@ TEST(HostMemoryTest, SizesMustAgreeAndBeSizes) {
                       AllOf(HasSubstr("Allocate(10 bytes)"),
                             HasSubstr("Allocate(11 bytes)")))));
     for (const int64_t size : {int64_t{-1}, INT64_MAX}) {
-      EXPECT_THAT(RunRanks(backend, 2,
-                           [size](Communicator& communicator) {
-                             return communicator.Allocate(size).status();
-                           }),
-                  Each(StatusIs(absl::StatusCode::kInvalidArgument,
-                                HasSubstr("that is no size"))));
+      EXPECT_THAT(
+          RunRanks(backend, 2,
+                   [size](Communicator& communicator) {
+                     return communicator.Allocate(size).status();
+                   }),
+          Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("the size is negative or too large"))));
     }
   }
 }

@@ -164,9 +164,9 @@ absl::StatusOr<MemoryDataset> ReadDataset(const Safetensors& data,
   for (const float value : images->second.Values<float>()) {
     const float byte = std::round(value * 255);
     if (!(byte >= 0 && byte <= 255) || byte / 255.0f != value) {
-      return absl::DataLossError(absl::StrCat("data.safetensors: ", part,
-                                              ".images has ", value,
-                                              ", which is no byte over 255"));
+      return absl::DataLossError(
+          absl::StrCat("data.safetensors: ", part, ".images has ", value,
+                       ", which is not k / 255 for a byte k"));
     }
     bytes.push_back(static_cast<uint8_t>(byte));
   }

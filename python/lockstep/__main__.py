@@ -14,6 +14,7 @@ runs the command with hooks in every Python process that it starts. Nothing in t
 and neither does a bit of its results. Each rank's record is a file of JSON lines in --output_dir.
 Then the record is judged: the verdict names the first update, tensor and rank that are wrong, the
 cause from a closed list, the line of the script, the evidence and the fix; so does verdict.json.
+While the ranks run, a rank for which others wait longer than usual is named with its stack.
 `lockstep judge D` judges the record in D again; `lockstep causes` lists the causes. Both `run` and
 `judge` write the verdict for people (--html) and for CI (--junit, --sarif).
 """
@@ -68,6 +69,11 @@ def make_parser():
     for name, kind, default, metavar, text in RUN_FLAGS:
         text += "" if default in (0, None, "") else " (default: %(default)s)"
         run.add_argument("--" + name, type=kind, default=default, metavar=metavar, help=text)
+    run.add_argument(
+        "--fail_fast",
+        action="store_true",
+        help="end the run as soon as it is wrong and nothing later can mend it",
+    )
     return parser
 
 
@@ -95,11 +101,15 @@ def parse(arguments):
 def run(flags, command):
     options = {name: getattr(flags, name) for name in ("first", "every", "limit_mb")}
     try:
-        outcome = launch.run(command, flags.output_dir, options, flags.nproc, flags.hang_seconds)
+        outcome = launch.run(
+            command, flags.output_dir, options, flags.nproc, flags.hang_seconds, flags.fail_fast
+        )
     except OSError as error:
         print("lockstep: %s: %s" % (error.filename or command[0], error.strerror), file=sys.stderr)
         return 2
-    recorded = evidence.read_run(flags.output_dir, outcome.status, outcome.hung_seconds)
+    recorded = evidence.read_run(
+        flags.output_dir, outcome.status, outcome.hung_seconds, outcome.stopped
+    )
     if not flags.reference:
         return report(judge.judge(recorded), flags.output_dir, flags)
     return report(compare(recorded, command, options, flags), flags.output_dir, flags)

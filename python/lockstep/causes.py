@@ -39,6 +39,10 @@ CAUSES = {
         "the optimizer steps after each micro-batch, and gradients are cleared more rarely",
         "call optimizer.step() once for each window, where the gradients are cleared",
     ),
+    "short_window_scaled": (
+        "an update of fewer micro-batches divides their losses by the number of a full one",
+        "divide each loss by the number of micro-batches in its own window",
+    ),
     "reduced_in_narrow_type": (
         "gradients are reduced in a 16-bit type",
         "reduce them in the parameters' type, or scale them and accept the rounding knowingly",
@@ -106,6 +110,10 @@ CAUSES = {
     "same_order_every_epoch": (
         "the samples have the same order in every epoch",
         "call sampler.set_epoch(epoch) before each epoch",
+    ),
+    "resume_repeats_epochs": (
+        "after a resume the epochs, and so the orders of samples, begin at 0 again",
+        "give set_epoch the epochs that the checkpoint counts: for epoch in range(start, epochs)",
     ),
     # Buffers and metrics.
     "buffers_differ": (

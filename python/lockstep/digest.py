@@ -1,83 +1,127 @@
 """Digests of bytes, and sums of tensors, in numpy at several gigabytes a second.
 
-The digest is a multilinear hash: the sum over 32-bit words of word times a fixed 64-bit weight,
-modulo 2^64 (Carter & Wegman 1979; Lemire & Kaser 2014). Two different contents of one length
-collide with a probability of at most 2^-33 over the choice of the weights. Blocks are chained by a
-multiplication with an odd constant. No random number generator of the script is touched.
+The digest is a multilinear hash in two levels, modulo 2^64 (Carter & Wegman 1979; Lemire & Kaser
+2014). The bytes are a matrix of 64-bit words with COLUMNS columns. Each column is summed with an
+odd random weight for each row, so that a change of one word always shows. The sums, and the rest of
+the bytes, are folded, which loses no bit, and summed with random weights. If the words that differ
+in a column differ by multiples of 2^t, they cancel with a probability of at most 2^-(63-t). The
+matrix therefore begins a byte or two after the tensor's begin: the highest bits of each word are
+then low bits of a number, and neither its sign nor its exponent. No random number generator of the
+script is touched.
 """
 
 import threading
 
 import numpy as np
 
-BLOCK = 1 << 15  # Words: the block and its products stay in the second-level cache.
+COLUMNS = 1 << 12  # A row of words or values, and what is computed from it, stay in the cache.
+WORD = 8  # Bytes.
+SHORT_ROW = 256  # Bytes: the digests of shorter rows are computed together.
+FOLD = np.uint64(29)
 MASK = (1 << 64) - 1
 ODD = 0x9E3779B97F4A7C15
 
 
-def _make_weights(seed):
-    """Returns BLOCK 64-bit values of SplitMix64 (Steele et al. 2014)."""
-    z = np.arange(1, BLOCK + 1, dtype=np.uint64) * np.uint64(ODD) + np.uint64(seed)
+def _make_weights(seed, count):
+    """Returns 64-bit values of SplitMix64 (Steele et al. 2014)."""
+    z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(ODD) + np.uint64(seed)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
 
 
-WEIGHTS = _make_weights(0)
+WEIGHTS = _make_weights(0, COLUMNS + 1)
 # In [-1, 1): the projection of a tensor on them is a sum that few other tensors have.
-PROJECTION = (_make_weights(1) >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1
+PROJECTION = (_make_weights(1, COLUMNS) >> np.uint64(11)).astype(np.float64) * 2.0**-52 - 1
 
 
-class _Buffers(threading.local):
-    """One thread's memory for a block. numpy lets other threads run during its loops."""
+class _Memory(threading.local):
+    """One thread's memory for a row, and the rows' weights. numpy's loops let threads run."""
 
     def __init__(self):
-        self.words = np.empty(BLOCK, np.uint64)
-        self.values = np.empty(BLOCK, np.float64)
+        self.rest = np.empty(COLUMNS + 1, np.uint64)
+        self.folded = np.empty(COLUMNS + 1, np.uint64)
+        self.columns = np.empty(COLUMNS, np.uint64)
+        self.values, self.squares = np.empty((2, COLUMNS), np.float64)
+        self.row_weights = np.empty(0, np.uint64)
+
+    def weights_of(self, rows):
+        if rows > self.row_weights.size:
+            self.row_weights = _make_weights(2, 2 * rows) | np.uint64(1)
+        return self.row_weights[:rows]
 
 
-_buffers = _Buffers()
+_memory = _Memory()
 
 
-def words_of(array):
-    """Returns the bytes of a contiguous array as uint32, padded with zeros to whole words."""
-    flat = array.reshape(-1).view(np.uint8)
-    if flat.size % 4 or flat.ctypes.data % 4:
-        padded = np.zeros((flat.size + 3) // 4 * 4, np.uint8)
-        padded[: flat.size] = flat
-        flat = padded
-    return flat.view(np.uint32)
+def _hash(words):
+    """Returns the sum of the folded words times WEIGHTS."""
+    folded = _memory.folded[: words.size]
+    np.right_shift(words, FOLD, out=folded)
+    np.bitwise_xor(folded, words, out=folded)
+    return int(folded.dot(WEIGHTS[: words.size]))
 
 
 def digest(array):
-    """Returns the digest of a contiguous array's bytes and of their number, as 16 hex digits."""
-    words = words_of(array)
-    value = array.nbytes
-    products = _buffers.words
-    for start in range(0, words.size, BLOCK):
-        block = words[start : start + BLOCK]
-        out = products[: block.size]
-        np.multiply(block, WEIGHTS[: block.size], out=out)
-        value = (value * ODD + int(np.add.reduce(out))) & MASK
-    return "%016x" % value
+    """Returns the digest of a contiguous array's bytes and of their number, as 16 hex digits.
+
+    The size of an element decides where the matrix begins: use one type for what is compared.
+    """
+    flat = array.reshape(-1).view(np.uint8)
+    value = flat.size
+    shift = 2 if array.itemsize >= 4 else 1
+    rows = max(0, flat.size - shift) // (COLUMNS * WORD)
+    end = 0
+    if rows:
+        end = shift + rows * COLUMNS * WORD
+        matrix = flat[shift:end].view(np.uint64).reshape(rows, COLUMNS)
+        weights = _memory.weights_of(rows)
+        value = value * ODD + _hash(np.einsum("ij,i->j", matrix, weights, out=_memory.columns))
+    rest = _memory.rest[: (flat.size - end + (shift if rows else 0) + WORD - 1) // WORD]
+    if rest.size:
+        rest[-1] = 0
+        bytes_of_rest = rest.view(np.uint8)
+        bytes_of_rest[: flat.size - end] = flat[end:]
+        if rows:
+            bytes_of_rest[flat.size - end : flat.size - end + shift] = flat[:shift]
+        value = value * ODD + _hash(rest)
+    return "%016x" % (value & MASK)
+
+
+def linear_sums(array):
+    """Returns the sum and the projection of real numbers, in float64.
+
+    The projection is the sum of value times PROJECTION, which repeats every COLUMNS elements. Both
+    are linear: those of a sum of arrays are the sums of theirs.
+    """
+    flat = array.reshape(-1)
+    rows = flat.size // COLUMNS
+    columns = flat[rows * COLUMNS :].astype(np.float64)
+    if rows:
+        rest, columns = columns, _memory.values
+        np.add.reduce(_matrix(flat, rows), axis=0, dtype=np.float64, out=columns)
+        columns[: rest.size] += rest
+    total = float(np.add.reduce(columns))
+    columns *= PROJECTION[: columns.size]
+    return [total, float(np.add.reduce(columns))]
 
 
 def sums(array):
-    """Returns the sum, the sum of squares and the projection of real numbers, in float64.
-
-    The projection is the sum of value times PROJECTION, which repeats every BLOCK elements. It is
-    linear, as the sum is.
-    """
+    """Returns the sum, the sum of squares and the projection of real numbers, in float64."""
     flat = array.reshape(-1)
-    total = squares = projection = 0.0
-    for start in range(0, flat.size, BLOCK):
-        block = flat[start : start + BLOCK]
-        values = _buffers.values[: block.size]
-        values[...] = block
-        total += float(np.add.reduce(values))
-        squares += float(values.dot(values))
-        projection += float(values.dot(PROJECTION[: block.size]))
+    total, projection = linear_sums(flat)
+    rows = flat.size // COLUMNS
+    rest = flat[rows * COLUMNS :].astype(np.float64)
+    squares = float(rest.dot(rest))
+    if rows:
+        matrix = _matrix(flat, rows)
+        columns = np.einsum("ij,ij->j", matrix, matrix, dtype=np.float64, out=_memory.squares)
+        squares += float(np.add.reduce(columns))
     return [total, squares, projection]
+
+
+def _matrix(flat, rows):
+    return flat[: rows * COLUMNS].reshape(rows, COLUMNS)
 
 
 def row_digests(arrays):
@@ -85,18 +129,24 @@ def row_digests(arrays):
 
     arrays: contiguous, of any types. Row i of the result depends on row i of every array.
     """
-    rows = arrays[0].shape[0]
-    values = np.zeros(rows, np.uint64)
-    with np.errstate(over="ignore"):
-        for array in arrays:
-            matrix = array.reshape(rows, -1).view(np.uint8)
-            if matrix.shape[1] % 4:
-                matrix = np.pad(matrix, ((0, 0), (0, -matrix.shape[1] % 4)))
-            words = np.ascontiguousarray(matrix).view(np.uint32)
-            for start in range(0, words.shape[1], BLOCK):
-                block = words[:, start : start + BLOCK]
-                products = block * WEIGHTS[None, : block.shape[1]]
-                values = values * np.uint64(ODD) + products.sum(axis=1, dtype=np.uint64)
+    columns = [digests_of_rows(array.reshape(array.shape[0], -1)) for array in arrays]
+    if len(columns) == 1:
+        return columns[0]
+    return [combine(row) for row in zip(*columns)]
+
+
+def digests_of_rows(matrix):
+    """Returns digest(row) for each row."""
+    size = matrix.shape[1] * matrix.itemsize
+    if size > SHORT_ROW:
+        return [digest(row) for row in matrix]
+    padded = np.zeros((matrix.shape[0], (size + WORD - 1) // WORD * WORD), np.uint8)
+    padded[:, :size] = matrix.view(np.uint8)
+    words = padded.view(np.uint64)
+    words ^= words >> FOLD
+    values = np.zeros(len(words), np.uint64)
+    if size:
+        values = words @ WEIGHTS[: words.shape[1]] + np.uint64(size * ODD & MASK)
     return ["%016x" % value for value in values.tolist()]
 
 

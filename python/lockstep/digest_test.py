@@ -12,8 +12,8 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from lockstep import digest
 
-BLOCK = digest.BLOCK
-SIZES = (0, 1, 2, 3, 5, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7)
+ROW = digest.COLUMNS
+SIZES = (0, 1, 2, 3, 5, ROW - 1, ROW, ROW + 1, 2 * ROW, 2 * ROW + 1, 9 * ROW + 7)
 
 
 def values(size, seed=1):
@@ -26,11 +26,24 @@ class DigestTest(unittest.TestCase):
             array = values(size)
             self.assertEqual(digest.digest(array), digest.digest(array.copy()))
 
-    def test_is_the_sum_of_words_times_weights(self):
-        words = np.arange(1, 10, dtype=np.uint32)
-        expected = sum(int(w) * int(k) for w, k in zip(words, digest.WEIGHTS))
-        expected = (words.nbytes * digest.ODD + expected) % 2**64
+    def expected_rest(self, size, words):
+        folded = [w ^ (w >> 29) for w in words]
+        hashed = sum(w * int(k) for w, k in zip(folded, digest.WEIGHTS))
+        return (size * digest.ODD + hashed) % 2**64
+
+    def test_is_the_sum_of_folded_words_times_weights(self):
+        words = np.arange(1, 10, dtype=np.uint64) * np.uint64(digest.ODD)
+        expected = self.expected_rest(words.nbytes, words.tolist())
         self.assertEqual(digest.digest(words), "%016x" % expected)
+
+    def test_sums_the_rows_of_a_matrix_that_begins_two_bytes_later(self):
+        rows, words = 3, np.arange(1, 3 * ROW + 2, dtype=np.uint64) * np.uint64(digest.ODD)
+        matrix = np.frombuffer(words.tobytes()[2:], np.uint64, rows * ROW).reshape(rows, ROW)
+        weights = digest._make_weights(2, 2 * rows)[:rows] | np.uint64(1)
+        columns = (matrix * weights[:, None]).sum(axis=0)
+        value = self.expected_rest(words.nbytes, columns.tolist())
+        rest = np.frombuffer(words.tobytes()[-6:] + words.tobytes()[:2], np.uint64).tolist()
+        self.assertEqual(digest.digest(words), "%016x" % self.expected_rest(value, rest))
 
     def test_each_bit_of_each_word_counts(self):
         words = np.arange(33, dtype=np.uint32)
@@ -41,30 +54,51 @@ class DigestTest(unittest.TestCase):
             found.add(digest.digest(changed))
         self.assertEqual(len(found), 33 * 32 + 1)
 
-    def test_two_changed_signs_do_not_cancel(self):
-        """The highest bits of two words cancel in hashes of 32 bits with odd weights."""
+    def test_changed_signs_do_not_cancel(self):
+        """The highest bits of two words cancel in a hash of words that are not folded."""
         array = values(40)
-        found = {digest.digest(array)}
+        found = {digest.digest(array), digest.digest(-array)}
         for pair in itertools.combinations(range(40), 2):
             changed = array.copy()
             changed[list(pair)] *= -1
             found.add(digest.digest(changed))
-        self.assertEqual(len(found), 40 * 39 // 2 + 1)
+        self.assertEqual(len(found), 40 * 39 // 2 + 2)
+
+    def test_changed_signs_and_exponents_of_every_nth_number_do_not_cancel(self):
+        for kind in (np.float16, np.float32, np.float64):
+            array = np.abs(values(16 * ROW)).astype(kind)
+            found = {digest.digest(array)}
+            for step, first, factor in itertools.product((1, 2, 4), range(4), (-1, 0.5, 2)):
+                changed = array.copy()
+                changed[first::step] *= kind(factor)
+                found.add(digest.digest(changed))
+            self.assertEqual(len(found), 1 + 3 * 12)
+
+    def test_each_word_of_a_matrix_counts(self):
+        array = np.zeros(5 * ROW + 3, np.uint32)
+        found = {digest.digest(array)}
+        for place in range(0, array.size, 7):
+            array[place] ^= 1 << 31
+            found.add(digest.digest(array))
+            array[place] = 0
+        self.assertEqual(len(found), 1 + (array.size + 6) // 7)
 
     def test_order_within_and_between_blocks_counts(self):
-        array = values(2 * BLOCK)
-        swapped = np.concatenate([array[BLOCK:], array[:BLOCK]])
+        array = values(8 * ROW)
+        swapped = np.concatenate([array[2 * ROW :], array[: 2 * ROW]])
         rolled = np.roll(array, 1)
         self.assertEqual(len({digest.digest(a) for a in (array, swapped, rolled)}), 3)
 
     def test_size_counts(self):
         self.assertEqual(len({digest.digest(np.zeros(n, np.uint8)) for n in range(9)}), 9)
 
-    def test_bytes_that_are_not_whole_words(self):
-        array = np.arange(1, 8, dtype=np.uint8)
-        for start in range(7):
-            part = array[start:]
-            self.assertEqual(digest.digest(part), digest.digest(part.copy()))
+    def test_bytes_at_any_address_and_of_any_number(self):
+        array = np.arange(8 * ROW + 21, dtype=np.uint64).view(np.uint8)[: 8 * ROW + 21]
+        array *= 37
+        for start in range(17):
+            for size in (array.size - start, 8 * ROW, 7, 0):
+                part = array[start : start + size]
+                self.assertEqual(digest.digest(part), digest.digest(part.copy()))
 
 
 class SumsTest(unittest.TestCase):
@@ -74,6 +108,7 @@ class SumsTest(unittest.TestCase):
             exact = array.astype(np.float64)
             weights = np.resize(digest.PROJECTION, size)
             total, squares, projection = digest.sums(array)
+            self.assertEqual(digest.linear_sums(array), [total, projection])
             # Each sum of n terms, in any order, is within n rounding errors of the sum of |x|.
             unit = size * 2.0**-53
             self.assertLessEqual(abs(total - exact.sum()), 2 * unit * np.abs(exact).sum())
@@ -83,9 +118,10 @@ class SumsTest(unittest.TestCase):
             )
 
     def test_projection_weights_differ_and_lie_in_their_range(self):
-        self.assertEqual(len(set(digest.PROJECTION)), BLOCK)
+        self.assertEqual(len(set(digest.PROJECTION)), ROW)
         self.assertLess(np.abs(digest.PROJECTION).max(), 1.0 + 2**-50)
-        self.assertLess(abs(digest.PROJECTION.mean()), 0.02)
+        # Four standard errors of a mean of ROW values that are uniform in [-1, 1).
+        self.assertLess(abs(digest.PROJECTION.mean()), 4 / (3 * ROW) ** 0.5)
 
     def test_nan_and_infinity_are_kept(self):
         self.assertTrue(np.isnan(digest.sums(np.array([1, np.nan], np.float32))[0]))
@@ -101,6 +137,12 @@ class RowDigestsTest(unittest.TestCase):
         self.assertEqual(
             digest.row_digests([images[order], labels[order]]), [whole[i] for i in order]
         )
+
+    def test_is_the_digest_of_each_row(self):
+        for width in (0, 1, 3, 8, digest.SHORT_ROW, digest.SHORT_ROW + 1):
+            array = values(4 * 5 * width).view(np.uint8).reshape(5, -1)[:, : 4 * width]
+            array = np.ascontiguousarray(array[:, :width])
+            self.assertEqual(digest.row_digests([array]), [digest.digest(row) for row in array])
 
     def test_each_array_counts(self):
         images, labels = np.zeros((2, 3), np.uint8), np.array([0, 1], np.uint8)

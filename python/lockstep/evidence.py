@@ -2,7 +2,7 @@
 
 import os
 
-from . import record
+from . import record, waits
 
 
 class Step:
@@ -83,8 +83,10 @@ class Rank:
 class Run:
     """All ranks of a run, and how its command ended."""
 
-    def __init__(self, ranks, status=0, hung_seconds=None, failures=()):
+    def __init__(self, ranks, status=0, hung_seconds=None, failures=(), stopped=None, waits=()):
         self.ranks = ranks
+        self.waits = list(waits)  # Those that `run` saw.
+        self.stopped = stopped  # The finding for which --fail_fast ended the run, or None.
         self.status = status
         self.hung_seconds = hung_seconds
         self.failures = list(failures)  # Texts of recorders that did not start.
@@ -101,7 +103,7 @@ class Run:
         return found
 
 
-def read_run(folder, status=0, hung_seconds=None):
+def read_run(folder, status=0, hung_seconds=None, stopped=None):
     """Reads the record in `folder`. Raises OSError if there is no such folder."""
     paths, _ = record.rank_paths(folder)
     ranks = [Rank(rank, record.read_events(path)) for rank, path in sorted(paths.items())]
@@ -110,4 +112,4 @@ def read_run(folder, status=0, hung_seconds=None):
         if name.startswith("error-"):
             with open(os.path.join(folder, name), encoding="utf-8") as file:
                 failures.append(file.read().strip().splitlines()[-1])
-    return Run(ranks, status, hung_seconds, failures)
+    return Run(ranks, status, hung_seconds, failures, stopped, waits.read(folder))

@@ -1,8 +1,8 @@
 """Judges a record: runs all checks and orders their findings."""
 
-from . import verdict
-from .checks import calls, clipping, ends, evaluation, one_rank, parameters, reduction
-from .checks import samples, settings
+from . import verdict, waits
+from .checks import accumulation, calls, clipping, ends, evaluation, one_rank, parameters
+from .checks import reduction, resuming, samples, settings
 
 CHECKS = (
     ends.check_ends,
@@ -14,12 +14,15 @@ CHECKS = (
     settings.check_schedules,
     clipping.check,
     reduction.check,
+    accumulation.check,
     samples.check_once,
     samples.check_order,
+    resuming.check,
     evaluation.check_buffers,
     evaluation.check_metrics,
     ends.check_updates,
 )
+WAITS_NOTED = 3
 # Findings that follow from another cause, which then stands alone.
 FOLLOWS = {
     "not_finite": ("crashes", "ends_early", "unknown"),
@@ -52,6 +55,14 @@ def judge(run, references=(), why_no_reference=""):
             notes.append("the record of rank %d reached its limit: see --limit_mb" % rank.rank)
     if run.world_size > len(run.ranks) > 0:
         notes.append("%d of %d ranks left a record" % (len(run.ranks), run.world_size))
+    if run.hung_seconds is None and not run.stopped:
+        notes += ["in between, " + waits.words(event)[0] for event in run.waits[:WAITS_NOTED]]
+    elif run.waits:
+        notes.append("at the end, " + "; ".join(waits.words(run.waits[-1])))
+    if run.stopped:
+        notes.append("--fail_fast ended the run before its regular end")
+        if not findings:
+            findings.append(run.stopped)
     if not findings and run.status and not verdict.why_not_judged(run):
         findings.append(ends.bad_status(run))
     failed = {finding.claim for finding in findings}

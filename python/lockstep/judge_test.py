@@ -16,6 +16,10 @@ from lockstep import causes, verdict
 from lockstep.checks import reduction
 
 COVERED = set()
+WAIT = {"event": "wait", "rank": 0, "call": "barrier", "line": "/s/train.py:50"}
+WAIT |= {"seconds": 0.6, "usual": 0.1}
+WAIT["late"] = [{"rank": 1, "state": "is idle", "call": "", "line": ""}]
+WAIT["late"][0]["stack"] = [["/s/train.py:51", "load"], ["/s/train.py:60", "main"]]
 
 
 class JudgeTest(unittest.TestCase):
@@ -47,7 +51,10 @@ class JudgeTest(unittest.TestCase):
 
 class RightTest(JudgeTest):
     def test_a_right_record_is_right_in_every_claim(self):
-        found = self.expect_right(Record())
+        record = Record()
+        record.accumulate()
+        record.resume()
+        found = self.expect_right(record)
         self.assertEqual([claim.name for claim in found.claims if not claim.count], [])
 
     def test_one_rank_alone_is_compared_with_none(self):
@@ -57,6 +64,11 @@ class RightTest(JudgeTest):
         why_not = [claim.why_not for claim in found.claims if not claim.count]
         self.assertEqual(why_not.count("fewer than two ranks left a record"), 8)
         self.assertEqual((found.outcome, found.findings), ("not judged", []))
+
+    def test_a_wait_that_passes_gives_a_note(self):
+        record = Record()
+        record.waits = [WAIT]
+        self.expect_right(record, ["in between, rank 0 waits for rank 1 in barrier"])
 
     def test_weights_that_are_averaged_after_the_update_agree(self):
         record = Record()
@@ -110,6 +122,72 @@ class RightTest(JudgeTest):
         self.expect_right(record)
 
 
+class AccumulationTest(JudgeTest):
+    """Each update has two backward passes of half a loss, except those that a test shortens."""
+
+    def shortened(self, *updates, scale=0.5):
+        record = Record()
+        record.accumulate()
+        for rank in (0, 1):
+            for update in updates:
+                first, second = [e for e in record.of(rank, "backward") if e["update"] == update]
+                record.events[rank].remove(first)
+                second["scale"] = scale
+        return record
+
+    def test_a_short_window(self):
+        finding = self.expect(self.shortened(3, 7), "short_window_scaled", 3, 30)
+        self.assertIn("2 of 8 updates have fewer than 2 backward passes", finding.evidence[0])
+
+    def test_a_short_window_that_is_scaled_by_its_own_number_is_right(self):
+        self.expect_right(self.shortened(3, 7, scale=1.0))
+
+    def test_windows_of_many_lengths_are_right(self):
+        self.expect_right(self.shortened(1, 2, 3, 5, 6))
+
+    def test_losses_that_are_not_scaled_are_right(self):
+        for scale in (1.0, None, 0.25):
+            record = self.shortened(3, scale=scale)
+            for rank in (0, 1):
+                for event in record.of(rank, "backward"):
+                    event["scale"] = scale
+            self.expect_right(record)
+
+    def test_passes_that_no_update_follows_are_right(self):
+        record = self.shortened()
+        for rank in (0, 1):
+            last = {**record.of(rank, "backward")[0], "update": records.UPDATES}
+            record.events[rank].insert(-1, last)
+        self.expect_right(record)
+
+
+class ResumeTest(JudgeTest):
+    def test_a_resume_that_begins_with_epoch_0(self):
+        record = Record()
+        record.resume(called=0)
+        finding = self.expect(record, "resume_repeats_epochs", 0, 19)
+        self.assertIn("the checkpoint's epoch is 1, and set_epoch(0)", finding.evidence[0])
+
+    def test_a_resume_from_a_checkpoint_of_epoch_0_is_right(self):
+        record = Record()
+        record.resume(epoch=0, called=0)
+        self.expect_right(record)
+
+    def test_a_new_training_from_another_runs_weights_is_right(self):
+        record = Record()
+        record.resume(called=0)
+        for rank in (0, 1):
+            record.of(rank, "restore")[0]["what"] = "model"
+        self.expect_right(record)
+
+    def test_a_resume_without_set_epoch_is_right(self):
+        record = Record()
+        record.resume(called=0)
+        for rank in (0, 1):
+            record.remove(rank, "set_epoch")
+        self.expect_right(record)
+
+
 class ParametersTest(JudgeTest):
     def part(self, record, names, change):
         """Applies change(step, index) to rank 1's steps for the named parameters."""
@@ -132,7 +210,7 @@ class ParametersTest(JudgeTest):
                     if name in names:
                         own = gradient("own", step["step"], i, rank)
                         step["gradients"][i] = own
-                        step["local"][i] = [1, own[1], own[3], own[0]]
+                        step["local"][i] = [1, own[1], own[3]]
         self.other_after(record, names=names)
 
     def test_first_weights(self):
@@ -170,7 +248,8 @@ class ParametersTest(JudgeTest):
         for rank in (0, 1):
             for step in record.of(rank, "step"):
                 for local in step["local"]:
-                    local[0], local[3] = 2, digest("several")
+                    local[0] = 2
+                    local[1] *= 1 + 2**-26  # The parts' sum rounds otherwise than their sums.
             for event in record.of(rank, "backward"):
                 event["ddp"] = [2, 0]
         self.expect(record, "never_synchronised", 0)
@@ -395,6 +474,14 @@ class EndsTest(JudgeTest):
         record.remove(1, "end")
         finding = self.expect(record, "ends_early")
         self.assertEqual(finding.ranks, [1])
+
+    def test_a_hang_with_the_late_ranks_stack(self):
+        record = Record()
+        record.remove(1, "end")
+        record.hung_seconds, record.status, record.waits = 5.0, 143, [WAIT]
+        finding = self.expect(record, "hangs", line=51)
+        self.assertEqual(finding.ranks, [1])
+        self.assertIn("train.py:51 (load) < /s/train.py:60 (main)", finding.evidence[1])
 
     def test_hang(self):
         record = Record()

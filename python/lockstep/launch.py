@@ -7,27 +7,32 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 
 from . import record
+from .monitor import watch
 
 PRELOAD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "preload")
+OWN_FILES = ("rank*.jsonl", "rank*.place", "rank*.stack", "process-*.jsonl", "error-*.txt")
+OWN_FILES += ("waits.jsonl", "verdict.json")
 GRACE_SECONDS = 10
 POLL_SECONDS = 0.05
 
 
 class Outcome:
-    """How a command ended: its exit status, negative for a signal, and whether it hung."""
+    """How a command ended: its exit status, negative for a signal, and why it was ended."""
 
-    def __init__(self, status, hung_seconds=None):
+    def __init__(self, status, hung_seconds=None, stopped=None):
         self.status = status
         self.hung_seconds = hung_seconds
+        self.stopped = stopped  # The finding for which --fail_fast ended it.
 
 
 def prepare_folder(folder):
     """Makes the folder of the record. Files of an earlier record there are deleted."""
     os.makedirs(folder, exist_ok=True)
-    for pattern in ("rank*.jsonl", "process-*.jsonl", "error-*.txt", "verdict.json"):
+    for pattern in OWN_FILES:
         for path in glob.glob(os.path.join(glob.escape(folder), pattern)):
             os.unlink(path)
     shutil.rmtree(os.path.join(folder, "reference"), ignore_errors=True)
@@ -67,17 +72,18 @@ def start(command, variables, nproc):
     ]
 
 
-def run(command, folder, options, nproc=0, hang_seconds=0):
+def run(command, folder, options, nproc=0, hang_seconds=0, fails_fast=False):
     """Runs the command to its end and returns an Outcome.
 
     If a rank of `nproc` fails, the others have GRACE_SECONDS to end. If hang_seconds is not 0, a
-    command whose ranks record nothing for so long is ended. Raises OSError if the command cannot
-    be started.
+    command whose ranks record nothing for so long is ended; if fails_fast, one that went wrong.
+    Raises OSError if the command cannot be started.
     """
     prepare_folder(folder)
     children = start(command, environment(folder, options), nproc)
     interrupts, failed_at = 0, None
     silence = Silence(folder)
+    watcher = watch.Watch(folder, fails_fast, say)
     while any(child.poll() is None for child in children):
         try:
             wait(children, POLL_SECONDS)
@@ -92,7 +98,17 @@ def run(command, folder, options, nproc=0, hang_seconds=0):
             hung = silence.seconds()
             end(children, folder)
             return Outcome(worst_status(children), hung_seconds=hung)
+        else:
+            stopped = watcher.poll()
+            if stopped and failed_at is None:
+                end(children, folder)
+                return Outcome(worst_status(children), stopped=stopped)
     return Outcome(worst_status(children))
+
+
+def say(text):
+    """Prints a line at once, beside the output of the ranks."""
+    print("lockstep: " + text, file=sys.stderr, flush=True)
 
 
 def wait(children, seconds):

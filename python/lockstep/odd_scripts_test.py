@@ -14,10 +14,10 @@ import runs
 
 
 class OddScriptsTest(unittest.TestCase):
-    def verdict(self, kind, *flags):
+    def verdict(self, kind, *flags, nproc=2):
         with tempfile.TemporaryDirectory() as folder:
             script = os.path.join(PYTHON, "testing", "odd.py")
-            done, _ = runs.record_script(folder, script, kind, flags=flags)
+            done, _ = runs.record_script(folder, script, kind, flags=flags, nproc=nproc)
             with open(os.path.join(folder, "verdict.json"), encoding="utf-8") as file:
                 found = json.load(file)
         said = done.stdout + done.stderr
@@ -25,8 +25,8 @@ class OddScriptsTest(unittest.TestCase):
         self.assertNotIn("/lockstep/launch.py", said)
         return done.returncode, found, said
 
-    def expect(self, kind, cause, *flags, ranks=(0, 1)):
-        status, found, said = self.verdict(kind, *flags)
+    def expect(self, kind, cause, *flags, ranks=(0, 1), nproc=2):
+        status, found, said = self.verdict(kind, *flags, nproc=nproc)
         self.assertEqual((status, found["outcome"]), (1, "wrong"), said)
         self.assertEqual([f["cause"] for f in found["findings"]], [cause], said)
         self.assertEqual(found["findings"][0]["ranks"], list(ranks), said)
@@ -36,6 +36,11 @@ class OddScriptsTest(unittest.TestCase):
         finding = self.expect("hang", "calls_differ", "--hang_seconds=2")
         self.assertRegex(finding["evidence"][0], r"rank 0: barrier \(.*odd.py:\d+\)")
         self.assertIn("rank 1: stops after 0 calls", finding["evidence"][1])
+
+    def test_fail_fast_ends_a_run_that_went_wrong(self):
+        finding = self.expect("drift", "unknown", "--fail_fast")
+        self.assertEqual((finding["update"], finding["tensors"]), (4, ["bias"]))
+        self.assertIn("parameters differ", finding["text"])
 
     def test_exit_early(self):
         self.expect("exit_early", "ends_early")
@@ -55,8 +60,18 @@ class OddScriptsTest(unittest.TestCase):
     def test_right_scripts(self):
         for kind in ("fork", "two_models"):
             with self.subTest(kind=kind):
-                status, found, said = self.verdict(kind)
+                status, found, said = self.verdict(kind, "--fail_fast")
                 self.assertEqual((status, found["outcome"]), (0, "right"), said)
+
+    def test_an_exception_in_a_spawned_rank(self):
+        finding = self.expect("spawn", "crashes", ranks=[1], nproc=0)
+        self.assertEqual(finding["evidence"], ["ValueError: planted failure"])
+        self.assertRegex(finding["line"], r"odd.py:\d+\Z")
+
+    def test_an_optimizer_of_the_scripts_own_class(self):
+        status, found, said = self.verdict("own_optimizer")
+        self.assertEqual((status, found["outcome"]), (0, "right"), said)
+        self.assertIn("the ranks have the same parameters after each update (6 updates)", said)
 
     def test_no_optimizer(self):
         status, found, said = self.verdict("no_optimizer")

@@ -39,6 +39,7 @@ class RecorderTest(unittest.TestCase):
         return path
 
     def record(self, *arguments, script=TRAIN, status=0, **options):
+        """Records two ranks, or options["nproc"], and expects that our hooks make no error."""
         done, events = runs.record_script(self.path("record"), script, *arguments, **options)
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         for kinds in events.values():
@@ -72,11 +73,86 @@ class UnchangedTest(RecorderTest):
 
 
 MUCH = ("--accumulate=2", "--workers=2")
+# Every step reduces a number. One step moves a parameter, and one reduces many numbers.
+MOVES = """
+            step += 1
+            dist.all_reduce(torch.ones(1))
+            if step == 3:
+                model.module[0].weight.data.mul_(0.5)
+            if step == 7:
+                dist.all_reduce(torch.ones(1000))
+"""
 # Runs a script in a Python without hooks.
 PLAIN = """
 import os, sys
 del os.environ["LOCKSTEP_RECORD"]
 os.execv(sys.executable, [sys.executable, %r, *sys.argv[1:]])
+"""
+
+
+class CheckpointTest(RecorderTest):
+    def test_records_the_numbers_of_epochs_that_a_loaded_file_counts(self):
+        checkpoint = {"epoch": 3, "model": {"epoch": 9}, "best_epoch": 2, "epoch_loss": 0.5}
+        script = self.path("load.py", LOAD % (checkpoint, self.path("checkpoint")))
+        _, events = self.record(script=script, nproc=1)
+        (load,) = runs.of_kind(events[0], "load")
+        self.assertEqual(load["epochs"], {"epoch": 3, "best_epoch": 2})
+
+    def test_records_by_which_number_a_loss_is_scaled_last(self):
+        _, events = self.record(script=self.path("scales.py", SCALES), nproc=1)
+        scales = [event["scale"] for event in runs.of_kind(events[0], "backward")]
+        self.assertEqual(scales, [0.25, 0.5, 1.5, 1.0, 1.0, 2.0])
+
+
+LOAD = """
+import torch
+parameter = torch.nn.Parameter(torch.ones(3))
+checkpoint, path = %r, %r
+torch.save(checkpoint, path)
+torch.load(path)
+torch.optim.SGD([parameter], lr=0.1).step()
+"""
+# A quotient of two losses has no scale. PyTorch computes 2 / x as twice the reciprocal of x.
+SCALES = """
+import torch
+x = torch.nn.Parameter(torch.ones(3))
+optimizer = torch.optim.SGD([x], lr=0.1)
+mean = lambda: (x * x).mean()
+for loss in (mean() / 4, mean() * 0.5, 3 * (mean() / 2), mean(), mean() / x.sum(), 2 / mean()):
+    loss.backward()
+optimizer.step()
+"""
+
+
+class LifetimeTest(RecorderTest):
+    def test_a_model_and_its_group_live_no_longer_than_without_hooks(self):
+        """A group that outlives destroy_process_group has threads that run at the exit."""
+        script = self.path("lives.py", LIVES)
+        hooked, events = self.record(script=script)
+        self.assertEqual(sorted(events), [0, 1])
+        lived = sorted(line for line in hooked.splitlines() if line.startswith("lives"))
+        self.assertEqual(lived, ["lives: model False, optimizer False"] * 2, hooked)
+
+
+# The script asks before any garbage collection whether the objects that it has dropped are alive.
+LIVES = """
+import gc, os, weakref
+import torch, torch.distributed as dist
+import lockstep
+
+gc.disable()
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(6, 3))
+optimizer = torch.optim.SGD(lockstep.watch(model).parameters(), lr=0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(2, 6)).sum().backward()
+    optimizer.step()
+references = weakref.ref(model), weakref.ref(optimizer)
+del model, optimizer
+dist.destroy_process_group()
+lives = tuple(reference() is not None for reference in references)
+os.write(1, b"lives: model %s, optimizer %s\\n" % tuple(str(x).encode() for x in lives))
 """
 
 
@@ -92,7 +168,7 @@ class EventsTest(RecorderTest):
                 digests_of = [[g[0] for g in step["gradients"]] for step in (one, other)]
                 self.assertEqual(*digests_of)
                 self.assertNotEqual(one["local"], other["local"])
-            self.assertNotEqual(one["buffers"], other["buffers"])
+                self.assertNotEqual(one["buffers"], other["buffers"])
 
     def expect_run(self, rank, events):
         kinds = [event["event"] for event in events]
@@ -115,10 +191,9 @@ class EventsTest(RecorderTest):
         steps = runs.of_kind(events, "step")
         self.assertEqual(len(steps), 12)  # Two epochs of 24 samples in batches of 4.
         self.assertEqual([s["groups"][0]["lr"] for s in steps if "groups" in s], [0.1, 0.05])
+        self.assertEqual(["before" in step for step in steps], [True] + [False] * 11)
         for step in steps[1:10]:
-            before = steps[step["update"] - 1]["after"]
-            self.assertEqual(step["before"], before)
-            self.assertNotEqual(step["after"], before)
+            self.assertNotEqual(step["after"], steps[step["update"] - 1]["after"])
             self.assertEqual([count for count, *_ in step["local"]], [1] * 6)
         self.assertNotIn("gradients", steps[11])
         losses = [event["loss"] for event in runs.of_kind(events, "backward")]
@@ -126,6 +201,20 @@ class EventsTest(RecorderTest):
         self.assertEqual(runs.of_kind(events, "backward")[0]["ddp"], [0, 1])
         (call,) = runs.of_kind(events, "call")
         self.assertEqual((call["kind"], call["sizes"], call["op"]), ("all_reduce", [[1]], "max"))
+
+    def test_digests_parameters_before_a_step_only_if_something_may_have_moved_them(self):
+        """A change through .data shows in no version; a call may bring what is copied later."""
+        moves = train_source().replace("            step += 1", MOVES)
+        _, events = self.record(script=self.path("moves.py", moves))
+        steps = runs.of_kind(events[0], "step")
+        self.assertEqual([s["step"] for s in steps if "before" in s], [0, 3, 7])
+        first = {name: i for i, (name, *_) in enumerate(self.parameters_of(events[0]))}
+        changed = [b != a for b, a in zip(steps[3]["before"], steps[2]["after"])]
+        self.assertEqual([i for i, c in enumerate(changed) if c], [first["0.weight"]])
+        self.assertEqual(steps[7]["before"], steps[6]["after"])
+
+    def parameters_of(self, events):
+        return runs.of_kind(events, "optimizer")[0]["parameters"]
 
     def expect_samples(self, events):
         passes = runs.of_kind(events, "pass")
@@ -162,7 +251,7 @@ class FailureTest(RecorderTest):
         self.assertEqual(len(digests(done.stdout)), 2)
         errors = runs.of_kind(events[0], "error")
         self.assertTrue(errors)
-        self.assertEqual(errors[0]["hook"], "SGD.step")
+        self.assertEqual(errors[0]["hook"], "watch")
 
     def test_a_script_without_pytorch_leaves_no_record(self):
         script = self.path("plain.py", "print(6 * 7)\n")
@@ -180,6 +269,28 @@ class FailureTest(RecorderTest):
 
 
 HANG = "        while dist.get_rank():\n            torch.zeros(1)"
+
+
+class WarningTest(RecorderTest):
+    def test_a_warning_for_the_caller_of_a_hooked_function_names_the_users_line(self):
+        script = self.path("warns.py", WARNS)
+        done, _ = runs.record_script(self.path("record"), script, nproc=1)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("warns.py:10: UserWarning: careful", done.stderr)
+
+
+# A model's eval() is hooked, and warns for the line of its caller, which is the last one.
+WARNS = """
+import warnings
+import torch
+
+def careful(self):
+    warnings.warn("careful", stacklevel=2)
+torch.nn.Module.eval.__wrapped__.__code__ = careful.__code__
+torch.nn.Module.eval.__wrapped__.__globals__["warnings"] = warnings
+
+torch.nn.Linear(1, 1).eval()
+"""
 
 
 class PreloadTest(RecorderTest):

@@ -49,7 +49,10 @@ class Fills(html.parser.HTMLParser):
 
 class JunitTest(unittest.TestCase):
     def test_a_right_record_has_no_failure(self):
-        found = Record().judge()
+        record = Record()
+        record.accumulate()
+        record.resume()
+        found = record.judge()
         suite = ElementTree.fromstring(junit.text_of(found, "folder"))
         self.assertEqual(suite.get("tests"), str(len(found.claims)))
         self.assertEqual((suite.get("failures"), suite.get("skipped")), ("0", "0"))
@@ -116,6 +119,24 @@ class PageTest(unittest.TestCase):
         wrong = Fills(page.text_of(broken(), "folder"))
         self.assertEqual(right.fills.count("#d33"), 0)
         self.assertEqual(wrong.fills.count("#d33"), 8)  # One for each update of rank 1.
+
+    def test_each_optimizer_has_its_pictures(self):
+        record = Record()
+        for rank in (0, 1):
+            (described,) = record.of(rank, "optimizer")
+            record.events[rank].insert(4, {**described, "optimizer": 1, "type": "Adam"})
+            for step in record.of(rank, "step"):
+                other = {**step, "optimizer": 1, "update": step["update"] + 100}
+                other["after"] = [digest("drift", rank)] * 2 if step["step"] == 7 else step["after"]
+                record.events[rank].insert(record.events[rank].index(step) + 1, other)
+        drawn = pictures.all_of(record.judge().run)
+        headings = [part for part in drawn if part.startswith("<h2>")]
+        self.assertEqual(len(headings), 5)
+        self.assertTrue(headings[1].endswith("parameters? (optimizer 0, SGD)</h2>"), headings)
+        self.assertTrue(headings[3].endswith("parameters? (optimizer 1, Adam)</h2>"), headings)
+        second = drawn[drawn.index(headings[3]) + 1]
+        self.assertNotIn("#d33", drawn[drawn.index(headings[1]) + 1])
+        self.assertIn("rank 1, update 107: 2 tensors differ", second)
 
     def test_a_record_without_updates_has_no_pictures(self):
         record = Record()

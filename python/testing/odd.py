@@ -4,6 +4,7 @@ usage: odd.py KIND
 """
 
 import os
+import socket
 import sys
 import time
 
@@ -18,10 +19,10 @@ def batches(count=6):
     return torch.randn(count, 4, 6, generator=generator)
 
 
-def train(model, after_step=None, scale=1.0):
-    """Trains for six updates; calls after_step(step) after each."""
+def train(model, after_step=None, scale=1.0, repeat=1):
+    """Trains for six updates, `repeat` times; calls after_step(step) after each."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step, x in enumerate(batches()):
+    for step, x in enumerate(batches().repeat(repeat, 1, 1)):
         optimizer.zero_grad()
         (model(x).square().mean() * scale).backward()
         optimizer.step()
@@ -45,6 +46,18 @@ def hang():
                 time.sleep(1000)
 
     train(DistributedDataParallel(make_model()), wait)
+
+
+def drift():
+    """Rank 1 moves a parameter once, and trains on for minutes."""
+
+    def move(step):
+        if step == 3 and dist.get_rank() == 1:
+            model.module.bias.data += 1e-3
+        time.sleep(0.01)
+
+    model = DistributedDataParallel(make_model())
+    train(model, move, repeat=2000)
 
 
 def exit_early():
@@ -117,10 +130,66 @@ def two_losses():
         optimizer.step()
 
 
-KINDS = (hang, exit_early, fork, not_a_number, no_optimizer, two_models, no_call, two_losses)
+class OwnOptimizer:
+    """An optimizer that is no torch.optim.Optimizer."""
+
+    def __init__(self, parameters):
+        self.param_groups = [{"params": list(parameters), "lr": 0.1}]
+
+    def step(self):
+        with torch.no_grad():
+            for p in self.param_groups[0]["params"]:
+                p -= self.param_groups[0]["lr"] * p.grad
+                p.grad = None
+
+
+def own_optimizer():
+    import lockstep
+
+    model = DistributedDataParallel(make_model())
+    optimizer = OwnOptimizer(model.parameters())
+    lockstep.watch(model, optimizer)
+    for x in batches():
+        model(x).square().mean().backward()
+        optimizer.step()
+
+
+def fail_in_child(rank, port):
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2")
+    dist.init_process_group("gloo")
+
+    def fail(step):
+        if step == 2 and rank == 1:
+            raise ValueError("planted failure")
+
+    train(DistributedDataParallel(make_model()), fail)
+
+
+def spawn():
+    """The script starts its ranks by itself; one of them raises."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    torch.multiprocessing.spawn(fail_in_child, (port,), nprocs=2)
+
+
+KINDS = (
+    hang,
+    drift,
+    exit_early,
+    fork,
+    not_a_number,
+    no_optimizer,
+    two_models,
+    no_call,
+    two_losses,
+    own_optimizer,
+    spawn,
+)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    if sys.argv[1] != "no_call":
+    if sys.argv[1] not in ("no_call", "spawn"):
         dist.init_process_group("gloo")
     {kind.__name__: kind for kind in KINDS}[sys.argv[1]]()

@@ -71,7 +71,7 @@ def update_events(rank, update):
     step = {"event": "step", "update": update, "optimizer": 0, "step": update, "line": line % 33}
     step["gradients"] = [recorded(mean_vector(update, i)) for i in parameters]
     own = [gradient(update, i, rank) for i in parameters]
-    step["local"] = [[1, total, projection, text] for text, total, _, projection in own]
+    step["local"] = [[1, total, projection] for _, total, _, projection in own]
     step["left_out"] = []
     if update == 0:
         step["before"] = [digest("p", -1, i) for i in parameters]
@@ -140,6 +140,7 @@ class Record:
         self.events = [copy.deepcopy(events_of(rank)) for rank in (0, 1)]
         self.status = 0
         self.hung_seconds = None
+        self.waits = []
         self.references = []
 
     def of(self, rank, kind):
@@ -148,10 +149,27 @@ class Record:
     def remove(self, rank, *kinds):
         self.events[rank] = [e for e in self.events[rank] if e["event"] not in kinds]
 
+    def accumulate(self):
+        """Makes two backward passes of each one, each with half of the loss."""
+        for rank in (0, 1):
+            for event in self.of(rank, "backward"):
+                event["scale"] = 0.5
+                self.events[rank].insert(self.events[rank].index(event), dict(event))
+
+    def resume(self, epoch=1, called=1):
+        """Restores all from a checkpoint with an epoch; set_epoch(called) comes before training."""
+        for rank in (0, 1):
+            self.events[rank][4:4] = [
+                {"event": "load", "update": 0, "path": "c.pt", "epochs": {"epoch": epoch}},
+                {"event": "restore", "update": 0, "what": "optimizer", "line": "/s/train.py:12"},
+                {"event": "set_epoch", "epoch": called, "line": "/s/train.py:19"},
+            ]
+
     def add_references(self, shifts=(0.0, 1e-7, -1e-7)):
         self.references = [one_rank_events(shift) for shift in shifts]
 
     def judge(self):
         ranks = [evidence.Rank(rank, events) for rank, events in enumerate(self.events)]
         references = [evidence.Run([evidence.Rank(0, events)]) for events in self.references]
-        return judge.judge(evidence.Run(ranks, self.status, self.hung_seconds), references)
+        run = evidence.Run(ranks, self.status, self.hung_seconds, waits=self.waits)
+        return judge.judge(run, references)

@@ -1,11 +1,16 @@
-"""Measures what the hooks cost in a training step of ResNet-18 on the CPU.
+"""Measures what the hooks cost in a training step of ResNet-18 on the CPU: time and memory.
 
-usage: python -m lockstep run --nproc=1 [--first=N] [--every=N] -- python3 step_overhead.py [STEPS]
+usage: python -m lockstep run --nproc=1 --first=0 --every=2 -- python3 step_overhead.py [STEPS] [FLAG...]
+       python3 step_overhead.py [STEPS] [FLAG...]   (without hooks: the memory to compare with)
 
-Steps with and without hooks take turns in one process. Prints medians, and the slowdown of the
-median and of the slowest tenth. Needs torchvision.
+Three steps with hooks and two without take turns in one process. The first of the three is left
+out: it digests parameters that moved without hooks, as no step of a user's run does. With
+--every=2, gradients are recorded in every second step that has hooks. Prints medians for each kind
+of step, the slowdown of neighbouring steps, and the memory of the process. Needs torchvision.
 """
 
+import argparse
+import resource
 import statistics
 import sys
 import time
@@ -14,41 +19,80 @@ import torch
 import torchvision
 from torch.utils.data import DataLoader, TensorDataset
 
-BATCH = 16
+PLAIN, LIGHT, DETAILED = "without hooks", "parameters", "parameters and gradients"
+TURN = 5
+HOOKED = 3  # Of each turn, the first one left out.
+
+
+def parse():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("steps", type=int, nargs="?", default=20, help="steps of each kind with hooks")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--image_size", type=int, default=64)
+    return parser.parse_args()
+
+
+class Hooks:
+    """Turns the hooks of this process on and off, if it has any."""
+
+    def __init__(self):
+        module = sys.modules.get("_lockstep.hooks.recorder")
+        self.recorder = module and module.active
+
+    def choose(self, number):
+        """Returns the kind of step `number`, and turns the hooks on or off for it."""
+        if self.recorder is None:
+            return PLAIN
+        hooked = number % TURN < HOOKED
+        self.recorder.quiet.depth = int(not hooked)  # 1: the hooks return at once.
+        if not hooked:
+            return PLAIN
+        (state,) = self.recorder.optimizers.known.values()
+        return DETAILED if state.in_detail() else LIGHT
 
 
 def main():
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    flags = parse()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    count = BATCH * (2 * steps + 2)
-    dataset = TensorDataset(torch.randn(count, 3, 64, 64), torch.randint(0, 1000, (count,)))
+    images = torch.randn(TURN * flags.batch, 3, flags.image_size, flags.image_size)
+    dataset = TensorDataset(images, torch.randint(0, 1000, (len(images),)))
     model = torchvision.models.resnet18()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    quiet = sys.modules["_lockstep.hooks.recorder"].active.quiet
-    times = {0: [], 1: []}
-    batches = iter(DataLoader(dataset, BATCH))
-    for number in range(2 * steps + 2):
-        quiet.depth = number % 2  # 1: the hooks return at once.
-        start = time.perf_counter()
-        images, labels = next(batches)
+    hooks, times = Hooks(), []
+    batches = iter(())
+    for number in range(TURN * (flags.steps + 1)):
+        kind = hooks.choose(number)
+        if number % TURN == 0:
+            batches = iter(DataLoader(dataset, flags.batch, shuffle=True))
+        start = time.perf_counter(), time.process_time()
+        inputs, labels = next(batches)
         optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
-        if number >= 2:  # The first step of each kind warms up.
-            times[number % 2].append(time.perf_counter() - start)
-    quiet.depth = 0
-    report(times[0], times[1])
+        times.append((kind, time.perf_counter() - start[0], time.process_time() - start[1]))
+    report([times[i : i + TURN] for i in range(TURN, len(times), TURN)])  # The first warms up.
+    print("memory: peak %.1f MB, parameters %.1f MB"
+          % (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+             sum(p.numel() * p.element_size() for p in model.parameters()) / 2**20))
 
 
-def report(hooked, plain):
-    for name, values in (("with hooks", hooked), ("without", plain)):
-        tenth = sorted(values)[-max(1, len(values) // 10)]
-        print("%-10s median %.1f ms, slowest tenth %.1f ms, %d steps"
-              % (name, 1e3 * statistics.median(values), 1e3 * tenth, len(values)))
-    pairs = sorted(a / b - 1 for a, b in zip(hooked, plain))
-    print("slowdown of neighbouring steps: median %+.1f%%, slowest tenth %+.1f%%"
-          % (100 * statistics.median(pairs), 100 * pairs[-max(1, len(pairs) // 10)]))
+def report(turns):
+    print("%-26s %6s %9s %14s" % ("step records", "steps", "median", "processor time"))
+    kept = [step for turn in turns for step in turn[1:]]
+    for kind in (PLAIN, LIGHT, DETAILED):
+        steps = [step for step in kept if step[0] == kind]
+        if steps:
+            medians = [1e3 * statistics.median(values) for values in list(zip(*steps))[1:]]
+            print("%-26s %6d %6.0f ms %11.0f ms" % (kind, len(steps), *medians))
+    pairs = [pair for turn in turns for pair in zip(turn[1:HOOKED], turn[HOOKED:])]
+    pairs += [(turn[HOOKED + 1], turn[HOOKED]) for turn in turns]  # Shows the noise.
+    for kind in (PLAIN, LIGHT, DETAILED):
+        for what, i in (("time", 1), ("processor time", 2)):
+            slower = sorted(100 * (a[i] / b[i] - 1) for a, b in pairs if a[0] == kind)
+            if slower:
+                print("slowdown in %s, %s: median %+.1f%%, slowest tenth %+.1f%%"
+                      % (what, kind, statistics.median(slower), slower[-max(1, len(slower) // 10)]))
 
 
 if __name__ == "__main__":

@@ -37,7 +37,8 @@ cudaError_t cudaFree(void* pointer);
 // 0xff bytes.
 cudaError_t cudaMallocHost(void** pointer, size_t bytes);
 cudaError_t cudaFreeHost(void* pointer);
-// The type is cudaMemoryTypeDevice or cudaMemoryTypeUnregistered.
+// The type is cudaMemoryTypeDevice, cudaMemoryTypeHost for pinned memory, or
+// cudaMemoryTypeUnregistered.
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes,
                                      const void* pointer);
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,

@@ -90,6 +90,7 @@ struct cudaDeviceProp {
 
 enum cudaMemoryType {
   cudaMemoryTypeUnregistered = 0,
+  cudaMemoryTypeHost = 1,
   cudaMemoryTypeDevice = 2,
   cudaMemoryTypeManaged = 3,
 };
@@ -168,15 +169,18 @@ struct Site {
 // Waits for all threads of the block. Only device threads may call it.
 void SyncThreads(Site site);
 
-// Waits for all threads of the block, and until `is_ready` returns true. Only
-// device threads may call it. `is_ready` reads memory that the host or other
-// kernels write, and must not refer to the kernel's stack.
+// Waits for all threads of the block, and until the `is_ready` of each of them
+// returns true. Only device threads may call it. `is_ready` reads memory that
+// the host or other kernels write, and must not refer to the kernel's stack.
 //
-// If `is_ready` returns false, the kernel is abandoned and later restarted, so
-// the code before the wait must bear running twice. A kernel that calls this
+// If an `is_ready` returns false, the kernel is abandoned and later restarted,
+// so the code before the wait must bear running twice. A kernel that calls this
 // function must have one block, and each thread may call it once; otherwise it
 // ends in a fault.
 void WaitForMemory(std::function<bool()> is_ready, Site site);
+
+// Loads a word of pinned host memory, and counts the load (control.h).
+int LoadPinned(const volatile int* from);
 
 // Ends the kernel in a fault. Only device threads may call it.
 [[noreturn]] void EndInFault(std::string what);

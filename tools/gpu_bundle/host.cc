@@ -307,8 +307,7 @@ absl::StatusOr<std::vector<Gpu>> FindGpus() {
     return driver.Call(kNoFunction, name, args...);
   };
   if (driver.handle == nullptr) {
-    return absl::NotFoundError(
-        "no NVIDIA driver: libcuda.so.1 is not to be found");
+    return absl::NotFoundError("no NVIDIA driver: libcuda.so.1 was not found");
   }
   int count = 0;
   CuResult error = call("cuInit", 0u);

@@ -34,12 +34,12 @@
 
 ABSL_FLAG(
     std::string, suite, "all",
-    "what is run: correct (every test of GPU code, NCCL with 1 to 3 ranks "
-    "on one GPU and one on each of several, compute-sanitizer where there is "
-    "one), kernels "
-    "(benchmarks of batch norm and all-reduce, next to PyTorch where "
-    "there is one), train (the trainer, on the CPU), first (what to run on a "
-    "card that has not run any of it, in 45 minutes), all");
+    "the stages to run: correct (every test of GPU code, NCCL with 1 to 3 "
+    "ranks on one GPU and with one rank on each of several GPUs, "
+    "compute-sanitizer if there is one), kernels (benchmarks of batch norm "
+    "and all-reduce, next to PyTorch if there is one), train (the trainer, on "
+    "the CPU), first (what to run on a card that has not run any of it, in 45 "
+    "minutes), all");
 ABSL_FLAG(
     std::string, only, "",
     "the stages to run, by name, in place of a suite; default: all of the "
@@ -48,8 +48,8 @@ ABSL_FLAG(double, budget, 3600,
           "seconds for all stages together; a stage leaves the least time that "
           "the later ones need, and is not run if too little is left");
 ABSL_FLAG(std::string, out, "lockstep-gpu",
-          "folder for results.json, junit.xml and each stage's output; "
-          "default: lockstep-gpu");
+          "write results.json, junit.xml and each stage's output to this "
+          "folder; default: lockstep-gpu");
 
 namespace lockstep::gpu_bundle {
 namespace {
@@ -64,13 +64,13 @@ Usage RunUsage() {
 Runs Lockstep's GPU tests and benchmarks on this host, which needs an NVIDIA
 driver, and CUDA's runtime, NCCL and cuDNN in $LOCKSTEP_CUDA_LIBS (folders,
 separated by ':'), in LD_LIBRARY_PATH, in the Python packages of a python3 on
-PATH, or in a CUDA toolkit. Says which it took. stages.txt beside run.sh lists
-the stages.
+PATH, or in a CUDA toolkit. Prints the folders that it uses. stages.txt beside
+run.sh lists the stages.
 )",
       .sections = {{"", "suite only=NAMES budget out=DIR"}},
       .ending =
-          R"(Exit status: 0 if every stage passed that this host has the means for, one of
-the suite among them; 1 if one failed, timed out, skipped all its tests or did
+          R"(Exit status: 0 if every stage that this host can run passed, and at least one of
+them is of the suite; 1 if one failed, timed out, skipped all its tests or did
 not fit the budget, if a library is missing, or if the driver fails or is too
 old; 2 for a wrong flag; 3 if there is no GPU.
 )"};

@@ -281,7 +281,7 @@ class OutcomeTest(Host):
         self.assertEqual(self.run_sh(stages, FAKE_EXCLUSIVE="1"), 0)
         self.assertEqual(self.outcomes(), {"a": "passed", "b": "lacks"})
         self.assertEqual(self.results["b"]["text"],
-                         "not run: needs a GPU for several processes")
+                         "not run: needs a GPU that several processes may use")
         self.assertIn("GPU: Fake 9000, for one process alone, by its compute "
                       "mode\n", self.said)
 

@@ -243,7 +243,7 @@ std::string MissingNeed(const Stage& stage, const Setting& setting) {
         absl::SimpleAtoi(count, &gpus)) {
       if (setting.gpus < gpus) return absl::StrCat(gpus, " GPUs");
     } else if (need == "shared") {
-      if (setting.exclusive) return "a GPU for several processes";
+      if (setting.exclusive) return "a GPU that several processes may use";
     } else if (need == "torch") {
       if (setting.python.empty()) return "PyTorch";
     } else if (need == "data") {

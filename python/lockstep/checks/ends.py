@@ -2,6 +2,7 @@
 
 import math
 
+from .. import waits
 from ..verdict import Claim, Finding, few, short_line
 
 ENDS = "every rank ends regularly"
@@ -12,6 +13,8 @@ FINITE = "losses and gradients are finite"
 def check_ends(run):
     if not run.ranks:
         return Claim(ENDS, why_not="no rank left a record"), [], []
+    if run.stopped:
+        return Claim(ENDS, why_not="--fail_fast ended the run"), [], []
     claim = Claim(ENDS, len(run.ranks), "ranks")
     if run.hung_seconds is not None:
         return claim, [hangs(run)], []
@@ -41,6 +44,9 @@ def bad_status(run):
 
 
 def hangs(run):
+    text = "the ranks record nothing more for %.0f s" % run.hung_seconds
+    if run.waits:
+        return waits_in_vain(run.waits[-1], text)
     waiting = [rank for rank in run.ranks if not rank.ended]
     return Finding(
         ENDS,
@@ -49,8 +55,16 @@ def hangs(run):
         update=min((rank.updates for rank in waiting), default=None),
         ranks=[rank.rank for rank in waiting],
         line=last_line(waiting[0]) if waiting else "",
-        text="the ranks record nothing more for %.0f s" % run.hung_seconds,
+        text=text,
     )
+
+
+def waits_in_vain(event, text="no rank goes on"):
+    """Returns the finding on a wait that `run` saw."""
+    late = event["late"][0]
+    line = late["line"] or (late["stack"][0][0] if late["stack"] else event["line"])
+    ranks = [other["rank"] for other in event["late"]]
+    return Finding(ENDS, "hangs", waits.words(event), ranks=ranks, line=line, text=text)
 
 
 def crashes(failed):
@@ -88,6 +102,8 @@ def last_line(rank):
 def check_updates(run):
     if len(run.ranks) < 2 or any(rank.bounded for rank in run.ranks):
         return Claim(UPDATES, why_not="not all ranks left a whole record"), [], []
+    if run.stopped:
+        return Claim(UPDATES, why_not="--fail_fast ended the run"), [], []
     if any(rank.of("join") for rank in run.ranks):
         return Claim(UPDATES, why_not="the script lets ranks end early, with join()"), [], []
     updates = [rank.updates for rank in run.ranks]

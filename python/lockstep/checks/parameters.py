@@ -153,12 +153,12 @@ def cause_of_update(run, optimizers, steps):
 
 
 def is_own(gradient, local, size):
-    """Whether a rank's gradient is that of its own samples: equal bits, or equal sums."""
+    """Whether a rank's gradient is that of its own samples, by its sum and its projection."""
     if gradient is None or local is None:
         return False
-    count, total, projection, text = local
+    count, total, projection = local
     if count == 1:
-        return gradient[0] == text
+        return [total, projection] == [gradient[1], gradient[3]]
     # Each of `count` additions rounds an element x by 2^-24 |x| at most, and the sum of |x| is at
     # most sqrt(size) times the norm. Twice that, as the parts can be larger than their sum.
     bound = 2 * count * 2.0**-24 * math.sqrt(size * gradient[2])
@@ -175,7 +175,7 @@ def cause_of_gradients(run, optimizers, steps, wrong):
     reduced = [
         i
         for i in set(range(len(sizes))) - set(wrong)
-        if all(step.local[i] for step in steps) and len({s.local[i][3] for s in steps}) > 1
+        if all(step.local[i] for step in steps) and len({tuple(s.local[i]) for s in steps}) > 1
     ]
     if reduced:
         evidence.append("the gradients of %d other tensors are reduced" % len(reduced))

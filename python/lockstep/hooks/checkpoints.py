@@ -7,18 +7,37 @@ import torch
 from . import lines
 
 
-def install(recorder):
-    def observer(event, position):
-        def before(args, kwargs):
-            path = args[position] if len(args) > position else kwargs.get("f")
-            recorder.event(
-                event,
-                update=recorder.update,
-                path=str(path) if isinstance(path, (str, os.PathLike)) else "",
-                line=lines.user_line(),
-            )
+def epochs_in(checkpoint):
+    """Returns the numbers of epochs that a checkpoint holds beside its states, by name."""
+    if not isinstance(checkpoint, dict):
+        return {}
+    return {
+        name: value
+        for name, value in checkpoint.items()
+        if isinstance(name, str) and "epoch" in name.lower() and type(value) is int
+    }
 
-        return before
+
+def install(recorder):
+    def saved(args, kwargs):
+        path = args[1] if len(args) > 1 else kwargs.get("f")
+        recorder.event(
+            "save",
+            update=recorder.update,
+            path=str(path) if isinstance(path, (str, os.PathLike)) else "",
+            line=lines.user_line(),
+        )
+
+    def loaded(token, result, args, kwargs):
+        del token
+        path = args[0] if args else kwargs.get("f")
+        recorder.event(
+            "load",
+            update=recorder.update,
+            path=str(path) if isinstance(path, (str, os.PathLike)) else "",
+            epochs=epochs_in(result),
+            line=lines.user_line(),
+        )
 
     def restored(what):
         def before(args, kwargs):
@@ -33,7 +52,7 @@ def install(recorder):
 
         return before
 
-    recorder.wrap(torch, "save", observer("save", 1))
-    recorder.wrap(torch, "load", observer("load", 0))
+    recorder.wrap(torch, "save", saved)
+    recorder.wrap(torch, "load", after=loaded)
     recorder.wrap(torch.nn.Module, "load_state_dict", restored("model"))
     recorder.wrap(torch.optim.Optimizer, "load_state_dict", restored("optimizer"))

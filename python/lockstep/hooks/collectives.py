@@ -1,6 +1,7 @@
 """Records the calls of torch.distributed, in order."""
 
 import functools
+import math
 
 import torch
 import torch.distributed as dist
@@ -14,6 +15,8 @@ CALLS = """
     all_reduce_coalesced all_gather_coalesced send recv isend irecv
     batch_isend_irecv new_group
 """.split()
+PAIRS = ("send", "recv", "isend", "irecv")
+WITHOUT_DATA = ("barrier", "monitored_barrier", "new_group")
 FEW = 8
 OPERATIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 
@@ -25,6 +28,7 @@ class Collectives:
         self.recorder = recorder
         self.count = 0
         self.depth = 0
+        self.numbers = {}  # By id of a group: which of the groups with the same ranks it is.
 
     def before(self, kind, args, kwargs):
         self.depth += 1
@@ -32,11 +36,12 @@ class Collectives:
             return
         recorder = self.recorder
         recorder.open()
-        recorder.calls_since_step += 1
         values = [*args, *kwargs.values()]
         parts = [value for value in values if is_tensors(value)]
+        recorder.optimizers.see_call(numbers_in(kind, parts))
         first = parts[0] if parts else None
         first = first[0] if isinstance(first, (list, tuple)) else first
+        line, group, peer = lines.user_line(), self.group_of(values), peer_of(kind, args, kwargs)
         recorder.event(
             "call",
             call=self.count,
@@ -45,21 +50,56 @@ class Collectives:
             sizes=[sizes_of(value) for value in parts],
             dtype="" if first is None else str(first.dtype)[6:],
             op=operation(kind, values),
-            group=group_of(values),
-            peer=peer_of(kind, args, kwargs),
-            line=lines.user_line(),
+            group=group,
+            peer=peer,
+            line=line,
             **({} if first is None else {"values": few_values(first)}),
         )
         self.count += 1
+        if kind in PAIRS:
+            ranks = sorted((recorder.rank, peer if peer is not None else recorder.rank))
+            recorder.enter_call("send or recv", line, "%s between two" % ranks)
+        else:
+            recorder.enter_call(kind.strip("_"), line, group)
 
     def leave(self):
         self.depth -= 1
+        if not self.depth:
+            self.recorder.leave_call()
+
+    def wait(self, args, kwargs):
+        """Before Work.wait() of an asynchronous call."""
+        del args, kwargs
+        self.recorder.enter_call("wait", lines.user_line(), None)
+
+    def made_group(self, token, result, args, kwargs):
+        """Numbers the groups that have the same ranks. All ranks make groups in one order."""
+        del token, args, kwargs
+        if isinstance(result, dist.ProcessGroup):
+            ranks = ranks_of(result)
+            same = [number for known, number in self.numbers.values() if known == ranks]
+            self.numbers[id(result)] = ranks, len(same) + 1
+
+    def group_of(self, values):
+        """Returns the group's ranks, "all", or for a further group of the same ranks its name."""
+        for value in values:
+            if isinstance(value, dist.ProcessGroup) and value is not dist.group.WORLD:
+                ranks, number = self.numbers.get(id(value), (ranks_of(value), 1))
+                return ranks if number == 1 else "%s group %d" % (ranks, number)
+        return "all"
 
 
 def is_tensors(value):
     if isinstance(value, (list, tuple)):
         return bool(value) and all(isinstance(item, torch.Tensor) for item in value)
     return isinstance(value, torch.Tensor)
+
+
+def numbers_in(kind, parts):
+    """Returns how many numbers a call moves at most. Objects may hold any number."""
+    if not parts and kind not in WITHOUT_DATA:
+        return math.inf
+    return sum(leaf.numel() for leaf in tensors.leaves_of(parts))
 
 
 def sizes_of(value):
@@ -87,14 +127,10 @@ def operation(kind, values):
     return "sum"
 
 
-def group_of(values):
-    """Returns the group's ranks, or "all"."""
-    for value in values:
-        if isinstance(value, dist.ProcessGroup) and value is not dist.group.WORLD:
-            if hasattr(dist, "get_process_group_ranks"):
-                return list(dist.get_process_group_ranks(value))
-            return sorted(dist.distributed_c10d._pg_group_ranks[value])
-    return "all"
+def ranks_of(group):
+    if hasattr(dist, "get_process_group_ranks"):
+        return list(dist.get_process_group_ranks(group))
+    return sorted(dist.distributed_c10d._pg_group_ranks[group])
 
 
 def peer_of(kind, args, kwargs):
@@ -114,7 +150,8 @@ def install(recorder):
         return
     for kind in CALLS:
         before = functools.partial(hooks.before, kind)
-        recorder.wrap(dist.distributed_c10d, kind, before, last=hooks.leave)
+        after = hooks.made_group if kind == "new_group" else None
+        recorder.wrap(dist.distributed_c10d, kind, before, after, hooks.leave)
         if hasattr(dist, kind) and hasattr(dist.distributed_c10d, kind):
             setattr(dist, kind, getattr(dist.distributed_c10d, kind))
 
@@ -124,3 +161,5 @@ def install(recorder):
 
     recorder.wrap(dist.distributed_c10d, "init_process_group", after=joined)
     dist.init_process_group = dist.distributed_c10d.init_process_group
+    if hasattr(dist, "Work"):
+        recorder.wrap(dist.Work, "wait", hooks.wait, last=recorder.leave_call)

@@ -17,6 +17,7 @@ FAMILIES = (
     "checkpoints",
     "schedules",
     "arguments",
+    "processes",
 )
 
 

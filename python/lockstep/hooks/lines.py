@@ -13,6 +13,14 @@ _LIBRARIES = tuple(
     for form in (os.path.abspath, os.path.realpath)
 )
 _known = {}
+# The file name of the frames that hooks add to the stack. Python's warnings pass over frames of
+# importlib's bootstrap, so a warning for the caller of a hooked function names the user's line.
+HOOK_FILE = "<lockstep: importlib _bootstrap>"
+
+
+def is_own(filename):
+    """Whether a file belongs to this package."""
+    return filename == HOOK_FILE or filename.startswith(_OWN + os.sep)
 
 
 def is_library(filename):

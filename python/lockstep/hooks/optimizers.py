@@ -5,7 +5,6 @@ import weakref
 
 import torch
 
-from .. import digest
 from . import lines, models, tensors
 
 
@@ -20,12 +19,18 @@ class Optimizer:
         self.steps = 0
         self.described = None  # What the last event "optimizer" said.
         self.groups = None
-        self.roots = []
+        self.models = []  # Weak references: a record keeps no model, and so no group, alive.
         self.hooked = set()
-        self.local = {}  # By index of the parameter: [backward passes, sum, projection, digest].
+        self.local = {}  # By index of the parameter: [backward passes, sum, projection].
         self.evaluated = None  # The update at which the models' buffers were last recorded.
-        self.after = []  # By index: (data pointer, version, digest) after the last step.
+        self.after = []  # By index: (identity, digest) after the last step.
+        self.largest_call = 0  # Numbers in the largest call since the last step.
         self.hook_gradients()
+
+    @property
+    def roots(self):
+        """The models around the parameters, as far as they are alive."""
+        return [root for root in (model() for model in self.models) if root is not None]
 
     def parameters(self):
         optimizer = self.optimizer()
@@ -46,23 +51,23 @@ class Optimizer:
             parameter.register_hook(self.gradient_hook(index))
 
     def gradient_hook(self, index):
+        reference = weakref.ref(self)  # The parameter holds the hook.
+
         def hook(gradient):
-            self.recorder.guard("gradient", self.see_gradient, index, gradient)
+            state = reference()
+            if state is not None:
+                state.recorder.guard("gradient", state.see_gradient, index, gradient)
 
         return hook
 
     def see_gradient(self, index, gradient):
         if not self.in_detail():
             return
-        text, total, _, projection = tensors.digest_and_sums(gradient)
-        known = self.local.get(index)
-        if known is None:
-            self.local[index] = [1, total, projection, text]
-        else:
-            known[0] += 1
-            known[1] += total
-            known[2] += projection
-            known[3] = digest.combine([known[3], text])
+        total, projection = tensors.linear_sums(gradient)
+        known = self.local.setdefault(index, [0, 0.0, 0.0])
+        known[0] += 1
+        known[1] += total
+        known[2] += projection
 
     def describe(self):
         """Writes the optimizer's parameters and the models around them, if they have changed."""
@@ -72,7 +77,8 @@ class Optimizer:
             return
         self.described = described
         self.hook_gradients()
-        self.roots = models.holders_of(parameters, self.recorder.watched)
+        watched = [model() for model in self.recorder.watched if model() is not None]
+        self.models = [weakref.ref(root) for root in models.holders_of(parameters, watched)]
         names = models.names_of(self.roots)
         self.recorder.event(
             "optimizer",
@@ -89,21 +95,23 @@ class Optimizer:
 
     def left_out(self, held):
         """Returns names of parameters of these models that have gradients and no optimizer."""
-        names = models.names_of(self.roots)
-        return [
-            names[id(p)]
+        found = [
+            id(p)
             for root in self.roots
             for p in root.parameters()
-            if p.requires_grad and p.grad is not None and id(p) not in held
+            if id(p) not in held and p.requires_grad and p.grad is not None
         ]
+        names = models.names_of(self.roots) if found else {}
+        return [names[key] for key in found]
 
-    def changed_before(self, parameters, detail):
+    def changed_before(self, parameters):
         """Returns digests of the parameters before the step, or None where nothing moved them."""
-        moved = self.recorder.calls_since_step or detail or len(self.after) != len(parameters)
-        if not moved and all(
-            tensors.identity(p) == known[:2] for p, known in zip(parameters, self.after)
-        ):
-            return None
+        # A script may copy into a few values what a call has brought, which shows in no probe. A
+        # call of fewer numbers than any parameter has, such as a loss, moves none.
+        smallest = min((p.numel() for p in parameters if p.numel()), default=0)
+        if self.largest_call < smallest and len(self.after) == len(parameters):
+            if all(tensors.identity(p) == known for p, (known, _) in zip(parameters, self.after)):
+                return None
         return [tensors.digest_of(p) for p in parameters]
 
 
@@ -122,6 +130,10 @@ class Optimizers:
         self.hook_class(type(optimizer))
         self.known[optimizer] = Optimizer(self.recorder, self.made, optimizer)
         self.made += 1
+
+    def see_call(self, numbers):
+        for state in self.known.values():
+            state.largest_call = max(state.largest_call, numbers)
 
     def hook_class(self, kind):
         """Hooks the step of a class. Only the outermost step of a process is observed."""
@@ -155,10 +167,13 @@ class Optimizers:
             fields["local"] = [state.local.get(i) for i in range(len(parameters))]
             held = {id(p) for known in self.known.values() for p in known.parameters()}
             fields["left_out"] = state.left_out(held)
+            fields["buffers"] = [
+                tensors.digest_of(b) for root in state.roots for b in root.buffers()
+            ]
             if all(gradient is None for gradient in fields["gradients"]):
                 fields["strangers"] = len(models.strangers(held))
         state.local = {}
-        before = state.changed_before(parameters, detail)
+        before = state.changed_before(parameters)
         if before is not None:
             fields["before"] = before
         groups = describe_groups(state.optimizer())
@@ -172,19 +187,18 @@ class Optimizers:
             return
         state, fields = token
         parameters = state.parameters()
-        state.after = [(*tensors.identity(p), tensors.digest_of(p)) for p in parameters]
+        state.after = [(tensors.identity(p), tensors.digest_of(p)) for p in parameters]
         self.recorder.event(
             "step",
             update=self.recorder.update,
             optimizer=state.number,
             step=state.steps,
             **fields,
-            after=[known[2] for known in state.after],
-            buffers=[tensors.digest_of(b) for root in state.roots for b in root.buffers()],
+            after=[text for _, text in state.after],
         )
         state.steps += 1
         self.recorder.update += 1
-        self.recorder.calls_since_step = 0
+        state.largest_call = 0
         if self.recorder.after_update:
             self.recorder.after_update()
 
@@ -262,7 +276,6 @@ def describe_model(root):
 
 
 def install(recorder):
-    recorder.calls_since_step = 0
     optimizers = recorder.optimizers = Optimizers(recorder)
 
     def made(token, result, args, kwargs):

@@ -21,6 +21,12 @@ class Ddp:
         self.made = 0
         self.forwards = [0, 0]  # Without and with a reduction, since the last backward pass.
 
+    def begin(self, args, kwargs):
+        """Before DDP's constructor, which compares and broadcasts the parameters."""
+        del args, kwargs
+        self.recorder.open()
+        self.recorder.enter_call("DDP's constructor", lines.user_line(), "ddp")
+
     def construct(self, token, result, args, kwargs):
         del token, result, kwargs
         ddp, recorder = args[0], self.recorder
@@ -44,6 +50,7 @@ class Ddp:
 
     def forward(self, args, kwargs):
         ddp = args[0]
+        self.recorder.enter_call("DDP's forward pass", lines.user_line(), "ddp")
         if torch.is_grad_enabled() and ddp.training:
             self.forwards[bool(ddp.require_backward_grad_sync)] += 1
         self.recorder.loaders.see_input(tensors.leaves_of([args[1:], kwargs]))
@@ -65,5 +72,5 @@ def install(recorder):
         recorder.event("join", update=recorder.update, line=lines.user_line())
 
     recorder.wrap(Join, "__enter__", join)
-    recorder.wrap(ddp, "__init__", after=hooks.construct)
-    recorder.wrap(ddp, "forward", hooks.forward, hooks.see_evaluation)
+    recorder.wrap(ddp, "__init__", hooks.begin, hooks.construct, recorder.leave_call)
+    recorder.wrap(ddp, "forward", hooks.forward, hooks.see_evaluation, recorder.leave_call)

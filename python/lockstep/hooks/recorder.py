@@ -1,16 +1,20 @@
 """The recorder of one process: its rank, its events, and the guard that every hook runs under."""
 
 import atexit
+import faulthandler
 import functools
 import json
 import multiprocessing.util
 import os
+import signal
 import sys
 import threading
 import time
 import traceback
+import weakref
 
 from .. import record
+from ..monitor import place
 from . import lines
 
 active = None
@@ -23,6 +27,7 @@ RANK_VARIABLES = (
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
+STACK_SIGNAL = signal.SIGRTMAX - 5  # Asks for the rank's stack. Few programs use it.
 DEFAULTS = {"first": 10, "every": 10, "limit_mb": 256, "tensors": False}
 
 
@@ -55,6 +60,7 @@ class Recorder:
         self.ended = False
         self.update = 0  # The number of optimizer steps that have ended.
         self.watched = []
+        self.place = None
         torch = sys.modules.get("torch")
         self.event(
             "process",
@@ -83,8 +89,28 @@ class Recorder:
         self.rank, world_size, source = find_rank()
         self.event("rank", rank=self.rank, world_size=world_size, source=source)
         self.file.name_rank(self.rank)
+        self._show_place()
         # A child of multiprocessing runs these finalizers and no atexit.
         multiprocessing.util.Finalize(None, self.guard, ("end", self._end), exitpriority=0)
+
+    def _show_place(self):
+        """Lets `lockstep run` see in which call this rank waits, and ask for its stack."""
+        number = 0
+        if signal.getsignal(STACK_SIGNAL) == signal.SIG_DFL:
+            number = STACK_SIGNAL
+            path = place.stack_path_of(self.folder, self.rank)
+            self.stacks = open(path, "w", encoding="utf-8")  # Open as long as the process runs.
+            faulthandler.register(number, file=self.stacks, all_threads=True)
+        self.place = place.Writer(place.path_of(self.folder, self.rank), number)
+
+    def enter_call(self, kind, line, group):
+        """Says that a call begins that may wait for other ranks."""
+        if self.place:
+            self.place.enter(kind, line, group and str(group))
+
+    def leave_call(self):
+        if self.place:
+            self.place.leave()
 
     def guard(self, what, function, *arguments):
         """Runs a hook. Its errors are recorded as ours and do not reach the script."""
@@ -131,24 +157,26 @@ class Recorder:
                 if last:
                     self.guard(what, last)
 
+        hooked.__code__ = hooked.__code__.replace(co_filename=lines.HOOK_FILE)
         hooked._lockstep_hook = True
         setattr(owner, name, hooked)
 
     def watch(self, model, optimizer):
-        del optimizer  # Every optimizer is seen when it is made.
+        if optimizer is not None:
+            self.optimizers.add(optimizer)  # One that is no torch.optim.Optimizer, in particular.
         models = model if isinstance(model, (list, tuple)) else [model]
-        self.watched.extend(models)
+        self.watched.extend(weakref.ref(each) for each in models)
 
     def _hook_exceptions(self):
         previous = sys.excepthook
 
         def hook(kind, value, trace):
-            self.guard("exception", self._exception, kind, value, trace)
+            self.guard("exception", self.see_exception, kind, value, trace)
             previous(kind, value, trace)
 
         sys.excepthook = hook
 
-    def _exception(self, kind, value, trace):
+    def see_exception(self, kind, value, trace):
         self.event(
             "exception",
             type=kind.__name__,
@@ -161,6 +189,8 @@ class Recorder:
         if self.ended:
             return
         self.ended = True
+        if self.place:
+            self.place.end()
         self.event("end", update=self.update, errors=self.errors, time=time.time())
 
 

@@ -4,10 +4,16 @@ import torch
 
 from .. import digest
 
+PROBED = 16  # Values.
+WHOLE = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # By the size of an element.
+
 
 def plain(tensor):
     """Returns a contiguous, dense tensor on the CPU with this rank's values. Copies if it must."""
     tensor = tensor.detach()
+    if type(tensor) is torch.Tensor and tensor.layout == torch.strided and tensor.is_cpu:
+        if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+            return tensor
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()
     if tensor.layout != torch.strided:
@@ -16,14 +22,28 @@ def plain(tensor):
 
 
 def identity(tensor):
-    """Returns the address and the version of this rank's values: a change in place counts it up."""
+    """Returns the address, the version and a probe of this rank's values.
+
+    A change in place counts the version up, unless it goes through .data or another library. A
+    few values, evenly spaced in memory, show such a change if it concerns the whole tensor.
+    """
     local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return local.data_ptr(), tensor._version
+    return local.data_ptr(), tensor._version, probe(local.detach())
+
+
+def probe(tensor):
+    if tensor.layout != torch.strided or not tensor.numel():
+        return b""
+    span = 1 + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride()))
+    count = min(PROBED, span)
+    step = max(1, (span - 1) // max(1, count - 1))
+    few = tensor.as_strided((count,), (step,), tensor.storage_offset())
+    return raw(few.cpu().contiguous()).tobytes()
 
 
 def raw(tensor):
-    """Returns the bytes of a plain tensor as a numpy array."""
-    return tensor.reshape(-1).view(torch.uint8).numpy()
+    """Returns the bits of a plain tensor as a numpy array of whole numbers."""
+    return tensor.reshape(-1).view(WHOLE.get(tensor.element_size(), torch.uint8)).numpy()
 
 
 def numbers(tensor):
@@ -43,6 +63,11 @@ def digest_and_sums(tensor):
     """Returns [digest, sum, sum of squares, projection]."""
     tensor = plain(tensor)
     return [digest.digest(raw(tensor)), *digest.sums(numbers(tensor))]
+
+
+def linear_sums(tensor):
+    """Returns the sum and the projection."""
+    return digest.linear_sums(numbers(plain(tensor)))
 
 
 def leaves_of(value, found=None):

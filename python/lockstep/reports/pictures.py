@@ -14,10 +14,16 @@ def all_of(run):
     found = []
     if ranks:
         found += figure("Loss by update", losses(ranks))
-    if len(ranks) > 1:
-        title = "Do the ranks hold rank %d's parameters?" % ranks[0].rank
-        found += figure(title, parameters(ranks))
-        found += figure("How far are the ranks' gradients apart?", gradients(ranks))
+    if len(ranks) < 2:
+        return found
+    several = len(ranks[0].optimizers) > 1
+    for number, optimizer in sorted(ranks[0].optimizers.items()):
+        optimizers = [rank.optimizers.get(number) for rank in ranks]
+        if all(optimizers):
+            name = " (optimizer %d, %s)" % (number, optimizer.type) if several else ""
+            title = "Do the ranks hold rank %d's parameters?" % ranks[0].rank
+            found += figure(title + name, parameters(ranks, optimizers))
+            found += figure("How far are the ranks' gradients apart?" + name, gradients(optimizers))
     return found
 
 
@@ -25,7 +31,7 @@ def figure(title, drawn):
     if not drawn:
         return []
     svg, caption = drawn
-    return ["<h2>%s</h2>" % title, svg, "<p class=mute>%s</p>" % caption]
+    return ["<h2>%s</h2>" % html.escape(title, quote=False), svg, "<p class=mute>%s</p>" % caption]
 
 
 def svg_of(width, height, parts):
@@ -104,25 +110,21 @@ def grid(rows, updates):
     return svg_of(max(WIDTH, right), bottom + 4, parts), more
 
 
-def first_optimizer(rank):
-    return rank.optimizers[min(rank.optimizers)]
-
-
-def parameters(ranks):
+def parameters(ranks, optimizers):
     """Draws a row for each rank: green where it ends an update with the first rank's parameters."""
-    steps = [first_optimizer(rank).steps for rank in ranks]
-    updates = columns_of(min(len(of) for of in steps))
-    if not updates:
+    steps = [optimizer.steps for optimizer in optimizers]
+    drawn = columns_of(min(len(of) for of in steps))
+    if not drawn:
         return None
     rows = []
     for rank, mine in zip(ranks, steps):
         cells = []
-        for update in updates:
-            differ = sum(a != b for a, b in zip(mine[update].after, steps[0][update].after))
+        for i in drawn:
+            differ = sum(a != b for a, b in zip(mine[i].after, steps[0][i].after))
             words = "%d tensors differ" % differ if differ else "the same parameters"
             cells.append(("#d33" if differ else "#2a7", words))
         rows.append(("rank %d" % rank.rank, cells))
-    svg, _ = grid(rows, updates)
+    svg, _ = grid(rows, [steps[0][i].update for i in drawn])
     return svg, "green: bit for bit the same after the update; red: different"
 
 
@@ -155,22 +157,21 @@ def shade(value):
     return "hsl(%d 80%% 50%%)" % round(60 * (1 - strength)), "relative %.1e apart" % value
 
 
-def gradients(ranks):
+def gradients(optimizers):
     """Draws a row for each parameter: how far apart the ranks' gradients are at the update."""
-    optimizers = [first_optimizer(rank) for rank in ranks]
     count = min(len(optimizer.steps) for optimizer in optimizers)
     names = optimizers[0].names
     if any(optimizer.names != names for optimizer in optimizers):
         return None
     detailed = [u for u in range(count) if all(o.steps[u].gradients for o in optimizers)]
-    updates = [detailed[i] for i in columns_of(len(detailed))]
-    if not updates:
+    drawn = [detailed[i] for i in columns_of(len(detailed))]
+    if not drawn:
         return None
     rows = [
-        (name, [shade(distance([o.steps[u].gradients[i] for o in optimizers])) for u in updates])
+        (name, [shade(distance([o.steps[u].gradients[i] for o in optimizers])) for u in drawn])
         for i, name in enumerate(names)
     ]
-    svg, more = grid(rows, updates)
+    svg, more = grid(rows, [optimizers[0].steps[u].update for u in drawn])
     return svg, (
         "green: the same bits on all ranks; yellow to red: from rounding (1e-8) to entirely"
         " different (1); updates whose gradients were recorded" + more

@@ -1,0 +1,1 @@
+"""Reads a record while the ranks write it: ends a run that went wrong, and names late ranks."""

@@ -1,0 +1,108 @@
+"""Scripts whose ranks wait for one another in vain, or longer than usual.
+
+usage: late.py KIND
+"""
+
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+STEPS = 10
+
+
+def different_calls():
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(4))
+    else:
+        dist.broadcast(torch.ones(4), 0)
+        dist.barrier()
+
+
+def different_sizes():
+    dist.all_reduce(torch.ones(4 + 4 * dist.get_rank()))
+    dist.barrier()
+
+
+def missing_call():
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(4))
+    else:
+        time.sleep(1000)
+
+
+def computes():
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.ones(4))
+    else:
+        while True:
+            torch.ones(4).sum()
+
+
+def order_of_groups():
+    groups = [dist.new_group([0, 1]), dist.new_group([0, 1])]
+    if dist.get_rank() == 1:
+        groups.reverse()
+    for group in groups:
+        dist.all_reduce(torch.ones(4), group=group)
+
+
+def exits_early():
+    if dist.get_rank() == 0:
+        dist.barrier()
+
+
+def steps(pause):
+    """Reduces a number in each step, after pause(step) seconds on rank 1."""
+    for step in range(STEPS):
+        time.sleep(pause(step) if dist.get_rank() == 1 else 0.01)
+        dist.all_reduce(torch.ones(4))
+
+
+def sleeps():
+    steps(lambda step: 2.5 if step == 7 else 0.01)
+
+
+def uneven():
+    steps(lambda step: 0.05 * (step % 7))
+
+
+def slow():
+    """Rank 1 is slow in each step, which is usual from the second step on."""
+    steps(lambda step: 1.5)
+
+
+def backward():
+    """Rank 1 sleeps once before a step, so that rank 0 waits in its backward pass."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Linear(6, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        if step == 7 and dist.get_rank() == 1:
+            time.sleep(2.5)
+        model(torch.ones(4, 6) + dist.get_rank()).square().mean().backward()
+        optimizer.step()
+
+
+KINDS = (
+    backward,
+    computes,
+    different_calls,
+    different_sizes,
+    exits_early,
+    missing_call,
+    order_of_groups,
+    sleeps,
+    slow,
+    uneven,
+)
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    {kind.__name__: kind for kind in KINDS}[sys.argv[1]]()
+    dist.destroy_process_group()
