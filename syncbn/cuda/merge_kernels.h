@@ -206,6 +206,24 @@ __device__ inline State MergeLeaves(const PartialsPartition& cut,
   return leaves[0];
 }
 
+// Merges the leaves of a group, for `columns` columns from `first` on. The
+// results lie in states[0, columns), of shared memory; thread i wrote those of
+// i, i + blockDim.x, and so on.
+template <int kUnroll, typename Reduction, typename State>
+__device__ inline void MergeGroup(const PartialsPartition& cut,
+                                  const Reduction& reduction,
+                                  const MergeInput<State>& in, int group,
+                                  unsigned first, int columns,
+                                  bool has_leftovers, State* states) {
+  for (int i = static_cast<int>(threadIdx.x); i < in.rows * columns;
+       i += static_cast<int>(blockDim.x)) {
+    const int row = i / columns;
+    states[i] = MergeLeaves<kUnroll>(cut, reduction, in, group, row,
+                                     first + i - row * columns, has_leftovers);
+  }
+  MergeRows<Reduction>(states, in.rows, columns);
+}
+
 // Lets the last blocks merge. Every thread of every block must call this
 // function, after the block has stored its partial results. states: shared
 // memory.
@@ -216,11 +234,10 @@ __device__ inline void MergeAsLastBlock(const PartialsPartition& cut,
                                         State* states) {
   const int thread = static_cast<int>(threadIdx.x);
   const int threads = static_cast<int>(blockDim.x);
-  const auto of_tiles = static_cast<unsigned>(cut.columns);
+  const auto all = static_cast<unsigned>(cut.columns);
   const unsigned first = blockIdx.x * static_cast<unsigned>(cut.tile);
-  const int columns = static_cast<int>(of_tiles - first) < cut.tile
-                          ? static_cast<int>(of_tiles - first)
-                          : cut.tile;
+  const int left = static_cast<int>(all - first);
+  const int columns = left < cut.tile ? left : cut.tile;
   unsigned* tickets = scratch.tickets + blockIdx.x * (cut.groups + 1);
   MergeInput<State> in = {scratch.partials, static_cast<int>(gridDim.y),
                           cut.threads, cut.groups, cut.leaf_rows};
@@ -231,15 +248,11 @@ __device__ inline void MergeAsLastBlock(const PartialsPartition& cut,
     const int group = member % in.groups;
     const int members = (in.count - group + in.groups - 1) / in.groups;
     if (!IsLastBlock(tickets + group, members)) return;
-    for (int i = thread; i < in.rows * columns; i += threads) {
-      const int row = i / columns;
-      states[i] =
-          MergeLeaves<kUnroll>(cut, reduction, in, group, row,
-                               first + i - row * columns, has_leftovers);
-    }
-    MergeRows<Reduction>(states, in.rows, columns);
+    MergeGroup<kUnroll>(cut, reduction, in, group, first, columns,
+                        has_leftovers, states);
     if (in.groups == 1) break;
-    State* const results = scratch.group_results + group * of_tiles + first;
+    // The groups' results are the partial results of the next step.
+    State* const results = scratch.group_results + group * all + first;
     for (int i = thread; i < columns; i += threads) results[i] = states[i];
     tickets += in.groups;
     member = group;

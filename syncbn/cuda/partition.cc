@@ -47,6 +47,14 @@ int MergingThreads(int64_t partials) {
   return partials <= kWarpPartials ? kWarp : kMaxThreads;
 }
 
+// Returns the threads of a block of a plane's reduction: the fewest warps whose
+// threads have at most `unroll` of the channel's items each, up to kMaxThreads.
+int ThreadsFor(int64_t items, int unroll) {
+  return static_cast<int>(std::clamp<uint64_t>(
+      std::bit_ceil(static_cast<uint64_t>(CeilDivide(items, unroll))), kWarp,
+      kMaxThreads));
+}
+
 // Returns the rows of states in which a block merges `count` states of each of
 // `columns` columns: a power of two, so that the tree over rows is the end of
 // the tree over all states. Each thread has one state, if there are enough, and
@@ -146,22 +154,29 @@ PlanesPartition CutPlanes(const ActivationShape& shape, int64_t past,
   cut.hw = shape.hw;
   cut.past = past;
   cut.whole = past == 0 && shape.hw % vector_size == 0;
-  cut.head = std::min(cut.size, (vector_size - past) % vector_size);
-  cut.tail = cut.head + (cut.size - cut.head) / vector_size * vector_size;
-  cut.windows = cut.whole ? shape.hw / vector_size
-                          : (shape.hw + 2 * vector_size - 2) / vector_size;
-  cut.items = shape.n * cut.windows;
-  // Takes the fewest warps whose threads have at most `unroll` items each, up
-  // to kMaxThreads.
-  cut.threads = static_cast<int>(std::clamp<uint64_t>(
-      std::bit_ceil(static_cast<uint64_t>(CeilDivide(cut.items, unroll))),
-      kWarp, kMaxThreads));
-  Split(cut.items, CeilDivide(kReductionBlocks, shape.c),
-        int64_t{cut.threads} * unroll * kMinRounds, cut.chunk, cut.splits);
+  cut.samples = shape.n;
   cut.sample = shape.c * shape.hw;
+  const int64_t least = cut.whole ? shape.hw : shape.hw - (vector_size - 1);
+  cut.windows = std::max<int64_t>(least, 0) / vector_size;
+  cut.items = shape.n * cut.windows;
+  cut.inner = cut.windows * vector_size;
+  cut.ends = static_cast<int>(shape.hw - cut.inner);
+  const int64_t wanted = CeilDivide(kReductionBlocks, shape.c);
   if (cut.windows > 0) {
+    cut.threads = ThreadsFor(cut.items, unroll);
+    Split(cut.items, wanted, int64_t{cut.threads} * unroll * kMinRounds,
+          cut.chunk, cut.splits);
     cut.step_plane = cut.threads / cut.windows * cut.sample;
-    cut.step_windows = cut.threads % cut.windows;
+    cut.step_offset = cut.threads % cut.windows * vector_size;
+    if (cut.splits > 0) cut.end_samples = CeilDivide(shape.n, cut.splits);
+  } else {
+    cut.threads = ThreadsFor(shape.n * cut.ends, kEndUnroll);
+    Split(shape.n, wanted, int64_t{cut.threads} * kEndUnroll / cut.ends,
+          cut.end_samples, cut.splits);
+  }
+  if (cut.ends > 0) {
+    cut.end_rows = static_cast<int>(std::clamp<int64_t>(
+        CeilDivide(cut.end_samples, kEndUnroll), 1, cut.threads / cut.ends));
   }
   return cut;
 }

@@ -163,85 +163,86 @@ struct FlatPartition {
 FlatPartition CutFlat(const ActivationShape& shape, int64_t past,
                       int vector_size, int64_t max_blocks);
 
-// The partition of reductions over channels-first tensors. `windows` aligned
-// vectors cover each plane of hw elements; their elements outside the plane are
-// ignored. Block (channel, split) reads `chunk` of the samples * windows of its
-// channel. A vector that extends beyond an end of the tensor has no valid
-// element: the elements below `head` and from `tail` on are handled separately.
+// The partition of reductions over channels-first tensors. Each plane of hw
+// elements has `windows` aligned vectors, wherever it begins: from its first
+// boundary on. Its `ends` elements before and after them are single. Block
+// (channel, split) reads `chunk` of the samples * windows vectors of its
+// channel, and the ends of `end_samples` samples.
 struct PlanesPartition {
   int64_t size = 0;
   int64_t c = 1;
   int64_t hw = 1;
   int64_t past = 0;
   bool whole = true;  // Every plane is whole vectors.
-  int64_t head = 0;
-  int64_t tail = 0;
+  int64_t samples = 0;
   int64_t windows = 0;
   int64_t items = 0;  // samples * windows.
   int64_t chunk = 0;
   int64_t splits = 0;
   int threads = 1;
   int64_t sample = 0;  // The elements of one sample.
+  int64_t inner = 0;   // The elements of a plane's windows.
   // A block's threads as a step over items: elements of whole samples, and
-  // windows.
+  // elements of windows.
   int64_t step_plane = 0;
-  int64_t step_windows = 0;
+  int64_t step_offset = 0;
+  // The first end_rows * ends threads read ends: each has the same end in every
+  // end_rows-th sample.
+  int ends = 0;
+  int end_rows = 0;
+  int64_t end_samples = 0;
 };
 // unroll: the number of items that a thread loads at once.
 PlanesPartition CutPlanes(const ActivationShape& shape, int64_t past,
                           int vector_size, int unroll);
+
+// The number of single elements that a thread loads at once.
+inline constexpr int kEndUnroll = 8;
 
 // The windows of one channel that a thread reads, `threads` items apart, in
 // vectors of kSize. kWhole: as in PlanesPartition.
 template <int kSize, bool kWhole>
 class WindowCursor {
  public:
+  // cut.windows must not be 0.
   LOCKSTEP_HOST_DEVICE constexpr WindowCursor(const PlanesPartition& cut,
                                               int64_t channel, int64_t item) {
     const QuotientRemainder at = Divide(item, cut.windows);
-    window_ = at.remainder;
-    plane_ = at.quotient * cut.sample + channel * cut.hw + cut.past;
+    offset_ = at.remainder * kSize - cut.past;
+    plane_ = at.quotient * cut.sample + channel * cut.hw;
+    if (!kWhole) plane_ += cut.past + kSize - 1;
   }
 
-  // Returns the place of the vector's first element. If not kWhole, the place
-  // may be outside the plane.
-  LOCKSTEP_HOST_DEVICE constexpr int64_t place(
-      const PlanesPartition& cut) const {
-    if constexpr (kWhole) return plane_ + window_ * kSize;
-    return (plane_ & -int64_t{kSize}) + window_ * kSize - cut.past;
-  }
-
-  // Returns a bit mask: bit k is set if element k is the channel's. No bit is
-  // set if the vector is not inside the tensor.
-  LOCKSTEP_HOST_DEVICE constexpr uint32_t valid(
-      const PlanesPartition& cut) const {
-    constexpr uint32_t kAll = (uint32_t{1} << kSize) - 1;
-    if constexpr (kWhole) return kAll;
-    // `before` counts the elements of the first window that come before the
-    // plane; `left` counts those from this window's first one to the plane's
-    // end.
-    const uint32_t before = static_cast<uint32_t>(plane_) & (kSize - 1);
-    const int64_t left = cut.hw + before - window_ * kSize;
-    const int64_t at = place(cut);
-    if (left <= 0 || at < cut.head || at >= cut.tail) return 0;
-    uint32_t bits = kAll;
-    if (left < kSize) bits = (uint32_t{1} << left) - 1;
-    return window_ == 0 ? bits & kAll << before : bits;
+  // Returns the place of the vector's first element.
+  LOCKSTEP_HOST_DEVICE constexpr int64_t place() const {
+    return (kWhole ? plane_ : plane_ & -int64_t{kSize}) + offset_;
   }
 
   LOCKSTEP_HOST_DEVICE constexpr void Advance(const PlanesPartition& cut) {
-    window_ += cut.step_windows;
+    offset_ += cut.step_offset;
     plane_ += cut.step_plane;
-    if (window_ >= cut.windows) {
-      window_ -= cut.windows;
+    if (offset_ >= cut.inner - cut.past) {
+      offset_ -= cut.inner;
       plane_ += cut.sample;
     }
   }
 
  private:
-  int64_t window_ = 0;
-  int64_t plane_ = 0;  // First element, from the boundary before.
+  // The vector's place after the plane's first boundary, from `past` before it.
+  int64_t offset_ = 0;
+  // The plane's first element. If not kWhole, counted from the boundary before
+  // the tensor, plus kSize - 1.
+  int64_t plane_ = 0;
 };
+
+// Returns the place of an end of the plane whose first element is `plane`.
+template <int kSize>
+LOCKSTEP_HOST_DEVICE constexpr int64_t EndPlace(const PlanesPartition& cut,
+                                                int64_t plane, int end) {
+  // The elements before the plane's first boundary.
+  const int before = static_cast<int>(-(plane + cut.past) & (kSize - 1));
+  return plane + end + (end < before ? 0 : cut.inner);
+}
 
 // The partition of reductions over channels-last tensors. From `head` on, the
 // elements are a matrix of `rows` rows of `period` vectors. period *

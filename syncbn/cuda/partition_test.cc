@@ -241,63 +241,61 @@ TEST(PartialsOfTest, AChannelHasOneElementOutsideOfVectors) {
   }
 }
 
-TEST(CutPlanesTest, ChunksCoverEveryWindow) {
+TEST(CutPlanesTest, ChunksCoverEveryItem) {
   for (const ActivationShape& shape : Shapes()) {
     for (const int64_t past : {0, 3}) {
       const PlanesPartition cut = CutPlanes(shape, past, 4, 4);
-      // The plane may have any alignment.
-      EXPECT_GE(cut.windows * 4, shape.hw);
-      if (past != 0 || shape.hw % 4 != 0) {
-        EXPECT_GE(cut.windows * 4, shape.hw + 3 - (shape.hw + 2) % 4);
-      }
+      EXPECT_EQ(cut.windows * 4 + cut.ends, shape.hw);
+      EXPECT_LT(cut.ends, cut.whole ? 1 : 7);
       EXPECT_GE(cut.splits * cut.chunk, cut.items);
-      EXPECT_LT((cut.splits - 1) * cut.chunk, cut.items);
       EXPECT_LE(cut.threads, kMaxThreads);
+      EXPECT_LE(cut.end_rows * cut.ends, cut.threads);
+      EXPECT_TRUE(cut.ends == 0 || cut.splits * cut.end_samples >= shape.n);
     }
   }
 }
 
-// Counts how often the threads of all blocks have each element of a tensor.
-// Checks that each element belongs to their channel.
+// Counts how often the threads of block (channel, split) have each element of a
+// tensor.
 template <bool kWhole>
-void CountElements(const PlanesPartition& cut, std::vector<int>& seen) {
+void CountElements(const PlanesPartition& cut, int64_t channel, int64_t split,
+                   std::vector<int>& seen) {
   constexpr int kSize = 4;
-  for (int64_t channel = 0; channel < cut.c; ++channel) {
-    for (int64_t split = 0; split < cut.splits; ++split) {
-      const int64_t begin = split * cut.chunk;
-      const int64_t end = std::min(begin + cut.chunk, cut.items);
-      for (int64_t thread = 0; thread < cut.threads; ++thread) {
-        if (begin + thread >= end) continue;
-        WindowCursor<kSize, kWhole> at(cut, channel, begin + thread);
-        for (int i = CountSteps(begin + thread, end, cut.threads); i > 0; --i) {
-          for (int k = 0; k < kSize; ++k) {
-            if ((at.valid(cut) >> k & 1) == 0) continue;
-            const int64_t place = at.place(cut) + k;
-            ASSERT_EQ((at.place(cut) + cut.past) % kSize, 0);
-            ASSERT_EQ(place / cut.hw % cut.c, channel);
-            ++seen[static_cast<size_t>(place)];
-          }
-          at.Advance(cut);
-        }
-      }
+  const auto count = [&](int64_t place) {
+    ASSERT_EQ(place / cut.hw % cut.c, channel);
+    ++seen[static_cast<size_t>(place)];
+  };
+  const int64_t begin = split * cut.chunk;
+  const int64_t end = std::min(begin + cut.chunk, cut.items);
+  for (int64_t first = begin; first < begin + cut.threads; ++first) {
+    const int steps = CountSteps(first, end, cut.threads);
+    if (steps == 0) continue;
+    WindowCursor<kSize, kWhole> at(cut, channel, first);
+    for (int i = 0; i < steps; ++i, at.Advance(cut)) {
+      ASSERT_EQ((at.place() + cut.past) % kSize, 0);
+      for (int k = 0; k < kSize; ++k) count(at.place() + k);
     }
+  }
+  const int64_t samples = std::min((split + 1) * cut.end_samples, cut.samples);
+  for (int64_t n = split * cut.end_samples; n < samples; ++n) {
+    const int64_t plane = n * cut.sample + channel * cut.hw;
+    for (int i = 0; i < cut.ends; ++i) count(EndPlace<kSize>(cut, plane, i));
   }
 }
 
-TEST(WindowCursorTest, HasEveryElementBetweenTheEndsOnce) {
+TEST(WindowCursorTest, BlocksHaveEveryElementOnce) {
   for (const ActivationShape& shape : Shapes()) {
     for (const int64_t past : {0, 1, 3}) {
       const PlanesPartition cut = CutPlanes(shape, past, 4, 4);
       EXPECT_EQ(cut.whole, past == 0 && shape.hw % 4 == 0);
-      EXPECT_LT(cut.head, 4);
-      EXPECT_LT(cut.size - cut.tail, 4);
       std::vector<int> seen(static_cast<size_t>(cut.size));
-      cut.whole ? CountElements<true>(cut, seen)
-                : CountElements<false>(cut, seen);
-      for (int64_t i = 0; i < cut.size; ++i) {
-        const bool in_vectors = i >= cut.head && i < cut.tail;
-        ASSERT_EQ(seen[static_cast<size_t>(i)], in_vectors ? 1 : 0) << i;
+      for (int64_t channel = 0; channel < cut.c; ++channel) {
+        for (int64_t split = 0; split < cut.splits; ++split) {
+          cut.whole ? CountElements<true>(cut, channel, split, seen)
+                    : CountElements<false>(cut, channel, split, seen);
+        }
       }
+      EXPECT_EQ(seen, std::vector<int>(seen.size(), 1));
     }
   }
 }
@@ -317,6 +315,7 @@ TEST(PartitionTest, CountsPast32Bits) {
   const PlanesPartition planes = CutPlanes(shape, 3, 8, 4);
   EXPECT_EQ(planes.size, int64_t{70000} * 64 * 1025);
   EXPECT_GE(planes.splits * planes.chunk, 70000 * planes.windows);
+  EXPECT_GE(planes.splits * planes.end_samples, 70000);
   const FlatPartition flat = CutFlat(shape, 3, 8, 1056);
   EXPECT_EQ(flat.head + flat.vectors * 8 + (flat.size - flat.head) % 8,
             flat.size);

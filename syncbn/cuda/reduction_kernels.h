@@ -51,39 +51,81 @@ __device__ inline void AddWindows(
     typename Reduction::template State<1>& state) {
   constexpr int kItems = kVectors * kSize;
   typename Reduction::Item items[kItems];
-  uint32_t bits = 0;
   float centers[kSize];
 #pragma unroll
   for (int k = 0; k < kSize; ++k) centers[k] = center;
 #pragma unroll
   for (int u = 0; u < kVectors; ++u) {
-    const uint32_t valid = at.valid(cut);
     typename Reduction::Item loaded[kSize];
-    reduction.template Load<kSize>(at.place(cut), centers, valid != 0, loaded);
+    reduction.template Load<kSize>(at.place(), centers, true, loaded);
 #pragma unroll
     for (int k = 0; k < kSize; ++k) items[u * kSize + k] = loaded[k];
-    bits |= valid << u * kSize;
     at.Advance(cut);
   }
-  if constexpr (kWhole) {
-    AddItems<kFirst, Reduction>(state, items, AllValid(), kItems);
-  } else if (bits != 0) {
-    AddItems<kFirst, Reduction>(state, items, ValidBits{bits},
-                                __builtin_popcount(bits));
+  AddItems<kFirst, Reduction>(state, items, AllValid(), kItems);
+}
+
+// Adds the windows of a thread.
+template <int kSize, bool kWhole, typename Reduction>
+__device__ inline void AddChunk(const PlanesPartition& cut,
+                                const Reduction& reduction, int64_t channel,
+                                float center,
+                                typename Reduction::template State<1>& state) {
+  constexpr int kUnroll = Reduction::kUnroll;
+  const int64_t begin = int64_t{blockIdx.y} * cut.chunk;
+  const int64_t end =
+      begin + cut.chunk < cut.items ? begin + cut.chunk : cut.items;
+  const int64_t first = begin + threadIdx.x;
+  int left = CountSteps(first, end, blockDim.x);
+  if (left == 0) return;
+  WindowCursor<kSize, kWhole> at(cut, channel, first);
+#pragma unroll 1
+  for (; left > 0 && (left % kUnroll != 0 || !Reduction::Started(state, kSize));
+       --left) {
+    AddWindows<true, 1>(cut, reduction, center, at, state);
+  }
+#pragma unroll 1
+  for (; left > 0; left -= kUnroll) {
+    AddWindows<false, kUnroll>(cut, reduction, center, at, state);
   }
 }
 
-// Adds the channel's elements that are in no vector, one for each thread. There
-// are fewer than two vectors of them.
-template <typename Reduction>
+// Adds the single elements of a thread.
+template <int kSize, typename Reduction>
 __device__ inline void AddEnds(const PlanesPartition& cut,
                                const Reduction& reduction, int64_t channel,
+                               float center,
                                typename Reduction::template State<1>& state) {
-  const int64_t i = threadIdx.x;
-  if (i >= cut.head + cut.size - cut.tail) return;
-  const int64_t place = i < cut.head ? i : cut.tail + (i - cut.head);
-  if (PixelStepOf(place, cut.c, cut.hw).channels != channel) return;
-  AddElement(reduction, channel, place, state);
+  const int row = static_cast<int>(threadIdx.x) / cut.ends;
+  const int end = static_cast<int>(threadIdx.x) % cut.ends;
+  if (row >= cut.end_rows) return;
+  const int64_t first = int64_t{blockIdx.y} * cut.end_samples + row;
+  const int64_t next = (int64_t{blockIdx.y} + 1) * cut.end_samples;
+  const int64_t stride = cut.end_rows * cut.sample;
+  int64_t plane = first * cut.sample + channel * cut.hw;
+  const float centers[1] = {center};
+#pragma unroll 1
+  for (int left = CountSteps(first, next < cut.samples ? next : cut.samples,
+                             cut.end_rows);
+       left > 0; left -= kEndUnroll) {
+    typename Reduction::Item items[kEndUnroll];
+#pragma unroll
+    for (int u = 0; u < kEndUnroll; ++u) {
+      typename Reduction::Item item[1];
+      reduction.template Load<1>(EndPlace<kSize>(cut, plane, end), centers,
+                                 u < left, item);
+      items[u] = item[0];
+      plane += stride;
+    }
+    const int n = left < kEndUnroll ? left : kEndUnroll;
+    const ValidBits valid = {(uint32_t{1} << n) - 1};
+    // A fifth of a tile's squares is left if two values came before it.
+    if (Reduction::Started(state, 2)) {
+      AddItems<false, Reduction>(state, items, valid, n);
+    } else {
+      AddItems<true, Reduction>(state, items, valid, n);
+    }
+  }
 }
 
 // The kernel for channels first. Each block handles (channel, split). kWhole:
@@ -94,28 +136,15 @@ __global__ void __launch_bounds__(kMaxThreads, 4)
                  const __grid_constant__ PartialsPartition merge,
                  const __grid_constant__ Reduction reduction,
                  const __grid_constant__ ScratchOf<Reduction> scratch) {
-  constexpr int kUnroll = Reduction::kUnroll;
   using State = typename Reduction::template State<1>;
   __shared__ State states[kMaxThreads];
   const int64_t channel = blockIdx.x;
   const float center = reduction.Center(channel);
-  const int64_t begin = int64_t{blockIdx.y} * cut.chunk;
-  const int64_t end =
-      begin + cut.chunk < cut.items ? begin + cut.chunk : cut.items;
   State state = {};
-  const int64_t first = begin + threadIdx.x;
-  WindowCursor<kSize, kWhole> at(cut, channel, first);
-  int left = CountSteps(first, end, blockDim.x);
-#pragma unroll 1
-  for (; left > 0 && (left % kUnroll != 0 || !Reduction::Started(state, kSize));
-       --left) {
-    AddWindows<true, 1>(cut, reduction, center, at, state);
+  AddChunk<kSize, kWhole>(cut, reduction, channel, center, state);
+  if constexpr (!kWhole) {
+    AddEnds<kSize>(cut, reduction, channel, center, state);
   }
-#pragma unroll 1
-  for (; left > 0; left -= kUnroll) {
-    AddWindows<false, kUnroll>(cut, reduction, center, at, state);
-  }
-  if (!kWhole && blockIdx.y == 0) AddEnds(cut, reduction, channel, state);
   states[threadIdx.x] = state;
   MergeRows<Reduction>(states, blockDim.x, 1);
   if (threadIdx.x == 0) {
@@ -149,6 +178,39 @@ __device__ inline void AddRows(
   Reduction::AddCount(state, kRows);
 }
 
+// Adds a thread's rows of one column of vectors, from its `row` in the block
+// on.
+template <int kSize, typename Reduction>
+__device__ inline void AddColumn(
+    const RowsPartition& cut, const Reduction& reduction, int64_t vector,
+    int row, typename Reduction::template State<kSize>& state) {
+  constexpr int kUnroll = Reduction::kUnroll;
+  float centers[kSize];
+  int64_t channel = Divide(cut.head + vector * kSize, cut.c).remainder;
+#pragma unroll
+  for (int k = 0; k < kSize; ++k) {
+    centers[k] = reduction.Center(channel);
+    if (++channel == cut.c) channel = 0;
+  }
+  const int64_t begin = int64_t{blockIdx.y} * cut.chunk;
+  const int64_t end =
+      begin + cut.chunk < cut.rows ? begin + cut.chunk : cut.rows;
+  const int64_t stride = cut.height * cut.period * kSize;
+  int64_t place = cut.head + ((begin + row) * cut.period + vector) * kSize;
+  int left = CountSteps(begin + row, end, cut.height);
+#pragma unroll 1
+  for (; left > 0 && (left % kUnroll != 0 || !Reduction::Started(state, 1));
+       --left) {
+    AddRows<true, 1>(reduction, place, stride, centers, state);
+    place += stride;
+  }
+#pragma unroll 1
+  for (; left > 0; left -= kUnroll) {
+    AddRows<false, kUnroll>(reduction, place, stride, centers, state);
+    place += kUnroll * stride;
+  }
+}
+
 // The kernel for channels last. Each block handles (tile of columns, split).
 template <int kSize, typename Reduction>
 __global__ void __launch_bounds__(kMaxThreads, kSize > 4 ? 3 : 4)
@@ -166,33 +228,7 @@ __global__ void __launch_bounds__(kMaxThreads, kSize > 4 ? 3 : 4)
   const int row = static_cast<int>(threadIdx.x) / cut.width;
   const int64_t vector = int64_t{blockIdx.x} * cut.width + column;
   State state = {};
-  if (vector < cut.period) {
-    float centers[kSize];
-    int64_t channel = Divide(cut.head + vector * kSize, cut.c).remainder;
-#pragma unroll
-    for (int k = 0; k < kSize; ++k) {
-      centers[k] = reduction.Center(channel);
-      if (++channel == cut.c) channel = 0;
-    }
-    const int64_t begin = int64_t{blockIdx.y} * cut.chunk;
-    const int64_t end =
-        begin + cut.chunk < cut.rows ? begin + cut.chunk : cut.rows;
-    const int64_t stride = cut.height * cut.period * kSize;
-    int64_t place = cut.head + ((begin + row) * cut.period + vector) * kSize;
-    int left = CountSteps(begin + row, end, cut.height);
-    constexpr int kUnroll = Reduction::kUnroll;
-#pragma unroll 1
-    for (; left > 0 && (left % kUnroll != 0 || !Reduction::Started(state, 1));
-         --left) {
-      AddRows<true, 1>(reduction, place, stride, centers, state);
-      place += stride;
-    }
-#pragma unroll 1
-    for (; left > 0; left -= kUnroll) {
-      AddRows<false, kUnroll>(reduction, place, stride, centers, state);
-      place += kUnroll * stride;
-    }
-  }
+  if (vector < cut.period) AddColumn<kSize>(cut, reduction, vector, row, state);
   states[threadIdx.x] = state;
   MergeRows<Reduction>(states, cut.height, cut.width);
   if (row == 0 && vector < cut.period) {
