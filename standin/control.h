@@ -54,12 +54,21 @@ enum class DroppedWaits {
   kOfNewerStreams,  // Waits for events of an older stream.
 };
 
+// The order in which the blocks of a kernel run, one after the other. A GPU
+// promises none. If a result depends on it, the kernel lacks an order.
+enum class BlockOrder {
+  kAscending,
+  kDescending,
+  kShuffled,  // An order that depends only on the number of blocks.
+};
+
 struct Schedule {
   Order order = Order::kAtOnce;
   DroppedWaits dropped_waits = DroppedWaits::kNone;
   // Each device counts its kernels that wait for memory, from 0. The kernel
   // with this number does not wait: a planted bug. -1: none.
   int64_t dropped_memory_wait = -1;
+  BlockOrder block_order = BlockOrder::kAscending;
 };
 
 // Sets the schedule of the process. Must not be called while another thread
@@ -141,6 +150,8 @@ struct CallCounts {
   // ncclMemFree and ncclCommFinalize. Queries are not counted.
   int64_t host_waits = 0;
   int64_t pinned_loads = 0;      // By kernels, of words of pinned host memory.
+  int64_t launches = 0;          // Kernels, put on a stream or captured.
+  int64_t allocations = 0;       // Of device memory and pinned memory.
   int64_t ordinary_streams = 0;  // Created with the lowest priority.
   int64_t communicators_destroyed = 0;  // By ncclCommDestroy.
   int64_t communicators_aborted = 0;

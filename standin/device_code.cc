@@ -3,7 +3,9 @@
 #include "standin/include/device_code.h"
 
 #include <sys/mman.h>
+#include <sys/types.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -13,17 +15,20 @@
 #include <cstring>
 #include <deque>
 #include <functional>
-#include <map>
 #include <memory>
-#include <optional>
+#include <random>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/base/config.h"
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_format.h"
+#include "base/mutex.h"
 #include "standin/control.h"
 #include "standin/device.h"
 #include "standin/queue.h"
@@ -226,27 +231,26 @@ std::string Coordinates(const uint3& v) {
   return absl::StrFormat("(%d,%d,%d)", v.x, v.y, v.z);
 }
 
-// The progress of a launch that waits for memory.
+// The progress of a launch.
 struct LaunchState {
-  // Returns whether every thread that waits may continue.
-  bool IsReady() const {
-    return std::ranges::all_of(conditions,
-                               [](const auto& each) { return each.second(); });
-  }
-
   int device = 0;
-  std::optional<bool> dropped = {};  // Whether it does not wait; once it does.
-  std::map<size_t, std::function<bool()>> conditions = {};  // By thread.
-  bool abandoned = false;
+  // Whether its blocks run on the device thread, where they can be suspended.
+  bool can_suspend = false;
+  // Whether a block waits for memory although it cannot be suspended.
+  bool must_move = false;
+  // For each wait for memory of the launch, whether it has no effect.
+  std::vector<bool> dropped = {};
 };
 
-// Runs the blocks of one launch. A thread runs until it waits or exits, then
-// the next thread continues. A fiber that has run a thread to its end takes the
-// next thread, so a kernel that never waits needs one fiber. When every thread
-// waits at the same barrier, all are released. If some have exited or wait
-// elsewhere, the block ends in a fault. One host thread owns a Block.
+// Runs one block of a launch after the other. A thread runs until it waits or
+// exits, then the next thread continues. A fiber that has run a thread to its
+// end takes the next thread, so a kernel that never waits needs one fiber. When
+// every thread waits at the same barrier, all are released. If some have exited
+// or wait elsewhere, the block ends in a fault. One host thread owns a Block.
 class Block {
  public:
+  enum class Result { kEnded, kWaits, kFault };
+
   // `thread` is the kernel with its arguments. `thread` and `state` must
   // outlive the block.
   Block(const cudaLaunchConfig_t& config, const std::function<void()>& thread,
@@ -275,14 +279,29 @@ class Block {
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
-  // Runs the block `index`. Returns false if it ended in a fault or was
-  // abandoned; no other block can run after that. In every second block the
-  // threads start in descending order, so that code which relies on the order
-  // fails in one of the blocks.
-  bool Run(uint3 index) {
+  // Runs the block `index` until it ends or waits for memory. No other block
+  // may run on this object after a fault, or before the block has ended. In
+  // every second block the threads start in descending order, so that code
+  // which relies on the order fails in one of the blocks.
+  Result Run(uint3 index) {
     Reset(index);
+    return Continue();
+  }
+
+  // Goes on with a block that waits for memory.
+  Result Continue() {
     current_block = this;
-    while (fault_.empty() && !state_.abandoned && exited_ < threads_.size()) {
+    SetCoordinates();
+    Result result = Result::kWaits;
+    while (!state_.must_move) {
+      if (!fault_.empty()) {
+        result = Result::kFault;
+        break;
+      }
+      if (exited_ == threads_.size()) {
+        result = Result::kEnded;
+        break;
+      }
       if (!ready_.empty()) {
         MakeCurrent(*ready_.front());
         ready_.pop_front();
@@ -290,15 +309,25 @@ class Block {
       } else if (started_ < threads_.size()) {
         if (!StartFiber())
           fault_ = "no memory for the stacks of device threads";
-      } else if (!ReleaseBarrier()) {
+      } else if (!AllAreAtOneBarrier()) {
         fault_ = DescribeDivergence();
+      } else if (MayPass()) {
+        ReleaseBarrier();
+      } else {
+        break;
       }
     }
     current_block = nullptr;
-    return fault_.empty() && !state_.abandoned;
+    return result;
   }
 
-  // Returns the fault, if Run returned false, or "" if the block was abandoned.
+  // Returns whether all that the block's threads wait for has happened.
+  bool MayPass() const {
+    return std::ranges::all_of(conditions_,
+                               [](const auto& holds) { return holds(); });
+  }
+
+  // Returns the fault of a block that ended in one.
   const std::string& fault() const { return fault_; }
 
   // Returns the block whose device thread this host thread runs.
@@ -311,28 +340,20 @@ class Block {
     current_->fiber->Suspend();
   }
   void WaitForMemory(std::function<bool()> is_ready, Site site) {
-    const dim3& grid = config_.gridDim;
-    if (current_->has_waited || grid.x * grid.y * grid.z > 1) {
-      EndInFault(absl::StrFormat(
-          "%s at %s:%d, which is not modelled",
-          current_->has_waited ? "a kernel waits a second time for memory"
-                               : "a kernel of several blocks waits for memory",
-          site.file, site.line));
-    }
-    current_->has_waited = true;
-    if (!state_.dropped.has_value()) {
-      state_.dropped = Device::Get().ShouldDropMemoryWait(state_.device);
-      Device::Get().NoteProgress();  // The kernel's writes may be awaited.
-    }
-    if (!*state_.dropped) {
-      state_.conditions.try_emplace(
-          static_cast<size_t>(current_ - threads_.data()), std::move(is_ready));
-    }
-    is_ready = nullptr;  // An abandoned fiber's locals are never destroyed.
-    if (!state_.IsReady()) {
-      state_.abandoned = true;
+    if (!state_.can_suspend) {
+      state_.must_move = true;
+      is_ready = nullptr;  // An abandoned fiber's locals are never destroyed.
       current_->fiber->Suspend();
+      std::abort();
     }
+    const size_t wait = current_->memory_waits++;
+    if (wait == state_.dropped.size()) {
+      state_.dropped.push_back(
+          Device::Get().ShouldDropMemoryWait(state_.device));
+    }
+    if (!state_.dropped[wait]) conditions_.push_back(std::move(is_ready));
+    is_ready = nullptr;
+    Device::Get().NoteProgress();  // The kernel's writes may be awaited.
     WaitForBlock(site);
   }
   [[noreturn]] void EndInFault(std::string what) {
@@ -349,7 +370,7 @@ class Block {
     Fiber* fiber;
     State state;
     Site site;
-    bool has_waited;
+    size_t memory_waits;
   };
 
   static FiberPool& Pool() {
@@ -358,11 +379,14 @@ class Block {
     return pool;
   }
 
-  void Reset(uint3 index) {
-    index_ = index;
-    blockIdx = index;
+  void SetCoordinates() const {
+    blockIdx = index_;
     blockDim = config_.blockDim;
     gridDim = config_.gridDim;
+  }
+
+  void Reset(uint3 index) {
+    index_ = index;
     const dim3& grid = config_.gridDim;
     const uint64_t linear =
         index.x + uint64_t{grid.x} * (index.y + uint64_t{grid.y} * index.z);
@@ -391,7 +415,7 @@ class Block {
           threads_[descending_ ? threads_.size() - 1 - next : next];
       thread.fiber = &self;
       thread.state = State::kReady;
-      thread.has_waited = false;
+      thread.memory_waits = 0;
       MakeCurrent(thread);
       kernel_();
       thread.state = State::kExited;
@@ -405,21 +429,21 @@ class Block {
     threadIdx = thread.index;
   }
 
-  // Releases all threads, in the order in which they started, if all wait in
-  // one place.
-  bool ReleaseBarrier() {
-    for (const Thread& thread : threads_) {
-      if (thread.state != State::kAtBarrier ||
-          !IsSameSite(thread.site, threads_.front().site)) {
-        return false;
-      }
-    }
+  bool AllAreAtOneBarrier() const {
+    return std::ranges::all_of(threads_, [this](const Thread& thread) {
+      return thread.state == State::kAtBarrier &&
+             IsSameSite(thread.site, threads_.front().site);
+    });
+  }
+
+  // Releases all threads, in the order in which they started.
+  void ReleaseBarrier() {
+    conditions_.clear();
     for (Thread& thread : threads_) {
       thread.state = State::kReady;
       ready_.push_back(&thread);
     }
     if (descending_) std::reverse(ready_.begin(), ready_.end());
-    return true;
   }
 
   std::string Describe(const Thread& thread) const {
@@ -459,6 +483,8 @@ class Block {
   size_t exited_ = 0;
   bool descending_ = false;
   std::deque<Thread*> ready_;
+  // The conditions that the threads wait for, besides each other.
+  std::vector<std::function<bool()>> conditions_;
   Thread* current_ = nullptr;
   std::string fault_;
 };
@@ -469,25 +495,176 @@ void ReportFault(std::string_view what) {
   SetFault(std::string(what));
 }
 
-// Runs all blocks of a launch on this host thread, one after the other. Returns
-// false if the launch waits for memory.
-bool RunBlocks(const cudaLaunchConfig_t& config,
-               const std::function<void()>& thread, LaunchState& state) {
-  if (!state.IsReady()) return false;
-  state.abandoned = false;
-  Block block(config, thread, state);
-  for (unsigned z = 0; z < config.gridDim.z; ++z) {
-    for (unsigned y = 0; y < config.gridDim.y; ++y) {
-      for (unsigned x = 0; x < config.gridDim.x; ++x) {
-        if (block.Run({x, y, z})) continue;
-        if (state.abandoned) return false;
+// The host thread that runs all launches whose blocks wait for memory. Such a
+// block is suspended, and only the thread that began it may go on with it. The
+// caller waits, so device code still runs one piece at a time.
+class DeviceThread {
+ public:
+  // Returns the process's thread. A process that was forked starts its own.
+  static DeviceThread& Get() ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex) {
+    static DeviceThread* thread = nullptr;  // Never destroyed.
+    if (thread == nullptr || thread->process_ != getpid()) {
+      thread = new DeviceThread;
+    }
+    return *thread;
+  }
+
+  // Runs `work` on the thread, and blocks until it has returned.
+  void Run(std::function<void()> work) {
+    MutexLock lock(mutex_);
+    work_ = std::move(work);
+    changed_.NotifyAll();
+    changed_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return work_ == nullptr;
+    });
+  }
+
+ private:
+  DeviceThread() {
+    std::thread([this] { Work(); }).detach();
+  }
+
+  void Work() {
+    MutexLock lock(mutex_);
+    for (;;) {
+      changed_.Wait(lock, [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+        return work_ != nullptr;
+      });
+      work_();
+      work_ = nullptr;
+      changed_.NotifyAll();
+    }
+  }
+
+  const pid_t process_ = getpid();
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::function<void()> work_ ABSL_GUARDED_BY(mutex_);
+};
+
+// The blocks of a launch that wait for memory, on the device thread.
+class SuspendedBlocks {
+ public:
+  // blocks: those that have not ended.
+  SuspendedBlocks(const cudaLaunchConfig_t& config,
+                  const std::function<void()>& thread, LaunchState& state,
+                  std::span<const uint3> blocks)
+      : config_(config),
+        kernel_(thread),
+        state_(state),
+        to_start_(blocks.begin(), blocks.end()) {}
+
+  // Runs all blocks as far as they can run. Returns whether all have ended, or
+  // one in a fault.
+  bool Continue() {
+    state_.can_suspend = true;
+    state_.must_move = false;
+    for (const uint3& index : std::exchange(to_start_, {})) {
+      auto block = std::make_unique<Block>(config_, kernel_, state_);
+      if (!Keep(block->Run(index), block)) return true;
+    }
+    for (bool progressed = true; progressed;) {
+      progressed = false;
+      for (auto& block : std::exchange(waiting_, {})) {
+        if (!block->MayPass()) {
+          waiting_.push_back(std::move(block));
+          continue;
+        }
+        progressed = true;
+        if (!Keep(block->Continue(), block)) return true;
+      }
+    }
+    return waiting_.empty();
+  }
+
+ private:
+  // Keeps a block that waits. Returns false if the block ended in a fault.
+  bool Keep(Block::Result result, std::unique_ptr<Block>& block) {
+    if (result == Block::Result::kWaits) waiting_.push_back(std::move(block));
+    if (result != Block::Result::kFault) return true;
+    ReportFault(block->fault());
+    waiting_.clear();
+    return false;
+  }
+
+  const cudaLaunchConfig_t config_;
+  const std::function<void()>& kernel_;
+  LaunchState& state_;
+  std::vector<uint3> to_start_;
+  std::vector<std::unique_ptr<Block>> waiting_;
+};
+
+// Returns the blocks of a grid in the order in which they run.
+std::vector<uint3> BlocksOf(const dim3& grid)
+    ABSL_NO_THREAD_SAFETY_ANALYSIS {  // Work on streams runs under the lock.
+  std::vector<uint3> blocks;
+  for (unsigned z = 0; z < grid.z; ++z) {
+    for (unsigned y = 0; y < grid.y; ++y) {
+      for (unsigned x = 0; x < grid.x; ++x) blocks.push_back({x, y, z});
+    }
+  }
+  const BlockOrder order = Device::Get().schedule().block_order;
+  if (order == BlockOrder::kDescending) std::ranges::reverse(blocks);
+  // The order depends only on the number of blocks.
+  if (order == BlockOrder::kShuffled) {
+    std::ranges::shuffle(blocks, std::mt19937());
+  }
+  return blocks;
+}
+
+// A launch. Its blocks run one after the other on the calling host thread, as
+// long as none waits for memory.
+class LaunchedKernel {
+ public:
+  LaunchedKernel(const cudaLaunchConfig_t& config, std::function<void()> thread,
+                 int device)
+      : config_(config), kernel_(std::move(thread)), state_{.device = device} {}
+
+  ~LaunchedKernel() {
+    if (suspended_ == nullptr) return;
+    OnDeviceThread([this] { suspended_ = nullptr; });
+  }
+
+  LaunchedKernel(const LaunchedKernel&) = delete;
+  LaunchedKernel& operator=(const LaunchedKernel&) = delete;
+
+  // Runs the launch as far as it can run. Returns whether it has ended.
+  bool Continue() {
+    if (suspended_ == nullptr && RunHere()) return true;
+    bool ended = false;
+    OnDeviceThread([this, &ended] { ended = suspended_->Continue(); });
+    return ended;
+  }
+
+ private:
+  static void OnDeviceThread(std::function<void()> work)
+      ABSL_NO_THREAD_SAFETY_ANALYSIS {  // Work on streams runs under the lock.
+    DeviceThread::Get().Run(std::move(work));
+  }
+
+  // Returns whether the launch has ended.
+  bool RunHere() {
+    const std::vector<uint3> blocks = BlocksOf(config_.gridDim);
+    Block block(config_, kernel_, state_);
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      const Block::Result result = block.Run(blocks[i]);
+      if (result == Block::Result::kEnded) continue;
+      if (result == Block::Result::kFault) {
         ReportFault(block.fault());
         return true;
       }
+      suspended_ = std::make_unique<SuspendedBlocks>(
+          config_, kernel_, state_, std::span(blocks).subspan(i));
+      return false;
     }
+    return true;
   }
-  return true;
-}
+
+  const cudaLaunchConfig_t config_;
+  const std::function<void()> kernel_;
+  LaunchState state_;
+  std::unique_ptr<SuspendedBlocks> suspended_;
+};
 
 cudaError_t Check(const cudaLaunchConfig_t& config) {
   const dim3& grid = config.gridDim;
@@ -517,10 +694,11 @@ cudaError_t Launch(const cudaLaunchConfig_t& config,
                    std::function<void()> thread) {
   const cudaError_t error = Record(Check(config));
   if (error != cudaSuccess) return error;
+  Count(&CallCounts::launches);
   return Put(config.stream, [config, thread = std::move(thread),
                              device = CurrentDevice()] {
-    return [config, thread, state = LaunchState{.device = device}]() mutable {
-      return RunBlocks(config, thread, state);
+    return [kernel = std::make_shared<LaunchedKernel>(config, thread, device)] {
+      return kernel->Continue();
     };
   });
 }

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <random>
 #include <string>
 #include <string_view>
@@ -77,6 +78,63 @@ TEST(LaunchTest, RunsEveryThreadOfEveryBlockOnce) {
   cudaMemset(visits.data(), 0, visits.Read().size() * sizeof(int));
   RunKernel(Shape(dim3(2, 3, 4), dim3(5, 6, 7)), CountVisits, visits.data());
   EXPECT_THAT(visits.Read(), testing::Each(1));
+}
+
+// `order` holds the number of blocks that have run, then their indices.
+__global__ void NoteOrder(int* order) {
+  order[++order[0]] =
+      static_cast<int>(blockIdx.x + gridDim.x * (blockIdx.y + 2 * blockIdx.z));
+}
+
+std::vector<int> BlocksInOrder(standin::BlockOrder order) {
+  const Memory<int> blocks(1 + 3 * 2 * 4);
+  EXPECT_EQ(cudaMemset(blocks.data(), 0, sizeof(int)), cudaSuccess);
+  standin::SetSchedule({.block_order = order});
+  RunKernel(Shape(dim3(3, 2, 4), 1), NoteOrder, blocks.data());
+  standin::SetSchedule({});
+  std::vector<int> read = blocks.Read();
+  EXPECT_EQ(read[0], 24);
+  read.erase(read.begin());
+  return read;
+}
+
+TEST(LaunchTest, RunsBlocksInTheChosenOrder) {
+  std::vector<int> ascending(24);
+  std::iota(ascending.begin(), ascending.end(), 0);
+  const std::vector<int> descending(ascending.rbegin(), ascending.rend());
+  EXPECT_EQ(BlocksInOrder(standin::BlockOrder::kAscending), ascending);
+  EXPECT_EQ(BlocksInOrder(standin::BlockOrder::kDescending), descending);
+  const auto shuffled = BlocksInOrder(standin::BlockOrder::kShuffled);
+  EXPECT_THAT(shuffled, testing::UnorderedElementsAreArray(ascending));
+  EXPECT_NE(shuffled, ascending);
+  EXPECT_NE(shuffled, descending);
+}
+
+TEST(LaunchTest, CountsLaunchesAndAllocations) {
+  standin::ResetCounts();
+  const Memory<int> visits(1);
+  RunKernel(Shape(1, 1), CountVisits, visits.data());
+  RunKernel(Shape(1, 1), CountVisits, visits.data());
+  EXPECT_EQ(standin::Counts().launches, 2);
+  EXPECT_EQ(standin::Counts().allocations, 1);
+}
+
+// Each thread takes a ticket and notes it.
+__global__ void TakeTickets(unsigned* ticket, unsigned last, unsigned* taken) {
+  taken[blockIdx.x * blockDim.x + threadIdx.x] = atomicInc(ticket, last);
+}
+
+TEST(AtomicIncTest, CountsAndBeginsAgain) {
+  const Memory<unsigned> ticket(1);
+  const Memory<unsigned> taken(6);
+  EXPECT_EQ(cudaMemset(ticket.data(), 0, sizeof(unsigned)), cudaSuccess);
+  RunKernel(Shape(3, 2), TakeTickets, ticket.data(), 3u, taken.data());
+  EXPECT_THAT(taken.Read(), testing::UnorderedElementsAre(0, 1, 2, 3, 0, 1));
+  EXPECT_THAT(ticket.Read(), testing::ElementsAre(2));
+  // A value past the last begins again, too.
+  RunKernel(Shape(1, 1), TakeTickets, ticket.data(), 1u, taken.data());
+  EXPECT_EQ(taken.Read()[0], 2);
+  EXPECT_THAT(ticket.Read(), testing::ElementsAre(0));
 }
 
 // Each thread reads the number that one of its two neighbours wrote before.

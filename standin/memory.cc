@@ -94,6 +94,7 @@ cudaError_t AllocateTracked(void** pointer, size_t bytes, Kind kind) {
     return Record(cudaErrorMemoryAllocation);
   }
   std::memset(*pointer, 0xff, bytes);
+  Count(&CallCounts::allocations);
   const MutexLock lock(memory_mutex);
   Memory()[reinterpret_cast<uintptr_t>(*pointer)] = {kind, bytes,
                                                      CurrentDevice()};

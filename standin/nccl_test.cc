@@ -332,25 +332,45 @@ TEST_F(NcclTest, GraphsOfAnAbortedCommunicatorAreAFault) {
 struct WindowContents {
   float sum;
   float term;
-  int turns[2];  // How often each rank has come here.
+  int turns[2];           // How often each rank has come here.
+  int block_turns[2][2];  // The same for each rank's blocks.
+  int ends[2];            // How often each of the rank's blocks has ended.
 };
 
 __device__ WindowContents& WindowContentsOf(ncclWindow_t window, int peer) {
   return *static_cast<WindowContents*>(ncclGetLsaPointer(window, 0, peer));
 }
 
-__global__ void MeetRanks(ncclWindow_t window, int rank, int turn, int times) {
+__global__ void MeetRanks(ncclWindow_t window, int rank, int turn) {
   if (threadIdx.x == 0) {
     for (const int peer : {0, 1})
       WindowContentsOf(window, peer).turns[rank] = turn;
   }
   __syncthreads();
   const WindowContents& own = WindowContentsOf(window, rank);
-  for (int i = 0; i < times; ++i) {
+  standin::WaitForMemory(
+      [&own, turn] { return own.turns[0] >= turn && own.turns[1] >= turn; },
+      {__FILE__, __LINE__});
+}
+
+// Each block meets the other rank's block of the same number twice.
+__global__ void MeetInBlocks(ncclWindow_t window, int rank, int first_block) {
+  const int block = first_block + static_cast<int>(blockIdx.x);
+  WindowContents& own = WindowContentsOf(window, rank);
+  for (const int turn : {1, 2}) {
+    if (threadIdx.x == 0) {
+      for (const int peer : {0, 1})
+        WindowContentsOf(window, peer).block_turns[rank][block] = turn;
+    }
+    __syncthreads();
     standin::WaitForMemory(
-        [&own, turn] { return own.turns[0] >= turn && own.turns[1] >= turn; },
+        [&own, block, turn] {
+          return own.block_turns[0][block] >= turn &&
+                 own.block_turns[1][block] >= turn;
+        },
         {__FILE__, __LINE__});
   }
+  if (threadIdx.x == 0) ++own.ends[block];
 }
 
 __global__ void AddUp(ncclWindow_t window, int rank) {
@@ -384,14 +404,22 @@ class WindowTest : public NcclTest {
                                   sizeof(WindowContents), window,
                                   NCCL_WIN_DEFAULT);
   }
-  void Meet(int rank, int times = 1, int blocks = 1) {
+  void Meet(int rank) {
+    const cudaLaunchConfig_t config = Config(rank, 1);
+    Ok(cudaLaunchKernelEx(&config, MeetRanks, windows_[rank], rank,
+                          ++turns_[rank]));
+  }
+  void MeetBlocks(int rank, int first, int blocks) {
+    const cudaLaunchConfig_t config = Config(rank, blocks);
+    Ok(cudaLaunchKernelEx(&config, MeetInBlocks, windows_[rank], rank, first));
+  }
+  cudaLaunchConfig_t Config(int rank, int blocks) {
     cudaLaunchConfig_t config = {};
     config.gridDim = blocks;
     config.blockDim = 64;
     config.stream = streams_[rank];
     Ok(cudaSetDevice(rank));
-    Ok(cudaLaunchKernelEx(&config, MeetRanks, windows_[rank], rank,
-                          ++turns_[rank], times));
+    return config;
   }
   // Gives the rank's term, waits for the other ranks' terms and adds them up.
   void Exchange(int rank, float term) {
@@ -440,16 +468,36 @@ TEST_F(WindowTest, ADroppedWaitShows) {
   EXPECT_EQ(Sum(1), 55);
 }
 
-TEST_F(WindowTest, KernelsThatAreNotModelledEndInAFault) {
-  const auto expect_fault = [&](const std::string& what) {
-    EXPECT_EQ(cudaStreamSynchronize(streams_[0]), cudaErrorLaunchFailure);
-    EXPECT_THAT(standin::LastFault(), testing::HasSubstr(what));
-  };
-  Meet(0, /*times=*/1, /*blocks=*/2);
-  expect_fault("several blocks");
-  Meet(0, /*times=*/2);
-  for (int i = 0; i < 2; ++i) Meet(1);
-  expect_fault("a second time");
+// Rank 0's blocks are suspended and resumed by themselves.
+TEST_F(WindowTest, EachBlockWaitsForItself) {
+  const auto* const own = static_cast<const WindowContents*>(memory_[0]);
+  MeetBlocks(0, 0, 2);
+  EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
+  EXPECT_EQ(own->block_turns[0][1], 1);
+  EXPECT_THAT(own->ends, testing::ElementsAre(0, 0));
+  MeetBlocks(1, 1, 1);
+  EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
+  EXPECT_THAT(own->ends, testing::ElementsAre(0, 1));
+  MeetBlocks(1, 0, 1);
+  for (const int rank : {0, 1}) {
+    Ok(cudaStreamQuery(streams_[rank]));
+    EXPECT_THAT(static_cast<const WindowContents*>(memory_[rank])->ends,
+                testing::ElementsAre(1, 1));
+  }
+}
+
+// The control: the launch's second wait has no effect.
+TEST_F(WindowTest, ADroppedSecondWaitShows) {
+  standin::SetSchedule({.dropped_memory_wait = 1});
+  const auto* const own = static_cast<const WindowContents*>(memory_[0]);
+  MeetBlocks(0, 0, 2);
+  EXPECT_THAT(own->ends, testing::ElementsAre(0, 0));
+  // Rank 1 has reached its first meeting, and neither of its blocks the second.
+  for (const int block : {0, 1}) {
+    const_cast<WindowContents*>(own)->block_turns[1][block] = 1;
+  }
+  Ok(cudaStreamSynchronize(streams_[0]));
+  EXPECT_THAT(own->ends, testing::ElementsAre(1, 1));
 }
 
 TEST_F(WindowTest, WindowsAreOfTheirMemoryAlone) {

@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <utility>
@@ -319,6 +320,7 @@ TEST(SyncBnCudaRankTest, TheHostWaitsForTurnsAndNotForCalls) {
 TEST(SyncBnCudaRankTest, SaysWhetherRanksShareAGpu) {
   standin::SetNcclFaults({.version = 23000});  // Lets threads share one.
   for (const int devices : {1, 2}) {
+    ASSERT_EQ(unsetenv("NCCL_LAUNCH_ORDER_IMPLICIT"), 0);
     const std::vector<TeamTurn> turns =
         Take(2, {LayerRequest(SyncBnSubject::kSync)}, CreateOwn, devices);
     EXPECT_EQ(turns[0].shared_gpu, devices == 1);

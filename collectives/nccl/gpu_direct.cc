@@ -139,18 +139,19 @@ class WindowDirect : public GpuDirect {
   // Creates everything that kernels need. Returns false if ranks cannot access
   // each other's memory.
   absl::StatusOr<bool> Meet() {
+    const int64_t bytes = MeetingBytes(group_.world_size);
     LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<std::byte> memory,
-                              Allocate(kMeetingBytes));
-    LOCKSTEP_ASSIGN_OR_RETURN(meeting_,
-                              Register(std::move(memory), kMeetingBytes));
+                              Allocate(bytes));
+    LOCKSTEP_ASSIGN_OR_RETURN(meeting_, Register(std::move(memory), bytes));
     const auto window =
-        windows_->Find({meeting_.get(), kMeetingBytes, DataType::kUInt8});
+        windows_->Find({meeting_.get(), bytes, DataType::kUInt8});
     if (!window.has_value()) return false;
     group_.meeting = window->second.window;
     LOCKSTEP_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
-    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
-        cudaMemsetAsync(meeting_.get(), 0, kMeetingBytes, stream.get()),
-        "cudaMemsetAsync"));
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaMemsetAsync(meeting_.get(), 0,
+                                   static_cast<size_t>(bytes), stream.get()),
+                   "cudaMemsetAsync"));
     LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream.get()),
                                         "cudaStreamSynchronize"));
     void* aborted = nullptr;
@@ -159,8 +160,6 @@ class WindowDirect : public GpuDirect {
     aborted_.reset(static_cast<int*>(aborted));
     *aborted_ = 0;
     group_.aborted = aborted_.get();
-    LOCKSTEP_ASSIGN_OR_RETURN(failed_, AllocateDeviceMemory(sizeof(int)));
-    group_.failed = reinterpret_cast<int*>(failed_.get());
     LOCKSTEP_RETURN_IF_ERROR(LoadWindowKernels());
     return true;
   }
@@ -221,6 +220,9 @@ class WindowDirect : public GpuDirect {
         .input_offset = static_cast<const std::byte*>(input.data) - in.memory,
         .own_output = call.output.data,
         .count = own.count,
+        // The first segments are the largest.
+        .largest_count =
+            SegmentOf(call.input.count, group_.world_size, 0).count,
         // The sum of a ReduceScatter segment starts one rank later
         // (schedule.h).
         .first_rank = to_all ? segment : (segment + 1) % group_.world_size};
@@ -230,10 +232,8 @@ class WindowDirect : public GpuDirect {
       reduction.output_offset =
           call.output.Part(own.begin, own.count).bytes() - out.memory;
     }
-    LOCKSTEP_RETURN_IF_ERROR(MeetPeers(group_, stream_));
-    LOCKSTEP_RETURN_IF_ERROR(ReduceFromWindows(call.op, call.input.type, group_,
-                                               reduction, stream_));
-    return MeetPeers(group_, stream_);
+    return ReduceFromWindows(call.op, call.input.type, group_, reduction,
+                             stream_);
   }
 
   void Abort() override {
@@ -268,7 +268,6 @@ class WindowDirect : public GpuDirect {
   const std::shared_ptr<Windows> windows_;
   std::shared_ptr<std::byte> meeting_;
   std::unique_ptr<int, FreePinned> aborted_;
-  DeviceMemory failed_;
   WindowGroup group_;
 };
 

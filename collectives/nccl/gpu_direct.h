@@ -19,9 +19,10 @@ namespace lockstep {
 // Each rank reduces one segment: it reads the other ranks' memory in the ring's
 // order of additions (algorithms/schedule.h). AllReduce writes the result to
 // the memory of all ranks, ReduceScatter to the rank's own output. A call is
-// three kernels, of which the first and the last are barriers. The bits are the
-// ring's. Memory is registered with NCCL as windows; this needs GPUs that
-// access each other's memory, mostly over NVLink. Not thread safe.
+// one kernel, whose blocks meet those of the other ranks at its beginning and
+// at its end. The bits are the ring's. Memory is registered with NCCL as
+// windows; this needs GPUs that access each other's memory, mostly over NVLink.
+// Not thread safe.
 class GpuDirect {
  public:
   // Blocks until all ranks have called it. Returns null if ranks cannot access

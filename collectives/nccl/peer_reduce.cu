@@ -18,25 +18,13 @@
 namespace lockstep {
 namespace {
 
-// Enough loads in flight for the links between GPUs. A link carries 450 GB/s
-// with some microseconds of latency, and each thread loads a vector from
-// several ranks.
-constexpr int kMostBlocks = 256;
+// A link between GPUs carries 450 GB/s with some microseconds of latency. Each
+// thread loads a vector from several ranks at once.
 constexpr int kThreadsPerBlock = 256;
-
-// The number of threads. Each signals to some of the ranks, and waits for them.
-constexpr int kBarrierThreads = 32;
 
 // How often a thread polls for the other ranks before it polls whether the
 // group has failed. That flag is in host memory, which takes longer to read.
 constexpr int kPollsPerFailureCheck = 64;
-
-// A rank's part of the meeting window.
-struct Meeting {
-  uint32_t turns[kMaxWindowRanks];  // How many barriers each rank has reached,
-  uint32_t turn;                    // and how many this rank has passed.
-};
-static_assert(sizeof(Meeting) <= kMeetingBytes);
 
 template <typename T>
 __device__ inline T* PeerData(ncclWindow_t window, int64_t offset, int peer) {
@@ -44,8 +32,18 @@ __device__ inline T* PeerData(ncclWindow_t window, int64_t offset, int peer) {
       ncclGetLsaPointer(window, static_cast<size_t>(offset), peer));
 }
 
-__device__ inline Meeting* MeetingOf(const WindowGroup& group, int peer) {
-  return PeerData<Meeting>(group.meeting, 0, peer);
+// A rank's part of the meeting window is an array of words. For each block, it
+// has the turn that the same block of each rank has reached. After these, it
+// has for each block the turn that this rank's block has passed. Turns are
+// counted in device memory, so that the kernel can be part of a graph, and wrap
+// around.
+__device__ inline uint32_t* TurnsIn(const WindowGroup& group, int peer) {
+  return PeerData<uint32_t>(group.meeting, 0, peer) +
+         static_cast<int>(blockIdx.x) * group.world_size;
+}
+__device__ inline uint32_t* PassedTurn(const WindowGroup& group) {
+  return PeerData<uint32_t>(group.meeting, 0, group.rank) +
+         kMaxWindowBlocks * group.world_size + blockIdx.x;
 }
 
 // Returns whether the group has failed, which the host sets.
@@ -107,12 +105,57 @@ __device__ inline void ReduceVector(const WindowReduction& r, int world_size,
   }
 }
 
-// Reduces the elements, divided as in ElementPlan.
+// Returns whether every `step`-th rank from `first` on has reached the turn.
+__device__ inline bool HaveReached(const volatile uint32_t* turns,
+                                   uint32_t turn, int first, int step,
+                                   int world_size) {
+  for (int peer = first; peer < world_size; peer += step) {
+    if (static_cast<int32_t>(turns[peer] - turn) < 0) return false;
+  }
+  return true;
+}
+
+// The block meets the same block of all ranks: each writes its turn to every
+// rank's memory, and waits until all ranks have written to its own. Memory that
+// the ranks wrote before is then visible. Returns false, for all threads, if
+// the group has failed. All threads of the block must call it. kIsFirst:
+// whether it is the kernel's first meeting, after which windows are used.
+template <bool kIsFirst>
+__device__ inline bool Meet(const WindowGroup& group, uint32_t turn) {
+  // On the stand-in other blocks may change it during the wait, but only to
+  // true once the group has failed.
+  __shared__ bool has_failed;
+  if (threadIdx.x == 0) has_failed = kIsFirst && HasFailed(group);
+  __threadfence_system();  // This thread's writes precede the turn.
+  __syncthreads();
+  if (has_failed) return false;
+  for (int peer = threadIdx.x; peer < group.world_size; peer += blockDim.x) {
+    volatile uint32_t* const noted = TurnsIn(group, peer) + group.rank;
+    *noted = turn;
+  }
+  __syncthreads();  // Every thread has read has_failed.
+  const volatile uint32_t* const turns = TurnsIn(group, group.rank);
+  const auto first = static_cast<int>(threadIdx.x);
+  const auto step = static_cast<int>(blockDim.x);
+  bool stops = false;
+  WaitUntil([&, looks = 0]() mutable {
+    if (HaveReached(turns, turn, first, step, group.world_size)) return true;
+    stops = stops || (++looks % kPollsPerFailureCheck == 0 && HasFailed(group));
+    return stops;
+  });
+  if (stops) has_failed = true;
+  __threadfence_system();  // Shows other ranks' writes before their turns.
+  __syncthreads();
+  return !has_failed;
+}
+
+// Reduces the elements, divided as in ElementPlan, between two meetings.
 template <ReduceOp op, typename A, typename T>
 __global__ void __launch_bounds__(kThreadsPerBlock, 1)
     PeerReduceKernel(WindowGroup group, WindowReduction r, int64_t head,
                      int64_t vectors) {
-  if (*group.failed != 0) return;
+  const uint32_t turn = *PassedTurn(group);
+  if (!Meet<true>(group, turn + 1)) return;
   constexpr int kSize = kElementsPerVector<T>;
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
@@ -124,52 +167,9 @@ __global__ void __launch_bounds__(kThreadsPerBlock, 1)
     ReduceVector<op, A, T, 1>(r, group.world_size, 0,
                               i < head ? i : i + vectors * kSize);
   }
-}
-
-// Returns whether every `step`-th rank from `first` on has reached the turn.
-__device__ inline bool HaveReached(const volatile uint32_t* turns,
-                                   uint32_t turn, int first, int step,
-                                   int world_size) {
-  for (int peer = first; peer < world_size; peer += step) {
-    // Turns wrap around.
-    if (static_cast<int32_t>(turns[peer] - turn) < 0) return false;
+  if (Meet<false>(group, turn + 2) && threadIdx.x == 0) {
+    *PassedTurn(group) = turn + 2;
   }
-  return true;
-}
-
-// Runs as one block. Each rank writes its turn to every rank's memory, and
-// waits until all ranks have written to its own. Turns are counted in device
-// memory, so that the kernel can be part of a graph. Leaves in group.failed
-// whether the group has failed.
-__global__ void __launch_bounds__(kBarrierThreads)
-    MeetPeersKernel(WindowGroup group) {
-  __shared__ bool has_failed;  // One thread's view, for all threads.
-  if (threadIdx.x == 0) {
-    has_failed = HasFailed(group);
-    *group.failed = has_failed ? 1 : 0;
-  }
-  __syncthreads();
-  if (has_failed) return;
-  Meeting* const own = MeetingOf(group, group.rank);
-  const uint32_t turn = own->turn + 1;
-  __threadfence_system();  // Earlier kernels' writes precede the turn.
-  for (int peer = threadIdx.x; peer < group.world_size; peer += blockDim.x) {
-    volatile uint32_t* const noted = MeetingOf(group, peer)->turns + group.rank;
-    *noted = turn;
-  }
-  __syncthreads();
-  const volatile uint32_t* const turns = own->turns;
-  const int first = static_cast<int>(threadIdx.x);
-  WaitUntil([turns, turn, first, group, looks = 0]() mutable {
-    return HaveReached(turns, turn, first, kBarrierThreads, group.world_size) ||
-           (++looks % kPollsPerFailureCheck == 0 && HasFailed(group));
-  });
-  if (!HaveReached(turns, turn, first, kBarrierThreads, group.world_size)) {
-    *group.failed = 1;
-  }
-  __threadfence_system();  // Shows other ranks' writes before their turns.
-  __syncthreads();
-  if (threadIdx.x == 0) own->turn = turn;
 }
 
 template <ReduceOp op, typename A, typename T>
@@ -188,9 +188,12 @@ absl::Status Launch(const WindowGroup& group, const WindowReduction& reduction,
   const ElementPlan plan = PlanElements(
       reduction.count, kSize,
       input_past == output_past ? std::optional(input_past) : std::nullopt,
-      kThreadsPerBlock, kMostBlocks);
+      kThreadsPerBlock, kMaxWindowBlocks);
+  // Every rank has the same number of blocks.
+  const ElementPlan largest = PlanElements(reduction.largest_count, kSize, 0,
+                                           kThreadsPerBlock, kMaxWindowBlocks);
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(plan.blocks));
+  config.gridDim = dim3(static_cast<unsigned>(largest.blocks));
   config.blockDim = dim3(kThreadsPerBlock);
   config.stream = stream;
   return CudaStatus(
@@ -205,26 +208,13 @@ absl::Status ReduceFromWindows(ReduceOp op, DataType type,
                                const WindowGroup& group,
                                const WindowReduction& reduction,
                                cudaStream_t stream) {
-  if (reduction.count == 0) return absl::OkStatus();
   return WithReduction(type, op, [&]<ReduceOp o, typename A, typename T>() {
     return Launch<o, A, T>(group, reduction, stream);
   });
 }
 
-absl::Status MeetPeers(const WindowGroup& group, cudaStream_t stream) {
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(1);
-  config.blockDim = dim3(kBarrierThreads);
-  config.stream = stream;
-  return CudaStatus(cudaLaunchKernelEx(&config, MeetPeersKernel, group),
-                    "MeetPeersKernel launch");
-}
-
 absl::Status LoadWindowKernels() {
   cudaFuncAttributes attributes;
-  LOCKSTEP_RETURN_IF_ERROR(
-      CudaStatus(cudaFuncGetAttributes(&attributes, MeetPeersKernel),
-                 "cudaFuncGetAttributes of MeetPeersKernel"));
   for (const DataType type : kAllDataTypes) {
     for (const ReduceOp op : kAllReduceOps) {
       LOCKSTEP_RETURN_IF_ERROR(

@@ -17,9 +17,19 @@
 
 namespace lockstep {
 
-// The size of the window through which the ranks of a group synchronise. It is
-// zeroed, and all ranks have registered it together.
-inline constexpr int64_t kMeetingBytes = 4096;
+// The most blocks of a kernel, each of which meets the same block of the other
+// ranks.
+#ifdef LOCKSTEP_CUDA_STANDIN
+inline constexpr int kMaxWindowBlocks = 3;  // Their threads need stacks there.
+#else
+inline constexpr int kMaxWindowBlocks = 128;
+#endif
+
+// Returns the size of the window through which the ranks of a group
+// synchronise. It is zeroed, and all ranks have registered it together.
+constexpr int64_t MeetingBytes(int world_size) {
+  return int64_t{kMaxWindowBlocks} * (world_size + 1) * sizeof(uint32_t);
+}
 
 struct WindowGroup {
   ncclWindow_t meeting = nullptr;
@@ -27,10 +37,8 @@ struct WindowGroup {
   int world_size = 1;  // At most kMaxWindowRanks.
   // Pinned host memory. If not 0, the group has failed: kernels stop waiting,
   // and no longer access windows, which end with the communicator. A load of it
-  // crosses PCIe, so only barriers load it.
+  // crosses PCIe, so one thread of a block loads it.
   const volatile int* aborted = nullptr;
-  // Device memory: whether the last barrier saw that the group had failed.
-  int* failed = nullptr;
 };
 inline constexpr int kMaxWindowRanks = 512;
 
@@ -45,28 +53,29 @@ struct WindowReduction {
   ncclWindow_t output = nullptr;
   int64_t output_offset = 0;
   void* own_output = nullptr;
-  int64_t count = 0;
-  int first_rank = 0;  // The first rank in the order of additions.
+  int64_t count = 0;          // Of this rank; it may be 0.
+  int64_t largest_count = 0;  // Of all ranks; more than 0.
+  int first_rank = 0;         // The first rank in the order of additions.
 };
 
 // Enqueues result[i] = x[first][i] op x[first + 1][i] op ..., ranks modulo P,
 // in accumulators, rounded once: the bits of the CPU's Reduction
-// (algorithms/reduction.h). Each rank reduces different elements. The call must
-// stand between two MeetPeers: before it, the memory of all ranks must be
-// ready, and only after it is that memory free. The output may be the input.
-// Uses 16-byte vectors if input and output begin at the same offset within one.
-// Cost: P reads of the ranks' memory per element, and one write, or P writes.
-// Errors: kInvalidArgument for an unknown type or operation; CudaStatus's.
+// (algorithms/reduction.h). Each rank reduces different elements, and every
+// rank must make the call.
+//
+// One kernel. Each block waits until the same block of every rank has started,
+// so that the memory of all ranks is ready, and at its end until they have
+// finished. Later work on `stream` may therefore change the input. The output
+// may be the input. Uses 16-byte vectors if input and output begin at the same
+// offset within one. Cost: P reads of the ranks' memory per element, and one
+// write, or P writes. Errors: kInvalidArgument for an unknown type or
+// operation; CudaStatus's.
 absl::Status ReduceFromWindows(ReduceOp op, DataType type,
                                const WindowGroup& group,
                                const WindowReduction& reduction,
                                cudaStream_t stream);
 
-// Enqueues a barrier: later work on `stream` starts after all earlier work of
-// all ranks on their streams.
-absl::Status MeetPeers(const WindowGroup& group, cudaStream_t stream);
-
-// Loads the kernels of both functions, as LoadReduceKernels does.
+// Loads the kernels, as LoadReduceKernels does.
 absl::Status LoadWindowKernels();
 
 }  // namespace lockstep

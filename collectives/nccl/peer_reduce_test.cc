@@ -41,6 +41,8 @@ namespace {
 [[maybe_unused]] const bool kHasQueues =
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", /*overwrite=*/0) == 0;
 
+// The ranks' blocks wait for each other, so all of them must fit on the GPU at
+// once: these calls have at most three blocks for each rank.
 constexpr int64_t kWindowBytes = 64 << 10;
 
 // The ranks of a group on the current device.
@@ -48,23 +50,19 @@ class OneGpuGroup {
  public:
   absl::Status Make(int world_size) {
     LOCKSTEP_RETURN_IF_ERROR(LoadWindowKernels());
-    LOCKSTEP_ASSIGN_OR_RETURN(meeting_,
-                              OneGpuWindows::Create(world_size, kMeetingBytes));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        meeting_, OneGpuWindows::Create(world_size, MeetingBytes(world_size)));
     LOCKSTEP_ASSIGN_OR_RETURN(data_,
                               OneGpuWindows::Create(world_size, kWindowBytes));
     LOCKSTEP_ASSIGN_OR_RETURN(aborted_, AllocatePinnedMemory(sizeof(int)));
     auto* const aborted = reinterpret_cast<int*>(aborted_.get());
     *aborted = 0;
     for (int rank = 0; rank < world_size; ++rank) {
-      LOCKSTEP_ASSIGN_OR_RETURN(DeviceMemory failed,
-                                AllocateDeviceMemory(sizeof(int)));
       LOCKSTEP_ASSIGN_OR_RETURN(Stream stream, MakeStream());
       ranks_.push_back({.meeting = meeting_->window(rank),
                         .rank = rank,
                         .world_size = world_size,
-                        .aborted = aborted,
-                        .failed = reinterpret_cast<int*>(failed.get())});
-      failed_.push_back(std::move(failed));
+                        .aborted = aborted});
       streams_.push_back(std::move(stream));
     }
     return absl::OkStatus();
@@ -124,22 +122,19 @@ class OneGpuGroup {
         .input_offset = begin,
         .own_output = MemoryOf(group.rank) + begin,
         .count = own.count,
+        .largest_count = SegmentOf(count, group.world_size, 0).count,
         .first_rank = to_all ? segment : (segment + 1) % group.world_size};
     if (to_all) {
       reduction.output = data_->window(group.rank);
       reduction.output_offset = begin;
     }
     cudaStream_t const stream = streams_[static_cast<size_t>(group.rank)].get();
-    LOCKSTEP_RETURN_IF_ERROR(MeetPeers(group, stream));
-    LOCKSTEP_RETURN_IF_ERROR(
-        ReduceFromWindows(op, type, group, reduction, stream));
-    return MeetPeers(group, stream);
+    return ReduceFromWindows(op, type, group, reduction, stream);
   }
 
   std::unique_ptr<OneGpuWindows> meeting_;
   std::unique_ptr<OneGpuWindows> data_;
   PinnedMemory aborted_;
-  std::vector<DeviceMemory> failed_;
   std::vector<WindowGroup> ranks_;
   std::vector<Stream> streams_;
 };

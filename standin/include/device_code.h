@@ -171,12 +171,12 @@ void SyncThreads(Site site);
 
 // Waits for all threads of the block, and until the `is_ready` of each of them
 // returns true. Only device threads may call it. `is_ready` reads memory that
-// the host or other kernels write, and must not refer to the kernel's stack.
+// the host, other kernels or other blocks write.
 //
-// If an `is_ready` returns false, the kernel is abandoned and later restarted,
-// so the code before the wait must bear running twice. A kernel that calls this
-// function must have one block, and each thread may call it once; otherwise it
-// ends in a fault.
+// Meanwhile other blocks and kernels run, so shared memory, which all blocks
+// have in common here, does not keep its contents over the wait. The code
+// before a launch's first wait must bear running twice: only then is the launch
+// moved to a thread on which its blocks can be suspended.
 void WaitForMemory(std::function<bool()> is_ready, Site site);
 
 // Loads a word of pinned host memory, and counts the load (control.h).
@@ -207,6 +207,7 @@ inline float FmaToOdd(float x, float y, float z) {
 #define __device__
 #define __host__
 #define __launch_bounds__(...)
+#define __grid_constant__
 // Blocks run one after the other, so one copy serves all of them. The copy is
 // not thread-local, so that AddressSanitizer puts red zones around it.
 #define __shared__ static
@@ -216,8 +217,18 @@ extern constinit thread_local uint3 blockIdx;
 extern constinit thread_local dim3 blockDim;
 extern constinit thread_local dim3 gridDim;
 
-// Empty: kernels run one after the other, in program order.
+// Empty: kernels and blocks run one after the other, in program order.
+inline void __threadfence() {}
 inline void __threadfence_system() {}
+
+// Adds one to a counter, or sets it to 0 if it has reached `last`. Returns the
+// value before. One device thread runs at a time, and calls end before the next
+// thread runs.
+inline unsigned atomicInc(unsigned* counter, unsigned last) {
+  const unsigned before = *counter;
+  *counter = before >= last ? 0 : before + 1;
+  return before;
+}
 
 inline void __syncthreads(::lockstep::standin::Site site = {__builtin_FILE(),
                                                             __builtin_LINE()}) {

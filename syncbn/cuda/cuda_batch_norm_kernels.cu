@@ -18,6 +18,7 @@
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/cuda/kernel_operands.h"
+#include "syncbn/cuda/partition.h"
 
 namespace lockstep {
 namespace {
@@ -26,25 +27,10 @@ namespace {
 // multiprocessors as possible. A thread only waits for memory and divides.
 constexpr int kThreads = 64;
 
-// The pointers are null if the statistics are not tracked.
-struct Running {
-  float* mean;
-  float* variance;
-};
-
-__device__ inline void Track(const Running& running, int64_t channel,
-                             double weight, double mean, double variance) {
-  running.mean[channel] =
-      static_cast<float>((1 - weight) * running.mean[channel] + weight * mean);
-  running.variance[channel] = static_cast<float>(
-      (1 - weight) * running.variance[channel] + weight * variance);
-}
-
 // `first` is the record of the first rank. The records of the other ranks
 // follow, `stride` bytes apart.
 __global__ void MergeKernel(int64_t channels, RecordPointers<const float> first,
-                            int64_t stride, int ranks, MergeOptions options,
-                            Running running, RecordPointers<float> saved) {
+                            int64_t stride, int ranks, BatchOutputs outputs) {
   const int64_t channel = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (channel >= channels) return;
   Moments<double> all;
@@ -56,18 +42,10 @@ __global__ void MergeKernel(int64_t channels, RecordPointers<const float> first,
         all, {first.count[counts], first.mean[channel + floats],
               first.second[channel + floats]});
   }
-  const double variance = BiasedVariance(all);
-  if (channel == 0) StartRecord(saved, channels, all.count);
-  saved.mean[channel] = static_cast<float>(all.mean);
-  saved.second[channel] =
-      static_cast<float>(InverseDeviation(variance, options.epsilon));
-  const bool refused = all.count == 1 && options.refuses_one_value;
-  if (running.mean == nullptr || all.count == 0 || refused) return;
-  Track(running, channel, options.weight_of_batch, all.mean,
-        options.unbiased_running_variance ? UnbiasedVariance(all) : variance);
+  StoreBatch(outputs, channels, channel, all);
 }
 
-__global__ void UseRunningKernel(int64_t channels, Running running,
+__global__ void UseRunningKernel(int64_t channels, RunningPointers running,
                                  double epsilon, RecordPointers<float> saved) {
   const int64_t channel = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (channel >= channels) return;
@@ -79,7 +57,7 @@ __global__ void UseRunningKernel(int64_t channels, Running running,
 
 __global__ void TrackBiasedKernel(int64_t channels, const float* mean,
                                   const float* unbiased_variance, int64_t count,
-                                  double weight, Running running) {
+                                  double weight, RunningPointers running) {
   const int64_t channel = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (channel >= channels) return;
   const double share =
@@ -88,7 +66,7 @@ __global__ void TrackBiasedKernel(int64_t channels, const float* mean,
         unbiased_variance[channel] * share);
 }
 
-Running RunningOf(const RunningStatistics& running) {
+RunningPointers RunningOf(const RunningStatistics& running) {
   return {PointerOrNull<float>(running.mean),
           PointerOrNull<float>(running.variance)};
 }
@@ -130,6 +108,11 @@ CudaBatchNormKernels::Create(cudaStream_t stream, int64_t max_blocks) {
       CudaStatus(cudaMallocHost(&count, sizeof(int64_t)), "cudaMallocHost"));
   made->count_.reset(count);
   LOCKSTEP_RETURN_IF_ERROR(made->Reserve(kScratchBytes));
+  constexpr int64_t kTicketBytes = kTickets * int64_t{sizeof(unsigned)};
+  LOCKSTEP_ASSIGN_OR_RETURN(made->tickets_, AllocateDeviceMemory(kTicketBytes));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaMemsetAsync(made->tickets_.get(), 0, kTicketBytes, stream),
+                 "cudaMemsetAsync"));
   LOCKSTEP_RETURN_IF_ERROR(LoadReductions());
   LOCKSTEP_RETURN_IF_ERROR(LoadElementwise());
   LOCKSTEP_RETURN_IF_ERROR(
@@ -156,13 +139,24 @@ absl::Status CudaBatchNormKernels::Reserve(int64_t bytes) {
   return absl::OkStatus();
 }
 
+absl::Status CudaBatchNormKernels::ForwardLocal(const NormalizeCall& call,
+                                                const MergeOptions& options,
+                                                std::byte* record) {
+  const MergeCall merge = {RecordOf(call.shape.c, call.x.type),
+                           record,
+                           /*ranks=*/1,
+                           options,
+                           call.running,
+                           call.saved.bytes()};
+  LOCKSTEP_RETURN_IF_ERROR(ReduceMoments(call.shape, call.x, record, &merge));
+  return call.shape.n == 0 ? absl::OkStatus() : Normalize(call);
+}
+
 absl::Status CudaBatchNormKernels::Merge(const MergeCall& call) {
   const int64_t channels = call.record.channels;
   return Launch(call.record, stream_, "Merge launch", MergeKernel, channels,
                 PointersOf<const float>(call.gathered, channels),
-                call.record.size_bytes(), call.ranks, call.options,
-                RunningOf(call.running),
-                PointersOf<float>(call.saved, channels));
+                call.record.size_bytes(), call.ranks, OutputsOf(call));
 }
 
 absl::StatusOr<int64_t> CudaBatchNormKernels::ReadCount(

@@ -69,6 +69,11 @@ class CudaBatchNormKernels : public BatchNormKernels {
   absl::Status Normalize(const NormalizeCall& call) override;
   absl::Status BackwardReduce(const BackwardCall& call) override;
   absl::Status BackwardInput(const BackwardCall& call) override;
+  // Merges in the kernel that computes the moments, and leaves `record` as it
+  // was.
+  absl::Status ForwardLocal(const NormalizeCall& call,
+                            const MergeOptions& options,
+                            std::byte* record) override;
 
   // Updates the running statistics with a batch of `count` values per channel,
   // at least 2. The mean and the unbiased variance are [c] in device float32.
@@ -86,6 +91,11 @@ class CudaBatchNormKernels : public BatchNormKernels {
   static absl::Status LoadReductions();
   static absl::Status LoadElementwise();
 
+  // Computes the moments of x. Stores them in `record` if `merge` is null, and
+  // otherwise merges them as that call does the record of a single rank.
+  absl::Status ReduceMoments(const ActivationShape& shape, ConstBuffer x,
+                             std::byte* record, const MergeCall* merge);
+
   // Makes scratch memory large enough for `bytes`.
   absl::Status Reserve(int64_t bytes);
 
@@ -93,6 +103,7 @@ class CudaBatchNormKernels : public BatchNormKernels {
   int64_t multiprocessors_ = 1;
   int64_t max_blocks_ = 0;
   std::unique_ptr<int64_t, FreePinnedMemory> count_;  // One, pinned.
+  DeviceMemory tickets_;  // kTickets (partition.h), 0 between reductions.
   DeviceMemory scratch_;
   int64_t scratch_bytes_ = 0;
 };

@@ -3,12 +3,16 @@
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/data_types.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -114,6 +118,54 @@ INSTANTIATE_TEST_SUITE_P(Cuda, KernelsTest,
                              &kKernels, {DataType::kFloat32, DataType::kFloat16,
                                          DataType::kBFloat16})),
                          CaseName);
+
+// Runs a local layer's forward pass: by one call, or by its operations in turn,
+// which store the moments in a record. Returns the bytes of all results.
+std::string BytesOfLocalForward(BatchNormKernels& kernels, LayerTensors& layer,
+                                bool by_operations) {
+  const BatchNorm::ForwardBuffers buffers = layer.ForwardBuffers({});
+  const MergeOptions options = MergeOptionsFor(layer.options, buffers.running);
+  const DeviceRecords record({UnwrittenRecord(layer.shape.c)});
+  EXPECT_THAT(by_operations
+                  ? kernels.BatchNormKernels::ForwardLocal(buffers, options,
+                                                           record.data())
+                  : kernels.ForwardLocal(buffers, options, record.data()),
+              IsOk());
+  const RecordValues saved = layer.saved.Read();
+  std::string bytes = absl::StrCat(saved.count);
+  for (size_t c = 0; c < saved.mean.size(); ++c) {
+    absl::StrAppendFormat(&bytes, " %a %a", saved.mean[c], saved.second[c]);
+  }
+  return bytes + layer.mean.Bytes() + layer.variance.Bytes() + layer.y.Bytes();
+}
+
+TEST(CudaKernelsTest, LocalForwardHasTheBitsOfItsOperations) {
+  const auto kernels = MakeKernels();
+  if (kernels == nullptr) return;
+  for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
+    for (const ActivationShape& of :
+         {ActivationShape{0, 3, 5}, {1, 4, 1}, {3, 5, 67}, {9, 64, 700}}) {
+      const ActivationShape shape = InLayout(of, layout);
+      for (const BatchNormSemantics& semantics : kAllBatchNormSemantics) {
+        BatchNormOptions options;
+        options.channels = shape.c;
+        options.semantics = semantics;
+        std::string bytes[2];
+        for (const bool by_operations : {false, true}) {
+          LayerTensors layer(options, shape, DataType::kFloat32,
+                             {.x = RandomValues(shape.size(), 1, 0.5),
+                              .residual = {},
+                              .dy = {},
+                              .weight = RandomValues(shape.c, 2),
+                              .bias = RandomValues(shape.c, 3)});
+          bytes[by_operations] =
+              BytesOfLocalForward(*kernels, layer, by_operations);
+        }
+        EXPECT_TRUE(bytes[0] == bytes[1]) << Describe(shape);
+      }
+    }
+  }
+}
 
 TEST(CudaKernelsTest, TrackBiasedVariance) {
   const auto kernels = MakeKernels();

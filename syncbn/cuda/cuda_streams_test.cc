@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <ostream>
 #include <utility>
 #include <vector>
 
@@ -161,13 +162,14 @@ absl::StatusOr<int64_t> WaitsOfOneStep(BatchNormKernels& kernels,
   return waits;
 }
 
-// Returns the waits of each rank, for a local layer or for a layer of both
-// ranks.
-std::vector<absl::StatusOr<int64_t>> HostWaits(bool local,
-                                               std::vector<int64_t> samples) {
+// Calls step(kernels, group, stream, rank) on every rank, which has its own
+// device. The group's stream is the kernels'. Work is held back until a rank
+// waits. Returns the results.
+template <typename T, typename Step>
+std::vector<absl::StatusOr<T>> OnRanks(const Step& step) {
   standin::SetDevices({.count = kRanks});
   standin::SetSchedule({.order = Order::kOldestStreamFirst});
-  std::vector<absl::StatusOr<int64_t>> waits(kRanks, int64_t{-1});
+  std::vector<absl::StatusOr<T>> results(kRanks, T{});
   const auto statuses = RunRanks(
       Backend::kThreads, kRanks, [&](Communicator& control) -> absl::Status {
         LOCKSTEP_RETURN_IF_ERROR(
@@ -178,13 +180,109 @@ std::vector<absl::StatusOr<int64_t>> HostWaits(bool local,
         LOCKSTEP_ASSIGN_OR_RETURN(const auto kernels,
                                   CudaBatchNormKernels::Create(stream.get()));
         const auto rank = static_cast<size_t>(control.rank());
-        waits[rank] = WaitsOfOneStep(*kernels, local ? nullptr : group.get(),
-                                     stream.get(), samples[rank]);
+        results[rank] = step(*kernels, *group, stream.get(), rank);
         return absl::OkStatus();
       });
   standin::SetSchedule({});
   EXPECT_THAT(statuses, Each(IsOk()));
-  return waits;
+  return results;
+}
+
+// Returns the waits of each rank, for a local layer or for a layer of both
+// ranks.
+std::vector<absl::StatusOr<int64_t>> HostWaits(
+    bool local, const std::vector<int64_t>& samples) {
+  return OnRanks<int64_t>([&](BatchNormKernels& kernels, Communicator& group,
+                              cudaStream_t stream, size_t rank) {
+    return WaitsOfOneStep(kernels, local ? nullptr : &group, stream,
+                          samples[rank]);
+  });
+}
+
+// The calls of a layer's second step of forward and backward.
+struct StepCalls {
+  int64_t launches = 0;
+  int64_t allocations = 0;
+  int64_t waits = 0;
+
+  friend bool operator==(const StepCalls&, const StepCalls&) = default;
+  friend std::ostream& operator<<(std::ostream& out, const StepCalls& calls) {
+    return out << calls.launches << " launches, " << calls.allocations
+               << " allocations, " << calls.waits << " waits";
+  }
+};
+
+absl::StatusOr<StepCalls> CallsOfTheSecondStep(BatchNormKernels& kernels,
+                                               Communicator* group,
+                                               const ActivationShape& shape) {
+  BatchNormOptions options;
+  options.channels = shape.c;
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const auto layer, group == nullptr
+                            ? SyncBatchNorm::CreateLocal(options, kernels)
+                            : SyncBatchNorm::Create(options, kernels, *group));
+  const std::vector<double> channels(static_cast<size_t>(shape.c), 1);
+  const std::vector<double> values = RandomValues(shape.size(), 1);
+  LayerTensors tensors(options, shape, DataType::kBFloat16,
+                       {.x = values,
+                        .residual = {},
+                        .dy = values,
+                        .weight = channels,
+                        .bias = channels});
+  LOCKSTEP_RETURN_IF_ERROR(tensors.Run(*layer, {}));
+  const standin::CallCounts before = standin::CountsOfThisThread();
+  LOCKSTEP_RETURN_IF_ERROR(tensors.Run(*layer, {}));
+  const standin::CallCounts after = standin::CountsOfThisThread();
+  // Device memory must outlive the work that uses it.
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaDeviceSynchronize(), "cudaDeviceSynchronize"));
+  return StepCalls{after.launches - before.launches,
+                   after.allocations - before.allocations,
+                   after.host_waits - before.host_waits};
+}
+
+std::vector<absl::StatusOr<StepCalls>> StepCallsOnRanks(
+    bool local, const ActivationShape& shape) {
+  return OnRanks<StepCalls>([&](BatchNormKernels& kernels, Communicator& group,
+                                cudaStream_t, size_t) {
+    return CallsOfTheSecondStep(kernels, local ? nullptr : &group, shape);
+  });
+}
+
+// Shapes with one block for each channel or tile of channels, and with many.
+constexpr ActivationShape kShapes[] = {{2, 5, 7, Layout::kNchw},
+                                       {2, 3, 65536, Layout::kNchw},
+                                       {2, 64, 7, Layout::kNhwc},
+                                       {2, 64, 5000, Layout::kNhwc},
+                                       {2, 256, 1200, Layout::kNhwc}};
+
+// Forward and backward reduce and merge in one launch, and compute each element
+// in another.
+TEST(CudaStreamsTest, ALocalStepIsFourLaunches) {
+  for (const ActivationShape& shape : kShapes) {
+    EXPECT_THAT(StepCallsOnRanks(/*local=*/true, shape),
+                Each(IsOkAndHolds(StepCalls{.launches = 4})))
+        << Describe(shape);
+  }
+}
+
+// The merge of the ranks' records is a launch after the all-gather.
+TEST(CudaStreamsTest, AStepOfTwoRanksIsFiveLaunches) {
+  for (const ActivationShape& shape : kShapes) {
+    EXPECT_THAT(StepCallsOnRanks(/*local=*/false, shape),
+                Each(IsOkAndHolds(StepCalls{.launches = 5})))
+        << Describe(shape);
+  }
+}
+
+// If a vector has elements of two pixels, each reduction needs a launch to
+// merge.
+TEST(CudaStreamsTest, AnOddNumberOfChannelsLastIsTwoLaunchesMore) {
+  const ActivationShape shape = {2, 65, 700, Layout::kNhwc};
+  EXPECT_THAT(StepCallsOnRanks(/*local=*/true, shape),
+              Each(IsOkAndHolds(StepCalls{.launches = 6})));
+  EXPECT_THAT(StepCallsOnRanks(/*local=*/false, shape),
+              Each(IsOkAndHolds(StepCalls{.launches = 7})));
 }
 
 TEST(CudaStreamsTest, AStepWaitsForNothing) {

@@ -89,15 +89,15 @@ __device__ inline void ApplyVectors(const Operation& operation, int64_t place,
   }
 }
 
-// Processes all vectors of a thread, from the first on.
+// Processes all vectors of a thread, from the last to the first.
 template <bool kExtra, int kSize, typename Operation, typename Next>
 __device__ inline void ApplyAll(const FlatPartition& cut,
                                 const Operation& operation, int64_t first,
                                 Next next) {
   constexpr int kUnroll = Operation::kUnroll;
-  const int64_t stride = cut.step * kSize;
-  int64_t place = cut.head + first * kSize;
-  int left = CountSteps(first, cut.vectors, cut.step);
+  const int64_t stride = cut.stride;
+  int64_t place = cut.head + cut.last(first) * kSize;
+  int left = cut.count(first);
 #pragma unroll 1
   for (; left >= kUnroll; left -= kUnroll) {
     ApplyVectors<kExtra, kUnroll, kSize>(operation, place, stride, next);
@@ -176,7 +176,8 @@ __global__ void __launch_bounds__(kMaxThreads, Operation::kBlocks)
   operation.Begin();
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (first < cut.step && first < cut.vectors) {
-    PixelCursor pixel(cut.head + first * kSize, cut.pixel_step, cut.c, cut.hw);
+    PixelCursor pixel(cut.head + cut.last(first) * kSize, cut.pixel_step_back,
+                      cut.c, cut.hw);
     const auto look_up = [&](auto& c) {
       const bool of_one = kWhole || pixel.offset() + kSize <= cut.hw;
       if (of_one) {

@@ -210,6 +210,44 @@ __device__ inline void StartRecord(const RecordPointers<float>& record,
   }
 }
 
+// The pointers are null if the statistics are not tracked.
+struct RunningPointers {
+  float* mean;
+  float* variance;
+};
+
+// Lets a batch with this weight enter a channel's running statistics.
+__device__ inline void Track(const RunningPointers& running, int64_t channel,
+                             double weight, double mean, double variance) {
+  running.mean[channel] =
+      static_cast<float>((1 - weight) * running.mean[channel] + weight * mean);
+  running.variance[channel] = static_cast<float>(
+      (1 - weight) * running.variance[channel] + weight * variance);
+}
+
+// The memory that the statistics of a batch go to.
+struct BatchOutputs {
+  MergeOptions options;
+  RunningPointers running = {};
+  RecordPointers<float> saved;
+};
+
+// Stores a channel's statistics of the batch.
+__device__ inline void StoreBatch(const BatchOutputs& out, int64_t channels,
+                                  int64_t channel,
+                                  const Moments<double>& batch) {
+  const MergeOptions& options = out.options;
+  const double variance = BiasedVariance(batch);
+  if (channel == 0) StartRecord(out.saved, channels, batch.count);
+  out.saved.mean[channel] = static_cast<float>(batch.mean);
+  out.saved.second[channel] =
+      static_cast<float>(InverseDeviation(variance, options.epsilon));
+  const bool refused = batch.count == 1 && options.refuses_one_value;
+  if (out.running.mean == nullptr || batch.count == 0 || refused) return;
+  Track(out.running, channel, options.weight_of_batch, batch.mean,
+        options.unbiased_running_variance ? UnbiasedVariance(batch) : variance);
+}
+
 // Returns a if `mask` is all ones, and b if it is 0, in one instruction. For ?:
 // the compiler may make a branch for which the loads wait.
 __device__ inline float Choose(uint32_t mask, float a, float b) {
@@ -224,6 +262,13 @@ auto PointerOrNull(const AnyBuffer& buffer) {
   using Pointer =
       std::conditional_t<std::is_same_v<AnyBuffer, Buffer>, T*, const T*>;
   return buffer.count == 0 ? nullptr : static_cast<Pointer>(buffer.data);
+}
+
+inline BatchOutputs OutputsOf(const BatchNormKernels::MergeCall& call) {
+  return {.options = call.options,
+          .running = {PointerOrNull<float>(call.running.mean),
+                      PointerOrNull<float>(call.running.variance)},
+          .saved = PointersOf<float>(call.saved, call.record.channels)};
 }
 
 }  // namespace lockstep

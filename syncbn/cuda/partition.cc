@@ -24,6 +24,11 @@ constexpr int64_t kMaxWidth = 32;
 // gets part of them. With fewer rounds, partial results become traffic too.
 constexpr int64_t kMinRounds = 4;
 
+// The rounds of loads, each behind the one before, in which the last blocks of
+// a tile may merge. With more, a kernel of its own is estimated to be faster
+// (syncbn/cuda/README.md).
+constexpr int64_t kMaxMergeRounds = 4;
+
 // With up to this many partial results per channel, one warp merges them.
 constexpr int64_t kWarpPartials = 64;
 constexpr int kWarp = 32;
@@ -40,6 +45,45 @@ void Split(int64_t count, int64_t wanted, int64_t least, int64_t& chunk,
 
 int MergingThreads(int64_t partials) {
   return partials <= kWarpPartials ? kWarp : kMaxThreads;
+}
+
+// Returns the rows of states in which a block merges `count` states of each of
+// `columns` columns: a power of two, so that the tree over rows is the end of
+// the tree over all states. Each thread has one state, if there are enough, and
+// at most `unroll`.
+int RowsOfStates(int64_t count, int columns, int unroll) {
+  const auto most = std::bit_ceil(static_cast<uint64_t>(count));
+  const auto least =
+      std::bit_ceil(static_cast<uint64_t>(CeilDivide(count, unroll)));
+  const auto of_threads =
+      std::bit_floor(static_cast<uint64_t>(kMaxThreads / columns));
+  return static_cast<int>(std::max(least, std::min(most, of_threads)));
+}
+
+// Lets the blocks of the reduction merge, unless that takes too many rounds: in
+// one group for each tile if shared memory suffices and each thread then has
+// one round for each row. Otherwise there are about as many groups as a group
+// has blocks.
+void MergeInBlocks(int tile, int unroll, PartialsPartition& cut) {
+  if (cut.splits == 0) return;
+  const int64_t leaves = std::min<int64_t>(cut.splits, cut.threads);
+  const int64_t of_leaf = CeilDivide(cut.splits, cut.threads);
+  const auto rows = [=](int64_t count) {
+    return RowsOfStates(count, tile, unroll);
+  };
+  const auto rounds = [=](int64_t count) {
+    return CeilDivide(int64_t{rows(count)} * tile, kMaxThreads);
+  };
+  int64_t groups = 1;
+  if (rounds(leaves) * of_leaf > kMaxMergeRounds) {
+    while (groups * groups < cut.splits) groups *= 2;
+    const int64_t of_groups = rounds(CeilDivide(leaves, groups)) * of_leaf;
+    if (of_groups + rounds(groups) > kMaxMergeRounds) return;
+  }
+  cut.tile = tile;
+  cut.groups = static_cast<int>(groups);
+  cut.leaf_rows = rows(CeilDivide(leaves, groups));
+  cut.group_rows = rows(groups);
 }
 
 }  // namespace
@@ -80,7 +124,11 @@ FlatPartition CutFlat(const ActivationShape& shape, int64_t past,
                              : 1;
   cut.step = std::max<int64_t>(threads / period, 1) * period;
   if (cut.size > 0) {
-    cut.pixel_step = PixelStepOf(cut.step * vector_size, shape.c, shape.hw);
+    cut.stride = -cut.step * vector_size;
+    // A step back is a step forward to the same pixel of another sample.
+    const int64_t sample = shape.c * shape.hw;
+    cut.pixel_step_back = PixelStepOf(sample - cut.step * vector_size % sample,
+                                      shape.c, shape.hw);
   }
   cut.whole = cut.head == 0 && shape.hw % vector_size == 0;
   const int64_t busy =
@@ -139,24 +187,38 @@ RowsPartition CutRows(const ActivationShape& shape, int64_t past,
 }
 
 PartialsPartition PartialsOf(const PlanesPartition& planes) {
-  return {.c = planes.c,
-          .columns = planes.c,
-          .splits = planes.splits,
-          .head = 0,
-          .tail = planes.size,
-          .size = planes.size,
-          .threads = MergingThreads(planes.splits)};
+  PartialsPartition cut = {.c = planes.c,
+                           .columns = planes.c,
+                           .splits = planes.splits,
+                           .head = 0,
+                           .tail = planes.size,
+                           .size = planes.size,
+                           .threads = MergingThreads(planes.splits)};
+  // A thread has up to four results, so one group suffices.
+  if (cut.splits > 0) {
+    cut.groups = 1;
+    cut.leaf_rows =
+        RowsOfStates(std::min<int64_t>(cut.splits, cut.threads), /*columns=*/1,
+                     /*unroll=*/1);
+  }
+  return cut;
 }
 
-PartialsPartition PartialsOf(const RowsPartition& rows, int vector_size) {
+PartialsPartition PartialsOf(const RowsPartition& rows, int vector_size,
+                             int merge_unroll) {
   const int64_t columns = rows.period * vector_size;
-  return {.c = rows.c,
-          .columns = columns,
-          .splits = rows.splits,
-          .head = rows.head,
-          .tail = rows.tail,
-          .size = rows.size,
-          .threads = MergingThreads(rows.splits * (columns / rows.c))};
+  PartialsPartition cut = {
+      .c = rows.c,
+      .columns = columns,
+      .splits = rows.splits,
+      .head = rows.head,
+      .tail = rows.tail,
+      .size = rows.size,
+      .threads = MergingThreads(rows.splits * (columns / rows.c))};
+  if (columns == rows.c) {
+    MergeInBlocks(rows.width * vector_size, merge_unroll, cut);
+  }
+  return cut;
 }
 
 }  // namespace lockstep

@@ -129,7 +129,9 @@ int64_t ElementsPastBoundary(std::span<const void* const> tensors,
                              int64_t element_bytes, int vector_size);
 
 // The partition of element-wise kernels: `head` single elements, then `vectors`
-// vectors, then single elements up to `size`.
+// vectors, then single elements up to `size`. A thread walks from its last
+// vector to its first: a reduction has read the end of a tensor last, so the
+// end may still lie in the second-level cache.
 struct FlatPartition {
   int64_t size = 0;
   int64_t c = 1;
@@ -139,12 +141,22 @@ struct FlatPartition {
   // The distance between a thread's vectors. With channels last, it is a
   // multiple of the channels, so that each thread keeps its own channels.
   int64_t step = 1;
-  PixelStep pixel_step;  // `step` for channels first.
-  bool whole = true;     // Channels first: each plane is whole vectors.
+  // From one vector to the one `step` before: elements, and a step of pixels.
+  int64_t stride = -1;
+  PixelStep pixel_step_back;
+  bool whole = true;  // Channels first: each plane is whole vectors.
   int64_t blocks = 0;
 
   LOCKSTEP_HOST_DEVICE constexpr int64_t singles(int vector_size) const {
     return size - vectors * vector_size;
+  }
+  // Return the number and the last of the vectors of the thread whose first
+  // vector is `first`.
+  LOCKSTEP_HOST_DEVICE constexpr int count(int64_t first) const {
+    return CountSteps(first, vectors, step);
+  }
+  LOCKSTEP_HOST_DEVICE constexpr int64_t last(int64_t first) const {
+    return first + (count(first) - 1) * step;
   }
 };
 // past: the elements after a boundary, in [0, vector_size).
@@ -253,9 +265,25 @@ struct RowsPartition {
 RowsPartition CutRows(const ActivationShape& shape, int64_t past,
                       int vector_size, int unroll);
 
-// The input of the last kernel of a reduction: partial results [splits,
-// columns], where column j belongs to channel (head + j) % c, and the elements
-// below `head` and from `tail` on.
+// The tickets of a reduction: in groups of blocks the last block to arrive
+// merges (last_block.h). No partition needs more.
+inline constexpr int64_t kTickets = 2048;
+
+// The results of channels that a block keeps in shared memory while it merges.
+inline constexpr int kMergedStates = 1024;
+
+// The merge of partial results [splits, columns], where column j belongs to
+// channel (head + j) % c, and of the elements below `head` and from `tail` on,
+// which are in no partial result.
+//
+// A channel's partial results, in the order of splits and then of columns, are
+// merged in a tree with `threads` leaves: leaf t has the results t, t +
+// threads, and so on. If `groups` is 0, a kernel of its own merges them, one
+// block for each channel. Otherwise each channel has one column, and blocks of
+// the reduction merge, with the same tree. Block (tile, split) has `tile`
+// columns and belongs to group split % groups of its tile. The last block of a
+// group to arrive merges the leaves t with t % groups = group. The last block
+// of a tile's last group merges the groups.
 struct PartialsPartition {
   int64_t c = 1;
   int64_t columns = 0;  // A multiple of c.
@@ -264,9 +292,17 @@ struct PartialsPartition {
   int64_t tail = 0;
   int64_t size = 0;
   int threads = 1;
+  int groups = 0;
+  int tile = 1;
+  // The rows of states in shared memory in which a block merges a group's
+  // leaves, and a tile's groups.
+  int leaf_rows = 1;
+  int group_rows = 1;
 };
 PartialsPartition PartialsOf(const PlanesPartition& planes);
-PartialsPartition PartialsOf(const RowsPartition& rows, int vector_size);
+// merge_unroll: the partial results of a column that a thread loads at once.
+PartialsPartition PartialsOf(const RowsPartition& rows, int vector_size,
+                             int merge_unroll);
 
 }  // namespace lockstep
 

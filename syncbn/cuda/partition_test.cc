@@ -99,6 +99,28 @@ TEST(CutFlatTest, ThreadsHaveEveryVectorOnceAndTheirOwnChannels) {
   }
 }
 
+// Threads begin with the vectors at the end, and a pixel follows them back.
+TEST(CutFlatTest, ThreadsWalkFromTheEnd) {
+  for (const ActivationShape& shape : Shapes()) {
+    const FlatPartition cut = CutFlat(shape, 3, 4, 1);
+    std::vector<int> begun(static_cast<size_t>(cut.vectors));
+    for (int64_t first = 0; first < std::min(cut.step, cut.vectors); ++first) {
+      const int64_t last = cut.last(first);
+      ++begun[static_cast<size_t>(last)];
+      PixelCursor pixel(cut.head + last * 4, cut.pixel_step_back, cut.c,
+                        cut.hw);
+      for (int64_t i = last; i >= 0; i -= cut.step, pixel.Advance()) {
+        const int64_t place = cut.head + i * 4;
+        ASSERT_EQ(pixel.offset(), place % cut.hw);
+        ASSERT_EQ(pixel.channel(), place / cut.hw % cut.c);
+      }
+    }
+    for (int64_t i = 0; i < cut.vectors; ++i) {
+      ASSERT_EQ(begun[static_cast<size_t>(i)], i >= cut.vectors - cut.step);
+    }
+  }
+}
+
 TEST(CutRowsTest, CoversAllButLessThanARowAndAVector) {
   for (const ActivationShape& shape : Shapes()) {
     if (shape.layout != Layout::kNhwc) continue;
@@ -112,7 +134,110 @@ TEST(CutRowsTest, CoversAllButLessThanARowAndAVector) {
     EXPECT_LT((cut.tiles - 1) * cut.width, cut.period);
     EXPECT_LE(cut.width * cut.height, kMaxThreads);
     EXPECT_GE(cut.splits * cut.chunk, cut.rows);
-    EXPECT_EQ(PartialsOf(cut, 4).columns % shape.c, 0);
+    EXPECT_EQ(PartialsOf(cut, 4, 4).columns % shape.c, 0);
+  }
+}
+
+// Returns the shapes above, and some whose channels have many partial results.
+std::vector<ActivationShape> ShapesWithManyBlocks() {
+  std::vector<ActivationShape> shapes = Shapes();
+  for (const int64_t c : {1, 2, 8, 24, 64, 100, 256, 264, 1000, 2048, 5000}) {
+    for (const int64_t hw : {49, 3136, 300000, 10000000}) {
+      shapes.push_back({3, c, hw, Layout::kNchw});
+      shapes.push_back({3, c, hw, Layout::kNhwc});
+    }
+  }
+  return shapes;
+}
+
+// How blocks merge, and what limits them.
+struct BlockMerge {
+  PartialsPartition cut;
+  int64_t tiles;
+  int unroll;           // The states of a column that a thread has at once.
+  int64_t most_states;  // The states that shared memory holds.
+};
+
+// unroll: the partial results that a thread loads at once.
+BlockMerge MergeOf(const ActivationShape& shape, int vector_size, int loads,
+                   int unroll) {
+  if (shape.layout == Layout::kNchw) {
+    const PlanesPartition planes = CutPlanes(shape, 0, vector_size, loads);
+    // The blocks have a thread for each state.
+    EXPECT_TRUE(planes.splits <= 1 || planes.threads == kMaxThreads);
+    return {PartialsOf(planes), shape.c, 1, kMaxThreads};
+  }
+  const RowsPartition rows = CutRows(shape, 0, vector_size, loads);
+  return {PartialsOf(rows, vector_size, unroll), rows.tiles, unroll,
+          kMergedStates};
+}
+
+// Checks that `rows` rows of a tile's columns in shared memory hold `count`
+// states of each column.
+void ExpectHolds(const BlockMerge& merge, int rows, int64_t count) {
+  EXPECT_EQ(rows & (rows - 1), 0);
+  EXPECT_GE(int64_t{rows} * merge.unroll, count);
+  EXPECT_LE(int64_t{rows} * merge.cut.tile, merge.most_states);
+}
+
+void ExpectHasMemory(const BlockMerge& merge) {
+  const PartialsPartition& cut = merge.cut;
+  EXPECT_EQ(cut.columns, cut.c);
+  EXPECT_EQ(cut.groups & (cut.groups - 1), 0);
+  EXPECT_LE(cut.groups, std::min<int64_t>(cut.splits, cut.threads));
+  const int64_t leaves = std::min<int64_t>(cut.splits, cut.threads);
+  ExpectHolds(merge, cut.leaf_rows, (leaves + cut.groups - 1) / cut.groups);
+  ExpectHolds(merge, cut.group_rows, cut.groups);
+  // A single block takes no ticket.
+  EXPECT_TRUE(cut.splits == 1 || merge.tiles * (cut.groups + 1) <= kTickets);
+}
+
+TEST(PartialsOfTest, BlocksHaveMemoryToMerge) {
+  int merges_in_groups = 0;
+  for (const ActivationShape& shape : ShapesWithManyBlocks()) {
+    for (const int vector_size : {1, 4, 8}) {
+      for (const int loads : {2, 4}) {
+        const BlockMerge merge =
+            MergeOf(shape, vector_size, loads, /*unroll=*/16 / loads);
+        if (shape.c % vector_size != 0 && shape.layout == Layout::kNhwc) {
+          EXPECT_EQ(merge.cut.groups, 0);
+        }
+        if (merge.cut.groups > 0) ExpectHasMemory(merge);
+        if (merge.cut.groups > 1) ++merges_in_groups;
+      }
+    }
+  }
+  EXPECT_GT(merges_in_groups, 10);
+}
+
+// Channels first, blocks always merge. With channels last a kernel of its own
+// merges if tiles are wide and have many partial results.
+TEST(PartialsOfTest, BlocksMergeUnlessThatIsSlow) {
+  const auto merges = [](const ActivationShape& shape) {
+    return MergeOf(shape, 8, 4, 4).cut.groups > 0;
+  };
+  EXPECT_TRUE(merges({256, 3, 50176, Layout::kNchw}));
+  EXPECT_TRUE(merges({1, 1, 1 << 24, Layout::kNchw}));
+  EXPECT_TRUE(merges({32, 64, 3136, Layout::kNhwc}));
+  EXPECT_TRUE(merges({32, 128, 784, Layout::kNhwc}));
+  EXPECT_TRUE(merges({32, 1024, 196, Layout::kNhwc}));
+  EXPECT_TRUE(merges({32, 2048, 49, Layout::kNhwc}));
+  EXPECT_FALSE(merges({32, 512, 784, Layout::kNhwc}));
+  EXPECT_FALSE(merges({32, 256, 3136, Layout::kNhwc}));
+}
+
+// If blocks merge, leaf 0 has a channel's only element outside of all vectors.
+TEST(PartialsOfTest, AChannelHasOneElementOutsideOfVectors) {
+  for (const ActivationShape& shape : ShapesWithManyBlocks()) {
+    if (shape.layout != Layout::kNhwc) continue;
+    const PartialsPartition cut = PartialsOf(CutRows(shape, 3, 4, 4), 4, 4);
+    if (cut.groups == 0) continue;
+    std::vector<int> outside(static_cast<size_t>(shape.c));
+    for (int64_t i = 0; i < cut.head; ++i)
+      ++outside[static_cast<size_t>(i % shape.c)];
+    for (int64_t i = cut.tail; i < cut.size; ++i)
+      ++outside[static_cast<size_t>(i % shape.c)];
+    EXPECT_EQ(outside, std::vector<int>(outside.size(), 1));
   }
 }
 

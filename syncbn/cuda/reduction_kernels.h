@@ -2,11 +2,11 @@
 // files include this header.
 //
 // Blocks reduce parts of a channel, or of some channels, to partial results in
-// scratch memory. A last kernel merges the partial results of each channel.
-// Threads merge tiles of values in the order of their addresses, blocks merge
-// their threads in a tree, and the last kernel merges the blocks in the same
-// way. The order is always the same and there are no atomics, so a partition
-// always gives the same bits.
+// scratch memory. The last blocks to arrive merge the partial results of each
+// channel (merge_kernels.h). Threads merge tiles of values in the order of
+// their addresses, blocks merge their threads in a tree, and the last blocks
+// merge the blocks in another tree. The order is always the same, so a
+// partition always gives the same bits.
 //
 // A thread first takes single loads, until its state has started and the number
 // of remaining loads is a multiple of a tile. Then it takes tiles.
@@ -18,8 +18,9 @@
 //                      part counts to less than 2^31. A State of zeros is the
 //                      state of no elements.
 //   kUnroll;           Vectors of each tensor that a thread loads at once.
-//   Center(channel);   A number that Load subtracts.
-//   Load<N>(place, center, wanted, items);  Loads the items of elements [place,
+//   kMergeUnroll;      Partial results of a channel that a thread loads at
+//   once. Center(channel);   A number that Load subtracts. Load<N>(place,
+//   center, wanted, items);  Loads the items of elements [place,
 //                      place + N). If not `wanted`, items are arbitrary and
 //                      memory is not accessed.
 //   Started(state, n);  Whether the state has n values, if that matters.
@@ -37,50 +38,10 @@
 
 #include <cstdint>
 
+#include "syncbn/cuda/merge_kernels.h"
 #include "syncbn/cuda/partition.h"
 
 namespace lockstep {
-
-// Merges the states of a block's threads in a tree over rows. `states` holds
-// `height` rows of `width` states; the result is in the first row. Every thread
-// of the block must call this function, with the row of its state.
-template <typename Reduction, typename State>
-__device__ inline void MergeRowsOfBlock(State* states, int row, int height,
-                                        int width) {
-  int half = 1;
-  while (half < height) half *= 2;
-  State* const own = states + threadIdx.x;
-  for (half /= 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (row < half && row + half < height) {
-      Reduction::Merge(*own, own[half * width]);
-    }
-  }
-}
-
-// Marks every item of a tile as valid, which is known at compile time.
-struct AllValid {
-  __device__ constexpr bool operator[](int) const { return true; }
-};
-
-// Marks the items whose bit is set as valid.
-struct ValidBits {
-  __device__ bool operator[](int i) const { return (bits >> i & 1) != 0; }
-  uint32_t bits;
-};
-
-// Adds n > 0 items to the state of one channel.
-template <bool kFirst, typename Reduction, int kItems, typename Valid>
-__device__ inline void AddItems(typename Reduction::template State<1>& state,
-                                const typename Reduction::Item (&items)[kItems],
-                                const Valid& valid, int n) {
-  if constexpr (kFirst) {
-    Reduction::AddFirst(state, 0, items, valid, n);
-  } else {
-    Reduction::AddTile(state, 0, items, valid, n);
-  }
-  Reduction::AddCount(state, n);
-}
 
 // Adds the next kVectors windows of a thread to the state.
 template <bool kFirst, int kVectors, int kSize, bool kWhole, typename Reduction>
@@ -112,17 +73,6 @@ __device__ inline void AddWindows(
   }
 }
 
-// Adds one element to the state.
-template <typename Reduction>
-__device__ inline void AddElement(
-    const Reduction& reduction, int64_t channel, int64_t place,
-    typename Reduction::template State<1>& state) {
-  const float center[1] = {reduction.Center(channel)};
-  typename Reduction::Item item[1];
-  reduction.template Load<1>(place, center, true, item);
-  AddItems<true, Reduction>(state, item, AllValid(), 1);
-}
-
 // Adds the channel's elements that are in no vector, one for each thread. There
 // are fewer than two vectors of them.
 template <typename Reduction>
@@ -140,8 +90,10 @@ __device__ inline void AddEnds(const PlanesPartition& cut,
 // as in PlanesPartition.
 template <int kSize, bool kWhole, typename Reduction>
 __global__ void __launch_bounds__(kMaxThreads, 4)
-    PlanesKernel(PlanesPartition cut, Reduction reduction,
-                 typename Reduction::template State<1>* partials) {
+    PlanesKernel(const __grid_constant__ PlanesPartition cut,
+                 const __grid_constant__ PartialsPartition merge,
+                 const __grid_constant__ Reduction reduction,
+                 const __grid_constant__ ScratchOf<Reduction> scratch) {
   constexpr int kUnroll = Reduction::kUnroll;
   using State = typename Reduction::template State<1>;
   __shared__ State states[kMaxThreads];
@@ -165,8 +117,11 @@ __global__ void __launch_bounds__(kMaxThreads, 4)
   }
   if (!kWhole && blockIdx.y == 0) AddEnds(cut, reduction, channel, state);
   states[threadIdx.x] = state;
-  MergeRowsOfBlock<Reduction>(states, threadIdx.x, blockDim.x, 1);
-  if (threadIdx.x == 0) partials[blockIdx.y * cut.c + channel] = states[0];
+  MergeRows<Reduction>(states, blockDim.x, 1);
+  if (threadIdx.x == 0) {
+    scratch.partials[blockIdx.y * cut.c + channel] = states[0];
+  }
+  MergeAsLastBlock</*kUnroll=*/1>(merge, reduction, scratch, states);
 }
 
 // Adds kRows rows from `place` on, `stride` elements apart, to the state.
@@ -197,10 +152,16 @@ __device__ inline void AddRows(
 // The kernel for channels last. Each block handles (tile of columns, split).
 template <int kSize, typename Reduction>
 __global__ void __launch_bounds__(kMaxThreads, kSize > 4 ? 3 : 4)
-    RowsKernel(RowsPartition cut, Reduction reduction,
-               typename Reduction::template State<1>* partials) {
+    RowsKernel(const __grid_constant__ RowsPartition cut,
+               const __grid_constant__ PartialsPartition merge,
+               const __grid_constant__ Reduction reduction,
+               const __grid_constant__ ScratchOf<Reduction> scratch) {
   using State = typename Reduction::template State<kSize>;
-  __shared__ State states[kMaxThreads];
+  __shared__ union {
+    State of_threads[kMaxThreads];
+    typename Reduction::template State<1> merged[kMergedStates];
+  } shared;
+  State* const states = shared.of_threads;
   const int column = static_cast<int>(threadIdx.x) % cut.width;
   const int row = static_cast<int>(threadIdx.x) / cut.width;
   const int64_t vector = int64_t{blockIdx.x} * cut.width + column;
@@ -233,58 +194,18 @@ __global__ void __launch_bounds__(kMaxThreads, kSize > 4 ? 3 : 4)
     }
   }
   states[threadIdx.x] = state;
-  MergeRowsOfBlock<Reduction>(states, row, cut.height, cut.width);
-  if (row > 0 || vector >= cut.period) return;
-  const int64_t columns = cut.period * kSize;
-  auto* const to = partials + blockIdx.y * columns + vector * kSize;
+  MergeRows<Reduction>(states, cut.height, cut.width);
+  if (row == 0 && vector < cut.period) {
+    const int64_t columns = cut.period * kSize;
+    auto* const to = scratch.partials + blockIdx.y * columns + vector * kSize;
 #pragma unroll
-  for (int k = 0; k < kSize; ++k) {
-    to[k] = Reduction::Part(states[threadIdx.x], k);
+    for (int k = 0; k < kSize; ++k) {
+      to[k] = Reduction::Part(states[threadIdx.x], k);
+    }
   }
-}
-
-// Adds the elements of a channel that no block handled.
-template <typename Reduction>
-__device__ inline void AddLeftovers(
-    const PartialsPartition& cut, const Reduction& reduction, int64_t channel,
-    typename Reduction::template State<1>& state) {
-  const int64_t in_head =
-      cut.head > channel ? (cut.head - 1 - channel) / cut.c + 1 : 0;
-  const int64_t past = Divide(cut.tail, cut.c).remainder;
-  const int64_t first =
-      cut.tail + (channel >= past ? channel - past : channel + cut.c - past);
-  const int64_t in_tail =
-      cut.size > first ? (cut.size - 1 - first) / cut.c + 1 : 0;
-  for (int64_t i = threadIdx.x; i < in_head + in_tail; i += blockDim.x) {
-    AddElement(
-        reduction, channel,
-        i < in_head ? channel + i * cut.c : first + (i - in_head) * cut.c,
-        state);
-  }
-}
-
-// Merges the partial results of a channel and stores the result. Each block
-// handles one channel.
-template <typename Reduction>
-__global__ void __launch_bounds__(kMaxThreads)
-    PartialsKernel(PartialsPartition cut, Reduction reduction,
-                   const typename Reduction::template State<1>* partials) {
-  using State = typename Reduction::template State<1>;
-  __shared__ State states[kMaxThreads];
-  const int64_t channel = blockIdx.x;
-  const int64_t copies = cut.columns / cut.c;
-  int64_t column = channel - Divide(cut.head, cut.c).remainder;
-  if (column < 0) column += cut.c;
-  State state = {};
-  Cursor at(threadIdx.x, blockDim.x, copies);
-  for (; at.high() < cut.splits; at.Advance()) {
-    Reduction::Merge(
-        state, partials[at.high() * cut.columns + column + at.low() * cut.c]);
-  }
-  AddLeftovers(cut, reduction, channel, state);
-  states[threadIdx.x] = state;
-  MergeRowsOfBlock<Reduction>(states, threadIdx.x, blockDim.x, 1);
-  if (threadIdx.x == 0) reduction.Store(channel, states[0]);
+  if (merge.groups == 0) return;
+  MergeAsLastBlock<Reduction::kMergeUnroll>(merge, reduction, scratch,
+                                            shared.merged);
 }
 
 }  // namespace lockstep

@@ -35,10 +35,10 @@ class ChannelReduction {
     const int size = wide_ ? kWide : 1;
     if (shape_.layout == Layout::kNchw) {
       planes_ = CutPlanes(shape_, wide_ ? past : 0, size, Reduction::kUnroll);
-      partials_ = PartialsOf(planes_);
+      merge_ = PartialsOf(planes_);
     } else {
       rows_ = CutRows(shape_, wide_ ? past : 0, size, Reduction::kUnroll);
-      partials_ = PartialsOf(rows_, size);
+      merge_ = PartialsOf(rows_, size, Reduction::kMergeUnroll);
     }
   }
 
@@ -52,50 +52,65 @@ class ChannelReduction {
   }
 
   int64_t scratch_bytes() const {
-    return partials_.splits * partials_.columns *
+    return (merge_.splits + merge_.groups) * merge_.columns *
            static_cast<int64_t>(sizeof(Partial));
   }
 
-  // scratch: device memory [scratch_bytes], aligned to 16. Only enqueues.
+  // scratch: device memory [scratch_bytes], aligned to 16. tickets: device
+  // memory [kTickets], which is 0 before and after. Only enqueues.
   absl::Status Run(const Reduction& reduction, std::byte* scratch,
-                   cudaStream_t stream, absl::string_view what) const {
+                   std::byte* tickets, cudaStream_t stream,
+                   absl::string_view what) const {
     Partial* const partials = reinterpret_cast<Partial*>(scratch);
+    const Scratch<Partial> memory = {
+        .partials = partials,
+        .group_results = partials + merge_.splits * merge_.columns,
+        .tickets = reinterpret_cast<unsigned*>(tickets)};
     cudaLaunchConfig_t config = {};
     config.stream = stream;
-    const auto launch = [&](auto kernel, const auto& cut) {
-      return CudaStatus(
-          cudaLaunchKernelEx(&config, kernel, cut, reduction, partials), what);
-    };
-    if (partials_.splits > 0) {
-      const bool planes = shape_.layout == Layout::kNchw;
-      config.gridDim =
-          dim3(static_cast<unsigned>(planes ? planes_.c : rows_.tiles),
-               static_cast<unsigned>(partials_.splits));
-      config.blockDim = dim3(static_cast<unsigned>(
-          planes ? planes_.threads : rows_.width * rows_.height));
-      constexpr int kWide = kVectorSize<Element>;
+    if (merge_.splits > 0) {
       LOCKSTEP_RETURN_IF_ERROR(
-          !planes  ? (wide_ ? launch(RowsKernel<kWide, Reduction>, rows_)
-                            : launch(RowsKernel<1, Reduction>, rows_))
-          : !wide_ ? launch(PlanesKernel<1, true, Reduction>, planes_)
-          : planes_.whole
-              ? launch(PlanesKernel<kWide, true, Reduction>, planes_)
-              : launch(PlanesKernel<kWide, false, Reduction>, planes_));
+          CudaStatus(LaunchBlocks(config, reduction, memory), what));
     }
+    if (merge_.groups > 0) return absl::OkStatus();
     config.gridDim = dim3(static_cast<unsigned>(shape_.c));
-    config.blockDim = dim3(static_cast<unsigned>(partials_.threads));
-    return launch(PartialsKernel<Reduction>, partials_);
+    config.blockDim = dim3(static_cast<unsigned>(merge_.threads));
+    return CudaStatus(cudaLaunchKernelEx(&config, PartialsKernel<Reduction>,
+                                         merge_, reduction, partials),
+                      what);
   }
 
  private:
   using Element = typename Reduction::Element;
   using Partial = typename Reduction::template State<1>;
 
+  cudaError_t LaunchBlocks(cudaLaunchConfig_t config,
+                           const Reduction& reduction,
+                           const Scratch<Partial>& scratch) const {
+    constexpr int kWide = kVectorSize<Element>;
+    const bool planes = shape_.layout == Layout::kNchw;
+    config.gridDim =
+        dim3(static_cast<unsigned>(planes ? planes_.c : rows_.tiles),
+             static_cast<unsigned>(merge_.splits));
+    config.blockDim = dim3(static_cast<unsigned>(
+        planes ? planes_.threads : rows_.width * rows_.height));
+    const auto launch = [&](auto kernel, const auto& cut) {
+      return cudaLaunchKernelEx(&config, kernel, cut, merge_, reduction,
+                                scratch);
+    };
+    return !planes  ? (wide_ ? launch(RowsKernel<kWide, Reduction>, rows_)
+                             : launch(RowsKernel<1, Reduction>, rows_))
+           : !wide_ ? launch(PlanesKernel<1, true, Reduction>, planes_)
+           : planes_.whole
+               ? launch(PlanesKernel<kWide, true, Reduction>, planes_)
+               : launch(PlanesKernel<kWide, false, Reduction>, planes_);
+  }
+
   ActivationShape shape_;
   bool wide_ = true;
   PlanesPartition planes_;
   RowsPartition rows_;
-  PartialsPartition partials_;
+  PartialsPartition merge_;
 };
 
 // Computes count, mean and M2 of each channel in one pass. The first values of
@@ -110,7 +125,7 @@ class ChannelReduction {
 // Schwarz S1^2 <= n S2, so at least the part n0 / (n0 + n) of S2 is left. That
 // is a fifth of it in the first tile and more in each later tile. There is one
 // division for all channels of a tile. Blocks merge threads, and the last
-// kernel merges blocks, as MergeMoments does.
+// blocks merge blocks, as MergeMoments does.
 
 // The moments of N channels that have the same count.
 template <int kChannels>
@@ -130,6 +145,8 @@ struct MomentsReduction {
   // Tiles have 4 values of each channel for channels last, otherwise 16 or 32
   // values of one channel.
   static constexpr int kUnroll = 4;
+  // More would take more registers than the loop over the tensor.
+  static constexpr int kMergeUnroll = 4;
 
   __device__ float Center(int64_t) const { return 0; }
 
@@ -220,6 +237,11 @@ struct MomentsReduction {
   }
 
   __device__ void Store(int64_t channel, const State<1>& state) const {
+    if (merges) {
+      StoreBatch(outputs, channels, channel,
+                 {state.count, state.mean[0], state.m2[0]});
+      return;
+    }
     if (channel == 0) StartRecord(record, channels, state.count);
     record.mean[channel] = state.mean[0];
     record.second[channel] = state.m2[0];
@@ -228,6 +250,9 @@ struct MomentsReduction {
   const T* x;
   RecordPointers<float> record;
   int64_t channels;
+  // Whether there is no other rank, so that the moments are the batch's.
+  bool merges;
+  BatchOutputs outputs;
 
  private:
   // Returns a thread's count, which fits 32 bits; these convert in one
@@ -272,6 +297,7 @@ struct SumsReduction {
   // Each vector is loaded from two or three tensors, which is as many loads as
   // for statistics, or more.
   static constexpr int kUnroll = 2;
+  static constexpr int kMergeUnroll = 8;
 
   __device__ float Center(int64_t channel) const { return saved.mean[channel]; }
 
@@ -372,15 +398,25 @@ absl::Status CudaBatchNormKernels::LoadReductions() {
 absl::Status CudaBatchNormKernels::ComputeMoments(const ActivationShape& shape,
                                                   ConstBuffer x,
                                                   std::byte* record) {
+  return ReduceMoments(shape, x, record, /*merge=*/nullptr);
+}
+
+absl::Status CudaBatchNormKernels::ReduceMoments(const ActivationShape& shape,
+                                                 ConstBuffer x,
+                                                 std::byte* record,
+                                                 const MergeCall* merge) {
   return SwitchType(x.type, shape.layout, [&]<typename T>(T) {
     const MomentsReduction<T> reduction = {
         .x = static_cast<const T*>(x.data),
         .record = PointersOf<float>(record, shape.c),
-        .channels = shape.c};
+        .channels = shape.c,
+        .merges = merge != nullptr,
+        .outputs = merge != nullptr ? OutputsOf(*merge) : BatchOutputs()};
     const void* const tensors[] = {x.data};
     const ChannelReduction<MomentsReduction<T>> cut(shape, tensors);
     LOCKSTEP_RETURN_IF_ERROR(Reserve(cut.scratch_bytes()));
-    return cut.Run(reduction, scratch_.get(), stream_, "ComputeMoments launch");
+    return cut.Run(reduction, scratch_.get(), tickets_.get(), stream_,
+                   "ComputeMoments launch");
   });
 }
 
@@ -398,7 +434,8 @@ absl::Status CudaBatchNormKernels::BackwardReduce(const BackwardCall& call) {
     const void* const tensors[] = {reduction.x, reduction.y, reduction.dy};
     const ChannelReduction<SumsReduction<T>> cut(call.shape, tensors);
     LOCKSTEP_RETURN_IF_ERROR(Reserve(cut.scratch_bytes()));
-    return cut.Run(reduction, scratch_.get(), stream_, "BackwardReduce launch");
+    return cut.Run(reduction, scratch_.get(), tickets_.get(), stream_,
+                   "BackwardReduce launch");
   });
 }
 
