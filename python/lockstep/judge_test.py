@@ -219,6 +219,13 @@ class ParametersTest(JudgeTest):
         self.other_after(record, names=["head.weight"])
         self.expect(record, "first_weights_differ", 0, 11, ["head.weight"])
 
+    def test_parameters_that_the_script_changes_between_updates(self):
+        record = Record()
+        record.of(1, "step")[3]["before"] = [digest("moved"), digest("p", 2, 1)]
+        self.other_after(record, first=3, names=["body.weight"])
+        finding = self.expect(record, "unknown", 3, 33, ["body.weight"])
+        self.assertIn("the script changes them in between", finding.evidence[1])
+
     def test_no_reduction(self):
         record = Record()
         self.own_gradients(record)

@@ -41,6 +41,7 @@ class OddScriptsTest(unittest.TestCase):
         finding = self.expect("drift", "unknown", "--fail_fast")
         self.assertEqual((finding["update"], finding["tensors"]), (4, ["bias"]))
         self.assertIn("parameters differ", finding["text"])
+        self.assertIn("changes them in between", finding["evidence"][1])
 
     def test_exit_early(self):
         self.expect("exit_early", "ends_early")

@@ -1,4 +1,4 @@
-"""The waits that `run` saw: which rank waited for which, longer than usual, and where these were."""
+"""The waits that `run` saw: which rank waited for which others, and where these were."""
 
 import json
 import os

@@ -1,7 +1,8 @@
 """Measures what the hooks cost in a training step of ResNet-18 on the CPU: time and memory.
 
-usage: python -m lockstep run --nproc=1 --first=0 --every=2 -- python3 step_overhead.py [STEPS] [FLAG...]
-       python3 step_overhead.py [STEPS] [FLAG...]   (without hooks: the memory to compare with)
+usage: python -m lockstep run --nproc=1 --first=0 --every=2 -- python3 step_overhead.py [STEPS]
+       python3 step_overhead.py [STEPS]   (without hooks: the memory to compare with)
+flags: --batch=N --image_size=N
 
 Three steps with hooks and two without take turns in one process. The first of the three is left
 out: it digests parameters that moved without hooks, as no step of a user's run does. With
@@ -26,7 +27,7 @@ HOOKED = 3  # Of each turn, the first one left out.
 
 def parse():
     parser = argparse.ArgumentParser()
-    parser.add_argument("steps", type=int, nargs="?", default=20, help="steps of each kind with hooks")
+    parser.add_argument("steps", type=int, nargs="?", default=20, help="of each kind with hooks")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--image_size", type=int, default=64)
     return parser.parse_args()

@@ -5,6 +5,7 @@ import math
 from ..verdict import Claim, Finding, compares_ranks, few
 
 NAME = "the ranks have the same parameters after each update"
+DIFFER = "the ranks' parameters differ"
 
 
 @compares_ranks(NAME)
@@ -104,12 +105,20 @@ def explain(run, optimizers, index, before, wrong):
         place["line"] = optimizers[0].line
         evidence = ["%s differ before the first update" % of_all]
         return Finding(NAME, "first_weights_differ", evidence, **place)
+    rows = [step.before for step in steps]
+    if all(rows) and set(differing(rows)) & set(wrong):
+        evidence = [
+            "%s differ after the update" % of_all,
+            "they agree after the update before, and differ before this one: the script changes"
+            " them in between",
+        ]
+        return Finding(NAME, "unknown", evidence, text=DIFFER, **place)
     evidence = ["%s differ after the update and agree before it" % of_all]
     cause, more = cause_of_step(run, optimizers, steps, wrong)
     line = more.pop("line", "")
     if line:
         place["line"] = line
-    text = "the ranks' parameters differ" if cause == "unknown" else ""
+    text = DIFFER if cause == "unknown" else ""
     evidence += more.pop("evidence", [])
     return Finding(NAME, cause, evidence, text=text, **more, **place)
 

@@ -1,4 +1,4 @@
-"""Watches a run while it runs: calls that differ, late ranks, and with --fail_fast all that is sure."""
+"""Watches a run: calls that differ, late ranks, and with --fail_fast all that is sure."""
 
 import time
 
