@@ -174,6 +174,12 @@ bool DeviceLock::WaitUntil(const std::function<bool()>& ready,
   return true;
 }
 
+void DeviceLock::WaitForHosts(const std::function<bool()>& ready) {
+  while (!ready()) {
+    Device::Get().done_.WaitFor(lock_, std::chrono::milliseconds(1));
+  }
+}
+
 bool DeviceLock::WaitForDevice(int device, std::chrono::milliseconds limit) {
   Device& all = Device::Get();
   for (const auto& each : all.streams()) {

@@ -261,7 +261,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
   std::memcpy(&number, id.internal, sizeof(number));
   DeviceLock lock;
   if (GlobalNcclState().faults.stalled_init_rank == rank) {
-    lock.WaitUntil([] { return false; });
+    lock.WaitForHosts([] { return false; });
   }
   std::shared_ptr<World>& world = GlobalNcclState().worlds[number];
   if (world == nullptr) {
@@ -272,7 +272,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
     return ncclInvalidUsage;
   }
   world->devices[rank] = lockstep::standin::CurrentDevice();
-  lock.WaitUntil([&world] {
+  lock.WaitForHosts([&world] {
     return std::ranges::all_of(world->devices,
                                [](int each) { return each >= 0; });
   });
