@@ -209,9 +209,9 @@ class ABSL_SCOPED_LOCKABLE DeviceLock {
   bool WaitUntil(const std::function<bool()>& ready,
                  std::chrono::milliseconds limit = std::chrono::hours(24));
 
-  // Waits until `ready` returns true, which other host threads bring about. Runs
-  // no work, so that a thread that never returns lets no stream run that the
-  // schedule holds back.
+  // Waits until `ready` returns true, which other host threads bring about.
+  // Runs no work, so that a thread that never returns lets no stream run that
+  // the schedule holds back.
   void WaitForHosts(const std::function<bool()>& ready);
 
   // Runs the work of the device's streams. Returns false if it is not all done
