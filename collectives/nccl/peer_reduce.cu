@@ -19,8 +19,13 @@ namespace lockstep {
 namespace {
 
 // A link between GPUs carries 450 GB/s with some microseconds of latency. Each
-// thread loads a vector from several ranks at once.
+// thread loads a vector from several ranks at once. On the stand-in each thread
+// of a block that waits needs a stack.
+#ifdef LOCKSTEP_CUDA_STANDIN
+constexpr int kThreadsPerBlock = 32;
+#else
 constexpr int kThreadsPerBlock = 256;
+#endif
 
 // How often a thread polls for the other ranks before it polls whether the
 // group has failed. That flag is in host memory, which takes longer to read.

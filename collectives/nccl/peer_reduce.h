@@ -20,7 +20,7 @@ namespace lockstep {
 // The most blocks of a kernel, each of which meets the same block of the other
 // ranks.
 #ifdef LOCKSTEP_CUDA_STANDIN
-inline constexpr int kMaxWindowBlocks = 3;  // Their threads need stacks there.
+inline constexpr int kMaxWindowBlocks = 2;  // Their threads need stacks there.
 #else
 inline constexpr int kMaxWindowBlocks = 128;
 #endif
