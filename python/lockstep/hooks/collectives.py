@@ -2,11 +2,16 @@
 
 import functools
 import math
+import time
 
 import torch
 import torch.distributed as dist
 
 from . import lines, tensors
+
+# How long destroy_process_group lets the group's threads release the last call's tensors, for which they need the
+# interpreter's lock. DDP's destructor waits for these threads while it holds the lock, so PyTorch 1.13 hangs now and then.
+RELEASE_SECONDS = 0.05
 
 CALLS = """
     all_reduce broadcast reduce all_gather all_gather_into_tensor _all_gather_base gather scatter
@@ -159,7 +164,13 @@ def install(recorder):
         del token, result, args, kwargs
         recorder.open()
 
+    def left(token, result, args, kwargs):
+        del token, result, args, kwargs
+        time.sleep(RELEASE_SECONDS)
+
     recorder.wrap(dist.distributed_c10d, "init_process_group", after=joined)
     dist.init_process_group = dist.distributed_c10d.init_process_group
+    recorder.wrap(dist.distributed_c10d, "destroy_process_group", after=left)
+    dist.destroy_process_group = dist.distributed_c10d.destroy_process_group
     if hasattr(dist, "Work"):
         recorder.wrap(dist.Work, "wait", hooks.wait, last=recorder.leave_call)
