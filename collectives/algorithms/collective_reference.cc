@@ -229,6 +229,18 @@ double ElementAt(DataType type, const std::byte* element) {
   });
 }
 
+int64_t FirstDifference(const Bytes& a, const Bytes& b, DataType type) {
+  const auto size = static_cast<size_t>(SizeOf(type));
+  for (size_t i = 0; i < a.size(); i += size) {
+    if (std::memcmp(&a[i], &b[i], size) == 0) continue;
+    if (!std::isnan(ElementAt(type, &a[i])) ||
+        !std::isnan(ElementAt(type, &b[i]))) {
+      return static_cast<int64_t>(i / size);
+    }
+  }
+  return -1;
+}
+
 void SetElement(DataType type, double value, std::byte* element) {
   WithDataType(type, [&]<typename E>(E) {
     const E rounded = RoundTo<E>(value);

@@ -25,6 +25,10 @@ double ElementAt(DataType type, const std::byte* element);
 // of that type.
 void SetElement(DataType type, double value, std::byte* element);
 
+// Returns the first element in which two results of one size differ, or -1. All
+// NaN count as equal.
+int64_t FirstDifference(const Bytes& a, const Bytes& b, DataType type);
+
 // The order of a reduction. kChain adds rank by rank. kTree adds pairs until a
 // power of two is left, then neighbours until one is left.
 enum class FoldOrder { kChain, kTree };

@@ -128,12 +128,16 @@ auto NamesTheAbsentRank() {
                         HasSubstr("rank 1 has not called it")));
 }
 
+absl::Status ReduceWithoutOneRank(NcclCommunicator& communicator, int times) {
+  return FailWithoutOneRank(communicator, times, [&](Buffer data) {
+    return communicator.AllReduce(data);
+  });
+}
+
 TEST_P(NcclFaultsTest, AMissingRankIsNamed) {
   if (!HasNcclRanks()) return;
   EXPECT_THAT(Run([](NcclCommunicator& communicator) {
-                return FailWithoutOneRank(communicator, 1, [&](Buffer data) {
-                  return communicator.AllReduce(data);
-                });
+                return ReduceWithoutOneRank(communicator, /*times=*/1);
               }),
               Each(NamesTheAbsentRank()));
 }
@@ -141,9 +145,7 @@ TEST_P(NcclFaultsTest, AMissingRankIsNamed) {
 TEST_P(NcclFaultsTest, AHangInAReplayedGraphEnds) {
   if (!HasNcclRanks()) return;
   EXPECT_THAT(Run([](NcclCommunicator& communicator) {
-                return FailWithoutOneRank(communicator, 3, [&](Buffer data) {
-                  return communicator.AllReduce(data);
-                });
+                return ReduceWithoutOneRank(communicator, /*times=*/3);
               }),
               Each(NamesTheAbsentRank()));
 }

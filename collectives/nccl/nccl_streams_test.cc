@@ -196,10 +196,10 @@ TEST_F(NcclStreamsTest, StagedCallsOnlyEnqueue) {
   standin::SetSchedule({.order = Order::kOldestStreamFirst});
   const auto run = [](NcclCommunicator& group,
                       cudaStream_t stream) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> own,
+                              group.Split(/*color=*/0, /*key=*/0));
     LOCKSTEP_ASSIGN_OR_RETURN(
-        const auto staged,
-        StagedCommunicator::Create(std::make_unique<EnqueuingForward>(group),
-                                   stream));
+        const auto staged, StagedCommunicator::Create(std::move(own), stream));
     LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer memory, staged->Allocate(64));
     const std::span<float> data = memory.as<float>();
     std::ranges::fill(data, 1.0f);

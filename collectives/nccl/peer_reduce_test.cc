@@ -5,11 +5,9 @@
 
 #include <cuda_runtime.h>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -138,19 +136,6 @@ class OneGpuGroup {
   std::vector<WindowGroup> ranks_;
   std::vector<Stream> streams_;
 };
-
-// Returns the first element that differs, or -1. All NaN count as equal.
-int64_t FirstDifference(const Bytes& a, const Bytes& b, DataType type) {
-  const auto size = static_cast<size_t>(SizeOf(type));
-  for (size_t i = 0; i < a.size(); i += size) {
-    if (std::memcmp(&a[i], &b[i], size) == 0) continue;
-    if (!std::isnan(ElementAt(type, &a[i])) ||
-        !std::isnan(ElementAt(type, &b[i]))) {
-      return static_cast<int64_t>(i / size);
-    }
-  }
-  return -1;
-}
 
 using Case = std::tuple<DataType, int>;
 

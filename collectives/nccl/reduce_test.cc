@@ -6,7 +6,6 @@
 
 #include <cuda_runtime.h>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -39,20 +38,6 @@ constexpr ReduceOp kTwoOperandOps[] = {ReduceOp::kSum, ReduceOp::kProduct,
 
 int64_t CountOf(const Bytes& elements, DataType type) {
   return static_cast<int64_t>(elements.size()) / SizeOf(type);
-}
-
-// Returns the first element that differs, or -1. All NaN count as equal.
-int64_t FirstDifference(const Bytes& a, const Bytes& b, DataType type) {
-  const int64_t size = SizeOf(type);
-  for (int64_t i = 0; i < CountOf(a, type); ++i) {
-    const std::byte* const x = a.data() + i * size;
-    const std::byte* const y = b.data() + i * size;
-    if (std::memcmp(x, y, static_cast<size_t>(size)) == 0) continue;
-    if (!std::isnan(ElementAt(type, x)) || !std::isnan(ElementAt(type, y))) {
-      return i;
-    }
-  }
-  return -1;
 }
 
 // Appends an element given by its bits.

@@ -9,8 +9,9 @@ import torch.distributed as dist
 
 from . import lines, tensors
 
-# How long destroy_process_group lets the group's threads release the last call's tensors, for which they need the
-# interpreter's lock. DDP's destructor waits for these threads while it holds the lock, so PyTorch 1.13 hangs now and then.
+# How long destroy_process_group lets the group's threads release the last call's tensors, for which
+# they need the interpreter's lock. DDP's destructor waits for these threads while it holds the lock,
+# so PyTorch 1.13 hangs now and then.
 RELEASE_SECONDS = 0.05
 
 CALLS = """
