@@ -40,6 +40,7 @@ BATCH_SIZE = 16
 # Differences of weights, relative to the weights' norm. Runs that differ by rounding alone stay
 # below the first, and broken scripts are above the second; between them a test fails.
 ROUNDING, BUG = 1e-5, 1e-4
+KEPT = []  # The DDP models of a rank.
 NEEDS_NEW_TORCH = 77  # The exit status of a script that this PyTorch is too old for.
 
 # What is wrong with each broken script, in words of `findings`. A twin has no findings.
@@ -108,9 +109,25 @@ def record_orders(path):
     torch.utils.data.BatchSampler.__iter__ = recorded
 
 
+def keep_ddp_models():
+    """Keeps the DDP models of this process until it ends without destructors.
+
+    PyTorch 1.13's ~Reducer joins gloo's threads with the interpreter's lock held. Such a thread may
+    wait for the lock, to release the last call's tensor, and then the process hangs.
+    """
+    initialize = torch.nn.parallel.DistributedDataParallel.__init__
+
+    def kept(model, *args, **kwargs):
+        KEPT.append(model)
+        initialize(model, *args, **kwargs)
+
+    torch.nn.parallel.DistributedDataParallel.__init__ = kept
+
+
 def run_script(script, flags, environment, log):
     """Runs a script in this process; returns its exit status."""
     signal.alarm(DEADLINE_SECONDS)
+    keep_ddp_models()
     record_orders(f"{environment['ORDERS']}.{environment['RANK']}")
     os.dup2(log, 1)
     os.dup2(log, 2)
