@@ -5,7 +5,7 @@ import weakref
 
 import torch
 
-from . import lines, models, tensors
+from . import lines, models, numerics, tensors
 
 
 class Optimizer:
@@ -154,6 +154,8 @@ class Optimizers:
         if self.depth > 1 or state is None:
             return None
         self.recorder.open()
+        if not self.recorder.update:
+            self.recorder.event("numerics", **numerics.describe(state.parameters()))
         state.describe()
         return state, self.observe_gradients(state)
 
@@ -172,6 +174,10 @@ class Optimizers:
             ]
             if all(gradient is None for gradient in fields["gradients"]):
                 fields["strangers"] = len(models.strangers(held))
+        if self.recorder.draws.take():
+            fields["drew"] = True
+        if not state.steps:
+            fields["first"] = [tensors.digest_and_sums(p) for p in parameters]
         state.local = {}
         before = state.changed_before(parameters)
         if before is not None:
