@@ -58,8 +58,7 @@ class CudaNetworkTest : public GpuTest,
 
 TEST_P(CudaNetworkTest, StepsAreOneRanks) {
   const NetworkRun& run = GetParam();
-  ClaimRecorder recorder(
-      {"gpu_steps", kBackend, run.world_size(), "float32"});
+  ClaimRecorder recorder({"gpu_steps", kBackend, run.world_size(), "float32"});
   const auto trace = RunNetwork(run, Mutation());
   ASSERT_THAT(trace, IsOk());
   const NetworkVerdicts verdicts = CheckNetwork(run, *trace);
@@ -104,9 +103,8 @@ TEST_F(CudaMutantTest, GradientsThatAreNotSummedAreRejected) {
       }));
   ASSERT_THAT(trace, IsOk());
   const NetworkVerdicts verdicts = CheckNetwork(run, *trace);
-  EXPECT_TRUE(std::ranges::any_of(verdicts.checks, [](const auto& check) {
-    return !check.second.ok();
-  }));
+  EXPECT_TRUE(std::ranges::any_of(
+      verdicts.checks, [](const auto& check) { return !check.second.ok(); }));
 }
 
 // The GPU's kernels meet the other ranks' messages: batch norm of its own batch
@@ -118,9 +116,8 @@ TEST_F(CudaMutantTest, LocalBatchNormIsRejected) {
   ASSERT_THAT(trace, IsOk());
   run.sync_bn = true;
   const NetworkVerdicts verdicts = CheckNetwork(run, *trace);
-  EXPECT_TRUE(std::ranges::any_of(verdicts.checks, [](const auto& check) {
-    return !check.second.ok();
-  }));
+  EXPECT_TRUE(std::ranges::any_of(
+      verdicts.checks, [](const auto& check) { return !check.second.ok(); }));
 }
 
 }  // namespace

@@ -38,10 +38,10 @@ class DeviceCopy {
       LOCKSTEP_ASSIGN_OR_RETURN(memory_, AllocateDeviceMemory(bytes));
       capacity_ = bytes;
     }
-    LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaMemcpyAsync(memory_.get(), host.data(), host.size_bytes(),
-                                   cudaMemcpyHostToDevice, stream),
-                   "cudaMemcpyAsync"));
+    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+        cudaMemcpyAsync(memory_.get(), host.data(), host.size_bytes(),
+                        cudaMemcpyHostToDevice, stream),
+        "cudaMemcpyAsync"));
     return std::span(reinterpret_cast<const T*>(memory_.get()), host.size());
   }
 

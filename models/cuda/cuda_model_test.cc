@@ -57,8 +57,7 @@ class CudaModelTest : public GpuTest {
     absl::StatusOr<Stream> stream = MakeStream();
     ASSERT_THAT(stream, IsOk());
     stream_ = *std::move(stream);
-    auto replica =
-        CudaReplica::Create(Described(spec), stream_.get(), options);
+    auto replica = CudaReplica::Create(Described(spec), stream_.get(), options);
     ASSERT_THAT(replica, IsOk());
     replica_ = *std::move(replica);
     host_.emplace(CreateParameters(replica_->network()));
@@ -72,11 +71,11 @@ class CudaModelTest : public GpuTest {
     images_.emplace(samples.images);
     labels_.emplace(samples.labels);
     std::vector<int> ready(host_->count());
-    EXPECT_THAT(replica_->Enqueue(
-                    {.images = images_->span(), .labels = labels_->span()},
-                    1.0f / static_cast<float>(n),
-                    [&](int index) { ++ready[index]; }),
-                IsOk());
+    EXPECT_THAT(
+        replica_->Enqueue(
+            {.images = images_->span(), .labels = labels_->span()},
+            1.0f / static_cast<float>(n), [&](int index) { ++ready[index]; }),
+        IsOk());
     EXPECT_THAT(ready, Each(1));
     EXPECT_THAT(replica_->Download(*host_, buffers_), IsOk());
     return {host_->gradients().begin(), host_->gradients().end()};

@@ -54,9 +54,8 @@ absl::StatusOr<DeviceFloats> AllocateFloats(size_t count, cudaStream_t stream) {
   const auto bytes = static_cast<int64_t>(count * sizeof(float));
   LOCKSTEP_ASSIGN_OR_RETURN(DeviceMemory memory,
                             AllocateDeviceMemory(std::max<int64_t>(bytes, 1)));
-  LOCKSTEP_RETURN_IF_ERROR(
-      CudaStatus(cudaMemsetAsync(memory.get(), 0, bytes, stream),
-                 "cudaMemsetAsync"));
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+      cudaMemsetAsync(memory.get(), 0, bytes, stream), "cudaMemsetAsync"));
   auto* const floats = reinterpret_cast<float*>(memory.get());
   return DeviceFloats{{floats, count},
                       std::shared_ptr<std::byte>(std::move(memory))};
@@ -94,8 +93,8 @@ absl::Status CudaReplica::AllocateTensors(const CudaReplicaOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(DeviceFloats gradients,
                             AllocateFloats(count, stream_));
   parameters_.PlaceGradients(gradients.span, std::move(gradients.owner));
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      DeviceFloats floats, AllocateFloats(buffers_.floats().size(), stream_));
+  LOCKSTEP_ASSIGN_OR_RETURN(DeviceFloats floats,
+                            AllocateFloats(buffers_.floats().size(), stream_));
   buffers_.PlaceFloats(floats.span, std::move(floats.owner));
   LOCKSTEP_ASSIGN_OR_RETURN(metrics_,
                             AllocateDeviceMemory(sizeof(DeviceMetrics)));
@@ -124,18 +123,18 @@ absl::Status CudaReplica::AllocateTensors(const CudaReplicaOptions& options) {
 
 absl::Status CudaReplica::Copy(std::span<float> device,
                                std::span<const float> host) {
-  return CudaStatus(cudaMemcpyAsync(device.data(), host.data(),
-                                    host.size_bytes(), cudaMemcpyHostToDevice,
-                                    stream_),
-                    "cudaMemcpyAsync");
+  return CudaStatus(
+      cudaMemcpyAsync(device.data(), host.data(), host.size_bytes(),
+                      cudaMemcpyHostToDevice, stream_),
+      "cudaMemcpyAsync");
 }
 
 absl::Status CudaReplica::CopyBack(std::span<const float> device,
                                    std::span<float> host) {
-  return CudaStatus(cudaMemcpyAsync(host.data(), device.data(),
-                                    host.size_bytes(), cudaMemcpyDeviceToHost,
-                                    stream_),
-                    "cudaMemcpyAsync");
+  return CudaStatus(
+      cudaMemcpyAsync(host.data(), device.data(), host.size_bytes(),
+                      cudaMemcpyDeviceToHost, stream_),
+      "cudaMemcpyAsync");
 }
 
 absl::Status CudaReplica::Upload(const Parameters& parameters,
@@ -237,9 +236,9 @@ absl::Status CudaReplica::EnqueueLoss(const Batch& batch, float gradient_scale,
        .other_labels = is_mixed ? batch.other_labels.data() : nullptr,
        .shares = is_mixed ? batch.shares.data() : nullptr,
        .gradient_scale = gradient_scale,
-       .gradient =
-           training ? static_cast<float*>(program.output_gradient(memory))
-                    : nullptr,
+       .gradient = training
+                       ? static_cast<float*>(program.output_gradient(memory))
+                       : nullptr,
        .sample_losses = reinterpret_cast<double*>(memory_.get())},
       reinterpret_cast<DeviceMetrics*>(metrics_.get()), stream_);
 }
@@ -249,10 +248,9 @@ absl::Status CudaReplica::Enqueue(const Batch& batch, float gradient_scale,
   // Ranks of a group exchange messages even if a batch is empty.
   if (batch.labels.empty() && context_.batch_norm_group == nullptr) {
     const std::span<float> gradients = parameters_.gradients();
-    LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaMemsetAsync(gradients.data(), 0, gradients.size_bytes(),
-                                   stream_),
-                   "cudaMemsetAsync"));
+    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+        cudaMemsetAsync(gradients.data(), 0, gradients.size_bytes(), stream_),
+        "cudaMemsetAsync"));
     for (int i = parameters_.count(); i-- > 0;) ready(i);
     return absl::OkStatus();
   }
@@ -278,13 +276,13 @@ absl::Status CudaReplica::EnqueueEvaluation(const Batch& batch) {
 
 absl::StatusOr<Metrics> CudaReplica::TakeMetrics() {
   DeviceMetrics sums = {};
-  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
-      cudaMemcpyAsync(&sums, metrics_.get(), sizeof(sums),
-                      cudaMemcpyDeviceToHost, stream_),
-      "cudaMemcpyAsync"));
-  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
-      cudaMemsetAsync(metrics_.get(), 0, sizeof(sums), stream_),
-      "cudaMemsetAsync"));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpyAsync(&sums, metrics_.get(), sizeof(sums),
+                                 cudaMemcpyDeviceToHost, stream_),
+                 "cudaMemcpyAsync"));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaMemsetAsync(metrics_.get(), 0, sizeof(sums), stream_),
+                 "cudaMemsetAsync"));
   LOCKSTEP_RETURN_IF_ERROR(
       CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"));
   return Metrics{.loss_sum = sums.loss_sum,

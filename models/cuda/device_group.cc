@@ -36,8 +36,7 @@ absl::Status DeviceGroup::CopyIn(const Collective& call, Collective& on_host) {
 absl::Status DeviceGroup::Run(const Collective& call) {
   Collective on_host = call;
   if (const absl::Status copied = CopyIn(call, on_host); !copied.ok()) {
-    return inner().Run(
-        Collective::Refused(call.operation, copied, call.site));
+    return inner().Run(Collective::Refused(call.operation, copied, call.site));
   }
   // In place on the device is out of place on the host, except for a broadcast,
   // which has one buffer.

@@ -1,5 +1,3 @@
-#include "models/cuda/loss.h"
-
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -7,11 +5,13 @@
 
 #include "absl/status/status.h"
 #include "base/cuda_status.h"
+#include "models/cuda/loss.h"
 
 namespace lockstep {
 namespace {
 
 constexpr int kThreads = 128;  // A power of two.
+constexpr int kBlocks = 6;     // On a multiprocessor, with 80 registers.
 
 // Combines the threads' values, in an order that depends on nothing else. All
 // threads of the block call it, and get the result.
@@ -45,7 +45,8 @@ struct Plus {
 // One block a sample. losses[i] is its loss; losses[n + i] is 1 if the label's
 // logit is the highest: higher than those before it, and no lower than the
 // others.
-__global__ void __launch_bounds__(kThreads) LossKernel(LossOperands of) {
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    LossKernel(LossOperands of) {
   __shared__ double shared[kThreads];
   const int64_t i = blockIdx.x;
   const float* const logits = of.logits + i * of.classes;
@@ -53,8 +54,8 @@ __global__ void __launch_bounds__(kThreads) LossKernel(LossOperands of) {
   const bool is_mixed = of.shares != nullptr;
   const int32_t other = is_mixed ? of.other_labels[i] : label;
   const double share = is_mixed ? of.shares[i] : 1.0;
-  const bool in_range = label >= 0 && label < of.classes && other >= 0 &&
-                        other < of.classes;
+  const bool in_range =
+      label >= 0 && label < of.classes && other >= 0 && other < of.classes;
   const double wanted = in_range ? double{logits[label]} : NAN;
 
   double highest = -INFINITY;
@@ -73,11 +74,12 @@ __global__ void __launch_bounds__(kThreads) LossKernel(LossOperands of) {
   }
   sum = CombineBlock(sum, shared, Plus());
   if (of.gradient != nullptr) {
+    const double inverse = 1 / sum;
     for (int64_t k = threadIdx.x; k < of.classes; k += kThreads) {
       double target = k == label ? share : 0;
       if (k == other) target += 1 - share;
       of.gradient[i * of.classes + k] = static_cast<float>(
-          of.gradient_scale * (exp(logits[k] - highest) / sum - target));
+          of.gradient_scale * (exp(logits[k] - highest) * inverse - target));
     }
   }
   if (threadIdx.x != 0) return;
@@ -118,9 +120,8 @@ absl::Status SoftmaxCrossEntropyOnGpu(const LossOperands& operands,
   config.gridDim = dim3(static_cast<unsigned>(operands.n));
   config.blockDim = dim3(kThreads);
   config.stream = stream;
-  const absl::Status status =
-      CudaStatus(cudaLaunchKernelEx(&config, LossKernel, operands),
-                 "LossKernel launch");
+  const absl::Status status = CudaStatus(
+      cudaLaunchKernelEx(&config, LossKernel, operands), "LossKernel launch");
   if (!status.ok()) return status;
   config.gridDim = dim3(1);
   return CudaStatus(

@@ -28,7 +28,7 @@ struct LossOperands {
   const int32_t* other_labels = nullptr;
   const float* shares = nullptr;
   float gradient_scale = 1;
-  float* gradient = nullptr;     // [n, classes], overwritten; null: none.
+  float* gradient = nullptr;        // [n, classes], overwritten; null: none.
   double* sample_losses = nullptr;  // Scratch, [2 n].
 };
 

@@ -60,8 +60,8 @@ class EmptyPlan : public OperationPlan {
   const std::vector<int> indices_;
 };
 
-// A convolution, or a linear layer, which is a convolution of 1x1 over images of one
-// pixel whose channels are a whole sample.
+// A convolution, or a linear layer, which is a convolution of 1x1 over images
+// of one pixel whose channels are a whole sample.
 class AffinePlan : public OperationPlan {
  public:
   struct Tensors {
@@ -93,7 +93,7 @@ class AffinePlan : public OperationPlan {
   }
 
   AffinePlan(const CudaPlanContext& context, const Tensors& tensors,
-                   const ConvolutionGraph& graph)
+             const ConvolutionGraph& graph)
       : context_(context),
         tensors_(tensors),
         rows_(graph.n * graph.out_h() * graph.out_w()),
@@ -169,8 +169,7 @@ PlanOr PlanConvolution(const CudaPlanContext& context,
     return std::make_unique<EmptyPlan>(context, std::move(indices));
   }
   return AffinePlan::Create(
-      context, request,
-      {.weight = op.weight, .bias = op.bias, .relu = op.relu},
+      context, request, {.weight = op.weight, .bias = op.bias, .relu = op.relu},
       {.name = request.operation->name,
        .precision = context.precision,
        .n = request.x.n,
@@ -191,8 +190,7 @@ PlanOr PlanLinear(const CudaPlanContext& context, const PlanRequest& request,
   }
   const int64_t pixels = request.x.h * request.x.w;
   return AffinePlan::Create(
-      context, request,
-      {.weight = op.weight, .bias = op.bias, .relu = op.relu},
+      context, request, {.weight = op.weight, .bias = op.bias, .relu = op.relu},
       {.name = request.operation->name,
        .precision = context.precision,
        .n = op.per_position ? request.x.n * pixels : request.x.n,
@@ -252,9 +250,9 @@ PlanOr PlanGlobalAverage(const CudaPlanContext& context,
 struct Unsupported {
   const PlanRequest& request;
   PlanOr operator()(absl::string_view kind) const {
-    return absl::UnimplementedError(
-        absl::StrCat(request.operation->name, ": ", kind,
-                     " is not computed on a GPU yet; --device=cpu computes it"));
+    return absl::UnimplementedError(absl::StrCat(
+        request.operation->name, ": ", kind,
+        " is not computed on a GPU yet; --device=cpu computes it"));
   }
 };
 

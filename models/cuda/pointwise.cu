@@ -1,5 +1,3 @@
-#include "models/cuda/pointwise.h"
-
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/cuda_status.h"
+#include "models/cuda/pointwise.h"
 
 namespace lockstep {
 namespace {
@@ -109,8 +108,7 @@ absl::Status LaunchOver(int64_t count, cudaStream_t stream,
 
 int64_t BiasReluScratchBytes(int64_t rows, int64_t channels) {
   const int64_t runs = RunsOf(rows);
-  return runs == 1 ? 0
-                   : runs * channels * static_cast<int64_t>(sizeof(float));
+  return runs == 1 ? 0 : runs * channels * static_cast<int64_t>(sizeof(float));
 }
 
 absl::Status BiasReluBackward(int64_t rows, int64_t channels, const float* y,
@@ -122,11 +120,11 @@ absl::Status BiasReluBackward(int64_t rows, int64_t channels, const float* y,
   const dim3 blocks(static_cast<unsigned>((channels + kTile - 1) / kTile),
                     static_cast<unsigned>(runs));
   const cudaLaunchConfig_t config = ConfigOf(blocks, stream);
-  const absl::Status status = CudaStatus(
-      cudaLaunchKernelEx(&config, BiasReluKernel, rows,
-                         static_cast<int>(channels), (rows + runs - 1) / runs,
-                         y, dy, sums),
-      "BiasReluKernel launch");
+  const absl::Status status =
+      CudaStatus(cudaLaunchKernelEx(&config, BiasReluKernel, rows,
+                                    static_cast<int>(channels),
+                                    (rows + runs - 1) / runs, y, dy, sums),
+                 "BiasReluKernel launch");
   if (!status.ok() || sums == dbias) return status;
   return LaunchOver(channels, stream, "AddRunsKernel launch", AddRunsKernel,
                     static_cast<int>(runs), static_cast<int>(channels),

@@ -1,5 +1,3 @@
-#include "models/cuda/pool.h"
-
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/cuda_status.h"
+#include "models/cuda/pool.h"
 #include "models/model.h"
 
 namespace lockstep {
@@ -18,8 +17,8 @@ constexpr int kThreads = 256;
 
 // A PoolShape with 32-bit numbers.
 struct Windows {
-  int c, h, w;          // Of x.
-  int out_h, out_w;     // Of y.
+  int c, h, w;       // Of x.
+  int out_h, out_w;  // Of y.
   int kernel_h, kernel_w, stride_h, stride_w, padding;
   int x_size, y_size;
 };
@@ -130,9 +129,9 @@ absl::Status Check(const PoolShape& shape) {
   }
   const int64_t positions = shape.kernel_h * shape.kernel_w;
   if (shape.maximum && positions > kMostPositions) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a maximum of ", positions, " elements: the limit is ",
-                     kMostPositions));
+    return absl::InvalidArgumentError(absl::StrCat("a maximum of ", positions,
+                                                   " elements: the limit is ",
+                                                   kMostPositions));
   }
   return absl::OkStatus();
 }
@@ -171,12 +170,11 @@ absl::Status PoolForward(const PoolShape& shape, const float* x, float* y,
   if (absl::Status status = Check(shape); !status.ok()) return status;
   if (shape.y.size() == 0) return absl::OkStatus();
   const cudaLaunchConfig_t config = ConfigFor(shape.y.size(), stream);
-  return CudaStatus(
-      cudaLaunchKernelEx(
-          &config,
-          shape.maximum ? PoolForwardKernel<true> : PoolForwardKernel<false>,
-          WindowsOf(shape), x, y, winners),
-      "PoolForwardKernel launch");
+  return CudaStatus(cudaLaunchKernelEx(&config,
+                                       shape.maximum ? PoolForwardKernel<true>
+                                                     : PoolForwardKernel<false>,
+                                       WindowsOf(shape), x, y, winners),
+                    "PoolForwardKernel launch");
 }
 
 absl::Status PoolBackward(const PoolShape& shape, const float* dy,

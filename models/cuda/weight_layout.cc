@@ -53,14 +53,12 @@ std::vector<WeightLayout> WeightLayoutsOf(const Network& network) {
 
 void ToGpuOrder(const WeightLayout& layout, std::span<const float> host,
                 std::span<float> gpu) {
-  ForEachElement(layout,
-                 [&](size_t from, size_t to) { gpu[to] = host[from]; });
+  ForEachElement(layout, [&](size_t from, size_t to) { gpu[to] = host[from]; });
 }
 
 void ToHostOrder(const WeightLayout& layout, std::span<const float> gpu,
                  std::span<float> host) {
-  ForEachElement(layout,
-                 [&](size_t to, size_t from) { host[to] = gpu[from]; });
+  ForEachElement(layout, [&](size_t to, size_t from) { host[to] = gpu[from]; });
 }
 
 }  // namespace lockstep

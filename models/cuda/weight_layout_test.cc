@@ -40,8 +40,7 @@ TEST(WeightLayoutTest, FollowsTheNetwork) {
   const Value x = network.Convolution("conv", network.input(),
                                       {.out = 2, .kernel = 3, .padding = 1});
   const Value y = network.BatchNorm("bn", x, /*relu=*/true);
-  const Value z =
-      network.Linear("linear", y, {.out = 7, .per_position = true});
+  const Value z = network.Linear("linear", y, {.out = 7, .per_position = true});
   network.Linear("last", z, {.out = 6, .inputs_first = true});
   const std::vector<WeightLayout> layouts = WeightLayoutsOf(network);
   const auto expect = [&](int parameter, int64_t out, int64_t channels,
@@ -53,11 +52,11 @@ TEST(WeightLayoutTest, FollowsTheNetwork) {
     EXPECT_EQ(layout.positions, positions) << name;
     EXPECT_EQ(layout.inputs_first, inputs_first) << name;
   };
-  expect(0, 2, 3, 9, false);   // conv.weight
-  expect(1, 2, 1, 1, false);   // conv.bias
-  expect(2, 2, 1, 1, false);   // bn.weight
-  expect(4, 7, 2, 1, false);   // linear.weight
-  expect(6, 6, 7, 20, true);   // last.weight
+  expect(0, 2, 3, 9, false);  // conv.weight
+  expect(1, 2, 1, 1, false);  // conv.bias
+  expect(2, 2, 1, 1, false);  // bn.weight
+  expect(4, 7, 2, 1, false);  // linear.weight
+  expect(6, 6, 7, 20, true);  // last.weight
 }
 
 }  // namespace

@@ -49,10 +49,10 @@ class DeviceTest : public testing::Test {
 
   CommandOutcome Run(const std::string& program,
                      const std::string& flags) const {
-    return RunCommand(absl::StrCat("env BUILD_WORKING_DIRECTORY=", root_, " ",
-                                   program, " --weights=weights --batch=batch ",
-                                   "--out=out ", flags),
-                      kDeadlineSeconds);
+    return RunCommand(
+        absl::StrCat("env BUILD_WORKING_DIRECTORY=", root_, " ", program,
+                     " --weights=weights --batch=batch ", "--out=out ", flags),
+        kDeadlineSeconds);
   }
 
   // Returns the tensors that the command writes.
@@ -69,8 +69,9 @@ class DeviceTest : public testing::Test {
 };
 
 // Returns the largest difference of a tensor's elements, relative to the norm
-// of the tensor in `b`; the largest of all tensors. The biases before lenet_bn's
-// batch norms are left out: their gradients are zero except for rounding.
+// of the tensor in `b`; the largest of all tensors. The biases before
+// lenet_bn's batch norms are left out: their gradients are zero except for
+// rounding.
 double Distance(const NamedTensors& a, const NamedTensors& b) {
   double largest = 0;
   EXPECT_EQ(a.size(), b.size());
@@ -98,8 +99,8 @@ TEST_F(DeviceTest, CudaComputesWhatTheCpuComputes) {
       TensorsOf(kOfUsers, "--model=lenet_bn --nproc=3 --sync_bn");
   const NamedTensors cuda = TensorsOf(
       kWithStandin, "--model=lenet_bn --nproc=3 --sync_bn --device=cuda");
-  const NamedTensors local = TensorsOf(
-      kWithStandin, "--model=lenet_bn --nproc=3 --device=auto");
+  const NamedTensors local =
+      TensorsOf(kWithStandin, "--model=lenet_bn --nproc=3 --device=auto");
   ASSERT_FALSE(cpu.empty() || cuda.empty() || local.empty());
   EXPECT_LT(Distance(cuda, cpu), 0x1p-12);
   EXPECT_GT(Distance(cuda, cpu), 0);  // Another order of additions.
