@@ -115,7 +115,7 @@ class WorkflowTest(Case):
                 ("gpu", '--suite="${SUITE}"', "--suite=${{ inputs.suite }}",
                  "inside a script"),
                 ("nightly", "suite: all", "suite: everything", "suite everything"),
-                ("gpu", "tar -xzf", "if tar -xzf", "syntax error"),
+                ("gpu", "tar -xf", "if tar -xf", "syntax error"),
                 ("ci", "uses: ./.github/workflows/gpu.yml",
                  "uses: a/b/.github/workflows/gpu.yml@main", "another repository")):
             with self.subTest(name=name, new=new):
@@ -252,7 +252,7 @@ set -- $STATUSES
 shift "${SLURMD_NODENAME#n}"
 exit "$1"
 """)
-        subprocess.run(["tar", "-czf", "b.tgz", "gpu_bundle"], cwd=self.folder, check=True)
+        subprocess.run(["tar", "-cJf", "b.tar.xz", "gpu_bundle"], cwd=self.folder, check=True)
 
     def submit(self, nodes, *arguments, **variables):
         return self.run_command("sbatch", "--nodes=%d" % nodes, "--gpus-per-node=1",
@@ -266,11 +266,11 @@ exit "$1"
                 ("0 139", "", 1), ("0 0", "1", 1), ("0 3", "0", 1), ("0", "0", 1)):
             with self.subTest(statuses=statuses, lost=lost):
                 status, output = self.submit(
-                    len(statuses.split()), "b.tgz", "--out=o", STATUSES=statuses, LOST=lost)
+                    len(statuses.split()), "b.tar.xz", "--out=o", STATUSES=statuses, LOST=lost)
                 self.assertEqual(status, want, output)
 
     def test_each_node_gets_the_flags_and_leaves_its_results(self):
-        status, output = self.submit(2, "b.tgz", "--suite=correct", "--budget=9 0",
+        status, output = self.submit(2, "b.tar.xz", "--suite=correct", "--budget=9 0",
                                      STATUSES="0 3")
         self.assertEqual((status, output), (3, "n0: all well\nn1: no GPU\n"))
         out = os.path.join(self.folder, "lockstep-7")
@@ -288,7 +288,7 @@ exit "$1"
         status, output = self.run_command(
             "unshare", "--user", "--map-root-user", "--mount", "sh", "-c",
             'mount -t tmpfs -o noexec tmpfs "$0" && exec sbatch --nodes=1 "$@"', work,
-            os.path.join(ROOT, "ci/slurm.sh"), "b.tgz", cwd=self.folder, TMPDIR=work,
+            os.path.join(ROOT, "ci/slurm.sh"), "b.tar.xz", cwd=self.folder, TMPDIR=work,
             STATUSES="0")
         if "unshare" in output:
             self.skipTest("no user namespaces: " + output)
@@ -297,15 +297,15 @@ exit "$1"
     def test_wrong_use_is_named(self):
         for arguments, want in (
                 ([], "needs the bundle's path first"), (["--suite=all"], "path first"),
-                (["none.tgz"], "no bundle 'none.tgz'")):
+                (["none.tar.xz"], "no bundle 'none.tar.xz'")):
             status, output = self.submit(1, *arguments)
             self.assertEqual((status, output.count("\n")), (2, 1), output)
             self.assertIn(want, output)
-        status, output = self.run_command("ci/slurm.sh", self.folder + "/b.tgz")
+        status, output = self.run_command("ci/slurm.sh", self.folder + "/b.tar.xz")
         self.assertEqual(status, 2)
         self.assertIn("not in a Slurm job", output)
-        self.write("broken.tgz", "not an archive")
-        self.assertEqual(self.submit(1, "broken.tgz", STATUSES="0")[0], 1)
+        self.write("broken.tar.xz", "not an archive")
+        self.assertEqual(self.submit(1, "broken.tar.xz", STATUSES="0")[0], 1)
 
 
 class JunitTest(Case):

@@ -6,7 +6,7 @@
 #SBATCH --output=lockstep-%j.log
 usage() {
   cat <<'TEXT'
-usage: sbatch [SBATCH FLAGS] ci/slurm.sh BUNDLE.tgz [--out=DIR] [RUN FLAGS]
+usage: sbatch [SBATCH FLAGS] ci/slurm.sh BUNDLE.tar.xz [--out=DIR] [RUN FLAGS]
 
 Unpacks the GPU bundle on each node of the job, on the node's own disk, and runs
 it there once, on all CPUs of the node (Slurm's default is one of them) and all
@@ -16,7 +16,7 @@ eight GPUs:
 
   bazel build --config=cuda //tools/gpu_bundle
   sbatch --nodes=2 --gpus-per-node=8 ci/slurm.sh \
-      bazel-bin/tools/gpu_bundle/gpu_bundle.tgz --suite=correct
+      bazel-bin/tools/gpu_bundle/gpu_bundle.tar.xz --suite=correct
 
 BUNDLE and DIR (default: lockstep-JOBID) have to be on a file system that all
 nodes share. DIR/NODE then holds a node's results.json, junit.xml, log.txt, and
@@ -72,7 +72,7 @@ if [ -z "${work}" ]; then
   exit 0
 fi
 trap "rm -rf \"${work}\"" EXIT
-if tar -xzf "${bundle}" -C "${work}"; then
+if tar -xf "${bundle}" -C "${work}"; then
   "${work}/gpu_bundle/run.sh" --out="${out}" "$@"
 else
   (exit 1)

@@ -65,8 +65,8 @@ class CudaReplica {
   absl::Status Upload(const Parameters& parameters, const Buffers& buffers);
   absl::Status Download(Parameters& parameters, Buffers& buffers);
 
-  // As Model::ConvertSyncBatchNorm. The group's buffers are device memory, and
-  // its calls are made on this stream.
+  // Does what Model::ConvertSyncBatchNorm does. The group takes device memory,
+  // and its calls are made on this stream.
   int ConvertSyncBatchNorm(Communicator& group);
 
   // Enqueues a training step: overwrites the gradients with those of

@@ -17,7 +17,7 @@ namespace lockstep {
 
 enum class ComputeDevice { kCpu, kCuda };
 
-// What a program that links CUDA can do.
+// The functions of a program that links CUDA.
 struct GpuSupport {
   // Returns OK if there is a GPU; otherwise an error that says why not.
   absl::Status (*check)();

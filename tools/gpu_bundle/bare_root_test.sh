@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# bare_root_test.sh BUNDLE.tgz: tests the bundle in an empty root with only a
+# bare_root_test.sh BUNDLE.tar.xz: tests the bundle in an empty root with only a
 # shell and the C library. Its programs find all libraries except NVIDIA's, and
 # run.sh says that there is no GPU.
 set -uo pipefail
@@ -14,7 +14,7 @@ fail() {
   failures=$((failures + 1))
 }
 
-tar -C "${root}" -xzf "${bundle}"
+tar -C "${root}" -xf "${bundle}"
 
 # If user namespaces are allowed, the programs see only this root. Otherwise
 # they see an empty environment, and this host's C library.

@@ -1,7 +1,7 @@
-"""A .tgz of programs that runs on a host without Bazel, a compiler or packages."""
+"""A .tar.xz of programs that runs on a host without Bazel, a compiler or packages."""
 
 def _gpu_bundle_impl(ctx):
-    output = ctx.actions.declare_file(ctx.label.name + ".tgz")
+    output = ctx.actions.declare_file(ctx.label.name + ".tar.xz")
     programs = [target[DefaultInfo].files_to_run.executable for target in ctx.attr.programs]
     inputs = programs + [ctx.file.stages, ctx.file._python, ctx.file._run_sh]
     args = ctx.actions.args()

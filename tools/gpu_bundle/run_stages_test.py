@@ -471,7 +471,7 @@ class AssembleTest(unittest.TestCase):
     def pack(self, stages, *programs, most_mib=60):
         write(self.folder + "/stages.txt", stages, 0o644)
         result = subprocess.run(
-            [PACKAGE + "/assemble.py", f"--out={self.folder}/x.tgz",
+            [PACKAGE + "/assemble.py", f"--out={self.folder}/x.tar.xz",
              f"--stages={self.folder}/stages.txt", f"--run_sh={PACKAGE}/run.sh",
              f"--python={PACKAGE}/python3.sh", f"--most_mib={most_mib}",
              *programs], stderr=subprocess.PIPE, text=True, timeout=60)
@@ -481,7 +481,7 @@ class AssembleTest(unittest.TestCase):
     def test_rejects_a_missing_library(self):
         self.assertEqual(
             self.pack("a every 1-9 - bin/run_stages\n", RUN_STAGES), 0)
-        with tarfile.open(self.folder + "/x.tgz") as tar:
+        with tarfile.open(self.folder + "/x.tar.xz") as tar:
             tar.extractall(self.folder)
         root = self.folder + "/gpu_bundle"
         assemble.check(root)
