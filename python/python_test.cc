@@ -38,6 +38,11 @@ TEST(WaitingTest, PassesInPython) {
                 "python/lockstep/monitor/waiting_test.py", kDeadlineSeconds);
 }
 
+TEST(JoiningTest, PassesInPython) {
+  RunPythonTest("numpy, torch.distributed",
+                "python/lockstep/monitor/joining_test.py", kDeadlineSeconds);
+}
+
 TEST(ReportsTest, PassesInPython) {
   RunPythonTest("json", "python/lockstep/reports_test.py", kDeadlineSeconds);
 }
