@@ -1,8 +1,8 @@
 """Judges a record: runs all checks and orders their findings."""
 
 from . import verdict, waits
-from .checks import accumulation, calls, clipping, earlier_run, ends, evaluation, one_rank
-from .checks import parameters, reduction, resuming, samples, settings
+from .checks import accumulation, calls, clipping, counts, earlier_run, ends, evaluation
+from .checks import one_rank, parameters, reduction, resuming, samples, settings
 
 CHECKS = (
     ends.check_ends,
@@ -15,6 +15,7 @@ CHECKS = (
     clipping.check,
     reduction.check,
     accumulation.check,
+    counts.check,
     samples.check_once,
     samples.check_order,
     resuming.check,
