@@ -67,5 +67,10 @@ TEST(EarlierRunTest, PassesInPython) {
                 "python/lockstep/earlier_run_test.py", kDeadlineSeconds);
 }
 
+TEST(TensorsTest, PassesInPython) {
+  RunPythonTest("numpy, torch.distributed", "python/lockstep/tensors_test.py",
+                kDeadlineSeconds);
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -74,7 +74,18 @@ def judge(run, references=(), why_no_reference="", earlier=None):
     if not findings and run.status and not verdict.why_not_judged(run):
         findings.append(ends.bad_status(run))
     failed = {finding.claim for finding in findings}
-    return verdict.Verdict(run, without_followers(findings), claims, notes, failed)
+    findings = without_followers(findings)
+    notes += compare_tensors(findings, run, earlier)
+    return verdict.Verdict(run, findings, claims, notes, failed)
+
+
+def compare_tensors(findings, run, earlier):
+    """Compares tensors that --keep has kept; returns notes."""
+    if not run.folder or not any(finding.tensors for finding in findings):
+        return []
+    from . import tensors  # Needs numpy, which judging a record does not.
+
+    return tensors.add_evidence(findings, run, earlier)
 
 
 def compare(run, references, why_no_reference):
