@@ -83,7 +83,8 @@ def compare_tensors(findings, run, earlier):
     """Compares tensors that --keep has kept; returns notes."""
     if not run.folder or not any(finding.tensors for finding in findings):
         return []
-    from . import tensors  # Needs numpy, which judging a record does not.
+    # This module needs numpy, which judging a record does not.
+    from . import tensors
 
     return tensors.add_evidence(findings, run, earlier)
 
