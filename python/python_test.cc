@@ -38,6 +38,11 @@ TEST(WaitingTest, PassesInPython) {
                 "python/lockstep/monitor/waiting_test.py", kDeadlineSeconds);
 }
 
+TEST(JoiningTest, PassesInPython) {
+  RunPythonTest("numpy, torch.distributed",
+                "python/lockstep/monitor/joining_test.py", kDeadlineSeconds);
+}
+
 TEST(ReportsTest, PassesInPython) {
   RunPythonTest("json", "python/lockstep/reports_test.py", kDeadlineSeconds);
 }
@@ -60,6 +65,11 @@ TEST(ReferenceTest, PassesInPython) {
 TEST(EarlierRunTest, PassesInPython) {
   RunPythonTest("numpy, torch.distributed",
                 "python/lockstep/earlier_run_test.py", kDeadlineSeconds);
+}
+
+TEST(TensorsTest, PassesInPython) {
+  RunPythonTest("numpy, torch.distributed", "python/lockstep/tensors_test.py",
+                kDeadlineSeconds);
 }
 
 }  // namespace

@@ -43,6 +43,7 @@ VERDICTS = {
     "sampler_seeds": ("ranks_shuffle_apart", 0, "for noisy, clean in loader:"),
     "scheduler_steps": ("schedule_steps_by_rank", 1, "scheduler.step()"),
     "set_epoch": ("same_order_every_epoch", 8, "for texts, labels in loader:"),
+    "token_mean": ("divided_by_ranks_again", 0, "loss.backward()"),
 }
 # Scripts whose first command writes the checkpoint that the second starts from. The second is
 # judged.

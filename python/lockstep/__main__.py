@@ -79,6 +79,12 @@ def make_parser():
         metavar="NAME=VALUE",
         help="record the command with this variable, too, and compare with that",
     )
+    run.add_argument(
+        "--keep",
+        type=int,
+        metavar="UPDATE",
+        help="keep the tensors of this update whole, for the largest difference",
+    )
     again.add_argument("--reference", default="", metavar="FOLDER", help="compare with this record")
     run.add_argument(
         "--fail_fast",
@@ -102,6 +108,8 @@ def parse(arguments):
         if not command:
             parser.error("run: a command is missing behind --")
         check_references(parser, flags)
+        if flags.keep is not None and flags.keep < 0:
+            parser.error("--keep=%d is too small" % flags.keep)
         for name, kind, *_ in RUN_FLAGS:
             if kind is not str and getattr(flags, name) < (1 if name == "every" else 0):
                 parser.error("--%s=%g is too small" % (name, getattr(flags, name)))
@@ -134,7 +142,7 @@ def check_record(parser, folder):
 
 
 def run(flags, command):
-    options = {name: getattr(flags, name) for name in ("first", "every", "limit_mb")}
+    options = {name: getattr(flags, name) for name in ("first", "every", "limit_mb", "keep")}
     try:
         outcome = launch.run(
             command, flags.output_dir, options, flags.nproc, flags.hang_seconds, flags.fail_fast

@@ -1,6 +1,7 @@
 """A run's record, as the checks read it."""
 
 import collections
+import functools
 import os
 
 from . import record, waits
@@ -46,8 +47,8 @@ class Rank:
     def __init__(self, rank, events):
         self.rank = rank
         self.events = events
-        self.world_size = next((e["world_size"] for e in self.of("rank")), 1)
-        self.batches = None  # By update, once they are asked for.
+        self.world_size = next((e["world_size"] for e in self.of("rank")[::-1]), 1)
+        self.by_update = None  # By kind and update, once they are asked for.
         self.optimizers = {}
         for event in events:
             if event["event"] == "optimizer":
@@ -78,7 +79,7 @@ class Rank:
 
     def loss_line(self, update):
         """Returns the line of an update's last backward pass: the loss is made there or before."""
-        passes = [event for event in self.of("backward") if event["update"] == update]
+        passes = self.at("backward", update)
         return passes[-1]["line"] if passes else ""
 
     @property
@@ -93,19 +94,21 @@ class Rank:
     def bounded(self):
         return bool(self.of("bounded"))
 
-    @property
+    def at(self, kind, update):
+        """Returns the events of a kind that belong to an update."""
+        if self.by_update is None:
+            self.by_update = collections.defaultdict(list)
+            for event in self.events:
+                self.by_update[event["event"], event.get("update")].append(event)
+        return self.by_update.get((kind, update), [])
+
+    @functools.cached_property
     def training_loaders(self):
         return {event["loader"] for event in self.of("trains")}
 
     def training_batches(self, update):
         """Returns the batches from which an update is computed."""
-        if self.batches is None:
-            self.batches = collections.defaultdict(list)
-            loaders = self.training_loaders
-            for event in self.of("batch"):
-                if event["loader"] in loaders:
-                    self.batches[event["update"]].append(event)
-        return self.batches.get(update, [])
+        return [e for e in self.at("batch", update) if e["loader"] in self.training_loaders]
 
 
 class Run:
@@ -113,6 +116,7 @@ class Run:
 
     def __init__(self, ranks, status=0, hung_seconds=None, failures=(), stopped=None, waits=()):
         self.ranks = ranks
+        self.folder = ""  # Where its record is, if it was read from one.
         self.comparison = None  # The claim that compares it with an earlier run.
         self.waits = list(waits)  # Those that `run` saw.
         self.stopped = stopped  # The finding for which --fail_fast ended the run, or None.
@@ -141,4 +145,6 @@ def read_run(folder, status=0, hung_seconds=None, stopped=None):
         if name.startswith("error-"):
             with open(os.path.join(folder, name), encoding="utf-8") as file:
                 failures.append(file.read().strip().splitlines()[-1])
-    return Run(ranks, status, hung_seconds, failures, stopped, waits.read(folder))
+    run = Run(ranks, status, hung_seconds, failures, stopped, waits.read(folder))
+    run.folder = folder
+    return run

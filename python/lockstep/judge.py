@@ -1,8 +1,8 @@
 """Judges a record: runs all checks and orders their findings."""
 
 from . import verdict, waits
-from .checks import accumulation, calls, clipping, earlier_run, ends, evaluation, one_rank
-from .checks import parameters, reduction, resuming, samples, settings
+from .checks import accumulation, calls, clipping, counts, earlier_run, ends, evaluation
+from .checks import one_rank, parameters, reduction, resuming, samples, settings
 
 CHECKS = (
     ends.check_ends,
@@ -15,6 +15,7 @@ CHECKS = (
     clipping.check,
     reduction.check,
     accumulation.check,
+    counts.check,
     samples.check_once,
     samples.check_order,
     resuming.check,
@@ -73,7 +74,19 @@ def judge(run, references=(), why_no_reference="", earlier=None):
     if not findings and run.status and not verdict.why_not_judged(run):
         findings.append(ends.bad_status(run))
     failed = {finding.claim for finding in findings}
-    return verdict.Verdict(run, without_followers(findings), claims, notes, failed)
+    findings = without_followers(findings)
+    notes += compare_tensors(findings, run, earlier)
+    return verdict.Verdict(run, findings, claims, notes, failed)
+
+
+def compare_tensors(findings, run, earlier):
+    """Compares tensors that --keep has kept; returns notes."""
+    if not run.folder or not any(finding.tensors for finding in findings):
+        return []
+    # This module needs numpy, which judging a record does not.
+    from . import tensors
+
+    return tensors.add_evidence(findings, run, earlier)
 
 
 def compare(run, references, why_no_reference):

@@ -12,11 +12,11 @@ import sys
 import time
 
 from . import record
-from .monitor import watch
+from .monitor import joining, watch
 
 PRELOAD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "preload")
-OWN_FILES = ("rank*.jsonl", "rank*.place", "rank*.stack", "rank*.done", "process-*.jsonl")
-OWN_FILES += ("error-*.txt", "waits.jsonl", "verdict.json")
+OWN_FILES = ("rank*.jsonl", "rank*.place", "rank*.stack", "rank*.done", "process-*.*")
+OWN_FILES += ("rank*.step*.npz", "error-*.txt", "waits.jsonl", "verdict.json")
 GRACE_SECONDS = 10
 POLL_SECONDS = 0.05
 
@@ -118,7 +118,7 @@ def follow(children, folder, hang_seconds, fails_fast):
         late = failed_at is not None and time.monotonic() - failed_at > GRACE_SECONDS
         if interrupts > 2 or late:
             end(children, folder)
-        elif hang_seconds and silence.seconds() > hang_seconds:
+        elif hang_seconds and silence.seconds() > hang_seconds + joining.grace(folder):
             hung = silence.seconds()
             end(children, folder)
             return Outcome(worst_status(children), hung_seconds=hung)

@@ -77,6 +77,11 @@ def read_events(path):
     return events
 
 
+def tensors_path(folder, rank, update):
+    """Returns the path of the whole tensors of an update."""
+    return os.path.join(folder, "rank%d.step%d.npz" % (rank, update))
+
+
 def rank_paths(folder):
     """Returns {rank: path} of the last start of each rank, and the paths without a rank."""
     last, unnamed = {}, []

@@ -3,6 +3,7 @@
 usage: late.py KIND
 """
 
+import os
 import sys
 import time
 
@@ -28,10 +29,32 @@ def different_sizes():
 
 
 def missing_call():
-    if dist.get_rank() == 0:
+    if dist.get_rank() != 1:
         dist.all_reduce(torch.ones(4))
     else:
         time.sleep(1000)
+
+
+def two_late():
+    """Two of four ranks do not issue the call."""
+    if dist.get_rank() % 2 == 0:
+        dist.all_reduce(torch.ones(4))
+    else:
+        time.sleep(1000)
+
+
+def never_joins():
+    if os.environ["RANK"] == "1":
+        time.sleep(1000)
+
+
+def joins_late():
+    if os.environ["RANK"] == "1":
+        time.sleep(13)
+
+
+def larger_world():
+    os.environ["WORLD_SIZE"] = "3"
 
 
 def computes():
@@ -98,11 +121,16 @@ KINDS = (
     order_of_groups,
     sleeps,
     slow,
+    two_late,
     uneven,
 )
+BEFORE_THE_GROUP = (joins_late, larger_world, never_joins)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    before = {kind.__name__: kind for kind in BEFORE_THE_GROUP}.get(sys.argv[1])
+    if before:
+        before()
     dist.init_process_group("gloo")
-    {kind.__name__: kind for kind in KINDS}[sys.argv[1]]()
+    {kind.__name__: kind for kind in KINDS}.get(sys.argv[1], dist.barrier)()
     dist.destroy_process_group()

@@ -98,6 +98,7 @@ class Comparison:
         self.first = None  # Of the bits that differ: (update, stage, tensors, ranks).
         self.spread = 0.0
         self.widened = 0  # Updates that the spread is from.
+        self.judged = 0  # Updates whose gradients are within it.
         self.used = 0.0  # The largest part of an allowance that a deviation takes.
         self.count = 0
         self.finding = None
@@ -120,16 +121,22 @@ class Comparison:
             if why_not:
                 self.notes.append(why_not)
             if why_not or self.finding:
-                return
+                break
             self.count += 1
         cut = conditions.first_of(self.then, "process").get("options", {}).get("reference")
-        if lengths[0] != lengths[1] and not cut:
+        if self.count == min(lengths) and lengths[0] != lengths[1] and not cut:
             self.notes.append("the run makes %d updates, and the earlier one %d" % tuple(lengths))
-        if self.first:
-            self.notes.append(
-                "%s; rounding explains it: gradients are off by %.1g of what it allows, at most"
-                % (self.words_of_first(), self.used)
-            )
+        if self.first and self.repeats and not self.finding:
+            self.notes += self.explanation()
+
+    def explanation(self):
+        """Returns a note on other bits that no finding is about, if updates have judged them."""
+        if self.judged:
+            text = "; rounding explains it in %d updates: gradients are off by %.1g of what it"
+            return [self.words_of_first() + (text + " allows") % (self.judged, self.used)]
+        if self.count and self.first[0] < self.now[0].steps[self.count - 1].update:
+            return [self.words_of_first() + "; later gradients have the same bits"]
+        return []
 
     def steps(self, index):
         return [o.steps[index] for o in self.now], [o.steps[index] for o in self.before]
@@ -227,6 +234,7 @@ class Comparison:
                 self.used = max(self.used, far / allowed)
                 if not far <= allowed:
                     wrong[i] = max(wrong.get(i, (0.0,)), (far, allowed))
+        self.judged += not wrong
         if wrong:
             worst = max(wrong, key=lambda i: wrong[i])
             text = "%s is off by %.2g of its size, and rounding allows %.1g"

@@ -76,7 +76,8 @@ class EarlierRunTest(JudgeTest):
     def test_other_parameters_after_the_same_gradients_show_in_the_next_gradients(self):
         for step in self.steps(3):
             step["after"][1] = digest("rounded otherwise", step["step"])
-        self.expect_right(self.record, ["differ first in the parameters after the step"])
+        words = "the parameters after the step at update 3: head.weight; later gradients have"
+        self.expect_right(self.record, [words])
         self.other_gradients(4, 1, 1.01)
         self.expect(self.record, OTHER, 4, 30, ["head.weight"])
 
@@ -156,6 +157,8 @@ class EarlierRunTest(JudgeTest):
             for rank, events in enumerate(repeat):
                 repeat[rank] = [e for e in events if e["event"] != "step" or e["step"] < 3]
         self.expect_right(self.record, ["the repeats of this run end before update 3"])
+        self.other_gradients(1, 1, 1 + 1e-7)
+        self.expect_right(self.record, ["end before update 3", "rounding explains it in 2 updates"])
 
     def test_other_parameters(self):
         for event in self.events("optimizer", [self.record.earlier]):

@@ -161,15 +161,21 @@ def install(recorder):
         if hasattr(dist, kind) and hasattr(dist.distributed_c10d, kind):
             setattr(dist, kind, getattr(dist.distributed_c10d, kind))
 
+    def joins(args, kwargs):
+        given = [kwargs.get(n, (*args, *[-1] * 5)[i]) for n, i in (("rank", 4), ("world_size", 3))]
+        recorder.join(*(-1 if value is None else int(value) for value in given))
+
     def joined(token, result, args, kwargs):
         del token, result, args, kwargs
-        recorder.open()
+        recorder.joined()
 
     def left(token, result, args, kwargs):
         del token, result, args, kwargs
         time.sleep(RELEASE_SECONDS)
 
-    recorder.wrap(dist.distributed_c10d, "init_process_group", after=joined)
+    recorder.wrap(
+        dist.distributed_c10d, "init_process_group", joins, joined, recorder.leave_call
+    )
     dist.init_process_group = dist.distributed_c10d.init_process_group
     recorder.wrap(dist.distributed_c10d, "destroy_process_group", after=left)
     dist.destroy_process_group = dist.distributed_c10d.destroy_process_group

@@ -5,7 +5,7 @@ import weakref
 
 import torch
 
-from . import lines, models, numerics, tensors
+from . import kept, lines, models, numerics, tensors
 
 
 class Optimizer:
@@ -17,6 +17,7 @@ class Optimizer:
         self.optimizer = weakref.ref(optimizer)
         self.line = lines.user_line()
         self.steps = 0
+        self.names = []
         self.described = None  # What the last event "optimizer" said.
         self.groups = None
         self.models = []  # Weak references: a record keeps no model, and so no group, alive.
@@ -80,14 +81,15 @@ class Optimizer:
         watched = [model() for model in self.recorder.watched if model() is not None]
         self.models = [weakref.ref(root) for root in models.holders_of(parameters, watched)]
         names = models.names_of(self.roots)
+        self.names = [names.get(id(p), "parameter %d" % i) for i, p in enumerate(parameters)]
         self.recorder.event(
             "optimizer",
             optimizer=self.number,
             type=type(self.optimizer()).__name__,
             line=self.line,
             parameters=[
-                [names.get(id(p), "parameter %d" % i), list(p.shape), str(p.dtype)[6:]]
-                for i, p in enumerate(parameters)
+                [name, list(p.shape), str(p.dtype)[6:]]
+                for name, p in zip(self.names, parameters)
             ],
             models=[describe_model(root) for root in self.roots],
             sharded=why_sharded(parameters, self.roots),
@@ -157,7 +159,8 @@ class Optimizers:
         if not self.recorder.update:
             self.recorder.event("numerics", **numerics.describe(state.parameters()))
         state.describe()
-        return state, self.observe_gradients(state)
+        keeping = kept.begin(self.recorder, state.names, state.parameters())
+        return state, self.observe_gradients(state), keeping
 
     def observe_gradients(self, state):
         parameters, detail = state.parameters(), state.in_detail()
@@ -191,8 +194,10 @@ class Optimizers:
         del result, args, kwargs
         if token is None:
             return
-        state, fields = token
+        state, fields, keeping = token
         parameters = state.parameters()
+        if keeping:
+            kept.end(self.recorder, keeping, state.names, parameters)
         state.after = [(tensors.identity(p), tensors.digest_of(p)) for p in parameters]
         self.recorder.event(
             "step",

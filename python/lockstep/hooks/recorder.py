@@ -28,7 +28,9 @@ RANK_VARIABLES = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
 STACK_SIGNAL = signal.SIGRTMAX - 5  # Asks for the rank's stack. Few programs use it.
-DEFAULTS = {"first": 10, "every": 10, "limit_mb": 256, "tensors": False}
+JOINS = "init_process_group"
+JOIN_SECONDS = 10  # Ranks of one command start and import PyTorch within such a time, usually.
+DEFAULTS = {"first": 10, "every": 10, "limit_mb": 256, "keep": None}
 
 
 class Recorder:
@@ -61,6 +63,7 @@ class Recorder:
         self.update = 0  # The number of optimizer steps that have ended.
         self.watched = []
         self.place = None
+        self.stacks = None
         torch = sys.modules.get("torch")
         self.event(
             "process",
@@ -71,6 +74,8 @@ class Recorder:
             time=time.time(),
             options=self.options,
         )
+        if rank_in(os.environ):
+            self._catch_stack_signal(os.path.join(self.folder, "process-%d.stack" % os.getpid()))
 
     def _after_fork(self):
         """A fork may be a loader's worker, which stays silent, or a rank, which opens a file."""
@@ -81,33 +86,59 @@ class Recorder:
     def event(self, kind, /, **fields):
         self.file.write({"event": kind, **fields})
 
-    def open(self):
-        """Says that this process trains: its record is a file from now on."""
+    def open(self, found=None):
+        """Says that this process trains: its record is a file from now on.
+
+        found: the rank, the world size, and where they are from, if the caller knows them.
+        """
         if self.rank is not None:
             return
         self.file.open()
-        self.found = find_rank()
-        self.rank, world_size, source = self.found
-        self.event("rank", rank=self.rank, world_size=world_size, source=source)
-        self.file.name_rank(self.rank)
-        self._show_place()
+        self._take_rank(found or find_rank())
         # A child of multiprocessing runs these finalizers and no atexit.
         multiprocessing.util.Finalize(None, self.guard, ("end", self._end), exitpriority=0)
 
+    def _take_rank(self, found):
+        self.found = found
+        self.rank, world_size, source = found
+        self.event("rank", rank=self.rank, world_size=world_size, source=source)
+        self.file.name_rank(self.rank)
+        self._show_place()
+
     def _show_place(self):
         """Lets `lockstep run` see in which call this rank waits, and ask for its stack."""
-        number = 0
-        if signal.getsignal(STACK_SIGNAL) == signal.SIG_DFL:
-            number = STACK_SIGNAL
-            path = place.stack_path_of(self.folder, self.rank)
-            self.stacks = open(path, "w", encoding="utf-8")  # Open as long as the process runs.
-            faulthandler.register(number, file=self.stacks, all_threads=True)
+        path = place.stack_path_of(self.folder, self.rank)
+        if self.stacks:
+            os.replace(self.stacks.name, path)
+        else:
+            self._catch_stack_signal(path)
+        number = STACK_SIGNAL if self.stacks else 0
         self.place = place.Writer(place.path_of(self.folder, self.rank), number)
 
-    def enter_call(self, kind, line, group):
-        """Says that a call begins that may wait for other ranks."""
+    def _catch_stack_signal(self, path):
+        if signal.getsignal(STACK_SIGNAL) == signal.SIG_DFL:
+            self.stacks = open(path, "w", encoding="utf-8")  # Open as long as the process runs.
+            faulthandler.register(STACK_SIGNAL, file=self.stacks, all_threads=True)
+
+    def join(self, rank, world_size):
+        """Before init_process_group, with its arguments: the rank may wait there for others."""
+        known = (rank, world_size, JOINS) if rank >= 0 and world_size >= 0 else None
+        known = known or rank_in(os.environ)
+        if known:
+            self.open(known)
+        self.enter_call(JOINS, lines.user_line(), "joining", JOIN_SECONDS)
+
+    def joined(self):
+        """After init_process_group, which may know the rank better than variables do."""
+        self.open()
+        found = find_rank()
+        if found[:2] != self.found[:2]:
+            self._take_rank(found)
+
+    def enter_call(self, kind, line, group, usual=0):
+        """Says that a call begins that may wait for other ranks, for `usual` seconds at least."""
         if self.place:
-            self.place.enter(kind, line, group and str(group))
+            self.place.enter(kind, line, group and str(group), usual)
 
     def leave_call(self):
         if self.place:
@@ -192,6 +223,8 @@ class Recorder:
         self.ended = True
         if self.place:
             self.place.end()
+        elif self.stacks:
+            os.unlink(self.stacks.name)
         self.event("end", update=self.update, errors=self.errors, time=time.time())
 
 
@@ -200,10 +233,15 @@ def find_rank():
     distributed = getattr(sys.modules.get("torch"), "distributed", None)
     if distributed and distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size(), "init_process_group"
+    return rank_in(os.environ) or (0, 1, "none")
+
+
+def rank_in(variables):
+    """Returns the same from a launcher's variables, or None."""
     for rank, size in RANK_VARIABLES:
-        if os.environ.get(rank, "").isdigit() and os.environ.get(size, "").isdigit():
-            return int(os.environ[rank]), int(os.environ[size]), rank
-    return 0, 1, "none"
+        if variables.get(rank, "").isdigit() and variables.get(size, "").isdigit():
+            return int(variables[rank]), int(variables[size]), rank
+    return None
 
 
 def report_failed_start():

@@ -31,14 +31,19 @@ class Writer:
         self.depth = 0
         self.since = self.left = 0
         self.key = None
+        self.counts = True
         self.call = {"kind": "wait", "group": "all"}
         self.longest = {}  # By kind and line: the longest time in the call.
         self.longest_between = 0  # The longest time between two calls.
         self.issued = {}  # By group: the number of calls.
         self.write(OUTSIDE, 0)
 
-    def enter(self, kind, line, group):
-        """Begins a call. With the group None it waits for the last call that was begun."""
+    def enter(self, kind, line, group, least=0):
+        """Begins a call. With the group None it waits for the last call that was begun.
+
+        least: the usual time is so many seconds at least. The time between such a call and the
+        next one says nothing of later ones.
+        """
         if threading.current_thread() is not threading.main_thread():
             return
         self.depth += 1
@@ -51,7 +56,8 @@ class Writer:
         if group is not None:
             self.call = {"kind": kind, "group": group}
             self.issued[group] = self.issued.get(group, 0) + 1
-        usual = max(self.longest.get(self.key, 0), self.longest_between)
+        self.counts = not least
+        usual = max(self.longest.get(self.key, 0), self.longest_between, int(least * 1e9))
         text = {**self.call, "line": line, "issued": self.issued}
         self.write(INSIDE, usual, json.dumps(text).encode())
 
@@ -63,7 +69,8 @@ class Writer:
             return
         now = time.monotonic_ns()
         self.longest[self.key] = max(self.longest.get(self.key, 0), now - self.since)
-        self.since = self.left = now
+        self.since = now
+        self.left = now if self.counts else 0
         self.write(OUTSIDE, 0)
 
     def end(self):
@@ -113,8 +120,12 @@ def stack_path_of(folder, rank):
 
 def read(folder, rank):
     """Returns the Place of a rank, or None if it has none or is writing it."""
+    return read_path(path_of(folder, rank), rank)
+
+
+def read_path(path, rank=None):
     try:
-        with open(path_of(folder, rank), "rb") as file:
+        with open(path, "rb") as file:
             data = file.read(SIZE)
             file.seek(0)
             again = file.read(HEADER.size)

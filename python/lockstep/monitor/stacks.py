@@ -35,9 +35,9 @@ def alive(pid):
 
 
 def processor_seconds(pid):
-    """Returns the processor time of all threads of a process."""
+    """Returns the processor time of all threads of a process, 0 if there is none."""
     try:
-        with open("/proc/%d/stat" % pid, encoding="ascii", errors="replace") as file:
+        with open("/proc/%s/stat" % pid, encoding="ascii", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
     except OSError:
         return 0.0
@@ -46,7 +46,7 @@ def processor_seconds(pid):
 
 def stack_of(folder, place):
     """Returns [(file, line number, function)] of the main thread, innermost first, or []."""
-    path = stack_path_of(folder, place.rank)
+    path = getattr(place, "stack_path", "") or stack_path_of(folder, place.rank)
     try:
         size = os.path.getsize(path)
         process = os.pidfd_open(place.pid)

@@ -9,12 +9,13 @@ import time
 
 from .. import waits
 from ..checks import calls
-from . import place, stacks
+from . import joining, place, stacks
 
 PATIENCE_SECONDS = 0.4
 OBSERVED_SECONDS = 0.2  # A rank that uses the processor for a twentieth of this time computes.
 SURE_SECONDS = 1.0
 ENDED, WAITS, COMPUTES, IDLE = "has ended", "waits", "computes", "is idle"
+ABSENT = "has no process on this host"  # Or none that has imported PyTorch.
 
 
 class Observation:
@@ -28,6 +29,8 @@ class Observation:
         return time.monotonic() - self.time
 
     def state(self, other):
+        if other.pid is None:
+            return ABSENT
         if other.state == place.ENDED or not stacks.alive(other.pid):
             return ENDED
         if stacks.processor_seconds(other.pid) - self.used[other.rank] >= self.seconds() / 20:
@@ -47,7 +50,9 @@ class Waiting:
     def poll(self, world_size):
         """Returns the event of a wait if no rank can go on, else None."""
         places = {rank: place.read(self.folder, rank) for rank in range(world_size)}
-        if world_size < 2 or not all(places.values()):
+        if not all(places.values()):
+            places = joining.complete(self.folder, places)
+        if world_size < 2 or not places:
             return None
         self.see_progress(places)
         long = [p for p in places.values() if excess(p) >= PATIENCE_SECONDS]
@@ -94,19 +99,25 @@ class Waiting:
             "usual": first.usual,
             "late": [self.describe(other, states[other.rank]) for other in late or apart],
         }
+        if first.kind == joining.CALL:
+            self.reported["stack"] = self.stack_of(first)
         waits.write(self.folder, self.reported)
         for text in waits.words(self.reported):
             self.say(text)
 
     def describe(self, other, state):
-        found = [] if state == ENDED else stacks.stack_of(self.folder, other)
+        joined = state == ABSENT or not isinstance(other, joining.Unjoined)
         return {
             "rank": other.rank,
-            "state": state,
+            "state": state if joined else state + joining.HAS_NOT_JOINED,
             "call": other.kind if other.inside else "",
             "line": other.line if other.inside else "",
-            "stack": [["%s:%d" % (path, number), name] for path, number, name in found],
+            "stack": [] if state in (ENDED, ABSENT) else self.stack_of(other),
         }
+
+    def stack_of(self, other):
+        found = stacks.stack_of(self.folder, other)
+        return [["%s:%d" % (path, number), name] for path, number, name in found]
 
 
 def excess(other):

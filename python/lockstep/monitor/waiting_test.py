@@ -1,6 +1,5 @@
 """Tests that late ranks are named within a second, with their calls and stacks, and no others."""
 
-import json
 import os
 import sys
 import tempfile
@@ -10,44 +9,14 @@ sys.dont_write_bytecode = True
 PYTHON = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(PYTHON, "testing"))
 
-import runs
+from situations import LateTest
 
 from lockstep import waits
 from lockstep.monitor import place, stacks, waiting
 
-LATE = os.path.join(PYTHON, "testing", "late.py")
-NAMED_SECONDS = 1.0  # After the usual time of the rank that waits.
 
-
-class SituationsTest(unittest.TestCase):
+class SituationsTest(LateTest):
     """The situations in which PyTorch's test_pg_wrapper wants an error, and slow ranks."""
-
-    def run_kind(self, kind, *flags):
-        """Returns the finished command, its verdict, and the waits that it saw."""
-        with tempfile.TemporaryDirectory() as folder:
-            done, _ = runs.record_script(folder, LATE, kind, flags=flags)
-            with open(os.path.join(folder, "verdict.json"), encoding="utf-8") as file:
-                found = json.load(file)
-            seen = waits.read(folder)
-        self.said = done.stdout + done.stderr
-        self.assertEqual(found["errors_of_lockstep"], [], self.said)
-        for event in seen:
-            self.assertLess(event["seconds"] - event["usual"], NAMED_SECONDS)
-        return done, found, seen
-
-    def expect_late(self, event, waiting, late, call, state, function):
-        """Expects that `late` is named, with a stack whose first user's frame is `function`."""
-        self.assertEqual((event["rank"], event["call"]), (waiting, call), self.said)
-        (other,) = event["late"]
-        self.assertEqual((other["rank"], other["state"]), (late, state), self.said)
-        users = [(line, name) for line, name in other["stack"] if line.startswith(LATE)]
-        self.assertEqual(users[0][1], function, self.said)
-        with open(LATE, encoding="utf-8") as file:
-            return file.read().splitlines()[int(users[0][0].rpartition(":")[2]) - 1].strip()
-
-    def expect_wrong(self, done, found, cause):
-        self.assertEqual((done.returncode, found["outcome"]), (1, "wrong"), self.said)
-        self.assertEqual([f["cause"] for f in found["findings"]], [cause], self.said)
 
     def test_different_calls(self):
         done, found, _ = self.run_kind("different_calls", "--fail_fast")

@@ -1,0 +1,52 @@
+"""Keeps the tensors of one update whole, as rankR.stepS.npz, for `run --keep=S`."""
+
+import zipfile
+
+import numpy as np
+
+from .. import record
+from . import tensors
+
+
+class Kept:
+    """Writes the tensors of an update one by one, up to a number of bytes."""
+
+    def __init__(self, folder, rank, update, limit_bytes):
+        self.path = record.tensors_path(folder, rank, update)
+        self.left = limit_bytes
+        self.left_out = 0
+        self.file = zipfile.ZipFile(self.path, "w")
+
+    def add(self, stage, names, values):
+        """Adds a tensor for each name, except for those that are None or too large."""
+        for name, value in zip(names, values):
+            if value is None:
+                continue
+            array = tensors.numbers(tensors.plain(value))
+            if array.nbytes > self.left:
+                self.left_out += 1
+                continue
+            self.left -= array.nbytes
+            with self.file.open("%s/%s.npy" % (stage, name), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+
+    def close(self):
+        self.file.close()
+
+
+def begin(recorder, names, parameters):
+    """Before a step: returns the Kept of this update, or None if another one is to be kept."""
+    if recorder.options.get("keep") != recorder.update:
+        return None
+    limit = int(recorder.options["limit_mb"] * (1 << 20))
+    kept = Kept(recorder.folder, recorder.rank, recorder.update, limit)
+    kept.add("before", names, parameters)
+    kept.add("gradient", names, [p.grad for p in parameters])
+    return kept
+
+
+def end(recorder, kept, names, parameters):
+    """After the step."""
+    kept.add("after", names, parameters)
+    kept.close()
+    recorder.event("kept", update=recorder.update, left_out=kept.left_out)

@@ -1,0 +1,62 @@
+"""Tests that ranks which do not join the group are named, and late ranks of more than two."""
+
+import os
+import sys
+import unittest
+
+sys.dont_write_bytecode = True
+PYTHON = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(PYTHON, "testing"))
+
+from situations import LateTest
+
+IDLE = "is idle and has not joined"
+
+
+class JoiningTest(LateTest):
+    def test_a_rank_that_does_not_join(self):
+        done, found, seen = self.run_kind("never_joins", "--hang_seconds=3", nproc=3)
+        self.expect_wrong(done, found, "hangs")
+        waiting = seen[0]["rank"]
+        line = self.expect_late(seen[0], waiting, 1, "init_process_group", IDLE, "never_joins")
+        self.assertEqual(line, "time.sleep(1000)")
+        (first, second) = found["findings"][0]["evidence"]
+        self.assertRegex(first, r"for 1\d s \(ranks usually join within 10 s\); its stack: ")
+        self.assertIn("never_joins", second)
+
+    def test_a_world_size_without_a_rank(self):
+        done, found, seen = self.run_kind("larger_world", "--hang_seconds=3")
+        self.expect_wrong(done, found, "hangs")
+        self.assertEqual(seen[0]["call"], "init_process_group")
+        self.assertEqual([other["rank"] for other in seen[0]["late"]], [2])
+        self.assertIn("rank 2 has no process on this host", found["findings"][0]["evidence"])
+
+    def test_a_rank_that_joins_late_is_named_and_right(self):
+        done, found, seen = self.run_kind("joins_late", "--fail_fast")
+        self.assertEqual((done.returncode, found["findings"], len(seen)), (0, [], 1), self.said)
+        self.expect_late(seen[0], 0, 1, "init_process_group", IDLE, "joins_late")
+        self.assertIn("lockstep: rank 0 goes on", done.stderr)
+
+
+class ManyRanksTest(LateTest):
+    def test_one_late_rank_of_three(self):
+        done, found, seen = self.run_kind("missing_call", "--hang_seconds=3", nproc=3)
+        self.expect_wrong(done, found, "calls_differ")
+        self.assertIn(seen[0]["rank"], (0, 2))
+        self.assertEqual([other["rank"] for other in seen[0]["late"]], [1])
+
+    def test_two_late_ranks_of_four(self):
+        done, found, seen = self.run_kind("two_late", "--hang_seconds=3", nproc=4)
+        self.expect_wrong(done, found, "calls_differ")
+        self.assertIn(seen[0]["rank"], (0, 2))
+        self.assertEqual([other["rank"] for other in seen[0]["late"]], [1, 3])
+        self.assertEqual({other["state"] for other in seen[0]["late"]}, {"is idle"})
+
+    def test_a_rank_of_four_that_sleeps_once(self):
+        done, found, seen = self.run_kind("sleeps", "--fail_fast", nproc=4)
+        self.assertEqual((done.returncode, found["findings"], len(seen)), (0, [], 1), self.said)
+        self.assertEqual([other["rank"] for other in seen[0]["late"]], [1])
+
+
+if __name__ == "__main__":
+    unittest.main()
