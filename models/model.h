@@ -98,8 +98,8 @@ class Parameters {
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   int count() const { return static_cast<int>(specs_.size()); }
 
-  // All parameters: host float32, 64-byte aligned; owned by this object, unless
-  // they were placed elsewhere.
+  // All parameters: float32, 64-byte aligned, in host memory that this object
+  // owns, unless they were placed elsewhere.
   std::span<float> values() { return values_; }
   std::span<const float> values() const { return values_; }
   std::span<float> gradients() { return gradients_; }
@@ -183,17 +183,17 @@ class Buffers {
   std::vector<int64_t> counters_;
 };
 
-// A micro-batch. Borrowed for the duration of a call. Images are stored
+// A micro-batch, in host memory for a Model, in device memory for a
+// CudaReplica. Borrowed for the duration of a call. Images are stored
 // channels last, without gaps: element (n, c, h, w) is at ((n * H + h) * W + w)
 // * C + c.
 struct Batch {
-  std::span<const float> images;    // Host [n, h, w, c].
-  std::span<const int32_t> labels;  // Host [n], each in [0, classes).
+  std::span<const float> images;    // [n, h, w, c].
+  std::span<const int32_t> labels;  // [n], each in [0, classes).
 
   // The second label and the share of the first label, for images that are
   // mixed from two. Sample i's loss is shares[i] times the loss of labels[i]
-  // plus 1 - shares[i] times the loss of other_labels[i]. Host [n], or both
-  // empty.
+  // plus 1 - shares[i] times the loss of other_labels[i]. [n], or both empty.
   std::span<const int32_t> other_labels = {};
   std::span<const float> shares = {};
 

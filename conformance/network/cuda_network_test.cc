@@ -19,7 +19,6 @@
 #include "conformance/report/claim_recorder.h"
 #include "conformance/training/run.h"
 #include "conformance/training/trace.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/cuda/cuda_model.h"
 #include "models/model.h"
@@ -28,8 +27,6 @@
 
 namespace lockstep::conformance {
 namespace {
-
-using testing::HasSubstr;
 
 #ifdef LOCKSTEP_CUDA_STANDIN
 constexpr const char* kBackend = "threads, gpu stand-in";

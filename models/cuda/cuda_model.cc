@@ -77,9 +77,9 @@ class CudaModel : public Model {
                                           float gradient_scale,
                                           GradientReady ready) override {
     LOCKSTEP_ASSIGN_OR_RETURN(const Batch on_device, Begin(batch));
-    LOCKSTEP_RETURN_IF_ERROR(
-        replica_->Enqueue(on_device, gradient_scale, [](int) {}));
-    LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, replica_->TakeMetrics());
+    const absl::Status enqueued =
+        replica_->Enqueue(on_device, gradient_scale, [](int) {});
+    LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, TakeMetrics(enqueued));
     LOCKSTEP_RETURN_IF_ERROR(replica_->Download(parameters_, buffers_));
     for (int i = parameters_.count(); i-- > 0;) ready(i);
     return metrics;
@@ -87,11 +87,18 @@ class CudaModel : public Model {
 
   absl::StatusOr<Metrics> Evaluate(const Batch& batch) override {
     LOCKSTEP_ASSIGN_OR_RETURN(const Batch on_device, Begin(batch));
-    LOCKSTEP_RETURN_IF_ERROR(replica_->EnqueueEvaluation(on_device));
-    return replica_->TakeMetrics();
+    return TakeMetrics(replica_->EnqueueEvaluation(on_device));
   }
 
  private:
+  // Returns the metrics, or the error. Either way no sum is left for the next
+  // batch.
+  absl::StatusOr<Metrics> TakeMetrics(const absl::Status& enqueued) {
+    absl::StatusOr<Metrics> metrics = replica_->TakeMetrics();
+    if (!enqueued.ok()) return enqueued;
+    return metrics;
+  }
+
   // Copies the parameters, the buffers and the batch to the GPU; returns the
   // batch there.
   absl::StatusOr<Batch> Begin(const Batch& batch) {

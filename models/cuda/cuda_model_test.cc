@@ -157,6 +157,29 @@ TEST_F(CudaModelTest, EvaluationChangesNothing) {
   EXPECT_TRUE(std::ranges::equal(host_->gradients(), gradients));
 }
 
+TEST_F(CudaModelTest, RefusesBatchesThatDoNotFit) {
+  Create("lenet");
+  const RandomSamples samples = RandomBatchOf(replica_->network(), 1, 3);
+  TestVector<float> images(samples.images);
+  TestVector<int32_t> labels(samples.labels);
+  const auto step = [&](const Batch& batch) {
+    return replica_->Enqueue(batch, 1, [](int) {});
+  };
+  EXPECT_THAT(
+      step({.images = images.span(), .labels = labels.span().first(2)}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("2 labels need")));
+  const size_t size = samples.images.size() / 3;
+  EXPECT_THAT(step({.images = images.span().subspan(1, size),
+                    .labels = labels.span().first(1)}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("not aligned to 16 bytes")));
+  EXPECT_THAT(step({.images = images.span(),
+                    .labels = labels.span(),
+                    .shares = images.span().first(2)}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("2 shares and 0 other labels")));
+}
+
 TEST_F(CudaModelTest, NamesWhatIsNotComputed) {
   Network network("test", {.c = 4, .h = 3, .w = 3});
   network.Linear("head", network.LayerNorm("norm", network.input()),

@@ -21,6 +21,7 @@
 #include "models/cuda/loss.h"
 #include "models/cuda/plan.h"
 #include "models/cuda/pointwise.h"
+#include "models/cuda/pool.h"
 #include "models/cuda/weight_layout.h"
 #include "models/model.h"
 #include "models/networks/network.h"
@@ -110,6 +111,9 @@ absl::Status CudaReplica::AllocateTensors(const CudaReplicaOptions& options) {
   card_ = std::make_unique<CudnnDevice>(std::move(card));
   LOCKSTEP_ASSIGN_OR_RETURN(batch_norm_kernels_,
                             CudaBatchNormKernels::Create(stream_));
+  LOCKSTEP_RETURN_IF_ERROR(LoadLossKernels());
+  LOCKSTEP_RETURN_IF_ERROR(LoadPointwiseKernels());
+  LOCKSTEP_RETURN_IF_ERROR(LoadPoolKernels());
   context_ = {.stream = stream_,
               .cudnn = handle,
               .card = card_.get(),
@@ -177,8 +181,36 @@ int CudaReplica::ConvertSyncBatchNorm(Communicator& group) {
   const int count = network_.Count<BatchNormOp>();
   if (count == 0) return 0;
   context_.batch_norm_group = &group;
-  programs_.clear();
+  ClearPrograms();
   return count;
+}
+
+// Enqueued work uses cuDNN's plans.
+void CudaReplica::ClearPrograms() {
+  cudaStreamSynchronize(stream_);
+  programs_.clear();
+}
+
+absl::Status CudaReplica::CheckOnDevice(const Batch& batch) const {
+  const size_t n = batch.labels.size();
+  const size_t images = n * network_.input_shape().size();
+  if (batch.images.size() != images) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the images have ", batch.images.size(), " floats; ", n,
+                     " labels need ", images));
+  }
+  if (batch.shares.size() != batch.other_labels.size() ||
+      (!batch.shares.empty() && batch.shares.size() != n)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        batch.shares.size(), " shares and ", batch.other_labels.size(),
+        " other labels for ", n, " labels"));
+  }
+  constexpr uintptr_t kCudnnAlignment = 16;
+  if (reinterpret_cast<uintptr_t>(batch.images.data()) % kCudnnAlignment != 0) {
+    return absl::InvalidArgumentError(
+        "the images are not aligned to 16 bytes, as cuDNN needs them");
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Program> CudaReplica::MakeProgram(int64_t n) {
@@ -203,7 +235,7 @@ absl::StatusOr<Program*> CudaReplica::Prepare(int64_t n, bool training) {
   constexpr size_t kMaxPrograms = 8;
   auto found = programs_.find(n);
   if (found == programs_.end()) {
-    if (programs_.size() == kMaxPrograms) programs_.clear();
+    if (programs_.size() == kMaxPrograms) ClearPrograms();
     LOCKSTEP_ASSIGN_OR_RETURN(Program program, MakeProgram(n));
     found = programs_.emplace(n, std::move(program)).first;
   }
@@ -245,6 +277,7 @@ absl::Status CudaReplica::EnqueueLoss(const Batch& batch, float gradient_scale,
 
 absl::Status CudaReplica::Enqueue(const Batch& batch, float gradient_scale,
                                   Model::GradientReady ready) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckOnDevice(batch));
   // Ranks of a group exchange messages even if a batch is empty.
   if (batch.labels.empty() && context_.batch_norm_group == nullptr) {
     const std::span<float> gradients = parameters_.gradients();
@@ -265,6 +298,7 @@ absl::Status CudaReplica::Enqueue(const Batch& batch, float gradient_scale,
 }
 
 absl::Status CudaReplica::EnqueueEvaluation(const Batch& batch) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckOnDevice(batch));
   if (batch.labels.empty()) return absl::OkStatus();
   LOCKSTEP_ASSIGN_OR_RETURN(
       Program * program,

@@ -72,11 +72,14 @@ class CudaReplica {
   // Enqueues a training step: overwrites the gradients with those of
   // gradient_scale * (sum of the batch's losses), updates the buffers, and adds
   // the batch's loss to the metrics. The batch is device memory, which must not
-  // change before the stream has reached the end of the step. Calls `ready` for
-  // each parameter once the work that computes its gradient is enqueued.
+  // change before the stream has reached the end of the step. The images are
+  // aligned to 16 bytes; a label out of range makes the loss NaN. Calls `ready`
+  // for each parameter once the work that computes its gradient is enqueued.
   // The first step of a batch size makes its plans, and waits for the stream if
-  // the memory has to grow. Errors: kUnimplemented for operations without
-  // kernels; those of CUDA, cuDNN and the group.
+  // the memory has to grow; with more than eight sizes plans are made again.
+  // Errors: kInvalidArgument for sizes that do not match, and for images that
+  // are not aligned; kUnimplemented for operations without kernels; those of
+  // CUDA, cuDNN and the group.
   absl::Status Enqueue(const Batch& batch, float gradient_scale,
                        Model::GradientReady ready);
 
@@ -96,6 +99,9 @@ class CudaReplica {
               const CudaReplicaOptions& options);
 
   absl::Status AllocateTensors(const CudaReplicaOptions& options);
+  // Checks the sizes and the alignment, but not the labels.
+  absl::Status CheckOnDevice(const Batch& batch) const;
+  void ClearPrograms();
   absl::StatusOr<Program*> Prepare(int64_t n, bool training);
   absl::StatusOr<Program> MakeProgram(int64_t n);
   // Returns the bytes of the losses of n samples, which begin memory_.

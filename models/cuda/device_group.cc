@@ -3,12 +3,16 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
+#include "collectives/communicator.h"
 
 namespace lockstep {
 namespace {
@@ -31,6 +35,15 @@ absl::Status DeviceGroup::CopyIn(const Collective& call, Collective& on_host) {
   if (input_.empty()) return absl::OkStatus();
   return CopyAndWait(input_.data(), call.input.data, input_.size(),
                      cudaMemcpyDeviceToHost, stream_);
+}
+
+absl::StatusOr<GroupBuffer> DeviceGroup::Allocate(int64_t, CallSite) {
+  return absl::UnimplementedError("a DeviceGroup allocates no memory");
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> DeviceGroup::Split(int, int,
+                                                                 CallSite) {
+  return absl::UnimplementedError("a DeviceGroup does not split");
 }
 
 absl::Status DeviceGroup::Run(const Collective& call) {

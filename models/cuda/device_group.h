@@ -5,9 +5,12 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 
@@ -25,6 +28,11 @@ class DeviceGroup : public ForwardingCommunicator {
   // Errors: the group's; those of the copies, which the other ranks receive
   // too.
   absl::Status Run(const Collective& call) override;
+
+  // Both return kUnimplemented: their result would be of the host.
+  absl::StatusOr<GroupBuffer> Allocate(int64_t bytes, CallSite site) override;
+  absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key,
+                                                      CallSite site) override;
 
  private:
   absl::Status CopyIn(const Collective& call, Collective& on_host);

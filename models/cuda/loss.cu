@@ -112,6 +112,15 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
+absl::Status LoadLossKernels() {
+  cudaFuncAttributes attributes;
+  absl::Status status = CudaStatus(
+      cudaFuncGetAttributes(&attributes, LossKernel), "cudaFuncGetAttributes");
+  status.Update(CudaStatus(cudaFuncGetAttributes(&attributes, AddSamplesKernel),
+                           "cudaFuncGetAttributes"));
+  return status;
+}
+
 absl::Status SoftmaxCrossEntropyOnGpu(const LossOperands& operands,
                                       DeviceMetrics* metrics,
                                       cudaStream_t stream) {

@@ -32,6 +32,10 @@ struct LossOperands {
   double* sample_losses = nullptr;  // Scratch, [2 n].
 };
 
+// Loads the kernels now. Otherwise the first launch of each waits for the
+// device.
+absl::Status LoadLossKernels();
+
 // Enqueues the softmax cross-entropy: overwrites `gradient`, and adds the
 // batch's sums to `metrics`. As on the CPU it is computed in float64, since
 // softmax - 1 cancels. A label out of range gives a NaN as its sample's loss.

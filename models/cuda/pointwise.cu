@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreads)
       const int64_t i = row * channels + channel;
       float gradient = dy[i];
       if (y != nullptr) {
-        gradient = y[i] > 0 ? gradient : 0;
+        gradient = y[i] <= 0 ? 0 : gradient;
         dy[i] = gradient;
       }
       sum += gradient;
@@ -57,13 +57,15 @@ __global__ void __launch_bounds__(kThreads)
 // Adds the sums of all runs.
 __global__ void __launch_bounds__(kThreads)
     AddRunsKernel(int runs, int channels, const float* sums, float* dbias) {
-  const int channel = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (channel >= channels) return;
-  float sum = 0;
-  for (int run = 0; run < runs; ++run) {
-    sum += sums[int64_t{run} * channels + channel];
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  int64_t channel = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  for (; channel < channels; channel += step) {
+    float sum = 0;
+    for (int run = 0; run < runs; ++run) {
+      sum += sums[int64_t{run} * channels + channel];
+    }
+    dbias[channel] = sum;
   }
-  dbias[channel] = sum;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -105,6 +107,20 @@ absl::Status LaunchOver(int64_t count, cudaStream_t stream,
 }
 
 }  // namespace
+
+absl::Status LoadPointwiseKernels() {
+  cudaFuncAttributes attributes;
+  absl::Status status;
+  const auto load = [&](auto* kernel) {
+    status.Update(CudaStatus(cudaFuncGetAttributes(&attributes, kernel),
+                             "cudaFuncGetAttributes"));
+  };
+  load(BiasReluKernel);
+  load(AddRunsKernel);
+  load(AddIntoKernel);
+  load(SgdKernel);
+  return status;
+}
 
 int64_t BiasReluScratchBytes(int64_t rows, int64_t channels) {
   const int64_t runs = RunsOf(rows);

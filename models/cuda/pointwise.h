@@ -13,14 +13,19 @@ namespace lockstep {
 // All memory is device float32; all calls enqueue on a stream of the current
 // device. Errors: those of the launches.
 
+// Loads the kernels now. Otherwise the first launch of each waits for the
+// device.
+absl::Status LoadPointwiseKernels();
+
 // Returns the bytes of scratch memory that BiasReluBackward needs.
 int64_t BiasReluScratchBytes(int64_t rows, int64_t channels);
 
 // The gradient of y = relu(z + bias), or of y = z + bias if `y` is null, for
-// rows of channels. Replaces dy [rows, channels] by the gradient of z: dy where
-// y is positive, otherwise 0. Stores the sum of its rows in dbias [channels],
-// unless that is null. The order of additions depends only on the sizes: a
-// block adds a run of rows, and the blocks' sums are added in order. scratch:
+// rows of channels. Replaces dy [rows, channels] by the gradient of z: 0 where
+// y is not positive, otherwise dy. Stores the sum of its rows in dbias
+// [channels], unless that is null. A NaN in y keeps the gradient, as in batch
+// norm. The order of additions depends only on the sizes: a block adds a run of
+// rows, and the blocks' sums are added in order. scratch:
 // [BiasReluScratchBytes].
 absl::Status BiasReluBackward(int64_t rows, int64_t channels, const float* y,
                               float* dy, float* dbias, float* scratch,

@@ -59,11 +59,12 @@ __device__ inline Range Covering(int element, int kernel, int stride,
 template <bool kMaximum>
 __global__ void __launch_bounds__(kThreads)
     PoolForwardKernel(Windows of, const float* x, float* y, uint8_t* winners) {
-  const int step = static_cast<int>(gridDim.x * blockDim.x);
-  int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const float scale = 1.0f / static_cast<float>(of.kernel_h * of.kernel_w);
   for (; i < of.y_size; i += step) {
-    const Position at = PositionOf(i, of.c, of.out_h, of.out_w);
+    const Position at =
+        PositionOf(static_cast<int>(i), of.c, of.out_h, of.out_w);
     const Range rows =
         Covered(at.row, of.kernel_h, of.stride_h, of.padding, of.h);
     const Range columns =
@@ -94,11 +95,11 @@ template <bool kMaximum>
 __global__ void __launch_bounds__(kThreads)
     PoolBackwardKernel(Windows of, const float* dy, const uint8_t* winners,
                        float* dx) {
-  const int step = static_cast<int>(gridDim.x * blockDim.x);
-  int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const float scale = 1.0f / static_cast<float>(of.kernel_h * of.kernel_w);
   for (; i < of.x_size; i += step) {
-    const Position at = PositionOf(i, of.c, of.h, of.w);
+    const Position at = PositionOf(static_cast<int>(i), of.c, of.h, of.w);
     const Range rows =
         Covering(at.row, of.kernel_h, of.stride_h, of.padding, of.out_h);
     const Range columns =
@@ -122,10 +123,10 @@ __global__ void __launch_bounds__(kThreads)
 absl::Status Check(const PoolShape& shape) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
   constexpr int64_t kMostPositions = 256;  // The values of a uint8_t.
-  if (shape.x.size() > kMost - kThreads || shape.y.size() > kMost - kThreads) {
+  const int64_t size = std::max(shape.x.size(), shape.y.size());
+  if (size > kMost) {
     return absl::InvalidArgumentError(
-        absl::StrCat("pooling of ", shape.x.size(), " elements: the limit is ",
-                     kMost - kThreads));
+        absl::StrCat("pooling of ", size, " elements: the limit is ", kMost));
   }
   const int64_t positions = shape.kernel_h * shape.kernel_w;
   if (shape.maximum && positions > kMostPositions) {
@@ -164,6 +165,20 @@ cudaLaunchConfig_t ConfigFor(int64_t size, cudaStream_t stream) {
 }
 
 }  // namespace
+
+absl::Status LoadPoolKernels() {
+  cudaFuncAttributes attributes;
+  absl::Status status;
+  const auto load = [&](auto* kernel) {
+    status.Update(CudaStatus(cudaFuncGetAttributes(&attributes, kernel),
+                             "cudaFuncGetAttributes"));
+  };
+  load(PoolForwardKernel<true>);
+  load(PoolForwardKernel<false>);
+  load(PoolBackwardKernel<true>);
+  load(PoolBackwardKernel<false>);
+  return status;
+}
 
 absl::Status PoolForward(const PoolShape& shape, const float* x, float* y,
                          uint8_t* winners, cudaStream_t stream) {

@@ -24,6 +24,10 @@ struct PoolShape {
   int64_t padding = 0;  // 0 unless `maximum`.
 };
 
+// Loads the kernels now. Otherwise the first launch of each waits for the
+// device.
+absl::Status LoadPoolKernels();
+
 // Enqueues y = pool(x). With `maximum`, `winners` [y.size()] receives the
 // position of each window's first highest element, in the kernel's row-major
 // order, for the backward pass. A window with a NaN gives a NaN. All tensors

@@ -2,7 +2,8 @@
 
 #include <unistd.h>
 
-#include <cassert>
+#include <cerrno>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,11 +26,16 @@ std::optional<GpuSupport>& Support() {
   return support;
 }
 
-// Starts the program with support for GPUs in place of this one. Returns if
-// there is none.
-void StartCudaProgram(char* const* argv) {
+// Starts the program with support for GPUs in place of this one. Returns why it
+// could not.
+absl::Status StartCudaProgram(char* const* argv) {
   const std::string program = OwnProgramPath() + "_cuda";
-  if (access(program.c_str(), X_OK) == 0) execv(program.c_str(), argv);
+  if (access(program.c_str(), X_OK) != 0) {
+    return absl::NotFoundError("this program was built without CUDA and cuDNN");
+  }
+  execv(program.c_str(), argv);
+  return absl::NotFoundError(
+      absl::StrCat("cannot start ", program, ": ", std::strerror(errno)));
 }
 
 }  // namespace
@@ -46,12 +52,8 @@ absl::StatusOr<ComputeDevice> ChooseDevice(absl::string_view text,
   if (text != "cuda" && text != "auto") {
     return FlagError("device", text, "must be cpu, cuda or auto");
   }
-  if (!Support().has_value()) StartCudaProgram(argv);
   const absl::Status status =
-      Support().has_value()
-          ? Support()->check()
-          : absl::NotFoundError(
-                "this program was built without CUDA and cuDNN");
+      Support().has_value() ? Support()->check() : StartCudaProgram(argv);
   if (status.ok()) return ComputeDevice::kCuda;
   if (text == "cuda") return FlagError("device", text, status.message());
   note = absl::StrCat("--device=auto: the CPU computes: ", status.message());
@@ -60,7 +62,9 @@ absl::StatusOr<ComputeDevice> ChooseDevice(absl::string_view text,
 
 absl::StatusOr<std::unique_ptr<Model>> CreateGpuModel(Network network,
                                                       int rank) {
-  assert(Support().has_value());
+  if (!Support().has_value()) {
+    return absl::FailedPreconditionError("this program computes on no GPU");
+  }
   return Support()->create(std::move(network), rank);
 }
 

@@ -21,6 +21,10 @@ namespace lockstep {
 absl::StatusOr<std::unique_ptr<GpuSteps>> GpuSteps::Create(
     CudaReplica& replica, Communicator& gradients,
     const GpuStepStreams& streams, int64_t bucket_bytes) {
+  if (gradients.world_size() > 1 && !gradients.enqueues()) {
+    return absl::InvalidArgumentError(
+        "the gradients' group does not enqueue its calls on the GPU");
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(Event event, MakeEvent());
   return std::unique_ptr<GpuSteps>(new GpuSteps(
       replica, gradients, streams, bucket_bytes, std::move(event)));

@@ -34,9 +34,10 @@ class GpuSteps {
   // earlier.
   static constexpr int64_t kBucketBytes = int64_t{25} << 20;
 
-  // Borrows everything. gradients: a group of device memory, whose Run only
-  // enqueues (NcclCommunicator); with one rank it is not used. Errors: those of
-  // CUDA.
+  // Borrows everything. The replicas of all ranks must have the same values.
+  // gradients: a group of device memory that enqueues (NcclCommunicator); with
+  // one rank it is not used. Errors: kInvalidArgument for another group; those
+  // of CUDA.
   static absl::StatusOr<std::unique_ptr<GpuSteps>> Create(
       CudaReplica& replica, Communicator& gradients,
       const GpuStepStreams& streams, int64_t bucket_bytes = kBucketBytes);
@@ -49,7 +50,8 @@ class GpuSteps {
   // host waits for nothing, except that a rank without samples waits in each
   // layer of SyncBatchNorm. Errors of other ranks show in the group's Wait, or
   // in the next step. Errors: kInvalidArgument if global_samples < 1; the
-  // replica's and the group's.
+  // replica's and the group's, after which the rank leaves its groups and then
+  // destroys the replica, since other ranks have enqueued more or less.
   absl::Status Enqueue(const Batch& shard, int64_t global_samples,
                        float learning_rate);
 

@@ -108,16 +108,23 @@ char* const* program_arguments = nullptr;  // main's.
 // Reads --device. A GPU has no float64 and no choice of convolutions.
 absl::StatusOr<ComputeDevice> ReadDevice(const GradientsOptions& options) {
   const std::string text = absl::GetFlag(FLAGS_device);
-  if (text == "cuda" && options.dtype != DataType::kFloat32) {
-    return FlagError("device", text,
-                     "computes float32; --device=cpu computes float64");
+  std::string why_not;
+  if (options.dtype != DataType::kFloat32) {
+    why_not = "computes float32; --device=cpu computes float64";
+  } else if (options.convolution != ConvolutionAlgorithm::kAuto) {
+    why_not = "chooses its convolutions itself";
   }
-  if (text == "cuda" && options.convolution != ConvolutionAlgorithm::kAuto) {
-    return FlagError("device", text, "chooses its convolutions itself");
+  if (text == "cuda" && !why_not.empty()) {
+    return FlagError("device", text, why_not);
   }
   std::string note;
-  LOCKSTEP_ASSIGN_OR_RETURN(const ComputeDevice device,
-                            ChooseDevice(text, program_arguments, note));
+  ComputeDevice device = ComputeDevice::kCpu;
+  if (text == "auto" && !why_not.empty()) {
+    note = absl::StrCat("--device=auto: the CPU computes: a GPU ", why_not);
+  } else {
+    LOCKSTEP_ASSIGN_OR_RETURN(device,
+                              ChooseDevice(text, program_arguments, note));
+  }
   if (!note.empty()) absl::FPrintF(stderr, "gradients: %s\n", note);
   return device;
 }

@@ -17,8 +17,8 @@ namespace lockstep {
 
 struct GradientsOptions {
   std::string model = "lenet";
-  // The type of the computation: float32 by the CPU's model, or float64 by the
-  // reference (models/reference), at some 2 GFLOP/s on each rank.
+  // The type of the computation: float32 by the device's model, or float64 by
+  // the reference (models/reference), at some 2 GFLOP/s on each rank.
   DataType dtype = DataType::kFloat32;
   // The sizes that the files must have; 0: any size.
   int64_t num_classes = 0;
