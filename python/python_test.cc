@@ -24,6 +24,15 @@ TEST(JudgeTest, PassesInPython) {
   RunPythonTest("json", "python/lockstep/judge_test.py", kDeadlineSeconds);
 }
 
+TEST(ShardsTest, PassesInPython) {
+  RunPythonTest("json", "python/lockstep/shards_test.py", kDeadlineSeconds);
+}
+
+TEST(Fsdp2Test, PassesInPython) {
+  RunPythonTest("numpy, torch.distributed.fsdp._fully_shard",
+                "python/lockstep/fsdp2_test.py", kDeadlineSeconds);
+}
+
 TEST(FailFastTest, PassesInPython) {
   RunPythonTest("json", "python/lockstep/monitor/fail_fast_test.py",
                 kDeadlineSeconds);

@@ -32,8 +32,11 @@ class Backward:
 
     def leave(self):
         self.depth -= 1
-        if not self.depth and self.recorder.ddp.made:
+        if self.depth:
+            return
+        if self.recorder.ddp.made:
             self.recorder.leave_call()
+        self.recorder.optimizers.see_backward()
 
 
 def scale_of(loss):

@@ -56,6 +56,7 @@ class Recorder:
     def _begin(self):
         self.file = record.RecordFile(self.folder, int(self.options["limit_mb"] * (1 << 20)))
         self.rank = None
+        self.world_size = 1
         self.errors = 0
         self.ended = False
         self.update = 0  # The number of optimizer steps that have ended.
@@ -86,8 +87,8 @@ class Recorder:
         if self.rank is not None:
             return
         self.file.open()
-        self.rank, world_size, source = find_rank()
-        self.event("rank", rank=self.rank, world_size=world_size, source=source)
+        self.rank, self.world_size, source = find_rank()
+        self.event("rank", rank=self.rank, world_size=self.world_size, source=source)
         self.file.name_rank(self.rank)
         self._show_place()
         # A child of multiprocessing runs these finalizers and no atexit.

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import dataloader
 
-from . import tensors
+from . import shards, tensors
 
 UNIT = 2.0**-23  # The spacing of float32 numbers at 1.
 
@@ -54,8 +54,9 @@ def perturb_parameters(random):
         original(self, *args, **kwargs)
         for group in self.param_groups:
             for parameter in group["params"]:
-                signs = torch.from_numpy(random.choice([-1.0, 1.0], tuple(parameter.shape)))
                 values = parameter.data
+                values = values.to_local() if shards.is_sharded(values) else values
+                signs = torch.from_numpy(random.choice([-1.0, 1.0], tuple(values.shape)))
                 values += values * signs.to(values) * (UNIT / 2)
 
     torch.optim.Optimizer.__init__ = perturbed

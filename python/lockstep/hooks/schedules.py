@@ -4,7 +4,7 @@ import torch
 from torch.nn.utils import clip_grad
 from torch.optim import lr_scheduler
 
-from . import lines
+from . import lines, shards
 
 
 class Schedules:
@@ -38,6 +38,14 @@ class Schedules:
         self.depth -= 1
 
 
+def norm_of(result):
+    """Returns the norm, or None if the rank knows only its own part of it."""
+    if not shards.is_sharded(result):
+        return float(result)
+    whole = all(type(placement).__name__ == "Replicate" for placement in result.placements)
+    return float(result.to_local()) if whole else None
+
+
 def install(recorder):
     hooks = Schedules(recorder)
     for kind in list(vars(lr_scheduler).values()):
@@ -53,7 +61,7 @@ def install(recorder):
         recorder.event(
             "clip",
             update=recorder.update,
-            norm=float(result),
+            norm=norm_of(result),
             largest=float(args[1] if len(args) > 1 else kwargs["max_norm"]),
             line=lines.user_line(),
         )
