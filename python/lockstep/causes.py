@@ -49,6 +49,11 @@ CAUSES = {
         "an update of fewer micro-batches divides their losses by the number of a full one",
         "divide each loss by the number of micro-batches in its own window",
     ),
+    "divided_by_micro_batches_again": (
+        "losses are divided by the number of micro-batches twice",
+        "do not divide the loss before Accelerate's backward(), which divides it by"
+        " gradient_accumulation_steps",
+    ),
     "reduced_in_narrow_type": (
         "gradients are reduced in a 16-bit type",
         "reduce them in the parameters' type, or scale them and accept the rounding knowingly",

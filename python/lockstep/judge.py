@@ -13,7 +13,6 @@ CHECKS = (
     settings.check_held,
     settings.check_schedules,
     clipping.check,
-    clipping.check_parts,
     reduction.check,
     accumulation.check,
     samples.check_once,

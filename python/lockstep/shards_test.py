@@ -32,7 +32,7 @@ class ChecksTest(unittest.TestCase):
 
     def test_parts_of_a_right_run_make_up_the_whole(self):
         self.record.add_references()
-        for name in (reduction.NAME, one_rank.NAME, clipping.PARTS):
+        for name in (reduction.NAME, one_rank.NAME, clipping.NAME):
             claim, found = self.claim(name)
             self.assertEqual((found.outcome, claim.count), ("right", records.UPDATES), name)
         claim, _ = self.claim(parameters.NAME)

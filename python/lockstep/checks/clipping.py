@@ -4,16 +4,20 @@ import math
 
 from ..verdict import Claim, Finding, compares_ranks, few
 
-NAME = "the ranks clip the same gradients"
-PARTS = "the ranks scale their parts of a gradient alike"
+NAME = "the ranks clip the same gradients, and scale their parts alike"
 SAME_FACTOR = 1e-4  # Sums of float32 numbers that one factor has scaled differ by less.
 
 
 @compares_ranks(NAME)
 def check(run):
+    claim, findings = check_norms(run)
+    parts, scaled = check_parts(run)
+    return claim if claim.count and not scaled else parts, findings + scaled, []
+
+
+def check_norms(run):
+    """Fails if the ranks clip other norms and use the same gradients: each has clipped its own."""
     clips = [rank.of("clip") for rank in run.ranks]
-    if not all(clips):
-        return Claim(NAME, why_not="the ranks do not call clip_grad_norm_"), [], []
     count = 0
     for events in zip(*clips):
         count += 1
@@ -38,8 +42,8 @@ def check(run):
             ranks=[rank.rank for rank in run.ranks],
             line=events[0]["line"],
         )
-        return Claim(NAME, count, "calls"), [finding], []
-    return Claim(NAME, count, "calls"), [], []
+        return Claim(NAME, count, "calls"), [finding]
+    return Claim(NAME, count, "calls"), []
 
 
 def agrees(run, update):
@@ -53,7 +57,6 @@ def agrees(run, update):
     return len(found) == len(run.ranks) and all(other == found[0] for other in found)
 
 
-@compares_ranks(PARTS)
 def check_parts(run):
     """Fails if each rank scales its part of a gradient, after the reduction, by its own factor."""
     count = 0
@@ -70,8 +73,9 @@ def check_parts(run):
                 known = [factor for factor in factors if factor]
                 if len(known) == len(factors) and max(known) > (1 + 10 * SAME_FACTOR) * min(known):
                     finding = scaled_apart(run, steps, name, factors)
-                    return Claim(PARTS, count, "updates"), [finding], []
-    return Claim(PARTS, count, "updates", "the ranks hold no parts of parameters"), [], []
+                    return Claim(NAME, count, "updates"), [finding]
+    why_not = "the ranks do not call clip_grad_norm_, and hold no parts of parameters"
+    return Claim(NAME, count, "updates", why_not), []
 
 
 def factor_of(before, after):
@@ -88,7 +92,7 @@ def scaled_apart(run, steps, name, factors):
     update = steps[0].update
     clips = [event for event in run.ranks[0].of("clip") if event["update"] == update]
     return Finding(
-        PARTS,
+        NAME,
         "scaled_by_part",
         ["factors by rank: %s, after the reduction" % few(["%.6g" % f for f in factors], 8)],
         update=update,

@@ -46,7 +46,7 @@ def check_once(run):
             shared = shared_samples(passes)
             if not shared:
                 continue
-            if len(shared) < run.world_size and passes[0].sampler["distributed"]:
+            if passes[0].sampler["distributed"] and len(shared) <= padding_of(run, passes[0]):
                 notes.append(
                     "epoch %d pads the ranks' shares to one length with %d repeated samples"
                     % (passes[0].event["number"], len(shared))
@@ -56,6 +56,11 @@ def check_once(run):
             break
     why_not = "" if count else "no loader's samples were recorded while a model trains"
     return Claim(ONCE, count, "samples", why_not), findings, notes
+
+
+def padding_of(run, of_rank):
+    """Returns how many samples a sampler may repeat to give all ranks as many."""
+    return of_rank.sampler.get("padding", run.world_size - 1)
 
 
 def shared_samples(passes):

@@ -22,7 +22,10 @@ FAMILIES = (
 
 
 # Modules that PyTorch or a script may import later, and the hooks for each.
-LATER = {"torch.distributed.fsdp._fully_shard._fsdp_param": "shards"}
+LATER = {
+    "torch.distributed.fsdp._fully_shard._fsdp_param": "shards",
+    "accelerate.accelerator": "accelerated",
+}
 
 
 class ModuleFinder:

@@ -150,9 +150,23 @@ def describe_sampler(loader):
         value = getattr(sampler, name, None)
         if isinstance(value, (bool, int)):
             fields[name] = value
+    if hasattr(sampler, "num_processes") and hasattr(sampler, "process_index"):  # Accelerate's.
+        return {**fields, **describe_share(sampler)}
     fields["distributed"] = isinstance(sampler, torch.utils.data.DistributedSampler)
     fields["generator"] = getattr(sampler, "generator", None) is not None
     return fields
+
+
+def describe_share(sampler):
+    """Returns the settings of Accelerate's BatchSamplerShard in the words of DistributedSampler."""
+    padding = (sampler.batch_size or 0) * sampler.num_processes if sampler.even_batches else 0
+    return {
+        "num_replicas": sampler.num_processes,
+        "rank": sampler.process_index,
+        "distributed": True,
+        "padding": padding,
+        "generator": False,
+    }
 
 
 def install(recorder):

@@ -13,6 +13,7 @@ class Schedules:
     def __init__(self, recorder):
         self.recorder = recorder
         self.depth = 0
+        self.inner = 0  # Steps of schedules that others have stepped.
         self.numbers = {}
 
     def enter(self, args, kwargs):
@@ -24,12 +25,26 @@ class Schedules:
         del kwargs
         self.depth += 1
         if self.depth > 1:
-            return
-        number = self.numbers.setdefault(id(args[0]), len(self.numbers))
+            self.inner += 1
+        else:
+            self.see(args[0], 1)
+
+    def enter_wrapper(self):
+        """A wrapper steps a schedule as often as it wants: this is one step of the script's."""
+        self.depth += 1
+        return self.inner
+
+    def see_wrapper(self, inner, schedule):
+        if self.depth == 1 and self.inner > inner:
+            self.see(schedule, self.inner - inner)
+
+    def see(self, schedule, steps):
+        number = self.numbers.setdefault(id(schedule), len(self.numbers))
         self.recorder.event(
             "schedule",
             schedule=number,
-            type=type(args[0]).__name__,
+            type=type(schedule).__name__,
+            steps=steps,
             update=self.recorder.update,
             line=lines.user_line(),
         )
@@ -47,7 +62,7 @@ def norm_of(result):
 
 
 def install(recorder):
-    hooks = Schedules(recorder)
+    hooks = recorder.schedules = Schedules(recorder)
     for kind in list(vars(lr_scheduler).values()):
         if not isinstance(kind, type) or kind is torch.optim.Optimizer:
             continue
