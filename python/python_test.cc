@@ -24,13 +24,18 @@ TEST(JudgeTest, PassesInPython) {
   RunPythonTest("json", "python/lockstep/judge_test.py", kDeadlineSeconds);
 }
 
-TEST(ShardsTest, PassesInPython) {
-  RunPythonTest("json", "python/lockstep/shards_test.py", kDeadlineSeconds);
+TEST(LaunchTest, PassesInPython) {
+  RunPythonTest("json", "python/lockstep/launch_test.py", kDeadlineSeconds);
 }
 
 TEST(Fsdp2Test, PassesInPython) {
   RunPythonTest("numpy, torch.distributed.fsdp._fully_shard",
                 "python/lockstep/fsdp2_test.py", kDeadlineSeconds);
+}
+
+TEST(AccelerateTest, PassesInPython) {
+  RunPythonTest("numpy, accelerate", "python/lockstep/accelerate_test.py",
+                kDeadlineSeconds);
 }
 
 TEST(FailFastTest, PassesInPython) {

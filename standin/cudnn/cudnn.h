@@ -1,11 +1,11 @@
-// A stand-in for the part of cuDNN that CudnnBatchNorm calls. Names and
-// meanings are cuDNN's. Memory and streams are those of the CUDA runtime's
-// stand-in. Batch norm is computed from its definition, in float64.
+// A stand-in for the older functions of cuDNN that CudnnBatchNorm calls, and
+// for the graph API that cudnn_graph.h declares. Names and meanings are
+// cuDNN's. Memory and streams are those of the CUDA runtime's stand-in. Batch
+// norm is computed from its definition, in float64. Its calls wait for the work
+// of the stream and are finished when they return.
 #ifndef LOCKSTEP_STANDIN_CUDNN_CUDNN_H_
 #define LOCKSTEP_STANDIN_CUDNN_CUDNN_H_
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -14,15 +14,9 @@
 #include <cstring>
 #include <vector>
 
-enum cudnnStatus_t {
-  CUDNN_STATUS_SUCCESS = 0,
-  CUDNN_STATUS_BAD_PARAM = 2000,
-};
-enum cudnnDataType_t {
-  CUDNN_DATA_FLOAT = 0,
-  CUDNN_DATA_HALF = 2,
-  CUDNN_DATA_BFLOAT16 = 9,
-};
+#include "standin/cudnn/cudnn_graph.h"
+#include "standin/cudnn/operations.h"
+
 enum cudnnTensorFormat_t { CUDNN_TENSOR_NCHW = 0, CUDNN_TENSOR_NHWC = 1 };
 enum cudnnBatchNormMode_t {
   CUDNN_BATCHNORM_SPATIAL = 1,
@@ -43,18 +37,14 @@ inline std::vector<cudnnStandinCall>& cudnnStandinCalls() {
   return calls;
 }
 
-struct cudnnContext {
-  // Waits for the stream. Accepts only alpha = 1 and beta = 0, which all calls
-  // here pass.
-  bool Accepts(const void* alpha, const void* beta) const {
-    return cudaStreamSynchronize(stream) == cudaSuccess &&
-           *static_cast<const float*>(alpha) == 1 &&
-           *static_cast<const float*>(beta) == 0;
-  }
-
-  cudaStream_t stream = nullptr;
-};
-using cudnnHandle_t = cudnnContext*;
+// Waits for the stream. Accepts only alpha = 1 and beta = 0, which all calls
+// here pass.
+inline bool cudnnStandinAccepts(cudnnHandle_t handle, const void* alpha,
+                                const void* beta) {
+  return cudaStreamSynchronize(handle->stream) == cudaSuccess &&
+         *static_cast<const float*>(alpha) == 1 &&
+         *static_cast<const float*>(beta) == 0;
+}
 
 struct cudnnTensorStruct {
   int64_t size() const { return int64_t{n} * c * hw; }
@@ -63,27 +53,10 @@ struct cudnnTensorStruct {
     return format == CUDNN_TENSOR_NCHW ? i / hw % c : i % c;
   }
   double Read(const void* data, int64_t i) const {
-    switch (type) {
-      case CUDNN_DATA_HALF:
-        return __half2float(static_cast<const __half*>(data)[i]);
-      case CUDNN_DATA_BFLOAT16:
-        return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
-      default:
-        return static_cast<const float*>(data)[i];
-    }
+    return lockstep::standin::cudnn::ReadElement(type, data, i);
   }
   void Write(double value, void* data, int64_t i) const {
-    const float narrow = static_cast<float>(value);
-    switch (type) {
-      case CUDNN_DATA_HALF:
-        static_cast<__half*>(data)[i] = __float2half_rn(narrow);
-        return;
-      case CUDNN_DATA_BFLOAT16:
-        static_cast<__nv_bfloat16*>(data)[i] = __float2bfloat16_rn(narrow);
-        return;
-      default:
-        static_cast<float*>(data)[i] = narrow;
-    }
+    lockstep::standin::cudnn::WriteElement(type, value, data, i);
   }
   // Returns the mean of each channel's values.
   template <typename Value>
@@ -105,26 +78,6 @@ struct cudnnTensorStruct {
   cudnnBatchNormMode_t mode = CUDNN_BATCHNORM_SPATIAL;
 };
 using cudnnTensorDescriptor_t = cudnnTensorStruct*;
-
-inline const char* cudnnGetErrorString(cudnnStatus_t status) {
-  return status == CUDNN_STATUS_SUCCESS ? "success" : "a bad parameter";
-}
-
-inline cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
-  *handle = new cudnnContext;
-  return CUDNN_STATUS_SUCCESS;
-}
-
-inline cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
-  delete handle;
-  return CUDNN_STATUS_SUCCESS;
-}
-
-// Calls wait for the work of the stream and are finished when they return.
-inline cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
-  handle->stream = stream;
-  return CUDNN_STATUS_SUCCESS;
-}
 
 inline cudnnStatus_t cudnnCreateTensorDescriptor(
     cudnnTensorDescriptor_t* descriptor) {
@@ -198,7 +151,7 @@ inline cudnnStatus_t cudnnBatchNormalizationForwardInference(
     cudnnTensorDescriptor_t, void* y, cudnnTensorDescriptor_t channels,
     const void* scale, const void* bias, const void* mean, const void* variance,
     double epsilon) {
-  if (!handle->Accepts(alpha, beta)) return CUDNN_STATUS_BAD_PARAM;
+  if (!cudnnStandinAccepts(handle, alpha, beta)) return CUDNN_STATUS_BAD_PARAM;
   cudnnStandinCalls().push_back({"Inference", mode});
   for (int64_t i = 0; i < t->size(); ++i) {
     const int64_t k = t->ChannelOf(i);
@@ -224,8 +177,8 @@ inline cudnnStatus_t cudnnBatchNormalizationForwardTrainingEx(
     void* workspace, size_t workspace_bytes, void* reserve,
     size_t reserve_bytes) {
   const size_t needed = cudnnStandinSize(mode, t->c, /*backward=*/false);
-  if (!handle->Accepts(alpha, beta) || t->values() < 2 || z != nullptr ||
-      channels->mode != mode || workspace_bytes < needed ||
+  if (!cudnnStandinAccepts(handle, alpha, beta) || t->values() < 2 ||
+      z != nullptr || channels->mode != mode || workspace_bytes < needed ||
       reserve_bytes < sizeof(cudnnStandinReserve)) {
     return CUDNN_STATUS_BAD_PARAM;
   }
@@ -270,9 +223,9 @@ inline cudnnStatus_t cudnnBatchNormalizationBackwardEx(
     const void* saved_inverse, cudnnActivationDescriptor_t, void* workspace,
     size_t workspace_bytes, void* reserve, size_t reserve_bytes) {
   const size_t needed = cudnnStandinSize(mode, t->c, /*backward=*/true);
-  if (!handle->Accepts(alpha_data, beta_data) ||
-      !handle->Accepts(alpha_parameters, beta_parameters) || dz != nullptr ||
-      channels->mode != mode || workspace_bytes < needed ||
+  if (!cudnnStandinAccepts(handle, alpha_data, beta_data) ||
+      !cudnnStandinAccepts(handle, alpha_parameters, beta_parameters) ||
+      dz != nullptr || channels->mode != mode || workspace_bytes < needed ||
       reserve_bytes < sizeof(cudnnStandinReserve)) {
     return CUDNN_STATUS_BAD_PARAM;
   }

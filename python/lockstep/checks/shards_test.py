@@ -5,15 +5,16 @@ import sys
 import unittest
 
 sys.dont_write_bytecode = True
-PYTHON = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PYTHON = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(PYTHON, "testing"))
 
 import records
+from judging import JudgeTest
 
 from lockstep.checks import clipping, one_rank, parameters, reduction
 
 
-class ChecksTest(unittest.TestCase):
+class ShardsTest(JudgeTest):
     def setUp(self):
         self.record = records.Record()
         self.record.shard()
@@ -22,13 +23,6 @@ class ChecksTest(unittest.TestCase):
         found = self.record.judge()
         self.assertEqual(found.run.errors, [])
         return next(claim for claim in found.claims if claim.name == name), found
-
-    def expect(self, cause, **place):
-        found = self.record.judge()
-        self.assertEqual(found.run.errors, [])
-        self.assertEqual([f.cause for f in found.findings], [cause], found.to_text())
-        for name, value in place.items():
-            self.assertEqual(getattr(found.findings[0], name), value)
 
     def test_parts_of_a_right_run_make_up_the_whole(self):
         self.record.add_references()
@@ -44,14 +38,14 @@ class ChecksTest(unittest.TestCase):
             for step in self.record.of(rank, "step"):
                 halved = [[g[0], g[1] / 2, g[2] / 4, g[3] / 2] for g in step["gradients"]]
                 step["gradients"] = step["reduced"] = halved
-        self.expect("divided_by_ranks_again", update=0, tensors=list(records.NAMES))
+        self.expect(self.record, "divided_by_ranks_again", update=0, tensors=list(records.NAMES))
 
     def test_a_wrong_part_of_one_rank(self):
         self.record.add_references()
         gradient = self.record.of(1, "step")[3]["gradients"][1]
         gradient[1:] = [2 * gradient[1], 4 * gradient[2], 2 * gradient[3]]
         self.record.of(1, "step")[3]["reduced"][1] = gradient
-        self.expect("unknown", update=3, tensors=["head.weight"])
+        self.expect(self.record, "unknown", update=3, tensors=["head.weight"])
 
     def test_other_first_weights_at_one_rank(self):
         self.record.add_references()
@@ -65,7 +59,7 @@ class ChecksTest(unittest.TestCase):
             step["gradients"] = [
                 ["ab", factor * g[1], factor**2 * g[2], factor * g[3]] for g in step["gradients"]
             ]
-        self.expect("scaled_by_part", update=2, tensors=["body.weight"])
+        self.expect(self.record, "scaled_by_part", update=2, tensors=["body.weight"])
 
     def test_the_same_factor_and_other_changes_are_no_scaling_by_part(self):
         for rank in (0, 1):
@@ -90,7 +84,7 @@ class ChecksTest(unittest.TestCase):
         self.record.of(1, "step")[5]["after"][0] = records.digest("another")
         self.record.of(1, "step")[6]["after"][0] = records.digest("others")
         self.record.of(1, "step")[7]["after"][0] = records.digest("others, too")
-        self.expect("unknown", update=5, tensors=["body.weight"])
+        self.expect(self.record, "unknown", update=5, tensors=["body.weight"])
 
     def test_parts_that_overlap_are_not_judged(self):
         (optimizer,) = self.record.of(1, "optimizer")

@@ -1,6 +1,7 @@
-// Executes plans on a GPU. All values are small integers, so every precision
-// represents the sums exactly. The results are therefore compared bit for bit
-// with a loop on the host.
+// Executes plans: on the stand-ins, which need no GPU, or with CUDA and cuDNN
+// on a GPU. All values are small integers, so every precision represents the
+// sums exactly. The results are therefore compared bit for bit with a loop on
+// the host.
 #include <cuda_runtime.h>
 #include <cudnn.h>
 
@@ -79,9 +80,9 @@ void ForEachProduct(const ConvolutionGraph& g, Tensor& x, Tensor& w, Tensor& y,
   }
 }
 
-class ConvolutionPlanGpuTest : public GpuTest {};
+class ConvolutionRunTest : public GpuTest {};
 
-TEST_F(ConvolutionPlanGpuTest, EveryPassIsExactOnSmallIntegers) {
+TEST_F(ConvolutionRunTest, EveryPassIsExactOnSmallIntegers) {
   cudnnHandle_t handle = nullptr;
   ASSERT_EQ(cudnnCreate(&handle), CUDNN_STATUS_SUCCESS);
   const CudnnOwner<cudnnHandle_t> owner(handle);
