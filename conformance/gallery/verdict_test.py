@@ -23,11 +23,16 @@ import junit_recorder
 WHEEL = os.path.join(os.path.dirname(os.path.dirname(HERE)), "python")
 EXHAUSTIVE = "LOCKSTEP_EXHAUSTIVE" in os.environ
 DEADLINE_SECONDS = 240
-NEEDS_NEW_TORCH = 77  # The exit status of a script that this PyTorch is too old for.
+CANNOT_RUN = 77  # The exit status of a script that needs a newer PyTorch or a missing package.
 
 # By broken script: the cause that the verdict names, the first update that is wrong, and a part of
 # the line of the script that the verdict points to.
 VERDICTS = {
+    "accelerate_accumulation": (
+        "divided_by_micro_batches_again",
+        0,
+        "accelerator.backward(loss)",
+    ),
     "accuracy_of_means": ("metric_unweighted", 8, "dist.all_reduce(accuracy)"),
     "batch_norm_buffers": ("buffers_differ", 6, "model.eval()"),
     "clip_before_reduction": ("clipped_before_reduction", 0, "clip_grad_norm_("),
@@ -113,8 +118,8 @@ class VerdictTest(unittest.TestCase):
             self.assertEqual(verdict["outcome"], "right", done.stdout)
         done, verdict = judge(script, self.folder, *flags, fail_fast=fail_fast)
         said = done.stdout + done.stderr
-        if done.returncode == NEEDS_NEW_TORCH:
-            self.skipTest("this PyTorch is too old")
+        if done.returncode == CANNOT_RUN:
+            self.skipTest(next(line for line in done.stderr.splitlines() if " needs " in line))
         self.assertIsNotNone(verdict, said)
         self.assertEqual(done.returncode, {"right": 0, "wrong": 1}[verdict["outcome"]], said)
         self.assertNotIn("Traceback", said)

@@ -37,7 +37,7 @@ class AccelerateTest(unittest.TestCase):
         self.assertIn("the ranks have the same parameters after each update (8 updates)", said)
         self.assertIn("uses the gradients of its own backward passes (8 updates)", said)
         self.assertIn("a schedule does not step once per rank (7 updates)", said)
-        self.assertIn("epoch 0 pads the ranks' shares to one length with 6 repeated samples", said)
+        self.assertIn("epoch 0 pads the ranks' shares to one length with 2 repeated samples", said)
         self.assertIn(NOTE, said)
         self.expect_names(events[1])
 
@@ -49,16 +49,23 @@ class AccelerateTest(unittest.TestCase):
         sampler = runs.of_kind(events, "pass")[0]["sampler"]
         self.assertEqual(sampler["type"], "BatchSamplerShard")
         self.assertEqual((sampler["num_replicas"], sampler["rank"]), (2, 1))
-        for kind, line in (("step", "optimizer.step()"), ("backward", "accelerator.backward(loss)")):
+        lines = {"step": "optimizer.step()", "backward": "accelerator.backward(loss)"}
+        for kind, line in lines.items():
             number = int(runs.of_kind(events, kind)[0]["line"].rpartition(":")[2])
             self.assertEqual(SCRIPT.splitlines()[number - 1].strip(), line)
         self.assertEqual({e["steps"] for e in runs.of_kind(events, "schedule")}, {2})
         self.assertEqual({e["ddp"][0] for e in runs.of_kind(events, "backward")}, {0, 1})
 
     def test_computes_what_one_rank_computes(self):
-        status, said, _ = self.verdict("--samples=64", reference=True)
+        status, said, _ = self.verdict("--samples=64", "--no_schedule", reference=True)
         self.assertEqual(status, 0, said)
         self.assertIn("the ranks compute what one rank computes (8 updates)", said)
+
+    def test_a_schedule_that_accelerate_steps_once_per_rank_is_compared_until_it_differs(self):
+        status, said, _ = self.verdict("--samples=64", reference=True)
+        self.assertEqual(status, 0, said)
+        self.assertIn("the ranks compute what one rank computes (1 updates)", said)
+        self.assertIn("Accelerate steps the schedule once per rank", said)
 
     def test_split_and_dispatched_batches(self):
         for flag in ("--split_batches", "--dispatch_batches"):
@@ -96,6 +103,7 @@ parser.add_argument("--batch-size", type=int, default=4)
 parser.add_argument("--samples", type=int, default=50)
 for name in ("split_batches", "dispatch_batches", "own_schedule", "loop", "divide", "sum"):
     parser.add_argument("--" + name, action="store_true")
+parser.add_argument("--no_schedule", action="store_true")
 flags = parser.parse_args()
 set_seed(0)
 accelerator = Accelerator(
@@ -118,6 +126,7 @@ model, optimizer, loader, test_loader = accelerator.prepare(model, optimizer, lo
 if not flags.own_schedule:
     scheduler = accelerator.prepare(scheduler)
 repeated = accelerator.num_processes if flags.own_schedule or flags.loop else 1
+repeated *= not flags.no_schedule
 reduction = "sum" if flags.sum else "mean"
 for epoch in range(2):
     model.train()

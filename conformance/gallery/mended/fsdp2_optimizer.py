@@ -10,7 +10,7 @@ import torch.nn as nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 if tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6):
-    print(f"this script needs PyTorch 2.6 or newer, not {torch.__version__}", file=sys.stderr)
+    print(f"fsdp2_optimizer.py needs PyTorch 2.6, this is {torch.__version__}", file=sys.stderr)
     sys.exit(77)
 
 from torch.distributed.fsdp import fully_shard

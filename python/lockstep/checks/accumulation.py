@@ -4,7 +4,7 @@ import collections
 
 from ..verdict import LIKELY, Claim, Finding
 
-NAME = "an update weighs its micro-batches by their number"
+NAME = "an update weighs its micro-batches by their number, once"
 
 
 def check(run):

@@ -204,6 +204,12 @@ class Comparison:
         if index == 0:
             self.notes.append(words + ": it seems scaled on purpose, and updates are not compared")
             return True
+        if any(event.get("steps", 1) > 1 for event in self.run.ranks[0].of("schedule")):
+            self.notes.append(
+                words + ": Accelerate steps the schedule once per rank, unless split_batches is set,"
+                " and update %d and later ones are not compared" % step.update
+            )
+            return True
         evidence = [words, "it is the same in the updates before"]
         self.findings.append(
             Finding(
