@@ -67,5 +67,10 @@ TEST(ReferenceTest, PassesInPython) {
                 kDeadlineSeconds);
 }
 
+TEST(EarlierRunTest, PassesInPython) {
+  RunPythonTest("numpy, torch.distributed",
+                "python/lockstep/earlier_run_test.py", kDeadlineSeconds);
+}
+
 }  // namespace
 }  // namespace lockstep

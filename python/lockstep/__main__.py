@@ -1,9 +1,11 @@
 """The command `lockstep`, or `python -m lockstep`."""
 
 import argparse
+import os
 import sys
 
-from . import __version__, causes, evidence, judge, launch, reference, reports, verdict
+from . import __version__, causes, evidence, judge, launch, record, reference, reports, verdict
+from .checks import earlier_run
 
 DESCRIPTION = """\
 Records and judges PyTorch data-parallel training scripts as they are.
@@ -28,7 +30,8 @@ RUN_FLAGS = (
     ("first", int, 10, "N", "updates at the start whose gradients are all recorded"),
     ("every", int, 10, "N", "after these, record the gradients of each N-th update"),
     ("limit_mb", float, 256, "MB", "the size at which the record of a rank ends"),
-    ("reference", str, "", "WHAT", "one_rank: compare with one rank and the same global batch"),
+    ("reference", str, "", "WHAT", "compare with one_rank, or with the record in this folder"),
+    ("reference_command", str, "", "C", "record this command, too, and compare with that"),
     ("batch_flag", str, "", "FLAG", "the script's flag for its batch (--reference)"),
     ("world_size_flag", str, "", "FLAG", "the script's flag for its ranks (--reference)"),
     ("reference_updates", int, 50, "N", "updates after which a reference run ends"),
@@ -70,6 +73,14 @@ def make_parser():
         text += "" if default in (0, None, "") else " (default: %(default)s)"
         run.add_argument("--" + name, type=kind, default=default, metavar=metavar, help=text)
     run.add_argument(
+        "--reference_env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="record the command with this variable, too, and compare with that",
+    )
+    again.add_argument("--reference", default="", metavar="FOLDER", help="compare with this record")
+    run.add_argument(
         "--fail_fast",
         action="store_true",
         help="end the run as soon as it is wrong and nothing later can mend it",
@@ -90,12 +101,36 @@ def parse(arguments):
     if flags.action == "run":
         if not command:
             parser.error("run: a command is missing behind --")
-        if flags.reference not in ("", "one_rank"):
-            parser.error("--reference=%s is unknown: one_rank" % flags.reference)
+        check_references(parser, flags)
         for name, kind, *_ in RUN_FLAGS:
             if kind is not str and getattr(flags, name) < (1 if name == "every" else 0):
                 parser.error("--%s=%g is too small" % (name, getattr(flags, name)))
     return flags, command
+
+
+def check_references(parser, flags):
+    changed = bool(flags.reference_command or flags.reference_env)
+    if changed and flags.reference:
+        parser.error("--reference and a reference that is run first exclude each other")
+    for pair in flags.reference_env:
+        if "=" not in pair.lstrip("="):
+            parser.error("--reference_env=%s is not NAME=VALUE" % pair)
+    if flags.reference in ("", "one_rank"):
+        return
+    check_record(parser, flags.reference)
+    paths = [os.path.realpath(path) for path in (flags.reference, flags.output_dir)]
+    if os.path.commonpath(paths) == paths[1]:
+        parser.error("--reference=%s is in --output_dir, which is written anew" % flags.reference)
+
+
+def check_record(parser, folder):
+    try:
+        if record.rank_paths(folder)[0]:
+            return
+        why_not = "holds no record of a rank, and is not one_rank"
+    except OSError as error:
+        why_not = "%s, and it is not one_rank" % error.strerror
+    parser.error("--reference=%s: %s" % (folder, why_not))
 
 
 def run(flags, command):
@@ -110,16 +145,41 @@ def run(flags, command):
     recorded = evidence.read_run(
         flags.output_dir, outcome.status, outcome.hung_seconds, outcome.stopped
     )
-    if not flags.reference:
-        return report(judge.judge(recorded), flags.output_dir, flags)
-    return report(compare(recorded, command, options, flags), flags.output_dir, flags)
+    if flags.reference == "one_rank":
+        found = compare(recorded, command, options, flags)
+    elif flags.reference or flags.reference_command or flags.reference_env:
+        found = compare_with_earlier(recorded, command, options, flags)
+    else:
+        found = judge.judge(recorded)
+    return report(found, flags.output_dir, flags)
+
+
+def compare_with_earlier(recorded, command, options, flags):
+    """Returns the verdict with the claim that needs an earlier run."""
+    earlier = earlier_run.Earlier(None)
+    try:
+        if flags.reference:
+            earlier.run = evidence.read_run(flags.reference)
+        else:
+            say("runs the reference")
+            earlier.run = reference.run_changed(command, flags.output_dir, options, flags)
+    except reference.Impossible as reason:
+        earlier.why_not = str(reason)
+        return judge.judge(recorded, earlier=earlier)
+    if earlier_run.needs_repeats(recorded, earlier.run):
+        say("bits differ from the reference's: runs the command twice more, with other roundings")
+        try:
+            earlier.repeats = reference.repeat(recorded, command, flags.output_dir, options, flags)
+        except reference.Impossible as reason:
+            earlier.why_no_repeats = str(reason)
+    return judge.judge(recorded, earlier=earlier)
 
 
 def compare(recorded, command, options, flags):
     """Returns the verdict with the claims that need a reference."""
     if recorded.status or len(recorded.ranks) < 2:
         return judge.judge(recorded, why_no_reference="the run has no two ranks that end well")
-    print("lockstep: runs the script three times with one rank", file=sys.stderr)
+    say("runs the script three times with one rank")
     try:
         references, words = reference.make(recorded, command, flags.output_dir, options, flags)
     except reference.Impossible as reason:
@@ -127,6 +187,10 @@ def compare(recorded, command, options, flags):
     found = judge.judge(recorded, references)
     found.notes.append("the reference is " + words)
     return found
+
+
+def say(text):
+    print("lockstep: " + text, file=sys.stderr, flush=True)
 
 
 def report(found, folder, flags):
@@ -145,9 +209,11 @@ def report(found, folder, flags):
 
 def judge_again(flags):
     try:
-        found = judge.judge(evidence.read_run(flags.folder))
+        run = evidence.read_run(flags.folder)
+        earlier = flags.reference and earlier_run.Earlier(evidence.read_run(flags.reference))
+        found = judge.judge(run, earlier=earlier or None)
     except OSError as error:
-        print("lockstep: %s: %s" % (flags.folder, error.strerror), file=sys.stderr)
+        print("lockstep: %s: %s" % (error.filename, error.strerror), file=sys.stderr)
         return 2
     if not found.run.ranks:
         print("lockstep: %s: holds no record of a rank" % flags.folder, file=sys.stderr)

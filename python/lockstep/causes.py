@@ -92,6 +92,20 @@ CAUSES = {
         "the learning rate's schedule depends on the number of ranks",
         "step the schedule once for each update, and count updates, not batches of all ranks",
     ),
+    # Against an earlier run.
+    "starts_from_other_weights": (
+        "the run starts from other weights than the earlier one",
+        "give both runs one seed, or load one checkpoint before the first update",
+    ),
+    "trains_with_other_settings": (
+        "the optimizer's settings are not those of the earlier run",
+        "give both runs the same settings, or record a new run to compare with",
+    ),
+    "differs_from_earlier_run": (
+        "the run computes other numbers than the earlier one, by more than rounding",
+        "undo what has changed between the runs piece by piece, or keep the change and record a new"
+        " run to compare with",
+    ),
     # Optimizers and schedules.
     "optimizer_misses_parameters": (
         "parameters with gradients are in no optimizer, which holds others that have none",

@@ -1,5 +1,6 @@
 """A run's record, as the checks read it."""
 
+import collections
 import os
 
 from . import record, waits
@@ -14,7 +15,6 @@ class Step:
         self.line = event.get("line", "")
         self.gradients = event.get("gradients")
         self.reduced = event.get("reduced")  # The same after the last backward pass, of shards.
-        self.first = event.get("first")  # Digests and sums of the parameters before the first step.
         self.local = event.get("local")
         self.before = event.get("before")
         self.after = event["after"]
@@ -22,6 +22,8 @@ class Step:
         self.left_out = event.get("left_out", [])
         self.strangers = event.get("strangers", 0)
         self.groups = event.get("groups")
+        self.drew = event.get("drew", False)
+        self.first = event.get("first")
 
 
 class Optimizer:
@@ -48,6 +50,7 @@ class Rank:
         self.rank = rank
         self.events = events
         self.world_size = next((e["world_size"] for e in self.of("rank")), 1)
+        self.batches = None  # By update, once they are asked for.
         self.optimizers = {}
         for event in events:
             if event["event"] == "optimizer":
@@ -67,6 +70,20 @@ class Rank:
     def of(self, *kinds):
         return [event for event in self.events if event["event"] in kinds]
 
+    def before_training(self, kind):
+        """Returns the events of a kind before the first update."""
+        found = []
+        for event in self.events:
+            if event["event"] == "step":
+                break
+            found += [event] if event["event"] == kind else []
+        return found
+
+    def loss_line(self, update):
+        """Returns the line of an update's last backward pass: the loss is made there or before."""
+        passes = [event for event in self.of("backward") if event["update"] == update]
+        return passes[-1]["line"] if passes else ""
+
     @property
     def updates(self):
         return sum(len(optimizer.steps) for optimizer in self.optimizers.values())
@@ -83,12 +100,23 @@ class Rank:
     def training_loaders(self):
         return {event["loader"] for event in self.of("trains")}
 
+    def training_batches(self, update):
+        """Returns the batches from which an update is computed."""
+        if self.batches is None:
+            self.batches = collections.defaultdict(list)
+            loaders = self.training_loaders
+            for event in self.of("batch"):
+                if event["loader"] in loaders:
+                    self.batches[event["update"]].append(event)
+        return self.batches.get(update, [])
+
 
 class Run:
     """All ranks of a run, and how its command ended."""
 
     def __init__(self, ranks, status=0, hung_seconds=None, failures=(), stopped=None, waits=()):
         self.ranks = ranks
+        self.comparison = None  # The claim that compares it with an earlier run.
         self.waits = list(waits)  # Those that `run` saw.
         self.stopped = stopped  # The finding for which --fail_fast ended the run, or None.
         self.status = status

@@ -1,8 +1,8 @@
 """Judges a record: runs all checks and orders their findings."""
 
 from . import verdict, waits
-from .checks import accumulation, calls, clipping, ends, evaluation, one_rank, parameters
-from .checks import reduction, resuming, samples, settings
+from .checks import accumulation, calls, clipping, earlier_run, ends, evaluation, one_rank
+from .checks import parameters, reduction, resuming, samples, settings
 
 CHECKS = (
     ends.check_ends,
@@ -33,12 +33,18 @@ FOLLOWS = {
 }
 
 
-def judge(run, references=(), why_no_reference=""):
-    """Returns the verdict on a run. References are runs of one rank, or why there are none."""
+def judge(run, references=(), why_no_reference="", earlier=None):
+    """Returns the verdict on a run.
+
+    references: runs of one rank; why_no_reference: or why there are none; earlier: None, or an
+    earlier_run.Earlier.
+    """
     findings, claims, notes = [], [], []
     checks = list(CHECKS)
     if references or why_no_reference:
         checks.append(lambda run: compare(run, references, why_no_reference))
+    if earlier:
+        checks.append(lambda run: earlier_run.check(run, earlier))
     for check in checks:
         try:
             claim, found, said = check(run)
@@ -50,6 +56,7 @@ def judge(run, references=(), why_no_reference=""):
         findings += found
         claims.append(claim)
         notes += said
+        run.comparison = claim if claim.name == earlier_run.NAME else None
     for rank in run.ranks:
         if rank.bounded:
             notes.append("the record of rank %d reached its limit: see --limit_mb" % rank.rank)
@@ -87,6 +94,14 @@ def without_followers(findings):
     causes = [finding.cause for finding in findings]
     for finding in findings:
         explained = any(finding.cause in FOLLOWS.get(cause, ()) for cause in causes)
+        if finding.claim == earlier_run.NAME:
+            explained = any(is_before(other, finding) for other in findings)
         if not explained and not any(finding.cause == other.cause for other in kept):
             kept.append(finding)
     return sorted(kept, key=lambda f: (f.update is None, f.update or 0))
+
+
+def is_before(other, finding):
+    """Whether another claim's finding may be why a run differs from an earlier one."""
+    early = other.update is None or other.update <= finding.update
+    return early and other.claim != finding.claim

@@ -15,8 +15,8 @@ from . import record
 from .monitor import watch
 
 PRELOAD = os.path.join(os.path.dirname(os.path.abspath(__file__)), "preload")
-OWN_FILES = ("rank*.jsonl", "rank*.place", "rank*.stack", "process-*.jsonl", "error-*.txt")
-OWN_FILES += ("waits.jsonl", "verdict.json")
+OWN_FILES = ("rank*.jsonl", "rank*.place", "rank*.stack", "rank*.done", "process-*.jsonl")
+OWN_FILES += ("error-*.txt", "waits.jsonl", "verdict.json")
 GRACE_SECONDS = 10
 POLL_SECONDS = 0.05
 
@@ -39,8 +39,8 @@ def prepare_folder(folder):
     shutil.rmtree(os.path.join(folder, "reference"), ignore_errors=True)
 
 
-def environment(folder, options):
-    variables = dict(os.environ)
+def environment(folder, options, changed=()):
+    variables = {**os.environ, **dict(changed)}
     path = variables.get("PYTHONPATH")
     variables["PYTHONPATH"] = PRELOAD + (os.pathsep + path if path else "")
     variables["LOCKSTEP_RECORD"] = os.path.abspath(folder)
@@ -89,8 +89,8 @@ def start(command, variables, nproc, port):
     ]
 
 
-def run(command, folder, options, nproc=0, hang_seconds=0, fails_fast=False):
-    """Runs the command to its end and returns an Outcome.
+def run(command, folder, options, nproc=0, hang_seconds=0, fails_fast=False, changed=()):
+    """Runs the command to its end, with changed variables, and returns an Outcome.
 
     If a rank of `nproc` fails, the others have GRACE_SECONDS to end. If hang_seconds is not 0, a
     command whose ranks record nothing for so long is ended; if fails_fast, one that went wrong.
@@ -98,7 +98,8 @@ def run(command, folder, options, nproc=0, hang_seconds=0, fails_fast=False):
     """
     prepare_folder(folder)
     with reserve_port() as held:  # For the ranks, as long as they run.
-        children = start(command, environment(folder, options), nproc, held.getsockname()[1])
+        variables = environment(folder, options, changed)
+        children = start(command, variables, nproc, held.getsockname()[1])
         return follow(children, folder, hang_seconds, fails_fast)
 
 

@@ -1,9 +1,11 @@
-"""Runs the script again at one rank with the same global batch, for the comparison."""
+"""Runs the script again, for comparisons: at one rank, with other roundings, or changed."""
 
 import os
 import re
+import shlex
 
 from . import evidence, launch
+from .checks import rounding
 
 PERTURBED = (1, 2)  # Seeds of the runs that show what rounding does.
 NPROC_FLAGS = ("--nproc_per_node", "--nproc-per-node")
@@ -112,28 +114,64 @@ def make(run, command, folder, options, flags):
 
     Raises Impossible with the reason if one rank cannot be run or ends badly.
     """
+    for optimizer in run.ranks[0].optimizers.values():
+        if optimizer.sharded:
+            raise Impossible(optimizer.sharded)
     command, nproc = at_one_rank(command, flags.nproc, run.world_size, flags.world_size_flag)
     command, words = with_global_batch(command, run, flags.batch_flag)
     runs = []
     for seed in (0, *PERTURBED):
         place = os.path.join(folder, "reference", "run%d" % seed)
-        changed = {**options, "perturb": seed, "reference": flags.reference_updates}
-        outcome = launch.run(command, place, changed, nproc, flags.hang_seconds)
-        found = evidence.read_run(place, outcome.status, outcome.hung_seconds)
-        check_reference(found)
-        runs.append(found)
+        changed = {**changes_of(run, options, flags), "perturb": seed}
+        runs.append(run_again(command, place, changed, nproc, 1, flags))
     return runs, "one rank with " + words
 
 
-def check_reference(run):
+def changes_of(run, options, flags):
+    """Returns the options of a reference run."""
+    spacing = rounding.spacing_of(run)
+    return {**options, "reference": flags.reference_updates, "spacing": spacing}
+
+
+def repeat(run, command, folder, options, flags):
+    """Runs the command again with other roundings; returns the runs. Raises Impossible."""
+    # Numbers that are drawn for a sample must stay that sample's.
+    draws = rounding.draws_in_layers(run) or rounding.first_draw(run.ranks) is not None
+    runs = []
+    for seed in PERTURBED:
+        place = os.path.join(folder, "reference", "run%d" % seed)
+        changed = {**changes_of(run, options, flags), "perturb": seed, "reorder": not draws}
+        runs.append(run_again(command, place, changed, flags.nproc, run.world_size, flags))
+    return runs
+
+
+def run_changed(command, folder, options, flags):
+    """Runs the command of --reference_command, with --reference_env, and returns its run."""
+    command = shlex.split(flags.reference_command) or command
+    place = os.path.join(folder, "reference", "run0")
+    changed = dict(pair.split("=", 1) for pair in flags.reference_env)
+    options = {**options, "reference": flags.reference_updates}
+    return run_again(command, place, options, flags.nproc, 0, flags, changed)
+
+
+def run_again(command, place, options, nproc, world_size, flags, changed=()):
+    """Runs the command and returns its run, which must end well with so many ranks, if not 0."""
+    outcome = launch.run(command, place, options, nproc, flags.hang_seconds, changed=changed)
+    found = evidence.read_run(place, outcome.status, outcome.hung_seconds)
+    check_reference(found, world_size or max(found.world_size, 1))
+    return found
+
+
+def check_reference(run, world_size):
+    ranks = "one rank" if world_size == 1 else "%d ranks" % world_size
     for rank in run.ranks:
         for event in rank.of("exception"):
             first = (event["text"].splitlines() or [""])[0][:200]
-            raise Impossible("the script fails with one rank: %s: %s" % (event["type"], first))
-    if run.status or len(run.ranks) != 1 or run.world_size != 1:
+            raise Impossible("the script fails with %s: %s: %s" % (ranks, event["type"], first))
+    if run.status or len(run.ranks) != world_size or run.world_size != world_size:
         raise Impossible(
-            "with one rank the script ends with status %d and leaves %d records"
-            % (run.status, len(run.ranks))
+            "with %s the script ends with status %d and leaves %d records"
+            % (ranks, run.status, len(run.ranks))
         )
     if run.errors:
         raise Impossible("a hook failed in the reference: " + run.errors[0])

@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.join(PYTHON, "testing"))
 import records
 import runs
 
-from lockstep import evidence, reference
+from lockstep import evidence, launch, reference
 
 SCRIPT = os.path.join(PYTHON, "testing", "compared.py")
 
@@ -51,6 +51,28 @@ class CommandTest(unittest.TestCase):
         ):
             with self.assertRaisesRegex(reference.Impossible, why):
                 self.at_one_rank(command)
+
+
+class FlagsTest(unittest.TestCase):
+    def test_what_is_no_reference(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for flags, why in (
+                (["--reference=%s/none" % folder], "No such file or directory, and it is not one"),
+                (["--reference=" + folder], "holds no record of a rank, and is not one_rank"),
+                (["--reference_env=PLAIN"], "--reference_env=PLAIN is not NAME=VALUE"),
+                (["--reference=one_rank", "--reference_command=x"], "exclude each other"),
+                (self.inside(folder), "is in --output_dir, which is written anew"),
+            ):
+                done = runs.lockstep("run", *flags, "--", "true")
+                self.assertEqual((done.returncode, done.stdout), (2, ""), flags)
+                self.assertIn(why, done.stderr)
+            self.assertTrue(os.path.exists(folder + "/old/rank0.jsonl"))
+
+    def inside(self, folder):
+        os.mkdir(folder + "/old")
+        with open(folder + "/old/rank0.jsonl", "w", encoding="utf-8"):
+            pass
+        return ["--output_dir=" + folder, "--reference=%s/old" % folder]
 
 
 class BatchTest(unittest.TestCase):
@@ -93,13 +115,41 @@ class BatchTest(unittest.TestCase):
                 self.change("t.py", arguments, flag)
 
 
+class RoundingTest(unittest.TestCase):
+    """Needs PyTorch."""
+
+    def test_a_repeat_rounds_sums_otherwise_that_no_order_of_samples_changes(self):
+        """A sum of equal numbers is the same in every order, and rounds at every addition."""
+        with tempfile.TemporaryDirectory() as folder:
+            script = folder + "/sums.py"
+            with open(script, "w", encoding="utf-8") as file:
+                file.write(SUMS)
+            sums = []
+            for seed in (0, 1, 2):
+                launch.run([sys.executable, script], folder + "/record", {"perturb": seed})
+                (step,) = runs.of_kind(runs.events_of(folder + "/record")[0], "step")
+                sums.append(step["gradients"][0][1])
+        self.assertEqual(len(set(sums)), 3)
+        self.assertAlmostEqual(max(sums), min(sums), delta=3000 * 2**-24 * 300)
+
+
+# Adds 3000 numbers one by one.
+SUMS = """
+import torch
+p = torch.nn.Parameter(torch.zeros(1))
+optimizer = torch.optim.SGD([p], lr=1.0)
+sum(0.1 * p for _ in range(3000)).backward()
+optimizer.step()
+"""
+
+
 class ComparisonTest(unittest.TestCase):
     """Needs PyTorch."""
 
     def compare(self, *arguments, flags=()):
         with tempfile.TemporaryDirectory() as folder:
             arguments = [argument.replace("FOLDER", folder) for argument in arguments]
-            flags = ["--reference=one_rank", "--reference_updates=8", *flags]
+            flags = ["--reference=one_rank", "--reference_updates=4", *flags]
             done, _ = runs.record_script(folder + "/run", SCRIPT, *arguments, flags=flags)
             with open(folder + "/run/verdict.json", encoding="utf-8") as file:
                 found = json.load(file)
@@ -111,7 +161,7 @@ class ComparisonTest(unittest.TestCase):
     def test_a_right_script(self):
         status, found, saved = self.compare("--save=FOLDER/model")
         self.assertEqual((status, found["outcome"]), (0, "right"), found)
-        self.assertEqual(found["claims"][-1]["checked"], 8)
+        self.assertEqual(found["claims"][-1]["checked"], 4)
         self.assertEqual(found["notes"], ["the reference is one rank with --batch_size 8"])
         self.assertEqual(saved, ["model", "run"])
 
@@ -121,6 +171,11 @@ class ComparisonTest(unittest.TestCase):
         (finding,) = found["findings"]
         self.assertEqual((finding["cause"], finding["update"]), ("divided_by_ranks_again", 0))
         self.assertRegex(finding["line"], r"compared\.py:\d+\Z")
+
+    def test_ranks_that_draw_their_own_numbers_are_not_compared(self):
+        status, found, _ = self.compare("--noise")
+        self.assertEqual((status, found["outcome"]), (0, "right"), found)
+        self.assertIn("the script draws random numbers", found["claims"][-1]["why_not"])
 
     def test_a_reference_that_cannot_be_made(self):
         status, found, _ = self.compare(flags=["--batch_flag=--bogus"])

@@ -129,9 +129,10 @@ def why_not_judged(run):
     """Returns why a run without findings is not called right, or ""."""
     if not run.ranks:
         return "no process of the command trained with PyTorch"
-    if run.world_size < 2:
-        return "there is one rank, and nothing to compare it with"
-    if len(run.ranks) < 2:
+    if run.world_size < 2 and not (run.comparison and run.comparison.count):
+        why_not = run.comparison.why_not if run.comparison else ""
+        return why_not or "there is one rank, and nothing to compare it with"
+    if len(run.ranks) < min(run.world_size, 2):
         return "only rank %d of %d left a record" % (run.ranks[0].rank, run.world_size)
     if not all(rank.updates for rank in run.ranks):
         return "no optimizer took a step on every rank"

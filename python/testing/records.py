@@ -9,6 +9,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from lockstep import evidence, judge
+from lockstep.checks import earlier_run
 
 NAMES = ("body.weight", "head.weight")
 UPDATES = 8
@@ -79,6 +80,7 @@ def update_events(rank, update):
     if update == 0:
         step["before"] = [digest("p", -1, i) for i in parameters]
         step["groups"] = [{"lr": 0.1, "momentum": 0.9}]
+        step["first"] = [recorded(vector("first", i)) for i in parameters]
     step["after"] = [digest("p", update, i) for i in parameters]
     step["buffers"] = [digest("b", update, rank)]
     schedule = {"event": "schedule", "schedule": 0, "type": "StepLR", "update": update + 1}
@@ -128,7 +130,6 @@ def one_rank_events(shift=0.0):
             mine["indices"] = other["indices"] + mine["indices"]
             mine["samples"] = other["samples"] + mine["samples"]
         if kind == "step":
-            mine["first"] = [recorded(vector("first", i)) for i in range(len(NAMES))]
             means = [mean_vector(mine["update"], i) for i in range(len(NAMES))]
             mine["gradients"] = [recorded([x * (1 + shift) for x in mean]) for mean in means]
         if kind == "backward":
@@ -146,6 +147,8 @@ class Record:
         self.hung_seconds = None
         self.waits = []
         self.references = []
+        self.earlier = None  # Or the events of an earlier run's ranks.
+        self.repeats = []  # The events of each repeat's ranks.
 
     def of(self, rank, kind):
         return [event for event in self.events[rank] if event["event"] == kind]
@@ -191,8 +194,37 @@ class Record:
     def add_references(self, shifts=(0.0, 1e-7, -1e-7)):
         self.references = [one_rank_events(shift) for shift in shifts]
 
+    def add_earlier(self, shifts=(1e-7, -1e-7)):
+        """Adds an earlier run with the same bits, and repeats whose gradients are moved."""
+        self.earlier = copy.deepcopy(self.events)
+        self.repeats = [[moved(events, shift) for events in self.events] for shift in shifts]
+
     def judge(self):
-        ranks = [evidence.Rank(rank, events) for rank, events in enumerate(self.events)]
-        references = [evidence.Run([evidence.Rank(0, events)]) for events in self.references]
-        run = evidence.Run(ranks, self.status, self.hung_seconds, waits=self.waits)
-        return judge.judge(run, references)
+        run = run_of(self.events)
+        run.status, run.hung_seconds, run.waits = self.status, self.hung_seconds, self.waits
+        references = [run_of([events]) for events in self.references]
+        earlier = None
+        if self.earlier is not None:
+            repeats = [run_of(events) for events in self.repeats]
+            earlier = earlier_run.Earlier(run_of(self.earlier), repeats)
+        return judge.judge(run, references, earlier=earlier)
+
+
+def run_of(events):
+    return evidence.Run([evidence.Rank(rank, of_rank) for rank, of_rank in enumerate(events)])
+
+
+def moved(events, shift):
+    """Returns a rank's events with other bits: gradients and first weights are moved by `shift`."""
+    events = copy.deepcopy(events)
+    for event in events:
+        if event["event"] == "step":
+            step = event["step"]
+            means = [mean_vector(step, i) for i in range(len(NAMES))]
+            event["gradients"] = [recorded([x * (1 + shift) for x in mean]) for mean in means]
+            event["after"] = [digest("p", step, i, shift) for i in range(len(NAMES))]
+            if step == 0:
+                event["before"] = [digest("p", -1, i, shift) for i in range(len(NAMES))]
+                first = [vector("first", i) for i in range(len(NAMES))]
+                event["first"] = [recorded([x * (1 + shift) for x in values]) for values in first]
+    return events

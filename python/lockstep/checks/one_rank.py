@@ -1,29 +1,15 @@
 """N ranks compute what one rank computes with the same global batch: gradients and losses.
 
-The allowance comes from reference runs whose samples have another order and whose first parameters
-are moved by half a unit in the last place. Such changes show what rounding can do. A tensor's
-deviation is the largest of those of its norm, its projection and its sum (over the square root of
-its size), relative to its norm, or to a thousandth of the largest tensor's norm if that is more.
-
-    allowed = 8 * spread + 4 * ranks * 2^-24 * sqrt(size)
-
-The spread is the largest deviation of the perturbed runs, over all tensors and all updates so far.
-The factor 8 is that of //conformance:check (judge/compare.h): N ranks round once more for each
-rank. The second part bounds the rounding of N partial sums, by Cauchy and Schwarz. If 8 * spread
-exceeds 1%, nothing more is compared.
+The allowance comes from reference runs of one rank (rounding.py).
 """
 
 import math
 
 from ..verdict import Claim, Finding
-from . import linear, parameters, shards
+from . import linear, parameters, rounding, samples, shards
 
 NAME = "the ranks compute what one rank computes"
-LIMIT = 0.01
-FACTOR = 8
-UNIT = 2.0**-24
 SAME_WEIGHTS = 1e-9  # Sums in float64 over other parts differ by less, and other weights by more.
-RELATIVE_FLOOR = 1e-3
 RANDOM_LAYERS = "Dropout"
 
 
@@ -40,11 +26,10 @@ class Step:
         self.spread = spread
 
     def allowed(self, index):
-        ranks = self.run.world_size
-        return FACTOR * self.spread + 4 * ranks * UNIT * math.sqrt(self.sizes[index])
+        return rounding.allowed(self.spread, self.run.world_size, self.sizes[index])
 
     def scales(self):
-        return scales_of(self.want)
+        return rounding.scales_of(self.want)
 
     def wrong(self, factor=1.0):
         """Returns the tensors that are not `factor` times those of one rank."""
@@ -53,7 +38,7 @@ class Step:
         return [
             i
             for i, size in enumerate(self.sizes)
-            if not deviation(self.got[i], want[i], size, scales[i]) <= self.allowed(i)
+            if not rounding.deviation(self.got[i], want[i], size, scales[i]) <= self.allowed(i)
         ]
 
 
@@ -62,27 +47,6 @@ def scaled(gradient, factor):
         return None
     text, total, squares, projection = gradient
     return [text, factor * total, factor**2 * squares, factor * projection]
-
-
-def scales_of(gradients):
-    norms = [0.0 if g is None else math.sqrt(g[2]) for g in gradients]
-    floor = RELATIVE_FLOOR * max(norms, default=0.0)
-    return [max(norm, floor) for norm in norms]
-
-
-def deviation(got, want, size, scale):
-    """Returns how far a gradient is from the wanted one, relative to `scale`."""
-    if got is None or want is None:
-        other = got or want
-        return math.sqrt(other[2]) / scale if other and other[2] and scale else 0.0
-    if scale == 0:
-        return 0.0 if got[2] == 0 else math.inf
-    parts = (
-        abs(math.sqrt(got[2]) - math.sqrt(want[2])),
-        abs(got[3] - want[3]),
-        abs(got[1] - want[1]) / math.sqrt(max(size, 1)),
-    )
-    return max(parts) / scale
 
 
 def check(run, references):
@@ -112,7 +76,7 @@ def why_not_comparable(run, references):
             return why_not or "one rank's parameters have other shapes"
         if any(model["batch_norms"]["local"] for model in optimizer.models):
             return "batch norm normalises each rank's own samples, and one rank computes others"
-        if any(model.get("random") for model in optimizer.models):
+        if rounding.draws_in_layers(run):
             return "the model draws random numbers (%s)" % RANDOM_LAYERS
         if not optimizer.steps or not other.steps:
             return "an optimizer took no step"
@@ -130,7 +94,7 @@ def starts_alike(optimizers, one):
     if got is None or want is None:
         return False
     sizes = [math.prod(shape) for shape in one.shapes]
-    apart = map(deviation, got, want, sizes, scales_of(want))
+    apart = map(rounding.deviation, got, want, sizes, rounding.scales_of(want))
     return all(part <= SAME_WEIGHTS for part in apart)
 
 
@@ -142,6 +106,7 @@ class Comparison:
         self.ranks = ranks
         self.ones = ones
         self.sizes = [math.prod(shape) for shape in ranks[0].shapes]
+        self.first_draw = rounding.first_draw(run.ranks)
         self.spread = 0.0
         self.count = 0
         self.findings = []
@@ -152,8 +117,9 @@ class Comparison:
         for index in range(length):
             ranks = [optimizer.steps[index] for optimizer in self.ranks]
             ones = [optimizer.steps[index] for optimizer in self.ones]
-            if self.samples_differ(reference, ranks[0].update, ones[0].update):
-                self.notes.append("one rank trains on other samples at update %d" % ranks[0].update)
+            why_not = self.why_not_from_here(reference, ranks[0].update, ones[0].update)
+            if why_not:
+                self.notes.append("%s at update %d" % (why_not, ranks[0].update))
                 return
             if self.rates_differ(ranks[0], ones[0], index):
                 return
@@ -161,7 +127,7 @@ class Comparison:
             if got is None or any(one.gradients is None for one in ones):
                 continue
             self.widen(ones)
-            if not FACTOR * self.spread <= LIMIT:
+            if not rounding.FACTOR * self.spread <= rounding.LIMIT:
                 self.notes.append(
                     "rounding alone moves one rank's gradients by %.1g at update %d: later updates"
                     " are not compared" % (self.spread, ranks[0].update)
@@ -176,22 +142,17 @@ class Comparison:
 
     def widen(self, ones):
         for other in ones[1:]:
-            scales = scales_of(ones[0].gradients)
-            for i, size in enumerate(self.sizes):
-                apart = deviation(other.gradients[i], ones[0].gradients[i], size, scales[i])
-                self.spread = max(self.spread, apart)
+            apart = rounding.deviations(other.gradients, ones[0].gradients, self.sizes)
+            self.spread = max([self.spread, *apart])
 
-    def samples_differ(self, reference, update, one_update):
-        """Whether the ranks' samples of an update, in any order, are not those of one rank.
-
-        Equal indices are enough: a batch that is padded to its longest sample changes contents.
-        """
-        for key in ("indices", "samples"):
-            got = [s for rank in self.run.ranks for s in samples_of(rank, update, key)]
-            want = samples_of(reference.ranks[0], one_update, key)
-            if sorted(got, key=str) == sorted(want, key=str):
-                return False
-        return True
+    def why_not_from_here(self, reference, update, one_update):
+        """Returns why this update and later ones cannot be compared, or ""."""
+        kind = samples.compare(self.run.ranks, reference.ranks, update, one_update)
+        if kind != samples.SAME:
+            return "one rank trains on other samples"
+        if self.first_draw is not None and self.first_draw <= update:
+            return "the script draws random numbers, and one rank draws others"
+        return ""
 
     def rates_differ(self, step, one, index):
         got, want = ([group.get("lr") for group in s.groups or []] for s in (step, one))
@@ -219,17 +180,8 @@ class Comparison:
         return True
 
 
-def samples_of(rank, update, key):
-    """Returns the indices, or the digests, of the samples that an update is computed from."""
-    return [
-        sample
-        for event in rank.of("batch")
-        if event["update"] == update and event["loader"] in rank.training_loaders
-        for sample in event[key] or []
-    ]
-
-
 def explain(step, optimizer, wrong, reference):
+    update = step.ranks[0].update
     names = [optimizer.names[i] for i in wrong]
     worst = max(wrong, key=lambda i: off_by(step, i))
     evidence = [
@@ -243,22 +195,16 @@ def explain(step, optimizer, wrong, reference):
         cause,
         evidence + more + losses,
         text="the gradients are not those of one rank" if cause == "unknown" else "",
-        update=step.ranks[0].update,
+        update=update,
         tensors=names,
         ranks=[rank.rank for rank in step.run.ranks],
-        line=line_of(step),
+        line=step.run.ranks[0].loss_line(update) or step.ranks[0].line,
     )
 
 
 def off_by(step, index):
-    return deviation(step.got[index], step.want[index], step.sizes[index], step.scales()[index])
-
-
-def line_of(step):
-    """Returns the line of the update's last backward pass: the loss is scaled there or before."""
-    update = step.ranks[0].update
-    passes = [e for e in step.run.ranks[0].of("backward") if e["update"] == update]
-    return passes[-1]["line"] if passes else step.ranks[0].line
+    got, want = step.got[index], step.want[index]
+    return rounding.deviation(got, want, step.sizes[index], step.scales()[index])
 
 
 def cause_of(step):
@@ -287,14 +233,14 @@ def weights_of_ranks(step):
     if want is None or None in owns:
         return None
     weights = linear.fit(owns, want)
-    return weights if weights and linear.rest(owns, weights, want) <= LIMIT else None
+    return weights if weights and linear.rest(owns, weights, want) <= rounding.LIMIT else None
 
 
 def is_even_mean(step):
     """Whether the ranks' gradient is the mean of their own."""
     owns = [linear.own(rank) for rank in step.ranks]
     got = linear.used(step.got)
-    return got is not None and linear.rest([linear.mean(owns)], [1.0], got) <= LIMIT
+    return got is not None and linear.rest([linear.mean(owns)], [1.0], got) <= rounding.LIMIT
 
 
 def losses_of(step, reference):

@@ -118,7 +118,22 @@ class OneRankTest(JudgeTest):
         for events in record.references:
             for batch in (event for event in events if event["event"] == "batch"):
                 batch.update(samples=[digest("padded", s) for s in batch["samples"]])
+                batch.update(shapes=[[9]])
         self.expect(record, "divided_by_ranks_again", 2)
+
+    def test_other_contents_of_one_shape_are_other_samples(self):
+        record = self.record(self.scaled(0.5, 2))
+        for events in record.references:
+            for batch in (event for event in events if event["event"] == "batch"):
+                batch.update(samples=[digest("flipped", s) for s in batch["samples"]])
+        self.expect_right(record, ["trains on other samples at update 0"])
+
+    def test_random_numbers_of_the_script_end_the_comparison(self):
+        record = self.record(self.scaled(0.5, 2))
+        for rank in (0, 1):
+            record.of(rank, "step")[2]["drew"] = True
+        self.expect_right(record, ["draws random numbers"])
+        self.assertEqual(self.claim_of(record).count, 2)
 
     def test_a_spread_that_hides_errors_ends_the_comparison(self):
         record = self.record(self.scaled(0.5), shifts=(0.0, 2e-3, 1e-7))

@@ -6,6 +6,7 @@ from ..verdict import LIKELY, Claim, Finding, compares_ranks
 
 ONCE = "no sample is trained on by two ranks in one epoch"
 ORDER = "epochs have different orders"
+SAME, CONTENTS, OTHER = range(3)
 
 
 class Pass:
@@ -32,6 +33,30 @@ def passes_of(rank):
             key = (event["loader"], event["number"])
             found[event["loader"]].append(Pass(rank.rank, event, batches[key]))
     return found
+
+
+def of_update(ranks, update, key):
+    """Returns the "indices" or the "samples" (digests) that an update is computed from, sorted."""
+    batches = [event for rank in ranks for event in rank.training_batches(update)]
+    return sorted([sample for event in batches for sample in event[key] or []], key=str)
+
+
+def compare(ranks, others, update, other_update):
+    """Tells from which samples two runs compute an update: SAME, in whatever order, or not.
+
+    A batch that is padded to its longest sample changes contents: equal indices are the same
+    samples then. CONTENTS has equal indices too, and other contents of one shape.
+    """
+    if of_update(ranks, update, "samples") == of_update(others, other_update, "samples"):
+        return SAME
+    if of_update(ranks, update, "indices") != of_update(others, other_update, "indices"):
+        return OTHER
+    shapes = shapes_of(ranks, update) | shapes_of(others, other_update)
+    return SAME if len(shapes) > 1 else CONTENTS
+
+
+def shapes_of(ranks, update):
+    return {str(e.get("shapes")) for rank in ranks for e in rank.training_batches(update)}
 
 
 @compares_ranks(ONCE)

@@ -10,8 +10,10 @@ sys.path.insert(0, os.path.join(PYTHON, "testing"))
 
 import records
 from judging import JudgeTest
+from records import events_of
 
-from lockstep.checks import clipping, one_rank, parameters, reduction
+from lockstep import evidence
+from lockstep.checks import clipping, earlier_run, one_rank, parameters, reduction
 
 
 class ShardsTest(JudgeTest):
@@ -85,6 +87,13 @@ class ShardsTest(JudgeTest):
         self.record.of(1, "step")[6]["after"][0] = records.digest("others")
         self.record.of(1, "step")[7]["after"][0] = records.digest("others, too")
         self.expect(self.record, "unknown", update=5, tensors=["body.weight"])
+
+    def test_a_run_that_is_sharded_and_one_that_is_not_are_not_compared(self):
+        ranks = [evidence.Rank(rank, events_of(rank)) for rank in (0, 1)]
+        mine = [evidence.Rank(rank, events) for rank, events in enumerate(self.record.events)]
+        why_not = earlier_run.why_not_comparable(evidence.Run(mine), evidence.Run(ranks))
+        self.assertEqual(why_not, "the runs shard the parameters in other ways")
+        self.assertEqual(earlier_run.why_not_comparable(evidence.Run(mine), evidence.Run(mine)), "")
 
     def test_parts_that_overlap_are_not_judged(self):
         (optimizer,) = self.record.of(1, "optimizer")

@@ -9,6 +9,7 @@ from . import recorder
 # A reference's changes come first: the other hooks observe them.
 FAMILIES = (
     "reference",
+    "numerics",
     "optimizers",
     "backward",
     "collectives",

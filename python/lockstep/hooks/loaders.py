@@ -47,6 +47,7 @@ class Loaders:
         self.beginning = None
         if get_worker_info() is not None:
             return
+        self.recorder.draws.before_sampler()
         loader = args[0]
         state = self.known.get(loader)
         if state is None:
@@ -75,9 +76,19 @@ class Loaders:
         if self.beginning is not None:
             self.passes[args[0]] = self.beginning
 
+    def has_begun(self, token, result, args, kwargs):
+        del token, result, args, kwargs
+        if get_worker_info() is None:
+            self.recorder.draws.after_sampler()
+
+    def before_draw(self, args, kwargs):
+        del args, kwargs
+        self.recorder.draws.before_sampler()
+
     def draw(self, token, result, args, kwargs):
         """Keeps the indices of a batch until the loader gives the batch."""
         del token, kwargs
+        self.recorder.draws.after_sampler()
         if args[0] in self.passes:
             self.passes[args[0]].indices.append(result)
 
@@ -95,6 +106,7 @@ class Loaders:
             update=self.recorder.update,
             indices=integers(indices),
             samples=tensors.sample_digests(result),
+            shapes=[list(leaf.shape[1:]) for leaf in tensors.leaves_of(result)],
         )
         current.batches += 1
         self.last = current.loader
@@ -172,8 +184,8 @@ def describe_share(sampler):
 def install(recorder):
     hooks = recorder.loaders = Loaders(recorder)
     iterator = dataloader._BaseDataLoaderIter
-    recorder.wrap(DataLoader, "__iter__", hooks.begin)
+    recorder.wrap(DataLoader, "__iter__", hooks.begin, hooks.has_begun)
     recorder.wrap(iterator, "__init__", hooks.make_iterator)
-    recorder.wrap(iterator, "_next_index", after=hooks.draw)
+    recorder.wrap(iterator, "_next_index", hooks.before_draw, hooks.draw)
     recorder.wrap(iterator, "__next__", after=hooks.give)
     recorder.wrap(torch.utils.data.DistributedSampler, "set_epoch", hooks.set_epoch)

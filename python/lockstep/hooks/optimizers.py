@@ -5,7 +5,7 @@ import weakref
 
 import torch
 
-from . import lines, models, shards, tensors
+from . import lines, models, numerics, shards, tensors
 
 
 class Optimizer:
@@ -186,6 +186,8 @@ class Optimizers:
         if self.depth > 1 or state is None:
             return None
         self.recorder.open()
+        if not self.recorder.update:
+            self.recorder.event("numerics", **numerics.describe(state.parameters()))
         state.describe()
         return state, self.observe_gradients(state)
 
@@ -209,6 +211,8 @@ class Optimizers:
             ]
             if all(gradient is None for gradient in fields["gradients"]):
                 fields["strangers"] = len(models.strangers(held))
+        if self.recorder.draws.take():
+            fields["drew"] = True
         state.local, state.reduced = {}, None
         before = state.changed_before(parameters)
         if before is not None:

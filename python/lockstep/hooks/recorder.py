@@ -87,7 +87,8 @@ class Recorder:
         if self.rank is not None:
             return
         self.file.open()
-        self.rank, self.world_size, source = find_rank()
+        self.found = find_rank()
+        self.rank, self.world_size, source = self.found
         self.event("rank", rank=self.rank, world_size=self.world_size, source=source)
         self.file.name_rank(self.rank)
         self._show_place()

@@ -5,6 +5,7 @@ Only runs that `lockstep run --reference` starts by itself are changed, and neve
 
 import functools
 import os
+import time
 import zlib
 
 import numpy as np
@@ -13,17 +14,22 @@ from torch.utils.data import dataloader
 
 from . import shards, tensors
 
-UNIT = 2.0**-23  # The spacing of float32 numbers at 1.
+SPACING = 2.0**-23  # Of float32 numbers at 1.
+PATIENCE_SECONDS = 10
+POLL_SECONDS = 0.01
 
 
 def install(recorder):
-    seed = recorder.options.get("perturb")
+    seed, options = recorder.options.get("perturb"), recorder.options
     if seed:
-        reorder_batches(np.random.RandomState(seed))
-        perturb_parameters(np.random.RandomState(seed))
-    if recorder.options.get("reference"):
+        if options.get("reorder", True):
+            reorder_batches(np.random.RandomState(seed))
+        random = np.random.RandomState(seed)
+        scale = Scale(1 + (2 * random.randint(64) + 1) / 128)  # No power of two; exact in bfloat16.
+        perturb_parameters(random, options.get("spacing") or SPACING, scale)
+    if options.get("reference"):
         divert_files(os.path.join(recorder.folder, "files"))
-        end_after(recorder, recorder.options["reference"])
+        end_after(recorder, options["reference"])
 
 
 def reorder_batches(random):
@@ -45,8 +51,45 @@ def reorder_batches(random):
     iterator.__next__ = reordered
 
 
-def perturb_parameters(random):
-    """Moves the first parameters of each optimizer by at most a unit in the last place."""
+class Scale:
+    """Scales each backward pass at its root, and its gradients back where parameters get them.
+
+    All roundings in between change, also those of sums that no order of samples changes, such as
+    the sums of a bias whose terms are all 1 or -1.
+    """
+
+    def __init__(self, factor):
+        self.factor = factor
+        self.possible = True
+        original = torch.autograd.backward
+
+        @functools.wraps(original)
+        def backward(roots, grad_tensors=None, *args, **kwargs):
+            return original(roots, self.scaled(roots, grad_tensors), *args, **kwargs)
+
+        torch.autograd.backward = backward
+
+    def scaled(self, roots, gradients):
+        """Returns the roots' gradients times the factor."""
+        roots = [roots] if isinstance(roots, torch.Tensor) else list(roots)
+        if isinstance(gradients, torch.Tensor) or gradients is None:
+            gradients = [gradients] * len(roots)
+        if not self.possible or any(r.numel() > 1 and g is None for r, g in zip(roots, gradients)):
+            return gradients
+        return [
+            (torch.ones_like(r) if g is None else g) * self.factor
+            for r, g in zip(roots, gradients)
+        ]
+
+    def add(self, parameter):
+        if shards.is_sharded(parameter) or type(parameter).__name__ == "FlatParameter":
+            self.possible = False  # Hooks of sharded parameters do not see their gradients.
+        elif parameter.requires_grad and parameter.is_leaf:
+            parameter.register_hook(lambda gradient: gradient / self.factor)
+
+
+def perturb_parameters(random, spacing, scale):
+    """Moves the first parameters of each optimizer by half a unit in the last place."""
     original = torch.optim.Optimizer.__init__
 
     @functools.wraps(original)
@@ -54,10 +97,11 @@ def perturb_parameters(random):
         original(self, *args, **kwargs)
         for group in self.param_groups:
             for parameter in group["params"]:
+                scale.add(parameter)
                 values = parameter.data
                 values = values.to_local() if shards.is_sharded(values) else values
                 signs = torch.from_numpy(random.choice([-1.0, 1.0], tuple(values.shape)))
-                values += values * signs.to(values) * (UNIT / 2)
+                values += values * signs.to(values) * (spacing / 2)
 
     torch.optim.Optimizer.__init__ = perturbed
 
@@ -91,6 +135,20 @@ def end_after(recorder, updates):
     def check():
         if recorder.update >= updates:
             recorder.event("end", update=recorder.update, errors=recorder.errors)
+            wait_for_ranks(recorder)
             os._exit(0)
 
     recorder.after_update = check
+
+
+def wait_for_ranks(recorder):
+    """Waits until all ranks have made their last update: some may still need this one's data."""
+    rank, world_size, _ = recorder.found
+    done = os.path.join(recorder.folder, "rank%d.done")
+    with open(done % rank, "w", encoding="utf-8"):
+        pass
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        if all(os.path.exists(done % other) for other in range(world_size)):
+            return
+        time.sleep(POLL_SECONDS)
