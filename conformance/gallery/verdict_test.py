@@ -119,7 +119,8 @@ class VerdictTest(unittest.TestCase):
         done, verdict = judge(script, self.folder, *flags, fail_fast=fail_fast)
         said = done.stdout + done.stderr
         if done.returncode == CANNOT_RUN:
-            self.skipTest(next(line for line in done.stderr.splitlines() if " needs " in line))
+            why = [line for line in done.stderr.splitlines() if " needs " in line]
+            self.skipTest(why[0])
         self.assertIsNotNone(verdict, said)
         self.assertEqual(done.returncode, {"right": 0, "wrong": 1}[verdict["outcome"]], said)
         self.assertNotIn("Traceback", said)

@@ -167,8 +167,8 @@ class Comparison:
             return True
         if any(event.get("steps", 1) > 1 for event in self.run.ranks[0].of("schedule")):
             self.notes.append(
-                words + ": Accelerate steps the schedule once per rank, unless split_batches is set,"
-                " and update %d and later ones are not compared" % step.update
+                "%s: Accelerate steps the schedule once per rank, unless split_batches is set, and"
+                " update %d and later ones are not compared" % (words, step.update)
             )
             return True
         evidence = [words, "it is the same in the updates before"]
