@@ -38,6 +38,11 @@ TEST(AccelerateTest, PassesInPython) {
                 kDeadlineSeconds);
 }
 
+TEST(DeepSpeedTest, PassesInPython) {
+  RunPythonTest("numpy, deepspeed", "python/lockstep/deepspeed_test.py",
+                kDeadlineSeconds);
+}
+
 TEST(FailFastTest, PassesInPython) {
   RunPythonTest("json", "python/lockstep/monitor/fail_fast_test.py",
                 kDeadlineSeconds);

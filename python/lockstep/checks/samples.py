@@ -67,6 +67,8 @@ def check_once(run):
         for passes in zip(*(of_rank[loader] for of_rank in loaders)):
             if any(of_rank.sampler.get("replacement") for of_rank in passes):
                 continue
+            if len({of_rank.event["update"] for of_rank in passes}) > 1:
+                continue  # One rank has further loaders, and these are not the same pass.
             count += sum(len(of_rank.samples) for of_rank in passes)
             shared = shared_samples(passes)
             if not shared:

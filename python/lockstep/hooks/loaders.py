@@ -37,6 +37,7 @@ class Loaders:
     def __init__(self, recorder):
         self.recorder = recorder
         self.known = weakref.WeakKeyDictionary()
+        self.made = 0
         self.passes = weakref.WeakKeyDictionary()  # By iterator.
         self.beginning = None
         self.last = None
@@ -51,7 +52,9 @@ class Loaders:
         loader = args[0]
         state = self.known.get(loader)
         if state is None:
-            state = self.known[loader] = Loader(len(self.known))
+            # A number is never given twice: a script may make a loader for each epoch.
+            state = self.known[loader] = Loader(self.made)
+            self.made += 1
         self.beginning = Pass(state)
         if getattr(loader, "_iterator", None) is not None:  # Persistent workers.
             self.passes[loader._iterator] = self.beginning

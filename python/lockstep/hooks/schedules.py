@@ -13,7 +13,7 @@ class Schedules:
     def __init__(self, recorder):
         self.recorder = recorder
         self.depth = 0
-        self.inner = 0  # Steps of schedules that others have stepped.
+        self.inner = 0  # Steps of schedules that a wrapper or another schedule has stepped.
         self.numbers = {}
 
     def enter(self, args, kwargs):
@@ -24,10 +24,10 @@ class Schedules:
     def before(self, args, kwargs):
         del kwargs
         self.depth += 1
-        if self.depth > 1:
-            self.inner += 1
-        else:
+        if self.depth == 1:
             self.see(args[0], 1)
+        elif self.depth == 2:
+            self.inner += 1
 
     def enter_wrapper(self):
         """A wrapper steps a schedule as often as it wants: this is one step of the script's."""
