@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 
 namespace lockstep {
@@ -45,23 +47,41 @@ void AlignedBuffer::Free::operator()(float* data) const {
 }
 
 Parameters::Parameters(
-    std::vector<std::pair<std::string, std::vector<int64_t>>> shapes) {
+    std::vector<std::pair<std::string, std::vector<int64_t>>> shapes,
+    int64_t alignment) {
   int64_t total = 0;
   for (auto& [name, shape] : shapes) {
     const int64_t size = ElementsOf(shape);
+    total = (total + alignment - 1) / alignment * alignment;
     specs_.push_back({std::move(name), std::move(shape), total, size});
     total += size;
   }
-  values_ = AlignedBuffer(total);
-  auto memory = std::make_shared<AlignedBuffer>(total);
-  PlaceGradients(memory->span(), memory);
+  const auto values = std::make_shared<AlignedBuffer>(total);
+  values_ = values->span();
+  value_owner_ = values;
+  const auto gradients = std::make_shared<AlignedBuffer>(total);
+  PlaceGradients(gradients->span(), gradients);
+}
+
+void Parameters::PlaceValues(std::span<float> memory,
+                             std::shared_ptr<void> owner) {
+  assert(memory.size() == values_.size());
+  values_ = memory;
+  value_owner_ = std::move(owner);
 }
 
 void Parameters::PlaceGradients(std::span<float> memory,
                                 std::shared_ptr<void> owner) {
-  assert(memory.size() == values_.span().size());
+  assert(memory.size() == values_.size());
   gradients_ = memory;
   gradient_owner_ = std::move(owner);
+}
+
+void Buffers::PlaceFloats(std::span<float> memory,
+                          std::shared_ptr<void> owner) {
+  assert(memory.size() == floats_.size());
+  placed_ = memory;
+  owner_ = std::move(owner);
 }
 
 int Buffers::AddFloats(std::string name, std::vector<int64_t> shape) {
@@ -77,6 +97,33 @@ int Buffers::AddCounter(std::string name) {
   specs_.push_back({std::move(name), {}, offset, 1, DataType::kInt64});
   counters_.push_back(0);
   return count() - 1;
+}
+
+absl::Status CheckBatch(const Model& model, const Batch& batch) {
+  const size_t n = batch.labels.size();
+  const int64_t size = model.input_shape().size();
+  if (batch.images.size() != n * size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the images have ", batch.images.size(), " floats; ", n,
+                     " labels of ", size, " floats each need ", n * size));
+  }
+  for (const size_t values :
+       {batch.other_labels.size(), batch.shares.size(), batch.samples.size()}) {
+    if (values != 0 && values != n) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(values, " values for a batch of ", n, " labels"));
+    }
+  }
+  for (const std::span<const int32_t> labels :
+       {batch.labels, batch.other_labels}) {
+    for (size_t i = 0; i < labels.size(); ++i) {
+      if (labels[i] >= 0 && labels[i] < model.classes()) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("label ", labels[i], " of sample ", i, " is not in [0, ",
+                       model.classes(), ")"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace lockstep

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/data_types.h"
 
@@ -88,24 +89,28 @@ using ParameterSpec = TensorSpec;
 class Parameters {
  public:
   // shapes: the name and shape of each parameter, in order. Values and
-  // gradients start as zeros.
+  // gradients start as zeros. alignment: each parameter begins at a multiple of
+  // this many elements, behind a gap if it must.
   explicit Parameters(
-      std::vector<std::pair<std::string, std::vector<int64_t>>> shapes);
+      std::vector<std::pair<std::string, std::vector<int64_t>>> shapes,
+      int64_t alignment = 1);
 
   const std::vector<ParameterSpec>& specs() const { return specs_; }
   int count() const { return static_cast<int>(specs_.size()); }
 
-  // All parameters: host float32, 64-byte aligned; owned by this object.
-  std::span<float> values() { return values_.span(); }
-  std::span<const float> values() const { return values_.span(); }
+  // All parameters: host float32, 64-byte aligned; owned by this object, unless
+  // they were placed elsewhere.
+  std::span<float> values() { return values_; }
+  std::span<const float> values() const { return values_; }
   std::span<float> gradients() { return gradients_; }
   std::span<const float> gradients() const { return gradients_; }
 
   // Moves the gradients to `memory`, for example memory that the ranks of a
-  // group share: host float32 of the same size, 64-byte aligned. `owner` keeps
-  // `memory` alive. The gradients' values are not copied. Invalidates spans of
-  // gradients.
+  // group share, or a GPU's memory: float32 of the same size, 64-byte aligned.
+  // `owner` keeps `memory` alive. The gradients' values are not copied.
+  // Invalidates spans of gradients. PlaceValues moves the parameters likewise.
   void PlaceGradients(std::span<float> memory, std::shared_ptr<void> owner);
+  void PlaceValues(std::span<float> memory, std::shared_ptr<void> owner);
 
   // One parameter's part of the values or gradients; index in [0, count()).
   std::span<float> value(int index) { return specs_[index].Part(values()); }
@@ -121,7 +126,8 @@ class Parameters {
 
  private:
   std::vector<ParameterSpec> specs_;
-  AlignedBuffer values_;
+  std::span<float> values_;
+  std::shared_ptr<void> value_owner_;
   std::span<float> gradients_;
   std::shared_ptr<void> gradient_owner_;
 };
@@ -139,15 +145,24 @@ class Buffers {
   Buffers() = default;
 
   // Appends a buffer, zero-filled, and returns its index. Invalidates spans.
+  // Must not be called after PlaceFloats.
   int AddFloats(std::string name, std::vector<int64_t> shape);
   int AddCounter(std::string name);
 
   const std::vector<BufferSpec>& specs() const { return specs_; }
   int count() const { return static_cast<int>(specs_.size()); }
 
-  // All buffers of one data type, in host memory; owned by this object.
-  std::span<float> floats() { return floats_; }
-  std::span<const float> floats() const { return floats_; }
+  // Moves the float32 buffers to `memory` of the same size, for example a GPU's
+  // memory. `owner` keeps `memory` alive. The values are not copied.
+  void PlaceFloats(std::span<float> memory, std::shared_ptr<void> owner);
+
+  // All buffers of one data type, in host memory; owned by this object, unless
+  // they were placed elsewhere.
+  std::span<float> floats() { return owner_ ? placed_ : std::span(floats_); }
+  std::span<const float> floats() const {
+    return owner_ ? std::span<const float>(placed_)
+                  : std::span<const float>(floats_);
+  }
   std::span<int64_t> counters() { return counters_; }
   std::span<const int64_t> counters() const { return counters_; }
 
@@ -163,6 +178,8 @@ class Buffers {
  private:
   std::vector<BufferSpec> specs_;
   std::vector<float> floats_;
+  std::span<float> placed_;  // Used if there is an owner.
+  std::shared_ptr<void> owner_;
   std::vector<int64_t> counters_;
 };
 
@@ -255,6 +272,11 @@ class Model {
   // kInvalidArgument, as ForwardBackward.
   virtual absl::StatusOr<Metrics> Evaluate(const Batch& batch) = 0;
 };
+
+// Checks that the sizes of the images, labels, shares and sample numbers of
+// `batch` match each other and the model. Checks that labels are in range.
+// Error: kInvalidArgument.
+absl::Status CheckBatch(const Model& model, const Batch& batch);
 
 }  // namespace lockstep
 

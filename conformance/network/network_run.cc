@@ -93,7 +93,8 @@ absl::StatusOr<std::vector<RankMoment>> TrainRank(Communicator& group,
                                                   RankTrace* full) {
   SetComputeThreads(1);
   const int rank = group.rank();
-  const std::unique_ptr<Model> product = run.tested->CreateModel();
+  const std::unique_ptr<Model> product =
+      run.model ? run.model(run.tested->network()) : run.tested->CreateModel();
   FillNetworkStart(*run.tested, *product, rank);
   Parameters& parameters = product->parameters();
   const RankContext context = {

@@ -5,6 +5,7 @@
 #define LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_RUN_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <ostream>
 #include <span>
@@ -124,6 +125,8 @@ struct NetworkRun {
   // The timeout of every wait for a rank.
   absl::Duration timeout = absl::Seconds(60);
   RankRunner ranks = nullptr;  // Runs the ranks in place of threads.
+  // Creates a rank's model in place of TestedNetwork::CreateModel.
+  std::function<std::unique_ptr<Model>(const Network&)> model = nullptr;
   const TestedNetwork* tested = &TestedResNet();
 
   int world_size() const { return static_cast<int>(deal.size()); }

@@ -29,6 +29,8 @@ constexpr char kOnGpu[] =
     "that there are";
 constexpr char kOnGpus[] =
     "the same suite and mutants over NCCL, with a rank for each GPU";
+constexpr char kNetworksOnGpu[] =
+    "the same networks and deals, at 1 to 4 ranks that share a GPU";
 constexpr char kNormNcclAsks[] =
     "seven small batches against one float64 batch norm of the whole batch, at "
     "1 to 3 ranks; it passes or fails, and records no number";
@@ -64,6 +66,9 @@ constexpr char kNormGpus[] =
     "//conformance/syncbn:sync_batch_norm_nccl_multigpu_test";
 constexpr char kNormNccl[] = "//syncbn/cuda:cuda_sync_batch_norm_gpu_test";
 constexpr char kNetwork[] = "//conformance/network:network_equivalence_test";
+constexpr char kNetworkCuda[] =
+    "//conformance/network:cuda_network_standin_test";
+constexpr char kNetworkGpu[] = "//conformance/network:cuda_network_gpu_test";
 
 using Types = std::vector<std::string>;
 using Sizes = std::vector<int>;
@@ -207,6 +212,12 @@ const std::vector<KnownClaim>& KnownClaims() {
        "perceptron.",
        kSpreads,
        {{"threads", kNetwork, f32, {2, 3, 4}}}},
+      {"gpu_steps",
+       "The same of LeNet, a perceptron and the ResNets, when CUDA kernels and "
+       "cuDNN compute the steps.",
+       kSpreads,
+       {{"threads, gpu stand-in", kNetworkCuda, f32, to_four},
+        {"threads, gpu", kNetworkGpu, {}, {}, kNetworksOnGpu}}},
       {"vit_steps",
        "Each step of a small vision transformer, with dropout of every kind, "
        "is one rank's: gradients and loss.",

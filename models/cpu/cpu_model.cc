@@ -364,33 +364,6 @@ OperationTimer CpuReplica::TimeBackward(size_t operation, bool wanted) const {
                             : nullptr);
 }
 
-absl::Status CheckBatch(const Model& model, const Batch& batch) {
-  const size_t n = batch.labels.size();
-  const int64_t size = model.input_shape().size();
-  if (batch.images.size() != n * size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the images have ", batch.images.size(), " floats; ", n,
-                     " labels of ", size, " floats each need ", n * size));
-  }
-  for (const size_t values :
-       {batch.other_labels.size(), batch.shares.size(), batch.samples.size()}) {
-    if (values != 0 && values != n) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(values, " values for a batch of ", n, " labels"));
-    }
-  }
-  for (const std::span<const int32_t> labels :
-       {batch.labels, batch.other_labels}) {
-    for (size_t i = 0; i < labels.size(); ++i) {
-      if (labels[i] >= 0 && labels[i] < model.classes()) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("label ", labels[i], " of sample ", i, " is not in [0, ",
-                       model.classes(), ")"));
-    }
-  }
-  return absl::OkStatus();
-}
-
 Metrics SoftmaxCrossEntropy(std::span<const float> logits, const Batch& batch,
                             int64_t classes, float gradient_scale,
                             std::span<float> gradient) {
@@ -415,12 +388,7 @@ absl::StatusOr<std::unique_ptr<CpuReplica>> CreateCpuReplica(
   LOCKSTEP_RETURN_IF_ERROR(network.status());
   LOCKSTEP_RETURN_IF_ERROR(CheckActivationType(options.type));
   LOCKSTEP_RETURN_IF_ERROR(CheckConvolutionAlgorithm(options.convolution));
-  const Shape& output = network.output_shape();
-  if (output.h != 1 || output.w != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(network.name(), ": ends in images of ", output.h, "x",
-                     output.w, ", not in one value for each class"));
-  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckEndsInClasses(network));
   if (options.lanes && options.type == DataType::kFloat32 &&
       FitsLanes(network)) {
     return CreateLaneReplica(std::move(network), options.seed);

@@ -107,11 +107,6 @@ absl::StatusOr<std::unique_ptr<CpuReplica>> CreateCpuReplica(
 absl::StatusOr<std::unique_ptr<Model>> CreateModel(
     absl::string_view spec, uint64_t seed, const NetworkInput& input = {});
 
-// Checks that the sizes of the images, labels, shares and sample numbers of
-// `batch` match each other and the model. Checks that labels are in range.
-// Error: kInvalidArgument.
-absl::Status CheckBatch(const Model& model, const Batch& batch);
-
 // Returns the softmax cross-entropy of host float32 logits [n, classes].
 // Overwrites `gradient`, unless that is empty, with the gradient of the loss
 // times gradient_scale. Labels must be in range.

@@ -10,13 +10,14 @@
 #include "absl/status/status.h"
 #include "base/status_macros.h"
 #include "models/cpu/attention.h"
+#include "models/cpu/layer_norm.h"
 #include "models/cpu/linear.h"
-#include "models/cpu/norm.h"
 #include "models/cpu/onednn.h"
 #include "models/cpu/pointwise.h"
 #include "models/cpu/pool.h"
 #include "models/model.h"
 #include "models/networks/network.h"
+#include "models/program/batch_norm_plan.h"
 #include "models/program/operation_plan.h"
 
 namespace lockstep {
@@ -58,7 +59,13 @@ PlanOr CreatePlan(const PlanContext& context, const PlanRequest& request) {
     }
     PlanOr operator()(const LinearOp&) { return PlanLinear(context, request); }
     PlanOr operator()(const BatchNormOp&) {
-      return PlanBatchNorm(context, request);
+      return PlanBatchNorm({.type = context.type,
+                            .layout = context.layout,
+                            .parameters = context.parameters,
+                            .buffers = context.buffers,
+                            .kernels = context.batch_norm_kernels,
+                            .group = context.batch_norm_group},
+                           request);
     }
     PlanOr operator()(const PoolOp&) { return PlanPool(context, request); }
     PlanOr operator()(const GlobalAveragePoolOp&) {

@@ -372,6 +372,14 @@ Buffers CreateBuffers(const Network& network) {
   return buffers;
 }
 
+absl::Status CheckEndsInClasses(const Network& network) {
+  const Shape& output = network.output_shape();
+  if (output.h == 1 && output.w == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(network.name(), ": ends in images of ", output.h, "x",
+                   output.w, ", not in one value for each class"));
+}
+
 int64_t FlopsOf(const Network& network, int operation) {
   const Network::Operation& op = network.operations()[operation];
   const auto products_per_output = [&](int weight) {

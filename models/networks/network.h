@@ -300,6 +300,10 @@ Parameters CreateParameters(const Network& network);
 Parameters CreateParameters(const Network& network, uint64_t seed);
 Buffers CreateBuffers(const Network& network);
 
+// Returns kInvalidArgument, naming the network, if its last operation gives
+// more than one value per class.
+absl::Status CheckEndsInClasses(const Network& network);
+
 // Return the floating-point operations of one sample forward. A multiplication
 // and an addition count as two. Convolutions, linear layers and attention are
 // counted; other operations count as 0. Products with padding count, as is

@@ -22,6 +22,7 @@
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "models/model.h"
+#include "models/train/gradient_buckets.h"
 
 namespace lockstep {
 
@@ -104,23 +105,8 @@ GradientReducer::GradientReducer(Communicator& communicator,
                                  Parameters& parameters, int64_t bucket_bytes,
                                  bool overlaps)
     : parameters_(parameters),
-      bucket_of_(parameters.count()),
-      marks_(parameters.count()) {
-  if (bucket_bytes == 0) bucket_bytes = DefaultBucketBytes(parameters);
-  const std::span<float> all = parameters.gradients();
-  int64_t end = static_cast<int64_t>(all.size());  // Of the open bucket.
-  int count = 0;                                   // Parameters in it.
-  for (int index = parameters.count() - 1; index >= 0; --index) {
-    const int64_t begin = parameters.specs()[index].offset;
-    bucket_of_[index] = bucket_count();
-    ++count;
-    const int64_t bytes = (end - begin) * SizeOf(DataType::kFloat32);
-    if (bytes >= bucket_bytes || index == 0) {
-      buckets_.push_back({all.subspan(begin, end - begin), count, count, {}});
-      end = begin;
-      count = 0;
-    }
-  }
+      buckets_(parameters, bucket_bytes > 0 ? bucket_bytes
+                                            : DefaultBucketBytes(parameters)) {
   if (communicator.world_size() == 1) return;
   if (overlaps) {
     async_ = std::make_unique<AsyncCommunicator>(communicator);
@@ -130,62 +116,35 @@ GradientReducer::GradientReducer(Communicator& communicator,
 }
 
 void GradientReducer::MarkReady(int index) {
-  if (++marks_[index] > 1) return;  // Reported by Finish.
-  if (--buckets_[bucket_of_[index]].missing == 0) StartCompleteBuckets();
+  buckets_.MarkReady(index, [this](int bucket) {
+    if (!async_) return;
+    sums_.push_back(async_->Start(
+        Collective::UniformAllReduce(buckets_.gradients(bucket))));
+  });
 }
 
-void GradientReducer::StartCompleteBuckets() {
-  while (next_bucket_ < buckets_.size() &&
-         buckets_[next_bucket_].missing == 0) {
-    Bucket& bucket = buckets_[next_bucket_];
-    if (async_) {
-      bucket.sum =
-          async_->Start(Collective::UniformAllReduce(bucket.gradients));
-    }
-    ++next_bucket_;
-  }
-}
-
-absl::Status GradientReducer::Sum(Bucket& bucket) {
+absl::Status GradientReducer::Sum(int bucket) {
   if (direct_ != nullptr) {
-    return direct_->Run(Collective::UniformAllReduce(bucket.gradients));
+    return direct_->Run(
+        Collective::UniformAllReduce(buckets_.gradients(bucket)));
   }
-  return bucket.sum.has_value() ? bucket.sum->Wait() : absl::OkStatus();
+  return async_ ? sums_[bucket].Wait() : absl::OkStatus();
 }
 
 absl::Status GradientReducer::Finish(Summed summed) {
-  const absl::Status marks = CheckMarks();
+  const absl::Status marks = buckets_.FinishStep();
   absl::Status status;
-  for (Bucket& bucket : buckets_) {
+  for (int bucket = 0; bucket < buckets_.count(); ++bucket) {
     if (marks.ok()) status.Update(Sum(bucket));
     if (!marks.ok() || !status.ok()) break;
-    const int64_t begin =
-        bucket.gradients.data() - parameters_.gradients().data();
-    summed(begin, begin + std::ssize(bucket.gradients));
+    const std::span<float> gradients = buckets_.gradients(bucket);
+    const int64_t begin = gradients.data() - parameters_.gradients().data();
+    summed(begin, begin + std::ssize(gradients));
   }
   if (async_) status.Update(async_->Wait());
   status.Update(marks);
-  BeginStep();
+  sums_.clear();
   return status;
-}
-
-absl::Status GradientReducer::CheckMarks() const {
-  const auto wrong = std::find_if(marks_.begin(), marks_.end(),
-                                  [](int marks) { return marks != 1; });
-  if (wrong == marks_.end()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "the gradient of parameter ",
-      parameters_.specs()[wrong - marks_.begin()].name, " was marked ready ",
-      *wrong, " times in this step, not once"));
-}
-
-void GradientReducer::BeginStep() {
-  for (Bucket& bucket : buckets_) {
-    bucket.missing = bucket.parameters;
-    bucket.sum.reset();
-  }
-  std::fill(marks_.begin(), marks_.end(), 0);
-  next_bucket_ = 0;
 }
 
 absl::StatusOr<StepResult> TrainStep(Model& model, GradientReducer& reducer,

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,6 +17,7 @@
 #include "collectives/async_communicator.h"
 #include "collectives/communicator.h"
 #include "models/model.h"
+#include "models/train/gradient_buckets.h"
 
 namespace lockstep {
 
@@ -74,16 +74,14 @@ absl::StatusOr<std::unique_ptr<Communicator>> SynchroniseBatchNorm(
 absl::StatusOr<Metrics> AllReduceMetrics(Communicator& communicator,
                                          const Metrics& metrics);
 
-// Sums one replica's gradients over all ranks, in buckets. A bucket is a run of
-// neighbouring parameters, the last parameters first, and is closed once it
-// holds `bucket_bytes`. A bucket is sent as soon as its gradients and those of
-// every earlier bucket are final. Its all-reduce therefore runs while backward
-// computes the gradients of the next buckets.
+// Sums one replica's gradients over all ranks, in buckets
+// (gradient_buckets.h). A bucket is sent as soon as it is complete. Its
+// all-reduce therefore runs while backward computes the gradients of the next
+// buckets.
 //
-// The order and the bounds of the buckets do not depend on the order in which
-// gradients become ready. Every element is added in the same order
-// (UniformAllReduce). The sums therefore have the same bits on every run and
-// with buckets of any size; over NCCL, with buckets of the same size.
+// Every element is added in the same order (UniformAllReduce). The sums
+// therefore have the same bits on every run and with buckets of any size; over
+// NCCL, with buckets of the same size.
 //
 // With one rank the reducer sends nothing and starts no thread. It borrows its
 // arguments. It uses the communicator only between the first MarkReady of a
@@ -121,26 +119,15 @@ class GradientReducer {
   // gradients are unspecified.
   absl::Status Finish(Summed summed = [](int64_t, int64_t) {});
 
-  int bucket_count() const { return static_cast<int>(buckets_.size()); }
+  int bucket_count() const { return buckets_.count(); }
 
  private:
-  struct Bucket {
-    std::span<float> gradients;
-    int parameters = 0;  // In this bucket.
-    int missing = 0;     // Parameters not yet marked in this step.
-    std::optional<PendingCollective> sum = std::nullopt;  // Once started.
-  };
-
-  void StartCompleteBuckets();
-  absl::Status Sum(Bucket& bucket);
-  absl::Status CheckMarks() const;
-  void BeginStep();
+  absl::Status Sum(int bucket);
 
   Parameters& parameters_;
-  std::vector<Bucket> buckets_;  // In the order of sending.
-  std::vector<int> bucket_of_;   // By parameter.
-  std::vector<int> marks_;       // By parameter, in this step.
-  size_t next_bucket_ = 0;       // The first bucket that was not started.
+  GradientBuckets buckets_;
+  // The sums of this step that were started, by bucket.
+  std::vector<PendingCollective> sums_;
   // One of the two sums the buckets. Both are null with one rank.
   Communicator* direct_ = nullptr;
   std::unique_ptr<AsyncCommunicator> async_;

@@ -1,6 +1,7 @@
 // gradients: loss, gradients and buffers of one step.
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <span>
 #include <string>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/catch_bad_alloc.h"
@@ -17,11 +19,13 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
+#include "models/cpu/algorithm.h"
 #include "models/data/load_dataset.h"
 #include "models/data/transform.h"
 #include "models/io/safetensors.h"
 #include "models/networks/networks.h"
 #include "models/train/common_flags.h"
+#include "models/train/device.h"
 #include "models/train/gradients_run.h"
 
 ABSL_FLAG(std::string, model, "lenet",
@@ -64,6 +68,10 @@ ABSL_FLAG(
     std::string, convolution, "auto",
     "for float32: auto (Winograd where it is faster), direct, or winograd "
     "(wherever it is possible; see train --help)");
+ABSL_FLAG(std::string, device, "cpu",
+          "the device that computes: cpu; cuda, where the ranks share the GPUs "
+          "in turn (LeNet, perceptrons and ResNets in float32); or auto: cuda "
+          "if there is a GPU");
 ABSL_FLAG(int, threads_per_rank, 1, "number of compute threads of each rank");
 ABSL_FLAG(double, timeout_s, 600, "seconds that a rank waits for another rank");
 
@@ -85,13 +93,33 @@ whole batch, and the gradients are those of this mean.
       .sections = {{"", "model weights=FILE batch=FILE out=FILE"},
                    {"", "num_classes image_size in_channels dtype"},
                    {"",
-                    "nproc sync_bn threads_per_rank convolution timeout_s"}},
+                    "nproc sync_bn device threads_per_rank convolution "
+                    "timeout_s"}},
       .ending = absl::StrCat("Networks:\n", NetworksHelp(), R"(
 Relative paths start from the folder in which bazel was called.
 
 Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
 )"),
       .aliases = {{"world_size", "nproc"}}};
+}
+
+char* const* program_arguments = nullptr;  // main's.
+
+// Reads --device. A GPU has no float64 and no choice of convolutions.
+absl::StatusOr<ComputeDevice> ReadDevice(const GradientsOptions& options) {
+  const std::string text = absl::GetFlag(FLAGS_device);
+  if (text == "cuda" && options.dtype != DataType::kFloat32) {
+    return FlagError("device", text,
+                     "computes float32; --device=cpu computes float64");
+  }
+  if (text == "cuda" && options.convolution != ConvolutionAlgorithm::kAuto) {
+    return FlagError("device", text, "chooses its convolutions itself");
+  }
+  std::string note;
+  LOCKSTEP_ASSIGN_OR_RETURN(const ComputeDevice device,
+                            ChooseDevice(text, program_arguments, note));
+  if (!note.empty()) absl::FPrintF(stderr, "gradients: %s\n", note);
+  return device;
 }
 
 absl::StatusOr<std::string> Path(absl::string_view flag,
@@ -138,6 +166,7 @@ absl::Status ComputeAndWrite() {
   LOCKSTEP_ASSIGN_OR_RETURN(options.convolution,
                             ChooseConvolution(absl::GetFlag(FLAGS_convolution),
                                               /*deterministic=*/false));
+  LOCKSTEP_ASSIGN_OR_RETURN(options.device, ReadDevice(options));
   const double timeout = absl::GetFlag(FLAGS_timeout_s);
   LOCKSTEP_RETURN_IF_ERROR(CheckCommonFlags(options.model, options.sync_bn,
                                             options.world_size,
@@ -166,6 +195,7 @@ absl::Status Run(std::span<char* const> /*argv*/) {
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
+  lockstep::program_arguments = argv;
   return lockstep::CommandMain(lockstep::GradientsUsage(),
                                {argv, static_cast<size_t>(argc)},
                                lockstep::Run);

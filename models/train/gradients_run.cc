@@ -28,6 +28,7 @@
 #include "models/networks/networks.h"
 #include "models/reference/network_reference.h"
 #include "models/train/data_parallel.h"
+#include "models/train/device.h"
 #include "sampler/shard.h"
 #include "syncbn/batch_norm_kernels.h"
 
@@ -198,6 +199,15 @@ absl::Status ReadLabels(const SafetensorsFile& file, int64_t classes,
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::unique_ptr<Model>> CreateRanksModel(
+    const GradientsOptions& options, const Network& network, int rank) {
+  if (options.device == ComputeDevice::kCuda) {
+    return CreateGpuModel(network, rank);
+  }
+  SetComputeThreads(options.threads_per_rank);
+  return CreateCpuReplica(network, {.convolution = options.convolution});
+}
+
 // Computes one rank's part in float32. Returns the result on rank 0, nothing on
 // other ranks.
 absl::StatusOr<Safetensors> Float32Step(Communicator& communicator,
@@ -205,10 +215,9 @@ absl::StatusOr<Safetensors> Float32Step(Communicator& communicator,
                                         const SafetensorsFile& weights,
                                         const Network& network,
                                         const GlobalBatch& batch) {
-  SetComputeThreads(options.threads_per_rank);
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::unique_ptr<Model> model,
-      CreateCpuReplica(network, {.convolution = options.convolution}));
+      CreateRanksModel(options, network, communicator.rank()));
   LOCKSTEP_RETURN_IF_ERROR(LoadTensors(weights.content.tensors, weights.name,
                                        model->parameters(), model->buffers()));
   GradientReducer reducer(communicator, model->parameters());

@@ -11,6 +11,7 @@
 #include "collectives/communicator.h"
 #include "models/cpu/algorithm.h"
 #include "models/io/safetensors.h"
+#include "models/train/device.h"
 
 namespace lockstep {
 
@@ -29,6 +30,7 @@ struct GradientsOptions {
   ConvolutionAlgorithm convolution = ConvolutionAlgorithm::kAuto;  // float32's.
   bool sync_bn = false;  // Batch norm over the batches of all ranks.
   GroupOptions group = {};
+  ComputeDevice device = ComputeDevice::kCpu;  // float32's.
 };
 
 // The content of a file, and the name of the file in messages.

@@ -1,0 +1,138 @@
+#include "models/cuda/cuda_model.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+#include "collectives/communicator.h"
+#include "models/cuda/cuda_replica.h"
+#include "models/cuda/device_group.h"
+#include "models/model.h"
+#include "models/networks/network.h"
+
+namespace lockstep {
+namespace {
+
+// A copy of host memory on the device, which grows to the largest so far.
+class DeviceCopy {
+ public:
+  // Enqueues the copy; returns it.
+  template <typename T>
+  absl::StatusOr<std::span<const T>> Of(std::span<const T> host,
+                                        cudaStream_t stream) {
+    const auto bytes = static_cast<int64_t>(host.size_bytes());
+    if (bytes == 0) return std::span<const T>();
+    if (bytes > capacity_) {
+      capacity_ = 0;
+      memory_.reset();
+      LOCKSTEP_ASSIGN_OR_RETURN(memory_, AllocateDeviceMemory(bytes));
+      capacity_ = bytes;
+    }
+    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+        cudaMemcpyAsync(memory_.get(), host.data(), host.size_bytes(),
+                        cudaMemcpyHostToDevice, stream),
+        "cudaMemcpyAsync"));
+    return std::span(reinterpret_cast<const T*>(memory_.get()), host.size());
+  }
+
+ private:
+  DeviceMemory memory_;
+  int64_t capacity_ = 0;
+};
+
+class CudaModel : public Model {
+ public:
+  CudaModel(int device, Stream stream, std::unique_ptr<CudaReplica> replica,
+            uint64_t seed)
+      : device_(device),
+        stream_(std::move(stream)),
+        replica_(std::move(replica)),
+        parameters_(CreateParameters(replica_->network(), seed)),
+        buffers_(CreateBuffers(replica_->network())) {}
+
+  Parameters& parameters() override { return parameters_; }
+  Buffers& buffers() override { return buffers_; }
+  const Shape& input_shape() const override {
+    return replica_->network().input_shape();
+  }
+  int64_t classes() const override { return replica_->network().classes(); }
+  bool announces_gradients_at_end() const override { return true; }
+
+  int ConvertSyncBatchNorm(Communicator& group) override {
+    group_.emplace(group, stream_.get());
+    return replica_->ConvertSyncBatchNorm(*group_);
+  }
+
+  absl::StatusOr<Metrics> ForwardBackward(const Batch& batch,
+                                          float gradient_scale,
+                                          GradientReady ready) override {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Batch on_device, Begin(batch));
+    LOCKSTEP_RETURN_IF_ERROR(
+        replica_->Enqueue(on_device, gradient_scale, [](int) {}));
+    LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, replica_->TakeMetrics());
+    LOCKSTEP_RETURN_IF_ERROR(replica_->Download(parameters_, buffers_));
+    for (int i = parameters_.count(); i-- > 0;) ready(i);
+    return metrics;
+  }
+
+  absl::StatusOr<Metrics> Evaluate(const Batch& batch) override {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Batch on_device, Begin(batch));
+    LOCKSTEP_RETURN_IF_ERROR(replica_->EnqueueEvaluation(on_device));
+    return replica_->TakeMetrics();
+  }
+
+ private:
+  // Copies the parameters, the buffers and the batch to the GPU; returns the
+  // batch there.
+  absl::StatusOr<Batch> Begin(const Batch& batch) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckBatch(*this, batch));
+    // The calling thread may differ from the last call's.
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaSetDevice(device_), "cudaSetDevice"));
+    LOCKSTEP_RETURN_IF_ERROR(replica_->Upload(parameters_, buffers_));
+    Batch on_device = batch;
+    cudaStream_t const stream = stream_.get();
+    LOCKSTEP_ASSIGN_OR_RETURN(on_device.images,
+                              images_.Of(batch.images, stream));
+    LOCKSTEP_ASSIGN_OR_RETURN(on_device.labels,
+                              labels_.Of(batch.labels, stream));
+    LOCKSTEP_ASSIGN_OR_RETURN(on_device.other_labels,
+                              other_labels_.Of(batch.other_labels, stream));
+    LOCKSTEP_ASSIGN_OR_RETURN(on_device.shares,
+                              shares_.Of(batch.shares, stream));
+    return on_device;
+  }
+
+  const int device_;
+  const Stream stream_;
+  DeviceCopy images_, labels_, other_labels_, shares_;
+  std::optional<DeviceGroup> group_;
+  const std::unique_ptr<CudaReplica> replica_;
+  Parameters parameters_;
+  Buffers buffers_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> CreateCudaModel(
+    Network network, int device, const CudaReplicaOptions& options) {
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device), "cudaSetDevice"));
+  LOCKSTEP_ASSIGN_OR_RETURN(Stream stream, MakeStream());
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::unique_ptr<CudaReplica> replica,
+      CudaReplica::Create(std::move(network), stream.get(), options));
+  return std::make_unique<CudaModel>(device, std::move(stream),
+                                     std::move(replica), options.seed);
+}
+
+}  // namespace lockstep

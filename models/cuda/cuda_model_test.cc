@@ -1,0 +1,225 @@
+// Tests of networks on a GPU, or on the stand-ins. conformance/network checks
+// every network on several ranks.
+#include "models/cuda/cuda_model.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/cuda_status.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/cuda/cuda_replica.h"
+#include "models/cuda/test_vector.h"
+#include "models/model.h"
+#include "models/networks/network.h"
+#include "models/networks/networks.h"
+#include "models/reference/bounded.h"
+#include "models/reference/network_inputs.h"
+#include "models/reference/network_reference.h"
+#include "tools/cuda/gpu_test.h"
+
+#ifdef LOCKSTEP_CUDA_STANDIN
+#include "standin/control.h"
+#endif
+
+namespace lockstep {
+namespace {
+
+using testing::Each;
+using testing::HasSubstr;
+
+constexpr NetworkInput kInput = {
+    .channels = 2, .height = 16, .width = 18, .classes = 5};
+
+Network Described(const std::string& spec, const NetworkInput& input = kInput) {
+  absl::StatusOr<Network> network = CreateNetwork(spec, input);
+  EXPECT_THAT(network, IsOk());
+  return *std::move(network);
+}
+
+// A replica on its own stream.
+class CudaModelTest : public GpuTest {
+ protected:
+  void Create(const std::string& spec, const CudaReplicaOptions& options = {}) {
+    replica_.reset();
+    absl::StatusOr<Stream> stream = MakeStream();
+    ASSERT_THAT(stream, IsOk());
+    stream_ = *std::move(stream);
+    auto replica = CudaReplica::Create(Described(spec), stream_.get(), options);
+    ASSERT_THAT(replica, IsOk());
+    replica_ = *std::move(replica);
+    host_.emplace(CreateParameters(replica_->network()));
+    buffers_ = CreateBuffers(replica_->network());
+  }
+
+  // Takes a training step on n random samples, and returns the gradients in the
+  // host's order.
+  std::vector<float> Step(int64_t n) {
+    const RandomSamples samples = RandomBatchOf(replica_->network(), 1, n);
+    images_.emplace(samples.images);
+    labels_.emplace(samples.labels);
+    std::vector<int> ready(host_->count());
+    EXPECT_THAT(
+        replica_->Enqueue(
+            {.images = images_->span(), .labels = labels_->span()},
+            1.0f / static_cast<float>(n), [&](int index) { ++ready[index]; }),
+        IsOk());
+    EXPECT_THAT(ready, Each(1));
+    EXPECT_THAT(replica_->Download(*host_, buffers_), IsOk());
+    return {host_->gradients().begin(), host_->gradients().end()};
+  }
+
+  Stream stream_;
+  std::unique_ptr<CudaReplica> replica_;
+  std::optional<Parameters> host_;
+  Buffers buffers_;
+  std::optional<TestVector<float>> images_;
+  std::optional<TestVector<int32_t>> labels_;
+};
+
+TEST_F(CudaModelTest, LeNetsGradientsAreWithinTheBounds) {
+  Create("lenet");
+  const Network& network = replica_->network();
+  const std::vector<float> values = RandomParameters(network, 1);
+  std::ranges::copy(values, host_->values().begin());
+  ASSERT_THAT(replica_->Upload(*host_, buffers_), IsOk());
+  const RandomSamples samples = RandomBatchOf(network, 1, 6);
+  const BoundedStep want =
+      BoundedReference(network, values, samples.batch(), /*world_size=*/1);
+  const std::vector<float> got = Step(6);
+  EXPECT_LE(LargestError(want.gradient, got), 1);
+  const absl::StatusOr<Metrics> metrics = replica_->TakeMetrics();
+  ASSERT_THAT(metrics, IsOk());
+  EXPECT_NEAR(metrics->loss_sum, want.loss_sum, want.loss_sum_bound);
+  EXPECT_EQ(metrics->samples, 6);
+  // The control: one weight differs.
+  host_->values()[3] += 0.25f;
+  ASSERT_THAT(replica_->Upload(*host_, buffers_), IsOk());
+  EXPECT_GT(LargestError(want.gradient, Step(6)), 1);
+}
+
+// If buffers shared memory while both are needed, the bits would change.
+TEST_F(CudaModelTest, SharingMemoryChangesNoBits) {
+  for (const char* const spec : {"lenet_bn", "resnet18_d2l:width=4"}) {
+    Create(spec, {.seed = 2});
+    const std::vector<float> shared = Step(3);
+    Create(spec, {.seed = 2, .share_memory = false});
+    EXPECT_EQ(Step(3), shared) << spec;
+    EXPECT_EQ(Step(3), shared) << spec << ", again";
+  }
+}
+
+TEST_F(CudaModelTest, ParametersComeBackAsTheyWere) {
+  Create("resnet50:width=4", {.seed = 3});
+  const Parameters want = CreateParameters(replica_->network(), 3);
+  ASSERT_THAT(replica_->Download(*host_, buffers_), IsOk());
+  EXPECT_TRUE(std::ranges::equal(host_->values(), want.values()));
+  for (const TensorSpec& spec : replica_->parameters().specs()) {
+    EXPECT_EQ(spec.offset % 16, 0) << spec.name;
+  }
+}
+
+TEST_F(CudaModelTest, AnEmptyBatchHasZeroGradients) {
+  Create("lenet_bn");
+  EXPECT_GT(std::ranges::max(Step(2)), 0);
+  EXPECT_THAT(Step(0), Each(0.0f));
+}
+
+TEST_F(CudaModelTest, EvaluationChangesNothing) {
+  Create("lenet_bn");
+  const RandomSamples samples = RandomBatchOf(replica_->network(), 1, 4);
+  TestVector<float> images(samples.images);
+  TestVector<int32_t> labels(samples.labels);
+  const std::vector<float> gradients = Step(4);
+  ASSERT_THAT(replica_->TakeMetrics(), IsOk());
+  const Buffers before = buffers_;
+  ASSERT_THAT(replica_->EnqueueEvaluation(
+                  {.images = images.span(), .labels = labels.span()}),
+              IsOk());
+  const absl::StatusOr<Metrics> metrics = replica_->TakeMetrics();
+  ASSERT_THAT(metrics, IsOk());
+  EXPECT_EQ(metrics->samples, 4);
+  EXPECT_GT(metrics->loss_sum, 0);
+  ASSERT_THAT(replica_->Download(*host_, buffers_), IsOk());
+  EXPECT_TRUE(std::ranges::equal(buffers_.floats(), before.floats()));
+  EXPECT_TRUE(std::ranges::equal(host_->gradients(), gradients));
+}
+
+TEST_F(CudaModelTest, NamesWhatIsNotComputed) {
+  Network network("test", {.c = 4, .h = 3, .w = 3});
+  network.Linear("head", network.LayerNorm("norm", network.input()),
+                 {.out = 5});
+  auto model = CreateCudaModel(network, /*device=*/0);
+  ASSERT_THAT(model, IsOk());
+  const RandomSamples samples = RandomBatchOf(network, 1, 2);
+  EXPECT_THAT((*model)->ForwardBackward(samples.batch(), 1, [](int) {}),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       HasSubstr("norm: layer norm is not computed on a GPU")));
+  const Network images("images", {.c = 4, .h = 3, .w = 3});
+  EXPECT_THAT(CreateCudaModel(images, 0),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("images: ends in images of 3x3")));
+}
+
+TEST_F(CudaModelTest, AModelTrainsOnHostMemory) {
+  const Network network = Described("lenet_bn");
+  const absl::StatusOr<std::unique_ptr<Model>> created =
+      CreateCudaModel(network, 0, {.seed = 4});
+  ASSERT_THAT(created, IsOk());
+  Model& model = **created;
+  EXPECT_TRUE(std::ranges::equal(model.parameters().values(),
+                                 CreateParameters(network, 4).values()));
+  const RandomSamples samples = RandomBatchOf(network, 1, 8);
+  double first_loss = 0, loss = 0;
+  for (int step = 0; step < 20; ++step) {
+    const absl::StatusOr<Metrics> metrics =
+        model.ForwardBackward(samples.batch(), 1.0f / 8, [](int) {});
+    ASSERT_THAT(metrics, IsOk());
+    loss = metrics->mean_loss();
+    if (step == 0) first_loss = loss;
+    for (size_t i = 0; i < model.parameters().values().size(); ++i) {
+      model.parameters().values()[i] -=
+          0.1f * model.parameters().gradients()[i];
+    }
+  }
+  EXPECT_LT(loss, 0.8 * first_loss);
+  EXPECT_EQ(model.buffers().counters()[0], 20);
+  Batch wrong = samples.batch();
+  wrong.images = wrong.images.first(wrong.images.size() - 1);
+  EXPECT_FALSE(model.Evaluate(wrong).ok());
+}
+
+#ifdef LOCKSTEP_CUDA_STANDIN
+
+TEST_F(CudaModelTest, AStepNeitherWaitsNorAllocates) {
+  for (const char* const spec : {"lenet", "lenet_bn", "resnet18:width=4"}) {
+    Create(spec);
+    Step(3);
+    const Batch batch = {.images = images_->span(), .labels = labels_->span()};
+    standin::ResetCounts();
+    for (int step = 0; step < 3; ++step) {
+      ASSERT_THAT(replica_->Enqueue(batch, 1.0f / 3, [](int) {}), IsOk());
+      ASSERT_THAT(replica_->EnqueueSgd(0.1f), IsOk());
+    }
+    EXPECT_EQ(standin::Counts().host_waits, 0) << spec;
+    EXPECT_EQ(standin::Counts().allocations, 0) << spec;
+    EXPECT_GT(standin::Counts().launches, 0) << spec;
+  }
+}
+
+#endif  // LOCKSTEP_CUDA_STANDIN
+
+}  // namespace
+}  // namespace lockstep

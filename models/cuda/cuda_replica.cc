@@ -1,0 +1,299 @@
+#include "models/cuda/cuda_replica.h"
+
+#include <cuda_runtime.h>
+#include <cudnn.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+#include "models/cuda/convolution.h"
+#include "models/cuda/loss.h"
+#include "models/cuda/plan.h"
+#include "models/cuda/pointwise.h"
+#include "models/cuda/weight_layout.h"
+#include "models/model.h"
+#include "models/networks/network.h"
+#include "models/program/operation_plan.h"
+#include "models/program/program.h"
+#include "models/program/step_memory.h"
+#include "syncbn/cuda/cuda_batch_norm_kernels.h"
+#include "syncbn/cuda/cudnn_status.h"
+
+namespace lockstep {
+namespace {
+
+// cuDNN needs parameters at multiples of 16 bytes; these are 64.
+constexpr int64_t kParameterAlignment = 16;
+
+Parameters ParametersInGaps(const Network& network) {
+  std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
+  for (const TensorDescription& parameter : network.parameters()) {
+    shapes.emplace_back(parameter.name, parameter.shape);
+  }
+  return Parameters(std::move(shapes), kParameterAlignment);
+}
+
+// Device memory for `count` floats, 0, with its owner.
+struct DeviceFloats {
+  std::span<float> span;
+  std::shared_ptr<void> owner;
+};
+
+absl::StatusOr<DeviceFloats> AllocateFloats(size_t count, cudaStream_t stream) {
+  const auto bytes = static_cast<int64_t>(count * sizeof(float));
+  LOCKSTEP_ASSIGN_OR_RETURN(DeviceMemory memory,
+                            AllocateDeviceMemory(std::max<int64_t>(bytes, 1)));
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+      cudaMemsetAsync(memory.get(), 0, bytes, stream), "cudaMemsetAsync"));
+  auto* const floats = reinterpret_cast<float*>(memory.get());
+  return DeviceFloats{{floats, count},
+                      std::shared_ptr<std::byte>(std::move(memory))};
+}
+
+}  // namespace
+
+CudaReplica::CudaReplica(Network network, cudaStream_t stream,
+                         const CudaReplicaOptions& options)
+    : network_(std::move(network)),
+      stream_(stream),
+      share_memory_(options.share_memory),
+      layouts_(WeightLayoutsOf(network_)),
+      parameters_(ParametersInGaps(network_)),
+      buffers_(CreateBuffers(network_)) {}
+
+CudaReplica::~CudaReplica() { cudaStreamSynchronize(stream_); }
+
+absl::StatusOr<std::unique_ptr<CudaReplica>> CudaReplica::Create(
+    Network network, cudaStream_t stream, const CudaReplicaOptions& options) {
+  LOCKSTEP_RETURN_IF_ERROR(network.status());
+  LOCKSTEP_RETURN_IF_ERROR(CheckEndsInClasses(network));
+  std::unique_ptr<CudaReplica> replica(
+      new CudaReplica(std::move(network), stream, options));
+  LOCKSTEP_RETURN_IF_ERROR(replica->AllocateTensors(options));
+  return replica;
+}
+
+absl::Status CudaReplica::AllocateTensors(const CudaReplicaOptions& options) {
+  Buffers first_buffers = CreateBuffers(network_);
+  const size_t count = parameters_.values().size();
+  LOCKSTEP_ASSIGN_OR_RETURN(DeviceFloats values,
+                            AllocateFloats(count, stream_));
+  parameters_.PlaceValues(values.span, std::move(values.owner));
+  LOCKSTEP_ASSIGN_OR_RETURN(DeviceFloats gradients,
+                            AllocateFloats(count, stream_));
+  parameters_.PlaceGradients(gradients.span, std::move(gradients.owner));
+  LOCKSTEP_ASSIGN_OR_RETURN(DeviceFloats floats,
+                            AllocateFloats(buffers_.floats().size(), stream_));
+  buffers_.PlaceFloats(floats.span, std::move(floats.owner));
+  LOCKSTEP_ASSIGN_OR_RETURN(metrics_,
+                            AllocateDeviceMemory(sizeof(DeviceMetrics)));
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+      cudaMemsetAsync(metrics_.get(), 0, sizeof(DeviceMetrics), stream_),
+      "cudaMemsetAsync"));
+  cudnnHandle_t handle = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(CudnnStatus(cudnnCreate(&handle), "cudnnCreate"));
+  cudnn_.reset(handle);
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudnnStatus(cudnnSetStream(handle, stream_), "cudnnSetStream"));
+  LOCKSTEP_ASSIGN_OR_RETURN(CudnnDevice card, CudnnDevice::OfHandle(handle));
+  card_ = std::make_unique<CudnnDevice>(std::move(card));
+  LOCKSTEP_ASSIGN_OR_RETURN(batch_norm_kernels_,
+                            CudaBatchNormKernels::Create(stream_));
+  context_ = {.stream = stream_,
+              .cudnn = handle,
+              .card = card_.get(),
+              .precision = options.tf32 ? ConvolutionPrecision::kTf32
+                                        : ConvolutionPrecision::kFloat32,
+              .parameters = &parameters_,
+              .buffers = &buffers_,
+              .batch_norm_kernels = batch_norm_kernels_.get()};
+  return Upload(CreateParameters(network_, options.seed), first_buffers);
+}
+
+absl::Status CudaReplica::Copy(std::span<float> device,
+                               std::span<const float> host) {
+  return CudaStatus(
+      cudaMemcpyAsync(device.data(), host.data(), host.size_bytes(),
+                      cudaMemcpyHostToDevice, stream_),
+      "cudaMemcpyAsync");
+}
+
+absl::Status CudaReplica::CopyBack(std::span<const float> device,
+                                   std::span<float> host) {
+  return CudaStatus(
+      cudaMemcpyAsync(host.data(), device.data(), host.size_bytes(),
+                      cudaMemcpyDeviceToHost, stream_),
+      "cudaMemcpyAsync");
+}
+
+absl::Status CudaReplica::Upload(const Parameters& parameters,
+                                 const Buffers& buffers) {
+  std::vector<float> values(parameters_.values().size());
+  std::vector<float> gradients(values.size());
+  for (int i = 0; i < parameters_.count(); ++i) {
+    const TensorSpec& spec = parameters_.specs()[i];
+    ToGpuOrder(layouts_[i], parameters.value(i), spec.Part(std::span(values)));
+    ToGpuOrder(layouts_[i], parameters.gradient(i),
+               spec.Part(std::span(gradients)));
+  }
+  std::ranges::copy(buffers.counters(), buffers_.counters().begin());
+  LOCKSTEP_RETURN_IF_ERROR(Copy(parameters_.values(), values));
+  LOCKSTEP_RETURN_IF_ERROR(Copy(parameters_.gradients(), gradients));
+  LOCKSTEP_RETURN_IF_ERROR(Copy(buffers_.floats(), buffers.floats()));
+  return CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+}
+
+absl::Status CudaReplica::Download(Parameters& parameters, Buffers& buffers) {
+  std::vector<float> values(parameters_.values().size());
+  std::vector<float> gradients(values.size());
+  LOCKSTEP_RETURN_IF_ERROR(CopyBack(parameters_.values(), values));
+  LOCKSTEP_RETURN_IF_ERROR(CopyBack(parameters_.gradients(), gradients));
+  LOCKSTEP_RETURN_IF_ERROR(CopyBack(buffers_.floats(), buffers.floats()));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"));
+  std::ranges::copy(buffers_.counters(), buffers.counters().begin());
+  const std::span<const float> all_values = values;
+  const std::span<const float> all_gradients = gradients;
+  for (int i = 0; i < parameters_.count(); ++i) {
+    const TensorSpec& spec = parameters_.specs()[i];
+    ToHostOrder(layouts_[i], spec.Part(all_values), parameters.value(i));
+    ToHostOrder(layouts_[i], spec.Part(all_gradients), parameters.gradient(i));
+  }
+  return absl::OkStatus();
+}
+
+int CudaReplica::ConvertSyncBatchNorm(Communicator& group) {
+  const int count = network_.Count<BatchNormOp>();
+  if (count == 0) return 0;
+  context_.batch_norm_group = &group;
+  programs_.clear();
+  return count;
+}
+
+absl::StatusOr<Program> CudaReplica::MakeProgram(int64_t n) {
+  std::vector<std::unique_ptr<OperationPlan>> plans;
+  for (const Network::Operation& operation : network_.operations()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        std::unique_ptr<OperationPlan> plan,
+        CreateCudaPlan(context_, RequestFor(network_, operation, n)));
+    plans.push_back(std::move(plan));
+  }
+  return Program(network_, std::move(plans), n, sizeof(float), share_memory_,
+                 [this, n](int value, void* gradient, const void* part) {
+                   return AddInto(n * network_.ShapeOf(value).size(),
+                                  static_cast<const float*>(part),
+                                  static_cast<float*>(gradient), stream_);
+                 });
+}
+
+absl::StatusOr<Program*> CudaReplica::Prepare(int64_t n, bool training) {
+  // A run uses few batch sizes: the batch, the last of an epoch, the
+  // evaluation's.
+  constexpr size_t kMaxPrograms = 8;
+  auto found = programs_.find(n);
+  if (found == programs_.end()) {
+    if (programs_.size() == kMaxPrograms) programs_.clear();
+    LOCKSTEP_ASSIGN_OR_RETURN(Program program, MakeProgram(n));
+    found = programs_.emplace(n, std::move(program)).first;
+  }
+  const int64_t bytes = LossBytes(n) + found->second.bytes(training);
+  if (bytes > memory_bytes_) {
+    memory_bytes_ = 0;
+    memory_.reset();  // Waits for the work that uses it.
+    LOCKSTEP_ASSIGN_OR_RETURN(memory_, AllocateDeviceMemory(bytes));
+    memory_bytes_ = bytes;
+  }
+  return &found->second;
+}
+
+Program::Operands CudaReplica::OperandsOf(const Batch& batch) const {
+  const auto n = static_cast<int64_t>(batch.labels.size());
+  return {.memory = Offset(memory_.get(), LossBytes(n)),
+          .input = batch.images.data(),
+          .batch = &batch};
+}
+
+absl::Status CudaReplica::EnqueueLoss(const Batch& batch, float gradient_scale,
+                                      const Program& program, bool training) {
+  void* const memory = OperandsOf(batch).memory;
+  const bool is_mixed = !batch.shares.empty();
+  return SoftmaxCrossEntropyOnGpu(
+      {.n = static_cast<int64_t>(batch.labels.size()),
+       .classes = network_.classes(),
+       .logits = static_cast<const float*>(program.output(memory, training)),
+       .labels = batch.labels.data(),
+       .other_labels = is_mixed ? batch.other_labels.data() : nullptr,
+       .shares = is_mixed ? batch.shares.data() : nullptr,
+       .gradient_scale = gradient_scale,
+       .gradient = training
+                       ? static_cast<float*>(program.output_gradient(memory))
+                       : nullptr,
+       .sample_losses = reinterpret_cast<double*>(memory_.get())},
+      reinterpret_cast<DeviceMetrics*>(metrics_.get()), stream_);
+}
+
+absl::Status CudaReplica::Enqueue(const Batch& batch, float gradient_scale,
+                                  Model::GradientReady ready) {
+  // Ranks of a group exchange messages even if a batch is empty.
+  if (batch.labels.empty() && context_.batch_norm_group == nullptr) {
+    const std::span<float> gradients = parameters_.gradients();
+    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+        cudaMemsetAsync(gradients.data(), 0, gradients.size_bytes(), stream_),
+        "cudaMemsetAsync"));
+    for (int i = parameters_.count(); i-- > 0;) ready(i);
+    return absl::OkStatus();
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      Program * program,
+      Prepare(static_cast<int64_t>(batch.labels.size()), /*training=*/true));
+  LOCKSTEP_RETURN_IF_ERROR(
+      program->Forward(OperandsOf(batch), /*training=*/true));
+  LOCKSTEP_RETURN_IF_ERROR(
+      EnqueueLoss(batch, gradient_scale, *program, /*training=*/true));
+  return program->Backward(OperandsOf(batch), ready);
+}
+
+absl::Status CudaReplica::EnqueueEvaluation(const Batch& batch) {
+  if (batch.labels.empty()) return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      Program * program,
+      Prepare(static_cast<int64_t>(batch.labels.size()), /*training=*/false));
+  LOCKSTEP_RETURN_IF_ERROR(
+      program->Forward(OperandsOf(batch), /*training=*/false));
+  return EnqueueLoss(batch, /*gradient_scale=*/0, *program, /*training=*/false);
+}
+
+absl::StatusOr<Metrics> CudaReplica::TakeMetrics() {
+  DeviceMetrics sums = {};
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpyAsync(&sums, metrics_.get(), sizeof(sums),
+                                 cudaMemcpyDeviceToHost, stream_),
+                 "cudaMemcpyAsync"));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaMemsetAsync(metrics_.get(), 0, sizeof(sums), stream_),
+                 "cudaMemsetAsync"));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"));
+  return Metrics{.loss_sum = sums.loss_sum,
+                 .correct = sums.correct,
+                 .samples = sums.samples};
+}
+
+absl::Status CudaReplica::EnqueueSgd(float learning_rate) {
+  return SgdUpdateOnGpu(static_cast<int64_t>(parameters_.values().size()),
+                        parameters_.values().data(),
+                        parameters_.gradients().data(), learning_rate, stream_);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,127 @@
+// A network on a GPU. A step only enqueues work: the host waits for the GPU
+// where it reads numbers, and nowhere else.
+#ifndef LOCKSTEP_MODELS_CUDA_CUDA_REPLICA_H_
+#define LOCKSTEP_MODELS_CUDA_CUDA_REPLICA_H_
+
+#include <cuda_runtime.h>
+#include <cudnn.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/cuda_status.h"
+#include "models/cuda/convolution.h"
+#include "models/cuda/loss.h"
+#include "models/cuda/plan.h"
+#include "models/cuda/weight_layout.h"
+#include "models/model.h"
+#include "models/networks/network.h"
+#include "models/program/program.h"
+#include "models/program/step_memory.h"
+#include "syncbn/cuda/cuda_batch_norm_kernels.h"
+#include "syncbn/cuda/cudnn_status.h"
+
+namespace lockstep {
+
+struct CudaReplicaOptions {
+  uint64_t seed = 0;  // The seed of the first weights.
+  // Whether products may round their float32 factors to TF32.
+  bool tf32 = false;
+  // If false, no two buffers of a step share memory, which helps to find
+  // faults.
+  bool share_memory = true;
+};
+
+// One replica, on one GPU and one stream. Not thread safe. The calling thread's
+// current device must be the stream's.
+class CudaReplica {
+ public:
+  // Creates the replica with its first weights. Borrows the stream. Errors: the
+  // network's status; kInvalidArgument for a network that does not end in one
+  // value per class; those of CUDA and cuDNN.
+  static absl::StatusOr<std::unique_ptr<CudaReplica>> Create(
+      Network network, cudaStream_t stream,
+      const CudaReplicaOptions& options = {});
+
+  // Waits for the stream.
+  ~CudaReplica();
+
+  const Network& network() const { return network_; }
+
+  // The parameters, their gradients and the float32 buffers are in device
+  // memory, in the GPU's order (weight_layout.h). Names and shapes are the
+  // network's; each parameter begins at a multiple of 64 bytes. Gaps between
+  // gradients are 0. The counters of the buffers are in host memory.
+  Parameters& parameters() { return parameters_; }
+  Buffers& buffers() { return buffers_; }
+
+  // Copies parameters, gradients and buffers from or to the host's objects of
+  // this network, in the host's order. Both wait for the stream.
+  absl::Status Upload(const Parameters& parameters, const Buffers& buffers);
+  absl::Status Download(Parameters& parameters, Buffers& buffers);
+
+  // As Model::ConvertSyncBatchNorm. The group's buffers are device memory, and
+  // its calls are made on this stream.
+  int ConvertSyncBatchNorm(Communicator& group);
+
+  // Enqueues a training step: overwrites the gradients with those of
+  // gradient_scale * (sum of the batch's losses), updates the buffers, and adds
+  // the batch's loss to the metrics. The batch is device memory, which must not
+  // change before the stream has reached the end of the step. Calls `ready` for
+  // each parameter once the work that computes its gradient is enqueued.
+  // The first step of a batch size makes its plans, and waits for the stream if
+  // the memory has to grow. Errors: kUnimplemented for operations without
+  // kernels; those of CUDA, cuDNN and the group.
+  absl::Status Enqueue(const Batch& batch, float gradient_scale,
+                       Model::GradientReady ready);
+
+  // Enqueues the forward pass of an evaluation, which changes no buffer, and
+  // adds the batch's loss to the metrics.
+  absl::Status EnqueueEvaluation(const Batch& batch);
+
+  // Waits for the stream; returns the sums over all batches since the last
+  // call.
+  absl::StatusOr<Metrics> TakeMetrics();
+
+  // Enqueues value -= learning_rate * gradient for all parameters.
+  absl::Status EnqueueSgd(float learning_rate);
+
+ private:
+  CudaReplica(Network network, cudaStream_t stream,
+              const CudaReplicaOptions& options);
+
+  absl::Status AllocateTensors(const CudaReplicaOptions& options);
+  absl::StatusOr<Program*> Prepare(int64_t n, bool training);
+  absl::StatusOr<Program> MakeProgram(int64_t n);
+  // Returns the bytes of the losses of n samples, which begin memory_.
+  static int64_t LossBytes(int64_t n) { return AlignedBytes(n * 16); }
+  Program::Operands OperandsOf(const Batch& batch) const;
+  absl::Status EnqueueLoss(const Batch& batch, float gradient_scale,
+                           const Program& program, bool training);
+  absl::Status Copy(std::span<float> device, std::span<const float> host);
+  absl::Status CopyBack(std::span<const float> device, std::span<float> host);
+
+  const Network network_;
+  const cudaStream_t stream_;
+  const bool share_memory_;
+  const std::vector<WeightLayout> layouts_;
+  Parameters parameters_;
+  Buffers buffers_;
+  CudnnOwner<cudnnHandle_t> cudnn_;
+  std::unique_ptr<CudnnDevice> card_;
+  std::unique_ptr<CudaBatchNormKernels> batch_norm_kernels_;
+  CudaPlanContext context_;
+  std::map<int64_t, Program> programs_;  // By batch size.
+  DeviceMemory metrics_;                 // One DeviceMetrics.
+  DeviceMemory memory_;  // The losses of samples, then a program's memory.
+  int64_t memory_bytes_ = 0;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_MODELS_CUDA_CUDA_REPLICA_H_

@@ -1,0 +1,134 @@
+#include <cuda_runtime.h>
+
+#include <cmath>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/cuda_status.h"
+#include "models/cuda/loss.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kThreads = 128;  // A power of two.
+constexpr int kBlocks = 6;     // On a multiprocessor, with 80 registers.
+
+// Combines the threads' values, in an order that depends on nothing else. All
+// threads of the block call it, and get the result.
+template <typename T, typename Combine>
+__device__ inline T CombineBlock(T value, T* shared, const Combine& combine) {
+  const int thread = static_cast<int>(threadIdx.x);
+  shared[thread] = value;
+  __syncthreads();
+  for (int distance = kThreads / 2; distance > 0; distance /= 2) {
+    if (thread < distance) {
+      shared[thread] = combine(shared[thread], shared[thread + distance]);
+    }
+    __syncthreads();
+  }
+  const T result = shared[0];
+  __syncthreads();
+  return result;
+}
+
+struct Highest {
+  // A NaN wins, so that it reaches the loss.
+  __device__ double operator()(double a, double b) const {
+    return a != a || a > b ? a : b;
+  }
+};
+
+struct Plus {
+  __device__ double operator()(double a, double b) const { return a + b; }
+};
+
+// One block a sample. losses[i] is its loss; losses[n + i] is 1 if the label's
+// logit is the highest: higher than those before it, and no lower than the
+// others.
+__global__ void __launch_bounds__(kThreads, kBlocks)
+    LossKernel(LossOperands of) {
+  __shared__ double shared[kThreads];
+  const int64_t i = blockIdx.x;
+  const float* const logits = of.logits + i * of.classes;
+  const int32_t label = of.labels[i];
+  const bool is_mixed = of.shares != nullptr;
+  const int32_t other = is_mixed ? of.other_labels[i] : label;
+  const double share = is_mixed ? of.shares[i] : 1.0;
+  const bool in_range =
+      label >= 0 && label < of.classes && other >= 0 && other < of.classes;
+  const double wanted = in_range ? double{logits[label]} : NAN;
+
+  double highest = -INFINITY;
+  double wrong = in_range ? 0 : 1;
+  for (int64_t k = threadIdx.x; k < of.classes; k += kThreads) {
+    const double x = logits[k];
+    highest = Highest()(highest, x);
+    // The comparisons are false if either side is a NaN.
+    if (!(k < label ? x < wanted : x <= wanted)) wrong = 1;
+  }
+  highest = CombineBlock(highest, shared, Highest());
+  wrong = CombineBlock(wrong, shared, Plus());
+  double sum = 0;
+  for (int64_t k = threadIdx.x; k < of.classes; k += kThreads) {
+    sum += exp(logits[k] - highest);
+  }
+  sum = CombineBlock(sum, shared, Plus());
+  if (of.gradient != nullptr) {
+    const double inverse = 1 / sum;
+    for (int64_t k = threadIdx.x; k < of.classes; k += kThreads) {
+      double target = k == label ? share : 0;
+      if (k == other) target += 1 - share;
+      of.gradient[i * of.classes + k] = static_cast<float>(
+          of.gradient_scale * (exp(logits[k] - highest) * inverse - target));
+    }
+  }
+  if (threadIdx.x != 0) return;
+  const double log_sum = log(sum) + highest;
+  double loss = log_sum - wanted;
+  if (share != 1 && in_range) {
+    loss = share * loss + (1 - share) * (log_sum - logits[other]);
+  }
+  of.sample_losses[i] = loss;
+  of.sample_losses[of.n + i] = wrong > 0 ? 0 : 1;
+}
+
+// One block, which adds all samples.
+__global__ void __launch_bounds__(kThreads)
+    AddSamplesKernel(int64_t n, const double* losses, DeviceMetrics* metrics) {
+  __shared__ double shared[kThreads];
+  double loss = 0;
+  double correct = 0;
+  for (int64_t i = threadIdx.x; i < n; i += kThreads) {
+    loss += losses[i];
+    correct += losses[n + i];
+  }
+  loss = CombineBlock(loss, shared, Plus());
+  correct = CombineBlock(correct, shared, Plus());
+  if (threadIdx.x != 0) return;
+  metrics->loss_sum += loss;
+  metrics->correct += static_cast<int64_t>(correct);
+  metrics->samples += n;
+}
+
+}  // namespace
+
+absl::Status SoftmaxCrossEntropyOnGpu(const LossOperands& operands,
+                                      DeviceMetrics* metrics,
+                                      cudaStream_t stream) {
+  if (operands.n == 0) return absl::OkStatus();
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(operands.n));
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  const absl::Status status = CudaStatus(
+      cudaLaunchKernelEx(&config, LossKernel, operands), "LossKernel launch");
+  if (!status.ok()) return status;
+  config.gridDim = dim3(1);
+  return CudaStatus(
+      cudaLaunchKernelEx(&config, AddSamplesKernel, operands.n,
+                         static_cast<const double*>(operands.sample_losses),
+                         metrics),
+      "AddSamplesKernel launch");
+}
+
+}  // namespace lockstep

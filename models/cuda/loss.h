@@ -1,0 +1,46 @@
+// The loss on a GPU.
+#ifndef LOCKSTEP_MODELS_CUDA_LOSS_H_
+#define LOCKSTEP_MODELS_CUDA_LOSS_H_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+
+namespace lockstep {
+
+// Sums over samples, in device memory.
+struct DeviceMetrics {
+  double loss_sum;
+  int64_t correct;
+  int64_t samples;
+};
+
+// The operands of SoftmaxCrossEntropyOnGpu; all are device memory.
+struct LossOperands {
+  int64_t n = 0;
+  int64_t classes = 1;
+  const float* logits = nullptr;    // [n, classes].
+  const int32_t* labels = nullptr;  // [n], each in [0, classes).
+  // The labels and shares of mixed images (Batch in model.h); null if none are
+  // mixed.
+  const int32_t* other_labels = nullptr;
+  const float* shares = nullptr;
+  float gradient_scale = 1;
+  float* gradient = nullptr;        // [n, classes], overwritten; null: none.
+  double* sample_losses = nullptr;  // Scratch, [2 n].
+};
+
+// Enqueues the softmax cross-entropy: overwrites `gradient`, and adds the
+// batch's sums to `metrics`. As on the CPU it is computed in float64, since
+// softmax - 1 cancels. A label out of range gives a NaN as its sample's loss.
+// The order of additions depends only on n. stream: of the current device.
+// Errors: those of the launches.
+absl::Status SoftmaxCrossEntropyOnGpu(const LossOperands& operands,
+                                      DeviceMetrics* metrics,
+                                      cudaStream_t stream);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_MODELS_CUDA_LOSS_H_

@@ -1,0 +1,41 @@
+// The plans of operations on a GPU.
+#ifndef LOCKSTEP_MODELS_CUDA_PLAN_H_
+#define LOCKSTEP_MODELS_CUDA_PLAN_H_
+
+#include <cuda_runtime.h>
+#include <cudnn.h>
+
+#include "models/cuda/convolution.h"
+#include "models/model.h"
+#include "models/program/operation_plan.h"
+#include "syncbn/batch_norm_kernels.h"
+
+namespace lockstep {
+
+// The state shared by the plans of one replica. All pointers outlive every
+// plan. Activations are float32, channels last. Parameters, gradients and
+// float32 buffers are in the GPU's memory, in the order of weight_layout.h,
+// each aligned to 16 bytes.
+struct CudaPlanContext {
+  cudaStream_t stream = nullptr;
+  cudnnHandle_t cudnn = nullptr;  // Of this stream.
+  const CudnnDevice* card = nullptr;
+  ConvolutionPrecision precision = ConvolutionPrecision::kFloat32;
+  Parameters* parameters = nullptr;
+  Buffers* buffers = nullptr;
+  BatchNormKernels* batch_norm_kernels = nullptr;  // Of this stream.
+  // The group over which batch norm normalises in training, whose calls are
+  // made on this stream; null: this rank's batch alone.
+  Communicator* batch_norm_group = nullptr;
+};
+
+// Creates the plan of an operation. For n = 0 the plan only sets gradients to
+// zero, except that a batch norm still takes part in the group's messages. A
+// call takes milliseconds or more. Errors: kUnimplemented, naming the
+// operation, if there are no kernels for it; those of ConvolutionPlan::Create.
+PlanOr CreateCudaPlan(const CudaPlanContext& context,
+                      const PlanRequest& request);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_MODELS_CUDA_PLAN_H_

@@ -1,0 +1,44 @@
+// Pooling on a GPU.
+#ifndef LOCKSTEP_MODELS_CUDA_POOL_H_
+#define LOCKSTEP_MODELS_CUDA_POOL_H_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "models/model.h"
+
+namespace lockstep {
+
+// Windows of kernel_h x kernel_w over images x, as in PoolOp. y has a value for
+// each window. Neither tensor may have 2^31 elements or more.
+struct PoolShape {
+  Shape x;
+  Shape y;
+  bool maximum = false;
+  int64_t kernel_h = 1;  // The kernel has at most 256 positions.
+  int64_t kernel_w = 1;
+  int64_t stride_h = 1;
+  int64_t stride_w = 1;
+  int64_t padding = 0;  // 0 unless `maximum`.
+};
+
+// Enqueues y = pool(x). With `maximum`, `winners` [y.size()] receives the
+// position of each window's first highest element, in the kernel's row-major
+// order, for the backward pass. A window with a NaN gives a NaN. All tensors
+// are device float32, channels last. stream: of the current device. Errors:
+// kInvalidArgument for shapes outside the limits above; those of the launch.
+absl::Status PoolForward(const PoolShape& shape, const float* x, float* y,
+                         uint8_t* winners, cudaStream_t stream);
+
+// Enqueues dx = the gradient of x. Each element of x adds the windows that it
+// is in, row by row, so the bits do not depend on the order of threads. Errors:
+// as for PoolForward.
+absl::Status PoolBackward(const PoolShape& shape, const float* dy,
+                          const uint8_t* winners, float* dx,
+                          cudaStream_t stream);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_MODELS_CUDA_POOL_H_

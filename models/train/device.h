@@ -1,0 +1,48 @@
+// The device that computes a rank's model: the CPU, or a GPU in programs that
+// link //models/train:gpu_device.
+#ifndef LOCKSTEP_MODELS_TRAIN_DEVICE_H_
+#define LOCKSTEP_MODELS_TRAIN_DEVICE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "models/model.h"
+#include "models/networks/network.h"
+
+namespace lockstep {
+
+enum class ComputeDevice { kCpu, kCuda };
+
+// What a program that links CUDA can do.
+struct GpuSupport {
+  // Returns OK if there is a GPU; otherwise an error that says why not.
+  absl::Status (*check)();
+  // Creates the model of a rank. Ranks take the GPUs in turn.
+  absl::StatusOr<std::unique_ptr<Model>> (*create)(Network network, int rank);
+};
+
+// Makes ChooseDevice and CreateGpuModel use `support`. Called before main.
+bool RegisterGpuSupport(const GpuSupport& support);
+
+// Returns the device for --device: cpu, cuda, or auto (cuda if there is a GPU).
+// If `auto` falls back to the CPU, `note` receives one line that says so and
+// why. If this program has no support for GPUs, but the program `<its
+// name>_cuda` beside it has, cuda and auto start that program in its place with
+// the same arguments; the function then does not return. Errors, in one line
+// that begins with --device: an unknown name; cuda without a GPU or without
+// support.
+absl::StatusOr<ComputeDevice> ChooseDevice(absl::string_view text,
+                                           char* const* argv,
+                                           std::string& note);
+
+// Creates the model of a rank on its GPU. Errors: CreateCudaModel's.
+absl::StatusOr<std::unique_ptr<Model>> CreateGpuModel(Network network,
+                                                      int rank);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_MODELS_TRAIN_DEVICE_H_

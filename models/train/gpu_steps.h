@@ -1,0 +1,78 @@
+// Steps of SGD on a GPU, whose ranks sum their gradients while the backward
+// pass runs.
+#ifndef LOCKSTEP_MODELS_TRAIN_GPU_STEPS_H_
+#define LOCKSTEP_MODELS_TRAIN_GPU_STEPS_H_
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/cuda_status.h"
+#include "collectives/communicator.h"
+#include "models/cuda/cuda_replica.h"
+#include "models/model.h"
+#include "models/train/gradient_buckets.h"
+
+namespace lockstep {
+
+// The streams of a rank. A communicator for `gradients` makes its calls on
+// `communication`; one for SyncBatchNorm makes them on `compute`.
+struct GpuStepStreams {
+  cudaStream_t compute = nullptr;        // The replica's.
+  cudaStream_t communication = nullptr;  // Urgent: MakeUrgentStream.
+};
+
+// One rank. Not thread safe: one thread enqueues steps and makes all calls of
+// the rank's groups.
+class GpuSteps {
+ public:
+  // PyTorch's bucket. Larger messages use a network better; smaller ones begin
+  // earlier.
+  static constexpr int64_t kBucketBytes = int64_t{25} << 20;
+
+  // Borrows everything. gradients: a group of device memory, whose Run only
+  // enqueues (NcclCommunicator); with one rank it is not used. Errors: those of
+  // CUDA.
+  static absl::StatusOr<std::unique_ptr<GpuSteps>> Create(
+      CudaReplica& replica, Communicator& gradients,
+      const GpuStepStreams& streams, int64_t bucket_bytes = kBucketBytes);
+
+  // Enqueues a step on a global batch. `shard` is this rank's part, in device
+  // memory, and may be empty. The ranks' gradients add up to the gradient of
+  // the global mean loss, and every rank then applies value -= learning_rate *
+  // gradient to the same bits. A bucket is summed on the communication stream
+  // once the compute stream has computed it; the update waits for all sums. The
+  // host waits for nothing, except that a rank without samples waits in each
+  // layer of SyncBatchNorm. Errors of other ranks show in the group's Wait, or
+  // in the next step. Errors: kInvalidArgument if global_samples < 1; the
+  // replica's and the group's.
+  absl::Status Enqueue(const Batch& shard, int64_t global_samples,
+                       float learning_rate);
+
+ private:
+  GpuSteps(CudaReplica& replica, Communicator& gradients,
+           const GpuStepStreams& streams, int64_t bucket_bytes, Event event)
+      : replica_(replica),
+        gradients_(gradients),
+        streams_(streams),
+        buckets_(replica.parameters(), bucket_bytes),
+        event_(std::move(event)) {}
+
+  // Makes `later` wait for the work that is on `earlier` now.
+  absl::Status Join(cudaStream_t earlier, cudaStream_t later);
+  absl::Status SumBucket(int bucket);
+
+  CudaReplica& replica_;
+  Communicator& gradients_;
+  const GpuStepStreams streams_;
+  GradientBuckets buckets_;
+  const Event event_;  // A wait refers to the event's last record before it.
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_MODELS_TRAIN_GPU_STEPS_H_

@@ -1,0 +1,262 @@
+// Tests that ranks on GPUs take one rank's steps, and that streams wait for
+// each other where they must. Uses the stand-in, which can choose the order in
+// which streams run.
+#include "models/train/gpu_steps.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "collectives/communicator.h"
+#include "collectives/nccl/nccl_communicator.h"
+#include "collectives/testing/run_ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/cuda/cuda_replica.h"
+#include "models/cuda/test_vector.h"
+#include "models/model.h"
+#include "models/networks/network.h"
+#include "models/networks/networks.h"
+#include "models/reference/network_inputs.h"
+#include "standin/control.h"
+
+namespace lockstep {
+namespace {
+
+using standin::Order;
+using testing::Each;
+using testing::HasSubstr;
+
+constexpr int64_t kSamples = 8;
+constexpr int kSteps = 2;
+constexpr float kLearningRate = 0.05f;
+
+Network Described(const std::string& spec) {
+  absl::StatusOr<Network> network = CreateNetwork(
+      spec, {.channels = 1, .height = 16, .width = 16, .classes = 4});
+  EXPECT_THAT(network, IsOk());
+  return *std::move(network);
+}
+
+// The results of one rank.
+struct Outcome {
+  std::vector<float> values;  // The parameters after all steps.
+  int64_t host_waits = 0;     // In all steps after the first.
+};
+
+struct TrainOptions {
+  Order order = Order::kAtOnce;
+  int64_t bucket_bytes = 4096;
+  // The planted bug: the steps join a stream on which the gradients' group
+  // makes no calls, so that sums and computation do not wait for each other.
+  bool joins_another_stream = false;
+};
+
+// One rank, with its streams and groups.
+class Rank {
+ public:
+  static absl::StatusOr<std::unique_ptr<Rank>> Create(
+      Communicator& control, const Network& network,
+      const TrainOptions& options) {
+    auto rank = std::make_unique<Rank>();
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaSetDevice(control.rank()), "cudaSetDevice"));
+    LOCKSTEP_ASSIGN_OR_RETURN(rank->compute_, MakeStream());
+    LOCKSTEP_ASSIGN_OR_RETURN(rank->communication_, MakeUrgentStream());
+    LOCKSTEP_ASSIGN_OR_RETURN(rank->another_, MakeUrgentStream());
+    LOCKSTEP_ASSIGN_OR_RETURN(rank->gradients_,
+                              Group(control, rank->communication_.get()));
+    LOCKSTEP_ASSIGN_OR_RETURN(rank->norms_,
+                              Group(control, rank->compute_.get()));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        rank->replica_,
+        CudaReplica::Create(network, rank->compute_.get(), {.seed = 1}));
+    if (control.world_size() > 1) {
+      rank->replica_->ConvertSyncBatchNorm(*rank->norms_);
+    }
+    const Stream& joined =
+        options.joins_another_stream ? rank->another_ : rank->communication_;
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        rank->steps_, GpuSteps::Create(*rank->replica_, *rank->gradients_,
+                                       {.compute = rank->compute_.get(),
+                                        .communication = joined.get()},
+                                       options.bucket_bytes));
+    return rank;
+  }
+
+  absl::StatusOr<Outcome> Train(std::span<const float> images,
+                                std::span<const int32_t> labels) {
+    TestVector<float> device_images({images.begin(), images.end()});
+    TestVector<int32_t> device_labels({labels.begin(), labels.end()});
+    const Batch shard = {.images = device_images.span(),
+                         .labels = device_labels.span()};
+    Outcome outcome;
+    for (int step = 0; step < kSteps; ++step) {
+      const int64_t before = standin::CountsOfThisThread().host_waits;
+      LOCKSTEP_RETURN_IF_ERROR(steps_->Enqueue(shard, kSamples, kLearningRate));
+      if (step > 0) {
+        outcome.host_waits += standin::CountsOfThisThread().host_waits - before;
+      }
+    }
+    LOCKSTEP_RETURN_IF_ERROR(gradients_->Wait());
+    LOCKSTEP_RETURN_IF_ERROR(norms_->Wait());
+    Parameters parameters = CreateParameters(replica_->network());
+    Buffers buffers = CreateBuffers(replica_->network());
+    LOCKSTEP_RETURN_IF_ERROR(replica_->Download(parameters, buffers));
+    const std::span<float> values = parameters.values();
+    outcome.values.assign(values.begin(), values.end());
+    return outcome;
+  }
+
+ private:
+  static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Group(
+      Communicator& control, cudaStream_t stream) {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> owned,
+                              control.Split(0, 0));
+    NcclOptions options;
+    options.device = control.rank();
+    options.stream = stream;
+    return NcclCommunicator::Create(std::move(owned), options);
+  }
+
+  Stream compute_, communication_, another_;
+  std::unique_ptr<NcclCommunicator> gradients_, norms_;
+  std::unique_ptr<CudaReplica> replica_;
+  std::unique_ptr<GpuSteps> steps_;
+};
+
+// Trains on ranks that share the batch as `deal` says. Returns every rank's
+// outcome; no outcome for a rank that failed.
+std::vector<Outcome> Train(const std::string& spec,
+                           const std::vector<int64_t>& deal,
+                           const TrainOptions& options = {}) {
+  const Network network = Described(spec);
+  const RandomSamples samples = RandomBatchOf(network, 1, kSamples);
+  const auto ranks = static_cast<int>(deal.size());
+  standin::SetDevices({.count = ranks});
+  standin::SetSchedule({.order = options.order});
+  std::vector<Outcome> outcomes(deal.size());
+  const auto statuses = RunRanks(
+      Backend::kThreads, ranks, [&](Communicator& control) -> absl::Status {
+        const int64_t begin = std::accumulate(
+            deal.begin(), deal.begin() + control.rank(), int64_t{0});
+        const int64_t count = deal[control.rank()];
+        const int64_t size = network.input_shape().size();
+        LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Rank> rank,
+                                  Rank::Create(control, network, options));
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            outcomes[control.rank()],
+            rank->Train(
+                std::span(samples.images).subspan(begin * size, count * size),
+                std::span(samples.labels).subspan(begin, count)));
+        return absl::OkStatus();
+      });
+  standin::SetSchedule({});
+  standin::SetDevices({});
+  EXPECT_THAT(statuses, Each(IsOk()));
+  return outcomes;
+}
+
+// Returns the distance of two runs' parameters, relative to the distance that
+// the steps have moved them.
+double Distance(const std::string& spec, const std::vector<float>& a,
+                const std::vector<float>& b) {
+  const Parameters start = CreateParameters(Described(spec), 1);
+  double apart = 0, moved = 0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    apart += std::pow(a[i] - b[i], 2);
+    moved += std::pow(b[i] - start.values()[i], 2);
+  }
+  return std::sqrt(apart / moved);
+}
+
+// conformance/network has the bounds of single steps. Rounding moves these runs
+// by about 1e-6 of their way; a gradient that is not summed moves them by more
+// than a tenth.
+constexpr double kRounding = 1e-4;
+
+class GpuStepsTest : public testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Networks, GpuStepsTest,
+                         testing::Values("lenet_bn", "resnet18_d2l:width=4"),
+                         [](const auto& info) {
+                           const std::string spec = info.param;
+                           return spec.substr(0, spec.find('_'));
+                         });
+
+TEST_P(GpuStepsTest, RanksTakeOneRanksSteps) {
+  const std::string spec = GetParam();
+  const std::vector<float> one = Train(spec, {8})[0].values;
+  for (const std::vector<int64_t>& deal :
+       std::vector<std::vector<int64_t>>{{6, 2}, {3, 0, 5}}) {
+    for (const int64_t bucket_bytes : {int64_t{1}, GpuSteps::kBucketBytes}) {
+      const std::vector<Outcome> ranks =
+          Train(spec, deal, {.bucket_bytes = bucket_bytes});
+      for (size_t rank = 0; rank < ranks.size(); ++rank) {
+        EXPECT_EQ(ranks[rank].values, ranks[0].values);
+        // SyncBatchNorm of a rank without samples waits once a layer.
+        if (deal[rank] > 0) {
+          EXPECT_EQ(ranks[rank].host_waits, 0);
+        }
+      }
+      EXPECT_LT(Distance(spec, ranks[0].values, one), kRounding);
+    }
+  }
+  // The control: another batch.
+  EXPECT_GT(Distance(spec, Train(spec, {7})[0].values, one), 0.1);
+}
+
+TEST_P(GpuStepsTest, EveryOrderOfStreamsGivesTheSameBits) {
+  const std::vector<float> want = Train(GetParam(), {5, 3})[0].values;
+  for (const Order order :
+       {Order::kOldestStreamFirst, Order::kNewestStreamFirst}) {
+    for (const Outcome& rank : Train(GetParam(), {5, 3}, {.order = order})) {
+      EXPECT_EQ(rank.values, want);
+    }
+  }
+}
+
+// The planted bug shows in every order: sums of gradients that are not computed
+// yet, or an update with gradients that are not summed yet.
+TEST_P(GpuStepsTest, AMissingWaitShows) {
+  const std::vector<float> want = Train(GetParam(), {5, 3})[0].values;
+  for (const Order order :
+       {Order::kOldestStreamFirst, Order::kNewestStreamFirst}) {
+    const std::vector<Outcome> ranks = Train(
+        GetParam(), {5, 3}, {.order = order, .joins_another_stream = true});
+    EXPECT_GT(Distance(GetParam(), ranks[0].values, want), 0.1);
+  }
+}
+
+TEST(GpuStepsErrorTest, AStepNeedsASample) {
+  const Network network = Described("lenet");
+  const auto statuses = RunRanks(
+      Backend::kThreads, 1, [&](Communicator& control) -> absl::Status {
+        LOCKSTEP_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
+        LOCKSTEP_ASSIGN_OR_RETURN(const auto replica,
+                                  CudaReplica::Create(network, stream.get()));
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            const auto steps,
+            GpuSteps::Create(*replica, control, {.compute = stream.get()}));
+        return steps->Enqueue({}, /*global_samples=*/0, kLearningRate);
+      });
+  EXPECT_THAT(statuses[0],
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("got 0")));
+}
+
+}  // namespace
+}  // namespace lockstep
