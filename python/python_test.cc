@@ -28,6 +28,21 @@ TEST(LaunchTest, PassesInPython) {
   RunPythonTest("json", "python/lockstep/launch_test.py", kDeadlineSeconds);
 }
 
+TEST(Fsdp2Test, PassesInPython) {
+  RunPythonTest("numpy, torch.distributed.fsdp._fully_shard",
+                "python/lockstep/fsdp2_test.py", kDeadlineSeconds);
+}
+
+TEST(AccelerateTest, PassesInPython) {
+  RunPythonTest("numpy, accelerate", "python/lockstep/accelerate_test.py",
+                kDeadlineSeconds);
+}
+
+TEST(DeepSpeedTest, PassesInPython) {
+  RunPythonTest("numpy, deepspeed", "python/lockstep/deepspeed_test.py",
+                kDeadlineSeconds);
+}
+
 TEST(FailFastTest, PassesInPython) {
   RunPythonTest("json", "python/lockstep/monitor/fail_fast_test.py",
                 kDeadlineSeconds);

@@ -42,15 +42,21 @@ BATCH_SIZE = 16
 # below the first, and broken scripts are above the second; between them a test fails.
 ROUNDING, BUG = 1e-5, 1e-4
 KEPT = []  # The DDP models of a rank.
-NEEDS_NEW_TORCH = 77  # The exit status of a script that this PyTorch is too old for.
+CANNOT_RUN = 77  # The exit status of a script that needs a newer PyTorch or a missing package.
 
 # What is wrong with each broken script, in words of `findings`. A twin has no findings.
 BROKEN = {
+    "accelerate_accumulation": {"weights"},
     "accuracy_of_means": {"accuracy"},
     "batch_norm_buffers": {"buffers differ by rank"},
     "half_sum": {"weights"},
     "clip_before_reduction": {"weights"},
     "first_weights": {"weights", "weights differ by rank"},
+    "fsdp2_clip": {"weights"},
+    "fsdp2_optimizer": {
+        "untrained: 0.weight 1.bias 1.weight 3.bias 3.weight 5.bias 5.weight",
+    },
+    "fsdp2_root": {"weights", "weights differ by rank"},
     "last_window": {"weights"},
     "micro_batch_updates": {"weights"},
     "module_forward": {"weights", "weights differ by rank"},
@@ -66,6 +72,7 @@ BROKEN = {
 # In image_classifier, as DDP has it, only rank 0's buffers count: they are broadcast before each
 # pass, and rank 0 alone evaluates and saves.
 RIGHT = {
+    "accelerated": set(),
     "all_reduce": set(),
     "attention": set(),
     "ddp": set(),
@@ -79,11 +86,17 @@ RIGHT = {
 # local batch norm (batch_norm_buffers) or both (image_classifier).
 NOT_COMPARED_WITH_ONE_RANK = {"batch_norm_buffers", "gan", "image_classifier"}
 # Micro-batches of an update. These scripts are compared with one rank that does not accumulate.
-ACCUMULATION = {"ddp_accumulation": 4, "last_window": 3, "micro_batch_updates": 4}
+ACCUMULATION = {
+    "accelerate_accumulation": 4,
+    "accelerated": 2,
+    "ddp_accumulation": 4,
+    "last_window": 3,
+    "micro_batch_updates": 4,
+}
 # These scripts end after an epoch, and start again from their checkpoint.
 RESUMED = {"resume_momentum", "resume_order"}
 # These scripts are also asked which parameters no epoch changes.
-FINE_TUNING = {"optimizer_before_head"}
+FINE_TUNING = {"fsdp2_optimizer", "optimizer_before_head"}
 
 
 @contextlib.contextmanager
@@ -97,20 +110,24 @@ def reserved_port():
 
 def record_orders(path):
     """Has the passes over the first loader of this process append their indices to a file."""
-    passes = torch.utils.data.BatchSampler.__iter__
+    iterator = torch.utils.data.dataloader._BaseDataLoaderIter
+    draw = iterator._next_index
+    orders = {}
     first = []
 
-    def recorded(sampler):
-        first.append(sampler)
-        order = []
-        for batch in passes(sampler):
-            order += batch
-            yield batch
-        if sampler is first[0]:
-            with open(path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(order) + "\n")
+    def recorded(self):
+        first.append(self._index_sampler)
+        try:
+            batch = draw(self)
+        except StopIteration:
+            if self._index_sampler is first[0]:
+                with open(path, "a", encoding="utf-8") as file:
+                    file.write(json.dumps(orders.pop(self, [])) + "\n")
+            raise
+        orders.setdefault(self, []).extend(batch)
+        return batch
 
-    torch.utils.data.BatchSampler.__iter__ = recorded
+    iterator._next_index = recorded
 
 
 def keep_ddp_models():
@@ -246,7 +263,7 @@ class GalleryTest(unittest.TestCase):
         prefix = os.path.join(self.folder, f"run{self.runs}")
         flags = [f"--batch-size={batch_size}", f"--save={prefix}", *flags]
         statuses, said = run_ranks(script, world_size, prefix + ".orders", flags)
-        if statuses == [NEEDS_NEW_TORCH] * world_size:
+        if statuses == [CANNOT_RUN] * world_size:
             self.skipTest(said.splitlines()[0])
         self.assertEqual(statuses, [0] * world_size, said)
         ranks = []

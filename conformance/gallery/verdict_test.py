@@ -23,15 +23,23 @@ import junit_recorder
 WHEEL = os.path.join(os.path.dirname(os.path.dirname(HERE)), "python")
 EXHAUSTIVE = "LOCKSTEP_EXHAUSTIVE" in os.environ
 DEADLINE_SECONDS = 240
-NEEDS_NEW_TORCH = 77  # The exit status of a script that this PyTorch is too old for.
+CANNOT_RUN = 77  # The exit status of a script that needs a newer PyTorch or a missing package.
 
 # By broken script: the cause that the verdict names, the first update that is wrong, and a part of
 # the line of the script that the verdict points to.
 VERDICTS = {
+    "accelerate_accumulation": (
+        "divided_by_micro_batches_again",
+        0,
+        "accelerator.backward(loss)",
+    ),
     "accuracy_of_means": ("metric_unweighted", 8, "dist.all_reduce(accuracy)"),
     "batch_norm_buffers": ("buffers_differ", 6, "model.eval()"),
     "clip_before_reduction": ("clipped_before_reduction", 0, "clip_grad_norm_("),
     "first_weights": ("first_weights_differ", 0, "optimizer = torch.optim.SGD("),
+    "fsdp2_clip": ("scaled_by_part", 0, "optimizer.step()"),
+    "fsdp2_optimizer": ("optimizer_misses_parameters", 0, "optimizer = torch.optim.SGD("),
+    "fsdp2_root": ("partly_not_reduced", 0, "optimizer = torch.optim.SGD("),
     "half_sum": ("reduced_in_narrow_type", 0, "dist.all_reduce(self.buffer)"),
     "last_window": ("short_window_scaled", 2, "loss.backward()"),
     "micro_batch_updates": ("update_per_micro_batch", 1, "optimizer.step()"),
@@ -111,8 +119,9 @@ class VerdictTest(unittest.TestCase):
             self.assertEqual(verdict["outcome"], "right", done.stdout)
         done, verdict = judge(script, self.folder, *flags, fail_fast=fail_fast)
         said = done.stdout + done.stderr
-        if done.returncode == NEEDS_NEW_TORCH:
-            self.skipTest("this PyTorch is too old")
+        if done.returncode == CANNOT_RUN:
+            why = [line for line in done.stderr.splitlines() if " needs " in line]
+            self.skipTest(why[0])
         self.assertIsNotNone(verdict, said)
         self.assertEqual(done.returncode, {"right": 0, "wrong": 1}[verdict["outcome"]], said)
         self.assertNotIn("Traceback", said)

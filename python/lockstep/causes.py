@@ -21,7 +21,8 @@ CAUSES = {
     ),
     "partly_not_reduced": (
         "some parameters are updated with the gradient of a rank's own samples",
-        "put these parameters into the module that DDP wraps, or reduce their gradients too",
+        "put these parameters into the module that DDP wraps or fully_shard shards (the root too),"
+        " or reduce their gradients",
     ),
     "gradient_missing": (
         "a parameter has a gradient on some ranks and none on others",
@@ -30,6 +31,11 @@ CAUSES = {
     "clipped_before_reduction": (
         "each rank clips the gradient of its own samples, before the reduction",
         "reduce the gradients first, then clip them",
+    ),
+    "scaled_by_part": (
+        "each rank scales its part of a sharded gradient by a number of its own",
+        "take the norm of all parts: clip_grad_norm_ of the sharded parameters does, or sum the"
+        " squares over the ranks",
     ),
     "not_cleared": (
         "gradients are never cleared: each update adds them to those of the update before",
@@ -42,6 +48,11 @@ CAUSES = {
     "short_window_scaled": (
         "an update of fewer micro-batches divides their losses by the number of a full one",
         "divide each loss by the number of micro-batches in its own window",
+    ),
+    "divided_by_micro_batches_again": (
+        "losses are divided by the number of micro-batches twice",
+        "do not divide the loss before Accelerate's backward(), which divides it by"
+        " gradient_accumulation_steps",
     ),
     "reduced_in_narrow_type": (
         "gradients are reduced in a 16-bit type",

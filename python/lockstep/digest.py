@@ -88,11 +88,12 @@ def digest(array):
     return "%016x" % (value & MASK)
 
 
-def linear_sums(array):
+def linear_sums(array, first=0):
     """Returns the sum and the projection of real numbers, in float64.
 
     The projection is the sum of value times PROJECTION, which repeats every COLUMNS elements. Both
-    are linear: those of a sum of arrays are the sums of theirs.
+    are linear: those of a sum of arrays are the sums of theirs. If the array is a run of a larger
+    one that begins at its element `first`, the runs' values add up to those of the larger array.
     """
     flat = array.reshape(-1)
     rows = flat.size // COLUMNS
@@ -102,14 +103,15 @@ def linear_sums(array):
         np.add.reduce(_matrix(flat, rows), axis=0, dtype=np.float64, out=columns)
         columns[: rest.size] += rest
     total = float(np.add.reduce(columns))
-    columns *= PROJECTION[: columns.size]
+    weights = np.roll(PROJECTION, -(first % COLUMNS)) if first else PROJECTION
+    columns *= weights[: columns.size]
     return [total, float(np.add.reduce(columns))]
 
 
-def sums(array):
+def sums(array, first=0):
     """Returns the sum, the sum of squares and the projection of real numbers, in float64."""
     flat = array.reshape(-1)
-    total, projection = linear_sums(flat)
+    total, projection = linear_sums(flat, first)
     rows = flat.size // COLUMNS
     rest = flat[rows * COLUMNS :].astype(np.float64)
     squares = float(rest.dot(rest))

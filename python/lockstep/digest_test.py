@@ -117,6 +117,13 @@ class SumsTest(unittest.TestCase):
                 abs(projection - (exact * weights).sum()), 2 * unit * np.abs(exact * weights).sum()
             )
 
+    def test_sums_of_parts_add_up_to_those_of_the_whole(self):
+        array = values(9 * ROW + 7)
+        for cut in (0, 1, ROW - 1, ROW, 3 * ROW + 5, array.size):
+            parts = [digest.sums(array[:cut]), digest.sums(array[cut:], cut)]
+            added = [sum(part[k] for part in parts) for k in range(3)]
+            np.testing.assert_allclose(added, digest.sums(array), rtol=1e-12, atol=1e-12)
+
     def test_projection_weights_differ_and_lie_in_their_range(self):
         self.assertEqual(len(set(digest.PROJECTION)), ROW)
         self.assertLess(np.abs(digest.PROJECTION).max(), 1.0 + 2**-50)

@@ -15,6 +15,7 @@ class Step:
         self.update = event["update"]  # The number of the update among those of all optimizers.
         self.line = event.get("line", "")
         self.gradients = event.get("gradients")
+        self.reduced = event.get("reduced")  # The same after the last backward pass, of shards.
         self.local = event.get("local")
         self.before = event.get("before")
         self.after = event["after"]
@@ -38,6 +39,8 @@ class Optimizer:
         self.dtypes = [dtype for _, _, dtype in event["parameters"]]
         self.models = event["models"]
         self.sharded = event.get("sharded", "")
+        # By parameter: the rank's [first element, number], or None if the rank holds all of it.
+        self.parts = event.get("parts") or [None] * len(self.names)
         self.steps = []
 
 

@@ -94,8 +94,9 @@ def compare(run, references, why_no_reference):
     if why_no_reference:
         return verdict.Claim(one_rank.NAME, why_not=why_no_reference), [], []
     claim, found, _ = parameters.check(run)
-    if found or not claim.count:
-        why_not = claim.why_not or "the ranks differ among themselves"
+    why_not = parameters.not_comparable(run)
+    if found or why_not:
+        why_not = why_not or "the ranks differ among themselves"
         return verdict.Claim(one_rank.NAME, why_not=why_not), [], []
     return one_rank.check(run, references)
 

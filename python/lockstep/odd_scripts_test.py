@@ -59,7 +59,7 @@ class OddScriptsTest(unittest.TestCase):
         self.assertEqual(finding["tensors"], ["head.weight", "head.bias"])
 
     def test_right_scripts(self):
-        for kind in ("fork", "two_models"):
+        for kind in ("fork", "two_models", "loader_per_epoch"):
             with self.subTest(kind=kind):
                 status, found, said = self.verdict(kind, "--fail_fast")
                 self.assertEqual((status, found["outcome"]), (0, "right"), said)

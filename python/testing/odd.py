@@ -107,6 +107,20 @@ def two_models():
         updates[0].step()
 
 
+def loader_per_epoch():
+    """Makes a loader for each epoch, and the one of the epoch before is gone by then."""
+    data = torch.randn(32, 6, generator=torch.Generator().manual_seed(1))
+    model = DistributedDataParallel(make_model())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(2):
+        sampler = torch.utils.data.DistributedSampler(data)
+        sampler.set_epoch(epoch)
+        for x in torch.utils.data.DataLoader(data, batch_size=4, sampler=sampler):
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+
 def no_call():
     """Two processes that never talk to each other."""
     train(make_model())
@@ -182,6 +196,7 @@ KINDS = (
     not_a_number,
     no_optimizer,
     two_models,
+    loader_per_epoch,
     no_call,
     two_losses,
     own_optimizer,

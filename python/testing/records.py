@@ -34,9 +34,12 @@ def mean_vector(update, index, weights=(0.5, 0.5)):
     return [sum(w * x for w, x in zip(weights, pair)) for pair in zip(*own)]
 
 
-def recorded(values):
-    """Returns [digest, sum, sum of squares, projection], as the hooks record a gradient."""
-    projection = sum(x * ((7 * i) % 11 - 5) / 5 for i, x in enumerate(values))
+def recorded(values, first=0):
+    """Returns [digest, sum, sum of squares, projection], as the hooks record a gradient.
+
+    first: the place of the values in the whole gradient, if these are a rank's part of it.
+    """
+    projection = sum(x * ((7 * i) % 11 - 5) / 5 for i, x in enumerate(values, first))
     return [digest("gradient", values), sum(values), sum(x * x for x in values), projection]
 
 
@@ -152,6 +155,25 @@ class Record:
 
     def remove(self, rank, *kinds):
         self.events[rank] = [e for e in self.events[rank] if e["event"] not in kinds]
+
+    def shard(self):
+        """Gives each rank its half of all parameters, as FSDP2 does, and of their gradients."""
+        for rank in (0, 1):
+            part = [rank * SIZE // 2, SIZE // 2]
+            (optimizer,) = self.of(rank, "optimizer")
+            optimizer["parts"] = [part] * len(NAMES)
+            for step in self.of(rank, "step"):
+                means = [mean_vector(step["update"], i) for i in range(len(NAMES))]
+                halves = [mean[part[0] : sum(part)] for mean in means]
+                step["gradients"] = [recorded(half, part[0]) for half in halves]
+                step["reduced"] = [recorded(half, part[0]) for half in halves]
+                for name in {"before", "after"} & set(step):
+                    step[name] = [digest(text, rank) for text in step[name]]
+            self.of(rank, "step")[0]["first"] = [
+                recorded(vector("first", i)[part[0] : sum(part)], part[0])
+                for i in range(len(NAMES))
+            ]
+            self.remove(rank, "clip")
 
     def accumulate(self):
         """Makes two backward passes of each one, each with half of the loss."""

@@ -1,16 +1,21 @@
-"""An update of fewer micro-batches divides their losses by their number, as a full one does."""
+"""An update divides the losses of its micro-batches by their number, once."""
 
 import collections
 
 from ..verdict import LIKELY, Claim, Finding
 
-NAME = "an update weighs its micro-batches by their number"
+NAME = "an update weighs its micro-batches by their number, once"
 
 
 def check(run):
-    """Fails if full windows of n passes scale losses by 1/n, and a shorter window does too."""
+    """Fails if full windows of n passes scale losses by 1/n, and a shorter window does too.
+
+    Accelerate's backward() scales all losses by 1/n on purpose, and then the script must not.
+    """
     for rank in run.ranks[:1]:
         windows = windows_of(rank)
+        if any(event.get("accelerate", 1) > 1 for event in rank.of("backward")):
+            return check_accelerate(rank, windows)
         full = max((len(passes) for passes in windows.values()), default=0)
         scales = {event.get("scale") for passes in windows.values() for event in passes}
         if full < 2 or len(rank.optimizers) != 1 or not is_inverse(scales, full):
@@ -39,6 +44,36 @@ def check(run):
         return claim, [finding], []
     why_not = "no update accumulates losses that are divided by the number of its passes"
     return Claim(NAME, why_not=why_not), [], []
+
+
+def check_accelerate(rank, windows):
+    """Returns a Claim, findings and notes on losses that Accelerate's backward() divides."""
+    claim = Claim(NAME, len(windows), "updates", "no update was made")
+    passes = [event for of_update in windows.values() for event in of_update]
+    number = max(event.get("accelerate", 1) for event in rank.of("backward"))
+    if passes and all(event.get("divided_twice") for event in passes):
+        finding = Finding(
+            NAME,
+            "divided_by_micro_batches_again",
+            [
+                "the script divides each loss by %d before it calls Accelerate's backward(), which"
+                " divides it by gradient_accumulation_steps, %d" % (number, number)
+            ],
+            LIKELY,
+            update=min(windows),
+            ranks=[rank.rank],
+            line=passes[0]["line"],
+        )
+        return claim, [finding], []
+    short = [update for update, of_update in sorted(windows.items()) if len(of_update) < number]
+    notes = []
+    if short:
+        notes.append(
+            "%d of %d updates have fewer than %d backward passes, and Accelerate divides each loss"
+            " by %d: the samples of update %d count less"
+            % (len(short), len(windows), number, number, short[0])
+        )
+    return claim, [], notes
 
 
 def windows_of(rank):

@@ -33,7 +33,7 @@ class Update:
 
     def is_mean(self):
         """Whether the update uses the mean of the ranks' own gradients."""
-        got, owns = linear.used(self.steps[0]), [linear.own(step) for step in self.steps]
+        got, owns = linear.used(self.steps[0].gradients), [linear.own(step) for step in self.steps]
         if got is None or None in owns:
             return False
         own = linear.mean(owns)

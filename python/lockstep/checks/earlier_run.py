@@ -69,6 +69,9 @@ def why_not_comparable(run, then):
     if conditions.types(run) != conditions.types(then):
         shown = few(conditions.types(run)), few(conditions.types(then))
         return "the parameters' types differ: %s now, %s then" % shown
+    pairs = [(optimizer, then.ranks[0].optimizers[number]) for number, optimizer in now.items()]
+    if any((any(o.parts) or any(b.parts)) and o.parts != b.parts for o, b in pairs):
+        return "the runs shard the parameters in other ways"
     other_ranks = run.world_size != then.world_size
     if other_ranks and any(optimizer.sharded for optimizer in now.values()):
         return "the parameters are sharded over another number of ranks"

@@ -7,11 +7,11 @@ import math
 EQUAL = 2e-5
 
 
-def used(step):
+def used(gradients):
     """Returns the sums and projections of the gradients that an update used, or None."""
-    if step.gradients is None or any(g is None for g in step.gradients):
+    if gradients is None or any(g is None for g in gradients):
         return None
-    return [value for g in step.gradients for value in (g[1], g[3])]
+    return [value for g in gradients for value in (g[1], g[3])]
 
 
 def own(step):

@@ -6,21 +6,22 @@ The allowance comes from reference runs of one rank (rounding.py).
 import math
 
 from ..verdict import Claim, Finding
-from . import linear, rounding, samples
+from . import linear, parameters, rounding, samples, shards
 
 NAME = "the ranks compute what one rank computes"
+SAME_WEIGHTS = 1e-9  # Sums in float64 over other parts differ by less, and other weights by more.
 RANDOM_LAYERS = "Dropout"
 
 
 class Step:
     """One update: the gradients of the ranks, of one rank, and what rounding allows."""
 
-    def __init__(self, run, ranks, one, spread, sizes):
+    def __init__(self, run, ranks, got, want, spread, sizes):
+        """ranks: the ranks' steps. got, want: gradients of the ranks and of one rank."""
         self.run = run
         self.ranks = ranks
-        self.got = ranks[0].gradients
-        self.one = one
-        self.want = one.gradients
+        self.got = got
+        self.want = want
         self.sizes = sizes
         self.spread = spread
 
@@ -70,17 +71,31 @@ def why_not_comparable(run, references):
         return "one rank makes other optimizers"
     for number, optimizer in first.optimizers.items():
         other = one.optimizers[number]
-        if optimizer.sharded or optimizer.shapes != other.shapes:
-            return optimizer.sharded or "one rank's parameters have other shapes"
+        why_not = parameters.not_comparable(run)
+        if why_not or optimizer.shapes != other.shapes:
+            return why_not or "one rank's parameters have other shapes"
         if any(model["batch_norms"]["local"] for model in optimizer.models):
             return "batch norm normalises each rank's own samples, and one rank computes others"
         if rounding.draws_in_layers(run):
             return "the model draws random numbers (%s)" % RANDOM_LAYERS
         if not optimizer.steps or not other.steps:
             return "an optimizer took no step"
-        if optimizer.steps[0].before != other.steps[0].before:
+        if not starts_alike([rank.optimizers[number] for rank in run.ranks], other):
             return "one rank starts from other weights"
     return ""
+
+
+def starts_alike(optimizers, one):
+    """Whether the ranks and one rank start from the same weights."""
+    if not any(optimizers[0].parts):
+        return optimizers[0].steps[0].before == one.steps[0].before
+    got = shards.whole(optimizers, [optimizer.steps[0].first for optimizer in optimizers])
+    want = one.steps[0].first
+    if got is None or want is None:
+        return False
+    sizes = [math.prod(shape) for shape in one.shapes]
+    apart = map(rounding.deviation, got, want, sizes, rounding.scales_of(want))
+    return all(part <= SAME_WEIGHTS for part in apart)
 
 
 class Comparison:
@@ -108,7 +123,8 @@ class Comparison:
                 return
             if self.rates_differ(ranks[0], ones[0], index):
                 return
-            if any(step.gradients is None for step in (*ranks, *ones)):
+            got = shards.whole_gradients(self.ranks, ranks)
+            if got is None or any(one.gradients is None for one in ones):
                 continue
             self.widen(ones)
             if not rounding.FACTOR * self.spread <= rounding.LIMIT:
@@ -118,7 +134,7 @@ class Comparison:
                 )
                 return
             self.count += 1
-            step = Step(self.run, ranks, ones[0], self.spread, self.sizes)
+            step = Step(self.run, ranks, got, ones[0].gradients, self.spread, self.sizes)
             wrong = step.wrong()
             if wrong:
                 self.findings.append(explain(step, self.ranks[0], wrong, reference))
@@ -148,6 +164,12 @@ class Comparison:
         words = "the learning rate is %s, and %s at one rank" % (got[0], want[0])
         if index == 0:
             self.notes.append(words + ": it seems scaled on purpose, and updates are not compared")
+            return True
+        if any(event.get("steps", 1) > 1 for event in self.run.ranks[0].of("schedule")):
+            self.notes.append(
+                "%s: Accelerate steps the schedule once per rank, unless split_batches is set, and"
+                " update %d and later ones are not compared" % (words, step.update)
+            )
             return True
         evidence = [words, "it is the same in the updates before"]
         self.findings.append(
@@ -207,7 +229,7 @@ def cause_of(step):
 def weights_of_ranks(step):
     """Returns weights with which the ranks' own gradients add up to one rank's, or None."""
     owns = [linear.own(rank) for rank in step.ranks]
-    want = linear.used(step.one)
+    want = linear.used(step.want)
     if want is None or None in owns:
         return None
     weights = linear.fit(owns, want)
@@ -217,7 +239,7 @@ def weights_of_ranks(step):
 def is_even_mean(step):
     """Whether the ranks' gradient is the mean of their own."""
     owns = [linear.own(rank) for rank in step.ranks]
-    got = linear.used(step.ranks[0])
+    got = linear.used(step.got)
     return got is not None and linear.rest([linear.mean(owns)], [1.0], got) <= rounding.LIMIT
 
 

@@ -2,7 +2,9 @@
 
 import math
 
+from ..evidence import Run
 from ..verdict import Claim, Finding, compares_ranks, few
+from . import shards
 
 NAME = "the ranks have the same parameters after each update"
 DIFFER = "the ranks' parameters differ"
@@ -18,7 +20,8 @@ def check(run):
     for number in sorted(run.ranks[0].optimizers):
         optimizers = [rank.optimizers[number] for rank in run.ranks]
         steps = min(len(optimizer.steps) for optimizer in optimizers)
-        count += steps
+        if any(len(group) > 1 for groups in shards.replicas_of(optimizers) for group in groups):
+            count += steps
         place = first_difference(optimizers, steps)
         if place is None:
             continue
@@ -28,8 +31,10 @@ def check(run):
                 " now and then" % optimizers[0].steps[place[0]].update
             )
             continue
-        findings.append(explain(run, optimizers, *place))
-    why_not = "" if count else "no optimizer took a step on all ranks"
+        findings.append(explain(*among_replicas(run, optimizers, *place)))
+    why_not = "no optimizer took a step on all ranks"
+    if all(rank.updates for rank in run.ranks):
+        why_not = "each rank holds its own part of them"
     return Claim(NAME, count, "updates", why_not), findings, notes
 
 
@@ -46,12 +51,10 @@ def not_comparable(run):
                 return optimizer.sharded
     if any(other != shapes[0] for other in shapes):
         return "the ranks' optimizers hold tensors of different shapes: this is not data parallel"
+    for number in run.ranks[0].optimizers:
+        if not shards.are_whole([rank.optimizers[number] for rank in run.ranks]):
+            return "the ranks' parts do not make up the whole parameters"
     return ""
-
-
-def differing(rows):
-    """Returns the indices at which the ranks' rows differ."""
-    return [i for i, values in enumerate(zip(*rows)) if len(set(values)) > 1]
 
 
 def first_difference(optimizers, steps):
@@ -60,19 +63,20 @@ def first_difference(optimizers, steps):
     Parameters that a script averages after its update differ after the step and agree before the
     next one.
     """
+    replicas = shards.replicas_of(optimizers)
     first_before = [optimizer.steps[0].before for optimizer in optimizers] if steps else []
     if first_before and all(first_before):
-        wrong = differing(first_before)
+        wrong = shards.differing(first_before, replicas)
         if wrong:
             return 0, True, wrong
     for index in range(steps):
         here = [optimizer.steps[index] for optimizer in optimizers]
-        wrong = differing([step.after for step in here])
+        wrong = shards.differing([step.after for step in here], replicas)
         if not wrong:
             continue
         if index + 1 < steps:
             after = [optimizer.steps[index + 1].before for optimizer in optimizers]
-            if all(after) and not differing(after):
+            if all(after) and not shards.differing(after, replicas):
                 continue
         return index, False, wrong
     return None
@@ -80,14 +84,27 @@ def first_difference(optimizers, steps):
 
 def periodic(optimizers, first, steps):
     """Whether the parameters agree at some later point, so that they do not drift."""
+    replicas = shards.replicas_of(optimizers)
     for index in range(first + 1, steps):
         for rows in (
             [optimizer.steps[index].before for optimizer in optimizers],
             [optimizer.steps[index].after for optimizer in optimizers],
         ):
-            if all(rows) and not differing(rows):
+            if all(rows) and not shards.differing(rows, replicas):
                 return True
     return False
+
+
+def among_replicas(run, optimizers, index, before, wrong):
+    """Returns the same for those ranks alone that hold one part of the first wrong parameter."""
+    steps = [optimizer.steps[index] for optimizer in optimizers]
+    rows = [step.before if before else step.after for step in steps]
+    group = shards.differing_group(rows, shards.replicas_of(optimizers), wrong[0])
+    run = Run([run.ranks[position] for position in group])
+    optimizers = [optimizers[position] for position in group]
+    rows = [rows[position] for position in group]
+    wrong = shards.differing(rows, shards.replicas_of(optimizers))
+    return run, optimizers, index, before, wrong
 
 
 def explain(run, optimizers, index, before, wrong):
@@ -106,7 +123,7 @@ def explain(run, optimizers, index, before, wrong):
         evidence = ["%s differ before the first update" % of_all]
         return Finding(NAME, "first_weights_differ", evidence, **place)
     rows = [step.before for step in steps]
-    if all(rows) and set(differing(rows)) & set(wrong):
+    if all(rows) and set(shards.differing(rows, shards.replicas_of(optimizers))) & set(wrong):
         evidence = [
             "%s differ after the update" % of_all,
             "they agree after the update before, and differ before this one: the script changes"

@@ -8,7 +8,7 @@ update's gradients are another function of the ranks' own (clipped, noisy), it i
 import math
 
 from ..verdict import LIKELY, Claim, Finding, compares_ranks
-from . import linear
+from . import linear, shards
 
 NAME = "an update uses the gradients of its own backward passes"
 NARROW = {"float16": 2.0**-11, "bfloat16": 2.0**-8}  # Units of rounding.
@@ -17,12 +17,14 @@ NARROW = {"float16": 2.0**-11, "bfloat16": 2.0**-8}  # Units of rounding.
 class Update:
     """What the ranks' own gradients explain of one update's gradients."""
 
-    def __init__(self, steps, before):
+    def __init__(self, optimizers, index):
+        steps = steps_at(optimizers, index)
         self.step = steps[0]
-        self.got = linear.used(steps[0])
+        self.got = linear.used(shards.whole_gradients(optimizers, steps))
         owns = [linear.own(step) for step in steps]
         self.own = None if None in owns else linear.mean(owns)
-        self.before = before and linear.used(before)
+        before = steps_at(optimizers, index - 1) if index else []
+        self.before = linear.used(shards.whole_gradients(optimizers, before)) if index else None
         self.known = self.got is not None and self.own is not None
 
     def is_own(self):
@@ -46,15 +48,15 @@ class Update:
         return linear.rest([self.own], weights, self.got) if weights else math.inf
 
 
+def steps_at(optimizers, index):
+    return [optimizer.steps[index] for optimizer in optimizers]
+
+
 def updates_of(optimizers):
     """Returns the updates whose gradients were recorded, of one optimizer on all ranks."""
-    found = []
-    for index, steps in enumerate(zip(*(optimizer.steps for optimizer in optimizers))):
-        before = optimizers[0].steps[index - 1] if index else None
-        update = Update(steps, before)
-        if update.known:
-            found.append(update)
-    return found
+    count = min(len(optimizer.steps) for optimizer in optimizers)
+    updates = [Update(optimizers, index) for index in range(count)]
+    return [update for update in updates if update.known]
 
 
 @compares_ranks(NAME)

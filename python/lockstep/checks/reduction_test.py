@@ -32,6 +32,22 @@ class AccumulationTest(JudgeTest):
         finding = self.expect(self.shortened(3, 7), "short_window_scaled", 3, 30)
         self.assertIn("2 of 8 updates have fewer than 2 backward passes", finding.evidence[0])
 
+    def of_accelerate(self, record, divided_twice):
+        for rank in (0, 1):
+            for event in record.of(rank, "backward"):
+                event.update(accelerate=2, divided_twice=divided_twice)
+        return record
+
+    def test_a_short_window_that_accelerate_divides_gives_a_note(self):
+        record = self.of_accelerate(self.shortened(3, 7), False)
+        self.expect_right(record, ["2 of 8 updates have fewer than 2 backward passes"])
+
+    def test_losses_that_the_script_and_accelerate_divide(self):
+        record = self.of_accelerate(self.shortened(3, 7), True)
+        self.expect(record, "divided_by_micro_batches_again", 0, 30)
+        record.of(0, "backward")[5]["divided_twice"] = False
+        self.expect_right(record, ["2 of 8 updates have fewer than 2 backward passes"])
+
     def test_a_short_window_that_is_scaled_by_its_own_number_is_right(self):
         self.expect_right(self.shortened(3, 7, scale=1.0))
 

@@ -67,11 +67,13 @@ def check_once(run):
         for passes in zip(*(of_rank[loader] for of_rank in loaders)):
             if any(of_rank.sampler.get("replacement") for of_rank in passes):
                 continue
+            if len({of_rank.event["update"] for of_rank in passes}) > 1:
+                continue  # One rank has further loaders, and these are not the same pass.
             count += sum(len(of_rank.samples) for of_rank in passes)
             shared = shared_samples(passes)
             if not shared:
                 continue
-            if len(shared) < run.world_size and passes[0].sampler["distributed"]:
+            if passes[0].sampler["distributed"] and len(shared) <= padding_of(run, passes[0]):
                 notes.append(
                     "epoch %d pads the ranks' shares to one length with %d repeated samples"
                     % (passes[0].event["number"], len(shared))
@@ -81,6 +83,11 @@ def check_once(run):
             break
     why_not = "" if count else "no loader's samples were recorded while a model trains"
     return Claim(ONCE, count, "samples", why_not), findings, notes
+
+
+def padding_of(run, of_rank):
+    """Returns how many samples a sampler may repeat to give all ranks as many."""
+    return of_rank.sampler.get("padding", run.world_size - 1)
 
 
 def shared_samples(passes):

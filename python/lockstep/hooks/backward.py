@@ -5,10 +5,14 @@ import torch
 from . import lines, tensors
 
 
+MEAN = 1  # PyTorch's number of reduction="mean".
+
+
 class Backward:
     def __init__(self, recorder):
         self.recorder = recorder
         self.depth = 0
+        self.accelerate = None  # The number by which Accelerate's backward() divides the loss.
 
     def before(self, args, kwargs):
         """Tensor.backward calls autograd.backward: the outermost call is recorded."""
@@ -26,14 +30,28 @@ class Backward:
             scale=scale_of(losses[0]) if len(losses) == 1 else None,
             line=line,
             ddp=forwards,
+            **self.describe_accelerate(losses),
         )
         if forwards is not None:
             recorder.enter_call("backward", line, "ddp")
 
+    def describe_accelerate(self, losses):
+        """Returns fields for a pass of Accelerate, and whether the script divides the loss too."""
+        number = self.accelerate
+        if number is None:
+            return {}
+        return {
+            "accelerate": number,
+            "divided_twice": len(losses) == 1 and is_divided_twice(losses[0], number),
+        }
+
     def leave(self):
         self.depth -= 1
-        if not self.depth and self.recorder.ddp.made:
+        if self.depth:
+            return
+        if self.recorder.ddp.made:
             self.recorder.leave_call()
+        self.recorder.optimizers.see_backward()
 
 
 def scale_of(loss):
@@ -51,7 +69,25 @@ def scale_of(loss):
     return scale
 
 
+def is_divided_twice(loss, number):
+    """Whether the loss is a mean of the samples, divided by the number twice in a row.
+
+    A loss that is no mean, such as a sum, may be divided by its own count, which is the same number
+    by chance.
+    """
+    node = loss.grad_fn
+    for _ in range(2):
+        if node is None or node.name() != "DivBackward0" or node.next_functions[1][0] is not None:
+            return False
+        if node._saved_other is None or node._saved_other.item() != number:
+            return False
+        node = node.next_functions[0][0]
+    if node is None:
+        return False
+    return node.name().startswith("MeanBackward") or getattr(node, "_saved_reduction", 0) == MEAN
+
+
 def install(recorder):
-    hooks = Backward(recorder)
+    hooks = recorder.backward = Backward(recorder)
     recorder.wrap(torch.Tensor, "backward", hooks.before, last=hooks.leave)
     recorder.wrap(torch.autograd, "backward", hooks.before, last=hooks.leave)

@@ -22,17 +22,28 @@ FAMILIES = (
 )
 
 
-class TorchFinder:
-    """Finds torch as usual, once, and has the hooks installed after its module has run."""
+# Modules that PyTorch or a script may import later, and the hooks for each.
+LATER = {
+    "torch.distributed.fsdp._fully_shard._fsdp_param": "shards",
+    "accelerate.accelerator": "accelerated",
+}
+
+
+class ModuleFinder:
+    """Finds a module as usual, once, and calls a function of it after it has run."""
+
+    def __init__(self, name, function):
+        self.name = name
+        self.function = function
 
     def find_spec(self, name, path=None, target=None):
         del path, target
-        if name != "torch":
+        if name != self.name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
-            run_after(spec.loader, install_hooks)
+            run_after(spec.loader, self.function)
         return spec
 
 
@@ -54,18 +65,19 @@ def run_after(loader, function):
 
     def exec_module(module):
         execute(module)
-        function()
+        function(module)
 
     loader.exec_module = exec_module
 
 
 def install():
-    sys.meta_path.insert(0, TorchFinder())
+    sys.meta_path.insert(0, ModuleFinder("torch", install_hooks))
     sys.meta_path.append(PackageFinder())
 
 
-def install_hooks():
+def install_hooks(torch):
     """Starts the recorder of this process and installs every family of hooks."""
+    del torch
     try:
         started = recorder.Recorder.start()
     except Exception:
@@ -73,11 +85,25 @@ def install_hooks():
         return
     for family in FAMILIES:
         started.guard("install " + family, install_family, started, family)
+    for name, family in LATER.items():
+        install_later(started, name, family)
 
 
-def install_family(started, name):
+def install_later(started, name, family):
+    """Installs hooks in a module, now or when the process imports it."""
+
+    def install_in(module):
+        started.guard("install " + family, install_family, started, family, module)
+
+    if name in sys.modules:
+        install_in(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, ModuleFinder(name, install_in))
+
+
+def install_family(started, name, *modules):
     try:
-        importlib.import_module("." + name, __package__).install(started)
+        importlib.import_module("." + name, __package__).install(started, *modules)
     except Exception:
         recorder.report_failed_start()  # The process may never open its record.
         raise

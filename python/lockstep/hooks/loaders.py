@@ -37,6 +37,7 @@ class Loaders:
     def __init__(self, recorder):
         self.recorder = recorder
         self.known = weakref.WeakKeyDictionary()
+        self.made = 0
         self.passes = weakref.WeakKeyDictionary()  # By iterator.
         self.beginning = None
         self.last = None
@@ -51,7 +52,9 @@ class Loaders:
         loader = args[0]
         state = self.known.get(loader)
         if state is None:
-            state = self.known[loader] = Loader(len(self.known))
+            # A number is never given twice: a script may make a loader for each epoch.
+            state = self.known[loader] = Loader(self.made)
+            self.made += 1
         self.beginning = Pass(state)
         if getattr(loader, "_iterator", None) is not None:  # Persistent workers.
             self.passes[loader._iterator] = self.beginning
@@ -162,9 +165,23 @@ def describe_sampler(loader):
         value = getattr(sampler, name, None)
         if isinstance(value, (bool, int)):
             fields[name] = value
+    if hasattr(sampler, "num_processes") and hasattr(sampler, "process_index"):  # Accelerate's.
+        return {**fields, **describe_share(sampler)}
     fields["distributed"] = isinstance(sampler, torch.utils.data.DistributedSampler)
     fields["generator"] = getattr(sampler, "generator", None) is not None
     return fields
+
+
+def describe_share(sampler):
+    """Returns the settings of Accelerate's BatchSamplerShard in the words of DistributedSampler."""
+    padding = (sampler.batch_size or 0) * sampler.num_processes if sampler.even_batches else 0
+    return {
+        "num_replicas": sampler.num_processes,
+        "rank": sampler.process_index,
+        "distributed": True,
+        "padding": padding,
+        "generator": False,
+    }
 
 
 def install(recorder):

@@ -5,7 +5,7 @@ import weakref
 
 import torch
 
-from . import kept, lines, models, numerics, tensors
+from . import kept, lines, models, numerics, shards, tensors
 
 
 class Optimizer:
@@ -22,7 +22,10 @@ class Optimizer:
         self.groups = None
         self.models = []  # Weak references: a record keeps no model, and so no group, alive.
         self.hooked = set()
+        self.parts = []  # By index: this rank's part of a sharded parameter, or None.
+        self.indices = {}  # By id of the parameter.
         self.local = {}  # By index of the parameter: [backward passes, sum, projection].
+        self.reduced = None  # By index: sums of the gradients that the last backward pass left.
         self.evaluated = None  # The update at which the models' buffers were last recorded.
         self.after = []  # By index: (identity, digest) after the last step.
         self.largest_call = 0  # Numbers in the largest call since the last step.
@@ -43,10 +46,12 @@ class Optimizer:
 
     def hook_gradients(self):
         """Observes each gradient where backward makes it, before DDP or the script reduces it."""
-        for index, parameter in enumerate(self.parameters()):
+        parameters = self.parameters()
+        self.indices = {id(parameter): index for index, parameter in enumerate(parameters)}
+        for index, parameter in enumerate(parameters):
             if id(parameter) in self.hooked or not parameter.requires_grad:
                 continue
-            if not parameter.is_leaf or hasattr(parameter, "to_local"):
+            if not parameter.is_leaf or shards.is_sharded(parameter):
                 continue
             self.hooked.add(id(parameter))
             parameter.register_hook(self.gradient_hook(index))
@@ -60,6 +65,26 @@ class Optimizer:
                 state.recorder.guard("gradient", state.see_gradient, index, gradient)
 
         return hook
+
+    def index_of(self, parameter):
+        return self.indices.get(id(parameter))
+
+    def see_reduced(self):
+        """Sums the gradients of shards after a backward pass, before the script changes them."""
+        parameters = self.parameters()
+        if self.in_detail() and any(shards.is_sharded(p) for p in parameters):
+            self.recorder.open()
+            self.describe()
+            self.reduced = self.sums_of_gradients(parameters)
+
+    def sums_of_gradients(self, parameters):
+        """Returns the gradients' digests and sums, or None if they are not sharded alike."""
+        if not all(p.grad is None or shards.is_scattered_as(p.grad, p) for p in parameters):
+            return None
+        return [
+            None if p.grad is None else tensors.digest_and_sums(p.grad, part)
+            for p, part in zip(parameters, self.parts)
+        ]
 
     def see_gradient(self, index, gradient):
         if not self.in_detail():
@@ -77,6 +102,7 @@ class Optimizer:
         if described == self.described:
             return
         self.described = described
+        self.parts = shards.parts_of(parameters, self.recorder.world_size)
         self.hook_gradients()
         watched = [model() for model in self.recorder.watched if model() is not None]
         self.models = [weakref.ref(root) for root in models.holders_of(parameters, watched)]
@@ -92,7 +118,8 @@ class Optimizer:
                 for name, p in zip(self.names, parameters)
             ],
             models=[describe_model(root) for root in self.roots],
-            sharded=why_sharded(parameters, self.roots),
+            sharded=why_sharded(parameters, self.parts, self.roots),
+            **({"parts": self.parts} if any(self.parts) else {}),
         )
 
     def left_out(self, held):
@@ -137,6 +164,11 @@ class Optimizers:
         for state in self.known.values():
             state.largest_call = max(state.largest_call, numbers)
 
+    def see_backward(self):
+        """After a backward pass."""
+        for state in self.known.values():
+            state.see_reduced()
+
     def hook_class(self, kind):
         """Hooks the step of a class. Only the outermost step of a process is observed."""
         if getattr(kind.__dict__.get("step"), "_lockstep_hook", False):
@@ -163,12 +195,17 @@ class Optimizers:
         return state, self.observe_gradients(state), keeping
 
     def observe_gradients(self, state):
-        parameters, detail = state.parameters(), state.in_detail()
+        parameters = state.parameters()
         fields = {"line": lines.user_line()}
-        if detail:
-            fields["gradients"] = [
-                None if p.grad is None else tensors.digest_and_sums(p.grad) for p in parameters
+        if not state.steps:
+            fields["first"] = [
+                tensors.digest_and_sums(p, part) for p, part in zip(parameters, state.parts)
             ]
+        gradients = state.sums_of_gradients(parameters) if state.in_detail() else None
+        if gradients is not None:
+            fields["gradients"] = gradients
+            if state.reduced:
+                fields["reduced"] = state.reduced
             fields["local"] = [state.local.get(i) for i in range(len(parameters))]
             held = {id(p) for known in self.known.values() for p in known.parameters()}
             fields["left_out"] = state.left_out(held)
@@ -179,9 +216,7 @@ class Optimizers:
                 fields["strangers"] = len(models.strangers(held))
         if self.recorder.draws.take():
             fields["drew"] = True
-        if not state.steps:
-            fields["first"] = [tensors.digest_and_sums(p) for p in parameters]
-        state.local = {}
+        state.local, state.reduced = {}, None
         before = state.changed_before(parameters)
         if before is not None:
             fields["before"] = before
@@ -239,9 +274,9 @@ class Optimizers:
         self.depth -= 1
 
 
-def why_sharded(parameters, roots):
-    """Returns why ranks hold different parts of the parameters, or ""."""
-    if any(hasattr(p, "to_local") or type(p).__name__ == "FlatParameter" for p in parameters):
+def why_sharded(parameters, parts, roots):
+    """Returns why the ranks hold unknown parts of the parameters, or ""."""
+    if any(type(parameter).__name__ == "FlatParameter" for parameter in parameters):
         return "the parameters are sharded"
     for root in roots:
         for module in root.modules():
@@ -249,7 +284,7 @@ def why_sharded(parameters, roots):
                 return "the parameters are sharded by FSDP"
     if not roots and "deepspeed" in sys.modules:
         return "the parameters are DeepSpeed's own"
-    return ""
+    return shards.why_unknown(parameters, parts)
 
 
 def describe_groups(optimizer):

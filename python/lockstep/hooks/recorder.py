@@ -58,6 +58,7 @@ class Recorder:
     def _begin(self):
         self.file = record.RecordFile(self.folder, int(self.options["limit_mb"] * (1 << 20)))
         self.rank = None
+        self.world_size = 1
         self.errors = 0
         self.ended = False
         self.update = 0  # The number of optimizer steps that have ended.
@@ -100,8 +101,8 @@ class Recorder:
 
     def _take_rank(self, found):
         self.found = found
-        self.rank, world_size, source = found
-        self.event("rank", rank=self.rank, world_size=world_size, source=source)
+        self.rank, self.world_size, source = found
+        self.event("rank", rank=self.rank, world_size=self.world_size, source=source)
         self.file.name_rank(self.rank)
         self._show_place()
 

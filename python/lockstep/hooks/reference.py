@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import dataloader
 
-from . import tensors
+from . import shards, tensors
 
 SPACING = 2.0**-23  # Of float32 numbers at 1.
 PATIENCE_SECONDS = 10
@@ -82,7 +82,7 @@ class Scale:
         ]
 
     def add(self, parameter):
-        if hasattr(parameter, "to_local") or type(parameter).__name__ == "FlatParameter":
+        if shards.is_sharded(parameter) or type(parameter).__name__ == "FlatParameter":
             self.possible = False  # Hooks of sharded parameters do not see their gradients.
         elif parameter.requires_grad and parameter.is_leaf:
             parameter.register_hook(lambda gradient: gradient / self.factor)
@@ -99,8 +99,7 @@ def perturb_parameters(random, spacing, scale):
             for parameter in group["params"]:
                 scale.add(parameter)
                 values = parameter.data
-                if hasattr(values, "to_local"):
-                    values = values.to_local()
+                values = values.to_local() if shards.is_sharded(values) else values
                 signs = torch.from_numpy(random.choice([-1.0, 1.0], tuple(values.shape)))
                 values += values * signs.to(values) * (spacing / 2)
 

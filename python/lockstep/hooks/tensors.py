@@ -59,10 +59,14 @@ def digest_of(tensor):
     return digest.digest(raw(plain(tensor)))
 
 
-def digest_and_sums(tensor):
-    """Returns [digest, sum, sum of squares, projection]."""
+def digest_and_sums(tensor, part=None):
+    """Returns [digest, sum, sum of squares, projection] of this rank's values.
+
+    part: [first element, number] of a shard, whose sums add up to those of the whole tensor.
+    """
     tensor = plain(tensor)
-    return [digest.digest(raw(tensor)), *digest.sums(numbers(tensor))]
+    first = part[0] if part else 0
+    return [digest.digest(raw(tensor)), *digest.sums(numbers(tensor), first)]
 
 
 def linear_sums(tensor):

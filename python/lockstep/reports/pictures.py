@@ -114,18 +114,25 @@ def parameters(ranks, optimizers):
     """Draws a row for each rank: green where it ends an update with the first rank's parameters."""
     steps = [optimizer.steps for optimizer in optimizers]
     drawn = columns_of(min(len(of) for of in steps))
-    if not drawn:
+    shared = held_by_all(optimizers)
+    if not drawn or not shared:
         return None
     rows = []
     for rank, mine in zip(ranks, steps):
         cells = []
         for i in drawn:
-            differ = sum(a != b for a, b in zip(mine[i].after, steps[0][i].after))
+            differ = sum(mine[i].after[k] != steps[0][i].after[k] for k in shared)
             words = "%d tensors differ" % differ if differ else "the same parameters"
             cells.append(("#d33" if differ else "#2a7", words))
         rows.append(("rank %d" % rank.rank, cells))
     svg, _ = grid(rows, [steps[0][i].update for i in drawn])
     return svg, "green: bit for bit the same after the update; red: different"
+
+
+def held_by_all(optimizers):
+    """Returns the indices of the parameters of which all ranks hold the same part."""
+    parts = zip(*(optimizer.parts for optimizer in optimizers))
+    return [i for i, of_ranks in enumerate(parts) if all(part == of_ranks[0] for part in of_ranks)]
 
 
 def distance(gradients):
@@ -163,13 +170,14 @@ def gradients(optimizers):
     names = optimizers[0].names
     if any(optimizer.names != names for optimizer in optimizers):
         return None
+    shared = held_by_all(optimizers)
     detailed = [u for u in range(count) if all(o.steps[u].gradients for o in optimizers)]
     drawn = [detailed[i] for i in columns_of(len(detailed))]
-    if not drawn:
+    if not drawn or not shared:
         return None
     rows = [
-        (name, [shade(distance([o.steps[u].gradients[i] for o in optimizers])) for u in drawn])
-        for i, name in enumerate(names)
+        (names[i], [shade(distance([o.steps[u].gradients[i] for o in optimizers])) for u in drawn])
+        for i in shared
     ]
     svg, more = grid(rows, [optimizers[0].steps[u].update for u in drawn])
     return svg, (
