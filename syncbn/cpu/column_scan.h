@@ -42,6 +42,45 @@ struct ScanRegion {
   int64_t columns;
 };
 
+// Copies `width` values of each row to rows of W, whose end it fills with 0.
+template <typename E, int64_t W>
+struct CopyRowsLoop {
+  template <typename Unit>
+  static LOCKSTEP_SYNCBN_INLINE void Run(const E* from, int64_t stride,
+                                         int64_t rows, int64_t width,
+                                         ComputeType<E>* to) {
+    if (width == W) {
+      for (int64_t r = 0; r < rows; ++r) {
+        Unit::template Widen<E>(from + r * stride, to + r * W, W);
+      }
+      return;
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      Unit::template Widen<E>(from + r * stride, to + r * W, width);
+      std::fill_n(to + r * W + width, W - width, ComputeType<E>{0});
+    }
+  }
+};
+
+// Copies `count` values of planes of `hw` values, from value `in_plane` of the
+// first plane on. Each plane starts `stride` values after the one before.
+template <typename E>
+struct CopyPlanesLoop {
+  template <typename Unit>
+  static LOCKSTEP_SYNCBN_INLINE void Run(const E* plane, int64_t hw,
+                                         int64_t stride, int64_t in_plane,
+                                         int64_t count, ComputeType<E>* to) {
+    while (count > 0) {
+      const int64_t run = std::min(count, hw - in_plane);
+      Unit::template Widen<E>(plane + in_plane, to, run);
+      to += run;
+      count -= run;
+      plane += stride;
+      in_plane = 0;
+    }
+  }
+};
+
 // Gives tiles as arrays of the compute type: at their own place in memory if
 // possible, otherwise as a copy that stays in the cache.
 template <typename TileUnit, typename E, int kInputs>
@@ -71,7 +110,8 @@ class TileLoader {
         }
       }
       for (int k = 0; k < kInputs; ++k) {
-        CopyRows<W>(inputs_.data[k] + at, region.stride, rows, width, copy_[k]);
+        Unit::template Run<CopyRowsLoop<E, W>>(
+            inputs_.data[k] + at, region.stride, rows, width, &copy_[k][0]);
         tile[k] = copy_[k];
       }
       return W;
@@ -114,9 +154,9 @@ class TileLoader {
     }
     for (int k = 0; k < kInputs; ++k) {
       for (int64_t i = 0; i < view.strips; ++i) {
-        Unit::template Widen<E>(inputs_.data[k] + at + i * stride,
-                                copy_[k] + i * view.rows * kWidth,
-                                view.rows * kWidth);
+        Unit::template Run<WidenLoop<E>>(inputs_.data[k] + at + i * stride,
+                                         copy_[k] + i * view.rows * kWidth,
+                                         view.rows * kWidth);
       }
       tile[k] = copy_[k];
     }
@@ -136,22 +176,6 @@ class TileLoader {
       return values;
     } else {
       return nullptr;
-    }
-  }
-
-  template <int64_t W>
-  static LOCKSTEP_SYNCBN_INLINE void CopyRows(const E* from, int64_t stride,
-                                              int64_t rows, int64_t width,
-                                              Compute* to) {
-    if (width == W) {
-      for (int64_t r = 0; r < rows; ++r) {
-        Unit::template Widen<E>(from + r * stride, to + r * W, W);
-      }
-      return;
-    }
-    for (int64_t r = 0; r < rows; ++r) {
-      Unit::template Widen<E>(from + r * stride, to + r * W, width);
-      std::fill_n(to + r * W + width, W - width, Compute{0});
     }
   }
 
@@ -177,16 +201,8 @@ class TileLoader {
   LOCKSTEP_SYNCBN_INLINE void CopySeries(const E* input, int64_t at,
                                          int64_t count, Compute* to) const {
     const int64_t hw = inputs_.shape.hw;
-    int64_t in_plane = at % hw;
-    const E* plane = input + PlaneOf(at);
-    while (count > 0) {
-      const int64_t run = std::min(count, hw - in_plane);
-      Unit::template Widen<E>(plane + in_plane, to, run);
-      to += run;
-      count -= run;
-      plane += inputs_.shape.c * hw;
-      in_plane = 0;
-    }
+    Unit::template Run<CopyPlanesLoop<E>>(
+        input + PlaneOf(at), hw, inputs_.shape.c * hw, at % hw, count, to);
   }
 
   // Returns where the plane of this series with value `at` begins.
@@ -216,9 +232,8 @@ inline constexpr int64_t kColumnPadding = kNarrowColumns;
 //     // written: a tile with the same view, or null.
 //     template <int64_t W>
 //     using Tile = ...;
-//     // Merges the numbers of `more` values into those of `count` values.
-//     static void Merge(int64_t count, double& first, double& second,
-//                       int64_t more, double more_first, double more_second);
+//     // Merges two columns (MergeLoop).
+//     using Merger = ...;
 //   };
 template <typename E, int kInputs>
 struct ScanArgs {
@@ -237,16 +252,40 @@ struct ScanArgs {
   ComputeType<E>* written = nullptr;
 };
 
-template <typename Reduction>
+// Merges columns by Merger::Merge(count, first, second, more, more_first,
+// more_second), which sets the two numbers of `count` values to those of
+// `count` + `more` values. first, second: [columns].
+template <typename Merger>
+struct MergeLoop {
+  template <typename Unit>
+  static LOCKSTEP_SYNCBN_INLINE void Run(int64_t count, double* first,
+                                         double* second, int64_t more,
+                                         const double* more_first,
+                                         const double* more_second,
+                                         int64_t columns) {
+    LOCKSTEP_SYNCBN_SAME_OR_APART
+    for (int64_t j = 0; j < columns; ++j) {
+      Merger::Merge(count, first[j], second[j], more, more_first[j],
+                    more_second[j]);
+    }
+  }
+};
+
+// Runs MergeLoop. Each unit has one copy of a merger that is not simple. A
+// simple one is inlined, because a call would take as long as its additions.
+template <typename Unit, typename Reduction>
 LOCKSTEP_SYNCBN_INLINE void MergeColumns(int64_t count, double* first,
                                          double* second, int64_t more,
                                          const double* more_first,
                                          const double* more_second,
                                          int64_t columns) {
-  LOCKSTEP_SYNCBN_SAME_OR_APART
-  for (int64_t j = 0; j < columns; ++j) {
-    Reduction::Merge(count, first[j], second[j], more, more_first[j],
-                     more_second[j]);
+  using Loop = MergeLoop<typename Reduction::Merger>;
+  if constexpr (Reduction::Merger::kSimple) {
+    Loop::template Run<Unit>(count, first, second, more, more_first,
+                             more_second, columns);
+  } else {
+    Unit::template Run<Loop>(count, first, second, more, more_first,
+                             more_second, columns);
   }
 }
 
@@ -296,15 +335,15 @@ struct ScanLoop {
     }
     Scan(loader, {begin * columns, columns, rows, columns}, mean, first,
          second);
-    MergeGroup(plan, rows, first, second);
+    MergeGroup<Unit>(plan, rows, first, second);
     if (segment + 1 < plan.segments || plan.rest == 0) return;
     // The columns of the other groups are no longer in use here.
     double* const rest_first = first + plan.period;
     double* const rest_second = second + plan.period;
     Scan(loader, {plan.rows * columns, plan.period, plan.rest, plan.period},
          mean, rest_first, rest_second);
-    MergeColumns<Reduction>(rows * plan.group, first, second, plan.rest,
-                            rest_first, rest_second, plan.period);
+    MergeColumns<Unit, Reduction>(rows * plan.group, first, second, plan.rest,
+                                  rest_first, rest_second, plan.period);
   }
 
   // Reduces a segment of a block of channels.
@@ -337,26 +376,38 @@ struct ScanLoop {
   }
 
   // Reduces each column of a region.
+  struct RegionLoop {
+    template <typename Unit, typename Loader>
+    static LOCKSTEP_SYNCBN_INLINE void Run(Loader* loader,
+                                           const ScanRegion* region,
+                                           const Compute* mean, double* first,
+                                           double* second) {
+      const int64_t columns = region->columns;
+      std::fill_n(first, columns, 0.0);
+      std::fill_n(second, columns, 0.0);
+      for (int64_t row = 0; row < region->rows; row += kTileRows) {
+        const int64_t rows = std::min(kTileRows, region->rows - row);
+        int64_t j = 0;
+        for (; j + kTileColumns <= columns; j += kTileColumns) {
+          ScanTile<kTileColumns>(*loader, *region, row, rows, j, kTileColumns,
+                                 mean, first, second);
+        }
+        for (; j < columns; j += kNarrowColumns) {
+          ScanTile<kNarrowColumns>(*loader, *region, row, rows, j,
+                                   std::min(kNarrowColumns, columns - j), mean,
+                                   first, second);
+        }
+      }
+    }
+  };
+
   template <typename Loader>
   static LOCKSTEP_SYNCBN_INLINE void Scan(Loader& loader,
                                           const ScanRegion& region,
                                           const Compute* mean, double* first,
                                           double* second) {
-    std::fill_n(first, region.columns, 0.0);
-    std::fill_n(second, region.columns, 0.0);
-    for (int64_t row = 0; row < region.rows; row += kTileRows) {
-      const int64_t rows = std::min(kTileRows, region.rows - row);
-      int64_t j = 0;
-      for (; j + kTileColumns <= region.columns; j += kTileColumns) {
-        ScanTile<kTileColumns>(loader, region, row, rows, j, kTileColumns, mean,
-                               first, second);
-      }
-      for (; j < region.columns; j += kNarrowColumns) {
-        ScanTile<kNarrowColumns>(loader, region, row, rows, j,
-                                 std::min(kNarrowColumns, region.columns - j),
-                                 mean, first, second);
-      }
-    }
+    Loader::Unit::template Run<RegionLoop>(&loader, &region, mean, first,
+                                           second);
   }
 
   template <int64_t W, typename Loader>
@@ -387,17 +438,13 @@ struct ScanLoop {
     const Compute* const* const inputs = tile.data();
     Loader::Unit::template Run<typename Reduction::template Tile<W>>(
         inputs, &view, mean, &tile_first[0], &tile_second[0], written);
-    const int64_t rows = view.strips * view.rows;
-    if (width == W) {
-      MergeColumns<Reduction>(before, first, second, rows, tile_first,
-                              tile_second, W);
-    } else {
-      MergeColumns<Reduction>(before, first, second, rows, tile_first,
-                              tile_second, width);
-    }
+    MergeColumns<typename Loader::Unit, Reduction>(
+        before, first, second, view.strips * view.rows, tile_first, tile_second,
+        width);
   }
 
   // Merges the columns of a channel into its first one, by repeated halving.
+  template <typename Unit>
   static LOCKSTEP_SYNCBN_INLINE void MergeGroup(const ColumnPlan& plan,
                                                 int64_t rows, double* first,
                                                 double* second) {
@@ -408,9 +455,9 @@ struct ScanLoop {
       for (int64_t k = half; k < groups; ++k) {
         const int64_t to = (k - half) * plan.period;
         const int64_t from = k * plan.period;
-        MergeColumns<Reduction>(counts[k - half], first + to, second + to,
-                                counts[k], first + from, second + from,
-                                plan.period);
+        MergeColumns<Unit, Reduction>(counts[k - half], first + to, second + to,
+                                      counts[k], first + from, second + from,
+                                      plan.period);
         counts[k - half] += counts[k];
       }
       groups = half;
@@ -433,9 +480,9 @@ struct MergeSegmentsLoop {
         const int64_t rows = plan->SegmentBegin(s + 1) - begin;
         const int64_t rest = s + 1 == plan->segments ? plan->rest : 0;
         const double* const more = series + 2 * s * period;
-        MergeColumns<Reduction>(begin * plan->group, series, series + period,
-                                rows * plan->group + rest, more, more + period,
-                                period);
+        MergeColumns<Unit, Reduction>(
+            begin * plan->group, series, series + period,
+            rows * plan->group + rest, more, more + period, period);
       }
     }
   }

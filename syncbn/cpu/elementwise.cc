@@ -77,126 +77,59 @@ struct ElementwiseArgs {
   }
 };
 
-template <typename E, typename Operation>
-struct ElementwiseLoop {
-  using Compute = ComputeType<E>;
-  using Args = ElementwiseArgs<E, Operation>;
+// Consecutive runs of n values. Each run has the parameters of the next of
+// `channels` channels; rows of channels all have those of channel 0. For
+// blocked channels n is a multiple of kWidth, and `ahead` is the distance of
+// the values to prefetch.
+struct Runs {
+  int64_t n = 0;
+  int64_t count = 1;
+  int64_t channel = 0;  // The first run's.
+  int64_t channels = 1;
+  int64_t ahead = 0;
+};
+
+// Applies an operation to runs of the compute type. Each unit has one copy per
+// operation and kind, which float32 and the 16-bit types share.
+template <typename Compute, typename Operation, RunKind kind, bool streams>
+struct RunLoop {
   static constexpr int kInputs = Operation::kInputs;
   static constexpr int kParameters = Operation::kParameters;
   static constexpr int kOutputs = Operation::kOutputs;
-  static constexpr int64_t kChunk = 512;
-  // How many elements ahead the values of blocked channels are prefetched, in
-  // their plane or at the start of the next one.
-  static constexpr int64_t kPrefetchDistance = 512;
-  // In elements: long enough for prefetchers, and small compared with a cache.
-  static constexpr int64_t kBlock = 1 << 14;
+  using Inputs = std::array<const Compute*, kInputs>;
+  using Parameters = std::array<const Compute*, kParameters>;
+  using Outputs = std::array<Compute*, kOutputs>;
 
+  // inputs, outputs: of the first run. parameters: of channel 0.
   template <typename Unit>
-  static LOCKSTEP_SYNCBN_INLINE void Run(const Args* args, int64_t begin,
-                                         int64_t end) {
-    // Goes block by block from the end. The previous reduction has read the
-    // inputs from the start, so caches still hold their end.
-    const int64_t block = std::max<int64_t>(1, kBlock / args->plan.run);
-    const bool streams = args->Streams();
-    for (; end > begin; end -= std::min(block, end - begin)) {
-      const int64_t first = std::max(begin, end - block);
-      RunBlock<Unit>(*args, first, end, std::max(begin, first - block),
-                     streams);
+  static LOCKSTEP_SYNCBN_INLINE void Run(const Inputs* inputs,
+                                         const Parameters* parameters,
+                                         const Outputs* outputs,
+                                         const Runs* runs) {
+    const Parameters first = *parameters;
+    Inputs in = *inputs;
+    Outputs out = *outputs;
+    const int64_t n = runs->n;
+    const int64_t ahead = runs->ahead;
+    const int64_t count = runs->count;
+    const int64_t channels = runs->channels;
+    int64_t channel = runs->channel;
+    for (int64_t i = 0; i < count; ++i) {
+      Parameters of_channel = first;
+      for (auto& parameter : of_channel) parameter += channel;
+      RunOne<Unit>(in, of_channel, out, n, ahead);
+      for (auto& input : in) input += n;
+      for (auto& output : out) output += n;
+      if (++channel == channels) channel = 0;
     }
-    if (streams) FinishStreaming();
   }
 
  private:
   template <typename Unit>
-  static LOCKSTEP_SYNCBN_INLINE void RunBlock(const Args& args, int64_t begin,
-                                              int64_t end, int64_t then,
-                                              bool streams) {
-    const RunPlan& plan = args.plan;
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t at = args.offset + i * plan.run;
-      if (plan.kind == RunKind::kColumn) {
-        const int64_t n = std::min(plan.run, plan.size - i * plan.run);
-        RunOne<Unit, RunKind::kColumn>(args, at, n, 0, streams);
-      } else if (plan.kind == RunKind::kPlane) {
-        RunOne<Unit, RunKind::kPlane>(args, at, plan.run, i % plan.channels,
-                                      streams);
-      } else {
-        const int64_t place = PlaneAt(args, i);
-        RunOne<Unit, RunKind::kBlock>(
-            args, place, plan.run, i / plan.samples * kChannelBlock, streams,
-            PlaneAt(args, i + 1 < end ? i + 1 : then) - place);
-      }
-    }
-  }
-
-  // Returns the place of run i of blocked channels.
-  static LOCKSTEP_SYNCBN_INLINE int64_t PlaneAt(const Args& args, int64_t i) {
-    const RunPlan& plan = args.plan;
-    const int64_t block = i / plan.samples;
-    const int64_t sample = i - block * plan.samples;
-    return args.offset + sample * plan.stride + block * plan.run;
-  }
-
-  template <typename Unit, RunKind kind>
-  static LOCKSTEP_SYNCBN_INLINE void RunOne(const Args& args, int64_t at,
-                                            int64_t n, int64_t channel,
-                                            bool streams, int64_t next = 0) {
-    std::array<const Compute*, kParameters> parameters = args.parameters;
-    for (auto& parameter : parameters) parameter += channel;
-    if constexpr (std::is_same_v<E, Compute>) {
-      std::array<const E*, kInputs> inputs = args.inputs;
-      std::array<E*, kOutputs> outputs = args.outputs;
-      for (auto& input : inputs) input += at;
-      for (auto& output : outputs) output += at;
-      if constexpr (kind == RunKind::kBlock) {
-        const int64_t near = std::max<int64_t>(0, n - kPrefetchDistance);
-        Loop<Unit, kind, false>(inputs, parameters, outputs, near,
-                                kPrefetchDistance);
-        // The last elements prefetch the start of the next run.
-        for (auto& input : inputs) input += near;
-        for (auto& output : outputs) output += near;
-        Loop<Unit, kind, false>(inputs, parameters, outputs, n - near,
-                                next - near);
-      } else if (std::is_same_v<E, float> && streams) {
-        Loop<Unit, kind, true>(inputs, parameters, outputs, n);
-      } else {
-        Loop<Unit, kind, false>(inputs, parameters, outputs, n);
-      }
-    } else {
-      for (int64_t i = 0; i < n; i += kChunk) {
-        RunChunk<Unit, kind>(args, at + i, std::min(kChunk, n - i), parameters);
-        if constexpr (kind == RunKind::kColumn) {
-          for (auto& parameter : parameters) parameter += kChunk;
-        }
-      }
-    }
-  }
-
-  template <typename Unit, RunKind kind>
-  static LOCKSTEP_SYNCBN_INLINE void RunChunk(
-      const Args& args, int64_t at, int64_t n,
-      const std::array<const Compute*, kParameters>& parameters) {
-    alignas(64) Compute in[kInputs][kChunk];
-    alignas(64) Compute out[kOutputs][kChunk];
-    std::array<const Compute*, kInputs> inputs;
-    std::array<Compute*, kOutputs> outputs;
-    for (int k = 0; k < kInputs; ++k) {
-      Unit::template Widen<E>(args.inputs[k] + at, in[k], n);
-      inputs[k] = in[k];
-    }
-    for (int k = 0; k < kOutputs; ++k) outputs[k] = out[k];
-    Loop<Unit, kind, false>(inputs, parameters, outputs, n);
-    for (int k = 0; k < kOutputs; ++k) {
-      Unit::template Narrow<E>(out[k], args.outputs[k] + at, n);
-    }
-  }
-
-  template <typename Unit, RunKind kind, bool streams>
-  static LOCKSTEP_SYNCBN_INLINE void Loop(
-      const std::array<const Compute*, kInputs>& inputs,
-      const std::array<const Compute*, kParameters>& parameters,
-      const std::array<Compute*, kOutputs>& outputs, int64_t n,
-      int64_t ahead = 0) {
+  static LOCKSTEP_SYNCBN_INLINE void RunOne(const Inputs& inputs,
+                                            const Parameters& parameters,
+                                            const Outputs& outputs, int64_t n,
+                                            int64_t ahead) {
     using V = Vector<Unit, Compute>;
     constexpr int64_t kSize = kVectorSize<Unit, Compute>;
     constexpr int64_t kVectors = kWidth / kSize;
@@ -205,7 +138,7 @@ struct ElementwiseLoop {
       LOCKSTEP_SYNCBN_UNROLL
       for (int64_t v = 0; v < kVectors; ++v) {
         const int64_t first = kind == RunKind::kBlock ? v * kSize : 0;
-        SetConstant<kind, kSize>(parameters[k] + first, constants[k][v]);
+        SetConstant<kSize>(parameters[k] + first, constants[k][v]);
       }
     }
     int64_t j = 0;
@@ -234,7 +167,7 @@ struct ElementwiseLoop {
         }
         Operation::Apply(in, parameter, out);
         for (int k = 0; k < kOutputs; ++k) {
-          if constexpr (streams && std::is_same_v<Compute, float>) {
+          if constexpr (streams) {
             Unit::Stream(out[k], outputs[k] + at);
           } else {
             VectorAt<V>(outputs[k] + at).values = out[k];
@@ -243,12 +176,12 @@ struct ElementwiseLoop {
       }
     }
     if constexpr (kind != RunKind::kBlock) {
-      for (; j < n; ++j) ApplyTo<kind>(inputs, parameters, outputs, j);
+      for (; j < n; ++j) ApplyTo(inputs, parameters, outputs, j);
     }
   }
 
   // Sets the parameters of a vector, which do not change along the run.
-  template <RunKind kind, int64_t kSize, typename V>
+  template <int64_t kSize, typename V>
   static LOCKSTEP_SYNCBN_INLINE void SetConstant(const Compute* parameters,
                                                  V& constant) {
     if constexpr (kind == RunKind::kPlane) {
@@ -261,11 +194,10 @@ struct ElementwiseLoop {
   }
 
   // Applies the operation to element j of a run.
-  template <RunKind kind>
-  static LOCKSTEP_SYNCBN_INLINE void ApplyTo(
-      const std::array<const Compute*, kInputs>& inputs,
-      const std::array<const Compute*, kParameters>& parameters,
-      const std::array<Compute*, kOutputs>& outputs, int64_t j) {
+  static LOCKSTEP_SYNCBN_INLINE void ApplyTo(const Inputs& inputs,
+                                             const Parameters& parameters,
+                                             const Outputs& outputs,
+                                             int64_t j) {
     Compute in[kInputs];
     Compute parameter[kParameters + 1];
     Compute out[kOutputs];
@@ -275,6 +207,184 @@ struct ElementwiseLoop {
     }
     Operation::Apply(in, parameter, out);
     for (int k = 0; k < kOutputs; ++k) outputs[k][j] = out[k];
+  }
+};
+
+template <typename E, typename Operation>
+struct ElementwiseLoop {
+  using Compute = ComputeType<E>;
+  using Args = ElementwiseArgs<E, Operation>;
+  static constexpr int kInputs = Operation::kInputs;
+  static constexpr int kParameters = Operation::kParameters;
+  static constexpr int kOutputs = Operation::kOutputs;
+  // The values of a 16-bit type that are converted at a time. The arrays of a
+  // chunk, at most five, stay in the first-level cache.
+  static constexpr int64_t kChunk = 1024;
+  // How many elements ahead the values of blocked channels are prefetched, in
+  // their plane or at the start of the next one.
+  static constexpr int64_t kPrefetchDistance = 512;
+  // In elements: long enough for prefetchers, and small compared with a cache.
+  static constexpr int64_t kBlock = 1 << 14;
+
+  template <typename Unit>
+  static LOCKSTEP_SYNCBN_INLINE void Run(const Args* args, int64_t begin,
+                                         int64_t end) {
+    // Goes block by block from the end. The previous reduction has read the
+    // inputs from the start, so caches still hold their end.
+    const int64_t block = std::max<int64_t>(1, kBlock / args->plan.run);
+    const bool streams = args->Streams();
+    for (; end > begin; end -= std::min(block, end - begin)) {
+      const int64_t first = std::max(begin, end - block);
+      RunBlock<Unit>(*args, first, end, std::max(begin, first - block),
+                     streams);
+    }
+    if (streams) FinishStreaming();
+  }
+
+ private:
+  using Inputs = std::array<const Compute*, kInputs>;
+  using Parameters = std::array<const Compute*, kParameters>;
+  using Outputs = std::array<Compute*, kOutputs>;
+
+  template <typename Unit>
+  static LOCKSTEP_SYNCBN_INLINE void RunBlock(const Args& args, int64_t begin,
+                                              int64_t end, int64_t then,
+                                              bool streams) {
+    const RunPlan& plan = args.plan;
+    if (kParameters == 0 || plan.kind == RunKind::kColumn) {
+      const int64_t whole = plan.size / plan.run;
+      for (int64_t i = begin; i < end;) {
+        Runs runs = {.n = plan.run, .count = std::min(end, whole) - i};
+        if (i == whole) runs = {.n = plan.size - i * plan.run};
+        Apply<Unit, RunKind::kColumn>(args, args.offset + i * plan.run, runs,
+                                      streams);
+        i += runs.count;
+      }
+    } else if constexpr (kParameters > 0) {
+      if (plan.kind == RunKind::kPlane) {
+        Apply<Unit, RunKind::kPlane>(args, args.offset + begin * plan.run,
+                                     {.n = plan.run,
+                                      .count = end - begin,
+                                      .channel = begin % plan.channels,
+                                      .channels = plan.channels},
+                                     streams);
+        return;
+      }
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t at = PlaneAt(args, i);
+        const int64_t next = PlaneAt(args, i + 1 < end ? i + 1 : then);
+        RunPlane<Unit>(args, at, i / plan.samples * kChannelBlock, next - at);
+      }
+    }
+  }
+
+  // Returns the place of run i of blocked channels.
+  static LOCKSTEP_SYNCBN_INLINE int64_t PlaneAt(const Args& args, int64_t i) {
+    const RunPlan& plan = args.plan;
+    const int64_t block = i / plan.samples;
+    const int64_t sample = i - block * plan.samples;
+    return args.offset + sample * plan.stride + block * plan.run;
+  }
+
+  // Applies the operation to one run of blocked channels. next: the distance of
+  // the next run.
+  template <typename Unit>
+  static LOCKSTEP_SYNCBN_INLINE void RunPlane(const Args& args, int64_t at,
+                                              int64_t channel, int64_t next) {
+    const int64_t n = args.plan.run;
+    int64_t near = 0;
+    if constexpr (std::is_same_v<E, Compute>) {
+      near = std::max<int64_t>(0, n - kPrefetchDistance);
+      if (near > 0) {
+        Apply<Unit, RunKind::kBlock>(
+            args, at,
+            {.n = near, .channel = channel, .ahead = kPrefetchDistance});
+      }
+    }
+    // The last elements prefetch the start of the next run.
+    Apply<Unit, RunKind::kBlock>(
+        args, at + near,
+        {.n = n - near, .channel = channel, .ahead = next - near});
+  }
+
+  // Applies the operation to runs that begin at `at`.
+  template <typename Unit, RunKind kind>
+  static LOCKSTEP_SYNCBN_INLINE void Apply(const Args& args, int64_t at,
+                                           const Runs& runs,
+                                           bool streams = false) {
+    if constexpr (!std::is_same_v<E, Compute>) {
+      Unit::template Run<ChunkLoop>(&args, at, runs, kind);
+    } else {
+      Inputs inputs = args.inputs;
+      Outputs outputs = args.outputs;
+      for (auto& input : inputs) input += at;
+      for (auto& output : outputs) output += at;
+      if constexpr (std::is_same_v<E, float> && kind != RunKind::kBlock) {
+        if (streams) {
+          using Loop = RunLoop<Compute, Operation, kind, true>;
+          Unit::template Run<Loop>(&inputs, &args.parameters, &outputs, &runs);
+          return;
+        }
+      }
+      using Loop = RunLoop<Compute, Operation, kind, false>;
+      Unit::template Run<Loop>(&inputs, &args.parameters, &outputs, &runs);
+    }
+  }
+
+  // Applies the operation to runs of a 16-bit type. Converts whole runs at a
+  // time if they are short, otherwise a part of one run.
+  struct ChunkLoop {
+    template <typename Unit>
+    static LOCKSTEP_SYNCBN_INLINE void Run(const Args* args, int64_t at,
+                                           Runs runs, RunKind kind) {
+      while (runs.count > 0) {
+        Parameters parameters = args->parameters;
+        Runs chunk = runs;
+        chunk.count = std::clamp<int64_t>(kChunk / runs.n, 1, runs.count);
+        for (int64_t i = 0; i < runs.n; i += kChunk) {
+          chunk.n = std::min(kChunk, runs.n - i);
+          ApplyToChunk<Unit>(*args, at + i, parameters, chunk, kind);
+          if (kind != RunKind::kColumn) continue;
+          for (auto& parameter : parameters) parameter += kChunk;
+        }
+        at += chunk.count * runs.n;
+        runs.count -= chunk.count;
+        runs.channel = (runs.channel + chunk.count) % runs.channels;
+      }
+    }
+  };
+
+  template <typename Unit>
+  static LOCKSTEP_SYNCBN_INLINE void ApplyToChunk(const Args& args, int64_t at,
+                                                  const Parameters& parameters,
+                                                  const Runs& runs,
+                                                  RunKind kind) {
+    alignas(64) Compute in[kInputs][kChunk];
+    alignas(64) Compute out[kOutputs][kChunk];
+    const int64_t n = runs.count * runs.n;
+    Inputs inputs;
+    Outputs outputs;
+    for (int k = 0; k < kInputs; ++k) {
+      Unit::template Run<WidenLoop<E>>(args.inputs[k] + at, &in[k][0], n);
+      inputs[k] = in[k];
+    }
+    for (int k = 0; k < kOutputs; ++k) outputs[k] = out[k];
+    const auto apply = [&]<RunKind k>() {
+      using Loop = RunLoop<Compute, Operation, k, false>;
+      Unit::template Run<Loop>(&inputs, &parameters, &outputs, &runs);
+    };
+    if (kParameters == 0 || kind == RunKind::kColumn) {
+      apply.template operator()<RunKind::kColumn>();
+    } else if constexpr (kParameters > 0) {
+      if (kind == RunKind::kPlane) {
+        apply.template operator()<RunKind::kPlane>();
+      } else {
+        apply.template operator()<RunKind::kBlock>();
+      }
+    }
+    for (int k = 0; k < kOutputs; ++k) {
+      Unit::template Run<NarrowLoop<E>>(&out[k][0], args.outputs[k] + at, n);
+    }
   }
 };
 
@@ -509,18 +619,19 @@ absl::Status CpuBatchNormKernels::BackwardInput(const BackwardCall& call,
 
 void AddAndRelu(const ConstBuffer& normal, const ConstBuffer& residual,
                 bool relu, const Buffer& y) {
-  if (residual.count == 0 && !relu) return;
   ForActivationType(y.type, [&]<typename E>(E) {
     ForFlags(
         [&](auto adds, auto relus) {
-          ElementwiseArgs<E, AddReluOperation<adds(), relus()>> args(
-              FlatPlan(y.count));
-          args.inputs[0] = static_cast<const E*>(normal.data);
-          if constexpr (adds()) {
-            args.inputs[1] = static_cast<const E*>(residual.data);
+          if constexpr (adds() || relus()) {
+            ElementwiseArgs<E, AddReluOperation<adds(), relus()>> args(
+                FlatPlan(y.count));
+            args.inputs[0] = static_cast<const E*>(normal.data);
+            if constexpr (adds()) {
+              args.inputs[1] = static_cast<const E*>(residual.data);
+            }
+            args.outputs[0] = static_cast<E*>(y.data);
+            RunElementwise(BestVectorUnit(), args);
           }
-          args.outputs[0] = static_cast<E*>(y.data);
-          RunElementwise(BestVectorUnit(), args);
         },
         residual.count > 0, relu);
   });

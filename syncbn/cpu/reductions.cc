@@ -182,12 +182,8 @@ struct MomentsTile {
   }
 };
 
-template <typename E>
-struct MomentsReduction {
-  using Element = E;
-  static constexpr int kInputs = 1;
-  template <int64_t W>
-  using Tile = MomentsTile<ComputeType<E>, W>;
+struct MomentsMerger {
+  static constexpr bool kSimple = false;
 
   static LOCKSTEP_SYNCBN_INLINE void Merge(int64_t count, double& mean,
                                            double& m2, int64_t more,
@@ -197,6 +193,15 @@ struct MomentsReduction {
     mean = merged.mean;
     m2 = merged.m2;
   }
+};
+
+template <typename E>
+struct MomentsReduction {
+  using Element = E;
+  using Merger = MomentsMerger;
+  static constexpr int kInputs = 1;
+  template <int64_t W>
+  using Tile = MomentsTile<ComputeType<E>, W>;
 };
 
 // Writes the channels from `first_channel` on. The first call starts the
@@ -322,12 +327,8 @@ struct SumsTile {
   }
 };
 
-template <typename E, bool relu>
-struct SumsReduction {
-  using Element = E;
-  static constexpr int kInputs = relu ? 3 : 2;
-  template <int64_t W>
-  using Tile = SumsTile<ComputeType<E>, relu, W>;
+struct SumsMerger {
+  static constexpr bool kSimple = true;
 
   static LOCKSTEP_SYNCBN_INLINE void Merge(int64_t /*count*/, double& sum,
                                            double& product, int64_t /*more*/,
@@ -336,6 +337,15 @@ struct SumsReduction {
     sum += more_sum;
     product += more_product;
   }
+};
+
+template <typename E, bool relu>
+struct SumsReduction {
+  using Element = E;
+  using Merger = SumsMerger;
+  static constexpr int kInputs = relu ? 3 : 2;
+  template <int64_t W>
+  using Tile = SumsTile<ComputeType<E>, relu, W>;
 };
 
 // inverse: the inverse deviations of the range's channels.

@@ -265,6 +265,25 @@ void RunOn(VectorUnit unit, Args... args) {
   }
 }
 
+// Loops that convert activations. A unit has one copy of each for all callers
+// that run them, and another wherever Widen or Narrow is called.
+template <typename E>
+struct WidenLoop {
+  template <typename Unit>
+  static LOCKSTEP_SYNCBN_INLINE void Run(const E* from, ComputeType<E>* to,
+                                         int64_t n) {
+    Unit::template Widen<E>(from, to, n);
+  }
+};
+template <typename E>
+struct NarrowLoop {
+  template <typename Unit>
+  static LOCKSTEP_SYNCBN_INLINE void Run(const ComputeType<E>* from, E* to,
+                                         int64_t n) {
+    Unit::template Narrow<E>(from, to, n);
+  }
+};
+
 // Calls fn(E()), where E is the C++ type of an activation type.
 template <typename Fn>
 void ForActivationType(DataType type, const Fn& fn) {
