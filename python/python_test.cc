@@ -24,6 +24,10 @@ TEST(JudgeTest, PassesInPython) {
   RunPythonTest("json", "python/lockstep/judge_test.py", kDeadlineSeconds);
 }
 
+TEST(LaunchTest, PassesInPython) {
+  RunPythonTest("json", "python/lockstep/launch_test.py", kDeadlineSeconds);
+}
+
 TEST(FailFastTest, PassesInPython) {
   RunPythonTest("json", "python/lockstep/monitor/fail_fast_test.py",
                 kDeadlineSeconds);

@@ -5,6 +5,7 @@ Ranks are forks of this process, so PyTorch is loaded once. `gallery_test.py Sui
 test; another Python tests another PyTorch.
 """
 
+import contextlib
 import difflib
 import glob
 import json
@@ -85,10 +86,13 @@ RESUMED = {"resume_momentum", "resume_order"}
 FINE_TUNING = {"optimizer_before_head"}
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+@contextlib.contextmanager
+def reserved_port():
+    """Holds a free port, where rank 0 can listen because PyTorch's store sets SO_REUSEADDR too."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("0.0.0.0", 0))
+        yield str(held.getsockname()[1])
 
 
 def record_orders(path):
@@ -161,9 +165,9 @@ def run_ranks(script, world_size, orders, flags):
         "WORLD_SIZE": str(world_size),
         "LOCAL_WORLD_SIZE": str(world_size),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
     }
-    with tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryFile() as log, reserved_port() as port:
+        variables["MASTER_PORT"] = port
         pids = [
             fork_rank(
                 os.path.join(HERE, script),
@@ -349,11 +353,11 @@ class CommandTest(unittest.TestCase):
     """The README's command, with torchrun."""
 
     def test_torchrun_starts_a_script(self):
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, reserved_port() as port:
             # The torchrun of Debian 12 cannot read its own defaults of the first two flags.
             done = subprocess.run(
                 [sys.executable, "-m", "torch.distributed.run", "--redirects=1", "--tee=1"]
-                + [f"--nproc_per_node={RANKS}", f"--master_port={free_port()}"]
+                + [f"--nproc_per_node={RANKS}", f"--master_port={port}"]
                 + [os.path.join(HERE, "right/ddp.py"), "--epochs=1", f"--save={folder}/weights"],
                 capture_output=True,
                 text=True,

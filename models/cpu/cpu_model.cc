@@ -23,12 +23,15 @@
 #include "collectives/communicator.h"
 #include "models/cpu/algorithm.h"
 #include "models/cpu/lane_model.h"
-#include "models/cpu/memory.h"
 #include "models/cpu/onednn.h"
 #include "models/cpu/plan.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
+#include "models/program/operation_plan.h"
+#include "models/program/operation_times.h"
+#include "models/program/program.h"
+#include "models/program/step_memory.h"
 #include "oneapi/dnnl/dnnl.hpp"
 #include "syncbn/batch_norm.h"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
@@ -85,13 +88,9 @@ double SampleLoss(std::span<const float> logits, const Target& target,
   return loss;
 }
 
-// The plans for one batch size, and the offsets of their buffers.
+// The program of one batch size, and what the input and sums of gradients need.
 struct Step {
-  std::vector<std::unique_ptr<OperationPlan>> plans;
-  StepMemory training;
-  StepMemory evaluation;
-  // Sums that add the first or second input's gradient to an earlier gradient.
-  std::vector<Sum> dx_sums, dsecond_sums;
+  Program program;
   // Converts the input from float32, channels last, if activations differ.
   std::optional<Reorder> input;
 };
@@ -108,7 +107,7 @@ class NetworkOnCpu : public CpuReplica {
   absl::StatusOr<std::vector<std::string>> Algorithms(int64_t n) override {
     LOCKSTEP_ASSIGN_OR_RETURN(Step * step, Prepare(n, /*training=*/true));
     std::vector<std::string> algorithms;
-    for (const auto& plan : step->plans)
+    for (const auto& plan : step->program.plans())
       algorithms.push_back(plan->algorithm_name);
     return algorithms;
   }
@@ -134,9 +133,10 @@ class NetworkOnCpu : public CpuReplica {
     }
     LOCKSTEP_ASSIGN_OR_RETURN(Step * step,
                               Prepare(SizeOf(batch), /*training=*/true));
-    LOCKSTEP_RETURN_IF_ERROR(Forward(*step, step->training, batch, true));
-    const Metrics metrics = Loss(batch, gradient_scale, step->training, true);
-    LOCKSTEP_RETURN_IF_ERROR(Backward(*step, batch, ready));
+    LOCKSTEP_RETURN_IF_ERROR(Forward(*step, batch, true));
+    const Metrics metrics = Loss(batch, gradient_scale, *step, true);
+    LOCKSTEP_RETURN_IF_ERROR(
+        step->program.Backward(OperandsOf(*step, batch), ready, times()));
     return metrics;
   }
 
@@ -145,8 +145,8 @@ class NetworkOnCpu : public CpuReplica {
     if (batch.labels.empty()) return Metrics();
     LOCKSTEP_ASSIGN_OR_RETURN(Step * step,
                               Prepare(SizeOf(batch), /*training=*/false));
-    LOCKSTEP_RETURN_IF_ERROR(Forward(*step, step->evaluation, batch, false));
-    return Loss(batch, /*gradient_scale=*/0, step->evaluation, false);
+    LOCKSTEP_RETURN_IF_ERROR(Forward(*step, batch, false));
+    return Loss(batch, /*gradient_scale=*/0, *step, false);
   }
 
  private:
@@ -173,8 +173,7 @@ class NetworkOnCpu : public CpuReplica {
             ? AlignedBytes(n * input_shape().size() * lockstep::SizeOf(type_))
             : 0;
     const int64_t logits = AlignedBytes(n * classes() * 4);
-    const int64_t bytes =
-        input + 2 * logits + (training ? step.training : step.evaluation).bytes;
+    const int64_t bytes = input + 2 * logits + step.program.bytes(training);
     LOCKSTEP_RETURN_IF_ERROR(Reserve(n, bytes));
     void* const start = memory();
     input_ = start;
@@ -220,102 +219,80 @@ class NetworkOnCpu : public CpuReplica {
 
   absl::StatusOr<Step> MakeStep(int64_t n) {
     LOCKSTEP_RETURN_IF_ERROR(MakeContext());
-    Step step;
+    std::vector<std::unique_ptr<OperationPlan>> plans;
     for (const Network::Operation& operation : network().operations()) {
-      PlanRequest request = {.operation = &operation,
-                             .x = network().ShapeOf(operation.inputs[0]),
-                             .output = operation.output,
-                             .input_gradient = operation.inputs[0] != 0};
-      request.x.n = n;
-      request.output.n = n;
-      LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<OperationPlan> plan,
-                                CreatePlan(*context_, request));
-      step.plans.push_back(std::move(plan));
+      LOCKSTEP_ASSIGN_OR_RETURN(
+          std::unique_ptr<OperationPlan> plan,
+          CreatePlan(*context_, RequestFor(network(), operation, n)));
+      plans.push_back(std::move(plan));
     }
-    MemoryOptions options = {.batch = n,
-                             .element_bytes = lockstep::SizeOf(type_),
-                             .training = true,
-                             .share = share_memory_};
-    step.training = PlanMemory(network(), step.plans, options);
-    options.training = false;
-    step.evaluation = PlanMemory(network(), step.plans, options);
-    LOCKSTEP_RETURN_IF_ERROR(CatchOnednn("sums", [&] { MakeSums(n, step); }));
-    return step;
+    std::optional<Reorder> input;
+    Program::AddGradient add;
+    LOCKSTEP_RETURN_IF_ERROR(CatchOnednn("sums", [&] {
+      input = InputConversion(n);
+      add = MakeSums(n);
+    }));
+    return Step{.program = Program(network(), std::move(plans), n,
+                                   lockstep::SizeOf(type_), share_memory_,
+                                   std::move(add)),
+                .input = std::move(input)};
   }
 
-  // Makes the sums and the conversion of the input. Throws dnnl::error.
-  void MakeSums(int64_t n, Step& step) const {
-    step.dx_sums.resize(step.plans.size());
-    step.dsecond_sums.resize(step.plans.size());
-    if (n == 0) return;
-    for (size_t i = 0; i < step.plans.size(); ++i) {
-      const StepMemory::Operation& memory = step.training.operations[i];
-      const std::vector<int>& inputs = network().operations()[i].inputs;
-      const auto sum = [&](int value) {
-        return Sum(context_->engine, n * network().ShapeOf(value).size(),
-                   type_);
-      };
-      if (memory.add_dx) step.dx_sums[i] = sum(inputs[0]);
-      if (memory.add_dsecond) step.dsecond_sums[i] = sum(inputs[1]);
+  // Returns the function that sums gradients, with a primitive for each value
+  // that may need one. Throws dnnl::error.
+  Program::AddGradient MakeSums(int64_t n) {
+    auto sums =
+        std::make_shared<std::vector<Sum>>(network().operations().size() + 1);
+    for (const int value : network().ValuesWithSeveralUsers()) {
+      if (n == 0) break;
+      (*sums)[value] =
+          Sum(context_->engine, n * network().ShapeOf(value).size(), type_);
     }
+    return [this, n, sums](int value, void* gradient, const void* part) {
+      if (n == 0) return absl::OkStatus();
+      return CatchOnednn("a sum of gradients", [&] {
+        (*sums)[value].Run(context_->stream, gradient, part, gradient);
+      });
+    };
+  }
+
+  // Returns the conversion of the input, if it needs one. Throws dnnl::error.
+  std::optional<Reorder> InputConversion(int64_t n) const {
+    if (n == 0) return std::nullopt;
     Shape input = input_shape();
     input.n = n;
     Reorder conversion(context_->engine,
                        Activations(input, DataType::kFloat32, Layout::kNhwc),
                        Activations(input, type_, context_->layout));
-    if (!conversion.is_identity()) step.input = std::move(conversion);
+    if (conversion.is_identity()) return std::nullopt;
+    return conversion;
   }
 
-  void* PointerAt(int64_t offset) const {
-    return offset == StepMemory::kNowhere ? nullptr : Offset(base_, offset);
+  Program::Operands OperandsOf(const Step& step, const Batch& batch) const {
+    return {.memory = base_,
+            .input = step.input.has_value() ? input_ : batch.images.data(),
+            .batch = &batch};
   }
 
-  const void* ValueOf(const Step& step, const StepMemory& memory,
-                      const Batch& batch, int value) const {
-    if (value > 0) return PointerAt(memory.values[value]);
-    return step.input.has_value() ? input_ : batch.images.data();
-  }
-  // Returns the operation's second input; null if it has none.
-  const void* SecondOf(const Step& step, const StepMemory& memory,
-                       const Batch& batch,
-                       const Network::Operation& operation) const {
-    if (operation.inputs.size() < 2) return nullptr;
-    return ValueOf(step, memory, batch, operation.inputs[1]);
-  }
-
-  absl::Status Forward(Step& step, const StepMemory& memory, const Batch& batch,
-                       bool training) {
+  absl::Status Forward(Step& step, const Batch& batch, bool training) {
     if (step.input.has_value()) {
       LOCKSTEP_RETURN_IF_ERROR(CatchOnednn("input", [&] {
         step.input->Run(context_->stream, batch.images.data(), input_);
       }));
     }
-    for (size_t i = 0; i < step.plans.size(); ++i) {
-      const Network::Operation& operation = network().operations()[i];
-      const OperationTimer timer = TimeForward(i);
-      LOCKSTEP_RETURN_IF_ERROR(step.plans[i]->Forward(
-          {.x = ValueOf(step, memory, batch, operation.inputs[0]),
-           .second = SecondOf(step, memory, batch, operation),
-           .y = PointerAt(memory.values[i + 1]),
-           .saved = PointerAt(memory.operations[i].saved),
-           .scratch = PointerAt(memory.operations[i].forward_scratch),
-           .training = training,
-           .batch = &batch}));
-    }
-    return absl::OkStatus();
+    return step.program.Forward(OperandsOf(step, batch), training, times());
   }
 
   // Returns the loss; in training, writes its gradient in the type of
   // activations.
-  Metrics Loss(const Batch& batch, float gradient_scale,
-               const StepMemory& memory, bool training) {
-    void* const y = PointerAt(memory.values.back());
+  Metrics Loss(const Batch& batch, float gradient_scale, const Step& step,
+               bool training) {
+    void* const y = step.program.output(base_, training);
+    void* const dy = training ? step.program.output_gradient(base_) : nullptr;
     if (type_ == DataType::kFloat32) {
       const std::span<float> logits(static_cast<float*>(y), logits_.size());
-      const std::span<float> gradient(
-          training ? static_cast<float*>(PointerAt(memory.gradients.back()))
-                   : nullptr,
-          training ? logits.size() : 0);
+      const std::span<float> gradient(static_cast<float*>(dy),
+                                      training ? logits.size() : 0);
       return SoftmaxCrossEntropy(logits, batch, classes(), gradient_scale,
                                  gradient);
     }
@@ -326,43 +303,10 @@ class NetworkOnCpu : public CpuReplica {
         SoftmaxCrossEntropy(logits_, batch, classes(), gradient_scale,
                             training ? dlogits_ : std::span<float>());
     if (training) {
-      std::ranges::transform(
-          dlogits_, static_cast<BFloat16*>(PointerAt(memory.gradients.back())),
-          [](float x) { return ToBFloat16(x); });
+      std::ranges::transform(dlogits_, static_cast<BFloat16*>(dy),
+                             [](float x) { return ToBFloat16(x); });
     }
     return metrics;
-  }
-
-  absl::Status Backward(Step& step, const Batch& batch, GradientReady ready) {
-    const StepMemory& memory = step.training;
-    for (size_t i = step.plans.size(); i-- > 0;) {
-      const Network::Operation& operation = network().operations()[i];
-      const StepMemory::Operation& at = memory.operations[i];
-      const OperationTimer timer = TimeBackward(i);
-      LOCKSTEP_RETURN_IF_ERROR(step.plans[i]->Backward(
-          {.x = ValueOf(step, memory, batch, operation.inputs[0]),
-           .second = SecondOf(step, memory, batch, operation),
-           .y = PointerAt(memory.values[i + 1]),
-           .saved = PointerAt(at.saved),
-           .dy = PointerAt(memory.gradients[i + 1]),
-           .dx = PointerAt(at.dx),
-           .dsecond = PointerAt(at.dsecond),
-           .scratch = PointerAt(at.backward_scratch),
-           .batch = &batch},
-          ready));
-      if (batch.labels.empty()) continue;
-      LOCKSTEP_RETURN_IF_ERROR(CatchOnednn(operation.name, [&] {
-        const auto add = [&](Sum& sum, int value, int64_t part) {
-          void* const gradient = PointerAt(memory.gradients[value]);
-          sum.Run(context_->stream, gradient, PointerAt(part), gradient);
-        };
-        if (at.add_dsecond) {
-          add(step.dsecond_sums[i], operation.inputs[1], at.dsecond);
-        }
-        if (at.add_dx) add(step.dx_sums[i], operation.inputs[0], at.dx);
-      }));
-    }
-    return absl::OkStatus();
   }
 
   const DataType type_;
@@ -377,7 +321,7 @@ class NetworkOnCpu : public CpuReplica {
   void* input_ = nullptr;     // The converted input, if any.
   std::span<float> logits_;   // float32 logits and their gradient: used if
   std::span<float> dlogits_;  // activations are of another type.
-  void* base_ = nullptr;      // The start of a StepMemory.
+  void* base_ = nullptr;      // The program's memory.
 };
 
 }  // namespace

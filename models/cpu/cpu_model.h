@@ -2,7 +2,6 @@
 #ifndef LOCKSTEP_MODELS_CPU_CPU_MODEL_H_
 #define LOCKSTEP_MODELS_CPU_CPU_MODEL_H_
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,6 +17,7 @@
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
+#include "models/program/operation_times.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/cpu/workspace.h"
 
@@ -26,32 +26,6 @@ namespace lockstep {
 // Sets the number of threads that compute layers for the calling thread. Each
 // rank of a run sets its own number.
 void SetComputeThreads(int count);
-
-// The seconds that each operation has taken since the sums were cleared.
-struct OperationTimes {
-  std::vector<double> forward_seconds;  // By operation; [operations].
-  std::vector<double> backward_seconds;
-};
-
-// Adds the duration of its own lifetime to a sum; does nothing if `sum` is
-// null.
-class OperationTimer {
- public:
-  explicit OperationTimer(double* sum) : sum_(sum) {
-    if (sum_ != nullptr) start_ = Clock::now();
-  }
-  ~OperationTimer() {
-    if (sum_ == nullptr) return;
-    *sum_ += std::chrono::duration<double>(Clock::now() - start_).count();
-  }
-  OperationTimer(const OperationTimer&) = delete;
-  OperationTimer& operator=(const OperationTimer&) = delete;
-
- private:
-  using Clock = std::chrono::steady_clock;
-  double* const sum_;
-  Clock::time_point start_;
-};
 
 // A Model that computes a Network in host memory, on the OpenMP threads of the
 // calling thread (SetComputeThreads). After the first step of a batch size, a
@@ -90,6 +64,8 @@ class CpuReplica : public Model {
   absl::Status Reserve(int64_t n, int64_t bytes);
   float* memory() { return memory_.data(); }
 
+  // Returns the sums of the operations' times; null if none are collected.
+  OperationTimes* times() const { return times_; }
   // Return a timer that adds its lifetime to the operation's sum, if times are
   // collected. wanted: true on one thread of a step, false on all others.
   OperationTimer TimeForward(size_t operation, bool wanted = true) const;

@@ -21,6 +21,8 @@
 #include "models/cpu/weights.h"
 #include "models/model.h"
 #include "models/networks/network.h"
+#include "models/program/operation_plan.h"
+#include "models/program/step_memory.h"
 #include "oneapi/dnnl/dnnl.hpp"
 #include "syncbn/batch_norm.h"
 

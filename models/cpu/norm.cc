@@ -18,6 +18,8 @@
 #include "models/cpu/plan.h"
 #include "models/model.h"
 #include "models/networks/network.h"
+#include "models/program/operation_plan.h"
+#include "models/program/step_memory.h"
 #include "oneapi/dnnl/dnnl.hpp"
 #include "syncbn/batch_norm.h"
 #include "syncbn/sync_batch_norm.h"

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "models/model.h"
+#include "models/program/step_memory.h"
 #include "oneapi/dnnl/dnnl.hpp"
 #include "syncbn/batch_norm.h"
 
@@ -313,11 +314,6 @@ memory::desc Rows(int64_t rows, int64_t columns, DataType type) {
 
 memory::desc Flat(int64_t size, DataType type) {
   return {{size}, OnednnType(type), memory::format_tag::a};
-}
-
-int64_t AlignedBytes(int64_t bytes) {
-  constexpr int64_t kUnit = AlignedBuffer::kAlignment;
-  return (bytes + kUnit - 1) / kUnit * kUnit;
 }
 
 int64_t AlignedBytes(const memory::desc& desc) {

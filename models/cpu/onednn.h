@@ -159,15 +159,8 @@ dnnl::memory::desc Activations(const Shape& shape, DataType type,
 dnnl::memory::desc Rows(int64_t rows, int64_t columns, DataType type);
 dnnl::memory::desc Flat(int64_t size, DataType type);
 
-// Return the number of bytes rounded up to a multiple of 64, so that the next
-// buffer is aligned to 64.
-int64_t AlignedBytes(int64_t bytes);
+// Returns the descriptor's size, rounded up as in models/program/step_memory.h.
 int64_t AlignedBytes(const dnnl::memory::desc& desc);
-
-// Returns `start` plus `bytes`; null if `start` is null.
-inline void* Offset(void* start, int64_t bytes) {
-  return start == nullptr ? nullptr : static_cast<char*>(start) + bytes;
-}
 
 // A primitive and the memory objects of its arguments, both created once.
 // Throws dnnl::error. Not thread safe.

@@ -17,6 +17,7 @@
 #include "models/cpu/pool.h"
 #include "models/model.h"
 #include "models/networks/network.h"
+#include "models/program/operation_plan.h"
 
 namespace lockstep {
 namespace {

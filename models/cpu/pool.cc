@@ -13,6 +13,8 @@
 #include "models/cpu/plan.h"
 #include "models/model.h"
 #include "models/networks/network.h"
+#include "models/program/operation_plan.h"
+#include "models/program/step_memory.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
 namespace lockstep {

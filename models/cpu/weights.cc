@@ -10,6 +10,7 @@
 #include "base/data_types.h"
 #include "base/vector_unit.h"
 #include "models/cpu/onednn.h"
+#include "models/program/step_memory.h"
 #include "oneapi/dnnl/dnnl.hpp"
 #include "syncbn/cpu/workspace.h"
 

@@ -325,6 +325,18 @@ const Shape& Network::output_shape() const {
   return operations_.empty() ? input_ : operations_.back().output;
 }
 
+std::vector<int> Network::ValuesWithSeveralUsers() const {
+  std::vector<int> users(operations_.size() + 1);
+  for (const Operation& operation : operations_) {
+    for (const int input : operation.inputs) ++users[input];
+  }
+  std::vector<int> values;
+  for (size_t value = 1; value < users.size(); ++value) {
+    if (users[value] > 1) values.push_back(static_cast<int>(value));
+  }
+  return values;
+}
+
 Parameters CreateParameters(const Network& network) {
   std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
   for (const TensorDescription& parameter : network.parameters()) {

@@ -249,6 +249,9 @@ class Network {
   const Shape& ShapeOf(int value) const {
     return value == 0 ? input_ : operations_[value - 1].output;
   }
+  // Returns the numbers of the values that several operations read. The input
+  // is not among them.
+  std::vector<int> ValuesWithSeveralUsers() const;
   int64_t classes() const { return output_shape().c; }
   // Returns the number of operations of this kind.
   template <typename Kind>

@@ -1,5 +1,6 @@
 """Starts a command with the hooks in every Python process that it starts."""
 
+import errno
 import glob
 import json
 import os
@@ -47,13 +48,29 @@ def environment(folder, options):
     return variables
 
 
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+def reserve_port():
+    """Returns a socket that holds a free port of this host until it is closed.
+
+    The socket does not listen, so rank 0 can listen there: PyTorch's store sets SO_REUSEADDR too.
+    Linux gives the port to no process that asks for any free one, and to no connection.
+    """
+    for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+        try:
+            held = socket.socket(family, socket.SOCK_STREAM)
+        except OSError:  # The host has no IPv6.
+            continue
+        try:
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            held.bind((address, 0))
+            return held
+        except OSError:
+            held.close()
+    raise OSError(errno.EADDRINUSE, "no port is free")
 
 
-def start(command, variables, nproc):
+def start(command, variables, nproc, port):
     """Starts the command once, or as `nproc` ranks with the variables that torchrun sets."""
     if not nproc:
         return [subprocess.Popen(command, env=variables)]
@@ -61,7 +78,7 @@ def start(command, variables, nproc):
         "WORLD_SIZE": str(nproc),
         "LOCAL_WORLD_SIZE": str(nproc),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
+        "MASTER_PORT": str(port),
         "OMP_NUM_THREADS": variables.get("OMP_NUM_THREADS", "1"),  # torchrun's default.
     }
     return [
@@ -80,7 +97,13 @@ def run(command, folder, options, nproc=0, hang_seconds=0, fails_fast=False):
     Raises OSError if the command cannot be started.
     """
     prepare_folder(folder)
-    children = start(command, environment(folder, options), nproc)
+    with reserve_port() as held:  # For the ranks, as long as they run.
+        children = start(command, environment(folder, options), nproc, held.getsockname()[1])
+        return follow(children, folder, hang_seconds, fails_fast)
+
+
+def follow(children, folder, hang_seconds, fails_fast):
+    """Waits until all children have ended, or ends them; returns an Outcome."""
     interrupts, failed_at = 0, None
     silence = Silence(folder)
     watcher = watch.Watch(folder, fails_fast, say)

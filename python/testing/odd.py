@@ -168,10 +168,10 @@ def fail_in_child(rank, port):
 
 def spawn():
     """The script starts its ranks by itself; one of them raises."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    torch.multiprocessing.spawn(fail_in_child, (port,), nprocs=2)
+    with socket.socket() as held:  # Holds the port for rank 0, which may listen there.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("0.0.0.0", 0))
+        torch.multiprocessing.spawn(fail_in_child, (held.getsockname()[1],), nprocs=2)
 
 
 KINDS = (

@@ -1,16 +1,29 @@
 // The placement of a step's buffers: buffers that are never needed at the same
 // time share memory.
-#ifndef LOCKSTEP_MODELS_CPU_MEMORY_H_
-#define LOCKSTEP_MODELS_CPU_MEMORY_H_
+#ifndef LOCKSTEP_MODELS_PROGRAM_STEP_MEMORY_H_
+#define LOCKSTEP_MODELS_PROGRAM_STEP_MEMORY_H_
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "models/cpu/plan.h"
+#include "models/model.h"
 #include "models/networks/network.h"
+#include "models/program/operation_plan.h"
 
 namespace lockstep {
+
+// Returns the number of bytes rounded up to a multiple of 64, so that the next
+// buffer is aligned to 64.
+constexpr int64_t AlignedBytes(int64_t bytes) {
+  constexpr int64_t kUnit = AlignedBuffer::kAlignment;
+  return (bytes + kUnit - 1) / kUnit * kUnit;
+}
+
+// Returns `start` plus `bytes`; null if `start` is null.
+inline void* Offset(void* start, int64_t bytes) {
+  return start == nullptr ? nullptr : static_cast<char*>(start) + bytes;
+}
 
 // Places buffers in one array. Each buffer has a first and a last time of use.
 class Arena {
@@ -79,4 +92,4 @@ StepMemory PlanMemory(const Network& network,
 
 }  // namespace lockstep
 
-#endif  // LOCKSTEP_MODELS_CPU_MEMORY_H_
+#endif  // LOCKSTEP_MODELS_PROGRAM_STEP_MEMORY_H_

@@ -1,4 +1,4 @@
-#include "models/cpu/memory.h"
+#include "models/program/step_memory.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -6,9 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "models/cpu/onednn.h"
-#include "models/cpu/plan.h"
 #include "models/networks/network.h"
+#include "models/program/operation_plan.h"
 
 namespace lockstep {
 namespace {

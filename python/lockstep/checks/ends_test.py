@@ -1,0 +1,104 @@
+"""Tests of the checks of calls and of how ranks end."""
+
+import os
+import sys
+import unittest
+
+sys.dont_write_bytecode = True
+PYTHON = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(PYTHON, "testing"))
+
+from judging import WAIT, JudgeTest
+from records import Record
+
+
+class CallsTest(JudgeTest):
+    def test_other_sizes(self):
+        record = Record()
+        record.of(1, "call")[3]["sizes"] = [[11]]
+        finding = self.expect(record, "calls_differ", 3, 31)
+        self.assertIn("rank 1: all_reduce sum of [11] float32", finding.evidence[1])
+
+    def test_other_kinds_operations_and_roots(self):
+        for changes in ({"kind": "broadcast"}, {"op": "max"}, {"dtype": "int64"}, {"peer": 1}):
+            record = Record()
+            record.of(1, "call")[2].update(changes)
+            self.expect(record, "calls_differ", 2, 31)
+
+    def test_a_call_that_one_rank_leaves_out(self):
+        record = Record()
+        record.events[1].remove(record.of(1, "call")[-1])
+        self.expect(record, "calls_differ", 8)
+
+    def test_a_mismatch_explains_a_crash_and_a_hang(self):
+        record = Record()
+        record.of(1, "call")[3]["sizes"] = [[11]]
+        record.status = 1
+        failure = {"event": "exception", "type": "RuntimeError", "text": "size", "update": 3}
+        record.events[0].append({**failure, "line": "/s/train.py:31"})
+        self.expect(record, "calls_differ", 3)
+        record.hung_seconds = 5.0
+        self.expect(record, "calls_differ", 3)
+
+
+class EndsTest(JudgeTest):
+    def test_exception(self):
+        record = Record()
+        record.status = 1
+        failure = {"event": "exception", "update": 5, "line": "/s/train.py:50"}
+        record.events[0].append({**failure, "type": "RuntimeError", "text": "Connection closed"})
+        record.events[1].append({**failure, "type": "ValueError", "text": "too bad\nmore"})
+        finding = self.expect(record, "crashes", 5, 50)
+        self.assertEqual((finding.ranks, finding.evidence), ([1], ["ValueError: too bad"]))
+
+    def test_killed(self):
+        record = Record()
+        record.status = -9
+        record.remove(1, "end")
+        finding = self.expect(record, "ends_early")
+        self.assertEqual(finding.ranks, [1])
+
+    def test_a_hang_with_the_late_ranks_stack(self):
+        record = Record()
+        record.remove(1, "end")
+        record.hung_seconds, record.status, record.waits = 5.0, 143, [WAIT]
+        finding = self.expect(record, "hangs", line=51)
+        self.assertEqual(finding.ranks, [1])
+        self.assertIn("train.py:51 (load) < /s/train.py:60 (main)", finding.evidence[1])
+
+    def test_hang(self):
+        record = Record()
+        record.hung_seconds = 31.0
+        record.remove(1, "end")
+        finding = self.expect(record, "hangs")
+        self.assertIn("31 s", finding.text)
+
+    def test_not_finite(self):
+        record = Record()
+        record.of(1, "backward")[6]["loss"] = [float("nan")]
+        self.expect(record, "not_finite", 6, 30)
+        record.of(0, "step")[4]["gradients"][1][2] = float("inf")
+        self.expect(record, "not_finite", 4, 33, ["head.weight"])
+
+    def test_a_command_that_fails_is_not_right(self):
+        record = Record()
+        record.status = 3
+        finding = self.expect(record, "unknown")
+        self.assertEqual(finding.text, "the command ends with status 3")
+
+    def test_uneven_updates_under_join_are_right(self):
+        record = Record()
+        record.events[1].remove(record.of(1, "step")[-1])
+        for rank in (0, 1):
+            record.events[rank].insert(4, {"event": "join", "update": 0, "line": "/s/t.py:1"})
+        self.expect_right(record)
+
+    def test_uneven_updates(self):
+        record = Record()
+        steps = record.of(1, "step")
+        record.events[1].remove(steps[-1])
+        self.expect(record, "uneven_updates", 7)
+
+
+if __name__ == "__main__":
+    unittest.main()
