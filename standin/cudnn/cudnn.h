@@ -16,6 +16,7 @@
 
 #include "standin/cudnn/cudnn_graph.h"
 #include "standin/cudnn/operations.h"
+#include "standin/elements.h"
 
 enum cudnnTensorFormat_t { CUDNN_TENSOR_NCHW = 0, CUDNN_TENSOR_NHWC = 1 };
 enum cudnnBatchNormMode_t {
@@ -53,10 +54,12 @@ struct cudnnTensorStruct {
     return format == CUDNN_TENSOR_NCHW ? i / hw % c : i % c;
   }
   double Read(const void* data, int64_t i) const {
-    return lockstep::standin::cudnn::ReadElement(type, data, i);
+    return lockstep::standin::ReadElement(
+        lockstep::standin::cudnn::TypeOf(type), data, i);
   }
   void Write(double value, void* data, int64_t i) const {
-    lockstep::standin::cudnn::WriteElement(type, value, data, i);
+    lockstep::standin::WriteElement(lockstep::standin::cudnn::TypeOf(type),
+                                    value, data, i);
   }
   // Returns the mean of each channel's values.
   template <typename Value>

@@ -9,11 +9,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/data_types.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "standin/control.h"
 #include "standin/cudnn/graph_fixture.h"
-#include "standin/cudnn/operations.h"
+#include "standin/elements.h"
 
 namespace lockstep::standin::cudnn {
 namespace {
@@ -118,18 +119,19 @@ TEST_F(CudnnGraphTest, RoundsEachSumOnce) {
   constexpr auto kType = CUDNN_DATA_BFLOAT16;
   const Memory x(size_t{6}), w(size_t{6}), y(size_t{2});
   for (int64_t i = 0; i < 3; ++i) {
-    WriteElement(kType, std::array{1.0, 0x1p-8, 0x1p-30}[i], x.data(), i);
-    WriteElement(kType, 1, w.data(), i);
+    WriteElement(DataType::kBFloat16, std::array{1.0, 0x1p-8, 0x1p-30}[i],
+                 x.data(), i);
+    WriteElement(DataType::kBFloat16, 1, w.data(), i);
   }
   Execute(
       Plan({Finalized(UnfinishedConvolution(
           kForwardNames, Tensor(kX, {1, 3, 1, 1}, kType),
           Tensor(kW, {1, 3, 1, 1}, kType), Tensor(kY, {1, 1, 1, 1}, kType)))}),
       x, w, y);
-  EXPECT_EQ(ReadElement(kType, y.data(), 0), 1 + 0x1p-7);
+  EXPECT_EQ(ReadElement(DataType::kBFloat16, y.data(), 0), 1 + 0x1p-7);
   for (const double sign : {1, -1}) {
-    WriteElement(kType, sign * 1e300, y.data(), 0);
-    EXPECT_EQ(ReadElement(kType, y.data(), 0), sign * INFINITY);
+    WriteElement(DataType::kBFloat16, sign * 1e300, y.data(), 0);
+    EXPECT_EQ(ReadElement(DataType::kBFloat16, y.data(), 0), sign * INFINITY);
   }
 }
 

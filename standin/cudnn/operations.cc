@@ -1,12 +1,7 @@
 #include "standin/cudnn/operations.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -19,7 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/data_types.h"
 #include "standin/cudnn/cudnn_graph.h"
+#include "standin/elements.h"
 #include "standin/memory.h"
 
 namespace lockstep::standin::cudnn {
@@ -29,22 +26,6 @@ using Kind = Operation::Kind;
 
 // Values in the order [n, h, w, c], whatever the strides in memory.
 using Values = std::vector<double>;
-
-// Returns the value in float32, rounded to odd. Rounding this number to 16 bits
-// gives the same result as rounding the value.
-float RoundToOdd(double value) {
-  const float nearest = static_cast<float>(value);
-  if (nearest == value || std::isnan(value) ||
-      std::bit_cast<uint32_t>(nearest) % 2 == 1) {
-    return nearest;
-  }
-  constexpr float kInfinity = INFINITY;
-  return std::nextafter(nearest, value > nearest ? kInfinity : -kInfinity);
-}
-
-size_t ElementBytes(cudnnDataType_t type) {
-  return type == CUDNN_DATA_FLOAT ? 4 : 2;
-}
 
 // Calls visit(i, offset) for each element, in the order [n, h, w, c]. `offset`
 // is the element's place in memory.
@@ -68,19 +49,19 @@ void ForEachElement(const GraphTensor& t, const Visit& visit) {
 Values Load(const GraphTensor& t, const void* memory) {
   Values values(static_cast<size_t>(t.count()));
   ForEachElement(t, [&](size_t i, int64_t offset) {
-    values[i] = ReadElement(t.type, memory, offset);
+    values[i] = ReadElement(TypeOf(t.type), memory, offset);
   });
   return values;
 }
 
 void Store(const GraphTensor& t, const Values& values, void* memory) {
   ForEachElement(t, [&](size_t i, int64_t offset) {
-    WriteElement(t.type, values[i], memory, offset);
+    WriteElement(TypeOf(t.type), values[i], memory, offset);
   });
 }
 
 // Rounds the values to the type of a virtual tensor.
-void RoundTo(cudnnDataType_t type, Values& values) {
+void RoundTo(DataType type, Values& values) {
   for (double& value : values) {
     float memory = 0;
     WriteElement(type, value, &memory, 0);
@@ -236,35 +217,10 @@ absl::Status CheckTensor(const GraphTensor& t, const GraphMemory& memory) {
 
 }  // namespace
 
-double ReadElement(cudnnDataType_t type, const void* data, int64_t i) {
-  switch (type) {
-    case CUDNN_DATA_HALF:
-      return __half2float(static_cast<const __half*>(data)[i]);
-    case CUDNN_DATA_BFLOAT16:
-      return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
-    default:
-      return static_cast<const float*>(data)[i];
-  }
-}
-
-void WriteElement(cudnnDataType_t type, double value, void* data, int64_t i) {
-  switch (type) {
-    case CUDNN_DATA_HALF:
-      static_cast<__half*>(data)[i] = __float2half_rn(RoundToOdd(value));
-      return;
-    case CUDNN_DATA_BFLOAT16:
-      static_cast<__nv_bfloat16*>(data)[i] =
-          __float2bfloat16_rn(RoundToOdd(value));
-      return;
-    default:
-      static_cast<float*>(data)[i] = static_cast<float>(value);
-  }
-}
-
 int64_t GraphTensor::bytes() const {
   int64_t last = 0;
   for (size_t i = 0; i < dims.size(); ++i) last += (dims[i] - 1) * strides[i];
-  return (last + 1) * static_cast<int64_t>(ElementBytes(type));
+  return (last + 1) * SizeOf(TypeOf(type));
 }
 
 std::vector<const GraphTensor*> Operation::operands() const {
@@ -361,7 +317,7 @@ void Run(std::span<const Operation> graph, const GraphMemory& memory) {
     const GraphTensor& result = op.result();
     Values computed = Compute(op, values);
     if (result.is_virtual) {
-      RoundTo(result.type, computed);
+      RoundTo(TypeOf(result.type), computed);
     } else {
       Store(result, computed, memory.tensors.at(result.uid));
       computed = Load(result, memory.tensors.at(result.uid));

@@ -9,14 +9,17 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/data_types.h"
 #include "standin/cudnn/cudnn_graph.h"
 
 namespace lockstep::standin::cudnn {
 
-// Element i of memory that holds elements of `type`. WriteElement rounds once,
-// to nearest, ties to even.
-double ReadElement(cudnnDataType_t type, const void* data, int64_t i);
-void WriteElement(cudnnDataType_t type, double value, void* data, int64_t i);
+// Returns the element type of tensors.
+inline DataType TypeOf(cudnnDataType_t type) {
+  return type == CUDNN_DATA_HALF       ? DataType::kFloat16
+         : type == CUDNN_DATA_BFLOAT16 ? DataType::kBFloat16
+                                       : DataType::kFloat32;
+}
 
 // A tensor [n, c, h, w] of a graph. Weights are [k, c, r, s].
 struct GraphTensor {

@@ -1,4 +1,4 @@
-"""Finds the CUDA toolkit, NCCL and cuDNN of this machine.
+"""Finds the CUDA toolkit, NCCL, cuDNN and cuBLASLt of this machine.
 
 `cuda_configure` makes a repository whose targets and constants exist with and
 without a toolkit; README.md in this folder lists them and the variables that
@@ -7,6 +7,7 @@ steer the search.
 
 _ENVIRON = [
     "CC",
+    "CUBLAS_HOME",
     "CUDA_HOME",
     "CUDA_PATH",
     "CUDNN_HOME",
@@ -201,12 +202,13 @@ def _cuda_headers(repository_ctx, toolkit):
         folders,
     )
 
-def _write(repository_ctx, targets, toolkit, nccl, cudnn):
+def _write(repository_ctx, targets, toolkit, nccl, cudnn, cublaslt):
     repository_ctx.file(
         "BUILD.bazel",
         "package(default_visibility = [\"//visibility:public\"])\n" + "".join(targets),
     )
     values = [
+        ("CUBLASLT_AVAILABLE", bool(cublaslt)),
         ("CUDA_AVAILABLE", bool(toolkit)),
         ("CUDNN_AVAILABLE", bool(cudnn)),
         ("NCCL_AVAILABLE", bool(nccl)),
@@ -214,7 +216,12 @@ def _write(repository_ctx, targets, toolkit, nccl, cudnn):
         ("NVCC_CCBIN", _env(repository_ctx, "NVCC_CCBIN")),
         ("NVCC_VERSION", toolkit.version if toolkit else ""),
     ]
-    for prefix, found in [("CUDA", toolkit), ("CUDNN", cudnn), ("NCCL", nccl)]:
+    for prefix, found in [
+        ("CUBLASLT", cublaslt),
+        ("CUDA", toolkit),
+        ("CUDNN", cudnn),
+        ("NCCL", nccl),
+    ]:
         values.append((
             prefix + "_COMPATIBLE_WITH",
             [] if found else ["@platforms//:incompatible"],
@@ -249,8 +256,9 @@ def _cuda_configure_impl(repository_ctx):
             repository_ctx,
             [
                 _ABSENT_TARGET.format(name = name)
-                for name in ["cuda_headers", "cudart", "nccl", "cudnn"]
+                for name in ["cuda_headers", "cudart", "nccl", "cudnn", "cublaslt"]
             ],
+            None,
             None,
             None,
             None,
@@ -259,6 +267,7 @@ def _cuda_configure_impl(repository_ctx):
 
     nccl = _find_package(repository_ctx, toolkit, "NCCL_HOME", "nccl.h", "nccl", "nccl")
     cudnn = _find_package(repository_ctx, toolkit, "CUDNN_HOME", "cudnn.h", "cudnn", "cudnn")
+    cublaslt = _find_package(repository_ctx, toolkit, "CUBLAS_HOME", "cublasLt.h", "cublasLt", "cublas")
     targets = [
         _cuda_headers(repository_ctx, toolkit),
         _target(
@@ -268,7 +277,11 @@ def _cuda_configure_impl(repository_ctx):
             deps = [":cuda_headers"],
         ),
     ]
-    for name, found in [("nccl", nccl), ("cudnn", cudnn)]:
+    for name, headers, found in [
+        ("nccl", "nccl", nccl),
+        ("cudnn", "cudnn", cudnn),
+        ("cublaslt", "cublas", cublaslt),
+    ]:
         if not found:
             targets.append(_ABSENT_TARGET.format(name = name))
             continue
@@ -276,12 +289,12 @@ def _cuda_configure_impl(repository_ctx):
             repository_ctx,
             name,
             found.home,
-            [name + "*.h", name + "*/**"],
+            [headers + "*.h", headers + "*/**"],
             ["include"],
             found.library,
             [":cuda_headers"],
         ))
-    _write(repository_ctx, targets, toolkit, nccl, cudnn)
+    _write(repository_ctx, targets, toolkit, nccl, cudnn, cublaslt)
 
 cuda_configure = repository_rule(
     implementation = _cuda_configure_impl,
