@@ -52,13 +52,17 @@ class DeviceCopy {
 
 class CudaModel : public Model {
  public:
-  CudaModel(int device, Stream stream, std::unique_ptr<CudaReplica> replica,
-            uint64_t seed)
+  CudaModel(int device, Stream stream, std::unique_ptr<CudaReplica> replica)
       : device_(device),
         stream_(std::move(stream)),
         replica_(std::move(replica)),
-        parameters_(CreateParameters(replica_->network(), seed)),
+        parameters_(CreateParameters(replica_->network())),
         buffers_(CreateBuffers(replica_->network())) {}
+
+  // Copies the replica's first weights to the host.
+  absl::Status TakeFirstWeights() {
+    return replica_->Download(parameters_, buffers_);
+  }
 
   Parameters& parameters() override { return parameters_; }
   Buffers& buffers() override { return buffers_; }
@@ -138,8 +142,10 @@ absl::StatusOr<std::unique_ptr<Model>> CreateCudaModel(
   LOCKSTEP_ASSIGN_OR_RETURN(
       std::unique_ptr<CudaReplica> replica,
       CudaReplica::Create(std::move(network), stream.get(), options));
-  return std::make_unique<CudaModel>(device, std::move(stream),
-                                     std::move(replica), options.seed);
+  auto model = std::make_unique<CudaModel>(device, std::move(stream),
+                                           std::move(replica));
+  LOCKSTEP_RETURN_IF_ERROR(model->TakeFirstWeights());
+  return model;
 }
 
 }  // namespace lockstep

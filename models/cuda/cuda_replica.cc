@@ -144,16 +144,12 @@ absl::Status CudaReplica::CopyBack(std::span<const float> device,
 absl::Status CudaReplica::Upload(const Parameters& parameters,
                                  const Buffers& buffers) {
   std::vector<float> values(parameters_.values().size());
-  std::vector<float> gradients(values.size());
   for (int i = 0; i < parameters_.count(); ++i) {
     const TensorSpec& spec = parameters_.specs()[i];
     ToGpuOrder(layouts_[i], parameters.value(i), spec.Part(std::span(values)));
-    ToGpuOrder(layouts_[i], parameters.gradient(i),
-               spec.Part(std::span(gradients)));
   }
   std::ranges::copy(buffers.counters(), buffers_.counters().begin());
   LOCKSTEP_RETURN_IF_ERROR(Copy(parameters_.values(), values));
-  LOCKSTEP_RETURN_IF_ERROR(Copy(parameters_.gradients(), gradients));
   LOCKSTEP_RETURN_IF_ERROR(Copy(buffers_.floats(), buffers.floats()));
   return CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
 }

@@ -60,8 +60,9 @@ class CudaReplica {
   Parameters& parameters() { return parameters_; }
   Buffers& buffers() { return buffers_; }
 
-  // Copies parameters, gradients and buffers from or to the host's objects of
-  // this network, in the host's order. Both wait for the stream.
+  // Upload copies the host's parameters and buffers of this network to the GPU.
+  // Download copies them back, and the gradients. The host's objects are in the
+  // host's order. Both wait for the stream.
   absl::Status Upload(const Parameters& parameters, const Buffers& buffers);
   absl::Status Download(Parameters& parameters, Buffers& buffers);
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "base/cuda_launch.h"
 #include "base/cuda_status.h"
 #include "models/cuda/loss.h"
 
@@ -113,12 +114,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 absl::Status LoadLossKernels() {
-  cudaFuncAttributes attributes;
-  absl::Status status = CudaStatus(
-      cudaFuncGetAttributes(&attributes, LossKernel), "cudaFuncGetAttributes");
-  status.Update(CudaStatus(cudaFuncGetAttributes(&attributes, AddSamplesKernel),
-                           "cudaFuncGetAttributes"));
-  return status;
+  return LoadKernels(LossKernel, AddSamplesKernel);
 }
 
 absl::Status SoftmaxCrossEntropyOnGpu(const LossOperands& operands,

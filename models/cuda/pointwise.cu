@@ -4,14 +4,14 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
+#include "base/cuda_launch.h"
 #include "base/cuda_status.h"
 #include "models/cuda/pointwise.h"
 
 namespace lockstep {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = kThreadsOver;
 
 // A block of BiasReluKernel takes kTile channels and adds every kLines-th row
 // of its run in each of kLines lines of threads.
@@ -85,41 +85,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-cudaLaunchConfig_t ConfigOf(dim3 blocks, cudaStream_t stream) {
-  cudaLaunchConfig_t config = {};
-  config.gridDim = blocks;
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  return config;
-}
-
-template <typename... Parameters, typename... Arguments>
-absl::Status LaunchOver(int64_t count, cudaStream_t stream,
-                        absl::string_view what, void (*kernel)(Parameters...),
-                        Arguments... arguments) {
-  if (count == 0) return absl::OkStatus();
-  // More blocks than a GPU runs at once; each thread takes several elements.
-  constexpr int64_t kMostBlocks = 4096;
-  const auto blocks = static_cast<unsigned>(
-      std::min((count + kThreads - 1) / kThreads, kMostBlocks));
-  const cudaLaunchConfig_t config = ConfigOf(dim3(blocks), stream);
-  return CudaStatus(cudaLaunchKernelEx(&config, kernel, arguments...), what);
-}
-
 }  // namespace
 
 absl::Status LoadPointwiseKernels() {
-  cudaFuncAttributes attributes;
-  absl::Status status;
-  const auto load = [&](auto* kernel) {
-    status.Update(CudaStatus(cudaFuncGetAttributes(&attributes, kernel),
-                             "cudaFuncGetAttributes"));
-  };
-  load(BiasReluKernel);
-  load(AddRunsKernel);
-  load(AddIntoKernel);
-  load(SgdKernel);
-  return status;
+  return LoadKernels(BiasReluKernel, AddRunsKernel, AddIntoKernel, SgdKernel);
 }
 
 int64_t BiasReluScratchBytes(int64_t rows, int64_t channels) {
@@ -133,9 +102,11 @@ absl::Status BiasReluBackward(int64_t rows, int64_t channels, const float* y,
   if (y == nullptr && dbias == nullptr) return absl::OkStatus();
   const int64_t runs = RunsOf(rows);
   float* const sums = dbias == nullptr || runs == 1 ? dbias : scratch;
-  const dim3 blocks(static_cast<unsigned>((channels + kTile - 1) / kTile),
-                    static_cast<unsigned>(runs));
-  const cudaLaunchConfig_t config = ConfigOf(blocks, stream);
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>((channels + kTile - 1) / kTile),
+                        static_cast<unsigned>(runs));
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
   const absl::Status status =
       CudaStatus(cudaLaunchKernelEx(&config, BiasReluKernel, rows,
                                     static_cast<int>(channels),

@@ -6,14 +6,14 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/cuda_status.h"
+#include "base/cuda_launch.h"
 #include "models/cuda/pool.h"
 #include "models/model.h"
 
 namespace lockstep {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = kThreadsOver;
 
 // A PoolShape with 32-bit numbers.
 struct Windows {
@@ -153,57 +153,30 @@ Windows WindowsOf(const PoolShape& shape) {
           .y_size = narrow(shape.y.size())};
 }
 
-cudaLaunchConfig_t ConfigFor(int64_t size, cudaStream_t stream) {
-  // More blocks than a GPU runs at once; each thread takes several elements.
-  constexpr int64_t kMostBlocks = 4096;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(
-      std::min((size + kThreads - 1) / kThreads, kMostBlocks)));
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  return config;
-}
-
 }  // namespace
 
 absl::Status LoadPoolKernels() {
-  cudaFuncAttributes attributes;
-  absl::Status status;
-  const auto load = [&](auto* kernel) {
-    status.Update(CudaStatus(cudaFuncGetAttributes(&attributes, kernel),
-                             "cudaFuncGetAttributes"));
-  };
-  load(PoolForwardKernel<true>);
-  load(PoolForwardKernel<false>);
-  load(PoolBackwardKernel<true>);
-  load(PoolBackwardKernel<false>);
-  return status;
+  return LoadKernels(PoolForwardKernel<true>, PoolForwardKernel<false>,
+                     PoolBackwardKernel<true>, PoolBackwardKernel<false>);
 }
 
 absl::Status PoolForward(const PoolShape& shape, const float* x, float* y,
                          uint8_t* winners, cudaStream_t stream) {
   if (absl::Status status = Check(shape); !status.ok()) return status;
-  if (shape.y.size() == 0) return absl::OkStatus();
-  const cudaLaunchConfig_t config = ConfigFor(shape.y.size(), stream);
-  return CudaStatus(cudaLaunchKernelEx(&config,
-                                       shape.maximum ? PoolForwardKernel<true>
-                                                     : PoolForwardKernel<false>,
-                                       WindowsOf(shape), x, y, winners),
-                    "PoolForwardKernel launch");
+  return LaunchOver(
+      shape.y.size(), stream, "PoolForwardKernel launch",
+      shape.maximum ? PoolForwardKernel<true> : PoolForwardKernel<false>,
+      WindowsOf(shape), x, y, winners);
 }
 
 absl::Status PoolBackward(const PoolShape& shape, const float* dy,
                           const uint8_t* winners, float* dx,
                           cudaStream_t stream) {
   if (absl::Status status = Check(shape); !status.ok()) return status;
-  if (shape.x.size() == 0) return absl::OkStatus();
-  const cudaLaunchConfig_t config = ConfigFor(shape.x.size(), stream);
-  return CudaStatus(
-      cudaLaunchKernelEx(
-          &config,
-          shape.maximum ? PoolBackwardKernel<true> : PoolBackwardKernel<false>,
-          WindowsOf(shape), dy, winners, dx),
-      "PoolBackwardKernel launch");
+  return LaunchOver(
+      shape.x.size(), stream, "PoolBackwardKernel launch",
+      shape.maximum ? PoolBackwardKernel<true> : PoolBackwardKernel<false>,
+      WindowsOf(shape), dy, winners, dx);
 }
 
 }  // namespace lockstep

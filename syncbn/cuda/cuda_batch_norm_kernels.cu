@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/cuda_launch.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"

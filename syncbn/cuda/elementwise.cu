@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/cuda_launch.h"
 #include "base/cuda_status.h"
 #include "collectives/collective.h"
 #include "syncbn/batch_norm.h"

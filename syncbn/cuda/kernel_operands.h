@@ -14,7 +14,6 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "collectives/collective.h"
 #include "syncbn/batch_norm.h"
@@ -152,18 +151,6 @@ absl::Status ForEveryType(const Function& run) {
   absl::Status status = run(float{});
   status.Update(run(__half{}));
   status.Update(run(__nv_bfloat16{}));
-  return status;
-}
-
-// Loads the kernels now. Otherwise the driver would load each at its first
-// launch, which waits for the device.
-template <typename... Kernels>
-absl::Status LoadKernels(Kernels*... kernels) {
-  cudaFuncAttributes attributes;
-  absl::Status status;
-  (status.Update(CudaStatus(cudaFuncGetAttributes(&attributes, kernels),
-                            "cudaFuncGetAttributes")),
-   ...);
   return status;
 }
 

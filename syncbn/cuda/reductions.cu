@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "base/cuda_launch.h"
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
