@@ -121,12 +121,14 @@ class CudaModel : public Model {
                               other_labels_.Of(batch.other_labels, stream));
     LOCKSTEP_ASSIGN_OR_RETURN(on_device.shares,
                               shares_.Of(batch.shares, stream));
+    LOCKSTEP_ASSIGN_OR_RETURN(on_device.samples,
+                              samples_.Of(batch.samples, stream));
     return on_device;
   }
 
   const int device_;
   const Stream stream_;
-  DeviceCopy images_, labels_, other_labels_, shares_;
+  DeviceCopy images_, labels_, other_labels_, shares_, samples_;
   std::optional<DeviceGroup> group_;
   const std::unique_ptr<CudaReplica> replica_;
   Parameters parameters_;

@@ -3,6 +3,7 @@
 #ifndef LOCKSTEP_MODELS_CUDA_CUDA_REPLICA_H_
 #define LOCKSTEP_MODELS_CUDA_CUDA_REPLICA_H_
 
+#include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <cudnn.h>
 
@@ -18,6 +19,7 @@
 #include "models/cuda/convolution.h"
 #include "models/cuda/loss.h"
 #include "models/cuda/plan.h"
+#include "models/cuda/product.h"
 #include "models/cuda/weight_layout.h"
 #include "models/model.h"
 #include "models/networks/network.h"
@@ -43,7 +45,7 @@ class CudaReplica {
  public:
   // Creates the replica with its first weights. Borrows the stream. Errors: the
   // network's status; kInvalidArgument for a network that does not end in one
-  // value per class; those of CUDA and cuDNN.
+  // value per class; those of CUDA, cuDNN and cuBLASLt.
   static absl::StatusOr<std::unique_ptr<CudaReplica>> Create(
       Network network, cudaStream_t stream,
       const CudaReplicaOptions& options = {});
@@ -79,8 +81,7 @@ class CudaReplica {
   // The first step of a batch size makes its plans, and waits for the stream if
   // the memory has to grow; with more than eight sizes plans are made again.
   // Errors: kInvalidArgument for sizes that do not match, and for images that
-  // are not aligned; kUnimplemented for operations without kernels; those of
-  // CUDA, cuDNN and the group.
+  // are not aligned; those of CUDA, cuDNN, cuBLASLt and the group.
   absl::Status Enqueue(const Batch& batch, float gradient_scale,
                        Model::GradientReady ready);
 
@@ -99,7 +100,8 @@ class CudaReplica {
   CudaReplica(Network network, cudaStream_t stream,
               const CudaReplicaOptions& options);
 
-  absl::Status AllocateTensors(const CudaReplicaOptions& options);
+  absl::Status AllocateTensors();
+  absl::Status OpenLibraries();
   // Checks the sizes and the alignment, but not the labels.
   absl::Status CheckOnDevice(const Batch& batch) const;
   void ClearPrograms();
@@ -120,6 +122,7 @@ class CudaReplica {
   Parameters parameters_;
   Buffers buffers_;
   CudnnOwner<cudnnHandle_t> cudnn_;
+  CublasLtOwner<cublasLtHandle_t> cublas_;
   std::unique_ptr<CudnnDevice> card_;
   std::unique_ptr<CudaBatchNormKernels> batch_norm_kernels_;
   CudaPlanContext context_;

@@ -5,43 +5,14 @@
 
 #include "absl/status/status.h"
 #include "base/cuda_launch.h"
-#include "base/cuda_status.h"
+#include "models/cuda/block_reduce.h"
 #include "models/cuda/loss.h"
 
 namespace lockstep {
 namespace {
 
-constexpr int kThreads = 128;  // A power of two.
-constexpr int kBlocks = 6;     // On a multiprocessor, with 80 registers.
-
-// Combines the threads' values, in an order that depends on nothing else. All
-// threads of the block call it, and get the result.
-template <typename T, typename Combine>
-__device__ inline T CombineBlock(T value, T* shared, const Combine& combine) {
-  const int thread = static_cast<int>(threadIdx.x);
-  shared[thread] = value;
-  __syncthreads();
-  for (int distance = kThreads / 2; distance > 0; distance /= 2) {
-    if (thread < distance) {
-      shared[thread] = combine(shared[thread], shared[thread + distance]);
-    }
-    __syncthreads();
-  }
-  const T result = shared[0];
-  __syncthreads();
-  return result;
-}
-
-struct Highest {
-  // A NaN wins, so that it reaches the loss.
-  __device__ double operator()(double a, double b) const {
-    return a != a || a > b ? a : b;
-  }
-};
-
-struct Plus {
-  __device__ double operator()(double a, double b) const { return a + b; }
-};
+constexpr int kThreads = kReduceThreads;
+constexpr int kBlocks = 6;  // On a multiprocessor, with 80 registers.
 
 // One block a sample. losses[i] is its loss; losses[n + i] is 1 if the label's
 // logit is the highest: higher than those before it, and no lower than the
@@ -121,19 +92,13 @@ absl::Status SoftmaxCrossEntropyOnGpu(const LossOperands& operands,
                                       DeviceMetrics* metrics,
                                       cudaStream_t stream) {
   if (operands.n == 0) return absl::OkStatus();
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(operands.n));
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  const absl::Status status = CudaStatus(
-      cudaLaunchKernelEx(&config, LossKernel, operands), "LossKernel launch");
+  const absl::Status status =
+      LaunchGrid(dim3(static_cast<unsigned>(operands.n)), kThreads, stream,
+                 "LossKernel launch", LossKernel, operands);
   if (!status.ok()) return status;
-  config.gridDim = dim3(1);
-  return CudaStatus(
-      cudaLaunchKernelEx(&config, AddSamplesKernel, operands.n,
-                         static_cast<const double*>(operands.sample_losses),
-                         metrics),
-      "AddSamplesKernel launch");
+  return LaunchGrid(
+      dim3(1), kThreads, stream, "AddSamplesKernel launch", AddSamplesKernel,
+      operands.n, static_cast<const double*>(operands.sample_losses), metrics);
 }
 
 }  // namespace lockstep
