@@ -1,6 +1,7 @@
 // Support for GPUs, in programs that link it (device.h).
 #include <cuda_runtime.h>
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -16,15 +17,22 @@
 namespace lockstep {
 namespace {
 
-absl::Status Check() { return DeviceOfRank(/*local_rank=*/0).status(); }
+absl::StatusOr<int> Count() {
+  LOCKSTEP_RETURN_IF_ERROR(DeviceOfRank(/*local_rank=*/0).status());
+  int count = 0;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaGetDeviceCount(&count), "cudaGetDeviceCount"));
+  return count;
+}
 
-absl::StatusOr<std::unique_ptr<Model>> Create(Network network, int rank) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const int device, DeviceOfRank(rank));
-  return CreateCudaModel(std::move(network), device);
+absl::StatusOr<std::unique_ptr<Model>> Create(Network network, uint64_t seed,
+                                              int local_rank) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const int device, DeviceOfRank(local_rank));
+  return CreateCudaModel(std::move(network), device, {.seed = seed});
 }
 
 [[maybe_unused]] const bool kRegistered =
-    RegisterGpuSupport({.check = Check, .create = Create});
+    RegisterGpuSupport({.count = Count, .create = Create});
 
 }  // namespace
 }  // namespace lockstep

@@ -129,6 +129,7 @@ Json RunJson(const TrainRunOptions& options, const DatasetParts& data,
       {"test_samples", data.test->size()},
       {"parallelism", options.parallelism},
       {"world_size", world_size},
+      {"device", Name(options.device)},
       {"threads_per_rank", options.threads_per_rank},
       {"convolution", Name(convolution)},
       {"batch_size", options.trainer.batch_size},
@@ -221,12 +222,16 @@ void Announce(const TrainRunOptions& options, const DatasetParts& data,
   std::cout << absl::StrCat(
       "training ", options.model, " on ", options.dataset, ": ",
       data.train->size(), " images, ", world_size,
-      world_size == 1 ? " rank" : " ranks", " (", options.parallelism, ")",
-      options.sync_bn ? ", SyncBN" : "", ", global batch ",
-      options.trainer.batch_size, ", learning rate ",
+      world_size == 1 ? " rank" : " ranks",
+      options.device == ComputeDevice::kCuda ? " on GPUs" : "", " (",
+      options.parallelism, ")", options.sync_bn ? ", SyncBN" : "",
+      ", global batch ", options.trainer.batch_size, ", learning rate ",
       options.trainer.learning_rate, ", seed ", options.trainer.seed, "\n");
   if (!data.skipped.empty()) std::cout << SkippedText(data.skipped) << "\n";
   std::cout << std::flush;
+  if (!options.device_note.empty()) {
+    std::cerr << absl::StrCat("train: ", options.device_note, "\n");
+  }
 }
 
 // Checks that the checkpoint to resume from matches the flags.
@@ -282,6 +287,9 @@ absl::StatusOr<CheckpointInfo> LoadFirstWeights(const TrainRunOptions& options,
 absl::StatusOr<ConvolutionAlgorithm> AgreeOnConvolution(
     Communicator& communicator, const TrainRunOptions& options,
     const Network& network) {
+  if (options.device == ComputeDevice::kCuda) {
+    return ConvolutionAlgorithm::kDirect;
+  }
   ConvolutionAlgorithm wanted = options.convolution;
   const bool goes_on =
       !options.resume.empty() && wanted == ConvolutionAlgorithm::kAuto;
@@ -318,6 +326,26 @@ absl::Status PrintAlgorithms(CpuReplica& model, int64_t n) {
   return absl::OkStatus();
 }
 
+// Creates the rank's model. If asked for, prints how a CPU computes it.
+absl::StatusOr<std::unique_ptr<Model>> CreateRanksModel(
+    const Communicator& communicator, const TrainRunOptions& options,
+    ConvolutionAlgorithm convolution, Network network) {
+  if (options.device == ComputeDevice::kCuda) {
+    return CreateGpuModel(std::move(network), options.trainer.seed,
+                          options.local_rank.value_or(communicator.rank()));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::unique_ptr<CpuReplica> model,
+      CreateCpuReplica(std::move(network), {.seed = options.trainer.seed,
+                                            .convolution = convolution}));
+  if (options.verbose && communicator.rank() == 0) {
+    const int64_t world_size = communicator.world_size();
+    LOCKSTEP_RETURN_IF_ERROR(PrintAlgorithms(
+        *model, (options.trainer.batch_size + world_size - 1) / world_size));
+  }
+  return model;
+}
+
 absl::Status Train(Communicator& communicator, const DatasetParts& data,
                    const TrainRunOptions& options) {
   SetComputeThreads(options.threads_per_rank);
@@ -325,10 +353,12 @@ absl::Status Train(Communicator& communicator, const DatasetParts& data,
   LOCKSTEP_ASSIGN_OR_RETURN(Network network, NetworkFor(options, data));
   LOCKSTEP_ASSIGN_OR_RETURN(const ConvolutionAlgorithm convolution,
                             AgreeOnConvolution(communicator, options, network));
+  if (communicator.rank() == 0) {
+    Announce(options, data, communicator.world_size());
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(
-      const std::unique_ptr<CpuReplica> model,
-      CreateCpuReplica(std::move(network), {.seed = options.trainer.seed,
-                                            .convolution = convolution}));
+      const std::unique_ptr<Model> model,
+      CreateRanksModel(communicator, options, convolution, std::move(network)));
   LOCKSTEP_ASSIGN_OR_RETURN(
       const CheckpointInfo resumed,
       LoadFirstWeights(options, model->parameters(), model->buffers()));
@@ -348,12 +378,6 @@ absl::Status Train(Communicator& communicator, const DatasetParts& data,
                             isatty(STDOUT_FILENO) == 1);
   Json report = RunJson(options, data, communicator.world_size(), convolution);
   if (communicator.rank() == 0) {
-    Announce(options, data, communicator.world_size());
-    if (options.verbose) {
-      const int64_t world_size = communicator.world_size();
-      LOCKSTEP_RETURN_IF_ERROR(PrintAlgorithms(
-          *model, (options.trainer.batch_size + world_size - 1) / world_size));
-    }
     report["epochs"] = EarlierEpochs(options, report, resumed.epochs);
   }
   for (int64_t epoch = resumed.epochs; epoch < options.epochs; ++epoch) {
