@@ -4,20 +4,31 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
+
 namespace lockstep {
 
-// The threads of a block that calls CombineBlock; a power of two.
-inline constexpr int kReduceThreads = 128;
+// The most threads of a block that calls CombineBlock.
+inline constexpr int kMostReduceThreads = 128;
 
-// Combines the threads' values in an order that depends on nothing else. All
-// threads of the block call it, and all receive the result. shared:
-// [kReduceThreads] of shared memory.
+// Returns the threads of a block that reduces this many elements: a power of
+// two.
+inline int ReduceThreads(int64_t elements) {
+  int threads = 32;
+  while (threads < kMostReduceThreads && threads < elements) threads *= 2;
+  return threads;
+}
+
+// Combines the threads' values in an order that depends only on their number,
+// which ReduceThreads gives. All threads of the block call it, and all receive
+// the result. shared: [kMostReduceThreads] of shared memory.
 template <typename T, typename Combine>
 __device__ inline T CombineBlock(T value, T* shared, const Combine& combine) {
   const int thread = static_cast<int>(threadIdx.x);
   shared[thread] = value;
   __syncthreads();
-  for (int distance = kReduceThreads / 2; distance > 0; distance /= 2) {
+  for (int distance = static_cast<int>(blockDim.x) / 2; distance > 0;
+       distance /= 2) {
     if (thread < distance) {
       shared[thread] = combine(shared[thread], shared[thread + distance]);
     }

@@ -42,11 +42,14 @@ using testing::HasSubstr;
 
 // A vision transformer with every kind of random mask.
 constexpr const char* kVit =
-    "vit:patch=2,width=12,depth=2,heads=3,dropout=0.1,attention_dropout=0.1,"
+    "vit:patch=4,width=12,depth=2,heads=3,dropout=0.1,attention_dropout=0.1,"
     "drop_path=0.2";
 
 constexpr NetworkInput kInput = {
     .channels = 2, .height = 16, .width = 18, .classes = 5};
+// Six patches for kVit.
+constexpr NetworkInput kPatches = {
+    .channels = 2, .height = 8, .width = 12, .classes = 5};
 
 Network Described(const std::string& spec, const NetworkInput& input = kInput) {
   absl::StatusOr<Network> network = CreateNetwork(spec, input);
@@ -62,7 +65,9 @@ class CudaModelTest : public GpuTest {
     absl::StatusOr<Stream> stream = MakeStream();
     ASSERT_THAT(stream, IsOk());
     stream_ = *std::move(stream);
-    auto replica = CudaReplica::Create(Described(spec), stream_.get(), options);
+    const NetworkInput input = spec == kVit ? kPatches : kInput;
+    auto replica =
+        CudaReplica::Create(Described(spec, input), stream_.get(), options);
     ASSERT_THAT(replica, IsOk());
     replica_ = *std::move(replica);
     host_.emplace(CreateParameters(replica_->network()));
@@ -83,6 +88,7 @@ class CudaModelTest : public GpuTest {
         IsOk());
     EXPECT_THAT(ready, Each(1));
     EXPECT_THAT(replica_->Download(*host_, buffers_), IsOk());
+    EXPECT_THAT(replica_->DownloadGradients(*host_), IsOk());
     return {host_->gradients().begin(), host_->gradients().end()};
   }
 
@@ -158,6 +164,7 @@ TEST_F(CudaModelTest, EvaluationChangesNothing) {
   EXPECT_EQ(metrics->samples, 4);
   EXPECT_GT(metrics->loss_sum, 0);
   ASSERT_THAT(replica_->Download(*host_, buffers_), IsOk());
+  ASSERT_THAT(replica_->DownloadGradients(*host_), IsOk());
   EXPECT_TRUE(std::ranges::equal(buffers_.floats(), before.floats()));
   EXPECT_TRUE(std::ranges::equal(host_->gradients(), gradients));
 }

@@ -173,23 +173,33 @@ absl::Status CudaReplica::Upload(const Parameters& parameters,
   return CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
 }
 
-absl::Status CudaReplica::Download(Parameters& parameters, Buffers& buffers) {
-  std::vector<float> values(parameters_.values().size());
-  std::vector<float> gradients(values.size());
-  LOCKSTEP_RETURN_IF_ERROR(CopyBack(parameters_.values(), values));
-  LOCKSTEP_RETURN_IF_ERROR(CopyBack(parameters_.gradients(), gradients));
-  LOCKSTEP_RETURN_IF_ERROR(CopyBack(buffers_.floats(), buffers.floats()));
+template <typename Store>
+absl::Status CudaReplica::CopyParameters(std::span<const float> device,
+                                         const Store& store) {
+  std::vector<float> host(device.size());
+  LOCKSTEP_RETURN_IF_ERROR(CopyBack(device, host));
   LOCKSTEP_RETURN_IF_ERROR(
       CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"));
-  std::ranges::copy(buffers_.counters(), buffers.counters().begin());
-  const std::span<const float> all_values = values;
-  const std::span<const float> all_gradients = gradients;
   for (int i = 0; i < parameters_.count(); ++i) {
-    const TensorSpec& spec = parameters_.specs()[i];
-    ToHostOrder(layouts_[i], spec.Part(all_values), parameters.value(i));
-    ToHostOrder(layouts_[i], spec.Part(all_gradients), parameters.gradient(i));
+    store(i, parameters_.specs()[i].Part(std::span<const float>(host)));
   }
   return absl::OkStatus();
+}
+
+absl::Status CudaReplica::Download(Parameters& parameters, Buffers& buffers) {
+  LOCKSTEP_RETURN_IF_ERROR(CopyBack(buffers_.floats(), buffers.floats()));
+  std::ranges::copy(buffers_.counters(), buffers.counters().begin());
+  return CopyParameters(parameters_.values(),
+                        [&](int i, std::span<const float> part) {
+                          ToHostOrder(layouts_[i], part, parameters.value(i));
+                        });
+}
+
+absl::Status CudaReplica::DownloadGradients(Parameters& parameters) {
+  return CopyParameters(
+      parameters_.gradients(), [&](int i, std::span<const float> part) {
+        ToHostOrder(layouts_[i], part, parameters.gradient(i));
+      });
 }
 
 int CudaReplica::ConvertSyncBatchNorm(Communicator& group) {

@@ -63,10 +63,12 @@ class CudaReplica {
   Buffers& buffers() { return buffers_; }
 
   // Upload copies the host's parameters and buffers of this network to the GPU.
-  // Download copies them back, and the gradients. The host's objects are in the
-  // host's order. Both wait for the stream.
+  // Download copies them back, without the gradients, which DownloadGradients
+  // copies. The host's objects are in the host's order. All wait for the
+  // stream.
   absl::Status Upload(const Parameters& parameters, const Buffers& buffers);
   absl::Status Download(Parameters& parameters, Buffers& buffers);
+  absl::Status DownloadGradients(Parameters& parameters);
 
   // Does what Model::ConvertSyncBatchNorm does. The group takes device memory,
   // and its calls are made on this stream.
@@ -114,6 +116,11 @@ class CudaReplica {
                            const Program& program, bool training);
   absl::Status Copy(std::span<float> device, std::span<const float> host);
   absl::Status CopyBack(std::span<const float> device, std::span<float> host);
+  // Waits for the copy of all parameters' values or gradients, and calls
+  // store(index, part) for each parameter's part in the GPU's order.
+  template <typename Store>
+  absl::Status CopyParameters(std::span<const float> device,
+                              const Store& store);
 
   const Network network_;
   const cudaStream_t stream_;

@@ -14,26 +14,26 @@ namespace lockstep {
 namespace {
 
 // One block a row.
-__global__ void __launch_bounds__(kReduceThreads)
+__global__ void __launch_bounds__(kMostReduceThreads)
     LayerNormKernel(int64_t channels, float epsilon, const float* x,
                     const float* weight, const float* bias, float* y,
                     RowStatistics* statistics) {
-  __shared__ float shared[kReduceThreads];
+  __shared__ float shared[kMostReduceThreads];
   const int64_t begin = blockIdx.x * channels;
   float sum = 0;
-  for (int64_t i = threadIdx.x; i < channels; i += kReduceThreads) {
+  for (int64_t i = threadIdx.x; i < channels; i += blockDim.x) {
     sum += x[begin + i];
   }
   const float count = static_cast<float>(channels);
   const float mean = CombineBlock(sum, shared, Plus()) / count;
   float squares = 0;
-  for (int64_t i = threadIdx.x; i < channels; i += kReduceThreads) {
+  for (int64_t i = threadIdx.x; i < channels; i += blockDim.x) {
     const float deviation = x[begin + i] - mean;
     squares += deviation * deviation;
   }
   const float variance = CombineBlock(squares, shared, Plus()) / count;
   const float inverse = 1 / sqrtf(variance + epsilon);
-  for (int64_t i = threadIdx.x; i < channels; i += kReduceThreads) {
+  for (int64_t i = threadIdx.x; i < channels; i += blockDim.x) {
     y[begin + i] = (x[begin + i] - mean) * inverse * weight[i] + bias[i];
   }
   if (threadIdx.x == 0) statistics[blockIdx.x] = {mean, inverse};
@@ -63,16 +63,16 @@ __global__ void __launch_bounds__(kColumnThreads)
 
 // One block a row. With g = dy * weight and z = (x - mean) *
 // inverse_deviation: dx = inverse_deviation * (g - mean(g) - z * mean(g * z)).
-__global__ void __launch_bounds__(kReduceThreads)
+__global__ void __launch_bounds__(kMostReduceThreads)
     LayerNormInputKernel(int64_t channels, const float* x, const float* weight,
                          const RowStatistics* statistics, const float* dy,
                          float* dx) {
-  __shared__ float shared[kReduceThreads];
+  __shared__ float shared[kMostReduceThreads];
   const int64_t begin = blockIdx.x * channels;
   const RowStatistics of_row = statistics[blockIdx.x];
   float sum = 0;
   float dot = 0;
-  for (int64_t i = threadIdx.x; i < channels; i += kReduceThreads) {
+  for (int64_t i = threadIdx.x; i < channels; i += blockDim.x) {
     const float g = dy[begin + i] * weight[i];
     sum += g;
     dot += g * ((x[begin + i] - of_row.mean) * of_row.inverse_deviation);
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kReduceThreads)
   const float count = static_cast<float>(channels);
   const float mean_g = CombineBlock(sum, shared, Plus()) / count;
   const float mean_gz = CombineBlock(dot, shared, Plus()) / count;
-  for (int64_t i = threadIdx.x; i < channels; i += kReduceThreads) {
+  for (int64_t i = threadIdx.x; i < channels; i += blockDim.x) {
     const float z = (x[begin + i] - of_row.mean) * of_row.inverse_deviation;
     dx[begin + i] = of_row.inverse_deviation *
                     (dy[begin + i] * weight[i] - mean_g - z * mean_gz);
@@ -97,10 +97,10 @@ absl::Status LoadLayerNormKernels() {
 absl::Status LayerNormForward(const LayerNormShape& shape, const float* x,
                               const float* weight, const float* bias, float* y,
                               RowStatistics* statistics, cudaStream_t stream) {
-  return LaunchGrid(dim3(static_cast<unsigned>(shape.rows)), kReduceThreads,
-                    stream, "LayerNormKernel launch", LayerNormKernel,
-                    shape.channels, shape.epsilon, x, weight, bias, y,
-                    statistics);
+  return LaunchGrid(dim3(static_cast<unsigned>(shape.rows)),
+                    ReduceThreads(shape.channels), stream,
+                    "LayerNormKernel launch", LayerNormKernel, shape.channels,
+                    shape.epsilon, x, weight, bias, y, statistics);
 }
 
 int64_t LayerNormScratchBytes(const LayerNormShape& shape) {
@@ -137,8 +137,9 @@ absl::Status LayerNormBackwardInput(const LayerNormShape& shape, const float* x,
                                     const RowStatistics* statistics,
                                     const float* dy, float* dx,
                                     cudaStream_t stream) {
-  return LaunchGrid(dim3(static_cast<unsigned>(shape.rows)), kReduceThreads,
-                    stream, "LayerNormInputKernel launch", LayerNormInputKernel,
+  return LaunchGrid(dim3(static_cast<unsigned>(shape.rows)),
+                    ReduceThreads(shape.channels), stream,
+                    "LayerNormInputKernel launch", LayerNormInputKernel,
                     shape.channels, x, weight, statistics, dy, dx);
 }
 

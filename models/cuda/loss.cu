@@ -11,7 +11,7 @@
 namespace lockstep {
 namespace {
 
-constexpr int kThreads = kReduceThreads;
+constexpr int kThreads = kMostReduceThreads;
 constexpr int kBlocks = 6;  // On a multiprocessor, with 80 registers.
 
 // One block a sample. losses[i] is its loss; losses[n + i] is 1 if the label's
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
   double highest = -INFINITY;
   double wrong = in_range ? 0 : 1;
-  for (int64_t k = threadIdx.x; k < of.classes; k += kThreads) {
+  for (int64_t k = threadIdx.x; k < of.classes; k += blockDim.x) {
     const double x = logits[k];
     highest = Highest()(highest, x);
     // The comparisons are false if either side is a NaN.
@@ -41,13 +41,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   highest = CombineBlock(highest, shared, Highest());
   wrong = CombineBlock(wrong, shared, Plus());
   double sum = 0;
-  for (int64_t k = threadIdx.x; k < of.classes; k += kThreads) {
+  for (int64_t k = threadIdx.x; k < of.classes; k += blockDim.x) {
     sum += exp(logits[k] - highest);
   }
   sum = CombineBlock(sum, shared, Plus());
   if (of.gradient != nullptr) {
     const double inverse = 1 / sum;
-    for (int64_t k = threadIdx.x; k < of.classes; k += kThreads) {
+    for (int64_t k = threadIdx.x; k < of.classes; k += blockDim.x) {
       double target = k == label ? share : 0;
       if (k == other) target += 1 - share;
       of.gradient[i * of.classes + k] = static_cast<float>(
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ double shared[kThreads];
   double loss = 0;
   double correct = 0;
-  for (int64_t i = threadIdx.x; i < n; i += kThreads) {
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
     loss += losses[i];
     correct += losses[n + i];
   }
@@ -92,13 +92,14 @@ absl::Status SoftmaxCrossEntropyOnGpu(const LossOperands& operands,
                                       DeviceMetrics* metrics,
                                       cudaStream_t stream) {
   if (operands.n == 0) return absl::OkStatus();
-  const absl::Status status =
-      LaunchGrid(dim3(static_cast<unsigned>(operands.n)), kThreads, stream,
-                 "LossKernel launch", LossKernel, operands);
+  const absl::Status status = LaunchGrid(
+      dim3(static_cast<unsigned>(operands.n)), ReduceThreads(operands.classes),
+      stream, "LossKernel launch", LossKernel, operands);
   if (!status.ok()) return status;
-  return LaunchGrid(
-      dim3(1), kThreads, stream, "AddSamplesKernel launch", AddSamplesKernel,
-      operands.n, static_cast<const double*>(operands.sample_losses), metrics);
+  return LaunchGrid(dim3(1), ReduceThreads(operands.n), stream,
+                    "AddSamplesKernel launch", AddSamplesKernel, operands.n,
+                    static_cast<const double*>(operands.sample_losses),
+                    metrics);
 }
 
 }  // namespace lockstep

@@ -3,7 +3,6 @@
 #include <cublasLt.h>
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -62,7 +61,7 @@ uint32_t AlignmentOf(int64_t batch, int64_t size) {
   constexpr uint32_t kFirst = 16;
   if (batch == 1) return kFirst;
   const auto bytes = static_cast<uint64_t>(size) * sizeof(float);
-  return std::min(kFirst, uint32_t{1} << std::countr_zero(bytes));
+  return uint32_t{1} << std::countr_zero(bytes | kFirst);
 }
 
 }  // namespace
@@ -151,11 +150,11 @@ absl::Status Product::ChooseAlgorithm() {
                                      a_.get(), c_.get(), c_.get(), preference,
                                      1, &result, &found),
       "cublasLtMatmulAlgoGetHeuristic"));
-  if (found == 0) {
+  if (found == 0 || result.state != CUBLAS_STATUS_SUCCESS) {
     return absl::UnimplementedError("cuBLASLt has no algorithm");
   }
   algorithm_ = result.algo;
-  workspace_bytes_ = static_cast<int64_t>(result.workspaceSize);
+  algorithm_bytes_ = static_cast<int64_t>(result.workspaceSize);
   return absl::OkStatus();
 }
 
@@ -173,10 +172,14 @@ absl::StatusOr<Product> Product::Create(cublasLtHandle_t handle,
 absl::Status Product::Execute(const void* a, const void* b, void* c,
                               void* workspace, cudaStream_t stream) const {
   const float beta = 0;  // C is not read.
+  const auto start = reinterpret_cast<uintptr_t>(workspace);
+  const uintptr_t aligned = (start + kWorkspaceAlignment - 1) /
+                            kWorkspaceAlignment * kWorkspaceAlignment;
   return Named(CublasStatus(
       cublasLtMatmul(handle_, description_.get(), &shape_.scale, b, b_.get(), a,
                      a_.get(), &beta, c, c_.get(), c, c_.get(), &algorithm_,
-                     workspace, static_cast<size_t>(workspace_bytes_), stream),
+                     reinterpret_cast<void*>(aligned),
+                     static_cast<size_t>(algorithm_bytes_), stream),
       "cublasLtMatmul"));
 }
 

@@ -66,14 +66,20 @@ class Product {
                                         ProductShape shape);
 
   // The size of the device memory that an execution needs besides its operands.
-  int64_t workspace_bytes() const { return workspace_bytes_; }
+  // cuBLASLt aligns it to 256 bytes, and this memory need not be aligned: the
+  // size is large enough for both.
+  int64_t workspace_bytes() const {
+    return algorithm_bytes_ == 0 ? 0 : algorithm_bytes_ + kWorkspaceAlignment;
+  }
 
-  // Enqueues the product. Matrices and workspace are device memory, aligned to
-  // 16 bytes. Errors: cuBLASLt's.
+  // Enqueues the product. Matrices are device memory, aligned to 16 bytes.
+  // workspace: [workspace_bytes()] of device memory. Errors: cuBLASLt's.
   absl::Status Execute(const void* a, const void* b, void* c, void* workspace,
                        cudaStream_t stream) const;
 
  private:
+  static constexpr int64_t kWorkspaceAlignment = 256;
+
   Product() = default;
   absl::Status Describe();
   absl::Status ChooseAlgorithm();
@@ -85,7 +91,7 @@ class Product {
   CublasLtOwner<cublasLtMatmulDesc_t> description_;
   CublasLtOwner<cublasLtMatrixLayout_t> a_, b_, c_;
   cublasLtMatmulAlgo_t algorithm_ = {};
-  int64_t workspace_bytes_ = 0;
+  int64_t algorithm_bytes_ = 0;  // The workspace of algorithm_.
 };
 
 }  // namespace lockstep

@@ -80,10 +80,11 @@ class ProductTest : public GpuTest {
     const absl::StatusOr<Product> product =
         Product::Create(handle_.get(), shape);
     ASSERT_THAT(product, IsOk());
-    TestVector<char> workspace(
-        std::vector<char>(static_cast<size_t>(product->workspace_bytes())));
+    TestVector<char> workspace(std::vector<char>(
+        static_cast<size_t>(product->workspace_bytes() + 64)));
+    // A step's memory is aligned to 64 bytes.
     ASSERT_THAT(product->Execute(device_a.data(), device_b.data(), c.data(),
-                                 workspace.data(), nullptr),
+                                 workspace.data() + 64, nullptr),
                 IsOk());
     EXPECT_EQ(c.Read(),
               OnHost(shape, a, b, has_bias ? bias : std::vector<float>()));
@@ -121,6 +122,12 @@ TEST_F(ProductTest, BiasAndReluAreFused) {
                   bias);
     }
   }
+}
+
+// Small integers have the same products in TF32.
+TEST_F(ProductTest, Tf32IsExactToo) {
+  ExpectExact({.rows = 8, .columns = 16, .inner = 24, .tf32 = true},
+              /*has_bias=*/true);
 }
 
 TEST_F(ProductTest, AnErrorNamesTheProduct) {

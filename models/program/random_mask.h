@@ -9,6 +9,18 @@
 
 namespace lockstep {
 
+// The share of values that are left out, in [0, 1), in the form that kernels
+// need.
+struct MaskRate {
+  // NOLINTNEXTLINE(google-explicit-constructor): a rate is a number.
+  MaskRate(double rate)
+      : threshold(static_cast<uint64_t>(rate * 0x1p53)),
+        scale(static_cast<float>(1 / (1 - rate))) {}
+
+  uint64_t threshold;  // rate * 2^53.
+  float scale;         // 1 / (1 - rate).
+};
+
 // The key of a layer's masks in one step: seed, step and samples as in Batch
 // (model.h).
 struct MaskKey {
@@ -18,7 +30,7 @@ struct MaskKey {
   // 0 to n - 1.
   const int64_t* samples = nullptr;
   int layer = 0;
-  double rate = 0;  // The share of values that are left out, in [0, 1).
+  MaskRate rate = 0;
 };
 
 // The mask of one sample of a batch. A value and free to copy.
@@ -30,20 +42,19 @@ class RandomMask {
                 static_cast<uint64_t>(
                     key.samples == nullptr ? sample : key.samples[sample]),
                 static_cast<uint64_t>(key.layer)),
-        threshold_(static_cast<uint64_t>(key.rate * 0x1p53)),
-        scale_(static_cast<float>(1 / (1 - key.rate))) {}
+        rate_(key.rate) {}
 
   // Returns whether element i is kept, with probability 1 - rate.
   LOCKSTEP_HOST_DEVICE bool Keeps(int64_t i) const {
-    return random_.Bits(static_cast<uint64_t>(i)) >> 11 >= threshold_;
+    return rate_.threshold == 0 ||
+           random_.Bits(static_cast<uint64_t>(i)) >> 11 >= rate_.threshold;
   }
   // The factor of the elements that are kept: 1 / (1 - rate).
-  LOCKSTEP_HOST_DEVICE float scale() const { return scale_; }
+  LOCKSTEP_HOST_DEVICE float scale() const { return rate_.scale; }
 
  private:
   CounterRandom random_;
-  uint64_t threshold_;  // rate * 2^53.
-  float scale_;
+  MaskRate rate_;
 };
 
 }  // namespace lockstep

@@ -17,8 +17,10 @@
 #include "base/command_line.h"
 #include "base/process.h"
 #include "base/status_macros.h"
+#include "collectives/communicator.h"
 #include "models/model.h"
 #include "models/networks/network.h"
+#include "models/train/rank_steps.h"
 
 namespace lockstep {
 namespace {
@@ -85,6 +87,13 @@ absl::StatusOr<std::unique_ptr<Model>> CreateGpuModel(Network network,
                                                       int local_rank) {
   LOCKSTEP_RETURN_IF_ERROR(GpuCount().status());
   return Support()->create(std::move(network), seed, local_rank);
+}
+
+absl::StatusOr<std::unique_ptr<RankSteps>> CreateGpuSteps(
+    Communicator& group, int local_rank, const Network& network,
+    const GpuStepsOptions& options, std::string& shared) {
+  LOCKSTEP_RETURN_IF_ERROR(GpuCount().status());
+  return Support()->create_steps(group, local_rank, network, options, shared);
 }
 
 }  // namespace lockstep

@@ -10,13 +10,27 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "collectives/communicator.h"
 #include "models/model.h"
 #include "models/networks/network.h"
+#include "models/train/rank_steps.h"
 
 namespace lockstep {
 
 enum class ComputeDevice { kCpu, kCuda };
 const char* Name(ComputeDevice device);  // "cpu", "cuda".
+
+// The settings of a rank's steps on a GPU.
+struct GpuStepsOptions {
+  uint64_t seed = 0;         // Of the first weights.
+  int64_t bucket_bytes = 0;  // 0: GpuSteps::kBucketBytes.
+  bool sync_bn = false;      // Batch norm over the batches of all ranks.
+  // The most samples in this rank's part of a batch; larger parts wait for the
+  // GPU, to allocate.
+  int64_t largest_shard = 0;
+  absl::Duration timeout = GroupOptions().timeout;  // Of NCCL's calls.
+};
 
 // The functions of a program that links CUDA.
 struct GpuSupport {
@@ -28,9 +42,14 @@ struct GpuSupport {
   absl::StatusOr<std::unique_ptr<Model>> (*create)(Network network,
                                                    uint64_t seed,
                                                    int local_rank);
+  // Creates the steps of a rank (gpu_rank_steps.h). Every rank of the group
+  // calls it.
+  absl::StatusOr<std::unique_ptr<RankSteps>> (*create_steps)(
+      Communicator& group, int local_rank, const Network& network,
+      const GpuStepsOptions& options, std::string& shared);
 };
 
-// Makes ChooseDevice and CreateGpuModel use `support`. Called before main.
+// Makes the functions below use `support`. Called before main.
 bool RegisterGpuSupport(const GpuSupport& support);
 
 // Returns the device for --device: cpu, cuda, or auto (cuda if there is a GPU).
@@ -54,6 +73,13 @@ absl::StatusOr<int> GpuCount();
 absl::StatusOr<std::unique_ptr<Model>> CreateGpuModel(Network network,
                                                       uint64_t seed,
                                                       int local_rank);
+
+// Creates the steps of a rank on its GPU, whose gradients NCCL sums. Every rank
+// calls it. Borrows the group. Returns null, and why in `shared`, if ranks
+// share a GPU and NCCL does not support that. Errors: GpuRankSteps::Create's.
+absl::StatusOr<std::unique_ptr<RankSteps>> CreateGpuSteps(
+    Communicator& group, int local_rank, const Network& network,
+    const GpuStepsOptions& options, std::string& shared);
 
 }  // namespace lockstep
 

@@ -3,16 +3,20 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
+#include "collectives/communicator.h"
 #include "models/cuda/cuda_model.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/train/device.h"
+#include "models/train/gpu_rank_steps.h"
+#include "models/train/rank_steps.h"
 
 namespace lockstep {
 namespace {
@@ -31,8 +35,15 @@ absl::StatusOr<std::unique_ptr<Model>> Create(Network network, uint64_t seed,
   return CreateCudaModel(std::move(network), device, {.seed = seed});
 }
 
-[[maybe_unused]] const bool kRegistered =
-    RegisterGpuSupport({.count = Count, .create = Create});
+absl::StatusOr<std::unique_ptr<RankSteps>> CreateSteps(
+    Communicator& group, int local_rank, const Network& network,
+    const GpuStepsOptions& options, std::string& shared) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const int device, DeviceOfRank(local_rank));
+  return GpuRankSteps::Create(group, device, network, options, shared);
+}
+
+[[maybe_unused]] const bool kRegistered = RegisterGpuSupport(
+    {.count = Count, .create = Create, .create_steps = CreateSteps});
 
 }  // namespace
 }  // namespace lockstep

@@ -20,6 +20,7 @@ namespace lockstep {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr int kDeadlineSeconds = 240;
 constexpr char kWithStandin[] = "models/train/train_standin";
@@ -46,8 +47,9 @@ class TrainDeviceTest : public testing::Test {
   CommandOutcome Run(absl::string_view program, absl::string_view flags,
                      absl::string_view out) const {
     return RunCommand(
-        absl::StrCat("env BUILD_WORKING_DIRECTORY=", root_, " ", program, " ",
-                     kRun, " --output_dir=", out, " ", flags),
+        absl::StrCat(
+            "env LOCKSTEP_STANDIN_GPUS=2 BUILD_WORKING_DIRECTORY=", root_, " ",
+            program, " ", kRun, " --output_dir=", out, " ", flags),
         kDeadlineSeconds);
   }
 
@@ -79,17 +81,20 @@ TEST_F(TrainDeviceTest, CudaTakesTheCpusSteps) {
   const NamedTensors cpu = Train(kOfUsers, "", "cpu");
   const NamedTensors alone = Train(kWithStandin, "--device=cuda", "alone");
   const NamedTensors ranks =
-      Train(kWithStandin, "--device=cuda --nproc=2 --sync_bn", "ranks");
-  const NamedTensors threads =
-      Train(kWithStandin, "--device=auto --nproc=2 --parallelism=dp --sync_bn",
-            "threads");
+      Train(kWithStandin, "--device=cuda --nproc=-1 --parallelism=dp --sync_bn",
+            "ranks");
+  // Three ranks share two GPUs, which NCCL of the stand-in does not support.
+  const NamedTensors sharing =
+      Train(kWithStandin, "--device=auto --nproc=3 --parallelism=dp --sync_bn",
+            "sharing");
   const NamedTensors faster =
       Train(kWithStandin, "--device=cuda --lr=0.1", "faster");
   ASSERT_FALSE(cpu.empty() || alone.empty() || ranks.empty());
   EXPECT_LT(WeightDistance(alone, cpu), 0x1p-12);
   EXPECT_GT(WeightDistance(alone, cpu), 0);  // Another order of additions.
   EXPECT_LT(WeightDistance(ranks, cpu), 0x1p-12);
-  EXPECT_LT(WeightDistance(threads, cpu), 0x1p-12);
+  EXPECT_LT(WeightDistance(sharing, cpu), 0x1p-12);
+  ASSERT_FALSE(faster.empty());
   EXPECT_GT(WeightDistance(faster, cpu), 0x1p-7);
   EXPECT_THAT(MetricsIn("ranks"), HasSubstr("\"device\": \"cuda\""));
   EXPECT_THAT(MetricsIn("cpu"), HasSubstr("\"device\": \"cpu\""));
@@ -106,17 +111,24 @@ TEST_F(TrainDeviceTest, ARunResumesOnTheOtherDevice) {
 }
 
 TEST_F(TrainDeviceTest, TakesARankForEachGpu) {
-  const CommandOutcome outcome =
-      Run(kWithStandin, "--device=cuda --nproc=-1", "all");
-  EXPECT_EQ(outcome.exit_status, 0);
-  EXPECT_THAT(outcome.output, HasSubstr("1 rank on GPUs (single)"));
+  const CommandOutcome all =
+      Run(kWithStandin, "--device=cuda --nproc=-1 --parallelism=dp", "all");
+  EXPECT_EQ(all.exit_status, 0);
+  EXPECT_THAT(all.output, HasSubstr("2 ranks on GPUs (dp)"));
+  EXPECT_THAT(all.output, Not(HasSubstr("the hosts sum")));
+  const CommandOutcome sharing =
+      Run(kWithStandin, "--device=cuda --nproc=3 --parallelism=dp", "three");
+  EXPECT_EQ(sharing.exit_status, 0);
+  EXPECT_THAT(sharing.output,
+              HasSubstr("train: the hosts sum the gradients: "));
 }
 
 TEST_F(TrainDeviceTest, NamesWhatCannotBe) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"--device=tpu", "--device=tpu: must be cpu, cuda or auto"},
-      {"--nproc=-1", "--nproc=-1: is for --device=cuda"},
-      {"--device=cuda --verbose", "--verbose=true: is for --device=cpu"},
+      {"--nproc=-1", "--nproc=-1: is for --device=cuda and a host with"},
+      {"--device=cuda --verbose",
+       "--device=cuda: a GPU has nothing to print for --verbose"},
       {"--device=cuda --convolution=direct",
        "--device=cuda: a GPU chooses its convolutions itself"}};
   for (const auto& [flags, message] : cases) {

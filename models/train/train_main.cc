@@ -63,12 +63,10 @@ ABSL_FLAG(std::string, parallelism, "",
           "d2l's split_batch cuts it\n"
           "ddp     ranks are processes; each takes every nproc-th image (the "
           "default for nproc > 1)");
-ABSL_FLAG(
-    std::string, device, "cpu",
-    "cpu; cuda: each rank computes on a GPU, and the ranks of a host take "
-    "its GPUs in turn; or auto: cuda if there is a GPU. On a GPU every "
-    "step still copies weights, gradients and images through the host, "
-    "which sums the gradients");
+ABSL_FLAG(std::string, device, "cpu",
+          "cpu; cuda: each rank computes on a GPU, the ranks of a host take "
+          "its GPUs in turn, and NCCL sums the gradients; or auto: cuda if "
+          "there is a GPU");
 ABSL_FLAG(std::string, convolution, "auto",
           "auto      Winograd where it is faster, otherwise direct; with "
           "--resume, as in the checkpoint's run\n"
@@ -83,8 +81,8 @@ ABSL_FLAG(bool, verbose, false, "also print how each layer is computed");
 ABSL_FLAG(int, threads_per_rank, 1, "number of compute threads of each rank");
 ABSL_FLAG(int64_t, bucket_kb, 0,
           "sum gradients over the ranks in buckets of about this many KiB, "
-          "while backward still runs; 0: a sixteenth of all gradients, but "
-          "from 256 to 1024 KiB");
+          "while backward still runs; 0: on CPUs a sixteenth of all gradients, "
+          "but from 256 to 1024 KiB, and 25 MiB on GPUs");
 ABSL_FLAG(double, timeout_s, 60,
           "seconds that a rank waits for another rank that is alive; a dead "
           "rank ends the run at once");
@@ -197,16 +195,15 @@ absl::StatusOr<Sharding> ChooseParallelism(Config& config) {
 
 // Reads --device. A GPU has no choice of convolutions.
 absl::Status ReadDevice(TrainRunOptions& run, char* const* argv) {
-  const absl::string_view why_not =
-      run.convolution == ConvolutionAlgorithm::kAuto
-          ? ""
-          : "chooses its convolutions itself";
+  absl::string_view why_not;
+  if (run.convolution != ConvolutionAlgorithm::kAuto) {
+    why_not = "chooses its convolutions itself";
+  } else if (run.verbose) {
+    why_not = "has nothing to print for --verbose";
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(
       run.device, ChooseDevice(absl::GetFlag(FLAGS_device), why_not, argv,
                                run.device_note));
-  if (run.verbose && run.device == ComputeDevice::kCuda) {
-    return FlagError("verbose", "true", "is for --device=cpu");
-  }
   return absl::OkStatus();
 }
 
@@ -218,7 +215,8 @@ absl::StatusOr<std::optional<int>> ReadNproc(ComputeDevice device,
   if (nproc != -1) return nproc;
   if (is_launched) return std::nullopt;
   if (device == ComputeDevice::kCuda) return GpuCount();
-  return FlagError("nproc", *nproc, "is for --device=cuda");
+  return FlagError("nproc", *nproc,
+                   "is for --device=cuda and a host with GPUs");
 }
 
 absl::StatusOr<Config> ReadConfig(std::optional<RankEnvironment> launched,
@@ -242,6 +240,7 @@ absl::StatusOr<Config> ReadConfig(std::optional<RankEnvironment> launched,
   if (launched) config.run.local_rank = launched->local_rank;
   config.launched = std::move(launched);
   config.group.timeout = absl::Seconds(absl::GetFlag(FLAGS_timeout_s));
+  config.run.timeout = config.group.timeout;
   TrainRunOptions& run = config.run;
   LOCKSTEP_ASSIGN_OR_RETURN(run.trainer.sharding, ChooseParallelism(config));
   run.model = absl::GetFlag(FLAGS_model);

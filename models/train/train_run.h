@@ -101,6 +101,8 @@ struct TrainRunOptions {
   // This rank's number among those of its host, which take the host's GPUs in
   // turn. None: the number in the group.
   std::optional<int> local_rank;
+  // How long a rank on a GPU waits for another rank.
+  absl::Duration timeout = GroupOptions().timeout;
   TrainerOptions trainer;
   std::string output_dir;  // Empty: write no files.
   std::string resume;      // Path of a checkpoint; empty: start anew.
