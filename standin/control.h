@@ -42,7 +42,10 @@ enum class Order {
   // its device. If a result depends on this order, the code lacks an event.
   //
   // A GPU does not wait for its host. So queries and waits of any thread also
-  // run the work of streams that got no new work for a second.
+  // run the work of streams that got no new work for a second. A thread may
+  // also wait for another one, which queries an event for it without pauses:
+  // ten queries in a row, each within a millisecond of the one before, also run
+  // the work of all streams of the thread that made the event's stream.
   kOldestStreamFirst,
   kNewestStreamFirst,
 };

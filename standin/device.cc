@@ -146,6 +146,23 @@ void Device::Poll() {
   RunWork();
 }
 
+void Device::NoteQuery(EventState& event) {
+  constexpr int kInARow = 10;
+  constexpr auto kPause = std::chrono::milliseconds(1);
+  const auto now = std::chrono::steady_clock::now();
+  if (now - std::exchange(event.queried, now) >= kPause) event.queries = 0;
+  if (++event.queries < kInARow || event.recorded_on == 0) return;
+  const auto recorded_on =
+      std::ranges::find(streams_, event.recorded_on,
+                        [](const auto& each) { return each->number; });
+  if (recorded_on == streams_.end()) return;
+  for (const auto& each : streams_) {
+    if (each->owner == (*recorded_on)->owner) {
+      each->released = each->work.size();
+    }
+  }
+}
+
 void Device::Append(CUstream_st& stream, Work work) {
   stream.work.push_back({++items_, std::move(work)});
   stream.last_put = std::chrono::steady_clock::now();

@@ -62,6 +62,9 @@ struct EventState {
   int64_t recorded = 0;     // The number of calls of cudaEventRecord.
   int64_t recorded_on = 0;  // The number of the last record's stream.
   int64_t reached = 0;      // The last record that its stream has run.
+  // The queries in a row without pauses, and the time of the last one.
+  int queries = 0;
+  std::chrono::steady_clock::time_point queried = {};
   std::chrono::steady_clock::time_point time = {};
   // If the last record was on a captured stream: the capture, and the nodes
   // that the event stands for.
@@ -156,6 +159,10 @@ class Device {
   // nothing was put on the stream for a second: the stream's thread may not
   // query it at all.
   void Poll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
+  // Notes a query of an event, before Poll. If the event is queried without
+  // pauses, releases all streams of the thread that made the event's stream,
+  // since that thread may wait for the one that queries.
+  void NoteQuery(EventState& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
   // Returns how often threads have queried a stream or an event. Each
   // millisecond of a wait counts as a query.
   int64_t polls() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex) {

@@ -226,6 +226,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
   if (state == nullptr) return Record(cudaErrorInvalidResourceHandle);
   const cudaError_t error = CheckQuery(*state);
   if (error != cudaSuccess) return error;
+  lock->NoteQuery(*state);
   lock->Poll();
   if (state->reached < state->recorded) return cudaErrorNotReady;
   return Record(TakeFault());

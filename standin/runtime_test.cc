@@ -421,6 +421,25 @@ TEST_F(QueueTest, OtherThreadsWaitForWorkThatIsHeldBack) {
   Ok(cudaStreamQuery(older_));  // Ends the other thread's wait if it hangs.
 }
 
+// A thread may wait for one that queries an event for it without pauses.
+TEST_F(QueueTest, QueriesWithoutPausesRunWorkThatIsHeldBack) {
+  SetSchedule({.order = Order::kOldestStreamFirst});
+  Ok(cudaMemsetAsync(memory_, 7, 1, newer_));
+  Ok(cudaEventRecord(event_, older_));
+  std::thread([&] {
+    for (int query = 0; query < 20; ++query) {
+      EXPECT_EQ(cudaEventQuery(event_), cudaErrorNotReady);
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    EXPECT_EQ(memory_[0], std::byte{0});
+    int queries = 1;
+    while (cudaEventQuery(event_) == cudaErrorNotReady) ++queries;
+    EXPECT_GE(queries, 10);
+    EXPECT_LT(queries, 1000);
+  }).join();
+  EXPECT_EQ(memory_[0], std::byte{7});
+}
+
 // Any work on the device may use the memory, whichever thread put it there.
 TEST_F(QueueTest, FreeingWaitsForTheDevice) {
   SetSchedule({.order = Order::kOldestStreamFirst});

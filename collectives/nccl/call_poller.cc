@@ -22,11 +22,15 @@
 namespace lockstep {
 namespace {
 
-// The pause between queries of a call that has not ended.
+// The pause between queries of a call for which no thread waits.
 constexpr std::chrono::milliseconds kPause(1);
 
 // How long the destructor waits for the query in progress.
 constexpr std::chrono::milliseconds kQueryEnds(500);
+
+// How long a thread that polls only yields, and how long it sleeps later.
+constexpr std::chrono::microseconds kYields(200);
+constexpr std::chrono::microseconds kSleeps(50);
 
 int64_t Now() {
   return std::chrono::steady_clock::now().time_since_epoch() /
@@ -51,6 +55,16 @@ absl::Status UseDeviceBesideCaptures(int device) {
                     "cudaThreadExchangeStreamCaptureMode");
 }
 
+void PollPauses::Pause() {
+  const auto now = std::chrono::steady_clock::now();
+  if (!first_.has_value()) first_ = now;
+  if (now - *first_ < kYields) {
+    std::this_thread::yield();
+  } else {
+    std::this_thread::sleep_for(kSleeps);
+  }
+}
+
 struct CallPoller::State {
   struct Call {
     int64_t number = 0;
@@ -64,10 +78,12 @@ struct CallPoller::State {
   std::atomic<int64_t> query_began = 0;
 
   Mutex mutex;              // Never held during a call of CUDA.
-  ConditionVariable wake;   // Wakes the thread: a new call, or the end.
+  ConditionVariable wake;   // Wakes the thread: a new call, Hurry, or the end.
   ConditionVariable ended;  // Wakes the destructor.
   // The calls that have not ended.
   std::deque<Call> calls ABSL_GUARDED_BY(mutex);
+  // The last call that a thread waits for.
+  int64_t awaited ABSL_GUARDED_BY(mutex) = -1;
   absl::Status error ABSL_GUARDED_BY(mutex);
   bool stopping ABSL_GUARDED_BY(mutex) = false;
   bool has_ended ABSL_GUARDED_BY(mutex) = false;
@@ -96,17 +112,31 @@ struct CallPoller::State {
   // Polls the oldest call until it has ended, and then the next one.
   absl::Status PollCalls() {
     while (const std::optional<Call> call = Oldest()) {
+      PollPauses pauses;
       LOCKSTEP_RETURN_IF_ERROR(Ask([&] { return Poll(*call); }));
-      MutexLock lock(mutex);
-      if (done == call->number) {
-        calls.pop_front();
-      } else {
-        wake.WaitFor(
-            lock, kPause,
-            [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { return stopping; });
+      while (done != call->number && PauseBeforeQuery(call->number, pauses)) {
+        LOCKSTEP_RETURN_IF_ERROR(Ask([&] { return Poll(*call); }));
       }
+      const MutexLock lock(mutex);
+      if (done == call->number) calls.pop_front();
     }
     return absl::OkStatus();
+  }
+
+  // Pauses before the next query of a call. Returns false once the thread
+  // should end.
+  bool PauseBeforeQuery(int64_t number, PollPauses& pauses) {
+    bool hurries = false;
+    {
+      MutexLock lock(mutex);
+      hurries = wake.WaitFor(
+          lock, kPause, [this, number]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+            return stopping || awaited >= number;
+          });
+      if (stopping) return false;
+    }
+    if (hurries) pauses.Pause();
+    return true;
   }
 
   // Waits for a call. Returns nullopt once the thread should end.
@@ -157,6 +187,12 @@ CallPoller::~CallPoller() {
 void CallPoller::Add(int64_t number, std::shared_ptr<const CallEvents> events) {
   const MutexLock lock(state_->mutex);
   state_->calls.push_back({number, std::move(events)});
+  state_->wake.NotifyOne();
+}
+
+void CallPoller::Hurry(int64_t number) {
+  const MutexLock lock(state_->mutex);
+  state_->awaited = number;
   state_->wake.NotifyOne();
 }
 

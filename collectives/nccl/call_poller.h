@@ -2,8 +2,10 @@
 #ifndef LOCKSTEP_COLLECTIVES_NCCL_CALL_POLLER_H_
 #define LOCKSTEP_COLLECTIVES_NCCL_CALL_POLLER_H_
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "absl/status/status.h"
@@ -22,6 +24,16 @@ struct CallEvents {
 // Sets the calling thread's device. Its queries then do not invalidate a
 // capture by another thread. Errors: CudaStatus's.
 absl::Status UseDeviceBesideCaptures(int device);
+
+// The pauses of a thread that polls: none at first, so that a short wait takes
+// no longer, and short ones later.
+class PollPauses {
+ public:
+  void Pause();
+
+ private:
+  std::optional<std::chrono::steady_clock::time_point> first_;
+};
 
 // A thread that queries CUDA for the progress of a rank's calls.
 //
@@ -43,6 +55,10 @@ class CallPoller {
   // which they are added. number: more than the earlier calls' numbers. events:
   // recorded, not in a capture, and not recorded again before IsDone(number).
   void Add(int64_t number, std::shared_ptr<const CallEvents> events);
+
+  // Polls with PollPauses from now on, and not once a millisecond, until call
+  // `number` has ended: a thread waits for it.
+  void Hurry(int64_t number);
 
   // Return whether an added call has started, or ended, when it was queried
   // last: some milliseconds ago at most, if CUDA answers.

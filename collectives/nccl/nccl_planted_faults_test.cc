@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,8 +23,6 @@
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/nccl/run_nccl_ranks.h"
 #include "collectives/nccl/standin_ranks.h"
-#include "collectives/nccl/watchdog.h"
-#include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "standin/control.h"
@@ -33,9 +30,7 @@
 namespace lockstep {
 namespace {
 
-using standin::Order;
 using testing::AllOf;
-using testing::AnyOf;
 using testing::Each;
 using testing::HasSubstr;
 
@@ -89,136 +84,6 @@ TEST_F(NcclPlantedFaultsTest, JoiningEndsAtTheDeadlineToo) {
       RunNcclRanks(2, options, AllReduceOnce),
       Each(StatusIs(absl::StatusCode::kDeadlineExceeded,
                     HasSubstr("joining NCCL: not finished after 300ms"))));
-}
-
-absl::Status RecordBoth(const CallEvents& events, cudaStream_t stream) {
-  for (const Event* const event : {&events.started, &events.done}) {
-    LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaEventRecord(event->get(), stream), "cudaEventRecord"));
-  }
-  return absl::OkStatus();
-}
-
-// The deadline of a call counts from its turn on the stream, also if the
-// watchdog saw the call before the call was on the stream.
-TEST_F(NcclPlantedFaultsTest, DeadlineCountsFromTheCallsTurnOnTheStream) {
-  standin::SetSchedule({.order = standin::Order::kOldestStreamFirst});
-  const auto call_late = [](Communicator& control) -> absl::Status {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
-    LOCKSTEP_ASSIGN_OR_RETURN(auto owned, control.Split(0, 0));
-    Watchdog watchdog(std::move(owned),
-                      {.timeout = kSoon,
-                       .health = [] { return absl::OkStatus(); },
-                       .abort = [] {}});
-    LOCKSTEP_RETURN_IF_ERROR(
-        watchdog.Begin({.operation = Operation::kBarrier}, absl::OkStatus())
-            .status());
-    absl::SleepFor(kSoon / 2);  // The watchdog looks a hundred times.
-    LOCKSTEP_ASSIGN_OR_RETURN(auto events, watchdog.TakeEvents());
-    LOCKSTEP_RETURN_IF_ERROR(RecordBoth(*events, stream.get()));
-    watchdog.Issued(std::move(events));
-    absl::SleepFor(kSoon);  // The stand-in holds the stream back meanwhile.
-    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream.get()),
-                                        "cudaStreamSynchronize"));
-    const absl::Status status = watchdog.WaitForCalls();
-    watchdog.Leave();
-    return status;
-  };
-  EXPECT_THAT(RunRanks(Backend::kThreads, 2, call_late), Each(IsOk()));
-}
-
-// Frees memory, and returns an error if that takes too long.
-absl::Status Free(DeviceMemory memory) {
-  const absl::Time before = absl::Now();
-  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaFree(memory.release()), "cudaFree"));
-  return absl::Now() - before < absl::Seconds(5)
-             ? absl::OkStatus()
-             : absl::InternalError("cudaFree took too long");
-}
-
-// A thread that frees memory waits for a kernel that hangs, and the queries of
-// other threads wait for that thread. The deadline ends all of them.
-TEST_F(NcclPlantedFaultsTest, HangBesideAFreeEndsAtTheDeadlineToo) {
-  standin::SetDevices({.queries_wait_for_frees = true});
-  struct Case {
-    Algorithm algorithm;
-    int64_t bytes;  // Allocated by the group; without, kDirect uses messages.
-  };
-  for (const Case each :
-       {Case{Algorithm::kAuto, 0}, Case{Algorithm::kRing, 0},
-        Case{Algorithm::kDirect, 4000}, Case{Algorithm::kDirect, 0}}) {
-    NcclOptions options = Options(each.algorithm);
-    options.group.timeout = kSoon;
-    absl::Notification ended;
-    const auto statuses = RunNcclRanks(
-        2, options, [&](NcclCommunicator& communicator) -> absl::Status {
-          LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer data,
-                                    communicator.Allocate(each.bytes));
-          if (communicator.rank() == 1) {
-            ended.WaitForNotificationWithTimeout(kLong);
-            return absl::OkStatus();
-          }
-          LOCKSTEP_ASSIGN_OR_RETURN(DeviceMemory other,
-                                    AllocateDeviceMemory(16));
-          LOCKSTEP_ASSIGN_OR_RETURN(const DeviceMemory own,
-                                    AllocateDeviceMemory(4000));
-          const Buffer reduced(each.bytes > 0 ? data.bytes().data() : own.get(),
-                               1000, DataType::kFloat32);
-          const absl::Status status =
-              FailTwice(communicator, [&](NcclCommunicator& c) -> absl::Status {
-                LOCKSTEP_RETURN_IF_ERROR(c.AllReduce(reduced));
-                return Free(std::move(other));
-              });
-          ended.Notify();
-          return status;
-        });
-    // The start of the call may have been seen before the free, or not.
-    EXPECT_THAT(
-        statuses[0],
-        StatusIs(absl::StatusCode::kDeadlineExceeded,
-                 AllOf(HasSubstr("rank 0: AllReduce(float32[1000], sum)"),
-                       AnyOf(HasSubstr("rank 1 has not called it"),
-                             HasSubstr("CUDA has not answered for 300ms")))));
-    EXPECT_THAT(statuses[1], IsOk());
-  }
-}
-
-// A kernel that hangs until the host sets the flag.
-__global__ void WaitForFlag(const std::atomic<bool>* flag) {
-  standin::WaitForMemory([flag] { return flag->load(); }, {__FILE__, __LINE__});
-}
-
-// The kernel that hangs is the caller's, and the call has not started.
-TEST_F(NcclPlantedFaultsTest, CallsEndIfCudaDoesNotAnswer) {
-  standin::SetDevices({.queries_wait_for_frees = true});
-  const auto call_behind_a_hang = [](Communicator& control) -> absl::Status {
-    std::atomic<bool> aborted = false;
-    LOCKSTEP_ASSIGN_OR_RETURN(DeviceMemory memory, AllocateDeviceMemory(16));
-    LOCKSTEP_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
-    LOCKSTEP_ASSIGN_OR_RETURN(auto owned, control.Split(0, 0));
-    Watchdog watchdog(std::move(owned),
-                      {.timeout = kSoon,
-                       .health = [] { return absl::OkStatus(); },
-                       .abort = [&aborted] { aborted = true; }});
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(1);
-    config.blockDim = dim3(1);
-    config.stream = stream.get();
-    LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaLaunchKernelEx(&config, WaitForFlag, &aborted),
-                   "cudaLaunchKernelEx"));
-    LOCKSTEP_RETURN_IF_ERROR(
-        watchdog.Begin({.operation = Operation::kBarrier}, absl::OkStatus())
-            .status());
-    LOCKSTEP_ASSIGN_OR_RETURN(auto events, watchdog.TakeEvents());
-    LOCKSTEP_RETURN_IF_ERROR(RecordBoth(*events, stream.get()));
-    watchdog.Issued(std::move(events));
-    LOCKSTEP_RETURN_IF_ERROR(Free(std::move(memory)));
-    return watchdog.WaitForCalls();
-  };
-  EXPECT_THAT(RunRanks(Backend::kThreads, 2, call_behind_a_hang),
-              Each(StatusIs(absl::StatusCode::kDeadlineExceeded,
-                            HasSubstr("CUDA has not answered for 300ms"))));
 }
 
 TEST_F(NcclPlantedFaultsTest, StalledRankEndsAllAtTheDeadline) {

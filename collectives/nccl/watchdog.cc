@@ -1,16 +1,12 @@
 #include "collectives/nccl/watchdog.h"
 
-#include <cuda_runtime.h>
-
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <span>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -27,6 +23,7 @@
 #include "collectives/agreement/agreement.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "collectives/nccl/call_poller.h"
 #include "collectives/nccl/issue_order.h"
 
 namespace lockstep {
@@ -41,10 +38,6 @@ constexpr absl::Duration kIdlePause = absl::Milliseconds(10);
 
 // How long a rank that leaves waits for the other ranks to leave too.
 constexpr absl::Duration kGrace = absl::Seconds(1);
-
-// The number of polls of an event that only yield; later polls sleep.
-constexpr int kYields = 200;
-constexpr std::chrono::microseconds kSleep(50);
 
 // A status to be sent as bytes; a long message is cut off.
 struct StatusBytes {
@@ -192,40 +185,25 @@ absl::Status Watchdog::WaitForRanks(int64_t number) {
   return failure_.ok() ? absl::OkStatus() : Report(lock, nullptr);
 }
 
+int64_t Watchdog::LastOnStream(int64_t number) {
+  const MutexLock lock(mutex_);
+  const auto last = std::find_if(
+      open_.rbegin(), open_.rend(), [number](const OpenCall& open) {
+        return open.number <= number && open.events != nullptr;
+      });
+  return last == open_.rend() ? -1 : last->number;
+}
+
 absl::Status Watchdog::WaitForCallsUpTo(int64_t number) {
   LOCKSTEP_RETURN_IF_ERROR(WaitForRanks(number));
-  for (int polls = 0;; ++polls) {
-    std::shared_ptr<const CallEvents> last;
-    int64_t last_number = -1;
-    {
-      MutexLock lock(mutex_);
-      if (!failure_.ok()) return Report(lock, nullptr);
-      const auto on_stream = std::find_if(
-          open_.rbegin(), open_.rend(), [number](const OpenCall& open) {
-            return open.number <= number && open.events != nullptr;
-          });
-      if (on_stream == open_.rend()) return absl::OkStatus();
-      last = on_stream->events;
-      last_number = on_stream->number;
-    }
-    // Queries without the lock. If the watchdog sees the call end meanwhile,
-    // the event becomes a spare one, which only this thread takes.
-    const cudaError_t error = cudaEventQuery(last->done.get());
-    if (error == cudaSuccess) {
-      // The event also completes when the group has failed and aborted.
-      MutexLock lock(mutex_);
-      if (!failure_.ok()) return Report(lock, nullptr);
-      seen_done_ = std::max(seen_done_, last_number);
-      return absl::OkStatus();
-    }
-    if (error != cudaErrorNotReady) {
-      return Failed(CudaStatus(error, "cudaEventQuery"));
-    }
-    if (polls < kYields) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(kSleep);
-    }
+  const int64_t last = LastOnStream(number);
+  if (last >= 0) poller_.Hurry(last);
+  for (PollPauses pauses;; pauses.Pause()) {
+    // Calls also end when the group has failed and aborted.
+    const bool is_done = last < 0 || poller_.IsDone(last);
+    MutexLock lock(mutex_);
+    if (!failure_.ok()) return Report(lock, nullptr);
+    if (is_done) return absl::OkStatus();
   }
 }
 
@@ -255,11 +233,6 @@ absl::StatusOr<std::unique_ptr<Communicator>> Watchdog::Split(
 absl::StatusOr<std::shared_ptr<CallEvents>> Watchdog::TakeEvents() {
   {
     const MutexLock lock(mutex_);
-    while (!used_events_.empty() &&
-           poller_.IsDone(used_events_.front().number)) {
-      spare_events_.push_back(std::move(used_events_.front().events));
-      used_events_.pop_front();
-    }
     if (!spare_events_.empty()) {
       std::shared_ptr<CallEvents> events = std::move(spare_events_.back());
       spare_events_.pop_back();
@@ -385,7 +358,7 @@ absl::Duration Watchdog::Pause() const {
 // Notes the progress of this rank's calls on the GPU.
 void Watchdog::NoteProgress() {
   for (OpenCall& open : open_) {
-    const bool on_stream = open.events != nullptr && open.number > seen_done_;
+    const bool on_stream = open.events != nullptr;
     if (!open.started) {
       if (on_stream && !poller_.HasStarted(open.number)) break;
       open.started = true;
@@ -400,7 +373,7 @@ void Watchdog::NoteProgress() {
     OpenCall& front = open_.front();
     if (!IsBetweenTwo(front.call.operation)) ++collectives_ended_;
     if (front.events != nullptr) {
-      used_events_.push_back({front.number, std::move(front.events)});
+      spare_events_.push_back(std::move(front.events));
     }
     open_.pop_front();
   }

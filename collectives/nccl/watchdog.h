@@ -99,8 +99,8 @@ class Watchdog {
   absl::Status WaitForRanks() { return WaitForRanks(last_call()); }
 
   // Blocks until all calls have ended on this rank, and every rank that takes
-  // part in them has made them. Queries CUDA on this thread, so it does not
-  // return before CUDA answers. Errors: the group's failure, as in Begin.
+  // part in them has made them. Calls nothing of CUDA, so that it ends in time
+  // even if CUDA does not answer. Errors: the group's failure, as in Begin.
   absl::Status WaitForCalls() { return WaitForCallsUpTo(last_call()); }
 
   // The same for the calls up to call `number`.
@@ -155,10 +155,6 @@ class Watchdog {
     int64_t open = 0;         // Calls of any kind that have not ended.
     bool leaving = false;
   };
-  struct UsedEvents {
-    int64_t number = 0;  // The call's.
-    std::shared_ptr<CallEvents> events;
-  };
   struct SplitRequest {
     int color = 0;
     int key = 0;
@@ -181,6 +177,9 @@ class Watchdog {
   void Fail(const absl::Status& failure);
 
   int64_t last_call();
+  // Returns the last call up to `number` that has events and has not ended; -1
+  // if there is none.
+  int64_t LastOnStream(int64_t number);
   absl::Status WaitForRanks(int64_t number);
   int64_t Log(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Duration Pause() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -211,14 +210,9 @@ class Watchdog {
   std::deque<LoggedCall> unpublished_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<CallEvents>> spare_events_
       ABSL_GUARDED_BY(mutex_);
-  // The events of calls that have ended, until the poller sees their end too.
-  std::deque<UsedEvents> used_events_ ABSL_GUARDED_BY(mutex_);
   // The calls of this rank, and those that match other ranks'.
   int64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;
   int64_t matched_ ABSL_GUARDED_BY(mutex_) = 0;
-  // The last call that the user saw end. The poller may see that later, or not
-  // while CUDA does not answer.
-  int64_t seen_done_ ABSL_GUARDED_BY(mutex_) = -1;
   // To be sent to the other ranks.
   absl::Status own_failure_ ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // The group's.
