@@ -532,15 +532,18 @@ absl::Status NcclCommunicator::Zero(std::byte* memory, int64_t bytes) {
                     "cudaStreamSynchronize");
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Split(
-    int color, int key, CallSite site) {
+absl::StatusOr<std::unique_ptr<NcclCommunicator>>
+NcclCommunicator::SplitOnStream(int color, int key, cudaStream_t stream,
+                                CallSite site) {
   LOCKSTEP_ASSIGN_OR_RETURN(
       std::unique_ptr<Communicator> control,
       watchdog_->Split(CallOf(Operation::kSplit, /*count=*/0, site), color, key,
                        site));
   if (control == nullptr) return nullptr;
   const bool has_all_ranks = control->world_size() == world_size_;
-  return Create(std::move(control), options_,
+  NcclOptions options = options_;
+  options.stream = stream;
+  return Create(std::move(control), options,
                 has_all_ranks ? order_ : std::make_shared<IssueOrder>());
 }
 

@@ -113,7 +113,16 @@ class NcclCommunicator : public Communicator {
   // fails at once (kInvalidArgument). If it has fewer, the ranks' calls wait
   // for each other until the timeout.
   absl::StatusOr<std::unique_ptr<Communicator>> Split(
-      int color, int key, CallSite site = CallSite::Here()) override;
+      int color, int key, CallSite site = CallSite::Here()) override {
+    return SplitOnStream(color, key, options_.stream, site);
+  }
+  // The same, for a group whose calls follow `stream` (NcclOptions::stream), a
+  // stream of the same device. So one rank can sum gradients behind an urgent
+  // stream, and exchange the statistics of SyncBatchNorm on the stream that
+  // computes them.
+  absl::StatusOr<std::unique_ptr<NcclCommunicator>> SplitOnStream(
+      int color, int key, cudaStream_t stream,
+      CallSite site = CallSite::Here());
 
   // Whether two ranks share a GPU: results are right, but times are
   // meaningless.

@@ -19,8 +19,10 @@
 
 namespace lockstep {
 
-// The streams of a rank. A communicator for `gradients` makes its calls on
-// `communication`; one for SyncBatchNorm makes them on `compute`.
+// The streams of a rank. The calls of the gradients' group follow
+// `communication`; those of SyncBatchNorm's group follow `compute`. One group
+// is a split of the other (NcclCommunicator::SplitOnStream), so that ranks
+// which begin their calls in different orders get an error and do not hang.
 struct GpuStepStreams {
   cudaStream_t compute = nullptr;        // The replica's.
   cudaStream_t communication = nullptr;  // Urgent: MakeUrgentStream.

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/testing/run_ranks.h"
@@ -38,8 +40,10 @@ namespace lockstep {
 namespace {
 
 using standin::Order;
+using testing::Contains;
 using testing::Each;
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr int64_t kSamples = 8;
 constexpr int kSteps = 2;
@@ -64,6 +68,27 @@ struct TrainOptions {
   // The planted bug: the steps join a stream on which the gradients' group
   // makes no calls, so that sums and computation do not wait for each other.
   bool joins_another_stream = false;
+  // The planted bug: rank 1 begins each sum of gradients one sum later.
+  bool begins_sums_late = false;
+};
+
+// A group of which each call begins with the next call, or with Wait.
+class LateGroup : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+  bool enqueues() const override { return true; }
+  absl::Status Run(const Collective& call) override {
+    const std::optional<Collective> earlier = std::exchange(late_, call);
+    return earlier.has_value() ? inner().Run(*earlier) : absl::OkStatus();
+  }
+  absl::Status Wait() override {
+    const std::optional<Collective> last = std::exchange(late_, std::nullopt);
+    if (last.has_value()) LOCKSTEP_RETURN_IF_ERROR(inner().Run(*last));
+    return inner().Wait();
+  }
+
+ private:
+  std::optional<Collective> late_;
 };
 
 // One rank, with its streams and groups.
@@ -78,10 +103,16 @@ class Rank {
     LOCKSTEP_ASSIGN_OR_RETURN(rank->compute_, MakeStream());
     LOCKSTEP_ASSIGN_OR_RETURN(rank->communication_, MakeUrgentStream());
     LOCKSTEP_ASSIGN_OR_RETURN(rank->another_, MakeUrgentStream());
-    LOCKSTEP_ASSIGN_OR_RETURN(rank->gradients_,
+    LOCKSTEP_ASSIGN_OR_RETURN(rank->nccl_,
                               Group(control, rank->communication_.get()));
-    LOCKSTEP_ASSIGN_OR_RETURN(rank->norms_,
-                              Group(control, rank->compute_.get()));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        rank->norms_, rank->nccl_->SplitOnStream(0, 0, rank->compute_.get()));
+    rank->late_ = std::make_unique<LateGroup>(*rank->nccl_);
+    if (options.begins_sums_late && control.rank() == 1) {
+      rank->gradients_ = rank->late_.get();
+    } else {
+      rank->gradients_ = rank->nccl_.get();
+    }
     LOCKSTEP_ASSIGN_OR_RETURN(
         rank->replica_,
         CudaReplica::Create(network, rank->compute_.get(), {.seed = 1}));
@@ -100,10 +131,9 @@ class Rank {
 
   absl::StatusOr<Outcome> Train(std::span<const float> images,
                                 std::span<const int32_t> labels) {
-    TestVector<float> device_images({images.begin(), images.end()});
-    TestVector<int32_t> device_labels({labels.begin(), labels.end()});
-    const Batch shard = {.images = device_images.span(),
-                         .labels = device_labels.span()};
+    images_.emplace(std::vector<float>(images.begin(), images.end()));
+    labels_.emplace(std::vector<int32_t>(labels.begin(), labels.end()));
+    const Batch shard = {.images = images_->span(), .labels = labels_->span()};
     Outcome outcome;
     for (int step = 0; step < kSteps; ++step) {
       const int64_t before = standin::CountsOfThisThread().host_waits;
@@ -133,24 +163,30 @@ class Rank {
     return NcclCommunicator::Create(std::move(owned), options);
   }
 
+  // The groups end before the memory that their calls use is freed.
   Stream compute_, communication_, another_;
-  std::unique_ptr<NcclCommunicator> gradients_, norms_;
+  std::optional<TestVector<float>> images_;
+  std::optional<TestVector<int32_t>> labels_;
   std::unique_ptr<CudaReplica> replica_;
+  std::unique_ptr<NcclCommunicator> nccl_, norms_;
+  std::unique_ptr<LateGroup> late_;
+  Communicator* gradients_ = nullptr;
   std::unique_ptr<GpuSteps> steps_;
 };
 
-// Trains on ranks that share the batch as `deal` says. Returns every rank's
-// outcome; no outcome for a rank that failed.
-std::vector<Outcome> Train(const std::string& spec,
-                           const std::vector<int64_t>& deal,
-                           const TrainOptions& options = {}) {
+// Trains on ranks that share the batch as `deal` says, and sets every rank's
+// outcome.
+std::vector<absl::Status> TrainRanks(const std::string& spec,
+                                     const std::vector<int64_t>& deal,
+                                     const TrainOptions& options,
+                                     std::vector<Outcome>& outcomes) {
   const Network network = Described(spec);
   const RandomSamples samples = RandomBatchOf(network, 1, kSamples);
   const auto ranks = static_cast<int>(deal.size());
   standin::SetDevices({.count = ranks});
   standin::SetSchedule({.order = options.order});
-  std::vector<Outcome> outcomes(deal.size());
-  const auto statuses = RunRanks(
+  outcomes.resize(deal.size());
+  auto statuses = RunRanks(
       Backend::kThreads, ranks, [&](Communicator& control) -> absl::Status {
         const int64_t begin = std::accumulate(
             deal.begin(), deal.begin() + control.rank(), int64_t{0});
@@ -167,7 +203,15 @@ std::vector<Outcome> Train(const std::string& spec,
       });
   standin::SetSchedule({});
   standin::SetDevices({});
-  EXPECT_THAT(statuses, Each(IsOk()));
+  return statuses;
+}
+
+// The same, if all ranks succeed.
+std::vector<Outcome> Train(const std::string& spec,
+                           const std::vector<int64_t>& deal,
+                           const TrainOptions& options = {}) {
+  std::vector<Outcome> outcomes;
+  EXPECT_THAT(TrainRanks(spec, deal, options, outcomes), Each(IsOk()));
   return outcomes;
 }
 
@@ -240,6 +284,20 @@ TEST_P(GpuStepsTest, AMissingWaitShows) {
         GetParam(), {5, 3}, {.order = order, .joins_another_stream = true});
     EXPECT_GT(Distance(GetParam(), ranks[0].values, want), 0.1);
   }
+}
+
+// Ranks that begin the calls of the two groups in different orders do not hang.
+// The rank that fails last may find that the other rank has left.
+TEST_P(GpuStepsTest, AnotherOrderOfTheGroupsIsNamed) {
+  std::vector<Outcome> outcomes;
+  const auto statuses =
+      TrainRanks(GetParam(), {4, 4},
+                 {.bucket_bytes = 1, .begins_sums_late = true}, outcomes);
+  EXPECT_THAT(statuses, Each(Not(IsOk())));
+  EXPECT_THAT(statuses,
+              Contains(StatusIs(absl::StatusCode::kInvalidArgument,
+                                HasSubstr("ranks begin the calls of two groups "
+                                          "in different orders"))));
 }
 
 TEST(GpuStepsErrorTest, AStepNeedsASample) {
