@@ -58,6 +58,7 @@ struct Capture {
 // The state of an event. Work on a stream may keep it after the event's handle
 // is destroyed.
 struct EventState {
+  int device = 0;  // The current device when the event was made.
   bool timed = false;
   int64_t recorded = 0;     // The number of calls of cudaEventRecord.
   int64_t recorded_on = 0;  // The number of the last record's stream.

@@ -672,7 +672,9 @@ cudaError_t Check(const cudaLaunchConfig_t& config) {
   if (config.numAttrs != 0 || config.dynamicSmemBytes != 0) {
     return cudaErrorNotSupported;
   }
-  if (!IsStream(config.stream)) return cudaErrorInvalidResourceHandle;
+  if (DeviceOfStream(config.stream) != CurrentDevice()) {
+    return cudaErrorInvalidResourceHandle;
+  }
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || threads == 0) {
     return cudaErrorInvalidConfiguration;

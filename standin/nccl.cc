@@ -155,7 +155,10 @@ ncclResult_t Check(const ncclComm& comm, const NcclOperation& operation,
       (received > 0 && !IsDeviceRange(operation.receive, received))) {
     return ncclInvalidArgument;
   }
-  return ncclSuccess;
+  // NCCL launches its kernels on the communicator's device.
+  return DeviceOfStream(stream) == comm.world->devices[comm.rank]
+             ? ncclSuccess
+             : ncclUnhandledCudaError;
 }
 
 // Puts the group's calls on their streams, as one batch for each communicator

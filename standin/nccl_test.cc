@@ -123,6 +123,8 @@ TEST_F(NcclTest, RefusesBadArguments) {
   };
   EXPECT_EQ(reduce(host, ncclFloat32, streams_[0]), ncclInvalidArgument);
   EXPECT_EQ(reduce(data_[0], ncclFloat64, streams_[0]), ncclInvalidArgument);
+  // The stream of another device.
+  EXPECT_EQ(reduce(data_[0], ncclFloat32, streams_[1]), ncclUnhandledCudaError);
   EXPECT_EQ(reduce(data_[0], static_cast<ncclDataType_t>(0), streams_[0]),
             ncclInvalidArgument);
   EXPECT_EQ(ncclSend(data_[0], 4, ncclFloat32, 2, comms_[0], streams_[0]),

@@ -45,9 +45,19 @@ cudaError_t Put(cudaStream_t stream, MakeWork make) {
   return Put(lock, stream, std::move(make));
 }
 
-bool IsStream(cudaStream_t stream) {
+cudaError_t PutKernel(cudaStream_t stream, MakeWork make) {
+  if (DeviceOfStream(stream) != CurrentDevice()) {
+    return Record(cudaErrorInvalidResourceHandle);
+  }
+  return Put(stream, std::move(make));
+}
+
+bool IsStream(cudaStream_t stream) { return DeviceOfStream(stream) >= 0; }
+
+int DeviceOfStream(cudaStream_t stream) {
   const DeviceLock lock;
-  return lock->Find(stream) != nullptr;
+  const CUstream_st* const found = lock->Find(stream);
+  return found == nullptr ? -1 : found->device;
 }
 
 }  // namespace lockstep::standin
@@ -176,6 +186,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   *event = new CUevent_st;
   const DeviceLock lock;
   lock->AddEvent(*event, std::make_shared<EventState>(EventState{
+                             .device = CurrentDevice(),
                              .timed = (flags & cudaEventDisableTiming) == 0}));
   return cudaSuccess;
 }
@@ -191,7 +202,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const DeviceLock lock;
   const std::shared_ptr<EventState> state = lock->Find(event);
   const CUstream_st* const found = lock->Find(stream);
-  if (found == nullptr || state == nullptr) {
+  if (found == nullptr || state == nullptr || found->device != state->device) {
     return Record(cudaErrorInvalidResourceHandle);
   }
   if (found->capture != nullptr && found->capture->invalid) {

@@ -17,8 +17,15 @@ cudaError_t Put(cudaStream_t stream, MakeWork make);
 cudaError_t Put(const DeviceLock& lock, cudaStream_t stream, MakeWork make)
     ABSL_EXCLUSIVE_LOCKS_REQUIRED(device_mutex);
 
+// The same for a kernel. A stream of another device than the current one is an
+// error too, as it is for CUDA.
+cudaError_t PutKernel(cudaStream_t stream, MakeWork make);
+
 // Returns whether a stream exists. The default stream always does.
 bool IsStream(cudaStream_t stream);
+// Returns the stream's device; -1 if the stream does not exist. The default
+// stream is the current device's.
+int DeviceOfStream(cudaStream_t stream);
 
 }  // namespace lockstep::standin
 

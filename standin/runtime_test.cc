@@ -233,6 +233,38 @@ TEST(DeviceTest, ThereAreAsManyAsWereSetAndEachHasItsUuid) {
   SetDevices({.count = 1});
 }
 
+TEST(DeviceTest, KernelsAndRecordsNeedAStreamOfTheirDevice) {
+  SetDevices({.count = 2});
+  cudaLaunchConfig_t config = {};
+  config.gridDim = 1;
+  config.blockDim = 1;
+  cudaEvent_t events[2] = {};
+  unsigned char* memory = nullptr;
+  Ok(cudaMalloc(&memory, 1));
+  for (const int device : {0, 1}) {
+    Ok(cudaSetDevice(device));
+    Ok(cudaEventCreate(&events[device]));
+  }
+  Ok(cudaStreamCreateWithFlags(&config.stream, cudaStreamNonBlocking));
+  Ok(cudaLaunchKernelEx(&config, Nothing));
+  Ok(cudaSetDevice(0));
+  EXPECT_EQ(cudaLaunchKernelEx(&config, Nothing),
+            cudaErrorInvalidResourceHandle);
+  EXPECT_EQ(cudaEventRecord(events[0], config.stream),
+            cudaErrorInvalidResourceHandle);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidResourceHandle);
+  // CUDA accepts these for every device.
+  Ok(cudaEventRecord(events[1], config.stream));
+  Ok(cudaStreamWaitEvent(nullptr, events[1]));
+  Ok(cudaMemcpyAsync(memory, "7", 1, cudaMemcpyHostToDevice, config.stream));
+  Ok(cudaStreamSynchronize(config.stream));
+  Ok(cudaEventQuery(events[1]));
+  Ok(cudaStreamDestroy(config.stream));
+  for (const cudaEvent_t event : events) Ok(cudaEventDestroy(event));
+  Ok(cudaFree(memory));
+  SetDevices({.count = 1});
+}
+
 // Two streams, an event, and device memory of one byte each for a and b.
 class QueueTest : public testing::Test {
  protected:

@@ -101,9 +101,11 @@ std::vector<absl::Status> RunOnStreams(const NcclOptions& options,
                                        const StreamFunction& fn) {
   return RunRanks(
       Backend::kThreads, 3, [&](Communicator& control) -> absl::Status {
-        LOCKSTEP_ASSIGN_OR_RETURN(const Stream stream, MakeUrgentStream());
         NcclOptions own = options;
         own.device = own_gpus ? control.rank() : 0;
+        LOCKSTEP_RETURN_IF_ERROR(
+            CudaStatus(cudaSetDevice(own.device), "cudaSetDevice"));
+        LOCKSTEP_ASSIGN_OR_RETURN(const Stream stream, MakeUrgentStream());
         own.stream = stream.get();
         LOCKSTEP_ASSIGN_OR_RETURN(auto owned, control.Split(0, 0));
         LOCKSTEP_ASSIGN_OR_RETURN(

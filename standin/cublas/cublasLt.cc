@@ -188,7 +188,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
   }
   if (status == CUBLAS_STATUS_SUCCESS) status = CheckMemory(p);
   if (status != CUBLAS_STATUS_SUCCESS) return status;
-  const cudaError_t error = lockstep::standin::Put(stream, [p] {
+  const cudaError_t error = lockstep::standin::PutKernel(stream, [p] {
     return [p] {
       Multiply(p);
       return true;

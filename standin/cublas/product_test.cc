@@ -83,6 +83,14 @@ TEST_F(CublasLtStandinTest, RunsInTheOrderOfItsStream) {
   EXPECT_THAT(Peek(), ElementsAre(31, 42));
 }
 
+TEST_F(CublasLtStandinTest, NeedsAStreamOfTheCurrentDevice) {
+  standin::SetDevices({.count = 2});
+  Ok(cudaSetDevice(1));
+  Fails(CUBLAS_STATUS_EXECUTION_FAILED, "cudaErrorInvalidResourceHandle");
+  Ok(cudaSetDevice(0));
+  standin::SetDevices({.count = 1});
+}
+
 TEST_F(CublasLtStandinTest, IsReplayedByGraphs) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;

@@ -73,7 +73,7 @@ absl::Status Execute(cudnnHandle_t handle, const Descriptor* plan,
   if (absl::Status status = CheckMemory(*operations, memory); !status.ok()) {
     return status;
   }
-  const cudaError_t error = Put(handle->stream, [operations, memory] {
+  const cudaError_t error = PutKernel(handle->stream, [operations, memory] {
     return [operations, memory] {
       Run(*operations, memory);
       return true;

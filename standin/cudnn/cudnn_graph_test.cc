@@ -175,6 +175,19 @@ TEST_F(CudnnGraphTest, WaitsForEventsUnlessTheyAreDropped) {
   Ok(cudaEventDestroy(written));
 }
 
+TEST_F(CudnnGraphTest, NeedsAStreamOfTheCurrentDevice) {
+  const Memory x({1, 2, 3, 4, 5, 6}), w({1, 10}), y(size_t{16});
+  const Descriptor plan = Plan({SmallConvolution()});
+  const Descriptor pack = Finalized(
+      Pack({kX, kW, kY}, {x.data(), w.data(), y.data()}, workspace_.data()));
+  standin::SetDevices({.count = 2});
+  Ok(cudaSetDevice(1));
+  EXPECT_NE(cudnnBackendExecute(handle_, plan, pack), CUDNN_STATUS_SUCCESS);
+  Ok(cudaSetDevice(0));
+  standin::SetDevices({.count = 1});
+  Ok(cudnnBackendExecute(handle_, plan, pack));
+}
+
 TEST_F(CudnnGraphTest, IsReplayedByGraphs) {
   Memory x({1, 2, 3, 4, 5, 6});
   const Memory w({1, 10}), y(size_t{16});
