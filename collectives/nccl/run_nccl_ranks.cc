@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -85,18 +86,18 @@ class GuardedDeviceMemory : public CheckedMemory {
       : CheckedMemory(content.size()),
         image_(Guarded(content, static_cast<size_t>(kRoom + offset), kRoom)) {}
 
-  // Must be called first. group: the group that allocates; null for the device.
-  absl::Status Allocate(Communicator* group) {
-    const auto bytes = static_cast<int64_t>(image_.size());
-    if (group == nullptr) {
-      LOCKSTEP_ASSIGN_OR_RETURN(memory_, AllocateDeviceMemory(bytes));
-    } else {
-      LOCKSTEP_ASSIGN_OR_RETURN(buffer_, group->Allocate(bytes));
-      memory_ = {buffer_.bytes().data(), [](std::byte*) {}};
+  // One of these must be called first. PutInto uses a group's memory, and
+  // allocates it if it is too small; every rank must call it.
+  absl::Status Allocate() {
+    LOCKSTEP_ASSIGN_OR_RETURN(memory_, AllocateDeviceMemory(size()));
+    return Write();
+  }
+  absl::Status PutInto(GroupBuffer& buffer, Communicator& group) {
+    if (std::ssize(buffer.bytes()) < size()) {
+      LOCKSTEP_ASSIGN_OR_RETURN(buffer, group.Allocate(size()));
     }
-    return CudaStatus(cudaMemcpy(memory_.get(), image_.data(), image_.size(),
-                                 cudaMemcpyHostToDevice),
-                      "cudaMemcpy");
+    memory_ = {buffer.bytes().data(), [](std::byte*) {}};
+    return Write();
   }
 
   std::byte* data() override { return memory_.get() + begin(); }
@@ -106,8 +107,14 @@ class GuardedDeviceMemory : public CheckedMemory {
     return CopyToHost(memory_.get(), image_.size());
   }
 
+  int64_t size() const { return std::ssize(image_); }
+  absl::Status Write() {
+    return CudaStatus(cudaMemcpy(memory_.get(), image_.data(), image_.size(),
+                                 cudaMemcpyHostToDevice),
+                      "cudaMemcpy");
+  }
+
   const Bytes image_;  // The initial content.
-  GroupBuffer buffer_;
   std::shared_ptr<std::byte> memory_;
 };
 
@@ -238,7 +245,7 @@ std::string NcclBackendName(int world_size) {
 absl::StatusOr<std::unique_ptr<CheckedMemory>> MakeDeviceMemory(
     const Bytes& content, int64_t offset) {
   auto memory = std::make_unique<GuardedDeviceMemory>(content, offset);
-  LOCKSTEP_RETURN_IF_ERROR(memory->Allocate(nullptr));
+  LOCKSTEP_RETURN_IF_ERROR(memory->Allocate());
   return memory;
 }
 
@@ -254,12 +261,16 @@ absl::Status CheckOnDevice(Communicator& communicator,
 absl::Status CheckInGroupMemory(Communicator& communicator,
                                 const std::vector<CheckedCall>& calls,
                                 int64_t offset) {
+  // The memory of a call's input and output serves the next calls too, since
+  // each allocation is a call of all ranks.
+  GroupBuffer buffers[2];
   return RunAndCheck(
       communicator, calls, AdditionOrder::kRing,
       [&](const Bytes& content)
           -> absl::StatusOr<std::unique_ptr<CheckedMemory>> {
         auto memory = std::make_unique<GuardedDeviceMemory>(content, offset);
-        LOCKSTEP_RETURN_IF_ERROR(memory->Allocate(&communicator));
+        std::swap(buffers[0], buffers[1]);
+        LOCKSTEP_RETURN_IF_ERROR(memory->PutInto(buffers[0], communicator));
         return memory;
       });
 }
