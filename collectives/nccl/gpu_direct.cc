@@ -20,7 +20,6 @@
 #include "base/mutex.h"
 #include "base/run_within.h"
 #include "base/status_macros.h"
-#include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"
 #include "collectives/nccl/nccl_handle.h"
 #include "collectives/nccl/peer_reduce.h"
@@ -209,30 +208,10 @@ class WindowDirect : public GpuDirect {
   }
 
   absl::Status Reduce(const Collective& call) override {
-    const bool to_all = call.operation == Operation::kAllReduce;
-    const int segment =
-        to_all ? CompletedSegment(group_.rank, group_.world_size) : group_.rank;
-    const Segment own = SegmentOf(call.input.count, group_.world_size, segment);
-    const ConstBuffer input = call.input.Part(own.begin, own.count);
-    const Window in = windows_->Find(call.input)->second;
-    WindowReduction reduction = {
-        .input = in.window,
-        .input_offset = static_cast<const std::byte*>(input.data) - in.memory,
-        .own_output = call.output.data,
-        .count = own.count,
-        // The first segments are the largest.
-        .largest_count =
-            SegmentOf(call.input.count, group_.world_size, 0).count,
-        // The sum of a ReduceScatter segment starts one rank later
-        // (schedule.h).
-        .first_rank = to_all ? segment : (segment + 1) % group_.world_size};
-    if (to_all) {
-      const Window out = windows_->Find(call.output)->second;
-      reduction.output = out.window;
-      reduction.output_offset =
-          call.output.Part(own.begin, own.count).bytes() - out.memory;
-    }
-    return ReduceFromWindows(call.op, call.input.type, group_, reduction,
+    return ReduceFromWindows(call, group_, PlaceIn(call.input),
+                             call.operation == Operation::kAllReduce
+                                 ? PlaceIn(call.output)
+                                 : WindowPlace(),
                              stream_);
   }
 
@@ -248,6 +227,12 @@ class WindowDirect : public GpuDirect {
   struct FreePinned {
     void operator()(int* memory) const { cudaFreeHost(memory); }
   };
+
+  // Returns the place of a buffer that lies in a window.
+  WindowPlace PlaceIn(const ConstBuffer& buffer) const {
+    const Window in = windows_->Find(buffer)->second;
+    return {in.window, static_cast<const std::byte*>(buffer.data) - in.memory};
+  }
 
   // Returns `seed` mixed with the buffer's window and its offset in that
   // window; 0 if the buffer is in no window.

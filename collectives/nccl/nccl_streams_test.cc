@@ -47,16 +47,6 @@ using testing::HasSubstr;
 
 class NcclStreamsTest : public NcclStandinTest {};
 
-// Borrows a group that enqueues.
-class EnqueuingForward : public ForwardingCommunicator {
- public:
-  using ForwardingCommunicator::ForwardingCommunicator;
-  bool enqueues() const override { return true; }
-  PendingCollective Start(const Collective& call) override {
-    return inner().Start(call);
-  }
-};
-
 TEST_F(NcclStreamsTest, CallsTakeTheirPlaceOnTheCallersStream) {
   const auto run = [](NcclCommunicator& communicator,
                       cudaStream_t stream) -> absl::Status {

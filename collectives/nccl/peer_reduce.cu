@@ -6,9 +6,11 @@
 #include <optional>
 
 #include "absl/status/status.h"
+#include "base/cuda_launch.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
+#include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"
 #include "collectives/nccl/peer_reduce.h"
 #include "collectives/nccl/reduce_arithmetic.h"
@@ -30,6 +32,20 @@ constexpr int kThreadsPerBlock = 256;
 // How often a thread polls for the other ranks before it polls whether the
 // group has failed. That flag is in host memory, which takes longer to read.
 constexpr int kPollsPerFailureCheck = 64;
+
+// The elements that a rank reduces, and their location.
+struct WindowReduction {
+  ncclWindow_t input = nullptr;
+  int64_t input_offset = 0;  // In bytes, a multiple of the element's size.
+  // The result is written to this place of every rank; if `output` is null,
+  // only to own_output of this rank.
+  ncclWindow_t output = nullptr;
+  int64_t output_offset = 0;
+  void* own_output = nullptr;
+  int64_t count = 0;          // Of this rank; it may be 0.
+  int64_t largest_count = 0;  // Of all ranks; more than 0.
+  int first_rank = 0;         // The first rank in the order of additions.
+};
 
 template <typename T>
 __device__ inline T* PeerData(ncclWindow_t window, int64_t offset, int peer) {
@@ -207,26 +223,48 @@ absl::Status Launch(const WindowGroup& group, const WindowReduction& reduction,
       "PeerReduceKernel launch");
 }
 
+WindowReduction ReductionOf(const Collective& call, const WindowGroup& group,
+                            const WindowPlace& input,
+                            const WindowPlace& output) {
+  const int ranks = group.world_size;
+  const bool to_all = call.operation == Operation::kAllReduce;
+  const int segment = to_all ? CompletedSegment(group.rank, ranks) : group.rank;
+  const Segment own = SegmentOf(call.input.count, ranks, segment);
+  const int64_t begin = own.begin * SizeOf(call.input.type);
+  WindowReduction reduction = {
+      .input = input.window,
+      .input_offset = input.offset + begin,
+      .own_output = call.output.data,
+      .count = own.count,
+      // The first segments are the largest.
+      .largest_count = SegmentOf(call.input.count, ranks, 0).count,
+      // The sum of a ReduceScatter segment starts one rank later (schedule.h).
+      .first_rank = to_all ? segment : (segment + 1) % ranks};
+  if (to_all) {
+    reduction.output = output.window;
+    reduction.output_offset = output.offset + begin;
+  }
+  return reduction;
+}
+
 }  // namespace
 
-absl::Status ReduceFromWindows(ReduceOp op, DataType type,
-                               const WindowGroup& group,
-                               const WindowReduction& reduction,
-                               cudaStream_t stream) {
-  return WithReduction(type, op, [&]<ReduceOp o, typename A, typename T>() {
-    return Launch<o, A, T>(group, reduction, stream);
-  });
+absl::Status ReduceFromWindows(const Collective& call, const WindowGroup& group,
+                               const WindowPlace& input,
+                               const WindowPlace& output, cudaStream_t stream) {
+  const WindowReduction reduction = ReductionOf(call, group, input, output);
+  return WithReduction(call.input.type, call.op,
+                       [&]<ReduceOp op, typename A, typename T>() {
+                         return Launch<op, A, T>(group, reduction, stream);
+                       });
 }
 
 absl::Status LoadWindowKernels() {
-  cudaFuncAttributes attributes;
   for (const DataType type : kAllDataTypes) {
     for (const ReduceOp op : kAllReduceOps) {
       LOCKSTEP_RETURN_IF_ERROR(
           WithReduction(type, op, [&]<ReduceOp o, typename A, typename T>() {
-            return CudaStatus(
-                cudaFuncGetAttributes(&attributes, PeerReduceKernel<o, A, T>),
-                "cudaFuncGetAttributes of PeerReduceKernel");
+            return LoadKernels(PeerReduceKernel<o, A, T>);
           }));
     }
   }

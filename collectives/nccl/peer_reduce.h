@@ -8,7 +8,6 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/data_types.h"
 #include "collectives/collective.h"
 
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
@@ -42,38 +41,32 @@ struct WindowGroup {
 };
 inline constexpr int kMaxWindowRanks = 512;
 
-// The elements to reduce, and their location. The elements of all ranks lie at
-// the same offset of a window that the ranks registered together. The ranks
-// must be able to access each other's memory.
-struct WindowReduction {
-  ncclWindow_t input = nullptr;
-  int64_t input_offset = 0;  // In bytes, a multiple of the element's size.
-  // The result is written to this place of every rank; if `output` is null,
-  // only to own_output of this rank.
-  ncclWindow_t output = nullptr;
-  int64_t output_offset = 0;
-  void* own_output = nullptr;
-  int64_t count = 0;          // Of this rank; it may be 0.
-  int64_t largest_count = 0;  // Of all ranks; more than 0.
-  int first_rank = 0;         // The first rank in the order of additions.
+// A place in a window, which the ranks registered together.
+struct WindowPlace {
+  ncclWindow_t window = nullptr;
+  int64_t offset = 0;  // In bytes, the same on all ranks.
 };
 
-// Enqueues result[i] = x[first][i] op x[first + 1][i] op ..., ranks modulo P,
-// in accumulators, rounded once: the bits of the CPU's Reduction
-// (algorithms/reduction.h). Each rank reduces different elements, and every
-// rank must make the call.
+// Enqueues a valid AllReduce or ReduceScatter (collective.h), in the ring's
+// order of additions (algorithms/schedule.h), in accumulators, rounded once:
+// the bits of the CPU's Reduction (algorithms/reduction.h). The ranks must be
+// able to access each other's memory, and each must make the call.
 //
-// One kernel. Each block waits until the same block of every rank has started,
-// so that the memory of all ranks is ready, and at its end until they have
-// finished. Later work on `stream` may therefore change the input. The output
-// may be the input. Uses 16-byte vectors if input and output begin at the same
-// offset within one. Cost: P reads of the ranks' memory per element, and one
-// write, or P writes. Errors: kInvalidArgument for an unknown type or
+// input: where the call's input begins. output: where an AllReduce's output
+// begins; not used by a ReduceScatter, whose output may be any memory of the
+// rank. Both places are aligned to the call's elements. The output may be the
+// input.
+//
+// One kernel. Each rank reduces different elements. Each block waits until the
+// same block of every rank has started, so that the memory of all ranks is
+// ready, and at its end until they have finished. Later work on `stream` may
+// therefore change the input. Uses 16-byte vectors if input and output begin at
+// the same offset within one. Cost: P reads of the ranks' memory per element,
+// and one write, or P writes. Errors: kInvalidArgument for an unknown type or
 // operation; CudaStatus's.
-absl::Status ReduceFromWindows(ReduceOp op, DataType type,
-                               const WindowGroup& group,
-                               const WindowReduction& reduction,
-                               cudaStream_t stream);
+absl::Status ReduceFromWindows(const Collective& call, const WindowGroup& group,
+                               const WindowPlace& input,
+                               const WindowPlace& output, cudaStream_t stream);
 
 // Loads the kernels, as LoadReduceKernels does.
 absl::Status LoadWindowKernels();

@@ -23,7 +23,6 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/algorithms/collective_reference.h"
-#include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"
 #include "collectives/nccl/one_gpu_windows.h"
 #include "gmock/gmock.h"
@@ -110,24 +109,16 @@ class OneGpuGroup {
   absl::Status Enqueue(const WindowGroup& group, Operation operation,
                        DataType type, ReduceOp op, int64_t count,
                        int64_t offset) {
-    const bool to_all = operation == Operation::kAllReduce;
-    const int segment =
-        to_all ? CompletedSegment(group.rank, group.world_size) : group.rank;
-    const Segment own = SegmentOf(count, group.world_size, segment);
-    const int64_t begin = offset + own.begin * SizeOf(type);
-    WindowReduction reduction = {
-        .input = data_->window(group.rank),
-        .input_offset = begin,
-        .own_output = MemoryOf(group.rank) + begin,
-        .count = own.count,
-        .largest_count = SegmentOf(count, group.world_size, 0).count,
-        .first_rank = to_all ? segment : (segment + 1) % group.world_size};
-    if (to_all) {
-      reduction.output = data_->window(group.rank);
-      reduction.output_offset = begin;
-    }
+    const Buffer data(MemoryOf(group.rank) + offset, count, type);
+    const WindowPlace place = {data_->window(group.rank), offset};
+    const int64_t part = count / group.world_size;
+    const Collective call =
+        operation == Operation::kAllReduce
+            ? Collective::AllReduce(data, op)
+            : Collective::ReduceScatter(data,
+                                        data.Part(group.rank * part, part), op);
     cudaStream_t const stream = streams_[static_cast<size_t>(group.rank)].get();
-    return ReduceFromWindows(op, type, group, reduction, stream);
+    return ReduceFromWindows(call, group, place, place, stream);
   }
 
   std::unique_ptr<OneGpuWindows> meeting_;

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/cuda_launch.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
@@ -159,11 +160,7 @@ absl::Status MaxBlocks(int64_t& blocks) {
 template <ReduceOp op, typename A, typename E, typename T, typename R>
 absl::Status LaunchKernel(const Launch& launch) {
   const auto kernel = ReduceKernel<op, A, E, T, R>;
-  if (launch.only_load) {
-    cudaFuncAttributes attributes;
-    return CudaStatus(cudaFuncGetAttributes(&attributes, kernel),
-                      "cudaFuncGetAttributes of ReduceKernel");
-  }
+  if (launch.only_load) return LoadKernels(kernel);
   const ElementPlan plan = PlanOf(launch, kElementsPerVector<E, T, R>);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(plan.blocks));
