@@ -13,19 +13,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/cuda_elements.h"
 #include "base/data_types.h"
 #include "collectives/collective.h"
 
 namespace lockstep {
-
-// kSize elements that are loaded and stored at once.
-template <typename T, int kSize>
-struct alignas(sizeof(T) * kSize) Vector {
-  T elements[kSize];
-};
-
-// The widest load and store that a GPU has.
-inline constexpr int64_t kVectorBytes = 16;
 
 // The number of elements in a vector of the widest of these types.
 template <typename... Ts>
@@ -60,10 +52,8 @@ inline ElementPlan PlanElements(int64_t size, int64_t vector_size,
 // A is the type of the accumulator.
 template <typename A, typename T>
 __device__ inline A Load(T x) {
-  if constexpr (std::is_same_v<T, __half>) {
-    return __half2float(x);
-  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    return __bfloat162float(x);
+  if constexpr (kIsHalf<T>) {
+    return ToFloat(x);
   } else {
     return static_cast<A>(x);
   }
@@ -71,10 +61,8 @@ __device__ inline A Load(T x) {
 
 template <typename A, typename T>
 __device__ inline void Store(A x, T& to) {
-  if constexpr (std::is_same_v<T, __half>) {
-    to = __float2half_rn(x);
-  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    to = __float2bfloat16_rn(x);
+  if constexpr (kIsHalf<T>) {
+    to = RoundTo<T>(x);
   } else {
     to = static_cast<T>(x);
   }

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/cuda_elements.h"
 #include "base/data_types.h"
 #include "collectives/collective.h"
 #include "syncbn/batch_norm.h"
@@ -21,15 +22,9 @@
 
 namespace lockstep {
 
-// kSize elements that are loaded and stored at once.
-template <typename T, int kSize>
-struct alignas(sizeof(T) * kSize) Vector {
-  T elements[kSize];
-};
-
-// The number of elements in 16 bytes, the widest load and store.
+// The number of elements in the widest load and store.
 template <typename T>
-inline constexpr int kVectorSize = 16 / int{sizeof(T)};
+inline constexpr int kVectorSize = int{kVectorBytes} / int{sizeof(T)};
 
 // Load and store a vector. from, to: aligned to the vector.
 template <int kSize, typename T>
@@ -53,17 +48,6 @@ __device__ inline void StoreVector(const Vector<T, kSize>& vector, T* to) {
   *reinterpret_cast<Vector<T, kSize>*>(to) = vector;
 }
 
-template <typename T>
-__device__ inline float ToFloat(T x) {
-  if constexpr (std::is_same_v<T, __half>) {
-    return __half2float(x);
-  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    return __bfloat162float(x);
-  } else {
-    return x;
-  }
-}
-
 // Converts the elements to float32.
 template <typename T, int kSize>
 __device__ inline void Widen(const Vector<T, kSize>& in, float (&out)[kSize]) {
@@ -83,18 +67,6 @@ __device__ inline void Widen(const Vector<T, kSize>& in, float (&out)[kSize]) {
   } else {
 #pragma unroll
     for (int k = 0; k < kSize; ++k) out[k] = ToFloat(in.elements[k]);
-  }
-}
-
-// Rounds to nearest, ties to even.
-template <typename T>
-__device__ inline T RoundTo(float x) {
-  if constexpr (std::is_same_v<T, __half>) {
-    return __float2half_rn(x);
-  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    return __float2bfloat16_rn(x);
-  } else {
-    return x;
   }
 }
 
