@@ -99,15 +99,25 @@ absl::Status GpuRankSteps::WarmUp(int64_t samples, uint64_t seed) {
 
 absl::Status GpuRankSteps::JoinGroups(const GpuStepsOptions& options,
                                       std::string& shared) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> control,
+                            group_.Split(/*color=*/0, /*key=*/0));
+  NcclOptions nccl;
+  nccl.device = device_;
+  nccl.stream = communication_.get();
+  nccl.group.timeout = options.timeout;
   absl::StatusOr<std::unique_ptr<NcclCommunicator>> gradients =
-      MakeGroup(communication_.get(), options.timeout);
+      NcclCommunicator::Create(std::move(control), nccl);
   if (absl::IsFailedPrecondition(gradients.status())) {
     shared = std::string(gradients.status().message());
     return absl::OkStatus();
   }
   LOCKSTEP_ASSIGN_OR_RETURN(gradients_, std::move(gradients));
   if (!options.sync_bn) return absl::OkStatus();
-  LOCKSTEP_ASSIGN_OR_RETURN(norms_, MakeGroup(compute_.get(), options.timeout));
+  // A split, so that ranks which begin calls of both in other orders get an
+  // error.
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      norms_,
+      gradients_->SplitOnStream(/*color=*/0, /*key=*/0, compute_.get()));
   replica_->ConvertSyncBatchNorm(*norms_);
   return absl::OkStatus();
 }
@@ -124,17 +134,6 @@ absl::Status GpuRankSteps::CreateStreams() {
     }
   }
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::unique_ptr<NcclCommunicator>> GpuRankSteps::MakeGroup(
-    cudaStream_t stream, absl::Duration timeout) {
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> control,
-                            group_.Split(/*color=*/0, /*key=*/0));
-  NcclOptions options;
-  options.device = device_;
-  options.stream = stream;
-  options.group.timeout = timeout;
-  return NcclCommunicator::Create(std::move(control), options);
 }
 
 absl::Status GpuRankSteps::UseDevice() const {

@@ -2,8 +2,6 @@
 #ifndef LOCKSTEP_MODELS_TRAIN_GPU_RANK_STEPS_H_
 #define LOCKSTEP_MODELS_TRAIN_GPU_RANK_STEPS_H_
 
-#include <cuda_runtime.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -70,8 +68,6 @@ class GpuRankSteps : public RankSteps {
   absl::Status CreateStreams();
   absl::Status WarmUp(int64_t samples, uint64_t seed);
   absl::Status JoinGroups(const GpuStepsOptions& options, std::string& shared);
-  absl::StatusOr<std::unique_ptr<NcclCommunicator>> MakeGroup(
-      cudaStream_t stream, absl::Duration timeout);
   absl::Status UseDevice() const;
   // Copies the batch to a slot whose work is done; the compute stream waits.
   absl::StatusOr<Batch> CopyTo(Slot& slot, const Batch& batch);
