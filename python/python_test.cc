@@ -67,6 +67,11 @@ TEST(OddScriptsTest, PassesInPython) {
                 "python/lockstep/odd_scripts_test.py", kDeadlineSeconds);
 }
 
+TEST(ByHandTest, PassesInPython) {
+  RunPythonTest("numpy, torch.distributed", "python/lockstep/by_hand_test.py",
+                kDeadlineSeconds);
+}
+
 TEST(RecorderTest, PassesInPython) {
   RunPythonTest("numpy, torch.distributed", "python/lockstep/recorder_test.py",
                 kDeadlineSeconds);

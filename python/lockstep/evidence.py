@@ -25,6 +25,8 @@ class Step:
         self.groups = event.get("groups")
         self.drew = event.get("drew", False)
         self.first = event.get("first")
+        # By parameter: by how much an update by hand moves its sum and its projection.
+        self.moved = event.get("moved")
 
 
 class Optimizer:
@@ -33,6 +35,7 @@ class Optimizer:
     def __init__(self, event):
         self.number = event["optimizer"]
         self.type = event["type"]
+        self.by_hand = self.type == "ByHand"  # Then its line is that of a backward pass.
         self.line = event.get("line", "")
         self.names = [name for name, _, _ in event["parameters"]]
         self.shapes = [shape for _, shape, _ in event["parameters"]]

@@ -11,6 +11,7 @@ FAMILIES = (
     "reference",
     "numerics",
     "optimizers",
+    "by_hand",
     "backward",
     "collectives",
     "parallel",

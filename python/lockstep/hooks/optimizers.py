@@ -87,7 +87,7 @@ class Optimizer:
         ]
 
     def see_gradient(self, index, gradient):
-        if not self.in_detail():
+        if not self.in_detail() or self.recorder.by_hand.takes:
             return
         total, projection = tensors.linear_sums(gradient)
         known = self.local.setdefault(index, [0, 0.0, 0.0])
@@ -121,6 +121,9 @@ class Optimizer:
             sharded=why_sharded(parameters, self.parts, self.roots),
             **({"parts": self.parts} if any(self.parts) else {}),
         )
+
+    def digests_of_buffers(self):
+        return [tensors.digest_of(b) for root in self.roots for b in root.buffers()]
 
     def left_out(self, held):
         """Returns names of parameters of these models that have gradients and no optimizer."""
@@ -156,6 +159,7 @@ class Optimizers:
     def add(self, optimizer):
         if optimizer in self.known:
             return
+        self.recorder.by_hand.see_optimizer(optimizer)
         self.hook_class(type(optimizer))
         self.known[optimizer] = Optimizer(self.recorder, self.made, optimizer)
         self.made += 1
@@ -187,12 +191,16 @@ class Optimizers:
         state = self.known.get(args[0])
         if self.depth > 1 or state is None:
             return None
+        self.begin_update(state)
+        keeping = kept.begin(self.recorder, state.names, state.parameters())
+        return state, self.observe_gradients(state), keeping
+
+    def begin_update(self, state):
+        """Says what an update is about, if it has not been said."""
         self.recorder.open()
         if not self.recorder.update:
             self.recorder.event("numerics", **numerics.describe(state.parameters()))
         state.describe()
-        keeping = kept.begin(self.recorder, state.names, state.parameters())
-        return state, self.observe_gradients(state), keeping
 
     def observe_gradients(self, state):
         parameters = state.parameters()
@@ -209,9 +217,7 @@ class Optimizers:
             fields["local"] = [state.local.get(i) for i in range(len(parameters))]
             held = {id(p) for known in self.known.values() for p in known.parameters()}
             fields["left_out"] = state.left_out(held)
-            fields["buffers"] = [
-                tensors.digest_of(b) for root in state.roots for b in root.buffers()
-            ]
+            fields["buffers"] = state.digests_of_buffers()
             if all(gradient is None for gradient in fields["gradients"]):
                 fields["strangers"] = len(models.strangers(held))
         if self.recorder.draws.take():
@@ -220,10 +226,14 @@ class Optimizers:
         before = state.changed_before(parameters)
         if before is not None:
             fields["before"] = before
+        self.see_groups(state, fields)
+        return fields
+
+    def see_groups(self, state, fields):
+        """Adds the settings of the groups to an update's fields if they have changed."""
         groups = describe_groups(state.optimizer())
         if groups != state.groups:
             state.groups = fields["groups"] = groups
-        return fields
 
     def after_step(self, token, result, args, kwargs):
         del result, args, kwargs
@@ -234,13 +244,17 @@ class Optimizers:
         if keeping:
             kept.end(self.recorder, keeping, state.names, parameters)
         state.after = [(tensors.identity(p), tensors.digest_of(p)) for p in parameters]
+        self.end_update(state, fields, [text for _, text in state.after])
+
+    def end_update(self, state, fields, after):
+        """Writes the event of an update. after: digests of the parameters."""
         self.recorder.event(
             "step",
             update=self.recorder.update,
             optimizer=state.number,
             step=state.steps,
             **fields,
-            after=[text for _, text in state.after],
+            after=after,
         )
         state.steps += 1
         self.recorder.update += 1
@@ -250,6 +264,7 @@ class Optimizers:
 
     def see_evaluation(self, module):
         """Records the buffers with which a model is evaluated, once between two updates."""
+        self.recorder.by_hand.settle()
         for state in self.known.values():
             held = any(module in (root, models.unwrapped(root)) for root in state.roots)
             if held and state.evaluated != self.recorder.update:
@@ -259,7 +274,7 @@ class Optimizers:
                     update=self.recorder.update,
                     optimizer=state.number,
                     line=lines.user_line(),
-                    buffers=[tensors.digest_of(b) for root in state.roots for b in root.buffers()],
+                    buffers=state.digests_of_buffers(),
                 )
 
     def begin_evaluation(self, token, result, args, kwargs):

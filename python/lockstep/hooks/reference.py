@@ -26,7 +26,9 @@ def install(recorder):
             reorder_batches(np.random.RandomState(seed))
         random = np.random.RandomState(seed)
         scale = Scale(1 + (2 * random.randint(64) + 1) / 128)  # No power of two; exact in bfloat16.
-        perturb_parameters(random, options.get("spacing") or SPACING, scale)
+        spacing = options.get("spacing") or SPACING
+        recorder.perturb = functools.partial(perturb, random, spacing, scale)
+        perturb_parameters(recorder.perturb)
     if options.get("reference"):
         divert_files(os.path.join(recorder.folder, "files"))
         end_after(recorder, options["reference"])
@@ -88,8 +90,17 @@ class Scale:
             parameter.register_hook(lambda gradient: gradient / self.factor)
 
 
-def perturb_parameters(random, spacing, scale):
-    """Moves the first parameters of each optimizer by half a unit in the last place."""
+def perturb(random, spacing, scale, parameter):
+    """Moves a parameter by half a unit in the last place."""
+    scale.add(parameter)
+    values = parameter.data
+    values = values.to_local() if shards.is_sharded(values) else values
+    signs = torch.from_numpy(random.choice([-1.0, 1.0], tuple(values.shape)))
+    values += values * signs.to(values) * (spacing / 2)
+
+
+def perturb_parameters(perturb_one):
+    """Moves the first parameters of each optimizer."""
     original = torch.optim.Optimizer.__init__
 
     @functools.wraps(original)
@@ -97,11 +108,7 @@ def perturb_parameters(random, spacing, scale):
         original(self, *args, **kwargs)
         for group in self.param_groups:
             for parameter in group["params"]:
-                scale.add(parameter)
-                values = parameter.data
-                values = values.to_local() if shards.is_sharded(values) else values
-                signs = torch.from_numpy(random.choice([-1.0, 1.0], tuple(values.shape)))
-                values += values * signs.to(values) * (spacing / 2)
+                perturb_one(parameter)
 
     torch.optim.Optimizer.__init__ = perturbed
 
