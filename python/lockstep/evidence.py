@@ -121,6 +121,7 @@ class Run:
     """All ranks of a run, and how its command ended."""
 
     def __init__(self, ranks, status=0, hung_seconds=None, failures=(), stopped=None, waits=()):
+        self.gone = []  # The ranks that `run` saw gone first: {"rank", "status"}.
         self.ranks = ranks
         self.folder = ""  # Where its record is, if it was read from one.
         self.comparison = None  # The claim that compares it with an earlier run.
@@ -153,4 +154,5 @@ def read_run(folder, status=0, hung_seconds=None, stopped=None):
                 failures.append(file.read().strip().splitlines()[-1])
     run = Run(ranks, status, hung_seconds, failures, stopped, waits.read(folder))
     run.folder = folder
+    run.gone = [each for event in waits.read(folder, waits.GONE)[:1] for each in event["ranks"]]
     return run
