@@ -326,6 +326,15 @@ class CommandTest(unittest.TestCase):
             self.assertRegex(done.stderr, r"\Alockstep: [^\n]*\n\Z")
             self.assertIn(said, done.stderr)
 
+    def test_says_how_to_do_without_a_launcher_that_fails_by_itself(self):
+        with tempfile.TemporaryDirectory() as folder:
+            flags = ("run", "--output_dir=" + folder, "--", "sh", "-c")
+            failed = runs.lockstep(*flags, "exit 3", "--nproc_per_node=2")
+            self.assertEqual(failed.returncode, 3)
+            self.assertIn("`lockstep run --nproc=2 -- python3 SCRIPT`", failed.stdout)
+            for arguments in (["exit 0", "--nproc_per_node=2"], ["exit 3"]):
+                self.assertNotIn("--nproc", runs.lockstep(*flags, *arguments).stdout)
+
     def test_passes_the_status_of_the_command_on(self):
         with tempfile.TemporaryDirectory() as folder:
             flags = ("run", "--output_dir=" + folder, "--")
