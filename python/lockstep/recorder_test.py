@@ -302,11 +302,37 @@ class PreloadTest(RecorderTest):
         )
         self.assertEqual(done.stdout.splitlines()[0], "42 False", done.stderr)
 
+    def test_a_module_that_imports_pytorch_before_it_has_its_classes(self):
+        self.path("site/accelerate/__init__.py", "")
+        self.path("site/accelerate/accelerator.py", EARLY)
+        script = self.path("s.py", "from accelerate.accelerator import *\nprint(hooked())\n")
+        done, _ = runs.record_script(
+            self.path("record"), script, nproc=1, PYTHONPATH=self.path("site")
+        )
+        self.assertEqual(done.stdout.splitlines()[0], "[True, True]", done.stdout + done.stderr)
+        self.assertNotIn("our own error", done.stdout)
+
     def test_leaves_a_module_of_the_users_alone(self):
         self.path("lockstep.py", "mine = 7\n")
         script = self.path("s.py", "import torch, lockstep\nprint(lockstep.mine)\n")
         done, _ = runs.record_script(self.path("record"), script, nproc=1)
         self.assertEqual(done.stdout.splitlines()[0], "7", done.stderr)
+
+
+# Hugging Face Accelerate, as the hooks see it when a process imports it before torch.
+EARLY = """
+import torch
+
+class Accelerator:
+    def backward(self): pass
+
+class AcceleratedScheduler:
+    def step(self): pass
+
+def hooked():
+    methods = Accelerator.backward, AcceleratedScheduler.step
+    return [hasattr(method, "_lockstep_hook") for method in methods]
+"""
 
 
 class CommandTest(unittest.TestCase):

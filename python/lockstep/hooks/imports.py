@@ -30,6 +30,9 @@ LATER = {
 }
 
 
+early = []  # Modules of LATER that have run before torch.
+
+
 class ModuleFinder:
     """Finds a module as usual, once, and calls a function of it after it has run."""
 
@@ -72,8 +75,18 @@ def run_after(loader, function):
 
 
 def install():
+    for name in LATER:
+        sys.meta_path.insert(0, ModuleFinder(name, see_module))
     sys.meta_path.insert(0, ModuleFinder("torch", install_hooks))
     sys.meta_path.append(PackageFinder())
+
+
+def see_module(module):
+    """After a module of LATER has run. It may have imported torch, or torch may come later."""
+    if recorder.active is None:
+        early.append(module)
+    else:
+        install_later(recorder.active, module)
 
 
 def install_hooks(torch):
@@ -86,20 +99,13 @@ def install_hooks(torch):
         return
     for family in FAMILIES:
         started.guard("install " + family, install_family, started, family)
-    for name, family in LATER.items():
-        install_later(started, name, family)
+    while early:
+        install_later(started, early.pop())
 
 
-def install_later(started, name, family):
-    """Installs hooks in a module, now or when the process imports it."""
-
-    def install_in(module):
-        started.guard("install " + family, install_family, started, family, module)
-
-    if name in sys.modules:
-        install_in(sys.modules[name])
-    else:
-        sys.meta_path.insert(0, ModuleFinder(name, install_in))
+def install_later(started, module):
+    family = LATER[module.__name__]
+    started.guard("install " + family, install_family, started, family, module)
 
 
 def install_family(started, name, *modules):
