@@ -168,7 +168,7 @@ def note_on_launcher(found, command):
     number = reference.find_flag(command, reference.NPROC_FLAGS)
     if number and found.run.status and not found.run.ranks:
         text = "the command failed before a rank trained; `lockstep run --nproc=%s -- python3 SCRIPT`"
-        found.notes.append((text + " starts the ranks without %s") % (number[1], command[0]))
+        found.notes.append(text % number[1] + " starts the ranks without a launcher")
 
 
 def compare_with_earlier(recorded, command, options, flags):

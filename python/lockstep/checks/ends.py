@@ -25,8 +25,9 @@ def check_ends(run):
     own = [item for item in failed if not CONNECTION.search(item[1][0]["text"])]
     if own:
         return claim, [crashes(own[0])], []
-    if run.gone and (run.status or any(each["status"] for each in run.gone)):
-        return claim, [gone(run)], []
+    first = gone_by_themselves(run)
+    if first and (run.status or any(each["status"] for each in first)):
+        return claim, [gone(run, first)], []
     if failed:
         return claim, [left_alone(run, failed) or crashes(failed[0])], []
     # A rank whose record ends without "end" was killed, or left by os._exit.
@@ -75,14 +76,20 @@ def waits_in_vain(event, text="no rank goes on"):
     return Finding(ENDS, "hangs", waits.words(event), ranks=ranks, line=line, text=text)
 
 
-def gone(run):
+def gone_by_themselves(run):
+    """Returns the ranks whose processes were gone first, without those whose exception says why."""
+    failed = {rank.rank for rank in run.ranks if rank.of("exception")}
+    return [each for each in run.gone if each["rank"] not in failed]
+
+
+def gone(run, first):
     """Names the ranks whose processes were gone first: others that fail later follow from that."""
-    first = {each["rank"] for each in run.gone}
-    ranks = [rank for rank in run.ranks if rank.rank in first]
-    evidence = [waits.words_of_gone(each) for each in run.gone[:4]]
+    numbers = sorted(each["rank"] for each in first)
+    ranks = [rank for rank in run.ranks if rank.rank in numbers]
+    evidence = [waits.words_of_gone(each) for each in first[:4]]
     evidence += ["the last event of rank %d: %s" % (r.rank, last_words(r)) for r in ranks[:4]]
     # Without a record, the process has ended before it trained, as by an import that fails.
-    chosen = all((each["status"] or 0) > 0 for each in run.gone)
+    chosen = all((each["status"] or 0) > 0 for each in first)
     chosen = chosen and all(rank.ended for rank in ranks)
     return Finding(
         ENDS,
@@ -90,14 +97,21 @@ def gone(run):
         evidence,
         text="a rank ends with a status that is not 0" if chosen else "",
         update=min((rank.updates for rank in ranks), default=None),
-        ranks=sorted(first),
+        ranks=numbers,
         line=last_line(ranks[0]) if ranks else "",
     )
 
 
+def begins_update(rank):
+    """Whether a rank's last events belong to an update that it has not made."""
+    kinds = ("input", "backward")
+    begun = any(rank.at(kind, rank.updates) for kind in kinds)
+    return begun or bool(rank.training_batches(rank.updates))
+
+
 def left_alone(run, failed):
     """Returns the finding if a rank begins an update that others no longer make, or None."""
-    needs = [rank for rank, _ in failed if rank.training_batches(rank.updates)]
+    needs = [rank for rank, _ in failed if begins_update(rank)]
     ended = [rank for rank in run.ranks if rank.ended and not rank.of("exception")]
     ended = [rank for rank in ended if needs and rank.updates <= needs[0].updates]
     if not ended:

@@ -98,9 +98,14 @@ class EndsTest(JudgeTest):
         record.gone = []
         record.remove(0, "call")
         record.remove(1, "call")
-        record.events[0].append({**record.of(0, "batch")[0], "number": 2, "update": 8})
-        finding = self.expect(record, "uneven_updates", 8, 31)
-        self.assertEqual(finding.ranks, [1])
+        begun = record.of(0, "batch")[0], {**record.of(0, "backward")[0], "loss": [0.5]}
+        for event in begun:
+            record.events[0].append({**event, "update": 8})
+            # Its own status follows from its exception.
+            for record.gone in ([], [{"rank": 0, "status": 1}]):
+                finding = self.expect(record, "uneven_updates", 8, 31)
+                self.assertEqual(finding.ranks, [1])
+            record.events[0].pop()
 
     def test_a_hang_with_the_late_ranks_stack(self):
         record = Record()

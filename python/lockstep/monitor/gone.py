@@ -53,4 +53,4 @@ class Gone:
             return None
         run = evidence.read_run(self.folder, status=1)
         _, found, _ = ends.check_ends(run)
-        return found[0] if found else ends.gone(run)
+        return found[0] if found else ends.bad_status(run)

@@ -28,9 +28,7 @@ class Observation:
     def seconds(self):
         return time.monotonic() - self.time
 
-    def state(self, other, ended=()):
-        if other.rank in ended:
-            return ENDED
+    def state(self, other):
         if other.pid is None:
             return ABSENT
         if other.state == place.ENDED or not stacks.alive(other.pid):
@@ -69,7 +67,8 @@ class Waiting:
             self.observation = Observation(places)
         if self.observation.seconds() < OBSERVED_SECONDS:
             return None
-        states = {r: self.observation.state(other, ended) for r, other in places.items()}
+        states = {rank: self.observation.state(other) for rank, other in places.items()}
+        states.update({rank: ENDED for rank in ended if rank in states})
         self.observation = None
         long.sort(key=lambda p: excess(p, ended), reverse=True)
         waiting = [p for p in long if states[p.rank] == WAITS]
