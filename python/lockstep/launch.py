@@ -156,7 +156,7 @@ class Guarded:
 
 def statuses_of(children):
     """Returns {rank: exit status} of the ranks that have ended."""
-    statuses = {rank: child.returncode for rank, child in enumerate(children)}
+    statuses = {rank: child.poll() for rank, child in enumerate(children)}
     return {rank: status for rank, status in statuses.items() if status is not None}
 
 

@@ -36,6 +36,14 @@ class Gone:
             if each["status"]:
                 self.say(waits.words_of_gone(each))
 
+    def is_ending(self, world_size, statuses):
+        """Whether a rank that `run` has started is gone, and its exit status is still to come.
+
+        The main thread of a killed process may end some time before the others.
+        """
+        waited_for = range(world_size) if statuses is not None else ()
+        return any(rank not in statuses and self.is_cut(rank) for rank in waited_for)
+
     def is_cut(self, rank):
         """Whether the rank's process is gone although it has not ended regularly."""
         known = place.read(self.folder, rank)

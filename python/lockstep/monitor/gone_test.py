@@ -91,6 +91,8 @@ class LaunchedTest(unittest.TestCase):
         self.leave(1, regular=False)
         self.gone.poll(2, {})
         self.assertIsNone(self.gone.event)
+        endings = [self.gone.is_ending(2, statuses) for statuses in ({}, {1: 0}, None)]
+        self.assertEqual(endings, [True, False, False])
         self.gone.poll(2, {1: 0})
         self.assertEqual(self.gone.event["ranks"], [{"rank": 1, "status": 0}])
 

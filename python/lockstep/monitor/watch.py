@@ -43,6 +43,8 @@ class Watch:
         event = self.waiting.poll(self.world_size, set(statuses or ()))
         if not self.fail_fast:
             return None
+        if self.gone.is_ending(self.world_size, statuses):
+            return found  # Its status will say how it has ended.
         if self.gone.event:  # It explains why others wait.
             return self.gone.finding(bool(event)) or found
         return found or (event and ends.waits_in_vain(event))
