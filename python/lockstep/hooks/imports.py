@@ -27,6 +27,7 @@ FAMILIES = (
 LATER = {
     "torch.distributed.fsdp._fully_shard._fsdp_param": "shards",
     "accelerate.accelerator": "accelerated",
+    "deepspeed.runtime.zero.stage_1_and_2": "zero",
 }
 
 

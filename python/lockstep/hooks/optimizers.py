@@ -23,6 +23,7 @@ class Optimizer:
         self.models = []  # Weak references: a record keeps no model, and so no group, alive.
         self.hooked = set()
         self.parts = []  # By index: this rank's part of a sharded parameter, or None.
+        self.slices = None  # With DeepSpeed's ZeRO: what stands for the optimizer's flat tensors.
         self.indices = {}  # By id of the parameter.
         self.local = {}  # By index of the parameter: [backward passes, sum, projection].
         self.reduced = None  # By index: sums of the gradients that the last backward pass left.
@@ -37,8 +38,13 @@ class Optimizer:
         return [root for root in (model() for model in self.models) if root is not None]
 
     def parameters(self):
-        optimizer = self.optimizer()
-        return [p for group in optimizer.param_groups for p in group["params"]]
+        if self.slices:
+            return self.slices.views
+        return [p for group in self.optimizer().param_groups for p in group["params"]]
+
+    def wholes(self):
+        """Returns the parameters as the model has them."""
+        return self.slices.wholes if self.slices else self.parameters()
 
     def in_detail(self):
         options = self.recorder.options
@@ -46,22 +52,23 @@ class Optimizer:
 
     def hook_gradients(self):
         """Observes each gradient where backward makes it, before DDP or the script reduces it."""
-        parameters = self.parameters()
+        parameters = self.wholes()
         self.indices = {id(parameter): index for index, parameter in enumerate(parameters)}
-        for index, parameter in enumerate(parameters):
+        for parameter in parameters:
             if id(parameter) in self.hooked or not parameter.requires_grad:
                 continue
             if not parameter.is_leaf or shards.is_sharded(parameter):
                 continue
             self.hooked.add(id(parameter))
-            parameter.register_hook(self.gradient_hook(index))
+            parameter.register_hook(self.gradient_hook(id(parameter)))
 
-    def gradient_hook(self, index):
+    def gradient_hook(self, key):
         reference = weakref.ref(self)  # The parameter holds the hook.
 
         def hook(gradient):
             state = reference()
-            if state is not None:
+            if state is not None and key in state.indices:
+                index = state.indices[key]
                 state.recorder.guard("gradient", state.see_gradient, index, gradient)
 
         return hook
@@ -97,12 +104,14 @@ class Optimizer:
 
     def describe(self):
         """Writes the optimizer's parameters and the models around them, if they have changed."""
-        parameters = self.parameters()
+        parameters = self.wholes()
         described = [id(parameter) for parameter in parameters]
         if described == self.described:
             return
         self.described = described
         self.parts = shards.parts_of(parameters, self.recorder.world_size)
+        if self.slices:
+            self.parts = self.slices.parts
         self.hook_gradients()
         watched = [model() for model in self.recorder.watched if model() is not None]
         self.models = [weakref.ref(root) for root in models.holders_of(parameters, watched)]
@@ -118,7 +127,7 @@ class Optimizer:
                 for name, p in zip(self.names, parameters)
             ],
             models=[describe_model(root) for root in self.roots],
-            sharded=why_sharded(parameters, self.parts, self.roots),
+            sharded="" if self.slices else why_sharded(parameters, self.parts, self.roots),
             **({"parts": self.parts} if any(self.parts) else {}),
         )
 
@@ -191,6 +200,9 @@ class Optimizers:
         state = self.known.get(args[0])
         if self.depth > 1 or state is None:
             return None
+        if state.slices:
+            state.slices.see_step(args[0], state.in_detail())
+            return None
         self.begin_update(state)
         keeping = kept.begin(self.recorder, state.names, state.parameters())
         return state, self.observe_gradients(state), keeping
@@ -215,7 +227,7 @@ class Optimizers:
             if state.reduced:
                 fields["reduced"] = state.reduced
             fields["local"] = [state.local.get(i) for i in range(len(parameters))]
-            held = {id(p) for known in self.known.values() for p in known.parameters()}
+            held = {id(p) for known in self.known.values() for p in known.wholes()}
             fields["left_out"] = state.left_out(held)
             fields["buffers"] = state.digests_of_buffers()
             if all(gradient is None for gradient in fields["gradients"]):
