@@ -63,11 +63,18 @@ class Scale:
     def __init__(self, factor):
         self.factor = factor
         self.possible = True
+        self.scales = False  # In a backward pass that is scaled.
         original = torch.autograd.backward
 
         @functools.wraps(original)
         def backward(roots, grad_tensors=None, *args, **kwargs):
-            return original(roots, self.scaled(roots, grad_tensors), *args, **kwargs)
+            if self.scales:  # A pass inside of another one gets gradients that are scaled.
+                return original(roots, grad_tensors, *args, **kwargs)
+            gradients = self.scaled(roots, grad_tensors)
+            try:
+                return original(roots, gradients, *args, **kwargs)
+            finally:
+                self.scales = False
 
         torch.autograd.backward = backward
 
@@ -78,6 +85,7 @@ class Scale:
             gradients = [gradients] * len(roots)
         if not self.possible or any(r.numel() > 1 and g is None for r, g in zip(roots, gradients)):
             return gradients
+        self.scales = True
         return [
             (torch.ones_like(r) if g is None else g) * self.factor
             for r, g in zip(roots, gradients)
@@ -87,7 +95,11 @@ class Scale:
         if shards.is_sharded(parameter) or type(parameter).__name__ == "FlatParameter":
             self.possible = False  # Hooks of sharded parameters do not see their gradients.
         elif parameter.requires_grad and parameter.is_leaf:
-            parameter.register_hook(lambda gradient: gradient / self.factor)
+            parameter.register_hook(self.scale_back)
+
+    def scale_back(self, gradient):
+        """Changes a gradient of backward(), and none of autograd.grad, which is not scaled."""
+        return gradient / self.factor if self.scales else gradient
 
 
 def perturb(random, spacing, scale, parameter):
