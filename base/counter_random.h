@@ -5,10 +5,12 @@
 
 #include <cstdint>
 
+#include "base/host_device.h"
+
 namespace lockstep {
 
 // The finaliser of SplitMix64 (Steele, Lea & Flood 2014), a bijection.
-constexpr uint64_t MixBits(uint64_t x) {
+LOCKSTEP_HOST_DEVICE constexpr uint64_t MixBits(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
   x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
   return x ^ (x >> 31);
@@ -25,12 +27,14 @@ constexpr uint64_t MixBits(uint64_t x) {
 // that call Bits or UniformFloat vectorise.
 class CounterRandom {
  public:
-  explicit constexpr CounterRandom(uint64_t seed, uint64_t a = 0,
-                                   uint64_t b = 0, uint64_t c = 0)
+  LOCKSTEP_HOST_DEVICE explicit constexpr CounterRandom(uint64_t seed,
+                                                        uint64_t a = 0,
+                                                        uint64_t b = 0,
+                                                        uint64_t c = 0)
       : key_(Absorb(Absorb(Absorb(Absorb(0, seed), a), b), c)) {}
 
   // Returns number i, uniform over all 64-bit values.
-  constexpr uint64_t Bits(uint64_t i) const {
+  LOCKSTEP_HOST_DEVICE constexpr uint64_t Bits(uint64_t i) const {
     return MixBits(key_ + (i + 1) * kGamma);
   }
 
@@ -56,7 +60,8 @@ class CounterRandom {
 
   // Mixes before and after adding a word, so that (a, b) and (b, a), and words
   // with the same sum, give different hashes.
-  static constexpr uint64_t Absorb(uint64_t hash, uint64_t word) {
+  LOCKSTEP_HOST_DEVICE static constexpr uint64_t Absorb(uint64_t hash,
+                                                        uint64_t word) {
     return MixBits(hash ^ MixBits(word + kGamma)) + kGamma;
   }
 

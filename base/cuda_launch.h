@@ -25,25 +25,35 @@ absl::Status LoadKernels(Kernels*... kernels) {
   return status;
 }
 
+// Launches a grid of blocks. Does nothing if a side of the grid is 0. what:
+// names the launch in errors, which are CudaStatus's.
+template <typename... Parameters, typename... Arguments>
+absl::Status LaunchGrid(dim3 grid, int threads, cudaStream_t stream,
+                        absl::string_view what, void (*kernel)(Parameters...),
+                        Arguments... arguments) {
+  if (grid.x == 0 || grid.y == 0) return absl::OkStatus();
+  cudaLaunchConfig_t config = {};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.stream = stream;
+  return CudaStatus(cudaLaunchKernelEx(&config, kernel, arguments...), what);
+}
+
 // The threads of a block that LaunchOver launches.
 inline constexpr int kThreadsOver = 256;
 
 // Launches a kernel that takes element i = its thread's number in the grid, and
-// every element a grid's size further. Does nothing if count is 0. what: names
-// the launch in errors, which are CudaStatus's.
+// every element a grid's size further. Otherwise as LaunchGrid.
 template <typename... Parameters, typename... Arguments>
 absl::Status LaunchOver(int64_t count, cudaStream_t stream,
                         absl::string_view what, void (*kernel)(Parameters...),
                         Arguments... arguments) {
-  if (count == 0) return absl::OkStatus();
   // More blocks than a GPU runs at once; each thread takes several elements.
   constexpr int64_t kMostBlocks = 4096;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(
-      std::min((count + kThreadsOver - 1) / kThreadsOver, kMostBlocks)));
-  config.blockDim = dim3(kThreadsOver);
-  config.stream = stream;
-  return CudaStatus(cudaLaunchKernelEx(&config, kernel, arguments...), what);
+  const int64_t blocks =
+      std::min((count + kThreadsOver - 1) / kThreadsOver, kMostBlocks);
+  return LaunchGrid(dim3(static_cast<unsigned>(blocks)), kThreadsOver, stream,
+                    what, kernel, arguments...);
 }
 
 }  // namespace lockstep

@@ -13,14 +13,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/data_types.h"
+#include "base/host_device.h"
 #include "collectives/collective.h"
 #include "syncbn/batch_norm.h"
-
-#ifdef __CUDACC__
-#define LOCKSTEP_HOST_DEVICE __host__ __device__
-#else
-#define LOCKSTEP_HOST_DEVICE
-#endif
 
 namespace lockstep {
 

@@ -13,7 +13,6 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "base/counter_random.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "models/cpu/onednn.h"
@@ -21,6 +20,7 @@
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/program/operation_plan.h"
+#include "models/program/random_mask.h"
 #include "models/program/step_memory.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
@@ -41,29 +41,6 @@ inline float Load(float x) { return x; }
 inline float Load(BFloat16 x) { return ToFloat(x); }
 inline void Store(float x, float& to) { to = x; }
 inline void Store(float x, BFloat16& to) { to = ToBFloat16(x); }
-
-// The random numbers of one layer for one sample of a batch. They decide
-// whether element i is kept, with probability 1 - rate.
-class Mask {
- public:
-  Mask(const Batch& batch, int64_t sample, int layer, double rate)
-      : random_(batch.seed, static_cast<uint64_t>(batch.step),
-                static_cast<uint64_t>(
-                    batch.samples.empty() ? sample : batch.samples[sample]),
-                static_cast<uint64_t>(layer)),
-        threshold_(static_cast<uint64_t>(rate * 0x1p53)),
-        scale_(static_cast<float>(1 / (1 - rate))) {}
-
-  bool Keeps(int64_t i) const {
-    return random_.Bits(static_cast<uint64_t>(i)) >> 11 >= threshold_;
-  }
-  float scale() const { return scale_; }  // 1 / (1 - rate).
-
- private:
-  CounterRandom random_;
-  uint64_t threshold_;  // rate * 2^53.
-  float scale_;
-};
 
 class GeluPlan : public OperationPlan {
  public:
@@ -297,7 +274,7 @@ class AddPlan : public OperationPlan {
  private:
   // Returns the factor of the branch: 0 if the sample drops it.
   float ScaleOf(const Batch& batch, int64_t n) const {
-    const Mask mask(batch, n, op_.layer, op_.drop_path);
+    const RandomMask mask(MaskKeyOf(batch, op_.layer, op_.drop_path), n);
     return mask.Keeps(0) ? mask.scale() : 0;
   }
 
@@ -312,11 +289,12 @@ class AddPlan : public OperationPlan {
 
 void DropOut(const Batch& batch, int layer, double rate, DataType type,
              int64_t n, int64_t size, const void* from, void* to) {
+  const MaskKey key = MaskKeyOf(batch, layer, rate);
   WithElement(type, [&]<typename T>(T*) {
     const T* in = static_cast<const T*>(from);
     T* out = static_cast<T*>(to);
     for (int64_t sample = 0; sample < n; ++sample) {
-      const Mask mask(batch, sample, layer, rate);
+      const RandomMask mask(key, sample);
       for (int64_t i = 0; i < size; ++i, ++in, ++out) {
         Store(mask.Keeps(i) ? mask.scale() * Load(*in) : 0, *out);
       }

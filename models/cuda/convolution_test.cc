@@ -38,7 +38,6 @@ using testing::IsEmpty;
 using testing::Not;
 using testing::StartsWith;
 
-constexpr int64_t kBatch = 256;
 constexpr ConvolutionPrecision kPrecisions[] = {
     ConvolutionPrecision::kBFloat16, ConvolutionPrecision::kFloat16,
     ConvolutionPrecision::kTf32, ConvolutionPrecision::kFloat32};
@@ -75,22 +74,43 @@ std::map<std::string, CudnnDevice> LoadCards() {
   return cards;
 }
 
-// Returns the passes of every convolution of every network, each shape once.
+// A network and the batch with which it trains.
+struct Training {
+  const char* model;
+  NetworkInput input = {};
+  int64_t batch = 256;
+};
+// 37 is the last batch of an epoch that is not divisible.
+constexpr NetworkInput kPhotos = {
+    .channels = 3, .height = 224, .width = 224, .classes = 1000};
+const std::vector<Training>& SmallImages() {
+  static const auto& small =
+      *new std::vector<Training>{{"lenet"}, {"lenet_bn"}, {"resnet18_d2l"}};
+  return small;
+}
+const std::vector<Training>& LargerImages() {
+  static const auto& larger =
+      *new std::vector<Training>{{"resnet18_d2l", {}, 37},
+                                 {"resnet34", kPhotos, 64},
+                                 {"resnet50", kPhotos, 64},
+                                 {"vit_small_patch16_224", kPhotos, 64}};
+  return larger;
+}
+
+// Returns the passes of every convolution of the networks, each shape once.
 // Precision is bfloat16 and layout channels last; tests change these fields.
-std::vector<ConvolutionGraph> GraphsOfNetworks() {
+std::vector<ConvolutionGraph> GraphsOf(const std::vector<Training>& trainings) {
   std::vector<ConvolutionGraph> graphs;
   std::set<std::string> seen;
-  for (const absl::string_view model : {"lenet", "lenet_bn", "resnet18_d2l"}) {
-    const auto network = CreateNetwork(model);
+  for (const Training& training : trainings) {
+    const auto network = CreateNetwork(training.model, training.input);
     EXPECT_THAT(network, IsOk());
     if (!network.ok()) continue;
     for (const Network::Operation& operation : network->operations()) {
       const auto* const op = std::get_if<ConvolutionOp>(&operation.kind);
       if (op == nullptr) continue;
-      const int from = operation.inputs[0];
-      const Shape& input = from == 0 ? network->input_shape()
-                                     : network->operations()[from - 1].output;
-      ConvolutionGraph graph = {.n = kBatch,
+      const Shape& input = network->ShapeOf(operation.inputs[0]);
+      ConvolutionGraph graph = {.n = training.batch,
                                 .c = input.c,
                                 .h = input.h,
                                 .w = input.w,
@@ -102,15 +122,16 @@ std::vector<ConvolutionGraph> GraphsOfNetworks() {
            {ConvolutionPass::kForward, ConvolutionPass::kInputGradient,
             ConvolutionPass::kWeightGradient}) {
         const bool forward = pass == ConvolutionPass::kForward;
-        if (pass == ConvolutionPass::kInputGradient && from == 0) {
+        if (pass == ConvolutionPass::kInputGradient &&
+            operation.inputs[0] == 0) {
           continue;
         }
         graph.pass = pass;
-        graph.bias = forward;
+        graph.bias = forward && op->bias != kNoTensor;
         graph.relu = forward && op->relu;
         graph.name.clear();
         if (!seen.insert(Describe(graph)).second) continue;
-        graph.name = absl::StrCat(model, " ", operation.name);
+        graph.name = absl::StrCat(training.model, " ", operation.name);
         graphs.push_back(graph);
       }
     }
@@ -136,17 +157,17 @@ std::vector<std::string> FindUnplannedGraphs(
     const std::vector<ConvolutionGraph>& graphs,
     std::set<std::string>* engines = nullptr) {
   std::vector<std::string> unplanned;
-  absl::PrintF("\n%s, %s, %d images: engine, workspace in MiB\n%-62s", name,
-               Name(layout), kBatch, "");
+  absl::PrintF("\n%s, %s: engine, workspace in MiB\n%-66s", name, Name(layout),
+               "");
   for (const auto precision : kPrecisions) {
     absl::PrintF(" %-18s", Name(precision));
   }
   for (ConvolutionGraph graph : graphs) {
     graph.layout = layout;
-    absl::PrintF("\n%-62s",
-                 absl::StrCat(graph.name, " ", Name(graph.pass), " ", graph.c,
-                              "x", graph.h, " ", graph.out_channels, "@",
-                              graph.kernel, "/", graph.stride));
+    absl::PrintF("\n%-66s", absl::StrCat(graph.name, " ", Name(graph.pass), " ",
+                                         graph.n, "x", graph.c, "x", graph.h,
+                                         " ", graph.out_channels, "@",
+                                         graph.kernel, "/", graph.stride));
     for (const auto precision : kPrecisions) {
       graph.precision = precision;
       const auto plan = ConvolutionPlan::Create(card, graph);
@@ -170,18 +191,25 @@ std::vector<std::string> FindUnplannedGraphs(
 }
 
 TEST(ConvolutionPlanTest, EveryConvolutionOfEveryNetworkHasOne) {
-  const std::vector<ConvolutionGraph> graphs = GraphsOfNetworks();
+  const std::vector<ConvolutionGraph> small = GraphsOf(SmallImages());
   // ResNet-18 has 11 shapes and LeNet 2; lenet_bn repeats LeNet's without ReLU.
   // Together: 15 forward passes, 13 weight gradients, and 11 input gradients,
   // since images need no gradient.
-  EXPECT_EQ(graphs.size(), 39u);
+  EXPECT_EQ(small.size(), 39u);
+  const std::vector<ConvolutionGraph> larger = GraphsOf(LargerImages());
+  // ResNet-18 and ResNet-34 have 32 passes each. ResNet-50 has 54 besides those
+  // that it shares with ResNet-34, and the transformer's patches have 2.
+  EXPECT_EQ(larger.size(), 120u);
   std::set<std::set<std::string>> engines;
   for (const auto& [name, card] : LoadCards()) {
     std::set<std::string> of_card;
     for (const Layout layout : {Layout::kNhwc, Layout::kNchw}) {
-      EXPECT_THAT(FindUnplannedGraphs(name, card, layout, graphs, &of_card),
+      EXPECT_THAT(FindUnplannedGraphs(name, card, layout, small, &of_card),
                   IsEmpty());
     }
+    EXPECT_THAT(
+        FindUnplannedGraphs(name, card, Layout::kNhwc, larger, &of_card),
+        IsEmpty());
     engines.insert(of_card);
   }
   // The cards get different engines, so cuDNN reads their descriptions.
@@ -192,7 +220,7 @@ TEST(ConvolutionPlanTest, EveryConvolutionOfEveryNetworkHasOne) {
 TEST(ConvolutionPlanTest, NamesWhatHasNoPlan) {
   const auto card = CudnnDevice::OfDescription(DescriptionOf("h100"));
   ASSERT_THAT(card, IsOk());
-  std::vector<ConvolutionGraph> graphs = GraphsOfNetworks();
+  std::vector<ConvolutionGraph> graphs = GraphsOf(SmallImages());
   graphs.resize(3);
   graphs[1].name = "odd one";
   graphs[1].pass = ConvolutionPass::kForward;

@@ -2,12 +2,8 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -15,6 +11,7 @@
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
+#include "models/cuda/batch_copy.h"
 #include "models/cuda/cuda_replica.h"
 #include "models/cuda/device_group.h"
 #include "models/model.h"
@@ -22,33 +19,6 @@
 
 namespace lockstep {
 namespace {
-
-// A copy of host memory on the device, which grows to the largest so far.
-class DeviceCopy {
- public:
-  // Enqueues the copy; returns it.
-  template <typename T>
-  absl::StatusOr<std::span<const T>> Of(std::span<const T> host,
-                                        cudaStream_t stream) {
-    const auto bytes = static_cast<int64_t>(host.size_bytes());
-    if (bytes == 0) return std::span<const T>();
-    if (bytes > capacity_) {
-      capacity_ = 0;
-      memory_.reset();
-      LOCKSTEP_ASSIGN_OR_RETURN(memory_, AllocateDeviceMemory(bytes));
-      capacity_ = bytes;
-    }
-    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
-        cudaMemcpyAsync(memory_.get(), host.data(), host.size_bytes(),
-                        cudaMemcpyHostToDevice, stream),
-        "cudaMemcpyAsync"));
-    return std::span(reinterpret_cast<const T*>(memory_.get()), host.size());
-  }
-
- private:
-  DeviceMemory memory_;
-  int64_t capacity_ = 0;
-};
 
 class CudaModel : public Model {
  public:
@@ -85,6 +55,7 @@ class CudaModel : public Model {
         replica_->Enqueue(on_device, gradient_scale, [](int) {});
     LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, TakeMetrics(enqueued));
     LOCKSTEP_RETURN_IF_ERROR(replica_->Download(parameters_, buffers_));
+    LOCKSTEP_RETURN_IF_ERROR(replica_->DownloadGradients(parameters_));
     for (int i = parameters_.count(); i-- > 0;) ready(i);
     return metrics;
   }
@@ -111,22 +82,12 @@ class CudaModel : public Model {
     LOCKSTEP_RETURN_IF_ERROR(
         CudaStatus(cudaSetDevice(device_), "cudaSetDevice"));
     LOCKSTEP_RETURN_IF_ERROR(replica_->Upload(parameters_, buffers_));
-    Batch on_device = batch;
-    cudaStream_t const stream = stream_.get();
-    LOCKSTEP_ASSIGN_OR_RETURN(on_device.images,
-                              images_.Of(batch.images, stream));
-    LOCKSTEP_ASSIGN_OR_RETURN(on_device.labels,
-                              labels_.Of(batch.labels, stream));
-    LOCKSTEP_ASSIGN_OR_RETURN(on_device.other_labels,
-                              other_labels_.Of(batch.other_labels, stream));
-    LOCKSTEP_ASSIGN_OR_RETURN(on_device.shares,
-                              shares_.Of(batch.shares, stream));
-    return on_device;
+    return batch_.Enqueue(batch, stream_.get());
   }
 
   const int device_;
   const Stream stream_;
-  DeviceCopy images_, labels_, other_labels_, shares_;
+  BatchCopy batch_;
   std::optional<DeviceGroup> group_;
   const std::unique_ptr<CudaReplica> replica_;
   Parameters parameters_;

@@ -40,8 +40,16 @@ namespace {
 using testing::Each;
 using testing::HasSubstr;
 
+// A vision transformer with every kind of random mask.
+constexpr const char* kVit =
+    "vit:patch=4,width=12,depth=2,heads=3,dropout=0.1,attention_dropout=0.1,"
+    "drop_path=0.2";
+
 constexpr NetworkInput kInput = {
     .channels = 2, .height = 16, .width = 18, .classes = 5};
+// Six patches for kVit.
+constexpr NetworkInput kPatches = {
+    .channels = 2, .height = 8, .width = 12, .classes = 5};
 
 Network Described(const std::string& spec, const NetworkInput& input = kInput) {
   absl::StatusOr<Network> network = CreateNetwork(spec, input);
@@ -57,7 +65,9 @@ class CudaModelTest : public GpuTest {
     absl::StatusOr<Stream> stream = MakeStream();
     ASSERT_THAT(stream, IsOk());
     stream_ = *std::move(stream);
-    auto replica = CudaReplica::Create(Described(spec), stream_.get(), options);
+    const NetworkInput input = spec == kVit ? kPatches : kInput;
+    auto replica =
+        CudaReplica::Create(Described(spec, input), stream_.get(), options);
     ASSERT_THAT(replica, IsOk());
     replica_ = *std::move(replica);
     host_.emplace(CreateParameters(replica_->network()));
@@ -78,6 +88,7 @@ class CudaModelTest : public GpuTest {
         IsOk());
     EXPECT_THAT(ready, Each(1));
     EXPECT_THAT(replica_->Download(*host_, buffers_), IsOk());
+    EXPECT_THAT(replica_->DownloadGradients(*host_), IsOk());
     return {host_->gradients().begin(), host_->gradients().end()};
   }
 
@@ -112,7 +123,7 @@ TEST_F(CudaModelTest, LeNetsGradientsAreWithinTheBounds) {
 
 // If buffers shared memory while both are needed, the bits would change.
 TEST_F(CudaModelTest, SharingMemoryChangesNoBits) {
-  for (const char* const spec : {"lenet_bn", "resnet18_d2l:width=4"}) {
+  for (const char* const spec : {"lenet_bn", "resnet18_d2l:width=4", kVit}) {
     Create(spec, {.seed = 2});
     const std::vector<float> shared = Step(3);
     Create(spec, {.seed = 2, .share_memory = false});
@@ -153,6 +164,7 @@ TEST_F(CudaModelTest, EvaluationChangesNothing) {
   EXPECT_EQ(metrics->samples, 4);
   EXPECT_GT(metrics->loss_sum, 0);
   ASSERT_THAT(replica_->Download(*host_, buffers_), IsOk());
+  ASSERT_THAT(replica_->DownloadGradients(*host_), IsOk());
   EXPECT_TRUE(std::ranges::equal(buffers_.floats(), before.floats()));
   EXPECT_TRUE(std::ranges::equal(host_->gradients(), gradients));
 }
@@ -178,18 +190,15 @@ TEST_F(CudaModelTest, RefusesBatchesThatDoNotFit) {
                     .shares = images.span().first(2)}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("2 shares and 0 other labels")));
+  const int64_t number = 0;
+  EXPECT_THAT(step({.images = images.span(),
+                    .labels = labels.span(),
+                    .samples = {&number, 1}}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("1 sample numbers for 3 labels")));
 }
 
-TEST_F(CudaModelTest, NamesWhatIsNotComputed) {
-  Network network("test", {.c = 4, .h = 3, .w = 3});
-  network.Linear("head", network.LayerNorm("norm", network.input()),
-                 {.out = 5});
-  auto model = CreateCudaModel(network, /*device=*/0);
-  ASSERT_THAT(model, IsOk());
-  const RandomSamples samples = RandomBatchOf(network, 1, 2);
-  EXPECT_THAT((*model)->ForwardBackward(samples.batch(), 1, [](int) {}),
-              StatusIs(absl::StatusCode::kUnimplemented,
-                       HasSubstr("norm: layer norm is not computed on a GPU")));
+TEST_F(CudaModelTest, RefusesANetworkWithoutClasses) {
   const Network images("images", {.c = 4, .h = 3, .w = 3});
   EXPECT_THAT(CreateCudaModel(images, 0),
               StatusIs(absl::StatusCode::kInvalidArgument,
@@ -227,7 +236,8 @@ TEST_F(CudaModelTest, AModelTrainsOnHostMemory) {
 #ifdef LOCKSTEP_CUDA_STANDIN
 
 TEST_F(CudaModelTest, AStepNeitherWaitsNorAllocates) {
-  for (const char* const spec : {"lenet", "lenet_bn", "resnet18:width=4"}) {
+  for (const char* const spec :
+       {"lenet", "lenet_bn", "resnet18:width=4", kVit}) {
     Create(spec);
     Step(3);
     const Batch batch = {.images = images_->span(), .labels = labels_->span()};

@@ -18,10 +18,15 @@
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "models/cuda/convolution.h"
+#include "models/cuda/dropout.h"
+#include "models/cuda/layer_norm.h"
 #include "models/cuda/loss.h"
 #include "models/cuda/plan.h"
 #include "models/cuda/pointwise.h"
 #include "models/cuda/pool.h"
+#include "models/cuda/product.h"
+#include "models/cuda/sequence.h"
+#include "models/cuda/softmax.h"
 #include "models/cuda/weight_layout.h"
 #include "models/model.h"
 #include "models/networks/network.h"
@@ -81,12 +86,27 @@ absl::StatusOr<std::unique_ptr<CudaReplica>> CudaReplica::Create(
   LOCKSTEP_RETURN_IF_ERROR(CheckEndsInClasses(network));
   std::unique_ptr<CudaReplica> replica(
       new CudaReplica(std::move(network), stream, options));
-  LOCKSTEP_RETURN_IF_ERROR(replica->AllocateTensors(options));
+  LOCKSTEP_RETURN_IF_ERROR(replica->AllocateTensors());
+  LOCKSTEP_RETURN_IF_ERROR(replica->OpenLibraries());
+  const ConvolutionPrecision precision = options.tf32
+                                             ? ConvolutionPrecision::kTf32
+                                             : ConvolutionPrecision::kFloat32;
+  replica->context_ = {
+      .stream = stream,
+      .cudnn = replica->cudnn_.get(),
+      .cublas = replica->cublas_.get(),
+      .card = replica->card_.get(),
+      .precision = precision,
+      .parameters = &replica->parameters_,
+      .buffers = &replica->buffers_,
+      .batch_norm_kernels = replica->batch_norm_kernels_.get()};
+  const Network& described = replica->network_;
+  LOCKSTEP_RETURN_IF_ERROR(replica->Upload(
+      CreateParameters(described, options.seed), CreateBuffers(described)));
   return replica;
 }
 
-absl::Status CudaReplica::AllocateTensors(const CudaReplicaOptions& options) {
-  Buffers first_buffers = CreateBuffers(network_);
+absl::Status CudaReplica::AllocateTensors() {
   const size_t count = parameters_.values().size();
   LOCKSTEP_ASSIGN_OR_RETURN(DeviceFloats values,
                             AllocateFloats(count, stream_));
@@ -99,9 +119,12 @@ absl::Status CudaReplica::AllocateTensors(const CudaReplicaOptions& options) {
   buffers_.PlaceFloats(floats.span, std::move(floats.owner));
   LOCKSTEP_ASSIGN_OR_RETURN(metrics_,
                             AllocateDeviceMemory(sizeof(DeviceMetrics)));
-  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+  return CudaStatus(
       cudaMemsetAsync(metrics_.get(), 0, sizeof(DeviceMetrics), stream_),
-      "cudaMemsetAsync"));
+      "cudaMemsetAsync");
+}
+
+absl::Status CudaReplica::OpenLibraries() {
   cudnnHandle_t handle = nullptr;
   LOCKSTEP_RETURN_IF_ERROR(CudnnStatus(cudnnCreate(&handle), "cudnnCreate"));
   cudnn_.reset(handle);
@@ -111,18 +134,14 @@ absl::Status CudaReplica::AllocateTensors(const CudaReplicaOptions& options) {
   card_ = std::make_unique<CudnnDevice>(std::move(card));
   LOCKSTEP_ASSIGN_OR_RETURN(batch_norm_kernels_,
                             CudaBatchNormKernels::Create(stream_));
-  LOCKSTEP_RETURN_IF_ERROR(LoadLossKernels());
-  LOCKSTEP_RETURN_IF_ERROR(LoadPointwiseKernels());
-  LOCKSTEP_RETURN_IF_ERROR(LoadPoolKernels());
-  context_ = {.stream = stream_,
-              .cudnn = handle,
-              .card = card_.get(),
-              .precision = options.tf32 ? ConvolutionPrecision::kTf32
-                                        : ConvolutionPrecision::kFloat32,
-              .parameters = &parameters_,
-              .buffers = &buffers_,
-              .batch_norm_kernels = batch_norm_kernels_.get()};
-  return Upload(CreateParameters(network_, options.seed), first_buffers);
+  LOCKSTEP_ASSIGN_OR_RETURN(cublas_, CreateCublasLt());
+  for (const auto load :
+       {LoadDropoutKernels, LoadLayerNormKernels, LoadLossKernels,
+        LoadPointwiseKernels, LoadPoolKernels, LoadSequenceKernels,
+        LoadSoftmaxKernels}) {
+    LOCKSTEP_RETURN_IF_ERROR(load());
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CudaReplica::Copy(std::span<float> device,
@@ -154,23 +173,33 @@ absl::Status CudaReplica::Upload(const Parameters& parameters,
   return CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
 }
 
-absl::Status CudaReplica::Download(Parameters& parameters, Buffers& buffers) {
-  std::vector<float> values(parameters_.values().size());
-  std::vector<float> gradients(values.size());
-  LOCKSTEP_RETURN_IF_ERROR(CopyBack(parameters_.values(), values));
-  LOCKSTEP_RETURN_IF_ERROR(CopyBack(parameters_.gradients(), gradients));
-  LOCKSTEP_RETURN_IF_ERROR(CopyBack(buffers_.floats(), buffers.floats()));
+template <typename Store>
+absl::Status CudaReplica::CopyParameters(std::span<const float> device,
+                                         const Store& store) {
+  std::vector<float> host(device.size());
+  LOCKSTEP_RETURN_IF_ERROR(CopyBack(device, host));
   LOCKSTEP_RETURN_IF_ERROR(
       CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"));
-  std::ranges::copy(buffers_.counters(), buffers.counters().begin());
-  const std::span<const float> all_values = values;
-  const std::span<const float> all_gradients = gradients;
   for (int i = 0; i < parameters_.count(); ++i) {
-    const TensorSpec& spec = parameters_.specs()[i];
-    ToHostOrder(layouts_[i], spec.Part(all_values), parameters.value(i));
-    ToHostOrder(layouts_[i], spec.Part(all_gradients), parameters.gradient(i));
+    store(i, parameters_.specs()[i].Part(std::span<const float>(host)));
   }
   return absl::OkStatus();
+}
+
+absl::Status CudaReplica::Download(Parameters& parameters, Buffers& buffers) {
+  LOCKSTEP_RETURN_IF_ERROR(CopyBack(buffers_.floats(), buffers.floats()));
+  std::ranges::copy(buffers_.counters(), buffers.counters().begin());
+  return CopyParameters(parameters_.values(),
+                        [&](int i, std::span<const float> part) {
+                          ToHostOrder(layouts_[i], part, parameters.value(i));
+                        });
+}
+
+absl::Status CudaReplica::DownloadGradients(Parameters& parameters) {
+  return CopyParameters(
+      parameters_.gradients(), [&](int i, std::span<const float> part) {
+        ToHostOrder(layouts_[i], part, parameters.gradient(i));
+      });
 }
 
 int CudaReplica::ConvertSyncBatchNorm(Communicator& group) {
@@ -200,6 +229,10 @@ absl::Status CudaReplica::CheckOnDevice(const Batch& batch) const {
     return absl::InvalidArgumentError(absl::StrCat(
         batch.shares.size(), " shares and ", batch.other_labels.size(),
         " other labels for ", n, " labels"));
+  }
+  if (!batch.samples.empty() && batch.samples.size() != n) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        batch.samples.size(), " sample numbers for ", n, " labels"));
   }
   constexpr uintptr_t kCudnnAlignment = 16;
   if (reinterpret_cast<uintptr_t>(batch.images.data()) % kCudnnAlignment != 0) {

@@ -3,6 +3,7 @@
 #ifndef LOCKSTEP_MODELS_CUDA_CUDA_REPLICA_H_
 #define LOCKSTEP_MODELS_CUDA_CUDA_REPLICA_H_
 
+#include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <cudnn.h>
 
@@ -18,6 +19,7 @@
 #include "models/cuda/convolution.h"
 #include "models/cuda/loss.h"
 #include "models/cuda/plan.h"
+#include "models/cuda/product.h"
 #include "models/cuda/weight_layout.h"
 #include "models/model.h"
 #include "models/networks/network.h"
@@ -43,7 +45,7 @@ class CudaReplica {
  public:
   // Creates the replica with its first weights. Borrows the stream. Errors: the
   // network's status; kInvalidArgument for a network that does not end in one
-  // value per class; those of CUDA and cuDNN.
+  // value per class; those of CUDA, cuDNN and cuBLASLt.
   static absl::StatusOr<std::unique_ptr<CudaReplica>> Create(
       Network network, cudaStream_t stream,
       const CudaReplicaOptions& options = {});
@@ -61,10 +63,12 @@ class CudaReplica {
   Buffers& buffers() { return buffers_; }
 
   // Upload copies the host's parameters and buffers of this network to the GPU.
-  // Download copies them back, and the gradients. The host's objects are in the
-  // host's order. Both wait for the stream.
+  // Download copies them back, without the gradients, which DownloadGradients
+  // copies. The host's objects are in the host's order. All wait for the
+  // stream.
   absl::Status Upload(const Parameters& parameters, const Buffers& buffers);
   absl::Status Download(Parameters& parameters, Buffers& buffers);
+  absl::Status DownloadGradients(Parameters& parameters);
 
   // Does what Model::ConvertSyncBatchNorm does. The group takes device memory,
   // and its calls are made on this stream.
@@ -79,8 +83,7 @@ class CudaReplica {
   // The first step of a batch size makes its plans, and waits for the stream if
   // the memory has to grow; with more than eight sizes plans are made again.
   // Errors: kInvalidArgument for sizes that do not match, and for images that
-  // are not aligned; kUnimplemented for operations without kernels; those of
-  // CUDA, cuDNN and the group.
+  // are not aligned; those of CUDA, cuDNN, cuBLASLt and the group.
   absl::Status Enqueue(const Batch& batch, float gradient_scale,
                        Model::GradientReady ready);
 
@@ -99,7 +102,8 @@ class CudaReplica {
   CudaReplica(Network network, cudaStream_t stream,
               const CudaReplicaOptions& options);
 
-  absl::Status AllocateTensors(const CudaReplicaOptions& options);
+  absl::Status AllocateTensors();
+  absl::Status OpenLibraries();
   // Checks the sizes and the alignment, but not the labels.
   absl::Status CheckOnDevice(const Batch& batch) const;
   void ClearPrograms();
@@ -112,6 +116,11 @@ class CudaReplica {
                            const Program& program, bool training);
   absl::Status Copy(std::span<float> device, std::span<const float> host);
   absl::Status CopyBack(std::span<const float> device, std::span<float> host);
+  // Waits for the copy of all parameters' values or gradients, and calls
+  // store(index, part) for each parameter's part in the GPU's order.
+  template <typename Store>
+  absl::Status CopyParameters(std::span<const float> device,
+                              const Store& store);
 
   const Network network_;
   const cudaStream_t stream_;
@@ -120,6 +129,7 @@ class CudaReplica {
   Parameters parameters_;
   Buffers buffers_;
   CudnnOwner<cudnnHandle_t> cudnn_;
+  CublasLtOwner<cublasLtHandle_t> cublas_;
   std::unique_ptr<CudnnDevice> card_;
   std::unique_ptr<CudaBatchNormKernels> batch_norm_kernels_;
   CudaPlanContext context_;

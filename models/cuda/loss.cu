@@ -5,43 +5,14 @@
 
 #include "absl/status/status.h"
 #include "base/cuda_launch.h"
-#include "base/cuda_status.h"
+#include "models/cuda/block_reduce.h"
 #include "models/cuda/loss.h"
 
 namespace lockstep {
 namespace {
 
-constexpr int kThreads = 128;  // A power of two.
-constexpr int kBlocks = 6;     // On a multiprocessor, with 80 registers.
-
-// Combines the threads' values, in an order that depends on nothing else. All
-// threads of the block call it, and get the result.
-template <typename T, typename Combine>
-__device__ inline T CombineBlock(T value, T* shared, const Combine& combine) {
-  const int thread = static_cast<int>(threadIdx.x);
-  shared[thread] = value;
-  __syncthreads();
-  for (int distance = kThreads / 2; distance > 0; distance /= 2) {
-    if (thread < distance) {
-      shared[thread] = combine(shared[thread], shared[thread + distance]);
-    }
-    __syncthreads();
-  }
-  const T result = shared[0];
-  __syncthreads();
-  return result;
-}
-
-struct Highest {
-  // A NaN wins, so that it reaches the loss.
-  __device__ double operator()(double a, double b) const {
-    return a != a || a > b ? a : b;
-  }
-};
-
-struct Plus {
-  __device__ double operator()(double a, double b) const { return a + b; }
-};
+constexpr int kThreads = kMostReduceThreads;
+constexpr int kBlocks = 6;  // On a multiprocessor, with 80 registers.
 
 // One block a sample. losses[i] is its loss; losses[n + i] is 1 if the label's
 // logit is the highest: higher than those before it, and no lower than the
@@ -61,7 +32,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
   double highest = -INFINITY;
   double wrong = in_range ? 0 : 1;
-  for (int64_t k = threadIdx.x; k < of.classes; k += kThreads) {
+  for (int64_t k = threadIdx.x; k < of.classes; k += blockDim.x) {
     const double x = logits[k];
     highest = Highest()(highest, x);
     // The comparisons are false if either side is a NaN.
@@ -70,13 +41,13 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   highest = CombineBlock(highest, shared, Highest());
   wrong = CombineBlock(wrong, shared, Plus());
   double sum = 0;
-  for (int64_t k = threadIdx.x; k < of.classes; k += kThreads) {
+  for (int64_t k = threadIdx.x; k < of.classes; k += blockDim.x) {
     sum += exp(logits[k] - highest);
   }
   sum = CombineBlock(sum, shared, Plus());
   if (of.gradient != nullptr) {
     const double inverse = 1 / sum;
-    for (int64_t k = threadIdx.x; k < of.classes; k += kThreads) {
+    for (int64_t k = threadIdx.x; k < of.classes; k += blockDim.x) {
       double target = k == label ? share : 0;
       if (k == other) target += 1 - share;
       of.gradient[i * of.classes + k] = static_cast<float>(
@@ -99,7 +70,7 @@ __global__ void __launch_bounds__(kThreads)
   __shared__ double shared[kThreads];
   double loss = 0;
   double correct = 0;
-  for (int64_t i = threadIdx.x; i < n; i += kThreads) {
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
     loss += losses[i];
     correct += losses[n + i];
   }
@@ -121,19 +92,14 @@ absl::Status SoftmaxCrossEntropyOnGpu(const LossOperands& operands,
                                       DeviceMetrics* metrics,
                                       cudaStream_t stream) {
   if (operands.n == 0) return absl::OkStatus();
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(operands.n));
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  const absl::Status status = CudaStatus(
-      cudaLaunchKernelEx(&config, LossKernel, operands), "LossKernel launch");
+  const absl::Status status = LaunchGrid(
+      dim3(static_cast<unsigned>(operands.n)), ReduceThreads(operands.classes),
+      stream, "LossKernel launch", LossKernel, operands);
   if (!status.ok()) return status;
-  config.gridDim = dim3(1);
-  return CudaStatus(
-      cudaLaunchKernelEx(&config, AddSamplesKernel, operands.n,
-                         static_cast<const double*>(operands.sample_losses),
-                         metrics),
-      "AddSamplesKernel launch");
+  return LaunchGrid(dim3(1), ReduceThreads(operands.n), stream,
+                    "AddSamplesKernel launch", AddSamplesKernel, operands.n,
+                    static_cast<const double*>(operands.sample_losses),
+                    metrics);
 }
 
 }  // namespace lockstep

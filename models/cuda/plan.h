@@ -2,6 +2,7 @@
 #ifndef LOCKSTEP_MODELS_CUDA_PLAN_H_
 #define LOCKSTEP_MODELS_CUDA_PLAN_H_
 
+#include <cublasLt.h>
 #include <cuda_runtime.h>
 #include <cudnn.h>
 
@@ -19,6 +20,7 @@ namespace lockstep {
 struct CudaPlanContext {
   cudaStream_t stream = nullptr;
   cudnnHandle_t cudnn = nullptr;  // Of this stream.
+  cublasLtHandle_t cublas = nullptr;
   const CudnnDevice* card = nullptr;
   ConvolutionPrecision precision = ConvolutionPrecision::kFloat32;
   Parameters* parameters = nullptr;
@@ -31,8 +33,8 @@ struct CudaPlanContext {
 
 // Creates the plan of an operation. For n = 0 the plan only sets gradients to
 // zero, except that a batch norm still takes part in the group's messages. A
-// call takes milliseconds or more. Errors: kUnimplemented, naming the
-// operation, if there are no kernels for it; those of ConvolutionPlan::Create.
+// call takes milliseconds or more. Errors: those of ConvolutionPlan::Create and
+// Product::Create.
 PlanOr CreateCudaPlan(const CudaPlanContext& context,
                       const PlanRequest& request);
 

@@ -1,11 +1,11 @@
 #include <cuda_runtime.h>
 
-#include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "absl/status/status.h"
 #include "base/cuda_launch.h"
-#include "base/cuda_status.h"
+#include "models/cuda/column_sums.h"
 #include "models/cuda/pointwise.h"
 
 namespace lockstep {
@@ -13,50 +13,32 @@ namespace {
 
 constexpr int kThreads = kThreadsOver;
 
-// A block of BiasReluKernel takes kTile channels and adds every kLines-th row
-// of its run in each of kLines lines of threads.
-constexpr int kTile = 32;
-constexpr int kLines = kThreads / kTile;
-constexpr int64_t kRowsOfBlock = 256;  // At least, unless there are fewer.
-constexpr int64_t kMostRuns = 128;
+// The gradient of z in relu(z + bias), which replaces dy.
+struct BiasReluTerm {
+  const float* y;  // Null: without ReLU.
+  float* dy;
+  int channels;
 
-// The number of runs into which the rows are divided.
-int64_t RunsOf(int64_t rows) {
-  return std::clamp(rows / kRowsOfBlock, int64_t{1}, kMostRuns);
-}
-
-// Adds run blockIdx.y of the rows to sums[blockIdx.y].
-__global__ void __launch_bounds__(kThreads)
-    BiasReluKernel(int64_t rows, int channels, int64_t rows_of_run,
-                   const float* y, float* dy, float* sums) {
-  __shared__ float line_sums[kLines][kTile];
-  const int column = static_cast<int>(threadIdx.x) % kTile;
-  const int line = static_cast<int>(threadIdx.x) / kTile;
-  const int channel = static_cast<int>(blockIdx.x) * kTile + column;
-  const int64_t begin = blockIdx.y * rows_of_run;
-  const int64_t end = begin + rows_of_run < rows ? begin + rows_of_run : rows;
-  float sum = 0;
-  if (channel < channels) {
-    for (int64_t row = begin + line; row < end; row += kLines) {
-      const int64_t i = row * channels + channel;
-      float gradient = dy[i];
-      if (y != nullptr) {
-        gradient = y[i] <= 0 ? 0 : gradient;
-        dy[i] = gradient;
-      }
-      sum += gradient;
+  __device__ void operator()(int64_t row, int channel,
+                             float (&values)[1]) const {
+    const int64_t i = row * channels + channel;
+    float gradient = dy[i];
+    if (y != nullptr) {
+      gradient = y[i] <= 0 ? 0 : gradient;
+      dy[i] = gradient;
     }
+    values[0] = gradient;
   }
-  line_sums[line][column] = sum;
-  __syncthreads();
-  if (line != 0 || channel >= channels || sums == nullptr) return;
-  for (int other = 1; other < kLines; ++other) sum += line_sums[other][column];
-  sums[int64_t{blockIdx.y} * channels + channel] = sum;
+};
+
+__global__ void __launch_bounds__(kColumnThreads)
+    BiasReluKernel(RowRuns runs, BiasReluTerm term, float* sums) {
+  SumColumns<1>(runs, term, {sums});
 }
 
 // Adds the sums of all runs.
 __global__ void __launch_bounds__(kThreads)
-    AddRunsKernel(int runs, int channels, const float* sums, float* dbias) {
+    AddRunsKernel(int runs, int channels, const float* sums, float* total) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   int64_t channel = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   for (; channel < channels; channel += step) {
@@ -64,7 +46,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int run = 0; run < runs; ++run) {
       sum += sums[int64_t{run} * channels + channel];
     }
-    dbias[channel] = sum;
+    total[channel] = sum;
   }
 }
 
@@ -73,6 +55,31 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   for (; i < count; i += step) sum[i] += part[i];
+}
+
+// Returns Phi(x) = erfc(-x / sqrt(2)) / 2, which does not cancel.
+__device__ inline float NormalCdf(float x) {
+  constexpr float kInverseSqrt2 = 0.70710678f;
+  return 0.5f * erfcf(-x * kInverseSqrt2);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    GeluKernel(int64_t count, const float* x, float* y) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  for (; i < count; i += step) y[i] = x[i] * NormalCdf(x[i]);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    GeluBackwardKernel(int64_t count, const float* x, const float* dy,
+                       float* dx) {
+  constexpr float kInverseSqrt2Pi = 0.39894228f;
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  for (; i < count; i += step) {
+    const float density = kInverseSqrt2Pi * expf(-0.5f * x[i] * x[i]);
+    dx[i] = dy[i] * (NormalCdf(x[i]) + x[i] * density);
+  }
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -88,11 +95,12 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 absl::Status LoadPointwiseKernels() {
-  return LoadKernels(BiasReluKernel, AddRunsKernel, AddIntoKernel, SgdKernel);
+  return LoadKernels(BiasReluKernel, AddRunsKernel, AddIntoKernel, GeluKernel,
+                     GeluBackwardKernel, SgdKernel);
 }
 
 int64_t BiasReluScratchBytes(int64_t rows, int64_t channels) {
-  const int64_t runs = RunsOf(rows);
+  const int64_t runs = ColumnRuns(rows);
   return runs == 1 ? 0 : runs * channels * static_cast<int64_t>(sizeof(float));
 }
 
@@ -100,22 +108,33 @@ absl::Status BiasReluBackward(int64_t rows, int64_t channels, const float* y,
                               float* dy, float* dbias, float* scratch,
                               cudaStream_t stream) {
   if (y == nullptr && dbias == nullptr) return absl::OkStatus();
-  const int64_t runs = RunsOf(rows);
+  const int64_t runs = ColumnRuns(rows);
   float* const sums = dbias == nullptr || runs == 1 ? dbias : scratch;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>((channels + kTile - 1) / kTile),
-                        static_cast<unsigned>(runs));
-  config.blockDim = dim3(kThreads);
-  config.stream = stream;
-  const absl::Status status =
-      CudaStatus(cudaLaunchKernelEx(&config, BiasReluKernel, rows,
-                                    static_cast<int>(channels),
-                                    (rows + runs - 1) / runs, y, dy, sums),
-                 "BiasReluKernel launch");
+  const absl::Status status = LaunchGrid(
+      ColumnsGrid(rows, channels), kColumnThreads, stream,
+      "BiasReluKernel launch", BiasReluKernel, RowRuns(rows, channels),
+      BiasReluTerm{y, dy, static_cast<int>(channels)}, sums);
   if (!status.ok() || sums == dbias) return status;
+  return AddRuns(runs, channels, scratch, dbias, stream);
+}
+
+absl::Status AddRuns(int64_t runs, int64_t channels, const float* sums,
+                     float* total, cudaStream_t stream) {
   return LaunchOver(channels, stream, "AddRunsKernel launch", AddRunsKernel,
-                    static_cast<int>(runs), static_cast<int>(channels),
-                    static_cast<const float*>(scratch), dbias);
+                    static_cast<int>(runs), static_cast<int>(channels), sums,
+                    total);
+}
+
+absl::Status GeluForward(int64_t count, const float* x, float* y,
+                         cudaStream_t stream) {
+  return LaunchOver(count, stream, "GeluKernel launch", GeluKernel, count, x,
+                    y);
+}
+
+absl::Status GeluBackward(int64_t count, const float* x, const float* dy,
+                          float* dx, cudaStream_t stream) {
+  return LaunchOver(count, stream, "GeluBackwardKernel launch",
+                    GeluBackwardKernel, count, x, dy, dx);
 }
 
 absl::Status AddInto(int64_t count, const float* part, float* sum,

@@ -31,6 +31,17 @@ absl::Status BiasReluBackward(int64_t rows, int64_t channels, const float* y,
                               float* dy, float* dbias, float* scratch,
                               cudaStream_t stream);
 
+// total[c] = the sum over runs of sums [runs, channels], in their order.
+absl::Status AddRuns(int64_t runs, int64_t channels, const float* sums,
+                     float* total, cudaStream_t stream);
+
+// y = x * Phi(x), where Phi is the normal distribution's, and dx = dy * (Phi(x)
+// + x * Phi'(x)). dx may be dy.
+absl::Status GeluForward(int64_t count, const float* x, float* y,
+                         cudaStream_t stream);
+absl::Status GeluBackward(int64_t count, const float* x, const float* dy,
+                          float* dx, cudaStream_t stream);
+
 // sum[i] += part[i].
 absl::Status AddInto(int64_t count, const float* part, float* sum,
                      cudaStream_t stream);

@@ -1,5 +1,6 @@
 #include "models/cuda/pointwise.h"
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <random>
@@ -54,6 +55,45 @@ TEST_F(PointwiseTest, BiasAndReluHaveTheirGradients) {
         EXPECT_EQ(dbias.Read(), sums);
       }
     }
+  }
+}
+
+// Returns the error of Phi(x) = erfc(z) / 2, z = -x / sqrt(2), in roundings of
+// its value: erfc is wrong by at most 4 units in the last place, which are 8
+// roundings, and z by 2, which erfc's slope multiplies.
+double PhiRoundings(double x) {
+  const double z = -x / std::sqrt(2.0);
+  const double slope = 2 / std::sqrt(M_PI) * std::exp(-z * z);
+  return 8 + 2 * std::abs(z) * slope / std::erfc(z);
+}
+
+TEST_F(PointwiseTest, GeluAndItsGradientAreWithinTheirRoundings) {
+  std::vector<float> x, dy;
+  for (int i = -900; i <= 900; ++i) {
+    x.push_back(static_cast<float>(i) / 90);
+    dy.push_back(static_cast<float>(i % 7));
+  }
+  const auto count = static_cast<int64_t>(x.size());
+  TestVector<float> device_x(x), y(x), dx(dy);
+  ASSERT_THAT(GeluForward(count, device_x.data(), y.data(), nullptr), IsOk());
+  ASSERT_THAT(
+      GeluBackward(count, device_x.data(), dx.data(), dx.data(), nullptr),
+      IsOk());
+  const std::vector<float> got = y.Read(), gradient = dx.Read();
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double phi = std::erfc(-x[i] / std::sqrt(2.0)) / 2;
+    const double phi_error = PhiRoundings(x[i]) * phi;
+    EXPECT_NEAR(got[i], x[i] * phi,
+                0x1p-24 * std::abs(x[i]) * (phi_error + phi))
+        << x[i];
+    // The exponential: 4 roundings, and 2 of its argument. Its two products.
+    const double slope =
+        x[i] * std::exp(-0.5 * x[i] * x[i]) / std::sqrt(2 * M_PI);
+    const double slope_error = std::abs(slope) * (7 + x[i] * x[i]);
+    EXPECT_NEAR(gradient[i], dy[i] * (phi + slope),
+                0x1p-24 * std::abs(dy[i]) *
+                    (phi_error + slope_error + 2 * std::abs(phi + slope)))
+        << x[i];
   }
 }
 

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "models/model.h"
 #include "models/networks/network.h"
+#include "models/program/random_mask.h"
 
 namespace lockstep {
 
@@ -86,6 +87,16 @@ inline PlanRequest RequestFor(const Network& network,
   request.x.n = n;
   request.output.n = n;
   return request;
+}
+
+// Returns the key of a layer's masks. The batch's sample numbers are in the
+// memory of the device that computes.
+inline MaskKey MaskKeyOf(const Batch& batch, int layer, double rate) {
+  return {.seed = batch.seed,
+          .step = batch.step,
+          .samples = batch.samples.empty() ? nullptr : batch.samples.data(),
+          .layer = layer,
+          .rate = rate};
 }
 
 using PlanOr = absl::StatusOr<std::unique_ptr<OperationPlan>>;

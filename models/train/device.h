@@ -10,38 +10,76 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "collectives/communicator.h"
 #include "models/model.h"
 #include "models/networks/network.h"
+#include "models/train/rank_steps.h"
 
 namespace lockstep {
 
 enum class ComputeDevice { kCpu, kCuda };
+const char* Name(ComputeDevice device);  // "cpu", "cuda".
+
+// The settings of a rank's steps on a GPU.
+struct GpuStepsOptions {
+  uint64_t seed = 0;         // Of the first weights.
+  int64_t bucket_bytes = 0;  // 0: GpuSteps::kBucketBytes.
+  bool sync_bn = false;      // Batch norm over the batches of all ranks.
+  // The most samples in this rank's part of a batch; larger parts wait for the
+  // GPU, to allocate.
+  int64_t largest_shard = 0;
+  absl::Duration timeout = GroupOptions().timeout;  // Of NCCL's calls.
+};
 
 // The functions of a program that links CUDA.
 struct GpuSupport {
-  // Returns OK if there is a GPU; otherwise an error that says why not.
-  absl::Status (*check)();
-  // Creates the model of a rank. Ranks take the GPUs in turn.
-  absl::StatusOr<std::unique_ptr<Model>> (*create)(Network network, int rank);
+  // Returns the number of GPUs, at least 1; otherwise an error that says why
+  // there is none.
+  absl::StatusOr<int> (*count)();
+  // Creates the model of a rank, with the first weights of `seed`. The ranks of
+  // a host take its GPUs in turn.
+  absl::StatusOr<std::unique_ptr<Model>> (*create)(Network network,
+                                                   uint64_t seed,
+                                                   int local_rank);
+  // Creates the steps of a rank (gpu_rank_steps.h). Every rank of the group
+  // calls it.
+  absl::StatusOr<std::unique_ptr<RankSteps>> (*create_steps)(
+      Communicator& group, int local_rank, const Network& network,
+      const GpuStepsOptions& options, std::string& shared);
 };
 
-// Makes ChooseDevice and CreateGpuModel use `support`. Called before main.
+// Makes the functions below use `support`. Called before main.
 bool RegisterGpuSupport(const GpuSupport& support);
 
 // Returns the device for --device: cpu, cuda, or auto (cuda if there is a GPU).
 // If `auto` falls back to the CPU, `note` receives one line that says so and
-// why. If this program has no support for GPUs, but the program `<its
-// name>_cuda` beside it has, cuda and auto start that program in its place with
-// the same arguments; the function then does not return. Errors, in one line
-// that begins with --device: an unknown name; cuda without a GPU or without
-// support.
+// why. why_not: what keeps a GPU from doing what other flags ask for, such as
+// "computes float32"; empty: nothing. If this program has no support for GPUs,
+// but the program `<its name>_cuda` beside it has, cuda and auto start that
+// program in its place with the same arguments; the function then does not
+// return. Errors, in one line that begins with --device: an unknown name; cuda
+// without a GPU or without support.
 absl::StatusOr<ComputeDevice> ChooseDevice(absl::string_view text,
+                                           absl::string_view why_not,
                                            char* const* argv,
                                            std::string& note);
 
+// Returns the number of GPUs. Errors: as of GpuSupport::count; a program
+// without support.
+absl::StatusOr<int> GpuCount();
+
 // Creates the model of a rank on its GPU. Errors: CreateCudaModel's.
 absl::StatusOr<std::unique_ptr<Model>> CreateGpuModel(Network network,
-                                                      int rank);
+                                                      uint64_t seed,
+                                                      int local_rank);
+
+// Creates the steps of a rank on its GPU, whose gradients NCCL sums. Every rank
+// calls it. Borrows the group. Returns null, and why in `shared`, if ranks
+// share a GPU and NCCL does not support that. Errors: GpuRankSteps::Create's.
+absl::StatusOr<std::unique_ptr<RankSteps>> CreateGpuSteps(
+    Communicator& group, int local_rank, const Network& network,
+    const GpuStepsOptions& options, std::string& shared);
 
 }  // namespace lockstep
 

@@ -43,13 +43,22 @@ absl::Status GpuSteps::SumBucket(int bucket) {
       Collective::UniformAllReduce(buckets_.gradients(bucket)));
 }
 
+absl::Status GpuSteps::Record(const GpuStepEvents* events,
+                              cudaEvent_t GpuStepEvents::*event) {
+  if (events == nullptr) return absl::OkStatus();
+  return CudaStatus(cudaEventRecord(events->*event, streams_.compute),
+                    "cudaEventRecord");
+}
+
 absl::Status GpuSteps::Enqueue(const Batch& shard, int64_t global_samples,
-                               float learning_rate) {
+                               float learning_rate,
+                               const GpuStepEvents* events) {
   if (global_samples < 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a step needs at least 1 sample over all ranks, got ", global_samples));
   }
   const bool alone = gradients_.world_size() == 1;
+  LOCKSTEP_RETURN_IF_ERROR(Record(events, &GpuStepEvents::begin));
   absl::Status sums;
   const absl::Status computed = replica_.Enqueue(
       shard, 1.0f / static_cast<float>(global_samples), [&](int index) {
@@ -61,10 +70,13 @@ absl::Status GpuSteps::Enqueue(const Batch& shard, int64_t global_samples,
   LOCKSTEP_RETURN_IF_ERROR(computed);
   LOCKSTEP_RETURN_IF_ERROR(sums);
   LOCKSTEP_RETURN_IF_ERROR(marks);
+  LOCKSTEP_RETURN_IF_ERROR(Record(events, &GpuStepEvents::computed));
   if (!alone) {
     LOCKSTEP_RETURN_IF_ERROR(Join(streams_.communication, streams_.compute));
   }
-  return replica_.EnqueueSgd(learning_rate);
+  LOCKSTEP_RETURN_IF_ERROR(Record(events, &GpuStepEvents::summed));
+  LOCKSTEP_RETURN_IF_ERROR(replica_.EnqueueSgd(learning_rate));
+  return Record(events, &GpuStepEvents::end);
 }
 
 }  // namespace lockstep

@@ -26,6 +26,14 @@ struct GpuStepStreams {
   cudaStream_t communication = nullptr;  // Urgent: MakeUrgentStream.
 };
 
+// Timed events, which a step records on the compute stream.
+struct GpuStepEvents {
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t computed = nullptr;  // After the backward pass.
+  cudaEvent_t summed = nullptr;    // When all gradients are summed.
+  cudaEvent_t end = nullptr;       // After the update.
+};
+
 // One rank. Not thread safe: one thread enqueues steps and makes all calls of
 // the rank's groups.
 class GpuSteps {
@@ -48,12 +56,14 @@ class GpuSteps {
   // gradient to the same bits. A bucket is summed on the communication stream
   // once the compute stream has computed it; the update waits for all sums. The
   // host waits for nothing, except that a rank without samples waits in each
-  // layer of SyncBatchNorm. Errors of other ranks show in the group's Wait, or
-  // in the next step. Errors: kInvalidArgument if global_samples < 1; the
-  // replica's and the group's, after which the rank leaves its groups and then
-  // destroys the replica, since other ranks have enqueued more or less.
+  // layer of SyncBatchNorm. `events`, unless null, are recorded. Errors of
+  // other ranks show in the group's Wait, or in the next step. Errors:
+  // kInvalidArgument if global_samples < 1; the replica's and the group's,
+  // after which the rank leaves its groups and then destroys the replica, since
+  // other ranks have enqueued more or less.
   absl::Status Enqueue(const Batch& shard, int64_t global_samples,
-                       float learning_rate);
+                       float learning_rate,
+                       const GpuStepEvents* events = nullptr);
 
  private:
   GpuSteps(CudaReplica& replica, Communicator& gradients,
@@ -67,6 +77,9 @@ class GpuSteps {
   // Makes `later` wait for the work that is on `earlier` now.
   absl::Status Join(cudaStream_t earlier, cudaStream_t later);
   absl::Status SumBucket(int bucket);
+  // Records an event of `events` on the compute stream, unless that is null.
+  absl::Status Record(const GpuStepEvents* events,
+                      cudaEvent_t GpuStepEvents::*event);
 
   CudaReplica& replica_;
   Communicator& gradients_;

@@ -70,8 +70,7 @@ ABSL_FLAG(
     "(wherever it is possible; see train --help)");
 ABSL_FLAG(std::string, device, "cpu",
           "the device that computes: cpu; cuda, where the ranks share the GPUs "
-          "in turn (LeNet, perceptrons and ResNets in float32); or auto: cuda "
-          "if there is a GPU");
+          "in turn (float32); or auto: cuda if there is a GPU");
 ABSL_FLAG(int, threads_per_rank, 1, "number of compute threads of each rank");
 ABSL_FLAG(double, timeout_s, 600, "seconds that a rank waits for another rank");
 
@@ -103,28 +102,19 @@ Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
       .aliases = {{"world_size", "nproc"}}};
 }
 
-char* const* program_arguments = nullptr;  // main's.
-
 // Reads --device. A GPU has no float64 and no choice of convolutions.
-absl::StatusOr<ComputeDevice> ReadDevice(const GradientsOptions& options) {
-  const std::string text = absl::GetFlag(FLAGS_device);
-  std::string why_not;
+absl::StatusOr<ComputeDevice> ReadDevice(const GradientsOptions& options,
+                                         char* const* argv) {
+  absl::string_view why_not;
   if (options.dtype != DataType::kFloat32) {
     why_not = "computes float32; --device=cpu computes float64";
   } else if (options.convolution != ConvolutionAlgorithm::kAuto) {
     why_not = "chooses its convolutions itself";
   }
-  if (text == "cuda" && !why_not.empty()) {
-    return FlagError("device", text, why_not);
-  }
   std::string note;
-  ComputeDevice device = ComputeDevice::kCpu;
-  if (text == "auto" && !why_not.empty()) {
-    note = absl::StrCat("--device=auto: the CPU computes: a GPU ", why_not);
-  } else {
-    LOCKSTEP_ASSIGN_OR_RETURN(device,
-                              ChooseDevice(text, program_arguments, note));
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const ComputeDevice device,
+      ChooseDevice(absl::GetFlag(FLAGS_device), why_not, argv, note));
   if (!note.empty()) absl::FPrintF(stderr, "gradients: %s\n", note);
   return device;
 }
@@ -163,7 +153,7 @@ absl::Status ReadExpectations(GradientsOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status ComputeAndWrite() {
+absl::Status ComputeAndWrite(char* const* argv) {
   GradientsOptions options;
   LOCKSTEP_RETURN_IF_ERROR(ReadExpectations(options));
   options.model = absl::GetFlag(FLAGS_model);
@@ -173,7 +163,7 @@ absl::Status ComputeAndWrite() {
   LOCKSTEP_ASSIGN_OR_RETURN(options.convolution,
                             ChooseConvolution(absl::GetFlag(FLAGS_convolution),
                                               /*deterministic=*/false));
-  LOCKSTEP_ASSIGN_OR_RETURN(options.device, ReadDevice(options));
+  LOCKSTEP_ASSIGN_OR_RETURN(options.device, ReadDevice(options, argv));
   const double timeout = absl::GetFlag(FLAGS_timeout_s);
   LOCKSTEP_RETURN_IF_ERROR(CheckCommonFlags(options.model, options.sync_bn,
                                             options.world_size,
@@ -194,15 +184,14 @@ absl::Status ComputeAndWrite() {
   return WriteSafetensors(out_path, result);
 }
 
-absl::Status Run(std::span<char* const> /*argv*/) {
-  return CatchBadAlloc(ComputeAndWrite);
+absl::Status Run(std::span<char* const> argv) {
+  return CatchBadAlloc([&] { return ComputeAndWrite(argv.data()); });
 }
 
 }  // namespace
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  lockstep::program_arguments = argv;
   return lockstep::CommandMain(lockstep::GradientsUsage(),
                                {argv, static_cast<size_t>(argc)},
                                lockstep::Run);

@@ -202,7 +202,7 @@ absl::Status ReadLabels(const SafetensorsFile& file, int64_t classes,
 absl::StatusOr<std::unique_ptr<Model>> CreateRanksModel(
     const GradientsOptions& options, const Network& network, int rank) {
   if (options.device == ComputeDevice::kCuda) {
-    return CreateGpuModel(network, rank);
+    return CreateGpuModel(network, /*seed=*/0, /*local_rank=*/rank);
   }
   SetComputeThreads(options.threads_per_rank);
   return CreateCpuReplica(network, {.convolution = options.convolution});

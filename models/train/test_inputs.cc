@@ -4,14 +4,18 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <random>
+#include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
 #include "models/data/dataset.h"
 #include "models/io/safetensors.h"
@@ -127,5 +131,27 @@ Safetensors RandomBatch(int64_t n) {
   batch.tensors["labels"] = NamedTensor::Of<int64_t>({n}, labels);
   return batch;
 }
+
+double Distance(const NamedTensors& a, const NamedTensors& b,
+                const std::set<std::string>& without) {
+  double largest = 0;
+  if (a.size() != b.size()) return INFINITY;
+  for (const auto& [name, tensor] : b) {
+    if (tensor.type != DataType::kFloat32 || without.contains(name)) continue;
+    const auto other = a.find(name);
+    if (other == a.end()) return INFINITY;
+    const std::vector<float> x = other->second.Values<float>();
+    const std::vector<float> y = tensor.Values<float>();
+    double difference = 0, norm = 0;
+    for (size_t i = 0; i < y.size(); ++i) {
+      difference += std::pow(x[i] - y[i], 2);
+      norm += std::pow(y[i], 2);
+    }
+    if (norm > 0) largest = std::fmax(largest, std::sqrt(difference / norm));
+  }
+  return largest;
+}
+
+bool HasGpu() { return std::filesystem::exists("/dev/nvidiactl"); }
 
 }  // namespace lockstep

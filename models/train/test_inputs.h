@@ -4,6 +4,8 @@
 #define LOCKSTEP_MODELS_TRAIN_TEST_INPUTS_H_
 
 #include <cstdint>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -67,6 +69,15 @@ Safetensors WeightsOf(Model& model);
 // The same n gives the same bits, and a smaller n gives the first samples of a
 // larger one.
 Safetensors RandomBatch(int64_t n);
+
+// Returns the largest difference of two files' float32 tensors, relative to the
+// norm of the tensor in `b`. The names must be the same. Tensors named in
+// `without` are left out.
+double Distance(const NamedTensors& a, const NamedTensors& b,
+                const std::set<std::string>& without = {});
+
+// Returns whether the host has an NVIDIA driver.
+bool HasGpu();
 
 }  // namespace lockstep
 

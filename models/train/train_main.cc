@@ -25,10 +25,12 @@
 #include "collectives/host/host_group.h"
 #include "collectives/launch/launch_summary.h"
 #include "collectives/launch/launcher.h"
+#include "models/cpu/algorithm.h"
 #include "models/data/transform.h"
 #include "models/networks/networks.h"
 #include "models/train/common_flags.h"
 #include "models/train/data_flags.h"
+#include "models/train/device.h"
 #include "models/train/train_run.h"
 #include "models/train/trainer.h"
 
@@ -52,7 +54,9 @@ ABSL_FLAG(bool, sync_bn, false,
           "normalise with the statistics of the whole batch, over all ranks, "
           "instead of each rank's own part; for networks with batch norm "
           "(lenet has none)");
-ABSL_FLAG(std::optional<int>, nproc, std::nullopt, "number of ranks");
+ABSL_FLAG(std::optional<int>, nproc, std::nullopt,
+          "number of ranks; with --device=cuda, -1: one for each GPU of this "
+          "host");
 ABSL_FLAG(std::string, parallelism, "",
           "single  one rank (the default if nproc is 1)\n"
           "dp      ranks are threads; each takes a block of the batch, as "
@@ -60,7 +64,9 @@ ABSL_FLAG(std::string, parallelism, "",
           "ddp     ranks are processes; each takes every nproc-th image (the "
           "default for nproc > 1)");
 ABSL_FLAG(std::string, device, "cpu",
-          "must be cpu: training on GPUs is not supported yet");
+          "cpu; cuda: each rank computes on a GPU, the ranks of a host take "
+          "its GPUs in turn, and NCCL sums the gradients; or auto: cuda if "
+          "there is a GPU");
 ABSL_FLAG(std::string, convolution, "auto",
           "auto      Winograd where it is faster, otherwise direct; with "
           "--resume, as in the checkpoint's run\n"
@@ -75,8 +81,8 @@ ABSL_FLAG(bool, verbose, false, "also print how each layer is computed");
 ABSL_FLAG(int, threads_per_rank, 1, "number of compute threads of each rank");
 ABSL_FLAG(int64_t, bucket_kb, 0,
           "sum gradients over the ranks in buckets of about this many KiB, "
-          "while backward still runs; 0: a sixteenth of all gradients, but "
-          "from 256 to 1024 KiB");
+          "while backward still runs; 0: on CPUs a sixteenth of all gradients, "
+          "but from 256 to 1024 KiB, and 25 MiB on GPUs");
 ABSL_FLAG(double, timeout_s, 60,
           "seconds that a rank waits for another rank that is alive; a dead "
           "rank ends the run at once");
@@ -146,14 +152,10 @@ struct Config {
   TrainRunOptions run;
 };
 
-absl::Status CheckFlags() {
+absl::Status CheckFlags(int nproc) {
   constexpr int64_t kMany = int64_t{1} << 31;
-  if (const std::string device = absl::GetFlag(FLAGS_device); device != "cpu") {
-    return FlagError("device", device, "train runs on CPUs only");
-  }
   LOCKSTEP_RETURN_IF_ERROR(CheckCommonFlags(
-      absl::GetFlag(FLAGS_model), absl::GetFlag(FLAGS_sync_bn),
-      absl::GetFlag(FLAGS_nproc).value_or(1),
+      absl::GetFlag(FLAGS_model), absl::GetFlag(FLAGS_sync_bn), nproc,
       absl::GetFlag(FLAGS_threads_per_rank), absl::GetFlag(FLAGS_timeout_s)));
   if (!absl::GetFlag(FLAGS_weights).empty() &&
       !absl::GetFlag(FLAGS_resume).empty()) {
@@ -191,27 +193,58 @@ absl::StatusOr<Sharding> ChooseParallelism(Config& config) {
   return FlagError("parallelism", mode, "must be single, dp or ddp");
 }
 
-absl::StatusOr<Config> ReadConfig(std::optional<RankEnvironment> launched) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckFlags());
-  Config config;
+// Reads --device. A GPU has no choice of convolutions.
+absl::Status ReadDevice(TrainRunOptions& run, char* const* argv) {
+  absl::string_view why_not;
+  if (run.convolution != ConvolutionAlgorithm::kAuto) {
+    why_not = "chooses its convolutions itself";
+  } else if (run.verbose) {
+    why_not = "has nothing to print for --verbose";
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      run.device, ChooseDevice(absl::GetFlag(FLAGS_device), why_not, argv,
+                               run.device_note));
+  return absl::OkStatus();
+}
+
+// Reads --nproc, which is -1 for as many ranks as GPUs. A launcher has decided
+// already.
+absl::StatusOr<std::optional<int>> ReadNproc(ComputeDevice device,
+                                             bool is_launched) {
   const std::optional<int> nproc = absl::GetFlag(FLAGS_nproc);
+  if (nproc != -1) return nproc;
+  if (is_launched) return std::nullopt;
+  if (device == ComputeDevice::kCuda) return GpuCount();
+  return FlagError("nproc", *nproc,
+                   "is for --device=cuda and a host with GPUs");
+}
+
+absl::StatusOr<Config> ReadConfig(std::optional<RankEnvironment> launched,
+                                  char* const* argv) {
+  Config config;
+  config.run.verbose = absl::GetFlag(FLAGS_verbose);
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      config.run.convolution,
+      ChooseConvolution(absl::GetFlag(FLAGS_convolution),
+                        absl::GetFlag(FLAGS_deterministic_across_machines)));
+  LOCKSTEP_RETURN_IF_ERROR(ReadDevice(config.run, argv));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<int> nproc,
+                            ReadNproc(config.run.device, launched.has_value()));
+  LOCKSTEP_RETURN_IF_ERROR(CheckFlags(nproc.value_or(1)));
   config.world_size = launched ? launched->world_size : nproc.value_or(1);
   if (nproc.value_or(config.world_size) != config.world_size) {
     return FlagError("nproc", *nproc,
                      absl::StrCat("a launcher has started ", config.world_size,
                                   config.world_size == 1 ? " rank" : " ranks"));
   }
+  if (launched) config.run.local_rank = launched->local_rank;
   config.launched = std::move(launched);
   config.group.timeout = absl::Seconds(absl::GetFlag(FLAGS_timeout_s));
+  config.run.timeout = config.group.timeout;
   TrainRunOptions& run = config.run;
   LOCKSTEP_ASSIGN_OR_RETURN(run.trainer.sharding, ChooseParallelism(config));
   run.model = absl::GetFlag(FLAGS_model);
   run.sync_bn = absl::GetFlag(FLAGS_sync_bn);
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      run.convolution,
-      ChooseConvolution(absl::GetFlag(FLAGS_convolution),
-                        absl::GetFlag(FLAGS_deterministic_across_machines)));
-  run.verbose = absl::GetFlag(FLAGS_verbose);
   run.epochs = absl::GetFlag(FLAGS_epochs);
   run.threads_per_rank = absl::GetFlag(FLAGS_threads_per_rank);
   run.trainer.batch_size = absl::GetFlag(FLAGS_batch_size);
@@ -294,7 +327,7 @@ absl::StatusOr<int> Run(std::span<char* const> argv) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::optional<RankEnvironment> launched,
                             ReadRankEnvironment());
   LOCKSTEP_ASSIGN_OR_RETURN(const Config config,
-                            ReadConfig(std::move(launched)));
+                            ReadConfig(std::move(launched), argv.data()));
   LOCKSTEP_RETURN_IF_ERROR(PrepareRun(config.run));
   absl::StatusOr<int> result =
       Train(config, std::vector<std::string>(argv.begin() + 1, argv.end()));

@@ -129,8 +129,10 @@ Json RunJson(const TrainRunOptions& options, const DatasetParts& data,
       {"test_samples", data.test->size()},
       {"parallelism", options.parallelism},
       {"world_size", world_size},
+      {"device", Name(options.device)},
       {"threads_per_rank", options.threads_per_rank},
-      {"convolution", Name(convolution)},
+      {"convolution",
+       options.device == ComputeDevice::kCuda ? "cudnn" : Name(convolution)},
       {"batch_size", options.trainer.batch_size},
       {"lr", Shortest(options.trainer.learning_rate)},
       {"seed", options.trainer.seed},
@@ -201,17 +203,20 @@ absl::StatusOr<EpochSummary> RunEpoch(Trainer& trainer, int64_t epoch,
 // to `report` (a result of RunJson).
 absl::Status WriteFiles(const TrainRunOptions& options,
                         ConvolutionAlgorithm convolution,
-                        const EpochSummary& summary, Model& model,
-                        Json& report) {
+                        const EpochSummary& summary, const Network& network,
+                        RankSteps& steps, Json& report) {
   if (options.output_dir.empty()) return absl::OkStatus();
   report["epochs"].push_back(EpochJson(summary));
+  Parameters parameters = CreateParameters(network);
+  Buffers buffers = CreateBuffers(network);
+  LOCKSTEP_RETURN_IF_ERROR(steps.Read(parameters, buffers));
   LOCKSTEP_RETURN_IF_ERROR(
       SaveCheckpoint(absl::StrCat(options.output_dir, "/", kCheckpointName),
                      {.model = options.model,
                       .seed = options.trainer.seed,
                       .epochs = summary.epoch + 1,
                       .convolution = convolution},
-                     model.parameters(), model.buffers()));
+                     parameters, buffers));
   return ReplaceFile(absl::StrCat(options.output_dir, "/", kMetricsName),
                      report.dump(/*indent=*/2) + "\n");
 }
@@ -221,12 +226,16 @@ void Announce(const TrainRunOptions& options, const DatasetParts& data,
   std::cout << absl::StrCat(
       "training ", options.model, " on ", options.dataset, ": ",
       data.train->size(), " images, ", world_size,
-      world_size == 1 ? " rank" : " ranks", " (", options.parallelism, ")",
-      options.sync_bn ? ", SyncBN" : "", ", global batch ",
-      options.trainer.batch_size, ", learning rate ",
+      world_size == 1 ? " rank" : " ranks",
+      options.device == ComputeDevice::kCuda ? " on GPUs" : "", " (",
+      options.parallelism, ")", options.sync_bn ? ", SyncBN" : "",
+      ", global batch ", options.trainer.batch_size, ", learning rate ",
       options.trainer.learning_rate, ", seed ", options.trainer.seed, "\n");
   if (!data.skipped.empty()) std::cout << SkippedText(data.skipped) << "\n";
   std::cout << std::flush;
+  if (!options.device_note.empty()) {
+    std::cerr << absl::StrCat("train: ", options.device_note, "\n");
+  }
 }
 
 // Checks that the checkpoint to resume from matches the flags.
@@ -260,20 +269,45 @@ absl::StatusOr<Network> NetworkFor(const TrainRunOptions& options,
   return FlagError("model", options.model, network.status().message());
 }
 
-// Reads the first weights of the run if they are in a file. If the file is a
+// Reads the first weights of the run, which are in a file. If the file is a
 // checkpoint to resume from, returns its info.
-absl::StatusOr<CheckpointInfo> LoadFirstWeights(const TrainRunOptions& options,
+absl::StatusOr<CheckpointInfo> ReadFirstWeights(const TrainRunOptions& options,
                                                 Parameters& parameters,
                                                 Buffers& buffers) {
   if (!options.resume.empty()) {
     return LoadCheckpoint(options.resume, parameters, buffers);
   }
-  if (options.weights.empty()) return CheckpointInfo();
   LOCKSTEP_ASSIGN_OR_RETURN(const Safetensors content,
                             ReadSafetensors(options.weights));
   LOCKSTEP_RETURN_IF_ERROR(
       LoadTensors(content.tensors, options.weights, parameters, buffers));
   return CheckpointInfo();
+}
+
+// Gives the replica the run's first weights if they are in a file.
+absl::StatusOr<CheckpointInfo> LoadFirstWeights(const TrainRunOptions& options,
+                                                const Network& network,
+                                                RankSteps& steps) {
+  if (options.resume.empty() && options.weights.empty()) {
+    return CheckpointInfo();
+  }
+  Parameters parameters = CreateParameters(network);
+  Buffers buffers = CreateBuffers(network);
+  LOCKSTEP_ASSIGN_OR_RETURN(const CheckpointInfo info,
+                            ReadFirstWeights(options, parameters, buffers));
+  LOCKSTEP_RETURN_IF_ERROR(steps.Write(parameters, buffers));
+  return info;
+}
+
+// Checks that all ranks have chosen the same kind of device (--device=auto).
+absl::Status CheckSameDevice(Communicator& communicator, ComputeDevice device) {
+  int64_t gpus = device == ComputeDevice::kCuda ? 1 : 0;
+  LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(std::span(&gpus, 1)));
+  if (gpus == 0 || gpus == communicator.world_size()) return absl::OkStatus();
+  return FlagError(
+      "device", "auto",
+      absl::StrCat("only ", gpus, " of ", communicator.world_size(),
+                   " ranks have a GPU"));
 }
 
 // Returns how the run computes convolutions, the same on every rank: direct if
@@ -282,6 +316,9 @@ absl::StatusOr<CheckpointInfo> LoadFirstWeights(const TrainRunOptions& options,
 absl::StatusOr<ConvolutionAlgorithm> AgreeOnConvolution(
     Communicator& communicator, const TrainRunOptions& options,
     const Network& network) {
+  if (options.device == ComputeDevice::kCuda) {
+    return ConvolutionAlgorithm::kDirect;
+  }
   ConvolutionAlgorithm wanted = options.convolution;
   const bool goes_on =
       !options.resume.empty() && wanted == ConvolutionAlgorithm::kAuto;
@@ -318,42 +355,105 @@ absl::Status PrintAlgorithms(CpuReplica& model, int64_t n) {
   return absl::OkStatus();
 }
 
+// A rank's replica. Members are destroyed from the last to the first.
+struct Replica {
+  std::unique_ptr<Model> model;  // Null if `steps` have their own.
+  std::unique_ptr<RankSteps> steps;
+};
+
+// Creates the model of a rank on a CPU. If asked for, prints how the CPU
+// computes it.
+absl::StatusOr<std::unique_ptr<Model>> CreateCpuModel(
+    const Communicator& communicator, const TrainRunOptions& options,
+    ConvolutionAlgorithm convolution, const Network& network) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::unique_ptr<CpuReplica> model,
+      CreateCpuReplica(
+          network, {.seed = options.trainer.seed, .convolution = convolution}));
+  if (options.verbose && communicator.rank() == 0) {
+    const int64_t world_size = communicator.world_size();
+    LOCKSTEP_RETURN_IF_ERROR(PrintAlgorithms(
+        *model, (options.trainer.batch_size + world_size - 1) / world_size));
+  }
+  return model;
+}
+
+// Creates the rank's model and its steps. If ranks share a GPU in a way that
+// NCCL does not support, the hosts sum the gradients.
+absl::StatusOr<Replica> CreateReplica(Communicator& communicator,
+                                      const TrainRunOptions& options,
+                                      ConvolutionAlgorithm convolution,
+                                      const Network& network) {
+  const uint64_t seed = options.trainer.seed;
+  const int local_rank = options.local_rank.value_or(communicator.rank());
+  Replica replica;
+  if (options.device == ComputeDevice::kCuda) {
+    const int64_t world_size = communicator.world_size();
+    const int64_t shard =
+        (options.trainer.batch_size + world_size - 1) / world_size;
+    std::string shared;
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        replica.steps,
+        CreateGpuSteps(
+            communicator, local_rank, network,
+            {.seed = seed,
+             .bucket_bytes = options.trainer.bucket_bytes,
+             .sync_bn = options.sync_bn,
+             .largest_shard = std::max(shard, Trainer::kEvaluationBatch),
+             .timeout = options.timeout},
+            shared));
+    if (replica.steps != nullptr) return replica;
+    if (communicator.rank() == 0) {
+      std::cerr << absl::StrCat("train: the hosts sum the gradients: ", shared,
+                                "\n");
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(replica.model,
+                              CreateGpuModel(network, seed, local_rank));
+  } else {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        replica.model,
+        CreateCpuModel(communicator, options, convolution, network));
+  }
+  replica.steps = std::make_unique<ModelSteps>(communicator, *replica.model,
+                                               options.trainer.bucket_bytes);
+  return replica;
+}
+
 absl::Status Train(Communicator& communicator, const DatasetParts& data,
                    const TrainRunOptions& options) {
   SetComputeThreads(options.threads_per_rank);
+  LOCKSTEP_RETURN_IF_ERROR(CheckSameDevice(communicator, options.device));
   LOCKSTEP_RETURN_IF_ERROR(CheckSameData(communicator, data));
-  LOCKSTEP_ASSIGN_OR_RETURN(Network network, NetworkFor(options, data));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Network network, NetworkFor(options, data));
   LOCKSTEP_ASSIGN_OR_RETURN(const ConvolutionAlgorithm convolution,
                             AgreeOnConvolution(communicator, options, network));
+  if (communicator.rank() == 0) {
+    Announce(options, data, communicator.world_size());
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(
-      const std::unique_ptr<CpuReplica> model,
-      CreateCpuReplica(std::move(network), {.seed = options.trainer.seed,
-                                            .convolution = convolution}));
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const CheckpointInfo resumed,
-      LoadFirstWeights(options, model->parameters(), model->buffers()));
+      const Replica replica,
+      CreateReplica(communicator, options, convolution, network));
+  RankSteps& steps = *replica.steps;
+  LOCKSTEP_ASSIGN_OR_RETURN(const CheckpointInfo resumed,
+                            LoadFirstWeights(options, network, steps));
+  TrainerOptions trainer_options = options.trainer;
+  trainer_options.reports_per_epoch = kSumsPerEpoch;
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::unique_ptr<Trainer> trainer,
-      Trainer::Create(communicator, *model, *data.train, options.trainer));
+      Trainer::Create(communicator, steps, *data.train, trainer_options));
   if (communicator.rank() == 0 && !trainer->warning().empty()) {
     std::cerr << absl::StrCat("train: warning: ", trainer->warning(), "\n");
   }
-  // The group is declared after the trainer, which owns the reducer.
+  // The group is declared after the steps, which own the reducer.
   std::unique_ptr<Communicator> batch_norm_group;
-  if (options.sync_bn) {
-    LOCKSTEP_ASSIGN_OR_RETURN(batch_norm_group,
-                              SynchroniseBatchNorm(communicator, *model));
+  if (options.sync_bn && replica.model != nullptr) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        batch_norm_group, SynchroniseBatchNorm(communicator, *replica.model));
   }
   TrainingProgress progress(communicator, options.epochs, std::cout,
                             isatty(STDOUT_FILENO) == 1);
   Json report = RunJson(options, data, communicator.world_size(), convolution);
   if (communicator.rank() == 0) {
-    Announce(options, data, communicator.world_size());
-    if (options.verbose) {
-      const int64_t world_size = communicator.world_size();
-      LOCKSTEP_RETURN_IF_ERROR(PrintAlgorithms(
-          *model, (options.trainer.batch_size + world_size - 1) / world_size));
-    }
     report["epochs"] = EarlierEpochs(options, report, resumed.epochs);
   }
   for (int64_t epoch = resumed.epochs; epoch < options.epochs; ++epoch) {
@@ -361,7 +461,7 @@ absl::Status Train(Communicator& communicator, const DatasetParts& data,
                               RunEpoch(*trainer, epoch, data, progress));
     if (communicator.rank() == 0) {
       LOCKSTEP_RETURN_IF_ERROR(
-          WriteFiles(options, convolution, summary, *model, report));
+          WriteFiles(options, convolution, summary, network, steps, report));
     }
   }
   // No rank exits before all are done, because an exit would look like a death.
@@ -405,7 +505,7 @@ absl::Status TrainingProgress::OnStep(const StepReport& report) {
   wall_ += report.wall;
   const int64_t done = report.step + 1;
   const int64_t interval =
-      std::max<int64_t>(1, report.steps_per_epoch / kSumsPerEpoch);
+      ReportInterval(report.steps_per_epoch, kSumsPerEpoch);
   if (done % interval != 0) return absl::OkStatus();
   LOCKSTEP_ASSIGN_OR_RETURN(const Metrics sum,
                             AllReduceMetrics(communicator_, shard_));
@@ -467,7 +567,7 @@ absl::StatusOr<DatasetParts> LoadData(const TrainRunOptions& options) {
     Parameters parameters = CreateParameters(network);
     Buffers buffers = CreateBuffers(network);
     LOCKSTEP_RETURN_IF_ERROR(
-        LoadFirstWeights(options, parameters, buffers).status());
+        ReadFirstWeights(options, parameters, buffers).status());
     return data;
   });
 }

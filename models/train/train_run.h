@@ -5,6 +5,7 @@
 #define LOCKSTEP_MODELS_TRAIN_TRAIN_RUN_H_
 
 #include <cstdint>
+#include <optional>
 #include <ostream>
 #include <string>
 
@@ -15,6 +16,7 @@
 #include "models/cpu/algorithm.h"
 #include "models/data/load_dataset.h"
 #include "models/model.h"
+#include "models/train/device.h"
 #include "models/train/trainer.h"
 
 namespace lockstep {
@@ -91,8 +93,16 @@ struct TrainRunOptions {
   bool sync_bn = false;
   // kAuto: the algorithm of the checkpoint `resume`, if any.
   ConvolutionAlgorithm convolution = ConvolutionAlgorithm::kAuto;
-  bool verbose = false;  // Prints how each layer is computed.
+  bool verbose = false;  // Prints how each layer is computed on a CPU.
   int threads_per_rank = 1;
+  ComputeDevice device = ComputeDevice::kCpu;
+  // Why the CPU computes though a GPU was preferred; empty: it was not.
+  std::string device_note;
+  // This rank's number among those of its host, which take the host's GPUs in
+  // turn. None: the number in the group.
+  std::optional<int> local_rank;
+  // How long a rank on a GPU waits for another rank.
+  absl::Duration timeout = GroupOptions().timeout;
   TrainerOptions trainer;
   std::string output_dir;  // Empty: write no files.
   std::string resume;      // Path of a checkpoint; empty: start anew.

@@ -391,7 +391,6 @@ TEST_F(TrainTest, RefusesACheckpointThatDoesNotFit) {
   const std::vector<Case> cases = {
       {{"--resume=" + checkpoint, "--epochs=1"}, "--epochs=1: ", 2},
       {{"--resume=" + checkpoint, "--seed=3"}, "--seed=3: ", 2},
-      {{"--device=cuda"}, "--device=cuda: train runs on CPUs only\n", 2},
       {{"--resume=" + checkpoint, "--model=resnet18_d2l"},
        "--model=resnet18_d2l: " + checkpoint + " holds a lenet\n",
        2},

@@ -27,6 +27,7 @@
 #include "models/networks/networks.h"
 #include "models/train/data_parallel.h"
 #include "models/train/metrics.h"
+#include "models/train/rank_steps.h"
 #include "sampler/distributed_sampler.h"
 #include "sampler/sampler.h"
 #include "sampler/shard.h"
@@ -62,8 +63,24 @@ absl::StatusOr<NetworkInput> InputOf(const Dataset& train,
                       .classes = train.num_classes()};
 }
 
+int64_t ReportInterval(int64_t steps_per_epoch, int64_t reports) {
+  return reports == 0 ? 1 : std::max<int64_t>(1, steps_per_epoch / reports);
+}
+
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
     Communicator& communicator, Model& model, const Dataset& train,
+    const TrainerOptions& options, std::unique_ptr<Sampler> sampler) {
+  auto steps =
+      std::make_unique<ModelSteps>(communicator, model, options.bucket_bytes);
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::unique_ptr<Trainer> trainer,
+      Create(communicator, *steps, train, options, std::move(sampler)));
+  trainer->model_steps_ = std::move(steps);
+  return trainer;
+}
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
+    Communicator& communicator, RankSteps& steps, const Dataset& train,
     const TrainerOptions& options, std::unique_ptr<Sampler> sampler) {
   if (!(options.learning_rate > 0) || !std::isfinite(options.learning_rate)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -91,31 +108,23 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
       const GlobalBatches batches,
       GlobalBatches::Create(train.size(), options.batch_size,
                             strided ? communicator.world_size() : 1));
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      std::string warning,
-      PlaceGradientsInGroup(communicator, model.parameters()));
-  LOCKSTEP_RETURN_IF_ERROR(
-      BroadcastParameters(communicator, model.parameters()));
-  LOCKSTEP_RETURN_IF_ERROR(BroadcastBuffers(communicator, model.buffers()));
-  return std::unique_ptr<Trainer>(
-      new Trainer(communicator, model, train, options, std::move(sampler),
-                  batches, transform, std::move(warning)));
+  LOCKSTEP_RETURN_IF_ERROR(steps.Begin());
+  return std::unique_ptr<Trainer>(new Trainer(communicator, steps, train,
+                                              options, std::move(sampler),
+                                              batches, transform));
 }
 
-Trainer::Trainer(Communicator& communicator, Model& model, const Dataset& train,
-                 const TrainerOptions& options,
+Trainer::Trainer(Communicator& communicator, RankSteps& steps,
+                 const Dataset& train, const TrainerOptions& options,
                  std::unique_ptr<Sampler> sampler, const GlobalBatches& batches,
-                 const Transform& transform, std::string warning)
+                 const Transform& transform)
     : communicator_(communicator),
-      model_(model),
+      steps_(steps),
       train_(train),
       options_(options),
       sampler_(std::move(sampler)),
       batches_(batches),
-      reducer_(communicator, model.parameters(), options.bucket_bytes,
-               /*overlaps=*/!model.announces_gradients_at_end()),
-      source_(train, transform, options.loader.workers),
-      warning_(std::move(warning)) {}
+      source_(train, transform, options.loader.workers) {}
 
 absl::StatusOr<Metrics> Trainer::TrainEpoch(
     int64_t epoch, const std::function<bool(const StepReport&)>& on_step) {
@@ -135,6 +144,8 @@ absl::StatusOr<Metrics> Trainer::TrainEpoch(
   StepReport report;
   report.epoch = epoch;
   report.steps_per_epoch = batches_.num_batches();
+  const int64_t interval =
+      ReportInterval(report.steps_per_epoch, options_.reports_per_epoch);
   Metrics metrics;
   for (int64_t step = 0; step < report.steps_per_epoch; ++step) {
     LOCKSTEP_ASSIGN_OR_RETURN(const LoadedBatch loaded, loader->Next());
@@ -149,10 +160,12 @@ absl::StatusOr<Metrics> Trainer::TrainEpoch(
     const Clock::time_point gathered = Clock::now();
     report.step = step;
     report.global_samples = batches_.CountInBatch(step);
+    const bool with_metrics =
+        (step + 1) % interval == 0 || step + 1 == report.steps_per_epoch;
     LOCKSTEP_ASSIGN_OR_RETURN(
         const StepResult result,
-        TrainStep(model_, reducer_, shard, report.global_samples,
-                  options_.learning_rate));
+        steps_.Step(shard, report.global_samples, options_.learning_rate,
+                    with_metrics));
     report.shard_metrics = result.metrics;
     report.times = result.times;
     report.times.data_wait = absl::FromChrono(gathered - start);
@@ -202,7 +215,7 @@ std::span<const int64_t> Trainer::ShardOf(std::span<const int64_t> indices,
 }
 
 absl::StatusOr<Metrics> Trainer::Evaluate(const Dataset& dataset) {
-  LOCKSTEP_RETURN_IF_ERROR(BroadcastBuffers(communicator_, model_.buffers()));
+  LOCKSTEP_RETURN_IF_ERROR(steps_.BroadcastBuffers());
   const int64_t batches =
       (dataset.size() + kEvaluationBatch - 1) / kEvaluationBatch;
   const Shard shard =
@@ -226,7 +239,7 @@ absl::StatusOr<Metrics> Trainer::Evaluate(const Dataset& dataset) {
     LOCKSTEP_ASSIGN_OR_RETURN(const LoadedBatch loaded, loader->Next());
     LOCKSTEP_ASSIGN_OR_RETURN(
         const Metrics part,
-        model_.Evaluate({.images = loaded.images, .labels = loaded.labels}));
+        steps_.Evaluate({.images = loaded.images, .labels = loaded.labels}));
     loss.UpdateSum(part.loss_sum, part.samples);
     correct += part.correct;
   }

@@ -19,6 +19,7 @@
 #include "models/model.h"
 #include "models/networks/networks.h"
 #include "models/train/data_parallel.h"
+#include "models/train/rank_steps.h"
 #include "sampler/sampler.h"
 #include "sampler/shard.h"
 
@@ -37,6 +38,9 @@ struct TrainerOptions {
   uint64_t seed = 0;
   Sharding sharding = Sharding::kStrided;
   int64_t bucket_bytes = 0;  // 0: GradientReducer::DefaultBucketBytes.
+  // The number of steps in an epoch that are reported with metrics, besides the
+  // last one and roughly (ReportInterval); 0: all.
+  int64_t reports_per_epoch = 0;
   // The transforms of images. Training images are transformed by random numbers
   // of `seed`, epoch and index; evaluation images without random numbers.
   TransformOptions transform = {};
@@ -49,12 +53,19 @@ struct TrainerOptions {
 absl::StatusOr<NetworkInput> InputOf(const Dataset& train,
                                      const TransformOptions& transform);
 
+// Returns the number of steps from one report with metrics to the next.
+// reports: as TrainerOptions::reports_per_epoch.
+int64_t ReportInterval(int64_t steps_per_epoch, int64_t reports);
+
 // The report of one step, which the trainer makes on every rank.
 struct StepReport {
   int64_t epoch = 0;  // From 0.
   int64_t step = 0;   // In the epoch, from 0.
   int64_t steps_per_epoch = 0;
   int64_t global_samples = 0;
+  // The sums over this rank's shards since the last report with metrics. Other
+  // reports may have no metrics and no times except data_wait
+  // (RankSteps::Step).
   Metrics shard_metrics;
   StepTimes times;
   // The time of the whole step; the first step includes drawing the epoch's
@@ -62,16 +73,15 @@ struct StepReport {
   absl::Duration wall;
 };
 
-// One rank's trainer. Borrows the communicator, the model and the data set,
+// One rank's trainer. Borrows the communicator, the replica and the data set,
 // which no other code may use during a call. Other code may use them between
-// calls and in `on_step`. Every rank calls ForwardBackward for every global
+// calls and in `on_step`. Every rank calls RankSteps::Step for every global
 // batch, with an empty batch if its shard is empty. Not thread safe. After an
 // error the ranks are no longer in step: destroy the trainer and leave the
 // group.
 class Trainer {
  public:
-  // Broadcasts rank 0's parameters and buffers, and moves the model's gradients
-  // to memory of the group if it has some (PlaceGradientsInGroup).
+  // Calls steps.Begin().
   //
   // sampler: an order of samples to replace the shuffle by seed + epoch (null).
   // For kStrided it returns the indices that this rank visits, padding allowed;
@@ -79,7 +89,12 @@ class Trainer {
   //
   // Errors: kInvalidArgument for a batch size or learning rate that is not
   // positive, an empty data set, or a transform that does not fit it
-  // (Transform::Create); the communicator's.
+  // (Transform::Create); those of steps.Begin.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(
+      Communicator& communicator, RankSteps& steps, const Dataset& train,
+      const TrainerOptions& options,
+      std::unique_ptr<Sampler> sampler = nullptr);
+  // The same for ModelSteps of a model on host memory.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(
       Communicator& communicator, Model& model, const Dataset& train,
       const TrainerOptions& options,
@@ -91,16 +106,19 @@ class Trainer {
   // at the same step. The padding that makes a sampler's lists equally long on
   // all ranks is not trained on, so every sample counts once.
   //
-  // Returns the metrics over all ranks and samples. Errors: kOutOfRange if the
+  // Returns the metrics over all ranks and samples, without those of steps
+  // after the last report with metrics if `on_step` ends the epoch. Errors:
+  // kOutOfRange if the
   // sampler draws too few indices or one outside the data set; those of reading
-  // data, at the step that needs the data; the model's; the communicator's.
+  // data, at the step that needs the data; those of RankSteps::Step; the
+  // communicator's.
   absl::StatusOr<Metrics> TrainEpoch(
       int64_t epoch, const std::function<bool(const StepReport&)>& on_step);
 
-  // Copies rank 0's buffers to every rank (BroadcastBuffers), so that a
-  // checkpoint written later by any rank holds the buffers that were evaluated.
-  // Then returns the metrics of `dataset` over all ranks. They have the same
-  // bits on every rank and at any world size.
+  // Copies rank 0's buffers to every rank, so that a checkpoint written later
+  // by any rank holds the buffers that were evaluated. Then returns the metrics
+  // of `dataset` over all ranks. They have the same bits on every rank and at
+  // any world size.
   //
   // Batch k is samples [k, k + 1) * kEvaluationBatch on whichever rank computes
   // it. Whole batches are divided among the ranks, so some ranks have one more
@@ -113,9 +131,8 @@ class Trainer {
   // Transform::Create and of reading data; the model's; the communicator's.
   absl::StatusOr<Metrics> Evaluate(const Dataset& dataset);
 
-  // A warning for the user about how this trainer runs, one line, the same on
-  // every rank; empty if there is none.
-  const std::string& warning() const { return warning_; }
+  // The warning of the replica (RankSteps).
+  const std::string& warning() const { return steps_.warning(); }
 
   // Small enough that 10,000 test images are 80 batches, which 2, 4, 5 and 8
   // ranks share equally. A small network's activations also stay in the cache.
@@ -123,10 +140,9 @@ class Trainer {
   static constexpr int64_t kEvaluationBatch = 125;
 
  private:
-  Trainer(Communicator& communicator, Model& model, const Dataset& train,
+  Trainer(Communicator& communicator, RankSteps& steps, const Dataset& train,
           const TrainerOptions& options, std::unique_ptr<Sampler> sampler,
-          const GlobalBatches& batches, const Transform& transform,
-          std::string warning);
+          const GlobalBatches& batches, const Transform& transform);
 
   // Returns the indices that this rank visits in the epoch, checked.
   absl::StatusOr<std::vector<int64_t>> DrawIndices(int64_t epoch);
@@ -135,14 +151,13 @@ class Trainer {
                                    int64_t step) const;
 
   Communicator& communicator_;
-  Model& model_;
+  std::unique_ptr<ModelSteps> model_steps_;  // If this object made them.
+  RankSteps& steps_;
   const Dataset& train_;
   const TrainerOptions options_;
   const std::unique_ptr<Sampler> sampler_;
   const GlobalBatches batches_;  // As this rank's sampler counts positions.
-  GradientReducer reducer_;
   ImageSource source_;
-  const std::string warning_;
 };
 
 }  // namespace lockstep

@@ -200,6 +200,11 @@ cublasStatus_t CheckMemory(const Product& p) {
       !IsDeviceRange(p.desc.bias, bias_bytes)) {
     return Invalid("the bias does not lie in device memory");
   }
+  constexpr uintptr_t kWorkspaceAlignment = 256;
+  if (p.workspace_bytes > 0 &&
+      reinterpret_cast<uintptr_t>(p.workspace) % kWorkspaceAlignment != 0) {
+    return Invalid("the workspace is not aligned to 256 bytes");
+  }
   return p.workspace_bytes > 0 && !IsDeviceRange(p.workspace, p.workspace_bytes)
              ? Invalid("the workspace does not lie in device memory")
              : CUBLAS_STATUS_SUCCESS;

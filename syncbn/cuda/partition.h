@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/host_device.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 

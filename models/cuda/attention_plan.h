@@ -1,0 +1,17 @@
+// The plan of multi-head self-attention on a GPU.
+#ifndef LOCKSTEP_MODELS_CUDA_ATTENTION_PLAN_H_
+#define LOCKSTEP_MODELS_CUDA_ATTENTION_PLAN_H_
+
+#include "models/cuda/plan.h"
+#include "models/program/operation_plan.h"
+
+namespace lockstep {
+
+// Creates the plan of an AttentionOp, which `request` must hold, for a batch of
+// at least 1. Its products go through cuBLASLt.
+PlanOr PlanAttention(const CudaPlanContext& context,
+                     const PlanRequest& request);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_MODELS_CUDA_ATTENTION_PLAN_H_

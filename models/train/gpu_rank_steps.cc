@@ -1,0 +1,252 @@
+#include "models/train/gpu_rank_steps.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+#include "collectives/communicator.h"
+#include "collectives/nccl/nccl_communicator.h"
+#include "collectives/nccl/watchdog.h"
+#include "models/cuda/cuda_replica.h"
+#include "models/model.h"
+#include "models/networks/network.h"
+#include "models/train/data_parallel.h"
+#include "models/train/device.h"
+#include "models/train/gpu_steps.h"
+
+namespace lockstep {
+namespace {
+
+// Returns the time from one event to the next, both of which have ended.
+absl::StatusOr<absl::Duration> Between(const Event& first,
+                                       const Event& second) {
+  float milliseconds = 0;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaEventElapsedTime(&milliseconds, first.get(), second.get()),
+                 "cudaEventElapsedTime"));
+  return absl::Milliseconds(static_cast<double>(milliseconds));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GpuRankSteps>> GpuRankSteps::Create(
+    Communicator& group, int device, const Network& network,
+    const GpuStepsOptions& options, std::string& shared) {
+  std::unique_ptr<GpuRankSteps> steps(new GpuRankSteps(group, device));
+  LOCKSTEP_RETURN_IF_ERROR(
+      ShareStatus(group, steps->Prepare(network, options)));
+  if (group.world_size() > 1) {
+    LOCKSTEP_RETURN_IF_ERROR(steps->JoinGroups(options, shared));
+    if (!shared.empty()) return nullptr;
+  }
+  Communicator& gradients =
+      steps->gradients_ == nullptr
+          ? group
+          : static_cast<Communicator&>(*steps->gradients_);
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      steps->steps_,
+      GpuSteps::Create(*steps->replica_, gradients,
+                       {.compute = steps->compute_.get(),
+                        .communication = steps->communication_.get()},
+                       options.bucket_bytes > 0 ? options.bucket_bytes
+                                                : GpuSteps::kBucketBytes));
+  return steps;
+}
+
+absl::Status GpuRankSteps::Prepare(const Network& network,
+                                   const GpuStepsOptions& options) {
+  if (options.sync_bn && network.Count<BatchNormOp>() == 0) {
+    return absl::InvalidArgumentError("the model has no batch norm");
+  }
+  LOCKSTEP_RETURN_IF_ERROR(UseDevice());
+  LOCKSTEP_RETURN_IF_ERROR(CreateStreams());
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      replica_,
+      CudaReplica::Create(network, compute_.get(), {.seed = options.seed}));
+  // Batch norm needs two values.
+  const int64_t samples = std::max<int64_t>(options.largest_shard, 2);
+  for (Slot& slot : slots_) {
+    LOCKSTEP_RETURN_IF_ERROR(
+        slot.batch.Reserve(samples, network.input_shape()));
+  }
+  return WarmUp(samples, options.seed);
+}
+
+absl::Status GpuRankSteps::WarmUp(int64_t samples, uint64_t seed) {
+  const Network& network = replica_->network();
+  const std::vector<float> images(samples * network.input_shape().size());
+  const std::vector<int32_t> labels(samples);
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const Batch batch,
+      CopyTo(slots_[0], {.images = images, .labels = labels}));
+  LOCKSTEP_RETURN_IF_ERROR(
+      replica_->Enqueue(batch, /*gradient_scale=*/1, [](int) {}));
+  LOCKSTEP_RETURN_IF_ERROR(replica_->TakeMetrics().status());
+  // The step has changed the buffers.
+  return replica_->Upload(CreateParameters(network, seed),
+                          CreateBuffers(network));
+}
+
+absl::Status GpuRankSteps::JoinGroups(const GpuStepsOptions& options,
+                                      std::string& shared) {
+  absl::StatusOr<std::unique_ptr<NcclCommunicator>> gradients =
+      MakeGroup(communication_.get(), options.timeout);
+  if (absl::IsFailedPrecondition(gradients.status())) {
+    shared = std::string(gradients.status().message());
+    return absl::OkStatus();
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(gradients_, std::move(gradients));
+  if (!options.sync_bn) return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(norms_, MakeGroup(compute_.get(), options.timeout));
+  replica_->ConvertSyncBatchNorm(*norms_);
+  return absl::OkStatus();
+}
+
+absl::Status GpuRankSteps::CreateStreams() {
+  LOCKSTEP_ASSIGN_OR_RETURN(compute_, MakeStream());
+  LOCKSTEP_ASSIGN_OR_RETURN(communication_, MakeUrgentStream());
+  LOCKSTEP_ASSIGN_OR_RETURN(copy_, MakeStream());
+  for (Slot& slot : slots_) {
+    LOCKSTEP_ASSIGN_OR_RETURN(slot.copied, MakeEvent());
+    for (Event* const event :
+         {&slot.begin, &slot.computed, &slot.summed, &slot.end}) {
+      LOCKSTEP_ASSIGN_OR_RETURN(*event, MakeTimedEvent());
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<NcclCommunicator>> GpuRankSteps::MakeGroup(
+    cudaStream_t stream, absl::Duration timeout) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> control,
+                            group_.Split(/*color=*/0, /*key=*/0));
+  NcclOptions options;
+  options.device = device_;
+  options.stream = stream;
+  options.group.timeout = timeout;
+  return NcclCommunicator::Create(std::move(control), options);
+}
+
+absl::Status GpuRankSteps::UseDevice() const {
+  return CudaStatus(cudaSetDevice(device_), "cudaSetDevice");
+}
+
+absl::Status GpuRankSteps::Begin() {
+  LOCKSTEP_RETURN_IF_ERROR(UseDevice());
+  if (gradients_ != nullptr) {
+    // Create and Write have waited for the values.
+    LOCKSTEP_RETURN_IF_ERROR(
+        gradients_->Broadcast(replica_->parameters().values(), /*root=*/0));
+    LOCKSTEP_RETURN_IF_ERROR(gradients_->Wait());
+  }
+  return BroadcastBuffers();
+}
+
+absl::Status GpuRankSteps::BroadcastBuffers() {
+  if (gradients_ == nullptr) return absl::OkStatus();
+  LOCKSTEP_RETURN_IF_ERROR(UseDevice());
+  Buffers& buffers = replica_->buffers();
+  if (buffers.count() == 0) return absl::OkStatus();
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(compute_.get()),
+                                      "cudaStreamSynchronize"));
+  LOCKSTEP_RETURN_IF_ERROR(gradients_->Broadcast(buffers.floats(), /*root=*/0));
+  LOCKSTEP_RETURN_IF_ERROR(gradients_->Wait());
+  return group_.Broadcast(buffers.counters(), /*root=*/0);
+}
+
+absl::StatusOr<Batch> GpuRankSteps::CopyTo(Slot& slot, const Batch& batch) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Batch on_device,
+                            slot.batch.Enqueue(batch, copy_.get()));
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+      cudaEventRecord(slot.copied.get(), copy_.get()), "cudaEventRecord"));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamWaitEvent(compute_.get(), slot.copied.get(), 0),
+                 "cudaStreamWaitEvent"));
+  return on_device;
+}
+
+absl::Status GpuRankSteps::Retire(Slot& slot) {
+  if (!slot.is_used) return absl::OkStatus();
+  slot.is_used = false;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaEventSynchronize(slot.end.get()), "cudaEventSynchronize"));
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::Duration forward_backward,
+                            Between(slot.begin, slot.computed));
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::Duration exposed,
+                            Between(slot.computed, slot.summed));
+  LOCKSTEP_ASSIGN_OR_RETURN(const absl::Duration update,
+                            Between(slot.summed, slot.end));
+  times_.compute += forward_backward + update;
+  times_.exposed_communication += exposed;
+  return absl::OkStatus();
+}
+
+absl::Status GpuRankSteps::RetireAll() {
+  for (Slot& slot : slots_) LOCKSTEP_RETURN_IF_ERROR(Retire(slot));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StepResult> GpuRankSteps::Step(const Batch& shard,
+                                              int64_t global_samples,
+                                              float learning_rate,
+                                              bool with_metrics) {
+  LOCKSTEP_RETURN_IF_ERROR(UseDevice());
+  Slot& slot = slots_[next_slot_++ % slots_.size()];
+  LOCKSTEP_RETURN_IF_ERROR(Retire(slot));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Batch on_device, CopyTo(slot, shard));
+  const GpuStepEvents events = {.begin = slot.begin.get(),
+                                .computed = slot.computed.get(),
+                                .summed = slot.summed.get(),
+                                .end = slot.end.get()};
+  LOCKSTEP_RETURN_IF_ERROR(
+      steps_->Enqueue(on_device, global_samples, learning_rate, &events));
+  slot.is_used = has_steps_ = true;
+  if (!with_metrics) return StepResult();
+  LOCKSTEP_RETURN_IF_ERROR(RetireAll());
+  StepResult result;
+  LOCKSTEP_ASSIGN_OR_RETURN(result.metrics, replica_->TakeMetrics());
+  result.metrics += std::exchange(untaken_, Metrics());
+  result.times = std::exchange(times_, StepTimes());
+  has_steps_ = false;
+  // Other ranks' errors.
+  for (const auto* const nccl : {&gradients_, &norms_}) {
+    if (*nccl != nullptr) LOCKSTEP_RETURN_IF_ERROR((*nccl)->Wait());
+  }
+  return result;
+}
+
+absl::StatusOr<Metrics> GpuRankSteps::Evaluate(const Batch& batch) {
+  LOCKSTEP_RETURN_IF_ERROR(UseDevice());
+  LOCKSTEP_RETURN_IF_ERROR(RetireAll());
+  if (has_steps_) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Metrics of_steps, replica_->TakeMetrics());
+    untaken_ += of_steps;
+    has_steps_ = false;
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const Batch on_device, CopyTo(slots_[0], batch));
+  LOCKSTEP_RETURN_IF_ERROR(replica_->EnqueueEvaluation(on_device));
+  return replica_->TakeMetrics();
+}
+
+absl::Status GpuRankSteps::Read(Parameters& parameters, Buffers& buffers) {
+  LOCKSTEP_RETURN_IF_ERROR(UseDevice());
+  return replica_->Download(parameters, buffers);
+}
+
+absl::Status GpuRankSteps::Write(const Parameters& parameters,
+                                 const Buffers& buffers) {
+  LOCKSTEP_RETURN_IF_ERROR(UseDevice());
+  return replica_->Upload(parameters, buffers);
+}
+
+}  // namespace lockstep

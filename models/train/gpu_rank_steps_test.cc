@@ -1,0 +1,227 @@
+// Tests the steps of ranks on GPUs of their own, on the stand-in, which can
+// choose the order in which streams run.
+#include "models/train/gpu_rank_steps.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "collectives/communicator.h"
+#include "collectives/testing/run_ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/cpu/cpu_model.h"
+#include "models/model.h"
+#include "models/networks/network.h"
+#include "models/networks/networks.h"
+#include "models/reference/network_inputs.h"
+#include "models/train/rank_steps.h"
+#include "standin/control.h"
+
+namespace lockstep {
+namespace {
+
+using standin::Order;
+using testing::Each;
+
+constexpr int kSteps = 8;
+constexpr int64_t kShard = 2;
+
+Network Described() {
+  absl::StatusOr<Network> network = CreateNetwork(
+      "lenet_bn", {.channels = 1, .height = 16, .width = 16, .classes = 4});
+  EXPECT_THAT(network, IsOk());
+  return *std::move(network);
+}
+
+// The state of a rank after its steps.
+struct Outcome {
+  std::vector<float> values;
+  std::vector<float> running;  // The float buffers.
+  int64_t batches = 0;
+  double loss_sum = 0;  // Of all its shards.
+  int64_t samples = 0;
+  double evaluated = 0;  // The loss of the first batch, halfway.
+};
+
+// Takes the steps, each on a batch of its own. Evaluates a batch halfway.
+absl::StatusOr<Outcome> TakeSteps(RankSteps& steps, int rank, int world_size,
+                                  int64_t metrics_interval) {
+  const Network network = Described();
+  LOCKSTEP_RETURN_IF_ERROR(steps.Begin());
+  Outcome outcome;
+  for (int step = 0; step < kSteps; ++step) {
+    const RandomSamples samples =
+        RandomBatchOf(network, 10 + step, kShard * world_size);
+    const int64_t size = network.input_shape().size();
+    const Batch shard = {
+        .images = std::span(samples.images)
+                      .subspan(rank * kShard * size, kShard * size),
+        .labels = std::span(samples.labels).subspan(rank * kShard, kShard)};
+    const bool with_metrics =
+        (step + 1) % metrics_interval == 0 || step + 1 == kSteps;
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const StepResult result,
+        steps.Step(shard, kShard * world_size, 0.05f, with_metrics));
+    outcome.loss_sum += result.metrics.loss_sum;
+    outcome.samples += result.metrics.samples;
+    if (step != kSteps / 2) continue;
+    LOCKSTEP_ASSIGN_OR_RETURN(const Metrics evaluated, steps.Evaluate(shard));
+    outcome.evaluated = evaluated.mean_loss();
+  }
+  LOCKSTEP_RETURN_IF_ERROR(steps.BroadcastBuffers());
+  Parameters parameters = CreateParameters(network);
+  Buffers buffers = CreateBuffers(network);
+  LOCKSTEP_RETURN_IF_ERROR(steps.Read(parameters, buffers));
+  outcome.values.assign(parameters.values().begin(), parameters.values().end());
+  outcome.running.assign(buffers.floats().begin(), buffers.floats().end());
+  outcome.batches = buffers.counters()[0];
+  return outcome;
+}
+
+// Returns the outcomes of ranks on the stand-in's GPUs.
+std::vector<Outcome> OnGpus(int ranks, Order order, int64_t metrics_interval) {
+  standin::SetDevices({.count = ranks});
+  standin::SetSchedule({.order = order});
+  std::vector<Outcome> outcomes(ranks);
+  const auto statuses = RunRanks(
+      Backend::kThreads, ranks, [&](Communicator& group) -> absl::Status {
+        std::string shared;
+        // The ranks begin with other weights; rank 0's are the ones that count.
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            const std::unique_ptr<GpuRankSteps> steps,
+            GpuRankSteps::Create(group, group.rank(), Described(),
+                                 {.seed = static_cast<uint64_t>(group.rank()),
+                                  .bucket_bytes = 4096,
+                                  .sync_bn = ranks > 1,
+                                  .largest_shard = kShard},
+                                 shared));
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            outcomes[group.rank()],
+            TakeSteps(*steps, group.rank(), ranks, metrics_interval));
+        return absl::OkStatus();
+      });
+  standin::SetSchedule({});
+  standin::SetDevices({});
+  EXPECT_THAT(statuses, Each(IsOk()));
+  return outcomes;
+}
+
+// Returns the outcome of one rank on the CPU with the batches of `world_size`
+// ranks, whose metrics are of the whole batches.
+Outcome OnCpu(int world_size) {
+  Outcome outcome;
+  const auto statuses =
+      RunRanks(Backend::kThreads, 1, [&](Communicator& group) -> absl::Status {
+        LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<CpuReplica> model,
+                                  CreateCpuReplica(Described(), {.seed = 0}));
+        ModelSteps steps(group, *model, 0);
+        LOCKSTEP_RETURN_IF_ERROR(steps.Begin());
+        const Network network = Described();
+        for (int step = 0; step < kSteps; ++step) {
+          const RandomSamples samples =
+              RandomBatchOf(network, 10 + step, kShard * world_size);
+          LOCKSTEP_ASSIGN_OR_RETURN(
+              const StepResult result,
+              steps.Step(samples.batch(), kShard * world_size, 0.05f, true));
+          outcome.loss_sum += result.metrics.loss_sum;
+        }
+        outcome.values.assign(model->parameters().values().begin(),
+                              model->parameters().values().end());
+        return absl::OkStatus();
+      });
+  EXPECT_THAT(statuses, Each(IsOk()));
+  return outcome;
+}
+
+double LargestDifference(const std::vector<float>& a,
+                         const std::vector<float>& b) {
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    largest = std::max(largest, std::abs(double{a[i]} - b[i]));
+  }
+  return largest;
+}
+
+class GpuRankStepsTest : public testing::TestWithParam<int> {};
+
+INSTANTIATE_TEST_SUITE_P(Ranks, GpuRankStepsTest, testing::Values(1, 2),
+                         testing::PrintToStringParamName());
+
+// More steps than slots are in flight between metrics.
+TEST_P(GpuRankStepsTest, EveryOrderOfStreamsTakesTheSameSteps) {
+  const int ranks = GetParam();
+  const std::vector<Outcome> want = OnGpus(ranks, Order::kAtOnce, 1);
+  for (const Order order :
+       {Order::kAtOnce, Order::kOldestStreamFirst, Order::kNewestStreamFirst}) {
+    const std::vector<Outcome> got = OnGpus(ranks, order, kSteps);
+    for (int rank = 0; rank < ranks; ++rank) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(order) << rank);
+      EXPECT_EQ(got[rank].values, want[0].values);
+      EXPECT_EQ(got[rank].running, want[0].running);
+      EXPECT_EQ(got[rank].batches, kSteps);
+      EXPECT_EQ(got[rank].samples, kSteps * kShard);
+      EXPECT_EQ(got[rank].evaluated, want[rank].evaluated);
+      EXPECT_NEAR(got[rank].loss_sum, want[rank].loss_sum, 1e-9);
+    }
+  }
+}
+
+// Rounding moves a weight by about 1e-7 of its size in each step; the steps
+// move weights by more than 1e-2.
+TEST_P(GpuRankStepsTest, TakesTheCpusSteps) {
+  const int ranks = GetParam();
+  const Outcome cpu = OnCpu(ranks);
+  double loss_sum = 0;
+  for (const Outcome& rank : OnGpus(ranks, Order::kAtOnce, kSteps)) {
+    EXPECT_LT(LargestDifference(rank.values, cpu.values), 1e-4);
+    loss_sum += rank.loss_sum;
+  }
+  EXPECT_NEAR(loss_sum, cpu.loss_sum, 1e-4 * cpu.loss_sum);
+  const Parameters first = CreateParameters(Described(), 0);
+  EXPECT_GT(LargestDifference({first.values().begin(), first.values().end()},
+                              cpu.values),
+            1e-2);
+}
+
+TEST(GpuRankStepsErrorTest, EveryRankHearsOfTheError) {
+  standin::SetDevices({.count = 2});
+  const Network lenet = *CreateNetwork("lenet");
+  const auto statuses =
+      RunRanks(Backend::kThreads, 2, [&](Communicator& group) -> absl::Status {
+        std::string shared;
+        // Rank 1 has no such device.
+        return GpuRankSteps::Create(group, group.rank() == 1 ? 7 : 0, lenet, {},
+                                    shared)
+            .status();
+      });
+  standin::SetDevices({});
+  EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                                      testing::HasSubstr("cudaSetDevice"))));
+}
+
+TEST(GpuRankStepsErrorTest, ASharedGpuIsNoError) {
+  const Network lenet = *CreateNetwork("lenet");
+  const auto statuses =
+      RunRanks(Backend::kThreads, 2, [&](Communicator& group) -> absl::Status {
+        std::string shared;
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            const std::unique_ptr<GpuRankSteps> steps,
+            GpuRankSteps::Create(group, 0, lenet, {}, shared));
+        EXPECT_EQ(steps, nullptr);
+        EXPECT_NE(shared, "");
+        return absl::OkStatus();
+      });
+  EXPECT_THAT(statuses, Each(IsOk()));
+}
+
+}  // namespace
+}  // namespace lockstep
