@@ -53,6 +53,11 @@ TEST(WaitingTest, PassesInPython) {
                 "python/lockstep/monitor/waiting_test.py", kDeadlineSeconds);
 }
 
+TEST(GoneTest, PassesInPython) {
+  RunPythonTest("numpy, torch.distributed",
+                "python/lockstep/monitor/gone_test.py", kDeadlineSeconds);
+}
+
 TEST(JoiningTest, PassesInPython) {
   RunPythonTest("numpy, torch.distributed",
                 "python/lockstep/monitor/joining_test.py", kDeadlineSeconds);
@@ -65,6 +70,11 @@ TEST(ReportsTest, PassesInPython) {
 TEST(OddScriptsTest, PassesInPython) {
   RunPythonTest("numpy, torch.distributed",
                 "python/lockstep/odd_scripts_test.py", kDeadlineSeconds);
+}
+
+TEST(ByHandTest, PassesInPython) {
+  RunPythonTest("numpy, torch.distributed", "python/lockstep/by_hand_test.py",
+                kDeadlineSeconds);
 }
 
 TEST(RecorderTest, PassesInPython) {

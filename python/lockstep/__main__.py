@@ -159,7 +159,16 @@ def run(flags, command):
         found = compare_with_earlier(recorded, command, options, flags)
     else:
         found = judge.judge(recorded)
+    note_on_launcher(found, command)
     return report(found, flags.output_dir, flags)
+
+
+def note_on_launcher(found, command):
+    """Tells how to do without a launcher that fails by itself, as torchrun of Debian 12 does."""
+    number = reference.find_flag(command, reference.NPROC_FLAGS)
+    if number and found.run.status and not found.run.ranks:
+        text = "the command failed before a rank trained; `lockstep run --nproc=%s -- python3 SCRIPT`"
+        found.notes.append(text % number[1] + " starts the ranks without a launcher")
 
 
 def compare_with_earlier(recorded, command, options, flags):

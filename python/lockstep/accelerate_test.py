@@ -14,17 +14,27 @@ import runs
 NOTE = "2 of 8 updates have fewer than 2 backward passes, and Accelerate divides each loss by 2"
 
 
+# Without a GPU, this is how Accelerate 1.15 starts several processes.
+LAUNCH = "-m accelerate.commands.launch --multi_gpu --num_processes=2 --main_process_port=0".split()
+
+
 class AccelerateTest(unittest.TestCase):
-    def verdict(self, *flags, reference=False):
-        """Returns the exit status, the verdict in words, and each rank's events."""
+    def verdict(self, *flags, reference=False, launched=False):
+        """Returns the exit status, the verdict in words, and each rank's events.
+
+        launched: whether `accelerate launch` starts the ranks, and not --nproc.
+        """
         with tempfile.TemporaryDirectory() as folder:
-            script = os.path.join(folder, "script.py")
+            script, record = os.path.join(folder, "script.py"), os.path.join(folder, "record")
             with open(script, "w", encoding="utf-8") as file:
                 file.write(SCRIPT)
             ours = ["--reference=one_rank"] if reference else []
-            done, events = runs.record_script(
-                os.path.join(folder, "record"), script, *flags, flags=ours
-            )
+            if launched:
+                command = [sys.executable, *LAUNCH, script, *flags]
+                done = runs.lockstep("run", "--output_dir=" + record, *ours, "--", *command)
+                events = runs.events_of(record)
+            else:
+                done, events = runs.record_script(record, script, *flags, flags=ours)
         said = done.stdout + done.stderr
         for of_rank in events.values():
             self.assertEqual(runs.of_kind(of_rank, "error"), [], said)
@@ -59,6 +69,13 @@ class AccelerateTest(unittest.TestCase):
     def test_computes_what_one_rank_computes(self):
         status, said, _ = self.verdict("--samples=64", "--no_schedule", reference=True)
         self.assertEqual(status, 0, said)
+        self.assertIn("the ranks compute what one rank computes (8 updates)", said)
+
+    def test_ranks_that_accelerate_launch_starts(self):
+        flags = "--samples=64", "--no_schedule"
+        status, said, events = self.verdict(*flags, reference=True, launched=True)
+        self.assertEqual(status, 0, said)
+        self.assertEqual(sorted(events), [0, 1], said)
         self.assertIn("the ranks compute what one rank computes (8 updates)", said)
 
     def test_a_schedule_that_accelerate_steps_once_per_rank_is_compared_until_it_differs(self):

@@ -13,14 +13,15 @@ import runs
 
 
 class DeepSpeedTest(unittest.TestCase):
-    def verdict(self, *flags):
+    def verdict(self, *flags, reference=False):
         """Returns the exit status, the verdict in words, and each rank's events."""
         with tempfile.TemporaryDirectory() as folder:
             script = os.path.join(folder, "script.py")
             with open(script, "w", encoding="utf-8") as file:
                 file.write(SCRIPT)
+            ours = ["--reference=one_rank"] if reference else []
             done, events = runs.record_script(
-                os.path.join(folder, "record"), script, *flags, DS_ACCELERATOR="cpu"
+                os.path.join(folder, "record"), script, *flags, flags=ours, DS_ACCELERATOR="cpu"
             )
         said = done.stdout + done.stderr
         for of_rank in events.values():
@@ -42,11 +43,33 @@ class DeepSpeedTest(unittest.TestCase):
         self.expect_updates(events)
 
     def test_a_right_script_with_zero(self):
-        status, said, events = self.verdict("--stage=1")
-        self.assertEqual(status, 0, said)
-        self.assertIn("(the parameters are DeepSpeed's own)", said)
-        self.assertIn("no sample is trained on by two ranks in one epoch (128 samples)", said)
-        self.expect_updates(events)
+        for stage in (1, 2):
+            with self.subTest(stage=stage):
+                status, said, events = self.verdict("--stage=%d" % stage, reference=True)
+                self.assertEqual(status, 0, said)
+                self.assertIn("(each rank holds its own part of them)", said)
+                self.assertIn("uses the gradients of its own backward passes (8 updates)", said)
+                # The script draws random numbers before its second epoch, of four updates.
+                self.assertIn("the ranks compute what one rank computes (4 updates)", said)
+                self.expect_updates(events)
+                self.expect_parts(events)
+
+    def expect_parts(self, events):
+        """47 parameters are made flat: rank 0 has 24 of them, and rank 1 has 23."""
+        described = [runs.of_kind(events[rank], "optimizer")[0] for rank in (0, 1)]
+        names = [name for name, *_ in described[0]["parameters"]]
+        self.assertEqual(names, ["0.weight", "0.bias", "2.weight", "2.bias"])
+        self.assertEqual(described[0]["parts"], [[0, 24], [0, 0], [0, 0], [0, 0]])
+        self.assertEqual(described[1]["parts"], [[24, 6], [0, 5], [0, 10], [0, 2]])
+        for step in runs.of_kind(events[1], "step"):
+            self.assertEqual([count for count, *_ in step["local"]], [2] * 4)
+            self.assertNotIn(None, step["gradients"])
+
+    def test_a_loss_divided_again(self):
+        flags = "--stage=2", "--divide", "--clip=100"
+        status, said, _ = self.verdict(*flags, reference=True)
+        self.assertEqual(status, 1, said)
+        self.assertIn("[divided_by_ranks_again, certain]", said)
 
     def test_a_learning_rate_that_depends_on_the_rank(self):
         for stage in (0, 1):
@@ -66,7 +89,10 @@ from torch.utils.data import TensorDataset
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 parser = argparse.ArgumentParser()
 parser.add_argument("--stage", type=int, default=0)
-parser.add_argument("--rate_by_rank", action="store_true")
+parser.add_argument("--batch-size", type=int, default=4)
+parser.add_argument("--clip", type=float, default=1.0)
+for name in ("--rate_by_rank", "--divide"):
+    parser.add_argument(name, action="store_true")
 flags = parser.parse_args()
 deepspeed.init_distributed(dist_backend="gloo")
 torch.manual_seed(0)
@@ -77,9 +103,9 @@ engine, optimizer, loader, _ = deepspeed.initialize(
     model_parameters=model.parameters(),
     training_data=data,
     config={
-        "train_micro_batch_size_per_gpu": 4,
+        "train_micro_batch_size_per_gpu": flags.batch_size,
         "gradient_accumulation_steps": 2,
-        "gradient_clipping": 1.0,
+        "gradient_clipping": flags.clip,
         "optimizer": {"type": "Adam", "params": {"lr": 0.01, "torch_adam": True}},
         "zero_optimization": {"stage": flags.stage},
     },
@@ -90,6 +116,8 @@ for epoch in range(2):
     loader.data_sampler.set_epoch(epoch)
     for x, y in loader:
         loss = torch.nn.functional.mse_loss(engine(x), y)
+        if flags.divide:
+            loss = loss / torch.distributed.get_world_size()
         engine.backward(loss)
         engine.step()
 """

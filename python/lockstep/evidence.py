@@ -25,6 +25,8 @@ class Step:
         self.groups = event.get("groups")
         self.drew = event.get("drew", False)
         self.first = event.get("first")
+        # By parameter: by how much an update by hand moves its sum and its projection.
+        self.moved = event.get("moved")
 
 
 class Optimizer:
@@ -33,6 +35,7 @@ class Optimizer:
     def __init__(self, event):
         self.number = event["optimizer"]
         self.type = event["type"]
+        self.by_hand = self.type == "ByHand"  # Then its line is that of a backward pass.
         self.line = event.get("line", "")
         self.names = [name for name, _, _ in event["parameters"]]
         self.shapes = [shape for _, shape, _ in event["parameters"]]
@@ -118,6 +121,7 @@ class Run:
     """All ranks of a run, and how its command ended."""
 
     def __init__(self, ranks, status=0, hung_seconds=None, failures=(), stopped=None, waits=()):
+        self.gone = []  # The ranks that `run` saw gone first: {"rank", "status"}.
         self.ranks = ranks
         self.folder = ""  # Where its record is, if it was read from one.
         self.comparison = None  # The claim that compares it with an earlier run.
@@ -150,4 +154,5 @@ def read_run(folder, status=0, hung_seconds=None, stopped=None):
                 failures.append(file.read().strip().splitlines()[-1])
     run = Run(ranks, status, hung_seconds, failures, stopped, waits.read(folder))
     run.folder = folder
+    run.gone = [each for event in waits.read(folder, waits.GONE)[:1] for each in event["ranks"]]
     return run

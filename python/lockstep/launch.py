@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 
 from . import record
 from .monitor import joining, watch
@@ -100,15 +101,18 @@ def run(command, folder, options, nproc=0, hang_seconds=0, fails_fast=False, cha
     with reserve_port() as held:  # For the ranks, as long as they run.
         variables = environment(folder, options, changed)
         children = start(command, variables, nproc, held.getsockname()[1])
-        return follow(children, folder, hang_seconds, fails_fast)
+        return follow(children, folder, hang_seconds, fails_fast, bool(nproc))
 
 
-def follow(children, folder, hang_seconds, fails_fast):
-    """Waits until all children have ended, or ends them; returns an Outcome."""
+def follow(children, folder, hang_seconds, fails_fast, are_ranks):
+    """Waits until all children have ended, or ends them; returns an Outcome.
+
+    are_ranks: whether each child is a rank, and not a launcher of ranks.
+    """
     interrupts, failed_at = 0, None
     silence = Silence(folder)
-    watcher = watch.Watch(folder, fails_fast, say)
-    while any(child.poll() is None for child in children):
+    watcher = Guarded(watch.Watch(folder, fails_fast, say), folder)
+    while None in [child.poll() for child in children]:  # Learns the status of all that have ended.
         try:
             wait(children, POLL_SECONDS)
         except KeyboardInterrupt:  # The terminal has sent it to the children too.
@@ -123,11 +127,37 @@ def follow(children, folder, hang_seconds, fails_fast):
             end(children, folder)
             return Outcome(worst_status(children), hung_seconds=hung)
         else:
-            stopped = watcher.poll()
-            if stopped and failed_at is None:
+            stopped = watcher.poll(statuses_of(children) if are_ranks else None)
+            if stopped:
                 end(children, folder)
                 return Outcome(worst_status(children), stopped=stopped)
     return Outcome(worst_status(children))
+
+
+class Guarded:
+    """A Watch whose first error ends it, and neither the ranks nor the verdict."""
+
+    def __init__(self, watcher, folder):
+        self.watcher = watcher
+        self.folder = folder
+
+    def poll(self, statuses):
+        if self.watcher is None:
+            return None
+        try:
+            return self.watcher.poll(statuses)
+        except Exception:
+            self.watcher = None
+            path = os.path.join(self.folder, "error-%d.txt" % os.getpid())
+            with open(path, "w", encoding="utf-8") as file:  # The verdict reports it as ours.
+                traceback.print_exc(file=file)
+            return None
+
+
+def statuses_of(children):
+    """Returns {rank: exit status} of the ranks that have ended."""
+    statuses = {rank: child.poll() for rank, child in enumerate(children)}
+    return {rank: status for rank, status in statuses.items() if status is not None}
 
 
 def say(text):

@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.join(PYTHON, "testing"))
 
 import runs
 
-from lockstep import launch
+from lockstep import evidence, launch
 
 IP_LOCAL_PORT_RANGE = 51  # Of Linux 6.3 and newer: the ports that a socket may get by chance.
 
@@ -58,6 +58,24 @@ class PortTest(unittest.TestCase):
                 file.write(ASKS_FOR_ITS_PORT)
             done, _ = runs.record_script(folder + "/record", script)
         self.assertEqual(done.stdout.splitlines()[:2], ["EADDRINUSE"] * 2, done.stderr)
+
+
+class GuardTest(unittest.TestCase):
+    def test_an_error_of_the_watch_ends_neither_the_run_nor_the_verdict(self):
+        class Broken:
+            def __init__(self, *_):
+                pass
+
+            def poll(self, _):
+                raise ValueError("planted")
+
+        original, launch.watch.Watch = launch.watch.Watch, Broken
+        self.addCleanup(setattr, launch.watch, "Watch", original)
+        with tempfile.TemporaryDirectory() as folder:
+            outcome = launch.run(["sh", "-c", "sleep 0.3; exit 4"], folder, {})
+            found = evidence.read_run(folder)
+        self.assertEqual(outcome.status, 4)
+        self.assertEqual(found.errors, ["ValueError: planted"])
 
 
 # Without SO_REUSEADDR, no socket can have a port that another one has.

@@ -29,7 +29,8 @@ class OddScriptsTest(unittest.TestCase):
         status, found, said = self.verdict(kind, *flags, nproc=nproc)
         self.assertEqual((status, found["outcome"]), (1, "wrong"), said)
         self.assertEqual([f["cause"] for f in found["findings"]], [cause], said)
-        self.assertEqual(found["findings"][0]["ranks"], list(ranks), said)
+        if ranks:
+            self.assertEqual(found["findings"][0]["ranks"], list(ranks), said)
         return found["findings"][0]
 
     def test_hang(self):
@@ -44,7 +45,9 @@ class OddScriptsTest(unittest.TestCase):
         self.assertIn("changes them in between", finding["evidence"][1])
 
     def test_exit_early(self):
-        self.expect("exit_early", "ends_early")
+        finding = self.expect("exit_early", "ends_early", ranks=())
+        self.assertLessEqual(set(finding["ranks"]), {0, 1})  # Those that were gone first.
+        self.assertRegex(finding["evidence"][0], r"the process of rank \d ended with status 5")
 
     def test_not_a_number(self):
         finding = self.expect("not_a_number", "not_finite", ranks=[0])
@@ -76,8 +79,8 @@ class OddScriptsTest(unittest.TestCase):
 
     def test_no_optimizer(self):
         status, found, said = self.verdict("no_optimizer")
-        self.assertEqual((status, found["outcome"]), (0, "not judged"), said)
-        self.assertIn("no optimizer took a step", found["why_not_judged"])
+        self.assertEqual((status, found["outcome"]), (0, "right"), said)
+        self.assertIn("the ranks have the same parameters after each update (6 updates)", said)
 
 
 if __name__ == "__main__":

@@ -302,11 +302,37 @@ class PreloadTest(RecorderTest):
         )
         self.assertEqual(done.stdout.splitlines()[0], "42 False", done.stderr)
 
+    def test_a_module_that_imports_pytorch_before_it_has_its_classes(self):
+        self.path("site/accelerate/__init__.py", "")
+        self.path("site/accelerate/accelerator.py", EARLY)
+        script = self.path("s.py", "from accelerate.accelerator import *\nprint(hooked())\n")
+        done, _ = runs.record_script(
+            self.path("record"), script, nproc=1, PYTHONPATH=self.path("site")
+        )
+        self.assertEqual(done.stdout.splitlines()[0], "[True, True]", done.stdout + done.stderr)
+        self.assertNotIn("our own error", done.stdout)
+
     def test_leaves_a_module_of_the_users_alone(self):
         self.path("lockstep.py", "mine = 7\n")
         script = self.path("s.py", "import torch, lockstep\nprint(lockstep.mine)\n")
         done, _ = runs.record_script(self.path("record"), script, nproc=1)
         self.assertEqual(done.stdout.splitlines()[0], "7", done.stderr)
+
+
+# Hugging Face Accelerate, as the hooks see it when a process imports it before torch.
+EARLY = """
+import torch
+
+class Accelerator:
+    def backward(self): pass
+
+class AcceleratedScheduler:
+    def step(self): pass
+
+def hooked():
+    methods = Accelerator.backward, AcceleratedScheduler.step
+    return [hasattr(method, "_lockstep_hook") for method in methods]
+"""
 
 
 class CommandTest(unittest.TestCase):
@@ -325,6 +351,15 @@ class CommandTest(unittest.TestCase):
             self.assertEqual(done.returncode, 2, arguments)
             self.assertRegex(done.stderr, r"\Alockstep: [^\n]*\n\Z")
             self.assertIn(said, done.stderr)
+
+    def test_says_how_to_do_without_a_launcher_that_fails_by_itself(self):
+        with tempfile.TemporaryDirectory() as folder:
+            flags = ("run", "--output_dir=" + folder, "--", "sh", "-c")
+            failed = runs.lockstep(*flags, "exit 3", "--nproc_per_node=2")
+            self.assertEqual(failed.returncode, 3)
+            self.assertIn("`lockstep run --nproc=2 -- python3 SCRIPT`", failed.stdout)
+            for arguments in (["exit 0", "--nproc_per_node=2"], ["exit 3"]):
+                self.assertNotIn("--nproc", runs.lockstep(*flags, *arguments).stdout)
 
     def test_passes_the_status_of_the_command_on(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -10,6 +10,9 @@ from .checks import rounding
 PERTURBED = (1, 2)  # Seeds of the runs that show what rounding does.
 NPROC_FLAGS = ("--nproc_per_node", "--nproc-per-node")
 NODES_FLAGS = ("--nnodes",)
+PROCESSES_FLAGS = ("--num_processes", "--num-processes")
+MACHINES_FLAGS = ("--num_machines", "--num-machines")
+MULTI_GPU_FLAGS = ("--multi_gpu", "--multi-gpu")  # Accelerate refuses these with one process.
 MPI_PROGRAMS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun")
 MPI_FLAGS = ("-n", "-np", "--np", "-c")
 OTHER_BATCHES = re.compile(r"eval|test|val|accum|num|max|log|print|micro")
@@ -51,6 +54,9 @@ def at_one_rank(command, nproc, world_size, world_size_flag):
         return with_flag(command, [world_size_flag], "1"), 1 if nproc else 0
     if nproc:
         return list(command), 1
+    first = after_accelerate_launch(command)
+    if first is not None:
+        return accelerate_at_one_rank(command, first), 0
     found = find_flag(command, NPROC_FLAGS)
     if found:
         nodes = find_flag(command, NODES_FLAGS)
@@ -61,9 +67,39 @@ def at_one_rank(command, nproc, world_size, world_size_flag):
         head = next(i for i, word in enumerate(command) if word in MPI_FLAGS)
         return command[: head + 1] + ["1"] + command[head + 2 :], 0
     raise Impossible(
-        "the command does not say its %d ranks as torchrun, mpirun or --nproc do: name the script's"
-        " own flag by --world_size_flag" % world_size
+        "the command does not say its %d ranks as torchrun, accelerate launch, mpirun or --nproc"
+        " do: name the script's own flag by --world_size_flag" % world_size
     )
+
+
+def after_accelerate_launch(command):
+    """Returns the index of the first word behind `accelerate launch`, in any form, or None."""
+    for index, word in enumerate(command[:4]):
+        name = os.path.basename(word)
+        if name in ("accelerate-launch", "accelerate.commands.launch"):
+            return index + 1
+        named = name in ("accelerate", "accelerate.commands.accelerate_cli")
+        if named and command[index + 1 : index + 2] == ["launch"]:
+            return index + 2
+    return None
+
+
+def accelerate_at_one_rank(command, first):
+    """Returns the command with one process. A flag overrides what accelerate's own file says.
+
+    first: the index of the first word behind `accelerate launch`.
+    """
+    scripts = (i for i in range(first, len(command)) if command[i].endswith(".py"))
+    end = next(scripts, len(command))  # Flags of the script itself stay.
+    own = [word for word in command[first:end] if word not in MULTI_GPU_FLAGS]
+    machines = find_flag(own, MACHINES_FLAGS)
+    if machines and machines[1] != "1":
+        raise Impossible("the command starts several hosts")
+    if find_flag(own, PROCESSES_FLAGS):
+        own = with_flag(own, PROCESSES_FLAGS, "1")
+    else:
+        own = ["--num_processes", "1", *own]
+    return [*command[:first], *own, *command[end:]]
 
 
 def training_batch_size(run):

@@ -36,6 +36,27 @@ class CommandTest(unittest.TestCase):
                 "python -m torch.distributed.run --nproc_per_node=1 t.py",
             ),
             ("mpirun -n 2 python t.py -n 2", "mpirun -n 1 python t.py -n 2"),
+            (
+                "accelerate launch --num_processes=2 --mixed_precision no t.py --num_processes 4",
+                "accelerate launch --num_processes=1 --mixed_precision no t.py --num_processes 4",
+            ),
+            (
+                "accelerate launch --multi_gpu --num-processes 2 t.py",
+                "accelerate launch --num-processes 1 t.py",
+            ),
+            (
+                "/usr/bin/accelerate-launch --cpu t.py --num_processes 4",
+                "/usr/bin/accelerate-launch --num_processes 1 --cpu t.py --num_processes 4",
+            ),
+            (
+                "python -m accelerate.commands.launch --num_machines 1 -m trains.all --epochs 2",
+                "python -m accelerate.commands.launch --num_processes 1 --num_machines 1"
+                " -m trains.all --epochs 2",
+            ),
+            (
+                "python3 /usr/bin/accelerate launch --num_processes 2 t.py",
+                "python3 /usr/bin/accelerate launch --num_processes 1 t.py",
+            ),
             ("/usr/bin/mpirun -np 2 python t.py", "/usr/bin/mpirun -np 1 python t.py"),
         ):
             self.assertEqual(self.at_one_rank(command), (changed, 0))
@@ -48,6 +69,8 @@ class CommandTest(unittest.TestCase):
         for command, why in (
             ("python t.py", "--world_size_flag"),
             ("torchrun --nnodes=2 --nproc_per_node=2 t.py", "several hosts"),
+            ("accelerate launch --num_machines=2 --num_processes=4 t.py", "several hosts"),
+            ("accelerate config t.py", "--world_size_flag"),
         ):
             with self.assertRaisesRegex(reference.Impossible, why):
                 self.at_one_rank(command)

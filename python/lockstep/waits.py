@@ -1,12 +1,14 @@
-"""The waits that `run` saw: which rank waited for which others, and where these were."""
+"""What `run` saw of the ranks: who waited for whom, and whose process was gone first."""
 
 import json
 import os
+import signal
 
 from .verdict import short_line
 
 FRAMES_SHOWN = 4
 FILE = "waits.jsonl"
+WAIT, GONE = "wait", "gone"
 
 
 def write(folder, event):
@@ -14,13 +16,28 @@ def write(folder, event):
         file.write(json.dumps(event) + "\n")
 
 
-def read(folder):
-    """Returns the events, in order."""
+def read(folder, kind=WAIT):
+    """Returns the events of a kind, in order."""
     try:
         with open(os.path.join(folder, FILE), encoding="utf-8") as file:
-            return [json.loads(line) for line in file]
+            events = [json.loads(line) for line in file]
     except FileNotFoundError:
         return []
+    return [event for event in events if event["event"] == kind]
+
+
+def words_of_gone(each):
+    """Says how a rank's process ended, as far as `run` knows its exit status."""
+    rank, status = each["rank"], each["status"]
+    if not status:
+        return "the process of rank %d is gone, without Python's regular exit" % rank
+    if status >= 0:
+        return "the process of rank %d ended with status %d" % (rank, status)
+    try:
+        name = " (%s)" % signal.Signals(-status).name
+    except ValueError:
+        name = ""
+    return "the process of rank %d was ended by signal %d%s" % (rank, -status, name)
 
 
 def words(event):

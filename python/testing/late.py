@@ -4,6 +4,7 @@ usage: late.py KIND
 """
 
 import os
+import signal
 import sys
 import time
 
@@ -55,6 +56,28 @@ def joins_late():
 
 def larger_world():
     os.environ["WORLD_SIZE"] = "3"
+
+
+def leaves_before():
+    if os.environ["RANK"] == "1":
+        sys.exit(0)
+
+
+def killed():
+    """Rank 1 is killed, and rank 0 goes on for ever."""
+    if dist.get_rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        dist.barrier()
+    except RuntimeError:
+        time.sleep(1000)
+
+
+def exits():
+    """Rank 1 exits with a status, and rank 0 goes on for ever."""
+    if dist.get_rank() == 1:
+        sys.exit(3)
+    time.sleep(1000)
 
 
 def computes():
@@ -116,7 +139,9 @@ KINDS = (
     computes,
     different_calls,
     different_sizes,
+    exits,
     exits_early,
+    killed,
     missing_call,
     order_of_groups,
     sleeps,
@@ -124,7 +149,7 @@ KINDS = (
     two_late,
     uneven,
 )
-BEFORE_THE_GROUP = (joins_late, larger_world, never_joins)
+BEFORE_THE_GROUP = (joins_late, larger_world, leaves_before, never_joins)
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -146,6 +146,7 @@ class Record:
         self.status = 0
         self.hung_seconds = None
         self.waits = []
+        self.gone = []  # The ranks whose processes were gone first: {"rank", "status"}.
         self.references = []
         self.earlier = None  # Or the events of an earlier run's ranks.
         self.repeats = []  # The events of each repeat's ranks.
@@ -202,6 +203,7 @@ class Record:
     def judge(self):
         run = run_of(self.events)
         run.status, run.hung_seconds, run.waits = self.status, self.hung_seconds, self.waits
+        run.gone = self.gone
         references = [run_of([events]) for events in self.references]
         earlier = None
         if self.earlier is not None:

@@ -53,17 +53,18 @@ def check(run):
         if len(members) < 2 or any(rank.bounded for rank, _ in members):
             continue
         count += min(len(calls) for _, calls in members)
-        finding = first_difference(members, run.stopped)
+        finding = first_difference(members, run.stopped or run.hung_seconds is None)
         if finding:
             return Claim(NAME, count, "calls"), [finding], []
     why_not = "the script calls no collective of torch.distributed by itself"
     return Claim(NAME, count, "calls", why_not), [], []
 
 
-def first_difference(members, stopped):
+def first_difference(members, cut):
     """Returns the finding for the first position at which the ranks' calls differ, or None.
 
-    stopped: whether `run` has ended the ranks. A rank may then have had a call still to issue.
+    cut: whether a rank without a regular end may have had a call still to issue. If the ranks hang,
+    it has not.
     """
     longest = max(len(calls) for _, calls in members)
     for position in range(longest):
@@ -71,7 +72,7 @@ def first_difference(members, stopped):
         said = [event and signature(event) for _, event in here]
         if all(other == said[0] for other in said):
             continue
-        if stopped and any(event is None and not rank.ended for rank, event in here):
+        if cut and any(event is None and not rank.ended for rank, event in here):
             return None
         absent = {rank.rank: missing(rank, position) for rank, event in here if event is None}
         return finding_of([(rank.rank, event) for rank, event in here], absent)

@@ -1,13 +1,16 @@
 """How ranks end: all of them, regularly, after the same number of updates, with finite numbers."""
 
 import math
+import re
 
 from .. import waits
-from ..verdict import Claim, Finding, few, short_line
+from ..verdict import LIKELY, Claim, Finding, few, short_line
 
 ENDS = "every rank ends regularly"
 UPDATES = "the ranks make the same number of updates"
 FINITE = "losses and gradients are finite"
+# Of an exception about a connection to another rank, which has ended or failed before.
+CONNECTION = re.compile("onnect|roken pipe|imed out|imeout|ocket|NCCL|peer")
 
 
 def check_ends(run):
@@ -19,8 +22,14 @@ def check_ends(run):
     if run.hung_seconds is not None:
         return claim, [hangs(run)], []
     failed = [(rank, rank.of("exception")) for rank in run.ranks if rank.of("exception")]
+    own = [item for item in failed if not CONNECTION.search(item[1][0]["text"])]
+    if own:
+        return claim, [crashes(own[0])], []
+    first = gone_by_themselves(run)
+    if first and (run.status or any(each["status"] for each in first)):
+        return claim, [gone(run, first)], []
     if failed:
-        return claim, [crashes(failed)], []
+        return claim, [left_alone(run, failed) or crashes(failed[0])], []
     # A rank whose record ends without "end" was killed, or left by os._exit.
     cut = [rank for rank in run.ranks if not rank.ended]
     if cut and run.status != 0:
@@ -67,10 +76,64 @@ def waits_in_vain(event, text="no rank goes on"):
     return Finding(ENDS, "hangs", waits.words(event), ranks=ranks, line=line, text=text)
 
 
-def crashes(failed):
-    """Names the first rank whose exception is not about its connection to another rank."""
-    first = next((item for item in failed if "onnection" not in item[1][0]["text"]), failed[0])
-    rank, events = first
+def gone_by_themselves(run):
+    """Returns the ranks whose processes were gone first, without those whose exception says why."""
+    failed = {rank.rank for rank in run.ranks if rank.of("exception")}
+    return [each for each in run.gone if each["rank"] not in failed]
+
+
+def gone(run, first):
+    """Names the ranks whose processes were gone first: others that fail later follow from that."""
+    numbers = sorted(each["rank"] for each in first)
+    ranks = [rank for rank in run.ranks if rank.rank in numbers]
+    evidence = [waits.words_of_gone(each) for each in first[:4]]
+    evidence += ["the last event of rank %d: %s" % (r.rank, last_words(r)) for r in ranks[:4]]
+    # Without a record, the process has ended before it trained, as by an import that fails.
+    chosen = all((each["status"] or 0) > 0 for each in first)
+    chosen = chosen and all(rank.ended for rank in ranks)
+    return Finding(
+        ENDS,
+        "unknown" if chosen else "ends_early",
+        evidence,
+        text="a rank ends with a status that is not 0" if chosen else "",
+        update=min((rank.updates for rank in ranks), default=None),
+        ranks=numbers,
+        line=last_line(ranks[0]) if ranks else "",
+    )
+
+
+def begins_update(rank):
+    """Whether a rank's last events belong to an update that it has not made."""
+    kinds = ("input", "backward")
+    begun = any(rank.at(kind, rank.updates) for kind in kinds)
+    return begun or bool(rank.training_batches(rank.updates))
+
+
+def left_alone(run, failed):
+    """Returns the finding if a rank begins an update that others no longer make, or None."""
+    needs = [rank for rank, _ in failed if begins_update(rank)]
+    ended = [rank for rank in run.ranks if rank.ended and not rank.of("exception")]
+    ended = [rank for rank in ended if needs and rank.updates <= needs[0].updates]
+    if not ended:
+        return None
+    first = needs[0]
+    return Finding(
+        ENDS,
+        "uneven_updates",
+        [
+            "rank %d ends regularly after %d updates" % (ended[0].rank, ended[0].updates),
+            "rank %d begins update %d, and its connection fails" % (first.rank, first.updates),
+        ],
+        LIKELY,
+        update=ended[0].updates,
+        ranks=[rank.rank for rank in ended],
+        line=first.of("exception")[0]["line"],
+    )
+
+
+def crashes(item):
+    """Names a rank with its first exception."""
+    rank, events = item
     event = events[0]
     return Finding(
         ENDS,

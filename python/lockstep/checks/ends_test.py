@@ -58,6 +58,55 @@ class EndsTest(JudgeTest):
         finding = self.expect(record, "ends_early")
         self.assertEqual(finding.ranks, [1])
 
+    def kill(self, status):
+        """Returns a record whose rank 1 is gone first, so that rank 0 loses its connection."""
+        record = Record()
+        record.status, record.gone = 1, [{"rank": 1, "status": status}]
+        failure = {"event": "exception", "update": 8, "line": "/s/train.py:31"}
+        record.events[0].append({**failure, "type": "RuntimeError", "text": "Broken pipe"})
+        record.events[1].remove(record.of(1, "call")[-1])
+        return record
+
+    def test_the_rank_that_is_gone_first_explains_what_follows(self):
+        for status, words in (
+            (-9, "the process of rank 1 was ended by signal 9 (SIGKILL)"),
+            (5, "the process of rank 1 ended with status 5"),
+            (None, "the process of rank 1 is gone, without Python's regular exit"),
+        ):
+            record = self.kill(status)
+            record.remove(1, "end")
+            finding = self.expect(record, "ends_early", 8)
+            self.assertEqual((finding.ranks, finding.evidence[0]), ([1], words))
+
+    def test_a_rank_that_exits_with_a_status(self):
+        record = self.kill(3)
+        record.remove(0, "call")
+        record.remove(1, "call")
+        finding = self.expect(record, "unknown")
+        self.assertEqual((finding.ranks, finding.update), ([1], 8))
+        self.assertEqual(finding.text, "a rank ends with a status that is not 0")
+
+    def test_an_exception_of_its_own_is_named_although_another_rank_is_gone(self):
+        record = self.kill(-15)
+        record.remove(1, "end")
+        record.of(0, "exception")[0]["text"] = "too bad"
+        finding = self.expect(record, "crashes", 8, 31)
+        self.assertEqual(finding.ranks, [0])
+
+    def test_a_rank_that_begins_an_update_more_than_another(self):
+        record = self.kill(None)
+        record.gone = []
+        record.remove(0, "call")
+        record.remove(1, "call")
+        begun = record.of(0, "batch")[0], {**record.of(0, "backward")[0], "loss": [0.5]}
+        for event in begun:
+            record.events[0].append({**event, "update": 8})
+            # Its own status follows from its exception.
+            for record.gone in ([], [{"rank": 0, "status": 1}]):
+                finding = self.expect(record, "uneven_updates", 8, 31)
+                self.assertEqual(finding.ranks, [1])
+            record.events[0].pop()
+
     def test_a_hang_with_the_late_ranks_stack(self):
         record = Record()
         record.remove(1, "end")

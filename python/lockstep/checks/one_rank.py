@@ -6,7 +6,7 @@ The allowance comes from reference runs of one rank (rounding.py).
 import math
 
 from ..verdict import Claim, Finding
-from . import linear, parameters, rounding, samples, shards
+from . import by_hand, linear, parameters, rounding, samples, shards
 
 NAME = "the ranks compute what one rank computes"
 SAME_WEIGHTS = 1e-9  # Sums in float64 over other parts differ by less, and other weights by more.
@@ -40,6 +40,12 @@ class Step:
             for i, size in enumerate(self.sizes)
             if not rounding.deviation(self.got[i], want[i], size, scales[i]) <= self.allowed(i)
         ]
+
+
+    def is_multiple(self):
+        """Whether all tensors are those of one rank times or through the number of ranks."""
+        ranks = self.run.world_size
+        return not self.wrong(ranks) or not self.wrong(1 / ranks)
 
 
 def scaled(gradient, factor):
@@ -108,6 +114,7 @@ class Comparison:
         self.sizes = [math.prod(shape) for shape in ranks[0].shapes]
         self.first_draw = rounding.first_draw(run.ranks)
         self.spread = 0.0
+        self.use = by_hand.Use()
         self.count = 0
         self.findings = []
         self.notes = []
@@ -133,12 +140,28 @@ class Comparison:
                     " are not compared" % (self.spread, ranks[0].update)
                 )
                 return
-            self.count += 1
-            step = Step(self.run, ranks, got, ones[0].gradients, self.spread, self.sizes)
-            wrong = step.wrong()
-            if wrong:
-                self.findings.append(explain(step, self.ranks[0], wrong, reference))
+            why_not = "" if index else self.use.learn(ranks[0], got, ones[0], self.run.world_size)
+            if not why_not:
+                why_not = self.judge(ranks, got, ones[0], reference)
+            if why_not:
+                self.notes.append(why_not)
+            if why_not or self.findings:
                 return
+
+    def judge(self, ranks, got, one, reference):
+        """Judges an update. Adds a finding if it is wrong; returns why it cannot be judged."""
+        got = [scaled(gradient, self.use.factor or 1.0) for gradient in got]
+        step = Step(self.run, ranks, got, one.gradients, self.spread, self.sizes)
+        wrong = step.wrong()
+        if wrong and self.use.factor is None and step.is_multiple():
+            return (
+                "the gradients of update %d are a multiple of one rank's by the number of ranks,"
+                " which an update by hand may take back" % ranks[0].update
+            )
+        self.count += 1
+        if wrong:
+            self.findings.append(explain(step, self.ranks[0], wrong, reference))
+        return ""
 
     def widen(self, ones):
         for other in ones[1:]:

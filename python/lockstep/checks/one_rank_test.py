@@ -51,6 +51,40 @@ class OneRankTest(JudgeTest):
         self.expect(self.record(self.scaled(2, 1)), "summed_not_averaged", 1, 30)
         self.expect(self.record(self.scaled(0.7)), "unknown", 0)
 
+    def by_hand(self, used, moved, momentum=0.0):
+        """Returns a record of updates by hand: gradients `used` times the right ones, and moves.
+
+        One rank moves the parameters by -0.1 times its gradients, or by twice the momentum more.
+        """
+        record = self.record(self.scaled(used))
+        runs = [(events, used, moved) for events in record.events]
+        runs += [(events, 1.0, -0.1) for events in record.references]
+        for events, factor, rate in runs:
+            for step in (event for event in events if event["event"] == "step"):
+                step["moved"] = [
+                    [rate / factor * g[1] + momentum * i, rate / factor * g[3] - momentum * i]
+                    for i, g in enumerate(step["gradients"])
+                ]
+        return record
+
+    def test_updates_by_hand_may_divide_where_they_update(self):
+        self.expect_right(self.by_hand(1, -0.1))
+        self.expect_right(self.by_hand(2, -0.1))
+
+    def test_updates_by_hand_that_are_wrong(self):
+        self.expect(self.by_hand(2, -0.2), "summed_not_averaged", 0, 30)
+        self.expect(self.by_hand(1, -0.05), "divided_by_ranks_again", 0, 30)
+        self.expect(self.by_hand(0.5, -0.05), "divided_by_ranks_again", 0, 30)
+
+    def test_updates_by_hand_that_cannot_be_compared(self):
+        """A rate that is scaled on purpose, and sums that a momentum hides."""
+        for record, words in (
+            (self.by_hand(1, -0.2), "2 times as far as at one rank: it seems scaled on purpose"),
+            (self.by_hand(2, -0.2, momentum=9.0), "which an update by hand may take back"),
+        ):
+            self.expect_right(record, [words])
+            self.assertEqual(self.claim_of(record).count, 0)
+
     def test_a_factor_of_one_tensor_is_unknown(self):
         half = self.scaled(0.5)
         record = self.record(lambda update, i: (half if i else self.scaled(1))(update, i))

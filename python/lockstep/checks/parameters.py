@@ -4,7 +4,7 @@ import math
 
 from ..evidence import Run
 from ..verdict import Claim, Finding, compares_ranks, few
-from . import shards
+from . import by_hand, shards
 
 NAME = "the ranks have the same parameters after each update"
 DIFFER = "the ranks' parameters differ"
@@ -169,6 +169,11 @@ def cause_of_update(run, optimizers, steps):
             evidence.append("learning rates by rank: " + few([r[0] for r in rates], 8))
             return "learning_rate_differs", {"evidence": evidence}
         return "settings_differ", {"evidence": evidence}
+    factors = by_hand.factors_of_ranks(steps)
+    if factors:
+        shown = ", ".join("%.4g" % factor for factor in factors)
+        evidence.append("the ranks move the parameters by %s times the same update" % shown)
+        return "learning_rate_differs", {"evidence": evidence}
     restored = [
         sum(event["what"] == "optimizer" for event in rank.of("restore")) for rank in run.ranks
     ]
@@ -198,15 +203,24 @@ def cause_of_gradients(run, optimizers, steps, wrong):
         evidence = ["the ranks' gradients differ, and are not those of their own samples"]
         return "unknown", {"evidence": evidence}
     evidence = ["each rank's gradient is the one that its own backward passes made"]
-    reduced = [
-        i
-        for i in set(range(len(sizes))) - set(wrong)
-        if all(step.local[i] for step in steps) and len({tuple(s.local[i]) for s in steps}) > 1
-    ]
+    others = set(range(len(sizes))) - set(wrong)
+    reduced = [i for i in others if is_reduced([step.gradients[i] for step in steps], steps, i)]
     if reduced:
         evidence.append("the gradients of %d other tensors are reduced" % len(reduced))
-        return "partly_not_reduced", {"evidence": evidence, "line": optimizers[0].line}
+        line = steps[0].line if optimizers[0].by_hand else optimizers[0].line
+        return "partly_not_reduced", {"evidence": evidence, "line": line}
     return cause_of_no_reduction(run, steps, evidence)
+
+
+def is_reduced(gradients, steps, index):
+    """Whether the ranks use one gradient and made different ones.
+
+    An update of less than a rounding leaves parameters alike although gradients differ.
+    """
+    locals_ = [step.local[index] for step in steps]
+    if not all(gradients) or not all(locals_):
+        return False
+    return len({g[0] for g in gradients}) == 1 and len({tuple(own) for own in locals_}) > 1
 
 
 def cause_of_no_reduction(run, steps, evidence):

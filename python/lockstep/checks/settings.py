@@ -17,8 +17,8 @@ def check_rates(run):
         if not all(optimizers):
             continue
         for steps in zip(*(optimizer.steps for optimizer in optimizers)):
-            count += 1
             rates = [[group.get("lr") for group in step.groups or []] for step in steps]
+            count += any(rate is not None for of_rank in rates for rate in of_rank)
             if any(other != rates[0] for other in rates):
                 by_rank = few([r[0] if r else None for r in rates], 8)
                 finding = Finding(
@@ -30,7 +30,7 @@ def check_rates(run):
                     line=optimizers[0].line,
                 )
                 return Claim(RATES, count, "updates"), [finding], []
-    return Claim(RATES, count, "updates", "no optimizer took a step"), [], []
+    return Claim(RATES, count, "updates", "no optimizer with a rate took a step"), [], []
 
 
 def check_held(run):

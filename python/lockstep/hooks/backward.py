@@ -19,8 +19,34 @@ class Backward:
         self.depth += 1
         if self.depth > 1:
             return
-        recorder = self.recorder
         losses = tensors.leaves_of([args[:1], kwargs.get("tensors", ())])
+        self.recorder.by_hand.before_backward(losses)
+        line, forwards = self.record(losses)
+        if forwards is not None:
+            self.recorder.enter_call("backward", line, "ddp")
+
+    def before_grad(self, args, kwargs):
+        """Before autograd.grad: a backward pass if the script updates by the gradients.
+
+        Returns whether it is one.
+        """
+        losses = tensors.leaves_of([args[:1], kwargs.get("outputs", ())])
+        inputs = inputs_of(args, kwargs)
+        if self.depth or kwargs.get("create_graph") or not all(leaf.is_leaf for leaf in inputs):
+            return False
+        if not self.recorder.by_hand.before_grad(losses, inputs):
+            return False
+        self.record(losses)
+        return True
+
+    def after_grad(self, token, result, args, kwargs):
+        if token:
+            result = list(result.values()) if isinstance(result, dict) else result
+            self.recorder.by_hand.after_grad(inputs_of(args, kwargs), result)
+
+    def record(self, losses):
+        """Writes the event of a pass. Returns its line and its forward passes through DDP."""
+        recorder = self.recorder
         recorder.loaders.mark_training()
         line, forwards = lines.user_line(), recorder.ddp.take_forwards()
         recorder.event(
@@ -32,8 +58,7 @@ class Backward:
             ddp=forwards,
             **self.describe_accelerate(losses),
         )
-        if forwards is not None:
-            recorder.enter_call("backward", line, "ddp")
+        return line, forwards
 
     def describe_accelerate(self, losses):
         """Returns fields for a pass of Accelerate, and whether the script divides the loss too."""
@@ -52,6 +77,13 @@ class Backward:
         if self.recorder.ddp.made:
             self.recorder.leave_call()
         self.recorder.optimizers.see_backward()
+        self.recorder.by_hand.after_backward()
+
+
+def inputs_of(args, kwargs):
+    """Returns the inputs of autograd.grad, or [] if these are a generator, which cannot be read."""
+    inputs = args[1] if len(args) > 1 else kwargs.get("inputs", ())
+    return tensors.leaves_of([inputs])
 
 
 def scale_of(loss):
@@ -91,3 +123,4 @@ def install(recorder):
     hooks = recorder.backward = Backward(recorder)
     recorder.wrap(torch.Tensor, "backward", hooks.before, last=hooks.leave)
     recorder.wrap(torch.autograd, "backward", hooks.before, last=hooks.leave)
+    recorder.wrap(torch.autograd, "grad", hooks.before_grad, hooks.after_grad)

@@ -20,6 +20,7 @@ def epochs_in(checkpoint):
 
 def install(recorder):
     def saved(args, kwargs):
+        recorder.by_hand.settle()
         path = args[1] if len(args) > 1 else kwargs.get("f")
         recorder.event(
             "save",
@@ -42,6 +43,7 @@ def install(recorder):
     def restored(what):
         def before(args, kwargs):
             del kwargs
+            recorder.by_hand.settle()
             recorder.event(
                 "restore",
                 what=what,

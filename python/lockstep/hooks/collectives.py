@@ -169,6 +169,10 @@ def install(recorder):
         del token, result, args, kwargs
         recorder.joined()
 
+    def leaves(args, kwargs):
+        del args, kwargs
+        recorder.by_hand.settle()
+
     def left(token, result, args, kwargs):
         del token, result, args, kwargs
         time.sleep(RELEASE_SECONDS)
@@ -177,7 +181,7 @@ def install(recorder):
         dist.distributed_c10d, "init_process_group", joins, joined, recorder.leave_call
     )
     dist.init_process_group = dist.distributed_c10d.init_process_group
-    recorder.wrap(dist.distributed_c10d, "destroy_process_group", after=left)
+    recorder.wrap(dist.distributed_c10d, "destroy_process_group", leaves, left)
     dist.destroy_process_group = dist.distributed_c10d.destroy_process_group
     if hasattr(dist, "Work"):
         recorder.wrap(dist.Work, "wait", hooks.wait, last=recorder.leave_call)

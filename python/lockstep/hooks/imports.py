@@ -11,6 +11,7 @@ FAMILIES = (
     "reference",
     "numerics",
     "optimizers",
+    "by_hand",
     "backward",
     "collectives",
     "parallel",
@@ -26,7 +27,11 @@ FAMILIES = (
 LATER = {
     "torch.distributed.fsdp._fully_shard._fsdp_param": "shards",
     "accelerate.accelerator": "accelerated",
+    "deepspeed.runtime.zero.stage_1_and_2": "zero",
 }
+
+
+early = []  # Modules of LATER that have run before torch.
 
 
 class ModuleFinder:
@@ -71,8 +76,18 @@ def run_after(loader, function):
 
 
 def install():
+    for name in LATER:
+        sys.meta_path.insert(0, ModuleFinder(name, see_module))
     sys.meta_path.insert(0, ModuleFinder("torch", install_hooks))
     sys.meta_path.append(PackageFinder())
+
+
+def see_module(module):
+    """After a module of LATER has run. It may have imported torch, or torch may come later."""
+    if recorder.active is None:
+        early.append(module)
+    else:
+        install_later(recorder.active, module)
 
 
 def install_hooks(torch):
@@ -85,20 +100,13 @@ def install_hooks(torch):
         return
     for family in FAMILIES:
         started.guard("install " + family, install_family, started, family)
-    for name, family in LATER.items():
-        install_later(started, name, family)
+    while early:
+        install_later(started, early.pop())
 
 
-def install_later(started, name, family):
-    """Installs hooks in a module, now or when the process imports it."""
-
-    def install_in(module):
-        started.guard("install " + family, install_family, started, family, module)
-
-    if name in sys.modules:
-        install_in(sys.modules[name])
-    else:
-        sys.meta_path.insert(0, ModuleFinder(name, install_in))
+def install_later(started, module):
+    family = LATER[module.__name__]
+    started.guard("install " + family, install_family, started, family, module)
 
 
 def install_family(started, name, *modules):

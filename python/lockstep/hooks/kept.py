@@ -34,19 +34,23 @@ class Kept:
         self.file.close()
 
 
-def begin(recorder, names, parameters):
-    """Before a step: returns the Kept of this update, or None if another one is to be kept."""
+def begin(recorder, names, parameters, before=True):
+    """Returns the Kept of this update, or None if another one is to be kept.
+
+    before: whether the parameters are still those before the update.
+    """
     if recorder.options.get("keep") != recorder.update:
         return None
     limit = int(recorder.options["limit_mb"] * (1 << 20))
     kept = Kept(recorder.folder, recorder.rank, recorder.update, limit)
-    kept.add("before", names, parameters)
+    if before:
+        kept.add("before", names, parameters)
     kept.add("gradient", names, [p.grad for p in parameters])
     return kept
 
 
 def end(recorder, kept, names, parameters):
-    """After the step."""
+    """After the update."""
     kept.add("after", names, parameters)
     kept.close()
     recorder.event("kept", update=recorder.update, left_out=kept.left_out)

@@ -49,6 +49,7 @@ class Loaders:
         if get_worker_info() is not None:
             return
         self.recorder.draws.before_sampler()
+        self.recorder.by_hand.settle()
         loader = args[0]
         state = self.known.get(loader)
         if state is None:
@@ -94,6 +95,11 @@ class Loaders:
         self.recorder.draws.after_sampler()
         if args[0] in self.passes:
             self.passes[args[0]].indices.append(result)
+
+    def before_give(self, args, kwargs):
+        del kwargs
+        if args[0] in self.passes:
+            self.recorder.by_hand.settle()
 
     def give(self, token, result, args, kwargs):
         del token, kwargs
@@ -190,5 +196,5 @@ def install(recorder):
     recorder.wrap(DataLoader, "__iter__", hooks.begin, hooks.has_begun)
     recorder.wrap(iterator, "__init__", hooks.make_iterator)
     recorder.wrap(iterator, "_next_index", hooks.before_draw, hooks.draw)
-    recorder.wrap(iterator, "__next__", after=hooks.give)
+    recorder.wrap(iterator, "__next__", hooks.before_give, hooks.give)
     recorder.wrap(torch.utils.data.DistributedSampler, "set_epoch", hooks.set_epoch)

@@ -23,6 +23,7 @@ class Optimizer:
         self.models = []  # Weak references: a record keeps no model, and so no group, alive.
         self.hooked = set()
         self.parts = []  # By index: this rank's part of a sharded parameter, or None.
+        self.slices = None  # With DeepSpeed's ZeRO: what stands for the optimizer's flat tensors.
         self.indices = {}  # By id of the parameter.
         self.local = {}  # By index of the parameter: [backward passes, sum, projection].
         self.reduced = None  # By index: sums of the gradients that the last backward pass left.
@@ -37,8 +38,13 @@ class Optimizer:
         return [root for root in (model() for model in self.models) if root is not None]
 
     def parameters(self):
-        optimizer = self.optimizer()
-        return [p for group in optimizer.param_groups for p in group["params"]]
+        if self.slices:
+            return self.slices.views
+        return [p for group in self.optimizer().param_groups for p in group["params"]]
+
+    def wholes(self):
+        """Returns the parameters as the model has them."""
+        return self.slices.wholes if self.slices else self.parameters()
 
     def in_detail(self):
         options = self.recorder.options
@@ -46,22 +52,23 @@ class Optimizer:
 
     def hook_gradients(self):
         """Observes each gradient where backward makes it, before DDP or the script reduces it."""
-        parameters = self.parameters()
+        parameters = self.wholes()
         self.indices = {id(parameter): index for index, parameter in enumerate(parameters)}
-        for index, parameter in enumerate(parameters):
+        for parameter in parameters:
             if id(parameter) in self.hooked or not parameter.requires_grad:
                 continue
             if not parameter.is_leaf or shards.is_sharded(parameter):
                 continue
             self.hooked.add(id(parameter))
-            parameter.register_hook(self.gradient_hook(index))
+            parameter.register_hook(self.gradient_hook(id(parameter)))
 
-    def gradient_hook(self, index):
+    def gradient_hook(self, key):
         reference = weakref.ref(self)  # The parameter holds the hook.
 
         def hook(gradient):
             state = reference()
-            if state is not None:
+            if state is not None and key in state.indices:
+                index = state.indices[key]
                 state.recorder.guard("gradient", state.see_gradient, index, gradient)
 
         return hook
@@ -87,7 +94,7 @@ class Optimizer:
         ]
 
     def see_gradient(self, index, gradient):
-        if not self.in_detail():
+        if not self.in_detail() or self.recorder.by_hand.takes:
             return
         total, projection = tensors.linear_sums(gradient)
         known = self.local.setdefault(index, [0, 0.0, 0.0])
@@ -97,12 +104,14 @@ class Optimizer:
 
     def describe(self):
         """Writes the optimizer's parameters and the models around them, if they have changed."""
-        parameters = self.parameters()
+        parameters = self.wholes()
         described = [id(parameter) for parameter in parameters]
         if described == self.described:
             return
         self.described = described
         self.parts = shards.parts_of(parameters, self.recorder.world_size)
+        if self.slices:
+            self.parts = self.slices.parts
         self.hook_gradients()
         watched = [model() for model in self.recorder.watched if model() is not None]
         self.models = [weakref.ref(root) for root in models.holders_of(parameters, watched)]
@@ -118,9 +127,12 @@ class Optimizer:
                 for name, p in zip(self.names, parameters)
             ],
             models=[describe_model(root) for root in self.roots],
-            sharded=why_sharded(parameters, self.parts, self.roots),
+            sharded="" if self.slices else why_sharded(parameters, self.parts, self.roots),
             **({"parts": self.parts} if any(self.parts) else {}),
         )
+
+    def digests_of_buffers(self):
+        return [tensors.digest_of(b) for root in self.roots for b in root.buffers()]
 
     def left_out(self, held):
         """Returns names of parameters of these models that have gradients and no optimizer."""
@@ -156,6 +168,7 @@ class Optimizers:
     def add(self, optimizer):
         if optimizer in self.known:
             return
+        self.recorder.by_hand.see_optimizer(optimizer)
         self.hook_class(type(optimizer))
         self.known[optimizer] = Optimizer(self.recorder, self.made, optimizer)
         self.made += 1
@@ -187,12 +200,19 @@ class Optimizers:
         state = self.known.get(args[0])
         if self.depth > 1 or state is None:
             return None
+        if state.slices:
+            state.slices.see_step(args[0], state.in_detail())
+            return None
+        self.begin_update(state)
+        keeping = kept.begin(self.recorder, state.names, state.parameters())
+        return state, self.observe_gradients(state), keeping
+
+    def begin_update(self, state):
+        """Says what an update is about, if it has not been said."""
         self.recorder.open()
         if not self.recorder.update:
             self.recorder.event("numerics", **numerics.describe(state.parameters()))
         state.describe()
-        keeping = kept.begin(self.recorder, state.names, state.parameters())
-        return state, self.observe_gradients(state), keeping
 
     def observe_gradients(self, state):
         parameters = state.parameters()
@@ -207,11 +227,9 @@ class Optimizers:
             if state.reduced:
                 fields["reduced"] = state.reduced
             fields["local"] = [state.local.get(i) for i in range(len(parameters))]
-            held = {id(p) for known in self.known.values() for p in known.parameters()}
+            held = {id(p) for known in self.known.values() for p in known.wholes()}
             fields["left_out"] = state.left_out(held)
-            fields["buffers"] = [
-                tensors.digest_of(b) for root in state.roots for b in root.buffers()
-            ]
+            fields["buffers"] = state.digests_of_buffers()
             if all(gradient is None for gradient in fields["gradients"]):
                 fields["strangers"] = len(models.strangers(held))
         if self.recorder.draws.take():
@@ -220,10 +238,14 @@ class Optimizers:
         before = state.changed_before(parameters)
         if before is not None:
             fields["before"] = before
+        self.see_groups(state, fields)
+        return fields
+
+    def see_groups(self, state, fields):
+        """Adds the settings of the groups to an update's fields if they have changed."""
         groups = describe_groups(state.optimizer())
         if groups != state.groups:
             state.groups = fields["groups"] = groups
-        return fields
 
     def after_step(self, token, result, args, kwargs):
         del result, args, kwargs
@@ -234,13 +256,17 @@ class Optimizers:
         if keeping:
             kept.end(self.recorder, keeping, state.names, parameters)
         state.after = [(tensors.identity(p), tensors.digest_of(p)) for p in parameters]
+        self.end_update(state, fields, [text for _, text in state.after])
+
+    def end_update(self, state, fields, after):
+        """Writes the event of an update. after: digests of the parameters."""
         self.recorder.event(
             "step",
             update=self.recorder.update,
             optimizer=state.number,
             step=state.steps,
             **fields,
-            after=[text for _, text in state.after],
+            after=after,
         )
         state.steps += 1
         self.recorder.update += 1
@@ -250,6 +276,7 @@ class Optimizers:
 
     def see_evaluation(self, module):
         """Records the buffers with which a model is evaluated, once between two updates."""
+        self.recorder.by_hand.settle()
         for state in self.known.values():
             held = any(module in (root, models.unwrapped(root)) for root in state.roots)
             if held and state.evaluated != self.recorder.update:
@@ -259,7 +286,7 @@ class Optimizers:
                     update=self.recorder.update,
                     optimizer=state.number,
                     line=lines.user_line(),
-                    buffers=[tensors.digest_of(b) for root in state.roots for b in root.buffers()],
+                    buffers=state.digests_of_buffers(),
                 )
 
     def begin_evaluation(self, token, result, args, kwargs):

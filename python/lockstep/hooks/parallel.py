@@ -50,6 +50,7 @@ class Ddp:
 
     def forward(self, args, kwargs):
         ddp = args[0]
+        self.recorder.by_hand.settle()
         self.recorder.enter_call("DDP's forward pass", lines.user_line(), "ddp")
         if torch.is_grad_enabled() and ddp.training:
             self.forwards[bool(ddp.require_backward_grad_sync)] += 1

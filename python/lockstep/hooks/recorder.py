@@ -50,6 +50,8 @@ class Recorder:
         self.quiet = threading.local()  # .depth > 0 inside of a hook.
         self.on_fork = []
         self.after_update = None  # Of a reference run.
+        self.perturb = lambda parameter: None  # A reference run moves parameters by a rounding.
+        self.by_hand = None
         self._begin()
         atexit.register(self.guard, "end", self._end)
         os.register_at_fork(after_in_child=lambda: self.guard("fork", self._after_fork))
@@ -222,6 +224,8 @@ class Recorder:
         if self.ended:
             return
         self.ended = True
+        if self.by_hand:
+            self.by_hand.settle()
         if self.place:
             self.place.end()
         elif self.stacks:

@@ -26,7 +26,9 @@ def install(recorder):
             reorder_batches(np.random.RandomState(seed))
         random = np.random.RandomState(seed)
         scale = Scale(1 + (2 * random.randint(64) + 1) / 128)  # No power of two; exact in bfloat16.
-        perturb_parameters(random, options.get("spacing") or SPACING, scale)
+        spacing = options.get("spacing") or SPACING
+        recorder.perturb = functools.partial(perturb, random, spacing, scale)
+        perturb_parameters(recorder.perturb)
     if options.get("reference"):
         divert_files(os.path.join(recorder.folder, "files"))
         end_after(recorder, options["reference"])
@@ -61,11 +63,18 @@ class Scale:
     def __init__(self, factor):
         self.factor = factor
         self.possible = True
+        self.scales = False  # In a backward pass that is scaled.
         original = torch.autograd.backward
 
         @functools.wraps(original)
         def backward(roots, grad_tensors=None, *args, **kwargs):
-            return original(roots, self.scaled(roots, grad_tensors), *args, **kwargs)
+            if self.scales:  # A pass inside of another one gets gradients that are scaled.
+                return original(roots, grad_tensors, *args, **kwargs)
+            gradients = self.scaled(roots, grad_tensors)
+            try:
+                return original(roots, gradients, *args, **kwargs)
+            finally:
+                self.scales = False
 
         torch.autograd.backward = backward
 
@@ -76,6 +85,7 @@ class Scale:
             gradients = [gradients] * len(roots)
         if not self.possible or any(r.numel() > 1 and g is None for r, g in zip(roots, gradients)):
             return gradients
+        self.scales = True
         return [
             (torch.ones_like(r) if g is None else g) * self.factor
             for r, g in zip(roots, gradients)
@@ -85,11 +95,24 @@ class Scale:
         if shards.is_sharded(parameter) or type(parameter).__name__ == "FlatParameter":
             self.possible = False  # Hooks of sharded parameters do not see their gradients.
         elif parameter.requires_grad and parameter.is_leaf:
-            parameter.register_hook(lambda gradient: gradient / self.factor)
+            parameter.register_hook(self.scale_back)
+
+    def scale_back(self, gradient):
+        """Changes a gradient of backward(), and none of autograd.grad, which is not scaled."""
+        return gradient / self.factor if self.scales else gradient
 
 
-def perturb_parameters(random, spacing, scale):
-    """Moves the first parameters of each optimizer by half a unit in the last place."""
+def perturb(random, spacing, scale, parameter):
+    """Moves a parameter by half a unit in the last place."""
+    scale.add(parameter)
+    values = parameter.data
+    values = values.to_local() if shards.is_sharded(values) else values
+    signs = torch.from_numpy(random.choice([-1.0, 1.0], tuple(values.shape)))
+    values += values * signs.to(values) * (spacing / 2)
+
+
+def perturb_parameters(perturb_one):
+    """Moves the first parameters of each optimizer."""
     original = torch.optim.Optimizer.__init__
 
     @functools.wraps(original)
@@ -97,11 +120,7 @@ def perturb_parameters(random, spacing, scale):
         original(self, *args, **kwargs)
         for group in self.param_groups:
             for parameter in group["params"]:
-                scale.add(parameter)
-                values = parameter.data
-                values = values.to_local() if shards.is_sharded(values) else values
-                signs = torch.from_numpy(random.choice([-1.0, 1.0], tuple(values.shape)))
-                values += values * signs.to(values) * (spacing / 2)
+                perturb_one(parameter)
 
     torch.optim.Optimizer.__init__ = perturbed
 

@@ -31,6 +31,17 @@ class JoiningTest(LateTest):
         self.assertEqual([other["rank"] for other in seen[0]["late"]], [2])
         self.assertIn("rank 2 has no process on this host", found["findings"][0]["evidence"])
 
+    def test_a_world_size_without_a_rank_ends_a_run_that_fails_fast(self):
+        done, found, _ = self.run_kind("larger_world", "--fail_fast")
+        self.expect_wrong(done, found, "hangs")
+        self.assertIn("rank 2 has no process on this host", found["findings"][0]["evidence"])
+
+    def test_a_rank_that_leaves_before_it_joins_ends_a_run_that_fails_fast(self):
+        done, found, seen = self.run_kind("leaves_before", "--fail_fast")
+        self.expect_wrong(done, found, "hangs")
+        self.assertIn("rank 1 has ended and has not joined", found["findings"][0]["evidence"])
+        self.assertLess(seen[0]["seconds"], 10)  # Nobody waits for a slow start.
+
     def test_a_rank_that_joins_late_is_named_and_right(self):
         done, found, seen = self.run_kind("joins_late", "--fail_fast")
         self.assertEqual((done.returncode, found["findings"], len(seen)), (0, [], 1), self.said)

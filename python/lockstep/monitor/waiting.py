@@ -47,15 +47,19 @@ class Waiting:
         self.observation = None
         self.reported = None  # The event that was reported last, while it lasts.
 
-    def poll(self, world_size):
-        """Returns the event of a wait if no rank can go on, else None."""
+    def poll(self, world_size, ended=()):
+        """Returns the event of a wait if no rank can go on, else None.
+
+        ended: the ranks that `run` has started and that have ended, so far as it knows. Nobody
+        waits for these as long as for a rank that may be slow.
+        """
         places = {rank: place.read(self.folder, rank) for rank in range(world_size)}
         if not all(places.values()):
             places = joining.complete(self.folder, places)
         if world_size < 2 or not places:
             return None
         self.see_progress(places)
-        long = [p for p in places.values() if excess(p) >= PATIENCE_SECONDS]
+        long = [p for p in places.values() if excess(p, ended) >= PATIENCE_SECONDS]
         if not long:
             self.observation = None
             return None
@@ -64,8 +68,10 @@ class Waiting:
         if self.observation.seconds() < OBSERVED_SECONDS:
             return None
         states = {rank: self.observation.state(other) for rank, other in places.items()}
+        states.update({rank: ENDED for rank in ended if rank in states})
         self.observation = None
-        waiting = [p for p in sorted(long, key=excess, reverse=True) if states[p.rank] == WAITS]
+        long.sort(key=lambda p: excess(p, ended), reverse=True)
+        waiting = [p for p in long if states[p.rank] == WAITS]
         if waiting and not self.reported:
             self.report(waiting[0], places, states)
         return self.reported if self.reported and nobody_goes_on(places, states) else None
@@ -90,7 +96,7 @@ class Waiting:
         if not late and not apart:
             return
         self.reported = {
-            "event": "wait",
+            "event": waits.WAIT,
             "rank": first.rank,
             "since": first.since,
             "call": first.kind,
@@ -120,9 +126,13 @@ class Waiting:
         return [["%s:%d" % (path, number), name] for path, number, name in found]
 
 
-def excess(other):
-    """Returns for how long a rank has been in a call beyond its usual time."""
-    return other.seconds - other.usual if other.inside else 0.0
+def excess(other, ended=()):
+    """Returns for how long a rank has been in a call beyond its usual time.
+
+    If another rank has ended, the time in which ranks usually join says nothing.
+    """
+    usual = 0.0 if ended and other.kind == joining.CALL else other.usual
+    return other.seconds - usual if other.inside else 0.0
 
 
 def has_issued(first, other):
@@ -134,6 +144,7 @@ def nobody_goes_on(places, states):
     """Whether each rank has ended, or waits for long, and not all of them in one call."""
     waiting = [places[rank] for rank, state in states.items() if state == WAITS]
     ended = [rank for rank, state in states.items() if state == ENDED]
+    ended += [rank for rank, state in states.items() if state == ABSENT and places[rank].never]
     if len(waiting) + len(ended) < len(places) or not waiting:
         return False
     if any(other.seconds < SURE_SECONDS for other in waiting):

@@ -7,6 +7,7 @@ from ..checks import calls, ends
 from .calls import CallOrder
 from .fail_fast import FailFast
 from .follow import Follower
+from .gone import Gone
 from .waiting import Waiting
 
 READ_SECONDS = 0.25  # Reading shares the ranks' processors.
@@ -18,6 +19,7 @@ class Watch:
     def __init__(self, folder, fails_fast, say):
         self.follower = Follower(folder)
         self.waiting = Waiting(folder, say)
+        self.gone = Gone(folder, say)
         self.fail_fast = FailFast() if fails_fast else None
         self.say = say
         self.world_size = 0
@@ -25,8 +27,11 @@ class Watch:
         self.differs = False
         self.next_read = 0.0
 
-    def poll(self):
-        """Returns the finding that ends the run, or None. Without --fail_fast, nothing ends it."""
+    def poll(self, statuses=None):
+        """Returns the finding that ends the run, or None. Without --fail_fast, nothing ends it.
+
+        statuses: {rank: exit status} of the ranks that have ended, or None if a launcher starts them.
+        """
         now = time.monotonic()
         found = None
         if now >= self.next_read:
@@ -34,10 +39,15 @@ class Watch:
             found = self.read()
         if self.follower.restarted:
             return None
-        event = self.waiting.poll(self.world_size)
-        if event and not found:
-            found = ends.waits_in_vain(event)
-        return found if self.fail_fast else None
+        self.gone.poll(self.world_size, statuses)
+        event = self.waiting.poll(self.world_size, set(statuses or ()))
+        if not self.fail_fast:
+            return None
+        if self.gone.is_ending(self.world_size, statuses):
+            return found  # Its status will say how it has ended.
+        if self.gone.event:  # It explains why others wait.
+            return self.gone.finding(bool(event)) or found
+        return found or (event and ends.waits_in_vain(event))
 
     def read(self):
         events = self.follower.read()
