@@ -54,6 +54,7 @@ absl::StatusOr<Batch> BatchCopy::Enqueue(const Batch& batch,
   Batch on_device = batch;
   int64_t bytes = 0;
   ForArrays(on_device, [&](auto& array) {
+    if (array.empty()) array = {};  // Not a pointer to host memory.
     bytes += AlignedBytes(static_cast<int64_t>(array.size_bytes()));
   });
   if (bytes == 0) return on_device;

@@ -205,6 +205,19 @@ TEST_F(CudaModelTest, RefusesANetworkWithoutClasses) {
                        HasSubstr("images: ends in images of 3x3")));
 }
 
+// The end of an array, which is not aligned, stands for an empty part of it.
+TEST_F(CudaModelTest, AnEmptyBatchNeedsNoAlignment) {
+  const absl::StatusOr<std::unique_ptr<Model>> model =
+      CreateCudaModel(Described("lenet_bn"), 0);
+  ASSERT_THAT(model, IsOk());
+  const std::vector<float> images(17);
+  for (size_t end = 13; end <= images.size(); ++end) {
+    const Batch empty = {.images = std::span(images).subspan(end, 0),
+                         .labels = {}};
+    EXPECT_THAT((*model)->ForwardBackward(empty, 1, [](int) {}), IsOk());
+  }
+}
+
 TEST_F(CudaModelTest, AModelTrainsOnHostMemory) {
   const Network network = Described("lenet_bn");
   const absl::StatusOr<std::unique_ptr<Model>> created =
