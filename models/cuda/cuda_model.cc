@@ -54,7 +54,7 @@ class CudaModel : public Model {
     const absl::Status enqueued =
         replica_->Enqueue(on_device, gradient_scale, [](int) {});
     LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, TakeMetrics(enqueued));
-    LOCKSTEP_RETURN_IF_ERROR(replica_->Download(parameters_, buffers_));
+    LOCKSTEP_RETURN_IF_ERROR(replica_->DownloadBuffers(buffers_));
     LOCKSTEP_RETURN_IF_ERROR(replica_->DownloadGradients(parameters_));
     for (int i = parameters_.count(); i-- > 0;) ready(i);
     return metrics;

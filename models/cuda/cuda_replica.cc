@@ -167,9 +167,19 @@ absl::Status CudaReplica::Upload(const Parameters& parameters,
     const TensorSpec& spec = parameters_.specs()[i];
     ToGpuOrder(layouts_[i], parameters.value(i), spec.Part(std::span(values)));
   }
-  std::ranges::copy(buffers.counters(), buffers_.counters().begin());
   LOCKSTEP_RETURN_IF_ERROR(Copy(parameters_.values(), values));
+  return UploadBuffers(buffers);
+}
+
+absl::Status CudaReplica::UploadBuffers(const Buffers& buffers) {
+  std::ranges::copy(buffers.counters(), buffers_.counters().begin());
   LOCKSTEP_RETURN_IF_ERROR(Copy(buffers_.floats(), buffers.floats()));
+  return CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+}
+
+absl::Status CudaReplica::DownloadBuffers(Buffers& buffers) {
+  std::ranges::copy(buffers_.counters(), buffers.counters().begin());
+  LOCKSTEP_RETURN_IF_ERROR(CopyBack(buffers_.floats(), buffers.floats()));
   return CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
 }
 
@@ -187,8 +197,7 @@ absl::Status CudaReplica::CopyParameters(std::span<const float> device,
 }
 
 absl::Status CudaReplica::Download(Parameters& parameters, Buffers& buffers) {
-  LOCKSTEP_RETURN_IF_ERROR(CopyBack(buffers_.floats(), buffers.floats()));
-  std::ranges::copy(buffers_.counters(), buffers.counters().begin());
+  LOCKSTEP_RETURN_IF_ERROR(DownloadBuffers(buffers));
   return CopyParameters(parameters_.values(),
                         [&](int i, std::span<const float> part) {
                           ToHostOrder(layouts_[i], part, parameters.value(i));

@@ -62,12 +62,14 @@ class CudaReplica {
   Parameters& parameters() { return parameters_; }
   Buffers& buffers() { return buffers_; }
 
-  // Upload copies the host's parameters and buffers of this network to the GPU.
-  // Download copies them back, without the gradients, which DownloadGradients
-  // copies. The host's objects are in the host's order. All wait for the
+  // Upload copies the host's parameters and buffers of this network to the GPU,
+  // and Download copies them back, without the gradients. The other functions
+  // copy one part. The host's objects are in the host's order. All wait for the
   // stream.
   absl::Status Upload(const Parameters& parameters, const Buffers& buffers);
   absl::Status Download(Parameters& parameters, Buffers& buffers);
+  absl::Status UploadBuffers(const Buffers& buffers);
+  absl::Status DownloadBuffers(Buffers& buffers);
   absl::Status DownloadGradients(Parameters& parameters);
 
   // Does what Model::ConvertSyncBatchNorm does. The group takes device memory,

@@ -107,32 +107,18 @@ PlanOr PlanGlobalAverage(const CudaPlanContext& context,
 
 // Returns the indices of the operation's parameters, biases first.
 std::vector<int> ParametersOf(const Network::Operation& operation) {
-  struct Indices {
-    std::vector<int> operator()(const ConvolutionOp& op) {
-      return op.bias == kNoTensor ? std::vector<int>{op.weight}
-                                  : std::vector<int>{op.bias, op.weight};
-    }
-    std::vector<int> operator()(const LinearOp& op) {
-      return {op.bias, op.weight};
-    }
-    std::vector<int> operator()(const LayerNormOp& op) {
-      return {op.bias, op.weight};
-    }
-    std::vector<int> operator()(const EmbedOp& op) {
-      return {op.position, op.class_token};
-    }
-    std::vector<int> operator()(const BatchNormOp& op) {
-      return {op.bias, op.weight};
-    }
-    std::vector<int> operator()(const PoolOp&) { return {}; }
-    std::vector<int> operator()(const GlobalAveragePoolOp&) { return {}; }
-    std::vector<int> operator()(const GeluOp&) { return {}; }
-    std::vector<int> operator()(const AttentionOp&) { return {}; }
-    std::vector<int> operator()(const FirstPositionOp&) { return {}; }
-    std::vector<int> operator()(const DropoutOp&) { return {}; }
-    std::vector<int> operator()(const AddOp&) { return {}; }
-  };
-  return std::visit(Indices(), operation.kind);
+  return std::visit(
+      []<typename Op>(const Op& op) -> std::vector<int> {
+        if constexpr (requires { op.class_token; }) {
+          return {op.position, op.class_token};
+        } else if constexpr (requires { op.weight; }) {
+          if (op.bias == kNoTensor) return {op.weight};
+          return {op.bias, op.weight};
+        } else {
+          return {};
+        }
+      },
+      operation.kind);
 }
 
 PlanOr PlanBatchNormOn(const CudaPlanContext& context,

@@ -79,10 +79,10 @@ absl::Status GpuRankSteps::Prepare(const Network& network,
     LOCKSTEP_RETURN_IF_ERROR(
         slot.batch.Reserve(samples, network.input_shape()));
   }
-  return WarmUp(samples, options.seed);
+  return WarmUp(samples);
 }
 
-absl::Status GpuRankSteps::WarmUp(int64_t samples, uint64_t seed) {
+absl::Status GpuRankSteps::WarmUp(int64_t samples) {
   const Network& network = replica_->network();
   const std::vector<float> images(samples * network.input_shape().size());
   const std::vector<int32_t> labels(samples);
@@ -93,8 +93,7 @@ absl::Status GpuRankSteps::WarmUp(int64_t samples, uint64_t seed) {
       replica_->Enqueue(batch, /*gradient_scale=*/1, [](int) {}));
   LOCKSTEP_RETURN_IF_ERROR(replica_->TakeMetrics().status());
   // The step has changed the buffers.
-  return replica_->Upload(CreateParameters(network, seed),
-                          CreateBuffers(network));
+  return replica_->UploadBuffers(CreateBuffers(network));
 }
 
 absl::Status GpuRankSteps::JoinGroups(const GpuStepsOptions& options,

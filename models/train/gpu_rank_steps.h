@@ -66,7 +66,7 @@ class GpuRankSteps : public RankSteps {
   // Makes this rank's part, and takes a step alone.
   absl::Status Prepare(const Network& network, const GpuStepsOptions& options);
   absl::Status CreateStreams();
-  absl::Status WarmUp(int64_t samples, uint64_t seed);
+  absl::Status WarmUp(int64_t samples);
   absl::Status JoinGroups(const GpuStepsOptions& options, std::string& shared);
   absl::Status UseDevice() const;
   // Copies the batch to a slot whose work is done; the compute stream waits.

@@ -9,29 +9,37 @@ from . import linear
 ROUNDED = 0.01  # Of an update, which is known by what it moves: rounding moves less.
 
 
+def movement(step):
+    return [value for move in step.moved for value in move]
+
+
+def factor_between(first, second):
+    """Returns k if the second numbers are k times the first, except for rounding, else None."""
+    weights = linear.fit([first], second)
+    if not weights or not linear.rest([first], weights, second) <= ROUNDED:
+        return None
+    return weights[0]
+
+
 def multiple(step, gradients):
-    """Returns k if the update moves the parameters by k times these gradients, else None."""
+    """Returns k if the update moves the parameters by k times these gradients, else None.
+
+    None may mean that the update has a momentum.
+    """
     used = linear.used(gradients)
     if step.moved is None or used is None:
         return None
-    moved = [value for move in step.moved for value in move]
-    weights = linear.fit([used], moved)
-    if not weights or not linear.rest([used], weights, moved) <= ROUNDED:
-        return None  # The update has a momentum, for example.
-    return weights[0]
+    return factor_between(used, movement(step))
 
 
 def factors_of_ranks(steps):
     """Returns by rank how far an update moves, if that is all that differs; else None."""
     if not all(step.moved for step in steps):
         return None
-    moves = [[value for move in step.moved for value in move] for step in steps]
-    factors = []
-    for move in moves:
-        weights = linear.fit([moves[0]], move)
-        if not weights or not linear.rest([moves[0]], weights, move) <= ROUNDED:
-            return None
-        factors += weights
+    moves = [movement(step) for step in steps]
+    factors = [factor_between(moves[0], move) for move in moves]
+    if None in factors:
+        return None
     return factors if any(abs(factor - 1) > ROUNDED for factor in factors) else None
 
 
