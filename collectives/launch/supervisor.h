@@ -46,8 +46,9 @@ absl::Status KillChildren(
 // How much time ranks get to end.
 struct LaunchGrace {
   // After the first failure, before SIGTERM: time for the other ranks to notice
-  // and report the failure themselves.
-  absl::Duration report = absl::Milliseconds(300);
+  // and report the failure themselves. They take milliseconds, but many times
+  // that where ranks outnumber cores.
+  absl::Duration report = absl::Seconds(1);
   // After SIGTERM, before SIGKILL.
   absl::Duration terminate = absl::Milliseconds(500);
   // After passing on a signal that asks the launcher to end, before SIGKILL:
