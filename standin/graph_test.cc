@@ -197,6 +197,26 @@ TEST_F(GraphTest, LaunchesOfOneGraphDoNotOverlap) {
   EXPECT_EQ(Read(0), 433);
 }
 
+// Another stream can wait for a node of the next replay, and the host too.
+TEST_F(GraphTest, EachReplayRecordsAnExternalEvent) {
+  EXPECT_EQ(cudaEventRecordWithFlags(join_, older_, cudaEventRecordExternal),
+            cudaErrorInvalidValue);  // Without a capture.
+  Begin(older_);
+  PutAdd(0, 2, older_);
+  Ok(cudaEventRecordWithFlags(join_, older_, cudaEventRecordExternal));
+  End(older_, 2);
+  SetSchedule({.order = Order::kNewestStreamFirst});
+  for (int i = 0; i < 2; ++i) {
+    Reset();
+    Ok(cudaGraphLaunch(executable_, older_));
+    Ok(cudaStreamWaitEvent(newer_, join_));
+    PutCopy(1, 0, newer_);
+    Ok(cudaEventSynchronize(join_));
+    Ok(cudaStreamSynchronize(newer_));
+    EXPECT_EQ(Read(1), 3);
+  }
+}
+
 TEST_F(GraphTest, RefusesAndInvalidates) {
   cudaEvent_t outside = nullptr;
   cudaStream_t other = nullptr;

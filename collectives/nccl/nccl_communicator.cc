@@ -22,6 +22,7 @@
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/deadline.h"
+#include "base/fnv1a.h"
 #include "base/run_within.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
@@ -195,6 +196,7 @@ absl::Status EnqueueNative(const Collective& call, int rank, int world_size,
     case Operation::kBarrier:
     case Operation::kAllocate:
     case Operation::kSplit:
+    case Operation::kReplay:
       return absl::OkStatus();
     case Operation::kSend:
       return handle.Group(
@@ -407,6 +409,10 @@ absl::StatusOr<int64_t> NcclCommunicator::Issue(const Collective& collective) {
   // disagree.
   const uint64_t place = direct_ == nullptr ? 0 : direct_->PlaceOf(collective);
   call.AddToHash(place);
+  if (captured_ != nullptr) {
+    LOCKSTEP_RETURN_IF_ERROR(IssueCaptured(collective, call, place != 0));
+    return -1;
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t number,
                             watchdog_->Begin(call, CheckArguments(collective)));
   if (call.operation == Operation::kBarrier) {
@@ -429,6 +435,58 @@ absl::StatusOr<int64_t> NcclCommunicator::Issue(const Collective& collective) {
     watchdog_->Issued(*std::move(events));
   }
   return number;
+}
+
+absl::Status NcclCommunicator::IssueCaptured(const Collective& collective,
+                                             const Call& call, bool is_direct) {
+  if (call.operation == Operation::kBarrier) {
+    return absl::InvalidArgumentError("a graph cannot capture a Barrier");
+  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckArguments(collective));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<CallEvents> events,
+                            watchdog_->TakeEvents());
+  LOCKSTEP_RETURN_IF_ERROR(
+      Enqueue(collective, is_direct, /*capturing=*/true, *events));
+  watchdog_->ReturnEvents(std::move(events));
+  // The source positions do not count.
+  Call agreed = call;
+  agreed.line = 0;
+  std::ranges::fill(agreed.file, 0);
+  ++captured_->count;
+  captured_->hash =
+      Fnv1a(absl::StrCat(ToString(agreed), agreed.hash), captured_->hash);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<NcclCommunicator::CapturedCalls> NcclCommunicator::Capture(
+    absl::FunctionRef<absl::Status()> enqueue) {
+  CapturedCalls calls;
+  captured_ = &calls;
+  const absl::Status status = enqueue();
+  captured_ = nullptr;
+  if (!status.ok()) return status;
+  return calls;
+}
+
+absl::Status NcclCommunicator::Replay(const CapturedCalls& calls,
+                                      cudaStream_t stream,
+                                      absl::FunctionRef<absl::Status()> launch,
+                                      CallSite site) {
+  Call call = CallOf(Operation::kReplay, calls.count, site);
+  call.AddToHash(calls.hash);
+  LOCKSTEP_RETURN_IF_ERROR(
+      watchdog_->Begin(call, /*arguments=*/absl::OkStatus()).status());
+  absl::StatusOr<std::shared_ptr<CallEvents>> events = watchdog_->TakeEvents();
+  const auto record = [stream](const Event& event) {
+    return CudaStatus(cudaEventRecord(event.get(), stream), "cudaEventRecord");
+  };
+  absl::Status status = events.status();
+  if (status.ok()) status = record((*events)->started);
+  if (status.ok()) status = launch();
+  if (status.ok()) status = record((*events)->done);
+  if (!status.ok()) return watchdog_->Failed(status);
+  watchdog_->Issued(*std::move(events));
+  return absl::OkStatus();
 }
 
 absl::Status NcclCommunicator::Wait() { return watchdog_->WaitForCalls(); }

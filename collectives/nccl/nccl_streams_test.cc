@@ -41,6 +41,7 @@ namespace {
 using standin::Damage;
 using standin::DroppedWaits;
 using standin::Order;
+using testing::AllOf;
 using testing::Contains;
 using testing::Each;
 using testing::HasSubstr;
@@ -398,6 +399,103 @@ TEST_F(NcclStreamsTest, GraphsGiveTheBitsOfEagerCalls) {
         });
     EXPECT_THAT(statuses, Each(IsOk()));
   }
+}
+
+// A group with a call of `count` bytes in a graph.
+struct GroupWithGraph {
+  NcclCommunicator& communicator;
+  cudaStream_t stream;
+  std::unique_ptr<CheckedMemory> memory = nullptr;
+  NcclCommunicator::CapturedCalls calls = {};
+  GraphOfCalls graph = nullptr;
+
+  absl::Status CaptureCall(int64_t count) {
+    LOCKSTEP_ASSIGN_OR_RETURN(memory, MakeDeviceMemory(Bytes(300)));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        graph, Capture(stream, [&]() -> absl::Status {
+          LOCKSTEP_ASSIGN_OR_RETURN(calls, communicator.Capture([&] {
+            return communicator.AllReduce(
+                {memory->data(), count, DataType::kUInt8});
+          }));
+          return absl::OkStatus();
+        }));
+    return absl::OkStatus();
+  }
+  absl::Status Replay() {
+    return communicator.Replay(calls, stream, [&] {
+      return CudaStatus(cudaGraphLaunch(graph.get(), stream),
+                        "cudaGraphLaunch");
+    });
+  }
+};
+
+// A rank may capture while another rank makes other calls: only replays are
+// compared.
+TEST_F(NcclStreamsTest, ReplaysOfTheSameCallsAgree) {
+  const auto statuses = RunOnStreams(
+      Options(), /*own_gpus=*/true,
+      [](NcclCommunicator& communicator, cudaStream_t stream) -> absl::Status {
+        GroupWithGraph group{communicator, stream};
+        if (communicator.rank() == 1) {
+          LOCKSTEP_RETURN_IF_ERROR(group.CaptureCall(256));
+        }
+        LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
+        if (communicator.rank() != 1) {
+          LOCKSTEP_RETURN_IF_ERROR(group.CaptureCall(256));
+        }
+        const Bytes ones(300, std::byte{1});
+        LOCKSTEP_RETURN_IF_ERROR(
+            CudaStatus(cudaMemcpy(group.memory->data(), ones.data(),
+                                  ones.size(), cudaMemcpyHostToDevice),
+                       "cudaMemcpy"));
+        for (int i = 0; i < 3; ++i) LOCKSTEP_RETURN_IF_ERROR(group.Replay());
+        LOCKSTEP_RETURN_IF_ERROR(communicator.Wait());
+        LOCKSTEP_ASSIGN_OR_RETURN(const Bytes sums, group.memory->Read());
+        return sums[0] == std::byte{27} && sums[256] == std::byte{1}
+                   ? absl::OkStatus()
+                   : absl::DataLossError("not three sums");
+      });
+  EXPECT_THAT(statuses, Each(IsOk()));
+}
+
+TEST_F(NcclStreamsTest, ReplaysOfOtherCallsAreNamed) {
+  const auto statuses = RunOnStreams(
+      Options(), /*own_gpus=*/true,
+      [](NcclCommunicator& communicator, cudaStream_t stream) -> absl::Status {
+        GroupWithGraph group{communicator, stream};
+        LOCKSTEP_RETURN_IF_ERROR(
+            group.CaptureCall(communicator.rank() == 2 ? 128 : 256));
+        return FailTwice(communicator,
+                         [&](NcclCommunicator&) { return group.Replay(); });
+      });
+  EXPECT_THAT(
+      statuses,
+      Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                    AllOf(HasSubstr("ranks disagree"),
+                          HasSubstr("rank 2 called Replay(1 calls)")))));
+}
+
+// The graph waits on the GPU for a rank that does not launch its own.
+TEST_F(NcclStreamsTest, AReplayEndsAtItsDeadline) {
+  NcclOptions options = Options();
+  options.group.timeout = absl::Milliseconds(300);
+  const auto statuses = RunOnStreams(
+      options, /*own_gpus=*/true,
+      [](NcclCommunicator& communicator, cudaStream_t stream) -> absl::Status {
+        GroupWithGraph group{communicator, stream};
+        LOCKSTEP_RETURN_IF_ERROR(group.CaptureCall(256));
+        LOCKSTEP_RETURN_IF_ERROR(group.Replay());
+        LOCKSTEP_RETURN_IF_ERROR(communicator.Wait());
+        if (communicator.rank() != 1) LOCKSTEP_RETURN_IF_ERROR(group.Replay());
+        if (communicator.rank() == 1) absl::SleepFor(absl::Seconds(1));
+        return FailTwice(communicator, [&](NcclCommunicator& each) {
+          return each.rank() == 1 ? group.Replay() : each.Wait();
+        });
+      });
+  EXPECT_THAT(statuses,
+              Each(StatusIs(absl::StatusCode::kDeadlineExceeded,
+                            AllOf(HasSubstr("called Replay(1 calls)"),
+                                  HasSubstr("rank 1 has not called it")))));
 }
 
 // A ring that has as many graphs as it may keep destroys the one that was used

@@ -183,9 +183,9 @@ class AttentionPlan : public OperationPlan {
   }
 
   absl::Status Drop(const Batch& batch, const float* from, float* to) const {
-    return DropOutOnGpu(MaskKeyOf(batch, op_.layer, op_.dropout), n_,
-                        op_.heads * length_ * length_, from, to,
-                        context_.stream);
+    return DropOutOnGpu(
+        DeviceMaskKeyOf(context_, batch, op_.layer, op_.dropout), n_,
+        op_.heads * length_ * length_, from, to, context_.stream);
   }
 
   const CudaPlanContext context_;

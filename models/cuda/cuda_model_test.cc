@@ -83,7 +83,7 @@ class CudaModelTest : public GpuTest {
     std::vector<int> ready(host_->count());
     EXPECT_THAT(
         replica_->Enqueue(
-            {.images = images_->span(), .labels = labels_->span()},
+            {{.images = images_->span(), .labels = labels_->span()}},
             1.0f / static_cast<float>(n), [&](int index) { ++ready[index]; }),
         IsOk());
     EXPECT_THAT(ready, Each(1));
@@ -157,7 +157,7 @@ TEST_F(CudaModelTest, EvaluationChangesNothing) {
   ASSERT_THAT(replica_->TakeMetrics(), IsOk());
   const Buffers before = buffers_;
   ASSERT_THAT(replica_->EnqueueEvaluation(
-                  {.images = images.span(), .labels = labels.span()}),
+                  {{.images = images.span(), .labels = labels.span()}}),
               IsOk());
   const absl::StatusOr<Metrics> metrics = replica_->TakeMetrics();
   ASSERT_THAT(metrics, IsOk());
@@ -175,7 +175,7 @@ TEST_F(CudaModelTest, RefusesBatchesThatDoNotFit) {
   TestVector<float> images(samples.images);
   TestVector<int32_t> labels(samples.labels);
   const auto step = [&](const Batch& batch) {
-    return replica_->Enqueue(batch, 1, [](int) {});
+    return replica_->Enqueue({batch}, 1, [](int) {});
   };
   EXPECT_THAT(
       step({.images = images.span(), .labels = labels.span().first(2)}),
@@ -254,10 +254,12 @@ TEST_F(CudaModelTest, AStepNeitherWaitsNorAllocates) {
     Create(spec);
     Step(3);
     const Batch batch = {.images = images_->span(), .labels = labels_->span()};
+    TestVector<StepNumbers> numbers(
+        std::vector<StepNumbers>{{.learning_rate = 0.1f}});
     standin::ResetCounts();
     for (int step = 0; step < 3; ++step) {
-      ASSERT_THAT(replica_->Enqueue(batch, 1.0f / 3, [](int) {}), IsOk());
-      ASSERT_THAT(replica_->EnqueueSgd(0.1f), IsOk());
+      ASSERT_THAT(replica_->Enqueue({batch}, 1.0f / 3, [](int) {}), IsOk());
+      ASSERT_THAT(replica_->EnqueueSgd(numbers.data()), IsOk());
     }
     EXPECT_EQ(standin::Counts().host_waits, 0) << spec;
     EXPECT_EQ(standin::Counts().allocations, 0) << spec;

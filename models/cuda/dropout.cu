@@ -11,6 +11,15 @@
 namespace lockstep {
 namespace {
 
+__device__ inline MaskKey KeyOf(const DeviceMaskKey& of) {
+  MaskKey key = of.key;
+  if (of.numbers != nullptr) {
+    key.seed = of.numbers->seed;
+    key.step = of.numbers->step;
+  }
+  return key;
+}
+
 // Calls visit(mask, element of the sample, element of the array). Threads with
 // one blockIdx.y share a sample.
 template <typename Visit>
@@ -61,12 +70,12 @@ struct SplitGradient {
 
 template <typename Visit>
 __global__ void __launch_bounds__(kThreadsOver)
-    MaskedKernel(MaskKey key, int64_t n, int64_t size, Visit visit) {
-  ForMasked(key, n, size, visit);
+    MaskedKernel(DeviceMaskKey key, int64_t n, int64_t size, Visit visit) {
+  ForMasked(KeyOf(key), n, size, visit);
 }
 
 template <typename Visit>
-absl::Status Launch(const MaskKey& key, int64_t n, int64_t size,
+absl::Status Launch(const DeviceMaskKey& key, int64_t n, int64_t size,
                     const Visit& visit, cudaStream_t stream) {
   // More blocks than a GPU runs at once.
   constexpr int64_t kMostSamples = 512;
@@ -86,20 +95,20 @@ absl::Status LoadDropoutKernels() {
                      MaskedKernel<SplitGradient>);
 }
 
-absl::Status DropOutOnGpu(const MaskKey& key, int64_t n, int64_t size,
+absl::Status DropOutOnGpu(const DeviceMaskKey& key, int64_t n, int64_t size,
                           const float* from, float* to, cudaStream_t stream) {
   return Launch(key, n, size, Drop{from, to}, stream);
 }
 
-absl::Status AddBranch(const MaskKey& key, int64_t n, int64_t size,
+absl::Status AddBranch(const DeviceMaskKey& key, int64_t n, int64_t size,
                        const float* x, const float* branch, float* y,
                        cudaStream_t stream) {
   return Launch(key, n, size, Add{x, branch, y}, stream);
 }
 
-absl::Status AddBranchBackward(const MaskKey& key, int64_t n, int64_t size,
-                               const float* dy, float* dx, float* dbranch,
-                               cudaStream_t stream) {
+absl::Status AddBranchBackward(const DeviceMaskKey& key, int64_t n,
+                               int64_t size, const float* dy, float* dx,
+                               float* dbranch, cudaStream_t stream) {
   return Launch(key, n, size,
                 SplitGradient{dy, dx == dy ? nullptr : dx, dbranch}, stream);
 }

@@ -7,6 +7,8 @@
 #include <cudnn.h>
 
 #include "models/cuda/convolution.h"
+#include "models/cuda/dropout.h"
+#include "models/cuda/step_numbers.h"
 #include "models/model.h"
 #include "models/program/operation_plan.h"
 #include "syncbn/batch_norm_kernels.h"
@@ -26,10 +28,17 @@ struct CudaPlanContext {
   Parameters* parameters = nullptr;
   Buffers* buffers = nullptr;
   BatchNormKernels* batch_norm_kernels = nullptr;  // Of this stream.
+  // Where the replica keeps the numbers of the step that it enqueues, which
+  // are in device memory; null: masks take the batch's.
+  const StepNumbers* const* numbers = nullptr;
   // The group over which batch norm normalises in training, whose calls are
   // made on this stream; null: this rank's batch alone.
   Communicator* batch_norm_group = nullptr;
 };
+
+// Returns the key of a layer's masks in the step that is enqueued.
+DeviceMaskKey DeviceMaskKeyOf(const CudaPlanContext& context,
+                              const Batch& batch, int layer, double rate);
 
 // Creates the plan of an operation. For n = 0 the plan only sets gradients to
 // zero, except that a batch norm still takes part in the group's messages. A

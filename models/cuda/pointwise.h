@@ -46,11 +46,11 @@ absl::Status GeluBackward(int64_t count, const float* x, const float* dy,
 absl::Status AddInto(int64_t count, const float* part, float* sum,
                      cudaStream_t stream);
 
-// values[i] -= learning_rate * gradients[i]. The product is rounded, then the
+// values[i] -= *learning_rate * gradients[i]. The product is rounded, then the
 // difference, so the bits are those of SgdUpdate
 // (models/train/data_parallel.h).
 absl::Status SgdUpdateOnGpu(int64_t count, float* values,
-                            const float* gradients, float learning_rate,
+                            const float* gradients, const float* learning_rate,
                             cudaStream_t stream);
 
 }  // namespace lockstep

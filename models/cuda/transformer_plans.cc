@@ -159,7 +159,7 @@ class FirstPositionPlan : public OperationPlan {
 class DropoutPlan : public OperationPlan {
  public:
   DropoutPlan(const CudaPlanContext& context, const PlanRequest& request)
-      : stream_(context.stream),
+      : context_(context),
         op_(std::get<DropoutOp>(request.operation->kind)),
         n_(request.x.n),
         size_(request.x.c * request.x.h * request.x.w) {
@@ -174,7 +174,7 @@ class DropoutPlan : public OperationPlan {
     return CudaStatus(
         cudaMemcpyAsync(buffers.y, buffers.x,
                         static_cast<size_t>(n_ * size_) * sizeof(float),
-                        cudaMemcpyDeviceToDevice, stream_),
+                        cudaMemcpyDeviceToDevice, context_.stream),
         "cudaMemcpyAsync");
   }
   absl::Status Backward(const BackwardBuffers& buffers,
@@ -185,11 +185,11 @@ class DropoutPlan : public OperationPlan {
 
  private:
   absl::Status Drop(const Batch& batch, const void* from, void* to) const {
-    return DropOutOnGpu(MaskKeyOf(batch, op_.layer, op_.rate), n_, size_,
-                        Floats(from), Floats(to), stream_);
+    return DropOutOnGpu(DeviceMaskKeyOf(context_, batch, op_.layer, op_.rate),
+                        n_, size_, Floats(from), Floats(to), context_.stream);
   }
 
-  const cudaStream_t stream_;
+  const CudaPlanContext context_;
   const DropoutOp op_;
   const int64_t n_, size_;
 };
@@ -197,7 +197,7 @@ class DropoutPlan : public OperationPlan {
 class AddPlan : public OperationPlan {
  public:
   AddPlan(const CudaPlanContext& context, const PlanRequest& request)
-      : stream_(context.stream),
+      : context_(context),
         op_(std::get<AddOp>(request.operation->kind)),
         n_(request.x.n),
         size_(request.x.c * request.x.h * request.x.w) {
@@ -208,20 +208,20 @@ class AddPlan : public OperationPlan {
   // A rate of 0 keeps every branch as it is.
   absl::Status Forward(const ForwardBuffers& buffers) override {
     const double rate = buffers.training ? op_.drop_path : 0;
-    return AddBranch(MaskKeyOf(*buffers.batch, op_.layer, rate), n_, size_,
-                     Floats(buffers.x), Floats(buffers.second),
-                     Floats(buffers.y), stream_);
+    return AddBranch(DeviceMaskKeyOf(context_, *buffers.batch, op_.layer, rate),
+                     n_, size_, Floats(buffers.x), Floats(buffers.second),
+                     Floats(buffers.y), context_.stream);
   }
   absl::Status Backward(const BackwardBuffers& buffers,
                         Model::GradientReady) override {
     return AddBranchBackward(
-        MaskKeyOf(*buffers.batch, op_.layer, op_.drop_path), n_, size_,
-        Floats(buffers.dy), Floats(buffers.dx), Floats(buffers.dsecond),
-        stream_);
+        DeviceMaskKeyOf(context_, *buffers.batch, op_.layer, op_.drop_path), n_,
+        size_, Floats(buffers.dy), Floats(buffers.dx), Floats(buffers.dsecond),
+        context_.stream);
   }
 
  private:
-  const cudaStream_t stream_;
+  const CudaPlanContext context_;
   const AddOp op_;
   const int64_t n_, size_;
 };

@@ -29,6 +29,11 @@ struct GpuStepsOptions {
   // The most samples in this rank's part of a batch; larger parts wait for the
   // GPU, to allocate.
   int64_t largest_shard = 0;
+  // The fewest samples in this rank's part of a whole batch; 0: largest_shard.
+  int64_t smallest_shard = 0;
+  // The samples of a whole global batch, at least one for each rank: steps on
+  // so many samples are launched as graphs. 0: no step is.
+  int64_t graph_samples = 0;
   absl::Duration timeout = GroupOptions().timeout;  // Of NCCL's calls.
 };
 

@@ -20,9 +20,12 @@
 #include "models/train/device.h"
 #include "models/train/gpu_steps.h"
 #include "models/train/rank_steps.h"
+#include "models/train/step_graphs.h"
 
 namespace lockstep {
 
+// Steps on whole batches are graphs, after the first two (StepGraphs).
+//
 // Copies a batch to the GPU while the GPU computes the step before it, and
 // waits for the GPU only where metrics are asked for, and if the GPU is more
 // than two steps behind. Times are the GPU's. The current device of the calling
@@ -31,8 +34,9 @@ class GpuRankSteps : public RankSteps {
  public:
   // Borrows the group, which is on host memory. device: as for cudaSetDevice.
   // Every rank must call it, and all get the same status. Allocates memory for
-  // steps of options.largest_shard samples and takes one such step, so that no
-  // later step allocates or loads kernels beside those of NCCL. Returns null,
+  // steps of options.largest_shard samples and takes one such step, and one of
+  // the smallest shard, so that no later step allocates or loads kernels beside
+  // those of NCCL. Returns null,
   // and why in `shared`, if ranks share a GPU and NCCL does not support that.
   // Errors: those of CudaReplica and NcclCommunicator::Create;
   // kInvalidArgument for sync_bn and a network without batch norm.
@@ -60,8 +64,8 @@ class GpuRankSteps : public RankSteps {
     bool is_used = false;
   };
 
-  GpuRankSteps(Communicator& group, int device)
-      : group_(group), device_(device) {}
+  GpuRankSteps(Communicator& group, int device, int64_t graph_samples)
+      : group_(group), device_(device), graph_samples_(graph_samples) {}
 
   // Makes this rank's part, and takes a step alone.
   absl::Status Prepare(const Network& network, const GpuStepsOptions& options);
@@ -70,21 +74,26 @@ class GpuRankSteps : public RankSteps {
   absl::Status JoinGroups(const GpuStepsOptions& options, std::string& shared);
   absl::Status UseDevice() const;
   // Copies the batch to a slot whose work is done; the compute stream waits.
-  absl::StatusOr<Batch> CopyTo(Slot& slot, const Batch& batch);
+  absl::StatusOr<DeviceBatch> CopyTo(Slot& slot, const Batch& batch,
+                                     float learning_rate);
   // Waits for the slot's step and adds its times.
   absl::Status Retire(Slot& slot);
   absl::Status RetireAll();
 
   Communicator& group_;
   const int device_;
+  const int64_t graph_samples_;  // As in GpuStepsOptions.
   const std::string no_warning_;
   Stream compute_, communication_, copy_;
   // The groups end before the slots and the replica, which wait for the GPU:
   // after an error other ranks may have enqueued more or less.
   std::array<Slot, 3> slots_;
+  Slot evaluation_;  // Not in the memory that graphs read.
   std::unique_ptr<CudaReplica> replica_;
   std::unique_ptr<NcclCommunicator> norms_, gradients_;  // Null: one rank.
   std::unique_ptr<GpuSteps> steps_;
+  std::unique_ptr<StepGraphs> graphs_;
+  int whole_batches_ = 0;  // Steps on graph_samples_, up to kEagerSteps.
   size_t next_slot_ = 0;
   StepTimes times_;         // Of the steps since the last metrics.
   Metrics untaken_;         // Of the steps before an evaluation.

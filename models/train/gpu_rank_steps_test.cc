@@ -3,6 +3,7 @@
 #include "models/train/gpu_rank_steps.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -32,15 +33,32 @@ namespace {
 using standin::Order;
 using testing::Each;
 
-constexpr int kSteps = 8;
-constexpr int64_t kShard = 2;
+// Graphs are captured from steps 2 to 7, for two sizes of the shard in each of
+// three slots, and replayed from then on.
+constexpr int kSteps = 14;
+constexpr const char* kLeNet = "lenet_bn";
+constexpr const char* kVit =
+    "vit:patch=8,width=6,depth=1,heads=2,dropout=0.1,attention_dropout=0.1,"
+    "drop_path=0.2";
 
-Network Described() {
+Network Described(const std::string& spec = kLeNet) {
   absl::StatusOr<Network> network = CreateNetwork(
-      "lenet_bn", {.channels = 1, .height = 16, .width = 16, .classes = 4});
+      spec, {.channels = 1, .height = 16, .width = 16, .classes = 4});
   EXPECT_THAT(network, IsOk());
   return *std::move(network);
 }
+
+// The samples of a global batch, and the bounds of a rank's part. Two ranks
+// take turns with the larger part.
+int64_t GlobalSamples(int world_size) { return world_size == 1 ? 2 : 5; }
+int64_t ShardBegin(int rank, int world_size, int step) {
+  return rank == 0            ? 0
+         : rank == world_size ? GlobalSamples(world_size)
+                              : 2 + step % 2;
+}
+constexpr int64_t kLargestShard = 3;
+
+float LearningRate(int step) { return 0.05f / static_cast<float>(1 + step); }
 
 // The state of a rank after its steps.
 struct Outcome {
@@ -49,32 +67,41 @@ struct Outcome {
   int64_t batches = 0;
   double loss_sum = 0;  // Of all its shards.
   int64_t samples = 0;
-  double evaluated = 0;  // The loss of the first batch, halfway.
+  double evaluated = 0;  // The loss of a large batch, halfway.
+  int64_t launches = 0;  // The host's, of kernels in the last step.
 };
 
-// Takes the steps, each on a batch of its own. Evaluates a batch halfway.
-absl::StatusOr<Outcome> TakeSteps(RankSteps& steps, int rank, int world_size,
+// Takes the steps, each on a batch of its own. Evaluates a batch halfway, which
+// needs more memory than the steps.
+absl::StatusOr<Outcome> TakeSteps(RankSteps& steps, const Network& network,
+                                  int rank, int world_size,
                                   int64_t metrics_interval) {
-  const Network network = Described();
   LOCKSTEP_RETURN_IF_ERROR(steps.Begin());
   Outcome outcome;
+  const int64_t global = GlobalSamples(world_size);
   for (int step = 0; step < kSteps; ++step) {
-    const RandomSamples samples =
-        RandomBatchOf(network, 10 + step, kShard * world_size);
+    const RandomSamples samples = RandomBatchOf(network, 10 + step, global);
     const int64_t size = network.input_shape().size();
+    const int64_t begin = ShardBegin(rank, world_size, step);
+    const int64_t count = ShardBegin(rank + 1, world_size, step) - begin;
     const Batch shard = {
-        .images = std::span(samples.images)
-                      .subspan(rank * kShard * size, kShard * size),
-        .labels = std::span(samples.labels).subspan(rank * kShard, kShard)};
+        .images = std::span(samples.images).subspan(begin * size, count * size),
+        .labels = std::span(samples.labels).subspan(begin, count),
+        .seed = 3,
+        .step = step};
     const bool with_metrics =
         (step + 1) % metrics_interval == 0 || step + 1 == kSteps;
+    const int64_t before = standin::CountsOfThisThread().launches;
     LOCKSTEP_ASSIGN_OR_RETURN(
         const StepResult result,
-        steps.Step(shard, kShard * world_size, 0.05f, with_metrics));
+        steps.Step(shard, global, LearningRate(step), with_metrics));
+    outcome.launches = standin::CountsOfThisThread().launches - before;
     outcome.loss_sum += result.metrics.loss_sum;
     outcome.samples += result.metrics.samples;
     if (step != kSteps / 2) continue;
-    LOCKSTEP_ASSIGN_OR_RETURN(const Metrics evaluated, steps.Evaluate(shard));
+    const RandomSamples many = RandomBatchOf(network, 9, 24);
+    LOCKSTEP_ASSIGN_OR_RETURN(const Metrics evaluated,
+                              steps.Evaluate(many.batch()));
     outcome.evaluated = evaluated.mean_loss();
   }
   LOCKSTEP_RETURN_IF_ERROR(steps.BroadcastBuffers());
@@ -83,14 +110,22 @@ absl::StatusOr<Outcome> TakeSteps(RankSteps& steps, int rank, int world_size,
   LOCKSTEP_RETURN_IF_ERROR(steps.Read(parameters, buffers));
   outcome.values.assign(parameters.values().begin(), parameters.values().end());
   outcome.running.assign(buffers.floats().begin(), buffers.floats().end());
-  outcome.batches = buffers.counters()[0];
+  if (buffers.count() > 0) outcome.batches = buffers.counters()[0];
   return outcome;
 }
 
+struct GpuOptions {
+  const char* network = kLeNet;
+  Order order = Order::kAtOnce;
+  int64_t metrics_interval = kSteps;
+  bool graphs = false;
+};
+
 // Returns the outcomes of ranks on the stand-in's GPUs.
-std::vector<Outcome> OnGpus(int ranks, Order order, int64_t metrics_interval) {
+std::vector<Outcome> OnGpus(int ranks, const GpuOptions& options) {
   standin::SetDevices({.count = ranks});
-  standin::SetSchedule({.order = order});
+  standin::SetSchedule({.order = options.order});
+  const Network network = Described(options.network);
   std::vector<Outcome> outcomes(ranks);
   const auto statuses = RunRanks(
       Backend::kThreads, ranks, [&](Communicator& group) -> absl::Status {
@@ -98,15 +133,18 @@ std::vector<Outcome> OnGpus(int ranks, Order order, int64_t metrics_interval) {
         // The ranks begin with other weights; rank 0's are the ones that count.
         LOCKSTEP_ASSIGN_OR_RETURN(
             const std::unique_ptr<GpuRankSteps> steps,
-            GpuRankSteps::Create(group, group.rank(), Described(),
-                                 {.seed = static_cast<uint64_t>(group.rank()),
-                                  .bucket_bytes = 4096,
-                                  .sync_bn = ranks > 1,
-                                  .largest_shard = kShard},
-                                 shared));
-        LOCKSTEP_ASSIGN_OR_RETURN(
-            outcomes[group.rank()],
-            TakeSteps(*steps, group.rank(), ranks, metrics_interval));
+            GpuRankSteps::Create(
+                group, group.rank(), network,
+                {.seed = static_cast<uint64_t>(group.rank()),
+                 .bucket_bytes = 4096,
+                 .sync_bn = ranks > 1 && network.Count<BatchNormOp>() > 0,
+                 .largest_shard = kLargestShard,
+                 .smallest_shard = 2,
+                 .graph_samples = options.graphs ? GlobalSamples(ranks) : 0},
+                shared));
+        LOCKSTEP_ASSIGN_OR_RETURN(outcomes[group.rank()],
+                                  TakeSteps(*steps, network, group.rank(),
+                                            ranks, options.metrics_interval));
         return absl::OkStatus();
       });
   standin::SetSchedule({});
@@ -127,11 +165,12 @@ Outcome OnCpu(int world_size) {
         LOCKSTEP_RETURN_IF_ERROR(steps.Begin());
         const Network network = Described();
         for (int step = 0; step < kSteps; ++step) {
+          const int64_t global = GlobalSamples(world_size);
           const RandomSamples samples =
-              RandomBatchOf(network, 10 + step, kShard * world_size);
+              RandomBatchOf(network, 10 + step, global);
           LOCKSTEP_ASSIGN_OR_RETURN(
               const StepResult result,
-              steps.Step(samples.batch(), kShard * world_size, 0.05f, true));
+              steps.Step(samples.batch(), global, LearningRate(step), true));
           outcome.loss_sum += result.metrics.loss_sum;
         }
         outcome.values.assign(model->parameters().values().begin(),
@@ -156,23 +195,54 @@ class GpuRankStepsTest : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, GpuRankStepsTest, testing::Values(1, 2),
                          testing::PrintToStringParamName());
 
+// Expects that the ranks took the steps that `want` did.
+void ExpectSameSteps(const std::vector<Outcome>& got,
+                     const std::vector<Outcome>& want) {
+  for (size_t rank = 0; rank < want.size(); ++rank) {
+    SCOPED_TRACE(testing::Message() << "rank " << rank);
+    EXPECT_EQ(got[rank].values, want[0].values);
+    EXPECT_EQ(got[rank].running, want[0].running);
+    EXPECT_EQ(got[rank].batches, want[0].batches);
+    EXPECT_EQ(got[rank].samples, want[rank].samples);
+    EXPECT_EQ(got[rank].evaluated, want[rank].evaluated);
+    EXPECT_NEAR(got[rank].loss_sum, want[rank].loss_sum, 1e-9);
+  }
+}
+
+constexpr Order kOrders[] = {Order::kAtOnce, Order::kOldestStreamFirst,
+                             Order::kNewestStreamFirst};
+
 // More steps than slots are in flight between metrics.
 TEST_P(GpuRankStepsTest, EveryOrderOfStreamsTakesTheSameSteps) {
   const int ranks = GetParam();
-  const std::vector<Outcome> want = OnGpus(ranks, Order::kAtOnce, 1);
-  for (const Order order :
-       {Order::kAtOnce, Order::kOldestStreamFirst, Order::kNewestStreamFirst}) {
-    const std::vector<Outcome> got = OnGpus(ranks, order, kSteps);
-    for (int rank = 0; rank < ranks; ++rank) {
-      SCOPED_TRACE(testing::Message() << static_cast<int>(order) << rank);
-      EXPECT_EQ(got[rank].values, want[0].values);
-      EXPECT_EQ(got[rank].running, want[0].running);
-      EXPECT_EQ(got[rank].batches, kSteps);
-      EXPECT_EQ(got[rank].samples, kSteps * kShard);
-      EXPECT_EQ(got[rank].evaluated, want[rank].evaluated);
-      EXPECT_NEAR(got[rank].loss_sum, want[rank].loss_sum, 1e-9);
-    }
+  const std::vector<Outcome> want = OnGpus(ranks, {.metrics_interval = 1});
+  EXPECT_EQ(want[0].batches, kSteps);
+  EXPECT_GT(want[0].launches, 0);
+  int64_t samples = 0;
+  for (const Outcome& rank : want) samples += rank.samples;
+  EXPECT_EQ(samples, kSteps * GlobalSamples(ranks));
+  for (const Order order : kOrders) {
+    SCOPED_TRACE(static_cast<int>(order));
+    ExpectSameSteps(OnGpus(ranks, {.order = order}), want);
   }
+}
+
+TEST_P(GpuRankStepsTest, GraphsTakeTheSameSteps) {
+  const int ranks = GetParam();
+  const std::vector<Outcome> want = OnGpus(ranks, {});
+  for (const Order order : kOrders) {
+    SCOPED_TRACE(static_cast<int>(order));
+    const std::vector<Outcome> got =
+        OnGpus(ranks, {.order = order, .graphs = true});
+    ExpectSameSteps(got, want);
+    for (const Outcome& rank : got) EXPECT_EQ(rank.launches, 0);
+  }
+}
+
+TEST_P(GpuRankStepsTest, GraphsDrawNewMasksInEachStep) {
+  const int ranks = GetParam();
+  ExpectSameSteps(OnGpus(ranks, {.network = kVit, .graphs = true}),
+                  OnGpus(ranks, {.network = kVit}));
 }
 
 // Rounding moves a weight by about 1e-7 of its size in each step; the steps
@@ -181,7 +251,7 @@ TEST_P(GpuRankStepsTest, TakesTheCpusSteps) {
   const int ranks = GetParam();
   const Outcome cpu = OnCpu(ranks);
   double loss_sum = 0;
-  for (const Outcome& rank : OnGpus(ranks, Order::kAtOnce, kSteps)) {
+  for (const Outcome& rank : OnGpus(ranks, {.graphs = true})) {
     EXPECT_LT(LargestDifference(rank.values, cpu.values), 1e-4);
     loss_sum += rank.loss_sum;
   }
