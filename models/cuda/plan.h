@@ -28,8 +28,8 @@ struct CudaPlanContext {
   Parameters* parameters = nullptr;
   Buffers* buffers = nullptr;
   BatchNormKernels* batch_norm_kernels = nullptr;  // Of this stream.
-  // Where the replica keeps the numbers of the step that it enqueues, which
-  // are in device memory; null: masks take the batch's.
+  // The replica's pointer to the numbers of the step that it enqueues, in
+  // device memory; null: masks take the batch's.
   const StepNumbers* const* numbers = nullptr;
   // The group over which batch norm normalises in training, whose calls are
   // made on this stream; null: this rank's batch alone.
