@@ -126,6 +126,7 @@ class Optimizer:
                 [name, list(p.shape), str(p.dtype)[6:]]
                 for name, p in zip(self.names, parameters)
             ],
+            devices=[str(parameter.device) for parameter in parameters],
             models=[describe_model(root) for root in self.roots],
             sharded="" if self.slices else why_sharded(parameters, self.parts, self.roots),
             **({"parts": self.parts} if any(self.parts) else {}),
@@ -342,6 +343,7 @@ def describe_model(root):
         "type": type(models.unwrapped(root)).__name__,
         "ddp": isinstance(root, torch.nn.parallel.DistributedDataParallel),
         "buffers": [models.own_name(name) for name, _ in root.named_buffers()],
+        "buffer_devices": [str(buffer.device) for buffer in root.buffers()],
         "random": any("Dropout" in type(m).__name__ and m.p > 0 for m in root.modules()),
         "trains": sum(parameter.requires_grad for parameter in root.parameters()),
         "batch_norms": norms,
