@@ -6,6 +6,7 @@ import sys
 
 from . import __version__, causes, evidence, judge, launch, record, reference, reports, verdict
 from .checks import earlier_run
+from .monitor import watch
 
 DESCRIPTION = """\
 Records and judges PyTorch data-parallel training scripts as they are.
@@ -36,6 +37,7 @@ RUN_FLAGS = (
     ("world_size_flag", str, "", "FLAG", "the script's flag for its ranks (--reference)"),
     ("reference_updates", int, 50, "N", "updates after which a reference run ends"),
     ("hang_seconds", float, 0, "S", "end a command whose ranks record nothing for S seconds"),
+    ("idle_seconds", float, watch.IDLE_SECONDS, "S", "--fail_fast: end a run if no rank computes for S seconds"),
 )
 
 
@@ -143,9 +145,10 @@ def check_record(parser, folder):
 
 def run(flags, command):
     options = {name: getattr(flags, name) for name in ("first", "every", "limit_mb", "keep")}
+    fails_fast = flags.idle_seconds if flags.fail_fast else None
     try:
         outcome = launch.run(
-            command, flags.output_dir, options, flags.nproc, flags.hang_seconds, flags.fail_fast
+            command, flags.output_dir, options, flags.nproc, flags.hang_seconds, fails_fast
         )
     except OSError as error:
         print("lockstep: %s: %s" % (error.filename or command[0], error.strerror), file=sys.stderr)
