@@ -5,7 +5,7 @@ import weakref
 
 import torch
 
-from . import kept, lines, models, numerics, shards, tensors
+from . import by_hand, kept, lines, models, numerics, shards, tensors
 
 
 class Optimizer:
@@ -174,6 +174,15 @@ class Optimizers:
         self.known[optimizer] = Optimizer(self.recorder, self.made, optimizer)
         self.made += 1
 
+    def held(self):
+        """Returns {id: parameter} of those that an optimizer holds or a script updates by hand."""
+        states = [
+            state
+            for optimizer, state in self.known.items()
+            if state.steps or not isinstance(optimizer, by_hand.ByHand)
+        ]
+        return {id(p): p for state in states for p in state.wholes()}
+
     def see_call(self, numbers):
         for state in self.known.values():
             state.largest_call = max(state.largest_call, numbers)
@@ -204,6 +213,7 @@ class Optimizers:
         if state.slices:
             state.slices.see_step(args[0], state.in_detail())
             return None
+        self.recorder.by_hand.settle()
         self.begin_update(state)
         keeping = kept.begin(self.recorder, state.names, state.parameters())
         return state, self.observe_gradients(state), keeping
@@ -228,7 +238,7 @@ class Optimizers:
             if state.reduced:
                 fields["reduced"] = state.reduced
             fields["local"] = [state.local.get(i) for i in range(len(parameters))]
-            held = {id(p) for known in self.known.values() for p in known.wholes()}
+            held = self.held()
             fields["left_out"] = state.left_out(held)
             fields["buffers"] = state.digests_of_buffers()
             if all(gradient is None for gradient in fields["gradients"]):
