@@ -46,6 +46,10 @@ class Optimizer:
         """Returns the parameters as the model has them."""
         return self.slices.wholes if self.slices else self.parameters()
 
+    def shapes(self):
+        """Returns the shapes of the whole parameters."""
+        return self.slices.shapes if self.slices else [list(p.shape) for p in self.parameters()]
+
     def in_detail(self):
         options = self.recorder.options
         return self.steps < options["first"] or self.steps % options["every"] == 0
@@ -123,8 +127,8 @@ class Optimizer:
             type=type(self.optimizer()).__name__,
             line=self.line,
             parameters=[
-                [name, list(p.shape), str(p.dtype)[6:]]
-                for name, p in zip(self.names, parameters)
+                [name, shape, str(p.dtype)[6:]]
+                for name, shape, p in zip(self.names, self.shapes(), parameters)
             ],
             devices=[str(parameter.device) for parameter in parameters],
             models=[describe_model(root) for root in self.roots],
