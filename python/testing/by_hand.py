@@ -137,3 +137,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     train(parse())
+    # Without this, PyTorch 1.13 may abort at exit: a thread of gloo still runs.
+    dist.destroy_process_group()
