@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -76,7 +77,8 @@ class GpuRankSteps : public RankSteps {
   // Copies the batch to a slot whose work is done; the compute stream waits.
   absl::StatusOr<DeviceBatch> CopyTo(Slot& slot, const Batch& batch,
                                      float learning_rate);
-  // Waits for the slot's step and adds its times.
+  // Waits for the slot's step and adds its times. The steps before it are
+  // retired.
   absl::Status Retire(Slot& slot);
   absl::Status RetireAll();
 
@@ -95,9 +97,12 @@ class GpuRankSteps : public RankSteps {
   std::unique_ptr<StepGraphs> graphs_;
   int whole_batches_ = 0;  // Steps on graph_samples_, up to kEagerSteps.
   size_t next_slot_ = 0;
-  StepTimes times_;         // Of the steps since the last metrics.
-  Metrics untaken_;         // Of the steps before an evaluation.
-  bool has_steps_ = false;  // Whether steps' metrics are on the GPU.
+  Event last_end_;             // The end of the step that was retired last.
+  bool follows_step_ = false;  // Whether last_end_ is the GPU's last.
+  StepTimes times_;            // Of the steps since the last metrics.
+  std::vector<StepTimes> step_times_;  // The same, of each step.
+  Metrics untaken_;                    // Of the steps before an evaluation.
+  bool has_steps_ = false;             // Whether steps' metrics are on the GPU.
 };
 
 }  // namespace lockstep

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/communicator.h"
@@ -24,6 +25,7 @@
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
 #include "models/reference/network_inputs.h"
+#include "models/train/data_parallel.h"
 #include "models/train/rank_steps.h"
 #include "standin/control.h"
 
@@ -69,6 +71,9 @@ struct Outcome {
   int64_t samples = 0;
   double evaluated = 0;  // The loss of a large batch, halfway.
   int64_t launches = 0;  // The host's, of kernels in the last step.
+  // The steps' times by the GPU, and the results that sum them up.
+  std::vector<StepTimes> gpu_steps;
+  StepTimes sum;
 };
 
 // Takes the steps, each on a batch of its own. Evaluates a batch halfway, which
@@ -98,6 +103,10 @@ absl::StatusOr<Outcome> TakeSteps(RankSteps& steps, const Network& network,
     outcome.launches = standin::CountsOfThisThread().launches - before;
     outcome.loss_sum += result.metrics.loss_sum;
     outcome.samples += result.metrics.samples;
+    outcome.gpu_steps.insert(outcome.gpu_steps.end(), result.gpu_steps.begin(),
+                             result.gpu_steps.end());
+    outcome.sum.compute += result.times.compute;
+    outcome.sum.exposed_communication += result.times.exposed_communication;
     if (step != kSteps / 2) continue;
     const RandomSamples many = RandomBatchOf(network, 9, 24);
     LOCKSTEP_ASSIGN_OR_RETURN(const Metrics evaluated,
@@ -243,6 +252,31 @@ TEST_P(GpuRankStepsTest, GraphsDrawNewMasksInEachStep) {
   const int ranks = GetParam();
   ExpectSameSteps(OnGpus(ranks, {.network = kVit, .graphs = true}),
                   OnGpus(ranks, {.network = kVit}));
+}
+
+// A later step that was taken for an earlier one would begin before its
+// predecessor's end. The first step and the one after the evaluation follow no
+// step.
+TEST_P(GpuRankStepsTest, TimesEveryStepFromTheEndOfTheOneBefore) {
+  for (const int64_t interval : {1, 3, kSteps}) {
+    for (const Outcome& rank : OnGpus(GetParam(), {.metrics_interval = interval, .graphs = interval > 1})) {
+      ASSERT_EQ(rank.gpu_steps.size(), kSteps);
+      absl::Duration compute, exposed;
+      for (int step = 0; step < kSteps; ++step) {
+        const StepTimes& times = rank.gpu_steps[step];
+        compute += times.compute;
+        exposed += times.exposed_communication;
+        EXPECT_GT(times.compute, absl::ZeroDuration());
+        if (step == 0 || step == kSteps / 2 + 1) {
+          EXPECT_EQ(times.data_wait, absl::ZeroDuration());
+        } else {
+          EXPECT_GT(times.data_wait, absl::ZeroDuration()) << step;
+        }
+      }
+      EXPECT_EQ(compute, rank.sum.compute);
+      EXPECT_EQ(exposed, rank.sum.exposed_communication);
+    }
+  }
 }
 
 // Rounding moves a weight by about 1e-7 of its size in each step; the steps
