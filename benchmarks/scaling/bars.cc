@@ -12,6 +12,7 @@
 #include "benchmarks/scaling/results.h"
 #include "benchmarks/scaling/settings.h"
 #include "models/networks/networks.h"
+#include "models/train/device.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {
@@ -83,6 +84,7 @@ std::optional<double> ControlBelowGoal(const ScalingReport& report,
 
 std::vector<report::Bar> BarsOf(const ScalingReport& report) {
   std::vector<report::Bar> bars;
+  if (report.settings.device == ComputeDevice::kCuda) return bars;
   for (const BarCase& bar : kBarCases) {
     const ConfigurationReport* const at =
         FindCase(report, bar, RankKind::kProcesses);
@@ -117,6 +119,7 @@ std::vector<report::Bar> BarsOf(const ScalingReport& report) {
 
 std::vector<std::string> ControlRemarks(const ScalingReport& report) {
   std::vector<std::string> remarks;
+  if (report.settings.device == ComputeDevice::kCuda) return remarks;
   for (const BarCase& bar : kBarCases) {
     const std::optional<double> control = ControlBelowGoal(report, bar);
     if (!control) continue;

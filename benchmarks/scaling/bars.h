@@ -14,7 +14,7 @@ namespace lockstep::benchmarks {
 // Returns the project's bars, for 2 ranks in processes of one thread each, in
 // float32: the efficiency of LeNet and ResNet-18 against a goal, and against
 // that of PyTorch's DistributedDataParallel. A bar that was not measured has no
-// value.
+// value. Returns none for a run on GPUs, which the bars are not for.
 //
 // The control is kApart: the same processes without communication. If the run
 // measured the control, and the control is below a goal, the goal is 97% of the
@@ -22,7 +22,7 @@ namespace lockstep::benchmarks {
 std::vector<report::Bar> BarsOf(const ScalingReport& report);
 
 // Returns a sentence for each goal that the control has lowered. The sentence
-// names the control's efficiency.
+// names the control's efficiency. Returns none for a run on GPUs.
 std::vector<std::string> ControlRemarks(const ScalingReport& report);
 
 // Explains the bars, for the lines below the tables.

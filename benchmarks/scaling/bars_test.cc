@@ -15,6 +15,7 @@
 #include "benchmarks/scaling/settings.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/train/device.h"
 #include "report/document.h"
 #include "report/write.h"
 
@@ -85,6 +86,17 @@ constexpr char kNoResNet[] =
 constexpr char kNoResNetDdp[] =
     "weak scaling of resnet18_d2l over DDP's, at least 1 times "
     "DistributedDataParallel's: not measured";
+
+TEST(ScalingBarsTest, AreNotForGpus) {
+  ScalingReport report = Report("lenet", 256,
+                                {Mode(kWeak, kProcesses, 256, 0.5),
+                                 Mode(kWeak, RankKind::kApart, 256, 0.5)});
+  EXPECT_THAT(BarsOf(report), SizeIs(5));
+  EXPECT_THAT(ControlRemarks(report), SizeIs(1));
+  report.settings.device = ComputeDevice::kCuda;
+  EXPECT_THAT(BarsOf(report), IsEmpty());
+  EXPECT_THAT(ControlRemarks(report), IsEmpty());
+}
 
 TEST(ScalingBarsTest, HoldLenetToItsGoalsInBothModes) {
   EXPECT_THAT(

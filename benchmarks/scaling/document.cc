@@ -22,6 +22,7 @@
 #include "benchmarks/scaling/settings.h"
 #include "benchmarks/scaling/turn.h"
 #include "models/networks/networks.h"
+#include "models/train/device.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {
@@ -66,6 +67,7 @@ Value ConfigurationData(const ScalingReport& report,
   return {{"world_size", at.world_size()},
           {"global_batch", at.global_batch()},
           {"oversubscribed", at.oversubscribed},
+          {"shared_gpu", at.on_gpus() && at.oversubscribed},
           {"convolution", ConvolutionData(at)},
           {"images_per_second", Value{{"median", at.images_per_second},
                                       {"min", at.slowest_round},
@@ -86,6 +88,50 @@ Value ConfigurationData(const ScalingReport& report,
           {"imbalance", at.imbalance},
           {"kept_waiting", at.kept_waiting},
           {"rounds", std::move(rounds)}};
+}
+
+bool OnGpus(const ScalingReport& report) {
+  return report.settings.device == ComputeDevice::kCuda;
+}
+
+// Calls `take` with each round of each configuration.
+template <typename Take>
+void ForEachRound(const ScalingReport& report, const Take& take) {
+  for (const ModeReport& mode : report.modes) {
+    for (const ConfigurationReport& at : mode.configurations) {
+      for (const RoundSample& round : at.measured.rounds) take(at, round);
+    }
+  }
+}
+
+// Returns the names of the GPUs, each once, separated by commas.
+std::string GpuNames(const ScalingReport& report) {
+  std::vector<std::string> names;
+  ForEachRound(report,
+               [&](const ConfigurationReport&, const RoundSample& round) {
+                 for (const std::string& name : round.gpus) {
+                   if (std::ranges::count(names, name) == 0) {
+                     names.push_back(name);
+                   }
+                 }
+               });
+  return absl::StrJoin(names, ", ");
+}
+
+// Returns a sentence for each world size at which the hosts sum the gradients.
+std::vector<std::string> HostsSumRemarks(const ScalingReport& report) {
+  std::vector<std::string> remarks;
+  ForEachRound(
+      report, [&](const ConfigurationReport& at, const RoundSample& round) {
+        if (round.hosts_sum.empty()) return;
+        std::string remark =
+            absl::StrCat("At ", Counted(at.world_size(), "rank"),
+                         " the hosts sum the gradients: ", round.hosts_sum);
+        if (std::ranges::count(remarks, remark) == 0) {
+          remarks.push_back(std::move(remark));
+        }
+      });
+  return remarks;
 }
 
 // Return the lists as the flags spell them, such as "processes,threads".
@@ -117,7 +163,9 @@ Value DataOf(const ScalingReport& report) {
                     {"limits", mode.limits},
                     {"configurations", std::move(configurations)}});
   }
-  return {{"settings", Value{{"model", settings.model},
+  return {{"gpu", report::TextOrNull(GpuNames(report))},
+          {"settings", Value{{"device", Name(settings.device)},
+                             {"model", settings.model},
                              {"dataset", settings.dataset},
                              {"train_samples", settings.train_samples},
                              {"channels", settings.input.channels},
@@ -209,7 +257,8 @@ std::string EpochNote(const ScalingReport& report, const ModeReport& mode) {
     times.push_back(absl::StrFormat(
         "%s s at %s",
         report::Significant(report.EpochSeconds(at.images_per_second), 3),
-        Counted(at.world_size(), "rank")));
+        Counted(at.world_size(),
+                at.on_gpus() && !at.oversubscribed ? "GPU" : "rank")));
   }
   const std::string lead = NotePrefix(report, mode);
   return absl::StrCat(lead, lead.empty() ? "An" : "an", " epoch of ",
@@ -225,9 +274,10 @@ std::vector<std::string> NotesOf(const ScalingReport& report,
   }
   const std::vector<ConfigurationReport>& all = variants[0].configurations;
   if (std::ranges::count(all, true, &ConfigurationReport::oversubscribed) > 0) {
-    notes.push_back(absl::StrCat("* more ranks than cores (",
-                                 report.origin.machine.cores,
-                                 "): they take turns"));
+    notes.push_back(OnGpus(report) ? "* ranks share a GPU: times say nothing"
+                                   : absl::StrCat("* more ranks than cores (",
+                                                  report.origin.machine.cores,
+                                                  "): they take turns"));
   }
   if (const int base = variants[0].baseline().world_size(); base != 1) {
     notes.push_back(absl::StrCat("Speed-up and efficiency are relative to ",
@@ -402,20 +452,33 @@ std::string DataText(const ScalingSettings& settings) {
                       ", ", input.classes, " classes");
 }
 
-std::vector<report::Term> Terms() {
-  return {{"from..to", "images/s of the slowest and the fastest round."},
-          {"speed-up, efficiency",
-           "images/s over images/s at the smallest world size p; efficiency "
-           "is speed-up x p / ranks."},
-          {"p50, p99", "step times, each on its slowest rank."},
-          {"compute, comm (exposed communication), data (data wait), rest",
-           "shares of a step: forward, backward and update; waiting for summed "
-           "gradients, or for a slower rank, after backward; gathering the "
-           "batch; and the time that none of these explains."},
-          {"imbal",
-           "how much longer the slowest rank of a step computes than the "
-           "mean."},
-          BarsTerm()};
+std::vector<report::Term> Terms(bool on_gpus) {
+  std::vector<report::Term> terms = {
+      {"from..to", "images/s of the slowest and the fastest round."},
+      {"speed-up, efficiency",
+       "images/s over images/s at the smallest world size p; efficiency "
+       "is speed-up x p / ranks."},
+      {"p50, p99", "step times, each on its slowest rank."},
+      {"compute, comm (exposed communication), data (data wait), rest",
+       absl::StrCat("shares of a step: forward, backward and update; waiting "
+                    "for summed gradients, or for a slower rank, after "
+                    "backward; ",
+                    on_gpus ? "the GPU's time from the end of a step to the "
+                              "beginning of the next, for the host and for "
+                              "the copy of the batch"
+                            : "gathering the batch",
+                    "; and the time that none of these explains.")},
+      {"imbal",
+       "how much longer the slowest rank of a step computes than the "
+       "mean."}};
+  if (!on_gpus) terms.push_back(BarsTerm());
+  return terms;
+}
+
+// Returns what a rank computes on: "one thread each", or "one GPU each (NAME)".
+std::string RankDevice(const ScalingReport& report) {
+  if (!OnGpus(report)) return "one thread each";
+  return absl::StrCat("one GPU each (", GpuNames(report), ")");
 }
 
 }  // namespace
@@ -425,42 +488,51 @@ report::Document ScalingDocument(const ScalingReport& report) {
   const std::string length =
       absl::StrCat(Counted(settings.rounds, "round"), " of ", settings.steps,
                    " timed steps");
-  report::Document document = {
-      .name = "lockstep.scaling",
-      .title = "Lockstep scaling report",
-      .about = absl::StrCat(
-          settings.model, " on ", settings.dataset, ", ", TypesOf(settings),
-          "; ranks are ", BackendsOf(settings), ", one thread each; ", length),
-      .origin = report.origin,
-      .terms = Terms(),
-      .bars = BarsOf(report),
-      .facts = {{"Ranks",
-                 absl::StrCat(BackendsOf(settings), ", 1 thread each")},
-                {"Data", DataText(settings)},
-                {"Length",
-                 absl::StrCat(length, " after ", settings.warmup_steps,
-                              " warm-up steps")}},
-      .method =
-          {"Strong scaling: the global batch stays the same, so each rank has "
-           "less to do as ranks are added; ideally a step takes 1/P of the "
-           "time. Weak scaling: each rank's batch stays the same; ideally a "
-           "step takes the same time.",
-           "Every round runs every configuration once, so a drift of the "
-           "machine affects all of them alike; images/s and the parts of a "
-           "step "
-           "are those of the median round. A run counts only if it had the "
-           "requested world size, all ranks ended with the same "
-           "parameters bit for bit, and the loss was finite.",
-           "One rank alone sends nothing, so it is run once, with the first "
-           "backend, and once by PyTorch. An epoch takes its images over "
-           "images/s."},
-      .data = DataOf(report)};
+  report::Document document =
+      {.name = "lockstep.scaling",
+       .title = "Lockstep scaling report",
+       .about =
+           absl::StrCat(settings.model, " on ", settings.dataset, ", ",
+                        TypesOf(settings), "; ranks are ", BackendsOf(settings),
+                        ", ", RankDevice(report), "; ", length),
+       .origin = report.origin,
+       .terms = Terms(OnGpus(report)),
+       .bars = BarsOf(report),
+       .facts = {{"Ranks",
+                  absl::StrCat(BackendsOf(settings), ", ", RankDevice(report))},
+                 {"Data", DataText(settings)},
+                 {"Length",
+                  absl::StrCat(length, " after ", settings.warmup_steps,
+                               " warm-up steps")}},
+       .method =
+           {"Strong scaling: the global batch stays the same, so each rank has "
+            "less to do as ranks are added; ideally a step takes 1/P of the "
+            "time. Weak scaling: each rank's batch stays the same; ideally a "
+            "step takes the same time.",
+            "Every round runs every configuration once, so a drift of the "
+            "machine affects all of them alike; images/s and the parts of a "
+            "step "
+            "are those of the median round. A run counts only if it had the "
+            "requested world size, all ranks ended with the same "
+            "parameters bit for bit, and the loss was finite.",
+            "One rank alone sends nothing, so it is run once, with the first "
+            "backend, and once by PyTorch. An epoch takes its images over "
+            "images/s."},
+       .data = DataOf(report)};
   if (!report.pytorch.empty()) {
     document.facts.push_back({"ddp", report.pytorch});
+  }
+  if (OnGpus(report)) {
+    document.method.push_back(
+        "Times are those of events on each rank's GPU. The host reads no "
+        "result before the last timed step, so no step waits for it to do "
+        "so.");
   }
   for (const std::string& remark : {settings.skipped, report.ended}) {
     if (!remark.empty()) document.remarks.push_back(remark);
   }
+  std::ranges::move(HostsSumRemarks(report),
+                    std::back_inserter(document.remarks));
   std::ranges::move(ControlRemarks(report),
                     std::back_inserter(document.remarks));
   const size_t variants = VariantsOf(settings).size();

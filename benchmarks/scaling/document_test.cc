@@ -2,6 +2,7 @@
 #include "benchmarks/scaling/document.h"
 
 #include <cstddef>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "benchmarks/scaling/turn.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/train/device.h"
 #include "report/document.h"
 #include "report/write.h"
 
@@ -99,8 +101,10 @@ TEST(ScalingDocumentTest, SaysWhatWasRunAndEveryNumberExactly) {
   EXPECT_EQ(document.name, "lockstep.scaling");
   EXPECT_EQ(document.schema_version, 1);
   EXPECT_EQ(document.origin.command, report.origin.command);
-  EXPECT_THAT(data.keys(), ElementsAre("settings", "modes"));
+  EXPECT_THAT(data.keys(), ElementsAre("gpu", "settings", "modes"));
   EXPECT_EQ(data["settings"]["world_sizes"], Value(std::vector<int>{1, 2, 4}));
+  EXPECT_TRUE(data["gpu"].is_null());
+  EXPECT_EQ(data["settings"]["device"], "cpu");
   EXPECT_EQ(data["settings"]["backend"], "processes");
   EXPECT_EQ(data["settings"]["steps"], 2);
   ASSERT_EQ(data["modes"].size(), 2u);
@@ -117,6 +121,7 @@ TEST(ScalingDocumentTest, SaysWhatWasRunAndEveryNumberExactly) {
       EXPECT_EQ(object["world_size"], at.world_size());
       EXPECT_EQ(object["global_batch"], at.global_batch());
       EXPECT_EQ(object["oversubscribed"], at.oversubscribed);
+      EXPECT_EQ(object["shared_gpu"], false);
       EXPECT_EQ(object["convolution"], "winograd");
       EXPECT_EQ(object["images_per_second"]["median"], at.images_per_second);
       EXPECT_EQ(object["images_per_second"]["min"], at.slowest_round);
@@ -310,6 +315,57 @@ TEST(ScalingDocumentTest, ShowsBackendsSideBySide) {
   EXPECT_EQ(document.data["settings"]["backend"], "processes,threads");
   EXPECT_EQ(document.data["modes"][1]["backend"], "threads");
   ExpectNarrow(report::TerminalText(document));
+}
+
+// Returns the report of weak scaling on GPUs. At 4 ranks, ranks share a GPU.
+ScalingReport GpuReport() {
+  ScalingReport report = ExampleReport();
+  report.settings.device = ComputeDevice::kCuda;
+  report.settings.modes = {ScalingMode::kWeak};
+  std::vector<MeasuredConfiguration> all;
+  for (const ConfigurationReport& at : report.modes[1].configurations) {
+    MeasuredConfiguration measured = at.measured;
+    measured.configuration.device = ComputeDevice::kCuda;
+    for (RoundSample& round : measured.rounds) {
+      round.gpus = {"Example GPU"};
+      round.shared_gpu = at.world_size() == 4;
+      if (round.shared_gpu) round.hosts_sum = "NCCL does not support it";
+    }
+    all.push_back(measured);
+  }
+  report.modes = {Mode(ScalingMode::kWeak, std::move(all))};
+  return report;
+}
+
+TEST(ScalingDocumentTest, SaysWhichGpusComputeAndHasNoBarsOfTheCpu) {
+  const report::Document document = ScalingDocument(GpuReport());
+  EXPECT_EQ(document.data["gpu"], "Example GPU");
+  EXPECT_EQ(document.data["settings"]["device"], "cuda");
+  const Value& configurations = document.data["modes"][0]["configurations"];
+  for (const size_t i : {0, 1, 2}) {
+    EXPECT_EQ(configurations[i]["shared_gpu"], i == 2);
+  }
+  EXPECT_THAT(document.bars, SizeIs(0));
+  const std::string text = report::TerminalText(document);
+  EXPECT_THAT(text, HasSubstr("processes, one GPU each (Example GPU); "));
+  EXPECT_THAT(text, HasSubstr("10.0 s at 1 GPU, 6.25 s at 2 GPUs, 6.25 s at 4 "
+                              "ranks"));
+  EXPECT_THAT(text, HasSubstr("   4*"));
+  EXPECT_THAT(text, HasSubstr("* ranks share a GPU: times say nothing"));
+  EXPECT_THAT(text, HasSubstr("At 4 ranks the hosts sum the gradients: NCCL "
+                              "does not support it"));
+  EXPECT_THAT(text, Not(HasSubstr("bars: ")));
+  EXPECT_THAT(text, Not(HasSubstr("than cores")));
+  EXPECT_THAT(document.method, Contains(HasSubstr("events on each rank's")));
+  ExpectNarrow(text);
+}
+
+TEST(ScalingDocumentTest, SaysThatSharedGpusKeepItFromScaling) {
+  ScalingReport report = GpuReport();
+  auto& configurations = report.modes[0].configurations;
+  configurations.erase(configurations.begin() + 1);
+  EXPECT_THAT(DescribeLimits(report.modes[0], kCores),
+              HasSubstr("Its ranks share GPUs, which alone keeps it from"));
 }
 
 // The parts of the steps of DistributedDataParallel's ranks are not known.

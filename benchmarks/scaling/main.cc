@@ -13,9 +13,11 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/command_line.h"
+#include "base/data_types.h"
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/command.h"
@@ -32,13 +34,19 @@
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
 #include "models/train/data_flags.h"
+#include "models/train/device.h"
 #include "models/train/trainer.h"
 #include "report/document.h"
 #include "report/write.h"
 
 ABSL_FLAG(std::string, world_sizes, "",
-          "numbers of ranks; default: the number of cores, or of a launcher's "
-          "ranks, and all powers of two below it");
+          "numbers of ranks; default: the number of cores, of GPUs with "
+          "--device=cuda, or of a launcher's ranks, and all powers of two "
+          "below it; with --device=cuda, -1: the number of GPUs");
+ABSL_FLAG(std::string, device, "cpu",
+          "cpu; cuda: each rank computes on a GPU in float32, the ranks of a "
+          "host take its GPUs in turn, NCCL sums the gradients, and times are "
+          "those of events on the GPU; or auto: cuda if there is a GPU");
 ABSL_FLAG(std::string, mode, "strong,weak",
           "strong  a step has --batch_size images in all\n"
           "weak    a step has --batch_size images on each rank");
@@ -90,14 +98,14 @@ Usage ScalingUsage() {
   return {.command = kName,
           .introduction = R"(scaling [FLAGS]
 
-Trains a network with 1, 2, 4, ... ranks, one thread each, and reports images/s,
-speed-up, efficiency, step times and where a step goes. Prints a table and
-writes a report.
+Trains a network with 1, 2, 4, ... ranks, of one thread or one GPU each, and
+reports images/s, speed-up, efficiency, step times and where a step goes. Prints
+a table and writes a report.
 )",
           .sections =
               {{"",
-                "world_sizes=1,2,4 mode batch_size backend peers= python=FILE "
-                "model type lr rounds steps warmup_steps seconds"},
+                "world_sizes=1,2,4 device mode batch_size backend peers= "
+                "python=FILE model type lr rounds steps warmup_steps seconds"},
                {"Data:", kDataFlags},
                {"Images:", kImageFlags},
                {"", kOutputFlags}},
@@ -124,12 +132,34 @@ bool Has(const ScalingSettings& settings, RankKind backend) {
   return std::ranges::count(settings.backends, backend) > 0;
 }
 
-absl::StatusOr<ScalingSettings> SettingsFromFlags(int cores) {
-  ScalingSettings settings = {.world_sizes = DefaultWorldSizes(cores)};
+// Reads --device. If another program computes on GPUs, this program ends and
+// that one starts, so no rank may have joined a group.
+// note: as of ChooseDevice.
+absl::StatusOr<ComputeDevice> ReadDevice(char* const* argv, std::string& note) {
+  absl::string_view why_not;
+  const std::string backends =
+      absl::StrCat(absl::GetFlag(FLAGS_backend), absl::GetFlag(FLAGS_peers));
+  if (absl::GetFlag(FLAGS_type) != Name(DataType::kFloat32)) {
+    why_not = "computes float32";
+  } else if (absl::StrContains(backends, Name(RankKind::kMpi))) {
+    why_not = "has ranks that are processes or threads, not mpi";
+  } else if (!absl::GetFlag(FLAGS_peers).empty() ||
+             absl::StrContains(backends, Name(RankKind::kDdp))) {
+    why_not = "has no peer: --peers=torch computes on the CPU";
+  }
+  return ChooseDevice(absl::GetFlag(FLAGS_device), why_not, argv, note);
+}
+
+// devices: the number of cores or GPUs for ranks.
+absl::StatusOr<ScalingSettings> SettingsFromFlags(ComputeDevice device,
+                                                  int devices) {
+  ScalingSettings settings = {.world_sizes = DefaultWorldSizes(devices),
+                              .device = device};
   if (!absl::GetFlag(FLAGS_world_sizes).empty()) {
     LOCKSTEP_ASSIGN_OR_RETURN(
         settings.world_sizes,
-        ParseWorldSizes(absl::GetFlag(FLAGS_world_sizes)));
+        ParseWorldSizes(absl::GetFlag(FLAGS_world_sizes),
+                        device == ComputeDevice::kCuda ? devices : 0));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(settings.modes,
                             ParseModes(absl::GetFlag(FLAGS_mode)));
@@ -187,21 +217,28 @@ absl::StatusOr<Network> CheckData(const DataFlags& data,
   return network;
 }
 
-void WarnOfOversubscription(const ScalingSettings& settings, int cores) {
+// device: "core" or "GPU".
+void WarnOfOversubscription(const ScalingSettings& settings, int devices,
+                            const char* device) {
   for (const int world_size : settings.world_sizes) {
-    if (world_size <= cores) continue;
+    if (world_size <= devices) continue;
     std::fprintf(stderr,
                  "scaling: warning: %d ranks on %s take turns; their "
                  "numbers say little\n",
-                 world_size, report::Counted(cores, "core").c_str());
+                 world_size, report::Counted(devices, device).c_str());
   }
 }
 
-// pytorch: the result of CheckDdp; empty without kDdp.
+// pytorch: the result of CheckPeer.
 absl::Status Measure(const ScalingSettings& settings, RankLaunchSettings ranks,
                      const std::string& pytorch, const ReportOutput& output,
                      const report::Origin& origin) {
-  WarnOfOversubscription(settings, ranks.cores);
+  if (settings.device == ComputeDevice::kCpu) {
+    WarnOfOversubscription(settings, ranks.cores, "core");
+  } else if (origin.hosts.empty()) {  // Other hosts' GPUs are not known.
+    LOCKSTEP_ASSIGN_OR_RETURN(const int gpus, GpuCount());
+    WarnOfOversubscription(settings, gpus, "GPU");
+  }
   std::optional<TemporaryFolder> mpi_folder;
   if (Has(settings, RankKind::kMpi)) {
     LOCKSTEP_ASSIGN_OR_RETURN(
@@ -224,18 +261,43 @@ absl::Status Measure(const ScalingSettings& settings, RankLaunchSettings ranks,
   return output.Write(document);
 }
 
+// Returns the result of CheckDdp; empty without kDdp.
+absl::StatusOr<std::string> CheckPeer(const ScalingSettings& settings,
+                                      const RankLaunchSettings& ranks,
+                                      const Network& network,
+                                      bool is_launched) {
+  if (!Has(settings, RankKind::kDdp)) return "";
+  if (is_launched) {
+    return FlagError("peers", "torch", "starts its ranks itself");
+  }
+  return CheckDdp(ranks, network);
+}
+
+// Returns the number of a launcher's ranks, or of the GPUs or cores.
+absl::StatusOr<int> CountDevices(const LaunchedRun* launched,
+                                 ComputeDevice device, int cores) {
+  if (launched != nullptr) return launched->world_size();
+  if (device == ComputeDevice::kCuda) return GpuCount();
+  return cores;
+}
+
 absl::Status RunDriver(std::span<char* const> argv) {
+  std::string note;
+  LOCKSTEP_ASSIGN_OR_RETURN(const ComputeDevice device,
+                            ReadDevice(argv.data(), note));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<LaunchedRun> launched,
                             LaunchedRun::Join());
   if (launched != nullptr && !launched->is_driver()) return launched->Serve();
+  if (!note.empty()) std::fprintf(stderr, "scaling: %s\n", note.c_str());
   const InterruptGuard guard;
   report::Origin origin = report::OriginOf("//benchmarks:scaling", argv);
   DescribeHosts(launched.get(), origin);
   const int cores =
       launched == nullptr ? origin.machine.cores : launched->cores();
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      ScalingSettings settings,
-      SettingsFromFlags(launched == nullptr ? cores : launched->world_size()));
+  LOCKSTEP_ASSIGN_OR_RETURN(const int devices,
+                            CountDevices(launched.get(), device, cores));
+  LOCKSTEP_ASSIGN_OR_RETURN(ScalingSettings settings,
+                            SettingsFromFlags(device, devices));
   LOCKSTEP_RETURN_IF_ERROR(ResolveTcp(launched.get(), settings.backends));
   LOCKSTEP_ASSIGN_OR_RETURN(const DataFlags data, ReadDataFlags(kSeed));
   LOCKSTEP_ASSIGN_OR_RETURN(const Network network, CheckData(data, settings));
@@ -250,13 +312,9 @@ absl::Status RunDriver(std::span<char* const> argv) {
   // Ranks on other hosts have another current folder, so the driver sends the
   // path.
   if (!data.dir.empty()) ranks.flags.push_back("--data_dir=" + data.dir);
-  std::string pytorch;
-  if (Has(settings, RankKind::kDdp)) {
-    if (launched != nullptr) {
-      return FlagError("peers", "torch", "starts its ranks itself");
-    }
-    LOCKSTEP_ASSIGN_OR_RETURN(pytorch, CheckDdp(ranks, network));
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::string pytorch,
+      CheckPeer(settings, ranks, network, launched != nullptr));
   return Measure(settings, std::move(ranks), pytorch, output, origin);
 }
 

@@ -47,8 +47,11 @@ ConfigurationReport SummarizeRounds(MeasuredConfiguration measured, int cores) {
   report.step_p50 = Percentile(steps, 50);
   report.step_p99 = Percentile(steps, 99);
   report.step_count = static_cast<int64_t>(steps.size());
-  report.oversubscribed = measured.configuration.world_size > cores;
   report.measured = std::move(measured);
+  report.oversubscribed = report.on_gpus()
+                              ? std::ranges::count(report.measured.rounds, true,
+                                                   &RoundSample::shared_gpu) > 0
+                              : report.world_size() > cores;
   return report;
 }
 
@@ -365,9 +368,10 @@ std::string DescribeLimits(const ModeReport& report, int cores) {
     sentences.push_back(DescribeEfficiency(report, subject));
   }
   if (subject.oversubscribed) {
-    sentences.push_back(absl::StrCat("Its ranks share ",
-                                     report::Counted(cores, "core"),
-                                     ", which alone keeps it from scaling."));
+    sentences.push_back(absl::StrCat(
+        "Its ranks share ",
+        subject.on_gpus() ? "GPUs" : report::Counted(cores, "core"),
+        ", which alone keeps it from scaling."));
   } else if (subject.kept_waiting >= kReportedWaiting) {
     sentences.push_back(absl::StrCat(
         "The cores were busy otherwise (with the ranks' own communication "

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "benchmarks/scaling/settings.h"
 #include "benchmarks/scaling/turn.h"
+#include "models/train/device.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {
@@ -30,7 +31,8 @@ struct MeasuredConfiguration {
 // the slower one). The numbers that must add up all come from that one round.
 struct ConfigurationReport {
   MeasuredConfiguration measured;
-  bool oversubscribed = false;  // More ranks than cores.
+  // Ranks of the CPU: more ranks than cores. Ranks of GPUs: ranks share one.
+  bool oversubscribed = false;
 
   double images_per_second = 0;  // Of the median round.
   double slowest_round = 0;      // In images/s.
@@ -50,6 +52,9 @@ struct ConfigurationReport {
   StepParts lost;
 
   int world_size() const { return measured.configuration.world_size; }
+  bool on_gpus() const {
+    return measured.configuration.device == ComputeDevice::kCuda;
+  }
   int64_t global_batch() const { return measured.configuration.global_batch; }
   double step_seconds() const { return parts.Sum(); }
   double batch_per_rank() const {
@@ -87,12 +92,12 @@ struct ScalingReport {
 ModeReport DeriveMode(ScalingMode mode,
                       std::vector<MeasuredConfiguration> measured, int cores);
 
-// Returns a few sentences about the largest world size that has a core for each
-// rank. If no world size but the baseline has enough cores, the sentences are
-// about the largest world size. The sentences say the efficiency, the cost of
-// each part of a step, and the reasons to doubt the numbers: ranks that share
-// cores or wait for one, imbalance, and rounds that differ. `report.limits` is
-// not read. cores: the number that the ranks may use.
+// Returns a few sentences about the largest world size that has a core, or a
+// GPU, for each rank. If no world size but the baseline has enough, the
+// sentences are about the largest world size. The sentences say the efficiency,
+// the cost of each part of a step, and the reasons to doubt the numbers: ranks
+// that share cores or wait for one, imbalance, and rounds that differ.
+// `report.limits` is not read. cores: the number that the ranks may use.
 std::string DescribeLimits(const ModeReport& report, int cores);
 
 // Returns a sentence that compares the images/s of `report` with those of

@@ -33,17 +33,22 @@ const char* Name(ScalingMode mode) {
   return mode == ScalingMode::kStrong ? "strong" : "weak";
 }
 
-std::vector<int> DefaultWorldSizes(int cores) {
+std::vector<int> DefaultWorldSizes(int devices) {
   std::vector<int> sizes;
-  const int most = std::clamp(cores, 1, kMaxWorldSize);
+  const int most = std::clamp(devices, 1, kMaxWorldSize);
   for (int size = 1; size < most; size *= 2) sizes.push_back(size);
   sizes.push_back(most);
   return sizes;
 }
 
-absl::StatusOr<std::vector<int>> ParseWorldSizes(absl::string_view text) {
+absl::StatusOr<std::vector<int>> ParseWorldSizes(absl::string_view text,
+                                                 int all_gpus) {
   std::set<int> sizes;
   for (const absl::string_view field : absl::StrSplit(text, ',')) {
+    if (field == "-1" && all_gpus > 0) {
+      sizes.insert(std::min(all_gpus, kMaxWorldSize));
+      continue;
+    }
     int size = 0;
     if (!absl::SimpleAtoi(field, &size) || size < 1 || size > kMaxWorldSize) {
       return absl::InvalidArgumentError(
@@ -132,7 +137,8 @@ Configuration ConfigurationOf(const ScalingSettings& settings, ScalingMode mode,
   Configuration configuration = {.world_size = world_size,
                                  .global_batch = settings.batch_size * factor,
                                  .ranks = variant.ranks,
-                                 .type = variant.type};
+                                 .type = variant.type,
+                                 .device = settings.device};
   if (world_size == 1 && variant.ranks != RankKind::kDdp) {
     configuration.ranks = *std::ranges::find_if(
         settings.backends,

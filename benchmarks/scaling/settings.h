@@ -13,6 +13,7 @@
 #include "base/data_types.h"
 #include "benchmarks/harness/ranks.h"
 #include "models/networks/networks.h"
+#include "models/train/device.h"
 
 namespace lockstep::benchmarks {
 
@@ -30,6 +31,7 @@ struct ScalingSettings {
   std::vector<RankKind> backends = {RankKind::kProcesses};  // Distinct.
   // Distinct.
   std::vector<DataType> types = {DataType::kFloat32};
+  ComputeDevice device = ComputeDevice::kCpu;
   std::string model = "lenet";            // As CreateNetwork takes it.
   std::string dataset = "fashion_mnist";  // As LoadDataset takes it.
   int64_t train_samples = 0;              // Images in an epoch; 0: not known.
@@ -51,19 +53,23 @@ struct Configuration {
   int64_t global_batch = 0;
   RankKind ranks = RankKind::kProcesses;
   DataType type = DataType::kFloat32;  // The type of activations.
+  ComputeDevice device = ComputeDevice::kCpu;
 
   friend bool operator==(const Configuration&, const Configuration&) = default;
 };
 
-// Returns the powers of two below `cores`, and `cores` itself: 1, 2, 4, 6 for
-// 6. No size is above kMaxWorldSize, the largest that a group may have.
-std::vector<int> DefaultWorldSizes(int cores);
+// Returns the powers of two below `devices`, and `devices` itself: 1, 2, 4, 6
+// for 6. No size is above kMaxWorldSize, the largest that a group may have.
+// devices: the number of cores, or of GPUs.
+std::vector<int> DefaultWorldSizes(int devices);
 
 // Parse the lists of --world_sizes, --mode, --backend, --peers and --type, such
 // as "1,2,4" or "strong,weak". The results have no repetitions. World sizes and
-// modes are ascending. The list of --peers may be empty. Errors:
-// kInvalidArgument, naming the flag.
-absl::StatusOr<std::vector<int>> ParseWorldSizes(absl::string_view text);
+// modes are ascending. The list of --peers may be empty. all_gpus: the world
+// size for "-1"; 0: "-1" is an error. Errors: kInvalidArgument, naming the
+// flag.
+absl::StatusOr<std::vector<int>> ParseWorldSizes(absl::string_view text,
+                                                 int all_gpus = 0);
 absl::StatusOr<std::vector<ScalingMode>> ParseModes(absl::string_view text);
 absl::StatusOr<std::vector<RankKind>> ParseBackends(absl::string_view text);
 absl::StatusOr<std::vector<RankKind>> ParsePeers(absl::string_view text);

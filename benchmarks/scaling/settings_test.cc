@@ -6,6 +6,7 @@
 #include "benchmarks/harness/ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/train/device.h"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -36,6 +37,15 @@ TEST(ParseWorldSizesTest, SortsDropsRepetitionsAndNamesWhatIsWrong) {
                 StatusIs(kInvalid, HasSubstr("--world_sizes: '")))
         << text;
   }
+}
+
+TEST(ParseWorldSizesTest, TakesMinusOneForAllGpus) {
+  EXPECT_THAT(ParseWorldSizes("1,-1", /*all_gpus=*/8),
+              IsOkAndHolds(ElementsAre(1, 8)));
+  EXPECT_THAT(ParseWorldSizes("-1", /*all_gpus=*/96),
+              IsOkAndHolds(ElementsAre(64)));
+  EXPECT_THAT(ParseWorldSizes("-2", /*all_gpus=*/8),
+              StatusIs(kInvalid, HasSubstr("--world_sizes: '-2'")));
 }
 
 TEST(ParseModesTest, AcceptsEachAndBothByName) {
@@ -115,6 +125,14 @@ TEST(DistinctConfigurationsTest, RunsOneRankOfDdpToo) {
                           Configuration{2, 20, RankKind::kDdp},
                           Configuration{2, 20, RankKind::kProcesses},
                           Configuration{2, 20, RankKind::kApart}));
+}
+
+TEST(DistinctConfigurationsTest, RunOnTheDeviceOfTheSettings) {
+  const ScalingSettings settings = {.world_sizes = {1, 2},
+                                    .device = ComputeDevice::kCuda};
+  for (const Configuration& c : DistinctConfigurations(settings)) {
+    EXPECT_EQ(c.device, ComputeDevice::kCuda);
+  }
 }
 
 TEST(RoundsWithinTest, DropsRoundsThatDoNotFitAndDividesTheTimeThatIsLeft) {

@@ -25,11 +25,13 @@
 #include "benchmarks/harness/ranks.h"
 #include "benchmarks/harness/rounds.h"
 #include "benchmarks/harness/torch_process.h"
+#include "benchmarks/scaling/rank.h"
 #include "benchmarks/scaling/turn.h"
 #include "benchmarks/step/settings.h"
 #include "benchmarks/step/torch_peer_py.h"
 #include "benchmarks/step/turn.h"
 #include "collectives/communicator.h"
+#include "collectives/groups/rank_environment.h"
 #include "models/data/load_dataset.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
@@ -42,6 +44,17 @@ namespace {
 // ranks to end.
 constexpr absl::Duration kStartTimeout = absl::Minutes(5);
 constexpr absl::Duration kStopTimeout = absl::Minutes(1);
+
+// Returns the rank's number among the ranks of its host.
+absl::StatusOr<int> LocalRank(RankKind ranks,
+                              const Communicator& communicator) {
+  if (ranks == RankKind::kThreads || ranks == RankKind::kMpi) {
+    return communicator.rank();  // All ranks are on this host.
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const RankEnvironment environment,
+                            RequireRankEnvironment());
+  return environment.local_rank;
+}
 
 }  // namespace
 
@@ -106,14 +119,16 @@ absl::Status ServeRun(const std::string& listener, RankKind ranks,
                       int world_size, const DataFlags& data) {
   LOCKSTEP_ASSIGN_OR_RETURN(const DatasetParts parts,
                             LoadDataset(data.dataset, data.dir, data.options));
-  return RunAsRanks(
-      ranks, world_size, GroupOptions(), [&](Communicator& communicator) {
-        return ServeTurns<RunSpec>(
-            listener, {communicator.rank(), communicator.world_size()},
-            [&](const RunSpec& spec) {
-              return RunRank(communicator, *parts.train, data, spec);
-            });
-      });
+  const auto serve = [&](Communicator& communicator) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(const int local_rank,
+                              LocalRank(ranks, communicator));
+    return ServeTurns<RunSpec>(
+        listener, {communicator.rank(), communicator.world_size()},
+        [&](const RunSpec& spec) {
+          return RunRank(communicator, local_rank, *parts.train, data, spec);
+        });
+  };
+  return RunAsRanks(ranks, world_size, GroupOptions(), serve);
 }
 
 // PyTorch's DistributedDataParallel as a peer. Each rank is a Python process

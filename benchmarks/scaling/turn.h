@@ -1,8 +1,9 @@
-// One run of one configuration: the request to the ranks, the work and the
-// measurements of one rank, and the combination of all ranks.
+// One run of one configuration: the request to the ranks, the measurements of
+// one rank, and the combination of all ranks.
 #ifndef LOCKSTEP_BENCHMARKS_SCALING_TURN_H_
 #define LOCKSTEP_BENCHMARKS_SCALING_TURN_H_
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <tuple>
@@ -10,9 +11,6 @@
 
 #include "absl/status/statusor.h"
 #include "benchmarks/scaling/settings.h"
-#include "collectives/communicator.h"
-#include "models/data/dataset.h"
-#include "models/train/data_flags.h"
 
 namespace lockstep::benchmarks {
 
@@ -35,8 +33,9 @@ struct RunSpec {
 struct StepParts {
   double compute = 0;                // Forward, backward, update.
   double exposed_communication = 0;  // Waiting for sums after backward.
-  double data_wait = 0;              // Gathering the batch.
-  double rest = 0;                   // Not explained by the others.
+  // Gathering the batch; on a GPU, the GPU's time until the step begins.
+  double data_wait = 0;
+  double rest = 0;  // Not explained by the others.
 
   double Sum() const {
     return compute + exposed_communication + data_wait + rest;
@@ -51,8 +50,10 @@ inline constexpr double StepParts::*kStepParts[] = {
 // One timed step on one rank.
 struct RankStep {
   double seconds = 0;
-  StepParts parts = {};    // `rest` is 0.
-  double cpu_seconds = 0;  // The time of the rank's thread on a core.
+  StepParts parts = {};  // `rest` is 0.
+  // The time of the rank's thread on a core. If a GPU or another program
+  // computes, this time says nothing, and is `seconds`.
+  double cpu_seconds = 0;
 
   friend bool operator==(const RankStep&, const RankStep&) = default;
 };
@@ -62,13 +63,17 @@ struct RankResult {
   int rank = 0;
   int world_size = 0;                // The ranks that it received from.
   bool same_parameters = false;      // Equal to rank 0's bits at the end.
-  double loss = 0;                   // Mean over the last global batch.
+  double loss = 0;                   // As in RoundSample.
   std::string convolution = {};      // As in RoundSample.
   std::vector<RankStep> steps = {};  // In order.
+  std::string gpu = {};              // The name of its GPU; empty: the CPU.
+  int32_t shares_gpu = 0;            // 1: another rank has the same GPU.
+  std::string hosts_sum = {};        // As in RoundSample.
 
   static auto Members(auto& self) {
     return std::tie(self.rank, self.world_size, self.same_parameters, self.loss,
-                    self.convolution, self.steps);
+                    self.convolution, self.steps, self.gpu, self.shares_gpu,
+                    self.hosts_sum);
   }
   friend bool operator==(const RankResult&, const RankResult&) = default;
 };
@@ -87,31 +92,27 @@ struct RoundSample {
   // instead.
   double kept_waiting = 0;
   std::vector<double> step_seconds = {};  // Each step's, on its slowest rank.
+  // The mean over the last global batch, or over all steps of the run if the
+  // steps did not wait for a GPU (GpuTimedSteps).
   double loss = 0;
-  // "winograd" if a rank computes a convolution by Winograd, else "direct".
-  // Empty if the algorithm is not known.
+  // "winograd" if a rank computes a convolution by Winograd, else "direct";
+  // "cudnn" on GPUs. Empty if the algorithm is not known.
   std::string convolution = {};
+  std::vector<std::string> gpus =
+      {};                   // The names of the ranks' GPUs, each once.
+  bool shared_gpu = false;  // Whether ranks share a GPU.
+  // Why the hosts sum the gradients of GPUs; empty: NCCL sums them, or there
+  // are no GPUs.
+  std::string hosts_sum = {};
 };
 
 // Combines the results of all ranks, in any order, into one round. Returns
 // kDataLoss for a run that differs from `spec` in its world size or number of
 // steps, or that lacks a rank or has it twice. Returns kDataLoss too if the
-// parameters differ between ranks, or if the loss is not finite.
+// parameters differ between ranks, if the loss is not finite, or if a rank
+// computed on another device.
 absl::StatusOr<RoundSample> CombineRanks(const RunSpec& spec,
                                          std::span<const RankResult> results);
-
-// Trains for the warm-up and the timed steps on one compute thread, then checks
-// the outcome with the other ranks. A step's time runs from the end of one step
-// to the end of the next, so it includes everything that the trainer does in
-// between. The smaller batch at the end of an epoch is trained on, but it is
-// neither timed nor counted. Ranks of kApart begin together and train on the
-// same images, each in a group of one rank. Their outcomes are checked as for
-// other backends. data: how the images are transformed and loaded. Errors:
-// kInvalidArgument if the data set has less than one global batch; the
-// network's; the trainer's; the communicator's.
-absl::StatusOr<RankResult> RunRank(Communicator& communicator,
-                                   const Dataset& train, const DataFlags& data,
-                                   const RunSpec& spec);
 
 }  // namespace lockstep::benchmarks
 

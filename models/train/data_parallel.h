@@ -144,6 +144,12 @@ struct StepTimes {
 struct StepResult {
   Metrics metrics;  // Of this rank's shard.
   StepTimes times;  // Without data_wait, which happens before the step.
+  // On a GPU: the times of each step that `times` adds up, in order, by the
+  // GPU's clock; otherwise empty. data_wait is the GPU's time from the end of
+  // the step before until the step begins: for the host, and for the copy of
+  // the batch. So a step takes the sum of its times. In the first step, and in
+  // the first one after an evaluation, data_wait is 0.
+  std::vector<StepTimes> gpu_steps = {};
 };
 
 // Takes one step of SGD on a global batch. `shard` is this rank's part of the

@@ -82,6 +82,11 @@ absl::StatusOr<int> GpuCount() {
   return Support()->count();
 }
 
+absl::StatusOr<GpuDescription> DescribeGpu(int local_rank) {
+  LOCKSTEP_RETURN_IF_ERROR(GpuCount().status());
+  return Support()->describe(local_rank);
+}
+
 absl::StatusOr<std::unique_ptr<Model>> CreateGpuModel(Network network,
                                                       uint64_t seed,
                                                       int local_rank) {

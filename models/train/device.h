@@ -3,6 +3,7 @@
 #ifndef LOCKSTEP_MODELS_TRAIN_DEVICE_H_
 #define LOCKSTEP_MODELS_TRAIN_DEVICE_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -32,13 +33,21 @@ struct GpuStepsOptions {
   absl::Duration timeout = GroupOptions().timeout;  // Of NCCL's calls.
 };
 
+// The GPU of a rank.
+struct GpuDescription {
+  std::string name;  // "NVIDIA H100 80GB HBM3".
+  // No two GPUs have the same. Each MIG slice of a GPU has its own.
+  std::array<char, 16> uuid = {};
+};
+
 // The functions of a program that links CUDA.
 struct GpuSupport {
   // Returns the number of GPUs, at least 1; otherwise an error that says why
   // there is none.
   absl::StatusOr<int> (*count)();
-  // Creates the model of a rank, with the first weights of `seed`. The ranks of
-  // a host take its GPUs in turn.
+  // Describes the GPU of a rank. The ranks of a host take its GPUs in turn.
+  absl::StatusOr<GpuDescription> (*describe)(int local_rank);
+  // Creates the model of a rank, with the first weights of `seed`.
   absl::StatusOr<std::unique_ptr<Model>> (*create)(Network network,
                                                    uint64_t seed,
                                                    int local_rank);
@@ -68,6 +77,9 @@ absl::StatusOr<ComputeDevice> ChooseDevice(absl::string_view text,
 // Returns the number of GPUs. Errors: as of GpuSupport::count; a program
 // without support.
 absl::StatusOr<int> GpuCount();
+
+// Describes the GPU of a rank. Errors: as of GpuCount; those of CUDA.
+absl::StatusOr<GpuDescription> DescribeGpu(int local_rank);
 
 // Creates the model of a rank on its GPU. Errors: CreateCudaModel's.
 absl::StatusOr<std::unique_ptr<Model>> CreateGpuModel(Network network,

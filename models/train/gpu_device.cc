@@ -2,6 +2,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -29,6 +30,17 @@ absl::StatusOr<int> Count() {
   return count;
 }
 
+absl::StatusOr<GpuDescription> Describe(int local_rank) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const int device, DeviceOfRank(local_rank));
+  cudaDeviceProp properties;
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+      cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties"));
+  GpuDescription gpu = {.name = properties.name};
+  static_assert(sizeof(properties.uuid) == sizeof(gpu.uuid));
+  std::memcpy(gpu.uuid.data(), &properties.uuid, sizeof(gpu.uuid));
+  return gpu;
+}
+
 absl::StatusOr<std::unique_ptr<Model>> Create(Network network, uint64_t seed,
                                               int local_rank) {
   LOCKSTEP_ASSIGN_OR_RETURN(const int device, DeviceOfRank(local_rank));
@@ -42,8 +54,11 @@ absl::StatusOr<std::unique_ptr<RankSteps>> CreateSteps(
   return GpuRankSteps::Create(group, device, network, options, shared);
 }
 
-[[maybe_unused]] const bool kRegistered = RegisterGpuSupport(
-    {.count = Count, .create = Create, .create_steps = CreateSteps});
+[[maybe_unused]] const bool kRegistered =
+    RegisterGpuSupport({.count = Count,
+                        .describe = Describe,
+                        .create = Create,
+                        .create_steps = CreateSteps});
 
 }  // namespace
 }  // namespace lockstep

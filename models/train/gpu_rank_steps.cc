@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -125,6 +126,7 @@ absl::Status GpuRankSteps::CreateStreams() {
   LOCKSTEP_ASSIGN_OR_RETURN(compute_, MakeStream());
   LOCKSTEP_ASSIGN_OR_RETURN(communication_, MakeUrgentStream());
   LOCKSTEP_ASSIGN_OR_RETURN(copy_, MakeStream());
+  LOCKSTEP_ASSIGN_OR_RETURN(last_end_, MakeTimedEvent());
   for (Slot& slot : slots_) {
     LOCKSTEP_ASSIGN_OR_RETURN(slot.copied, MakeEvent());
     for (Event* const event :
@@ -184,13 +186,26 @@ absl::Status GpuRankSteps::Retire(Slot& slot) {
                             Between(slot.computed, slot.summed));
   LOCKSTEP_ASSIGN_OR_RETURN(const absl::Duration update,
                             Between(slot.summed, slot.end));
-  times_.compute += forward_backward + update;
-  times_.exposed_communication += exposed;
+  StepTimes times = {.compute = forward_backward + update,
+                     .exposed_communication = exposed,
+                     .data_wait = absl::ZeroDuration()};
+  times_.compute += times.compute;
+  times_.exposed_communication += times.exposed_communication;
+  if (follows_step_) {
+    LOCKSTEP_ASSIGN_OR_RETURN(times.data_wait, Between(last_end_, slot.begin));
+  }
+  step_times_.push_back(times);
+  // The slot's next step records its end in the other event.
+  std::swap(last_end_, slot.end);
+  follows_step_ = true;
   return absl::OkStatus();
 }
 
 absl::Status GpuRankSteps::RetireAll() {
-  for (Slot& slot : slots_) LOCKSTEP_RETURN_IF_ERROR(Retire(slot));
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    // The oldest step is in the slot that is used next.
+    LOCKSTEP_RETURN_IF_ERROR(Retire(slots_[(next_slot_ + i) % slots_.size()]));
+  }
   return absl::OkStatus();
 }
 
@@ -215,6 +230,7 @@ absl::StatusOr<StepResult> GpuRankSteps::Step(const Batch& shard,
   LOCKSTEP_ASSIGN_OR_RETURN(result.metrics, replica_->TakeMetrics());
   result.metrics += std::exchange(untaken_, Metrics());
   result.times = std::exchange(times_, StepTimes());
+  result.gpu_steps = std::exchange(step_times_, {});
   has_steps_ = false;
   // Other ranks' errors.
   for (const auto* const nccl : {&gradients_, &norms_}) {
@@ -226,6 +242,7 @@ absl::StatusOr<StepResult> GpuRankSteps::Step(const Batch& shard,
 absl::StatusOr<Metrics> GpuRankSteps::Evaluate(const Batch& batch) {
   LOCKSTEP_RETURN_IF_ERROR(UseDevice());
   LOCKSTEP_RETURN_IF_ERROR(RetireAll());
+  follows_step_ = false;
   if (has_steps_) {
     LOCKSTEP_ASSIGN_OR_RETURN(const Metrics of_steps, replica_->TakeMetrics());
     untaken_ += of_steps;

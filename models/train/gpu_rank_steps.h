@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -71,7 +72,8 @@ class GpuRankSteps : public RankSteps {
   absl::Status UseDevice() const;
   // Copies the batch to a slot whose work is done; the compute stream waits.
   absl::StatusOr<Batch> CopyTo(Slot& slot, const Batch& batch);
-  // Waits for the slot's step and adds its times.
+  // Waits for the slot's step and adds its times. The steps before it are
+  // retired.
   absl::Status Retire(Slot& slot);
   absl::Status RetireAll();
 
@@ -86,9 +88,12 @@ class GpuRankSteps : public RankSteps {
   std::unique_ptr<NcclCommunicator> norms_, gradients_;  // Null: one rank.
   std::unique_ptr<GpuSteps> steps_;
   size_t next_slot_ = 0;
-  StepTimes times_;         // Of the steps since the last metrics.
-  Metrics untaken_;         // Of the steps before an evaluation.
-  bool has_steps_ = false;  // Whether steps' metrics are on the GPU.
+  Event last_end_;             // The end of the step that was retired last.
+  bool follows_step_ = false;  // Whether last_end_ is the GPU's last.
+  StepTimes times_;            // Of the steps since the last metrics.
+  std::vector<StepTimes> step_times_;  // The same, of each step.
+  Metrics untaken_;                    // Of the steps before an evaluation.
+  bool has_steps_ = false;             // Whether steps' metrics are on the GPU.
 };
 
 }  // namespace lockstep

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/communicator.h"
@@ -23,6 +24,7 @@
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
 #include "models/reference/network_inputs.h"
+#include "models/train/data_parallel.h"
 #include "models/train/rank_steps.h"
 #include "standin/control.h"
 
@@ -50,6 +52,9 @@ struct Outcome {
   double loss_sum = 0;  // Of all its shards.
   int64_t samples = 0;
   double evaluated = 0;  // The loss of the first batch, halfway.
+  // The steps' times by the GPU, and the results that sum them up.
+  std::vector<StepTimes> gpu_steps;
+  StepTimes sum;
 };
 
 // Takes the steps, each on a batch of its own. Evaluates a batch halfway.
@@ -73,6 +78,10 @@ absl::StatusOr<Outcome> TakeSteps(RankSteps& steps, int rank, int world_size,
         steps.Step(shard, kShard * world_size, 0.05f, with_metrics));
     outcome.loss_sum += result.metrics.loss_sum;
     outcome.samples += result.metrics.samples;
+    outcome.gpu_steps.insert(outcome.gpu_steps.end(), result.gpu_steps.begin(),
+                             result.gpu_steps.end());
+    outcome.sum.compute += result.times.compute;
+    outcome.sum.exposed_communication += result.times.exposed_communication;
     if (step != kSteps / 2) continue;
     LOCKSTEP_ASSIGN_OR_RETURN(const Metrics evaluated, steps.Evaluate(shard));
     outcome.evaluated = evaluated.mean_loss();
@@ -171,6 +180,30 @@ TEST_P(GpuRankStepsTest, EveryOrderOfStreamsTakesTheSameSteps) {
       EXPECT_EQ(got[rank].samples, kSteps * kShard);
       EXPECT_EQ(got[rank].evaluated, want[rank].evaluated);
       EXPECT_NEAR(got[rank].loss_sum, want[rank].loss_sum, 1e-9);
+    }
+  }
+}
+
+// A later step that was taken for an earlier one would begin before its
+// predecessor's end. Steps 0 and 5, after the evaluation, follow no step.
+TEST_P(GpuRankStepsTest, TimesEveryStepFromTheEndOfTheOneBefore) {
+  for (const int64_t interval : {1, 3, kSteps}) {
+    for (const Outcome& rank : OnGpus(GetParam(), Order::kAtOnce, interval)) {
+      ASSERT_EQ(rank.gpu_steps.size(), kSteps);
+      absl::Duration compute, exposed;
+      for (int step = 0; step < kSteps; ++step) {
+        const StepTimes& times = rank.gpu_steps[step];
+        compute += times.compute;
+        exposed += times.exposed_communication;
+        EXPECT_GT(times.compute, absl::ZeroDuration());
+        if (step == 0 || step == kSteps / 2 + 1) {
+          EXPECT_EQ(times.data_wait, absl::ZeroDuration());
+        } else {
+          EXPECT_GT(times.data_wait, absl::ZeroDuration()) << step;
+        }
+      }
+      EXPECT_EQ(compute, rank.sum.compute);
+      EXPECT_EQ(exposed, rank.sum.exposed_communication);
     }
   }
 }
