@@ -131,7 +131,7 @@ class StepChecker {
   bool IsNear(double distance, double rounding) {
     verdicts_.furthest =
         std::max(verdicts_.furthest, ErrorOverAllowed(distance, rounding));
-    return distance <= kNetworkSpread * rounding;
+    return distance <= spread_ * rounding;
   }
 
   const char* Wanted() const {
@@ -143,7 +143,7 @@ class StepChecker {
     double loss = 0;
     for (const auto& moments : trace_.ranks)
       loss += moments[step_ + 1].loss_sum;
-    const double tolerance = kNetworkSpread * rounding_.loss_sum;
+    const double tolerance = spread_ * rounding_.loss_sum;
     if (IsNear(std::abs(loss - want_.loss_sum), rounding_.loss_sum)) return;
     Fail(verdicts_, "Loss", step_,
          absl::StrFormat("the losses add up to %.9g, must be %.9g +- %.2g",
@@ -156,7 +156,7 @@ class StepChecker {
     const auto distances = TensorDistances(specs, got, want_.gradient);
     const auto norms = TensorNorms(specs, want_.gradient);
     for (size_t i = 0; i < specs.size(); ++i) {
-      const double tolerance = kNetworkSpread * rounding_.gradients[i];
+      const double tolerance = spread_ * rounding_.gradients[i];
       if (IsNear(distances[i], rounding_.gradients[i])) continue;
       Fail(verdicts_, "Gradients", step_,
            absl::StrFormat("the gradient of %s, of norm %.3g, is %.3g away "
@@ -187,13 +187,14 @@ class StepChecker {
            absl::StrFormat(
                "%s on rank %d is %.3g away from %s, may be %.2g%s",
                specs[i].name, rank, distances[i], Wanted(),
-               kNetworkSpread * rounding[i],
+               spread_ * rounding[i],
                causes_.OfBuffer(specs[i], rank, before, after, want)));
       return;
     }
   }
 
   const NetworkRun& run_;
+  const double spread_ = SpreadOf(run_.type);
   const NetworkTrace& trace_;
   const int step_;
   const BatchStatistics statistics_;
@@ -243,7 +244,7 @@ double WidestTolerance(const StepInput& in) {
     const double norm = norms[in.tested.HasZeroGradient(specs[i]) ? i - 1 : i];
     widest = std::max(widest, rounding.gradients[i] / (kMostOfGradient * norm));
   }
-  return kNetworkSpread * widest;
+  return SpreadOf(in.type) * widest;
 }
 
 }  // namespace lockstep::conformance

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/data_types.h"
 #include "conformance/network/network_run.h"
 #include "conformance/training/reordered.h"
 #include "conformance/training/trace.h"
@@ -48,7 +49,8 @@ void RaiseTo(std::vector<double>& most, const std::vector<double>& values) {
 template <typename T>
 struct ReferencePass {
   // order: the numbers of these samples, in their order.
-  ReferencePass(const StepInput& in, IndexOrder order)
+  ReferencePass(const StepInput& in, IndexOrder order,
+                const StoredActivations& stored)
       : parameters(in.parameters.begin(), in.parameters.end()),
         numbers(std::move(order)),
         samples(Pick(in)),
@@ -59,7 +61,8 @@ struct ReferencePass {
               .samples = numbers},
              /*training=*/true, in.keep ? in.keep : MaskOf(in.step),
              /*world_size=*/1, /*sum_over_ranks=*/nullptr,
-             std::is_same_v<T, float> ? in.tested.winograd_rule() : nullptr) {}
+             std::is_same_v<T, float> ? in.tested.winograd_rule() : nullptr,
+             stored) {}
 
   Samples Pick(const StepInput& in) const {
     const int64_t pixels = in.tested.network().input_shape().size();
@@ -83,7 +86,8 @@ struct ReferencePass {
 template <typename T>
 class StepPasses {
  public:
-  explicit StepPasses(const StepInput& in, bool is_reversed = false)
+  explicit StepPasses(const StepInput& in, bool is_reversed = false,
+                      const StoredActivations& stored = {})
       : in_(in), is_reversed_(is_reversed) {
     const std::vector<int64_t> whole = {in.samples.size()};
     int64_t begin = 0;
@@ -94,7 +98,8 @@ class StepPasses {
       begin += count;
       if (is_reversed) std::ranges::reverse(order);
       passes_.push_back(
-          count == 0 ? nullptr : std::make_unique<ReferencePass<T>>(in, order));
+          count == 0 ? nullptr
+                     : std::make_unique<ReferencePass<T>>(in, order, stored));
     }
   }
 
@@ -168,25 +173,46 @@ NetworkStep StepOf(const StepPasses<double>& passes) {
   return {passes.LossSum(), passes.MeanGradient(), passes.Running()};
 }
 
-// Returns how far float32 is from `exact`, whose step is `want`.
+// Raises the rounding to the distance of `rounded` from `exact`, whose step is
+// `want`.
+template <typename T>
+void AddDistance(const StepInput& in, const StepPasses<T>& rounded,
+                 const std::vector<double>& losses, const NetworkStep& want,
+                 Rounding& rounding) {
+  // float32 holds 16-bit numbers' sums well enough to compare them.
+  const auto narrow = [](const std::vector<T>& values) {
+    return std::vector<float>(values.begin(), values.end());
+  };
+  rounding.loss_sum = std::max(rounding.loss_sum,
+                               LossRounding(narrow(rounded.Losses()), losses));
+  RaiseTo(rounding.gradients,
+          TensorDistances(in.tested.specs(), narrow(rounded.MeanGradient()),
+                          want.gradient));
+  const std::vector<std::vector<T>> running = rounded.Running();
+  for (size_t i = 0; i < running.size(); ++i) {
+    RaiseTo(rounding.running[i],
+            TensorDistances(in.tested.buffer_specs(), narrow(running[i]),
+                            want.running[i]));
+  }
+}
+
+// Returns how far a device's rounding is from `exact`, whose step is `want`.
 Rounding RoundingOf(const StepInput& in, const StepPasses<double>& exact,
                     const NetworkStep& want) {
   const std::vector<double> losses = exact.Losses();
   Rounding rounding;
   rounding.running.resize(want.running.size());
-  for (const bool is_reversed : {false, true}) {
-    const StepPasses<float> rounded(in, is_reversed);
-    rounding.loss_sum =
-        std::max(rounding.loss_sum, LossRounding(rounded.Losses(), losses));
-    RaiseTo(rounding.gradients,
-            TensorDistances(in.tested.specs(), rounded.MeanGradient(),
-                            want.gradient));
-    const std::vector<std::vector<float>> running = rounded.Running();
-    for (size_t i = 0; i < running.size(); ++i) {
-      RaiseTo(rounding.running[i],
-              TensorDistances(in.tested.buffer_specs(), running[i],
-                              want.running[i]));
+  if (in.type != DataType::kFloat32) {
+    for (const uint32_t seed : {0, 1, 2}) {
+      AddDistance(in,
+                  StepPasses<double>(in, /*is_reversed=*/false,
+                                     {.type = in.type, .seed = seed}),
+                  losses, want, rounding);
     }
+    return rounding;
+  }
+  for (const bool is_reversed : {false, true}) {
+    AddDistance(in, StepPasses<float>(in, is_reversed), losses, want, rounding);
   }
   return rounding;
 }
@@ -207,6 +233,7 @@ StepInput InputOf(const NetworkRun& run, const NetworkTrace& trace, int step,
   StepInput in = {*run.tested, step, trace.first.parameters[step],
                   trace.ranks[0][step].running, trace.first.samples[step]};
   if (statistics == BatchStatistics::kLocal) in.local_deal = run.deal;
+  in.type = run.type;
   return in;
 }
 
@@ -249,13 +276,14 @@ Rounding MeasureRounding(const StepInput& in) {
 
 const StepReference& ReferenceOf(const StepInput& in) {
   using Key = std::tuple<const TestedNetwork*, int, std::vector<float>,
-                         std::vector<float>, std::vector<int64_t>>;
+                         std::vector<float>, std::vector<int64_t>, DataType>;
   static auto& cache = *new std::map<Key, StepReference>;
   Key key = {&in.tested,
              in.step,
              {in.parameters.begin(), in.parameters.end()},
              {in.running.begin(), in.running.end()},
-             {in.local_deal.begin(), in.local_deal.end()}};
+             {in.local_deal.begin(), in.local_deal.end()},
+             in.type};
   const auto found = cache.find(key);
   if (found != cache.end()) return found->second;
   if (cache.size() > 16) cache.clear();

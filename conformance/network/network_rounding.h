@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "base/data_types.h"
 #include "conformance/network/network_run.h"
 #include "conformance/training/trace.h"
 #include "models/model.h"
@@ -33,6 +34,7 @@ struct StepInput {
   // The shares of ranks with local batch norm, in the batch's order. All these
   // ranks start from `running`. Empty: one rank has the whole batch.
   std::span<const int64_t> local_deal = {};
+  DataType type = DataType::kFloat32;  // Of activations in memory.
 };
 
 // Returns a step of a run, at the parameters and buffers of rank 0.
@@ -80,6 +82,11 @@ std::vector<double> TensorNorms(std::span<const ParameterSpec> specs,
 // network does. With local batch norm, each rank's share is reversed, and also
 // the order in which the ranks' gradients are added. The loss has the norm of
 // the samples' errors.
+//
+// If activations have 16 bits, it is the effect of their storage: the largest
+// distance of float64 loops that round what is stored (StoredActivations), to
+// the nearest and, twice, at random. The random passes keep the distance from
+// being small by chance.
 struct Rounding {
   double loss_sum = 0;
   std::vector<double> gradients;  // By tensor.

@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/data_types.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/rank_bytes.h"
@@ -127,6 +128,8 @@ struct NetworkRun {
   RankRunner ranks = nullptr;  // Runs the ranks in place of threads.
   // Creates a rank's model in place of TestedNetwork::CreateModel.
   std::function<std::unique_ptr<Model>(const Network&)> model = nullptr;
+  // The type in which that model stores activations.
+  DataType type = DataType::kFloat32;
   const TestedNetwork* tested = &TestedResNet();
 
   int world_size() const { return static_cast<int>(deal.size()); }

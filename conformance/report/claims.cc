@@ -20,6 +20,10 @@ constexpr char kInAnyOrder[] =
 constexpr char kSpreads[] =
     "tensor by tensor, 16 times as far from float64 as plain loops in float32";
 
+constexpr char kStorageSpreads[] =
+    "tensor by tensor, 4 times as far from float64 as float64 loops that round "
+    "activations to 16 bits";
+
 constexpr char kNcclAsks[] =
     "every operation by every type, by NCCL's own calls and by the ring, whose "
     "bits are the CPU's, at 1, 2, 3 and 5 ranks; it passes or fails, and "
@@ -217,6 +221,13 @@ const std::vector<KnownClaim>& KnownClaims() {
        "cuDNN compute the steps.",
        kSpreads,
        {{"threads, gpu stand-in", kNetworkCuda, f32, to_four},
+        {"threads, gpu", kNetworkGpu, {}, {}, kNetworksOnGpu}}},
+      {"gpu_narrow_steps",
+       "The same of LeNet, ResNet-18 and a vision transformer, with "
+       "activations "
+       "in 16 bits, and parameters, gradients and sums in float32.",
+       kStorageSpreads,
+       {{"threads, gpu stand-in", kNetworkCuda, {"bfloat16"}, to_four},
         {"threads, gpu", kNetworkGpu, {}, {}, kNetworksOnGpu}}},
       {"vit_steps",
        "Each step of a small vision transformer, with dropout of every kind, "

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "absl/status/status.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
 #include "models/cuda/convolution.h"
 #include "models/cuda/plan.h"
@@ -18,6 +19,7 @@
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/program/operation_plan.h"
+#include "models/program/step_memory.h"
 
 namespace lockstep {
 namespace {
@@ -47,10 +49,9 @@ class AffinePlan : public OperationPlan {
                              ? nullptr
                              : parameters.gradient(tensors_.bias).data();
     LOCKSTEP_RETURN_IF_ERROR(BiasReluBackward(
-        rows_, channels_,
-        tensors_.relu ? static_cast<const float*>(buffers.y) : nullptr,
-        static_cast<float*>(buffers.dy), dbias,
-        static_cast<float*>(buffers.scratch), context_.stream));
+        context_.type(), rows_, channels_, tensors_.relu ? buffers.y : nullptr,
+        buffers.dy, dbias, static_cast<float*>(buffers.scratch),
+        context_.stream));
     if (tensors_.bias != kNoTensor) ready(tensors_.bias);
     LOCKSTEP_RETURN_IF_ERROR(
         WeightGradient(buffers, parameters.gradient(tensors_.weight).data()));
@@ -69,13 +70,10 @@ class AffinePlan : public OperationPlan {
     scratch_bytes = std::max(scratch_bytes, bytes);
   }
   const CudaPlanContext& context() const { return context_; }
-  float* Weight() const {
-    return context_.parameters->value(tensors_.weight).data();
-  }
-  float* Bias() const {
-    return tensors_.bias == kNoTensor
-               ? nullptr
-               : context_.parameters->value(tensors_.bias).data();
+  const void* Weight() const { return context_.Factor(tensors_.weight); }
+  const void* Bias() const {
+    return tensors_.bias == kNoTensor ? nullptr
+                                      : context_.Factor(tensors_.bias);
   }
 
  private:
@@ -84,6 +82,8 @@ class AffinePlan : public OperationPlan {
   const int64_t rows_, channels_;
 };
 
+// cuDNN writes the gradient of weights in the type of activations. If that has
+// 16 bits, the gradient begins the scratch memory and is then widened.
 class ConvolutionAffinePlan : public AffinePlan {
  public:
   // graph: the convolution; its pass, bias and ReLU are set here.
@@ -109,28 +109,37 @@ class ConvolutionAffinePlan : public AffinePlan {
   ConvolutionAffinePlan(const CudaPlanContext& context, const Tensors& tensors,
                         const ConvolutionGraph& graph)
       : AffinePlan(context, tensors, graph.n * graph.out_h() * graph.out_w(),
-                   graph.out_channels) {}
+                   graph.out_channels),
+        weights_(graph.out_channels * graph.c * graph.kernel * graph.kernel),
+        narrow_bytes_(context.is_float32()
+                          ? 0
+                          : AlignedBytes(weights_ * SizeOf(context.type()))) {}
 
   absl::Status Forward(const ForwardBuffers& buffers) override {
     return forward_->Execute(context().cudnn,
                              {.x = const_cast<void*>(buffers.x),
-                              .w = Weight(),
+                              .w = const_cast<void*>(Weight()),
                               .y = buffers.y,
-                              .bias = Bias()},
+                              .bias = const_cast<void*>(Bias())},
                              buffers.scratch);
   }
 
  protected:
   absl::Status WeightGradient(const BackwardBuffers& buffers,
                               float* dweight) override {
-    return weight_gradient_->Execute(
+    void* const written = narrow_bytes_ == 0 ? dweight : buffers.scratch;
+    LOCKSTEP_RETURN_IF_ERROR(weight_gradient_->Execute(
         context().cudnn,
-        {.x = const_cast<void*>(buffers.x), .w = dweight, .y = buffers.dy},
-        buffers.scratch);
+        {.x = const_cast<void*>(buffers.x), .w = written, .y = buffers.dy},
+        Offset(buffers.scratch, narrow_bytes_)));
+    if (narrow_bytes_ == 0) return absl::OkStatus();
+    return WidenOnGpu(context().type(), weights_, written, dweight,
+                      context().stream);
   }
   absl::Status InputGradient(const BackwardBuffers& buffers) override {
     return input_gradient_->Execute(
-        context().cudnn, {.x = buffers.dx, .w = Weight(), .y = buffers.dy},
+        context().cudnn,
+        {.x = buffers.dx, .w = const_cast<void*>(Weight()), .y = buffers.dy},
         buffers.scratch);
   }
 
@@ -139,14 +148,18 @@ class ConvolutionAffinePlan : public AffinePlan {
                    std::optional<ConvolutionPlan>& plan) {
     LOCKSTEP_ASSIGN_OR_RETURN(plan,
                               ConvolutionPlan::Create(*context().card, graph));
-    NeedScratch(plan->workspace_bytes());
+    const bool of_weights = graph.pass == ConvolutionPass::kWeightGradient;
+    NeedScratch((of_weights ? narrow_bytes_ : 0) + plan->workspace_bytes());
     return absl::OkStatus();
   }
 
+  const int64_t weights_;       // The number of weights.
+  const int64_t narrow_bytes_;  // The bytes of their 16-bit gradient, or 0.
   std::optional<ConvolutionPlan> forward_, weight_gradient_, input_gradient_;
 };
 
-// With x [rows, in] and W [out, in]: y = x W', dW = dy' x, dx = dy W.
+// With x [rows, in] and W [out, in]: y = x W', dW = dy' x, dx = dy W. cuBLASLt
+// writes dW in float32.
 class LinearPlan : public AffinePlan {
  public:
   struct Size {
@@ -159,6 +172,7 @@ class LinearPlan : public AffinePlan {
     auto plan = std::make_unique<LinearPlan>(context, tensors, size);
     const std::string& name = request.operation->name;
     const bool tf32 = context.precision == ConvolutionPrecision::kTf32;
+    const DataType type = context.type();
     LOCKSTEP_RETURN_IF_ERROR(plan->Add({.name = name,
                                         .rows = size.rows,
                                         .columns = size.out,
@@ -166,6 +180,7 @@ class LinearPlan : public AffinePlan {
                                         .transpose_b = true,
                                         .bias = plan->Bias(),
                                         .relu = tensors.relu,
+                                        .type = type,
                                         .tf32 = tf32},
                                        plan->forward_));
     LOCKSTEP_RETURN_IF_ERROR(plan->Add({.name = name,
@@ -173,6 +188,8 @@ class LinearPlan : public AffinePlan {
                                         .columns = size.in,
                                         .inner = size.rows,
                                         .transpose_a = true,
+                                        .type = type,
+                                        .written = DataType::kFloat32,
                                         .tf32 = tf32},
                                        plan->weight_gradient_));
     if (request.input_gradient) {
@@ -180,6 +197,7 @@ class LinearPlan : public AffinePlan {
                                           .rows = size.rows,
                                           .columns = size.in,
                                           .inner = size.out,
+                                          .type = type,
                                           .tf32 = tf32},
                                          plan->input_gradient_));
     }

@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "absl/status/status.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
 #include "models/cuda/convolution.h"
 #include "models/cuda/dropout.h"
@@ -32,6 +33,11 @@ namespace {
 // `saved` holds q, k and v by heads, then p. Scratch holds the workspace of the
 // products, y or dy by heads, then in the backward pass dq, dk and dv by heads,
 // dp, and p after dropout.
+//
+// s and dp are float32 always: 16 bits would round a large score by more than
+// the softmax's own precision, and ds is a difference of dp. p and ds are
+// factors of products, so they have the type of activations. If that has 16
+// bits, s is where dp is, and ds is where p after dropout was.
 class AttentionPlan : public OperationPlan {
  public:
   static PlanOr Create(const CudaPlanContext& context,
@@ -52,74 +58,81 @@ class AttentionPlan : public OperationPlan {
   }
 
   absl::Status Forward(const ForwardBuffers& buffers) override {
-    float* const qkv = static_cast<float*>(buffers.saved);
-    float* const p = qkv + 3 * part();
+    void* const qkv = buffers.saved;
+    void* const p = Offset(qkv, 3 * part_bytes());
     const Scratch scratch = ScratchIn(buffers.scratch);
-    LOCKSTEP_RETURN_IF_ERROR(SplitHeads(HeadsOf(3),
-                                        static_cast<const float*>(buffers.x),
-                                        qkv, context_.stream));
-    LOCKSTEP_RETURN_IF_ERROR(scores_->Execute(
-        qkv, qkv + part(), p, buffers.scratch, context_.stream));
+    float* const scores =
+        context_.is_float32() ? static_cast<float*>(p) : scratch.dp;
     LOCKSTEP_RETURN_IF_ERROR(
-        SoftmaxForward(rows(), length_, p, context_.stream));
-    const float* kept = p;
+        SplitHeads(HeadsOf(3), buffers.x, qkv, context_.stream));
+    LOCKSTEP_RETURN_IF_ERROR(scores_->Execute(qkv, Offset(qkv, part_bytes()),
+                                              scores, buffers.scratch,
+                                              context_.stream));
+    LOCKSTEP_RETURN_IF_ERROR(SoftmaxForward(context_.type(), rows(), length_,
+                                            scores, p, context_.stream));
+    const void* kept = p;
     if (buffers.training && op_.dropout > 0) {
-      LOCKSTEP_RETURN_IF_ERROR(Drop(*buffers.batch, p, scratch.kept));
+      LOCKSTEP_RETURN_IF_ERROR(
+          Drop(*buffers.batch, context_.type(), p, scratch.kept));
       kept = scratch.kept;
     }
-    LOCKSTEP_RETURN_IF_ERROR(values_->Execute(
-        kept, qkv + 2 * part(), scratch.y, buffers.scratch, context_.stream));
-    return JoinHeads(HeadsOf(1), scratch.y, static_cast<float*>(buffers.y),
-                     context_.stream);
+    LOCKSTEP_RETURN_IF_ERROR(
+        values_->Execute(kept, Offset(qkv, 2 * part_bytes()), scratch.y,
+                         buffers.scratch, context_.stream));
+    return JoinHeads(HeadsOf(1), scratch.y, buffers.y, context_.stream);
   }
 
   absl::Status Backward(const BackwardBuffers& buffers,
                         Model::GradientReady) override {
     if (buffers.dx == nullptr) return absl::OkStatus();
-    const float* const qkv = static_cast<const float*>(buffers.saved);
-    const float* const p = qkv + 3 * part();
+    void* const query = buffers.saved;
+    void* const key = Offset(query, part_bytes());
+    void* const value = Offset(query, 2 * part_bytes());
+    void* const p = Offset(query, 3 * part_bytes());
     const Scratch scratch = ScratchIn(buffers.scratch);
     const auto multiply = [&](const std::optional<Product>& product,
-                              const float* a, const float* b, float* c) {
+                              const void* a, const void* b, void* c) {
       return product->Execute(a, b, c, buffers.scratch, context_.stream);
     };
-    LOCKSTEP_RETURN_IF_ERROR(SplitHeads(HeadsOf(1),
-                                        static_cast<const float*>(buffers.dy),
-                                        scratch.y, context_.stream));
-    const float* kept = p;
+    LOCKSTEP_RETURN_IF_ERROR(
+        SplitHeads(HeadsOf(1), buffers.dy, scratch.y, context_.stream));
+    const void* kept = p;
     if (op_.dropout > 0) {
-      LOCKSTEP_RETURN_IF_ERROR(Drop(*buffers.batch, p, scratch.kept));
+      LOCKSTEP_RETURN_IF_ERROR(
+          Drop(*buffers.batch, context_.type(), p, scratch.kept));
       kept = scratch.kept;
     }
-    float* const dvalue = scratch.dqkv + 2 * part();
-    LOCKSTEP_RETURN_IF_ERROR(multiply(dvalue_, kept, scratch.y, dvalue));
-    LOCKSTEP_RETURN_IF_ERROR(
-        multiply(dscores_, scratch.y, qkv + 2 * part(), scratch.dp));
+    LOCKSTEP_RETURN_IF_ERROR(multiply(dvalue_, kept, scratch.y,
+                                      Offset(scratch.dqkv, 2 * part_bytes())));
+    LOCKSTEP_RETURN_IF_ERROR(multiply(dp_, scratch.y, value, scratch.dp));
     if (op_.dropout > 0) {
-      LOCKSTEP_RETURN_IF_ERROR(Drop(*buffers.batch, scratch.dp, scratch.dp));
+      LOCKSTEP_RETURN_IF_ERROR(
+          Drop(*buffers.batch, DataType::kFloat32, scratch.dp, scratch.dp));
     }
+    void* const ds = context_.is_float32() ? scratch.dp : scratch.kept;
+    LOCKSTEP_RETURN_IF_ERROR(SoftmaxBackward(
+        context_.type(), rows(), length_, p, scratch.dp, ds, context_.stream));
+    LOCKSTEP_RETURN_IF_ERROR(multiply(dquery_, ds, key, scratch.dqkv));
     LOCKSTEP_RETURN_IF_ERROR(
-        SoftmaxBackward(rows(), length_, p, scratch.dp, context_.stream));
-    LOCKSTEP_RETURN_IF_ERROR(
-        multiply(dquery_, scratch.dp, qkv + part(), scratch.dqkv));
-    LOCKSTEP_RETURN_IF_ERROR(
-        multiply(dkey_, scratch.dp, qkv, scratch.dqkv + part()));
-    return JoinHeads(HeadsOf(3), scratch.dqkv, static_cast<float*>(buffers.dx),
-                     context_.stream);
+        multiply(dkey_, ds, query, Offset(scratch.dqkv, part_bytes())));
+    return JoinHeads(HeadsOf(3), scratch.dqkv, buffers.dx, context_.stream);
   }
 
  private:
   // Places in the scratch memory; all begin at multiples of 64 bytes.
   struct Scratch {
-    float *y, *dqkv, *dp, *kept;
+    void *y, *dqkv;
+    float* dp;
+    void* kept;
   };
 
-  // Returns the floats between queries, keys and values by heads, and of p.
-  int64_t part() const { return Aligned(rows() * size_); }
-  int64_t scores() const { return Aligned(rows() * length_); }
-  static int64_t Aligned(int64_t floats) {
-    constexpr auto kBytes = static_cast<int64_t>(sizeof(float));
-    return AlignedBytes(floats * kBytes) / kBytes;
+  // Returns the bytes between queries, keys and values by heads.
+  int64_t part_bytes() const {
+    return AlignedBytes(rows() * size_ * SizeOf(context_.type()));
+  }
+  // Returns the bytes of a matrix like p.
+  int64_t ScoreBytes(DataType type) const {
+    return AlignedBytes(rows() * length_ * SizeOf(type));
   }
   // Returns the rows of p over all samples and heads.
   int64_t rows() const { return n_ * op_.heads * length_; }
@@ -130,13 +143,15 @@ class AttentionPlan : public OperationPlan {
             .parts = parts,
             .heads = op_.heads,
             .size = size_,
-            .part_stride = part()};
+            .part_stride = part_bytes() / SizeOf(context_.type()),
+            .type = context_.type()};
   }
   Scratch ScratchIn(void* memory) const {
-    float* const y = static_cast<float*>(Offset(memory, workspace_bytes_));
-    float* const dqkv = y + part();
-    float* const dp = dqkv + 3 * part();
-    return {y, dqkv, dp, dp + scores()};
+    void* const y = Offset(memory, workspace_bytes_);
+    void* const dqkv = Offset(y, part_bytes());
+    void* const dp = Offset(dqkv, 3 * part_bytes());
+    return {y, dqkv, static_cast<float*>(dp),
+            Offset(dp, ScoreBytes(DataType::kFloat32))};
   }
 
   absl::Status CreateProducts(const std::string& name) {
@@ -147,14 +162,17 @@ class AttentionPlan : public OperationPlan {
       int64_t columns, inner;
       bool transpose_a, transpose_b;
       float scale;
+      DataType written;
     };
+    const DataType type = context_.type();
+    constexpr DataType kWide = DataType::kFloat32;
     for (const Request& request :
-         {Request{scores_, length_, size_, false, true, scale},
-          {values_, size_, length_, false, false, 1},
-          {dvalue_, size_, length_, true, false, 1},
-          {dscores_, length_, size_, false, true, 1},
-          {dquery_, size_, length_, false, false, scale},
-          {dkey_, size_, length_, true, false, scale}}) {
+         {Request{scores_, length_, size_, false, true, scale, kWide},
+          {values_, size_, length_, false, false, 1, type},
+          {dvalue_, size_, length_, true, false, 1, type},
+          {dp_, length_, size_, false, true, 1, kWide},
+          {dquery_, size_, length_, false, false, scale, type},
+          {dkey_, size_, length_, true, false, scale, type}}) {
       LOCKSTEP_ASSIGN_OR_RETURN(
           request.product,
           Product::Create(
@@ -167,6 +185,8 @@ class AttentionPlan : public OperationPlan {
                .transpose_a = request.transpose_a,
                .transpose_b = request.transpose_b,
                .scale = request.scale,
+               .type = type,
+               .written = request.written,
                .tf32 = context_.precision == ConvolutionPrecision::kTf32}));
       workspace_bytes_ = std::max(
           workspace_bytes_, AlignedBytes(request.product->workspace_bytes()));
@@ -175,16 +195,18 @@ class AttentionPlan : public OperationPlan {
   }
 
   void SetSizes() {
-    constexpr auto kBytes = static_cast<int64_t>(sizeof(float));
-    saved_bytes = (3 * part() + scores()) * kBytes;
-    const int64_t matrices = op_.dropout > 0 ? 2 : 1;
-    scratch_bytes =
-        workspace_bytes_ + (4 * part() + matrices * scores()) * kBytes;
+    const DataType type = context_.type();
+    saved_bytes = 3 * part_bytes() + ScoreBytes(type);
+    const bool has_kept = op_.dropout > 0 || !context_.is_float32();
+    scratch_bytes = workspace_bytes_ + 4 * part_bytes() +
+                    ScoreBytes(DataType::kFloat32) +
+                    (has_kept ? ScoreBytes(type) : 0);
   }
 
-  absl::Status Drop(const Batch& batch, const float* from, float* to) const {
+  absl::Status Drop(const Batch& batch, DataType type, const void* from,
+                    void* to) const {
     return DropOutOnGpu(
-        DeviceMaskKeyOf(context_, batch, op_.layer, op_.dropout), n_,
+        DeviceMaskKeyOf(context_, batch, op_.layer, op_.dropout), type, n_,
         op_.heads * length_ * length_, from, to, context_.stream);
   }
 
@@ -192,7 +214,7 @@ class AttentionPlan : public OperationPlan {
   const AttentionOp op_;
   const int64_t n_, length_, size_;
   int64_t workspace_bytes_ = 0;
-  std::optional<Product> scores_, values_, dvalue_, dscores_, dquery_, dkey_;
+  std::optional<Product> scores_, values_, dvalue_, dp_, dquery_, dkey_;
 };
 
 }  // namespace

@@ -17,9 +17,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/cuda_status.h"
+#include "base/data_types.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/cuda/convolution.h"
 #include "models/cuda/cuda_replica.h"
 #include "models/cuda/test_vector.h"
 #include "models/model.h"
@@ -44,6 +46,8 @@ using testing::HasSubstr;
 constexpr const char* kVit =
     "vit:patch=4,width=12,depth=2,heads=3,dropout=0.1,attention_dropout=0.1,"
     "drop_path=0.2";
+
+constexpr ConvolutionPrecision kBFloat16 = ConvolutionPrecision::kBFloat16;
 
 constexpr NetworkInput kInput = {
     .channels = 2, .height = 16, .width = 18, .classes = 5};
@@ -124,12 +128,48 @@ TEST_F(CudaModelTest, LeNetsGradientsAreWithinTheBounds) {
 // If buffers shared memory while both are needed, the bits would change.
 TEST_F(CudaModelTest, SharingMemoryChangesNoBits) {
   for (const char* const spec : {"lenet_bn", "resnet18_d2l:width=4", kVit}) {
-    Create(spec, {.seed = 2});
-    const std::vector<float> shared = Step(3);
-    Create(spec, {.seed = 2, .share_memory = false});
-    EXPECT_EQ(Step(3), shared) << spec;
-    EXPECT_EQ(Step(3), shared) << spec << ", again";
+    for (const auto precision : {ConvolutionPrecision::kFloat32, kBFloat16}) {
+      CudaReplicaOptions options = {.seed = 2, .precision = precision};
+      Create(spec, options);
+      const std::vector<float> shared = Step(3);
+      options.share_memory = false;
+      Create(spec, options);
+      EXPECT_EQ(Step(3), shared) << spec;
+      EXPECT_EQ(Step(3), shared) << spec << ", again";
+    }
   }
+}
+
+// The update changes the float32 parameters, even by less than bfloat16 holds,
+// and the next step computes with them.
+TEST_F(CudaModelTest, UpdatesFloat32ParametersOfSixteenBitSteps) {
+  Create("lenet_bn", {.seed = 2, .precision = kBFloat16});
+  const std::vector<float> gradients = Step(3);
+  std::vector<float> want(host_->values().begin(), host_->values().end());
+  constexpr float kSmall = 0x1p-14f;
+  TestVector<StepNumbers> numbers(std::vector<StepNumbers>{
+      {.learning_rate = kSmall}, {.learning_rate = 1}});
+  ASSERT_THAT(replica_->EnqueueSgd(numbers.data()), IsOk());
+  for (size_t i = 0; i < want.size(); ++i) {
+    const volatile float product = kSmall * gradients[i];
+    want[i] -= product;
+  }
+  EXPECT_NE(want,
+            std::vector<float>(host_->values().begin(), host_->values().end()));
+  ASSERT_THAT(replica_->Download(*host_, buffers_), IsOk());
+  EXPECT_TRUE(std::ranges::equal(host_->values(), want));
+  EXPECT_FALSE(std::ranges::equal(Rounded(DataType::kBFloat16, want), want));
+  // A large update and a step have the gradients of a replica that starts with
+  // the updated parameters.
+  ASSERT_THAT(replica_->EnqueueSgd(numbers.data() + 1), IsOk());
+  const std::vector<float> after = Step(3);
+  EXPECT_NE(after, gradients);
+  const std::vector<float> values(host_->values().begin(),
+                                  host_->values().end());
+  Create("lenet_bn", {.seed = 3, .precision = kBFloat16});
+  std::ranges::copy(values, host_->values().begin());
+  ASSERT_THAT(replica_->Upload(*host_, buffers_), IsOk());
+  EXPECT_EQ(Step(3), after);
 }
 
 TEST_F(CudaModelTest, ParametersComeBackAsTheyWere) {
@@ -249,9 +289,13 @@ TEST_F(CudaModelTest, AModelTrainsOnHostMemory) {
 #ifdef LOCKSTEP_CUDA_STANDIN
 
 TEST_F(CudaModelTest, AStepNeitherWaitsNorAllocates) {
-  for (const char* const spec :
-       {"lenet", "lenet_bn", "resnet18:width=4", kVit}) {
-    Create(spec);
+  for (const auto& [spec, precision] :
+       {std::pair("lenet", ConvolutionPrecision::kFloat32),
+        {"lenet_bn", ConvolutionPrecision::kFloat32},
+        {"resnet18:width=4", kBFloat16},
+        {kVit, ConvolutionPrecision::kFloat32},
+        {kVit, kBFloat16}}) {
+    Create(spec, {.precision = precision});
     Step(3);
     const Batch batch = {.images = images_->span(), .labels = labels_->span()};
     TestVector<StepNumbers> numbers(

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/cuda_status.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
 #include "models/cuda/convolution.h"
 #include "models/cuda/dropout.h"
@@ -86,17 +87,15 @@ absl::StatusOr<std::unique_ptr<CudaReplica>> CudaReplica::Create(
   LOCKSTEP_RETURN_IF_ERROR(CheckEndsInClasses(network));
   std::unique_ptr<CudaReplica> replica(
       new CudaReplica(std::move(network), stream, options));
-  LOCKSTEP_RETURN_IF_ERROR(replica->AllocateTensors());
+  LOCKSTEP_RETURN_IF_ERROR(replica->AllocateTensors(options));
   LOCKSTEP_RETURN_IF_ERROR(replica->OpenLibraries());
-  const ConvolutionPrecision precision = options.tf32
-                                             ? ConvolutionPrecision::kTf32
-                                             : ConvolutionPrecision::kFloat32;
   replica->context_ = {.stream = stream,
                        .cudnn = replica->cudnn_.get(),
                        .cublas = replica->cublas_.get(),
                        .card = replica->card_.get(),
-                       .precision = precision,
+                       .precision = options.precision,
                        .parameters = &replica->parameters_,
+                       .rounded = replica->rounded_.get(),
                        .buffers = &replica->buffers_,
                        .batch_norm_kernels = replica->batch_norm_kernels_.get(),
                        .numbers = &replica->numbers_};
@@ -106,8 +105,14 @@ absl::StatusOr<std::unique_ptr<CudaReplica>> CudaReplica::Create(
   return replica;
 }
 
-absl::Status CudaReplica::AllocateTensors() {
+absl::Status CudaReplica::AllocateTensors(const CudaReplicaOptions& options) {
   const size_t count = parameters_.values().size();
+  const DataType type = TypeOf(options.precision);
+  if (type != DataType::kFloat32) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        rounded_, AllocateDeviceMemory(std::max<int64_t>(
+                      static_cast<int64_t>(count) * SizeOf(type), 1)));
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(DeviceFloats values,
                             AllocateFloats(count, stream_));
   parameters_.PlaceValues(values.span, std::move(values.owner));
@@ -259,11 +264,11 @@ absl::StatusOr<Program> CudaReplica::MakeProgram(int64_t n) {
         CreateCudaPlan(context_, RequestFor(network_, operation, n)));
     plans.push_back(std::move(plan));
   }
-  return Program(network_, std::move(plans), n, sizeof(float), share_memory_,
-                 [this, n](int value, void* gradient, const void* part) {
-                   return AddInto(n * network_.ShapeOf(value).size(),
-                                  static_cast<const float*>(part),
-                                  static_cast<float*>(gradient), stream_);
+  const DataType type = context_.type();
+  return Program(network_, std::move(plans), n, SizeOf(type), share_memory_,
+                 [this, n, type](int value, void* gradient, const void* part) {
+                   return AddInto(type, n * network_.ShapeOf(value).size(),
+                                  part, gradient, stream_);
                  });
 }
 
@@ -278,7 +283,8 @@ absl::StatusOr<Program*> CudaReplica::Prepare(int64_t n, bool training) {
     found = programs_.emplace(n, std::make_shared<Program>(std::move(program)))
                 .first;
   }
-  const int64_t bytes = LossBytes(n) + found->second->bytes(training);
+  const int64_t bytes =
+      LossBytes(n) + ImageBytes(n) + found->second->bytes(training);
   if (bytes > memory_bytes_) {
     memory_bytes_ = 0;
     memory_.reset();  // Waits for the work that uses it.
@@ -288,11 +294,40 @@ absl::StatusOr<Program*> CudaReplica::Prepare(int64_t n, bool training) {
   return found->second.get();
 }
 
+int64_t CudaReplica::ImageBytes(int64_t n) const {
+  return context_.is_float32()
+             ? 0
+             : AlignedBytes(n * network_.input_shape().size() *
+                            SizeOf(context_.type()));
+}
+
 Program::Operands CudaReplica::OperandsOf(const Batch& batch) const {
   const auto n = static_cast<int64_t>(batch.labels.size());
-  return {.memory = Offset(memory_.get(), LossBytes(n)),
-          .input = batch.images.data(),
+  void* const images = Offset(memory_.get(), LossBytes(n));
+  return {.memory = Offset(images, ImageBytes(n)),
+          .input = context_.is_float32() ? batch.images.data() : images,
           .batch = &batch};
+}
+
+absl::Status CudaReplica::RoundInputs(const Batch& batch) {
+  if (context_.is_float32()) return absl::OkStatus();
+  const DataType type = context_.type();
+  const std::span<const float> values = parameters_.values();
+  LOCKSTEP_RETURN_IF_ERROR(RoundOnGpu(type, static_cast<int64_t>(values.size()),
+                                      values.data(), rounded_.get(), stream_));
+  return RoundOnGpu(type, static_cast<int64_t>(batch.images.size()),
+                    batch.images.data(),
+                    const_cast<void*>(OperandsOf(batch).input), stream_);
+}
+
+absl::StatusOr<Program*> CudaReplica::Forward(const Batch& batch,
+                                              bool training) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      Program * program,
+      Prepare(static_cast<int64_t>(batch.labels.size()), training));
+  LOCKSTEP_RETURN_IF_ERROR(RoundInputs(batch));
+  LOCKSTEP_RETURN_IF_ERROR(program->Forward(OperandsOf(batch), training));
+  return program;
 }
 
 absl::Status CudaReplica::EnqueueLoss(const Batch& batch, float gradient_scale,
@@ -302,14 +337,13 @@ absl::Status CudaReplica::EnqueueLoss(const Batch& batch, float gradient_scale,
   return SoftmaxCrossEntropyOnGpu(
       {.n = static_cast<int64_t>(batch.labels.size()),
        .classes = network_.classes(),
-       .logits = static_cast<const float*>(program.output(memory, training)),
+       .type = context_.type(),
+       .logits = program.output(memory, training),
        .labels = batch.labels.data(),
        .other_labels = is_mixed ? batch.other_labels.data() : nullptr,
        .shares = is_mixed ? batch.shares.data() : nullptr,
        .gradient_scale = gradient_scale,
-       .gradient = training
-                       ? static_cast<float*>(program.output_gradient(memory))
-                       : nullptr,
+       .gradient = training ? program.output_gradient(memory) : nullptr,
        .sample_losses = reinterpret_cast<double*>(memory_.get())},
       reinterpret_cast<DeviceMetrics*>(metrics_.get()), stream_);
 }
@@ -329,11 +363,8 @@ absl::Status CudaReplica::Enqueue(const DeviceBatch& on_device,
     for (int i = parameters_.count(); i-- > 0;) ready(i);
     return absl::OkStatus();
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      Program * program,
-      Prepare(static_cast<int64_t>(batch.labels.size()), /*training=*/true));
-  LOCKSTEP_RETURN_IF_ERROR(
-      program->Forward(OperandsOf(batch), /*training=*/true));
+  LOCKSTEP_ASSIGN_OR_RETURN(Program * program,
+                            Forward(batch, /*training=*/true));
   LOCKSTEP_RETURN_IF_ERROR(
       EnqueueLoss(batch, gradient_scale, *program, /*training=*/true));
   return program->Backward(OperandsOf(batch), ready);
@@ -344,11 +375,8 @@ absl::Status CudaReplica::EnqueueEvaluation(const DeviceBatch& on_device) {
   numbers_ = on_device.numbers;
   LOCKSTEP_RETURN_IF_ERROR(CheckOnDevice(batch));
   if (batch.labels.empty()) return absl::OkStatus();
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      Program * program,
-      Prepare(static_cast<int64_t>(batch.labels.size()), /*training=*/false));
-  LOCKSTEP_RETURN_IF_ERROR(
-      program->Forward(OperandsOf(batch), /*training=*/false));
+  LOCKSTEP_ASSIGN_OR_RETURN(Program * program,
+                            Forward(batch, /*training=*/false));
   return EnqueueLoss(batch, /*gradient_scale=*/0, *program, /*training=*/false);
 }
 

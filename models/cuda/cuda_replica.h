@@ -35,8 +35,11 @@ namespace lockstep {
 
 struct CudaReplicaOptions {
   uint64_t seed = 0;  // The seed of the first weights.
-  // Whether products may round their float32 factors to TF32.
-  bool tf32 = false;
+  // The type of activations and of their gradients, or kTf32: float32, whose
+  // products may round their factors to TF32. Parameters, their gradients, the
+  // buffers, and all sums are float32 in any case. With a 16-bit type, products
+  // read a copy of the parameters in that type, which each step makes first.
+  ConvolutionPrecision precision = ConvolutionPrecision::kFloat32;
   // If false, no two buffers of a step share memory, which helps to find
   // faults.
   bool share_memory = true;
@@ -117,16 +120,23 @@ class CudaReplica {
   CudaReplica(Network network, cudaStream_t stream,
               const CudaReplicaOptions& options);
 
-  absl::Status AllocateTensors();
+  absl::Status AllocateTensors(const CudaReplicaOptions& options);
   absl::Status OpenLibraries();
   // Checks the sizes and the alignment, but not the labels.
   absl::Status CheckOnDevice(const Batch& batch) const;
   void ClearPrograms();
   absl::StatusOr<Program*> Prepare(int64_t n, bool training);
   absl::StatusOr<Program> MakeProgram(int64_t n);
-  // Returns the bytes of the losses of n samples, which begin memory_.
+  // Return the bytes of the losses of n samples, and of 16-bit images, which
+  // begin memory_.
   static int64_t LossBytes(int64_t n) { return AlignedBytes(n * 16); }
+  int64_t ImageBytes(int64_t n) const;
   Program::Operands OperandsOf(const Batch& batch) const;
+  // Enqueues the rounding of the parameters and the images to a 16-bit type of
+  // activations. Does nothing for float32.
+  absl::Status RoundInputs(const Batch& batch);
+  // Prepares the step and enqueues the forward pass.
+  absl::StatusOr<Program*> Forward(const Batch& batch, bool training);
   absl::Status EnqueueLoss(const Batch& batch, float gradient_scale,
                            const Program& program, bool training);
   absl::Status Copy(std::span<float> device, std::span<const float> host);
@@ -151,7 +161,8 @@ class CudaReplica {
   std::map<int64_t, std::shared_ptr<Program>> programs_;  // By batch size.
   const StepNumbers* numbers_ = nullptr;  // Of the step that is enqueued.
   DeviceMemory metrics_;                  // One DeviceMetrics.
-  // The losses of samples, then a program's memory.
+  DeviceMemory rounded_;  // The parameters in a 16-bit type; null: none.
+  // The losses of samples, 16-bit images, then a program's memory.
   std::shared_ptr<std::byte> memory_;
   int64_t memory_bytes_ = 0;
 };

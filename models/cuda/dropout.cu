@@ -4,8 +4,11 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "base/cuda_elements.h"
 #include "base/cuda_launch.h"
+#include "base/data_types.h"
 #include "models/cuda/dropout.h"
+#include "models/cuda/kernel_types.h"
 #include "models/program/random_mask.h"
 
 namespace lockstep {
@@ -37,33 +40,41 @@ __device__ inline float BranchFactor(const RandomMask& mask) {
   return mask.Keeps(0) ? mask.scale() : 0;
 }
 
+template <typename T>
 struct Drop {
-  const float* from;
-  float* to;
+  const T* from;
+  T* to;
   __device__ void operator()(const RandomMask& mask, int64_t element,
                              int64_t at) const {
-    to[at] = mask.Keeps(element) ? mask.scale() * from[at] : 0;
+    if (mask.Keeps(element)) {
+      to[at] = RoundTo<T>(mask.scale() * ToFloat(from[at]));
+    } else {
+      to[at] = RoundTo<T>(0);
+    }
   }
 };
 
+template <typename T>
 struct Add {
-  const float* x;
-  const float* branch;
-  float* y;
+  const T* x;
+  const T* branch;
+  T* y;
   __device__ void operator()(const RandomMask& mask, int64_t,
                              int64_t at) const {
-    y[at] = x[at] + BranchFactor(mask) * branch[at];
+    y[at] =
+        RoundTo<T>(ToFloat(x[at]) + BranchFactor(mask) * ToFloat(branch[at]));
   }
 };
 
+template <typename T>
 struct SplitGradient {
-  const float* dy;
-  float* dx;
-  float* dbranch;
+  const T* dy;
+  T* dx;
+  T* dbranch;
   __device__ void operator()(const RandomMask& mask, int64_t,
                              int64_t at) const {
-    const float gradient = dy[at];
-    dbranch[at] = BranchFactor(mask) * gradient;
+    const T gradient = dy[at];
+    dbranch[at] = RoundTo<T>(BranchFactor(mask) * ToFloat(gradient));
     if (dx != nullptr) dx[at] = gradient;
   }
 };
@@ -91,26 +102,41 @@ absl::Status Launch(const DeviceMaskKey& key, int64_t n, int64_t size,
 }  // namespace
 
 absl::Status LoadDropoutKernels() {
-  return LoadKernels(MaskedKernel<Drop>, MaskedKernel<Add>,
-                     MaskedKernel<SplitGradient>);
+  return ForActivations([]<typename T>(T) {
+    return LoadKernels(MaskedKernel<Drop<T>>, MaskedKernel<Add<T>>,
+                       MaskedKernel<SplitGradient<T>>);
+  });
 }
 
-absl::Status DropOutOnGpu(const DeviceMaskKey& key, int64_t n, int64_t size,
-                          const float* from, float* to, cudaStream_t stream) {
-  return Launch(key, n, size, Drop{from, to}, stream);
+absl::Status DropOutOnGpu(const DeviceMaskKey& key, DataType type, int64_t n,
+                          int64_t size, const void* from, void* to,
+                          cudaStream_t stream) {
+  return WithActivations(type, [&]<typename T>(T) {
+    return Launch(key, n, size, Drop<T>{Elements<T>(from), Elements<T>(to)},
+                  stream);
+  });
 }
 
-absl::Status AddBranch(const DeviceMaskKey& key, int64_t n, int64_t size,
-                       const float* x, const float* branch, float* y,
+absl::Status AddBranch(const DeviceMaskKey& key, DataType type, int64_t n,
+                       int64_t size, const void* x, const void* branch, void* y,
                        cudaStream_t stream) {
-  return Launch(key, n, size, Add{x, branch, y}, stream);
+  return WithActivations(type, [&]<typename T>(T) {
+    return Launch(key, n, size,
+                  Add<T>{Elements<T>(x), Elements<T>(branch), Elements<T>(y)},
+                  stream);
+  });
 }
 
-absl::Status AddBranchBackward(const DeviceMaskKey& key, int64_t n,
-                               int64_t size, const float* dy, float* dx,
-                               float* dbranch, cudaStream_t stream) {
-  return Launch(key, n, size,
-                SplitGradient{dy, dx == dy ? nullptr : dx, dbranch}, stream);
+absl::Status AddBranchBackward(const DeviceMaskKey& key, DataType type,
+                               int64_t n, int64_t size, const void* dy,
+                               void* dx, void* dbranch, cudaStream_t stream) {
+  return WithActivations(type, [&]<typename T>(T) {
+    return Launch(
+        key, n, size,
+        SplitGradient<T>{Elements<T>(dy), dx == dy ? nullptr : Elements<T>(dx),
+                         Elements<T>(dbranch)},
+        stream);
+  });
 }
 
 }  // namespace lockstep

@@ -39,6 +39,8 @@ struct Size {
 // The second size needs more blocks, the third more samples than a grid has.
 constexpr Size kSizes[] = {{1, 1}, {3, 20000}, {600, 3}, {4, 0}, {0, 4}};
 
+constexpr DataType kType = DataType::kFloat32;
+
 class DropoutTest : public GpuTest {};
 
 TEST_F(DropoutTest, DropsWhatTheHostDrops) {
@@ -62,7 +64,7 @@ TEST_F(DropoutTest, DropsWhatTheHostDrops) {
                           .layer = 2,
                           .rate = rate},
                          step_numbers.data()},
-                        n, size, memory.data(), memory.data(), nullptr),
+                        kType, n, size, memory.data(), memory.data(), nullptr),
                     IsOk());
         EXPECT_EQ(memory.Read(), want);
       }
@@ -87,16 +89,16 @@ TEST_F(DropoutTest, BranchesAreDroppedBySample) {
         dbranch[i] = factor * x[i];
       }
       TestVector<float> device_x(x), device_branch(branch), y(x), dx(branch);
-      ASSERT_THAT(AddBranch({key}, n, size, device_x.data(),
+      ASSERT_THAT(AddBranch({key}, kType, n, size, device_x.data(),
                             device_branch.data(), y.data(), nullptr),
                   IsOk());
       EXPECT_EQ(y.Read(), sum);
-      ASSERT_THAT(AddBranchBackward({key}, n, size, device_x.data(), dx.data(),
-                                    device_branch.data(), nullptr),
+      ASSERT_THAT(AddBranchBackward({key}, kType, n, size, device_x.data(),
+                                    dx.data(), device_branch.data(), nullptr),
                   IsOk());
       EXPECT_EQ(dx.Read(), x);
       EXPECT_EQ(device_branch.Read(), dbranch);
-      ASSERT_THAT(AddBranchBackward({key}, n, size, device_x.data(),
+      ASSERT_THAT(AddBranchBackward({key}, kType, n, size, device_x.data(),
                                     device_x.data(), y.data(), nullptr),
                   IsOk());
       EXPECT_EQ(device_x.Read(), x);

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "base/data_types.h"
 
 namespace lockstep {
 
@@ -21,14 +22,15 @@ struct DeviceMetrics {
 struct LossOperands {
   int64_t n = 0;
   int64_t classes = 1;
-  const float* logits = nullptr;    // [n, classes].
-  const int32_t* labels = nullptr;  // [n], each in [0, classes).
+  DataType type = DataType::kFloat32;  // Of logits and gradient.
+  const void* logits = nullptr;        // [n, classes].
+  const int32_t* labels = nullptr;     // [n], each in [0, classes).
   // The labels and shares of mixed images (Batch in model.h); null if none are
   // mixed.
   const int32_t* other_labels = nullptr;
   const float* shares = nullptr;
   float gradient_scale = 1;
-  float* gradient = nullptr;        // [n, classes], overwritten; null: none.
+  void* gradient = nullptr;         // [n, classes], overwritten; null: none.
   double* sample_losses = nullptr;  // Scratch, [2 n].
 };
 
@@ -38,9 +40,10 @@ absl::Status LoadLossKernels();
 
 // Enqueues the softmax cross-entropy: overwrites `gradient`, and adds the
 // batch's sums to `metrics`. As on the CPU it is computed in float64, since
-// softmax - 1 cancels. A label out of range gives a NaN as its sample's loss.
-// The order of additions depends only on n. stream: of the current device.
-// Errors: those of the launches.
+// softmax - 1 cancels; a gradient is rounded to float32, then to `type`. A
+// label out of range gives a NaN as its sample's loss. The order of additions
+// depends only on n. stream: of the current device. Errors: kUnimplemented for
+// a type that is not float32, float16 or bfloat16; those of the launches.
 absl::Status SoftmaxCrossEntropyOnGpu(const LossOperands& operands,
                                       DeviceMetrics* metrics,
                                       cudaStream_t stream);

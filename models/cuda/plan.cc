@@ -67,16 +67,15 @@ class PoolPlan : public OperationPlan {
   }
 
   absl::Status Forward(const ForwardBuffers& buffers) override {
-    return PoolForward(shape_, static_cast<const float*>(buffers.x),
-                       static_cast<float*>(buffers.y),
+    return PoolForward(shape_, buffers.x, buffers.y,
                        static_cast<uint8_t*>(buffers.saved), stream_);
   }
   absl::Status Backward(const BackwardBuffers& buffers,
                         Model::GradientReady) override {
     if (buffers.dx == nullptr) return absl::OkStatus();
-    return PoolBackward(shape_, static_cast<const float*>(buffers.dy),
-                        static_cast<const uint8_t*>(buffers.saved),
-                        static_cast<float*>(buffers.dx), stream_);
+    return PoolBackward(shape_, buffers.dy,
+                        static_cast<const uint8_t*>(buffers.saved), buffers.dx,
+                        stream_);
   }
 
  private:
@@ -93,7 +92,8 @@ PlanOr PlanPool(const CudaPlanContext& context, const PlanRequest& request,
                                               .kernel_w = op.kernel,
                                               .stride_h = op.stride,
                                               .stride_w = op.stride,
-                                              .padding = op.padding},
+                                              .padding = op.padding,
+                                              .type = context.type()},
                                     context.stream);
 }
 
@@ -102,7 +102,8 @@ PlanOr PlanGlobalAverage(const CudaPlanContext& context,
   return std::make_unique<PoolPlan>(PoolShape{.x = request.x,
                                               .y = request.output,
                                               .kernel_h = request.x.h,
-                                              .kernel_w = request.x.w},
+                                              .kernel_w = request.x.w,
+                                              .type = context.type()},
                                     context.stream);
 }
 
@@ -124,7 +125,7 @@ std::vector<int> ParametersOf(const Network::Operation& operation) {
 
 PlanOr PlanBatchNormOn(const CudaPlanContext& context,
                        const PlanRequest& request) {
-  return PlanBatchNorm({.type = DataType::kFloat32,
+  return PlanBatchNorm({.type = context.type(),
                         .layout = Layout::kNhwc,
                         .parameters = context.parameters,
                         .buffers = context.buffers,

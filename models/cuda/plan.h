@@ -6,6 +6,9 @@
 #include <cuda_runtime.h>
 #include <cudnn.h>
 
+#include <cstdint>
+
+#include "base/data_types.h"
 #include "models/cuda/convolution.h"
 #include "models/cuda/dropout.h"
 #include "models/cuda/step_numbers.h"
@@ -16,9 +19,9 @@
 namespace lockstep {
 
 // The state shared by the plans of one replica. All pointers outlive every
-// plan. Activations are float32, channels last. Parameters, gradients and
-// float32 buffers are in the GPU's memory, in the order of weight_layout.h,
-// each aligned to 16 bytes.
+// plan. Activations and their gradients are of TypeOf(precision), channels
+// last. Parameters, their gradients and buffers are float32 in the GPU's
+// memory, in the order of weight_layout.h, each aligned to 16 bytes.
 struct CudaPlanContext {
   cudaStream_t stream = nullptr;
   cudnnHandle_t cudnn = nullptr;  // Of this stream.
@@ -26,6 +29,9 @@ struct CudaPlanContext {
   const CudnnDevice* card = nullptr;
   ConvolutionPrecision precision = ConvolutionPrecision::kFloat32;
   Parameters* parameters = nullptr;
+  // All parameters, rounded to the 16-bit type of activations, at the same
+  // places as in `parameters`; null if activations are float32.
+  const void* rounded = nullptr;
   Buffers* buffers = nullptr;
   BatchNormKernels* batch_norm_kernels = nullptr;  // Of this stream.
   // The replica's pointer to the numbers of the step that it enqueues, in
@@ -34,6 +40,16 @@ struct CudaPlanContext {
   // The group over which batch norm normalises in training, whose calls are
   // made on this stream; null: this rank's batch alone.
   Communicator* batch_norm_group = nullptr;
+
+  DataType type() const { return TypeOf(precision); }
+  bool is_float32() const { return type() == DataType::kFloat32; }
+  // Returns a parameter in the type of activations: a factor of their products,
+  // or the bias that is added to the products.
+  const void* Factor(int parameter) const {
+    if (is_float32()) return parameters->value(parameter).data();
+    const int64_t offset = parameters->specs()[parameter].offset;
+    return static_cast<const char*>(rounded) + offset * SizeOf(type());
+  }
 };
 
 // Returns the key of a layer's masks in the step that is enqueued.

@@ -4,8 +4,11 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "base/cuda_elements.h"
 #include "base/cuda_launch.h"
+#include "base/data_types.h"
 #include "models/cuda/column_sums.h"
+#include "models/cuda/kernel_types.h"
 #include "models/cuda/pointwise.h"
 
 namespace lockstep {
@@ -14,25 +17,27 @@ namespace {
 constexpr int kThreads = kThreadsOver;
 
 // The gradient of z in relu(z + bias), which replaces dy.
+template <typename T>
 struct BiasReluTerm {
-  const float* y;  // Null: without ReLU.
-  float* dy;
+  const T* y;  // Null: without ReLU.
+  T* dy;
   int channels;
 
   __device__ void operator()(int64_t row, int channel,
                              float (&values)[1]) const {
     const int64_t i = row * channels + channel;
-    float gradient = dy[i];
+    float gradient = ToFloat(dy[i]);
     if (y != nullptr) {
-      gradient = y[i] <= 0 ? 0 : gradient;
-      dy[i] = gradient;
+      gradient = ToFloat(y[i]) <= 0 ? 0 : gradient;
+      dy[i] = RoundTo<T>(gradient);
     }
     values[0] = gradient;
   }
 };
 
+template <typename T>
 __global__ void __launch_bounds__(kColumnThreads)
-    BiasReluKernel(RowRuns runs, BiasReluTerm term, float* sums) {
+    BiasReluKernel(RowRuns runs, BiasReluTerm<T> term, float* sums) {
   SumColumns<1>(runs, term, {sums});
 }
 
@@ -50,11 +55,23 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    AddIntoKernel(int64_t count, const float* part, float* sum) {
+    AddIntoKernel(int64_t count, const T* part, T* sum) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  for (; i < count; i += step) sum[i] += part[i];
+  for (; i < count; i += step) {
+    sum[i] = RoundTo<T>(ToFloat(sum[i]) + ToFloat(part[i]));
+  }
+}
+
+// Converts every element.
+template <typename From, typename To>
+__global__ void __launch_bounds__(kThreads)
+    ConvertKernel(int64_t count, const From* from, To* to) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  for (; i < count; i += step) to[i] = RoundTo<To>(ToFloat(from[i]));
 }
 
 // Returns Phi(x) = erfc(-x / sqrt(2)) / 2, which does not cancel.
@@ -63,22 +80,27 @@ __device__ inline float NormalCdf(float x) {
   return 0.5f * erfcf(-x * kInverseSqrt2);
 }
 
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    GeluKernel(int64_t count, const float* x, float* y) {
+    GeluKernel(int64_t count, const T* x, T* y) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  for (; i < count; i += step) y[i] = x[i] * NormalCdf(x[i]);
+  for (; i < count; i += step) {
+    const float value = ToFloat(x[i]);
+    y[i] = RoundTo<T>(value * NormalCdf(value));
+  }
 }
 
+template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    GeluBackwardKernel(int64_t count, const float* x, const float* dy,
-                       float* dx) {
+    GeluBackwardKernel(int64_t count, const T* x, const T* dy, T* dx) {
   constexpr float kInverseSqrt2Pi = 0.39894228f;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   for (; i < count; i += step) {
-    const float density = kInverseSqrt2Pi * expf(-0.5f * x[i] * x[i]);
-    dx[i] = dy[i] * (NormalCdf(x[i]) + x[i] * density);
+    const float value = ToFloat(x[i]);
+    const float density = kInverseSqrt2Pi * expf(-0.5f * value * value);
+    dx[i] = RoundTo<T>(ToFloat(dy[i]) * (NormalCdf(value) + value * density));
   }
 }
 
@@ -96,8 +118,13 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 absl::Status LoadPointwiseKernels() {
-  return LoadKernels(BiasReluKernel, AddRunsKernel, AddIntoKernel, GeluKernel,
-                     GeluBackwardKernel, SgdKernel);
+  absl::Status status = LoadKernels(AddRunsKernel, SgdKernel);
+  status.Update(ForActivations([]<typename T>(T) {
+    return LoadKernels(BiasReluKernel<T>, AddIntoKernel<T>, GeluKernel<T>,
+                       GeluBackwardKernel<T>, ConvertKernel<float, T>,
+                       ConvertKernel<T, float>);
+  }));
+  return status;
 }
 
 int64_t BiasReluScratchBytes(int64_t rows, int64_t channels) {
@@ -105,16 +132,20 @@ int64_t BiasReluScratchBytes(int64_t rows, int64_t channels) {
   return runs == 1 ? 0 : runs * channels * static_cast<int64_t>(sizeof(float));
 }
 
-absl::Status BiasReluBackward(int64_t rows, int64_t channels, const float* y,
-                              float* dy, float* dbias, float* scratch,
-                              cudaStream_t stream) {
+absl::Status BiasReluBackward(DataType type, int64_t rows, int64_t channels,
+                              const void* y, void* dy, float* dbias,
+                              float* scratch, cudaStream_t stream) {
   if (y == nullptr && dbias == nullptr) return absl::OkStatus();
   const int64_t runs = ColumnRuns(rows);
   float* const sums = dbias == nullptr || runs == 1 ? dbias : scratch;
-  const absl::Status status = LaunchGrid(
-      ColumnsGrid(rows, channels), kColumnThreads, stream,
-      "BiasReluKernel launch", BiasReluKernel, RowRuns(rows, channels),
-      BiasReluTerm{y, dy, static_cast<int>(channels)}, sums);
+  const absl::Status status = WithActivations(type, [&]<typename T>(T) {
+    return LaunchGrid(ColumnsGrid(rows, channels), kColumnThreads, stream,
+                      "BiasReluKernel launch", BiasReluKernel<T>,
+                      RowRuns(rows, channels),
+                      BiasReluTerm<T>{Elements<T>(y), Elements<T>(dy),
+                                      static_cast<int>(channels)},
+                      sums);
+  });
   if (!status.ok() || sums == dbias) return status;
   return AddRuns(runs, channels, scratch, dbias, stream);
 }
@@ -126,22 +157,47 @@ absl::Status AddRuns(int64_t runs, int64_t channels, const float* sums,
                     total);
 }
 
-absl::Status GeluForward(int64_t count, const float* x, float* y,
+absl::Status GeluForward(DataType type, int64_t count, const void* x, void* y,
                          cudaStream_t stream) {
-  return LaunchOver(count, stream, "GeluKernel launch", GeluKernel, count, x,
-                    y);
+  return WithActivations(type, [&]<typename T>(T) {
+    return LaunchOver(count, stream, "GeluKernel launch", GeluKernel<T>, count,
+                      Elements<T>(x), Elements<T>(y));
+  });
 }
 
-absl::Status GeluBackward(int64_t count, const float* x, const float* dy,
-                          float* dx, cudaStream_t stream) {
-  return LaunchOver(count, stream, "GeluBackwardKernel launch",
-                    GeluBackwardKernel, count, x, dy, dx);
+absl::Status GeluBackward(DataType type, int64_t count, const void* x,
+                          const void* dy, void* dx, cudaStream_t stream) {
+  return WithActivations(type, [&]<typename T>(T) {
+    return LaunchOver(count, stream, "GeluBackwardKernel launch",
+                      GeluBackwardKernel<T>, count, Elements<T>(x),
+                      Elements<T>(dy), Elements<T>(dx));
+  });
 }
 
-absl::Status AddInto(int64_t count, const float* part, float* sum,
+absl::Status AddInto(DataType type, int64_t count, const void* part, void* sum,
                      cudaStream_t stream) {
-  return LaunchOver(count, stream, "AddIntoKernel launch", AddIntoKernel, count,
-                    part, sum);
+  return WithActivations(type, [&]<typename T>(T) {
+    return LaunchOver(count, stream, "AddIntoKernel launch", AddIntoKernel<T>,
+                      count, Elements<T>(part), Elements<T>(sum));
+  });
+}
+
+absl::Status RoundOnGpu(DataType type, int64_t count, const float* wide,
+                        void* narrow, cudaStream_t stream) {
+  return WithActivations(type, [&]<typename T>(T) {
+    return LaunchOver(count, stream, "ConvertKernel launch",
+                      ConvertKernel<float, T>, count, wide,
+                      Elements<T>(narrow));
+  });
+}
+
+absl::Status WidenOnGpu(DataType type, int64_t count, const void* narrow,
+                        float* wide, cudaStream_t stream) {
+  return WithActivations(type, [&]<typename T>(T) {
+    return LaunchOver(count, stream, "ConvertKernel launch",
+                      ConvertKernel<T, float>, count, Elements<T>(narrow),
+                      wide);
+  });
 }
 
 absl::Status SgdUpdateOnGpu(int64_t count, float* values,

@@ -7,11 +7,15 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "base/data_types.h"
 
 namespace lockstep {
 
-// All memory is device float32; all calls enqueue on a stream of the current
-// device. Errors: those of the launches.
+// All memory is device memory, of float32 or, as `void`, of activations of the
+// type that is named. Arithmetic and sums are float32; an activation is rounded
+// once, when it is stored. All calls enqueue on a stream of the current device.
+// Errors: kUnimplemented for activations that are not float32, float16 or
+// bfloat16; those of the launches.
 
 // Loads the kernels now. Otherwise the first launch of each waits for the
 // device.
@@ -27,9 +31,9 @@ int64_t BiasReluScratchBytes(int64_t rows, int64_t channels);
 // norm. The order of additions depends only on the sizes: a block adds a run of
 // rows, and the blocks' sums are added in order. scratch:
 // [BiasReluScratchBytes].
-absl::Status BiasReluBackward(int64_t rows, int64_t channels, const float* y,
-                              float* dy, float* dbias, float* scratch,
-                              cudaStream_t stream);
+absl::Status BiasReluBackward(DataType type, int64_t rows, int64_t channels,
+                              const void* y, void* dy, float* dbias,
+                              float* scratch, cudaStream_t stream);
 
 // total[c] = the sum over runs of sums [runs, channels], in their order.
 absl::Status AddRuns(int64_t runs, int64_t channels, const float* sums,
@@ -37,14 +41,21 @@ absl::Status AddRuns(int64_t runs, int64_t channels, const float* sums,
 
 // y = x * Phi(x), where Phi is the normal distribution's, and dx = dy * (Phi(x)
 // + x * Phi'(x)). dx may be dy.
-absl::Status GeluForward(int64_t count, const float* x, float* y,
+absl::Status GeluForward(DataType type, int64_t count, const void* x, void* y,
                          cudaStream_t stream);
-absl::Status GeluBackward(int64_t count, const float* x, const float* dy,
-                          float* dx, cudaStream_t stream);
+absl::Status GeluBackward(DataType type, int64_t count, const void* x,
+                          const void* dy, void* dx, cudaStream_t stream);
 
 // sum[i] += part[i].
-absl::Status AddInto(int64_t count, const float* part, float* sum,
+absl::Status AddInto(DataType type, int64_t count, const void* part, void* sum,
                      cudaStream_t stream);
+
+// narrow[i] = wide[i], rounded to nearest, ties to even; and wide[i] =
+// narrow[i], which is exact.
+absl::Status RoundOnGpu(DataType type, int64_t count, const float* wide,
+                        void* narrow, cudaStream_t stream);
+absl::Status WidenOnGpu(DataType type, int64_t count, const void* narrow,
+                        float* wide, cudaStream_t stream);
 
 // values[i] -= *learning_rate * gradients[i]. The product is rounded, then the
 // difference, so the bits are those of SgdUpdate

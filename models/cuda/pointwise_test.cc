@@ -6,6 +6,7 @@
 #include <random>
 #include <vector>
 
+#include "base/data_types.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "models/cuda/test_vector.h"
@@ -13,6 +14,8 @@
 
 namespace lockstep {
 namespace {
+
+constexpr DataType kType = DataType::kFloat32;
 
 class PointwiseTest : public GpuTest {};
 
@@ -41,11 +44,11 @@ TEST_F(PointwiseTest, BiasAndReluHaveTheirGradients) {
         TestVector<float> dbias(std::vector<float>(channels, -1));
         TestVector<float> scratch(std::vector<float>(
             BiasReluScratchBytes(rows, channels) / sizeof(float)));
-        ASSERT_THAT(
-            BiasReluBackward(rows, channels, relu ? device_y.data() : nullptr,
-                             device_dy.data(), bias ? dbias.data() : nullptr,
-                             scratch.data(), nullptr),
-            IsOk());
+        ASSERT_THAT(BiasReluBackward(
+                        kType, rows, channels, relu ? device_y.data() : nullptr,
+                        device_dy.data(), bias ? dbias.data() : nullptr,
+                        scratch.data(), nullptr),
+                    IsOk());
         std::vector<float> sums(channels, bias ? 0 : -1);
         for (size_t i = 0; i < dy.size(); ++i) {
           if (relu && y[i] <= 0) dy[i] = 0;
@@ -75,10 +78,11 @@ TEST_F(PointwiseTest, GeluAndItsGradientAreWithinTheirRoundings) {
   }
   const auto count = static_cast<int64_t>(x.size());
   TestVector<float> device_x(x), y(x), dx(dy);
-  ASSERT_THAT(GeluForward(count, device_x.data(), y.data(), nullptr), IsOk());
-  ASSERT_THAT(
-      GeluBackward(count, device_x.data(), dx.data(), dx.data(), nullptr),
-      IsOk());
+  ASSERT_THAT(GeluForward(kType, count, device_x.data(), y.data(), nullptr),
+              IsOk());
+  ASSERT_THAT(GeluBackward(kType, count, device_x.data(), dx.data(), dx.data(),
+                           nullptr),
+              IsOk());
   const std::vector<float> got = y.Read(), gradient = dx.Read();
   for (size_t i = 0; i < x.size(); ++i) {
     const double phi = std::erfc(-x[i] / std::sqrt(2.0)) / 2;
@@ -101,8 +105,9 @@ TEST_F(PointwiseTest, AddsInPlace) {
   const std::vector<float> part = Integers(1000, 1);
   std::vector<float> sum = Integers(1000, 2);
   TestVector<float> device_part(part), device_sum(sum);
-  ASSERT_THAT(AddInto(1000, device_part.data(), device_sum.data(), nullptr),
-              IsOk());
+  ASSERT_THAT(
+      AddInto(kType, 1000, device_part.data(), device_sum.data(), nullptr),
+      IsOk());
   for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
   EXPECT_EQ(device_sum.Read(), sum);
 }

@@ -6,7 +6,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/cuda_elements.h"
 #include "base/cuda_launch.h"
+#include "models/cuda/kernel_types.h"
 #include "models/cuda/pool.h"
 #include "models/model.h"
 
@@ -56,9 +58,9 @@ __device__ inline Range Covering(int element, int kernel, int stride,
   return {0, first, last < windows ? last + 1 : windows};
 }
 
-template <bool kMaximum>
+template <typename T, bool kMaximum>
 __global__ void __launch_bounds__(kThreads)
-    PoolForwardKernel(Windows of, const float* x, float* y, uint8_t* winners) {
+    PoolForwardKernel(Windows of, const T* x, T* y, uint8_t* winners) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const float scale = 1.0f / static_cast<float>(of.kernel_h * of.kernel_w);
@@ -73,9 +75,9 @@ __global__ void __launch_bounds__(kThreads)
     float highest = 0;
     int winner = -1;
     for (int row = rows.first; row < rows.end; ++row) {
-      const float* line = x + (int64_t{at.image} * of.h + row) * of.w * of.c;
+      const T* line = x + (int64_t{at.image} * of.h + row) * of.w * of.c;
       for (int column = columns.first; column < columns.end; ++column) {
-        const float value = line[column * of.c + at.channel];
+        const float value = ToFloat(line[column * of.c + at.channel]);
         sum += value;
         // The last comparison is true for NaN alone. No number is above a NaN.
         if (kMaximum && (winner < 0 || value > highest || value != value)) {
@@ -84,17 +86,16 @@ __global__ void __launch_bounds__(kThreads)
         }
       }
     }
-    y[i] = kMaximum ? highest : sum * scale;
+    y[i] = RoundTo<T>(kMaximum ? highest : sum * scale);
     if (kMaximum && winners != nullptr) {
       winners[i] = static_cast<uint8_t>(winner);
     }
   }
 }
 
-template <bool kMaximum>
+template <typename T, bool kMaximum>
 __global__ void __launch_bounds__(kThreads)
-    PoolBackwardKernel(Windows of, const float* dy, const uint8_t* winners,
-                       float* dx) {
+    PoolBackwardKernel(Windows of, const T* dy, const uint8_t* winners, T* dx) {
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const float scale = 1.0f / static_cast<float>(of.kernel_h * of.kernel_w);
@@ -113,10 +114,10 @@ __global__ void __launch_bounds__(kThreads)
         const int own =
             (at.row + of.padding - row * of.stride_h) * of.kernel_w +
             at.column + of.padding - column * of.stride_w;
-        if (!kMaximum || winners[window] == own) sum += dy[window];
+        if (!kMaximum || winners[window] == own) sum += ToFloat(dy[window]);
       }
     }
-    dx[i] = kMaximum ? sum : sum * scale;
+    dx[i] = RoundTo<T>(kMaximum ? sum : sum * scale);
   }
 }
 
@@ -156,27 +157,36 @@ Windows WindowsOf(const PoolShape& shape) {
 }  // namespace
 
 absl::Status LoadPoolKernels() {
-  return LoadKernels(PoolForwardKernel<true>, PoolForwardKernel<false>,
-                     PoolBackwardKernel<true>, PoolBackwardKernel<false>);
+  return ForActivations([]<typename T>(T) {
+    return LoadKernels(PoolForwardKernel<T, true>, PoolForwardKernel<T, false>,
+                       PoolBackwardKernel<T, true>,
+                       PoolBackwardKernel<T, false>);
+  });
 }
 
-absl::Status PoolForward(const PoolShape& shape, const float* x, float* y,
+absl::Status PoolForward(const PoolShape& shape, const void* x, void* y,
                          uint8_t* winners, cudaStream_t stream) {
   if (absl::Status status = Check(shape); !status.ok()) return status;
-  return LaunchOver(
-      shape.y.size(), stream, "PoolForwardKernel launch",
-      shape.maximum ? PoolForwardKernel<true> : PoolForwardKernel<false>,
-      WindowsOf(shape), x, y, winners);
+  return WithActivations(shape.type, [&]<typename T>(T) {
+    return LaunchOver(shape.y.size(), stream, "PoolForwardKernel launch",
+                      shape.maximum ? PoolForwardKernel<T, true>
+                                    : PoolForwardKernel<T, false>,
+                      WindowsOf(shape), Elements<T>(x), Elements<T>(y),
+                      winners);
+  });
 }
 
-absl::Status PoolBackward(const PoolShape& shape, const float* dy,
-                          const uint8_t* winners, float* dx,
+absl::Status PoolBackward(const PoolShape& shape, const void* dy,
+                          const uint8_t* winners, void* dx,
                           cudaStream_t stream) {
   if (absl::Status status = Check(shape); !status.ok()) return status;
-  return LaunchOver(
-      shape.x.size(), stream, "PoolBackwardKernel launch",
-      shape.maximum ? PoolBackwardKernel<true> : PoolBackwardKernel<false>,
-      WindowsOf(shape), dy, winners, dx);
+  return WithActivations(shape.type, [&]<typename T>(T) {
+    return LaunchOver(shape.x.size(), stream, "PoolBackwardKernel launch",
+                      shape.maximum ? PoolBackwardKernel<T, true>
+                                    : PoolBackwardKernel<T, false>,
+                      WindowsOf(shape), Elements<T>(dy), winners,
+                      Elements<T>(dx));
+  });
 }
 
 }  // namespace lockstep

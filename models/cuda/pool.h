@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "base/data_types.h"
 #include "models/model.h"
 
 namespace lockstep {
@@ -21,7 +22,8 @@ struct PoolShape {
   int64_t kernel_w = 1;
   int64_t stride_h = 1;
   int64_t stride_w = 1;
-  int64_t padding = 0;  // 0 unless `maximum`.
+  int64_t padding = 0;                 // 0 unless `maximum`.
+  DataType type = DataType::kFloat32;  // Of both tensors.
 };
 
 // Loads the kernels now. Otherwise the first launch of each waits for the
@@ -30,17 +32,19 @@ absl::Status LoadPoolKernels();
 
 // Enqueues y = pool(x). With `maximum`, `winners` [y.size()] receives the
 // position of each window's first highest element, in the kernel's row-major
-// order, for the backward pass. A window with a NaN gives a NaN. All tensors
-// are device float32, channels last. stream: of the current device. Errors:
-// kInvalidArgument for shapes outside the limits above; those of the launch.
-absl::Status PoolForward(const PoolShape& shape, const float* x, float* y,
+// order, for the backward pass. A window with a NaN gives a NaN. Tensors are
+// device memory of shape.type, channels last; sums are float32. stream: of the
+// current device. Errors: kInvalidArgument for shapes outside the limits above;
+// kUnimplemented for a type that is not float32, float16 or bfloat16; those of
+// the launch.
+absl::Status PoolForward(const PoolShape& shape, const void* x, void* y,
                          uint8_t* winners, cudaStream_t stream);
 
 // Enqueues dx = the gradient of x. Each element of x adds the windows that it
 // is in, row by row, so the bits do not depend on the order of threads. Errors:
 // as for PoolForward.
-absl::Status PoolBackward(const PoolShape& shape, const float* dy,
-                          const uint8_t* winners, float* dx,
+absl::Status PoolBackward(const PoolShape& shape, const void* dy,
+                          const uint8_t* winners, void* dx,
                           cudaStream_t stream);
 
 }  // namespace lockstep

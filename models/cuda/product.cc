@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
 
 namespace lockstep {
@@ -29,14 +30,21 @@ absl::Status CublasStatus(cublasStatus_t status, const char* call) {
              : absl::InternalError(message);
 }
 
+cudaDataType_t CublasTypeOf(DataType type) {
+  return type == DataType::kFloat16    ? CUDA_R_16F
+         : type == DataType::kBFloat16 ? CUDA_R_16BF
+                                       : CUDA_R_32F;
+}
+
 // A matrix in row-major order. cuBLASLt calls it a transposed matrix in
 // column-major order, which the fused bias needs.
-absl::StatusOr<CublasLtOwner<cublasLtMatrixLayout_t>> LayoutOf(int64_t rows,
+absl::StatusOr<CublasLtOwner<cublasLtMatrixLayout_t>> LayoutOf(DataType type,
+                                                               int64_t rows,
                                                                int64_t columns,
                                                                int64_t batch) {
   cublasLtMatrixLayout_t layout = nullptr;
   LOCKSTEP_RETURN_IF_ERROR(CublasStatus(
-      cublasLtMatrixLayoutCreate(&layout, CUDA_R_32F,
+      cublasLtMatrixLayoutCreate(&layout, CublasTypeOf(type),
                                  static_cast<uint64_t>(columns),
                                  static_cast<uint64_t>(rows), columns),
       "cublasLtMatrixLayoutCreate"));
@@ -57,10 +65,10 @@ absl::StatusOr<CublasLtOwner<cublasLtMatrixLayout_t>> LayoutOf(int64_t rows,
 
 // Returns the alignment of every matrix of a batch, whose first is aligned to
 // 16 bytes.
-uint32_t AlignmentOf(int64_t batch, int64_t size) {
+uint32_t AlignmentOf(DataType type, int64_t batch, int64_t size) {
   constexpr uint32_t kFirst = 16;
   if (batch == 1) return kFirst;
-  const auto bytes = static_cast<uint64_t>(size) * sizeof(float);
+  const auto bytes = static_cast<uint64_t>(size * SizeOf(type));
   return uint32_t{1} << std::countr_zero(bytes | kFirst);
 }
 
@@ -105,13 +113,17 @@ absl::Status Product::Describe() {
   const int64_t rows = shape_.rows;
   const int64_t columns = shape_.columns;
   const int64_t inner = shape_.inner;
-  LOCKSTEP_ASSIGN_OR_RETURN(a_, shape_.transpose_a
-                                    ? LayoutOf(inner, rows, shape_.batch)
-                                    : LayoutOf(rows, inner, shape_.batch));
-  LOCKSTEP_ASSIGN_OR_RETURN(b_, shape_.transpose_b
-                                    ? LayoutOf(columns, inner, shape_.batch)
-                                    : LayoutOf(inner, columns, shape_.batch));
-  LOCKSTEP_ASSIGN_OR_RETURN(c_, LayoutOf(rows, columns, shape_.batch));
+  const auto layout = [&](DataType type, bool transposed, int64_t height,
+                          int64_t width) {
+    return transposed ? LayoutOf(type, width, height, shape_.batch)
+                      : LayoutOf(type, height, width, shape_.batch);
+  };
+  const DataType type = shape_.type;
+  LOCKSTEP_ASSIGN_OR_RETURN(a_, layout(type, shape_.transpose_a, rows, inner));
+  LOCKSTEP_ASSIGN_OR_RETURN(b_,
+                            layout(type, shape_.transpose_b, inner, columns));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      c_, layout(shape_.written.value_or(type), false, rows, columns));
   return absl::OkStatus();
 }
 
@@ -129,12 +141,14 @@ absl::Status Product::ChooseAlgorithm() {
   };
   LOCKSTEP_RETURN_IF_ERROR(
       set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspaceBytes));
-  const auto alignment = [&](int64_t rows, int64_t columns) {
-    return AlignmentOf(shape_.batch, rows * columns);
+  const auto alignment = [&](DataType type, int64_t rows, int64_t columns) {
+    return AlignmentOf(type, shape_.batch, rows * columns);
   };
-  const uint32_t of_a = alignment(shape_.rows, shape_.inner);
-  const uint32_t of_b = alignment(shape_.inner, shape_.columns);
-  const uint32_t of_c = alignment(shape_.rows, shape_.columns);
+  const DataType type = shape_.type;
+  const uint32_t of_a = alignment(type, shape_.rows, shape_.inner);
+  const uint32_t of_b = alignment(type, shape_.inner, shape_.columns);
+  const uint32_t of_c =
+      alignment(shape_.written.value_or(type), shape_.rows, shape_.columns);
   LOCKSTEP_RETURN_IF_ERROR(
       set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, of_b));
   LOCKSTEP_RETURN_IF_ERROR(

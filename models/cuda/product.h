@@ -7,11 +7,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/data_types.h"
 
 namespace lockstep {
 
@@ -35,10 +37,10 @@ using CublasLtOwner =
 // Returns a handle for the current device. Errors: cuBLASLt's.
 absl::StatusOr<CublasLtOwner<cublasLtHandle_t>> CreateCublasLt();
 
-// The product C = relu(scale * op(A) op(B) + bias) of float32 matrices in
-// row-major order, or `batch` of them, which lie one after the other. op(A) is
-// [rows, inner], op(B) is [inner, columns], C is [rows, columns]. All sizes are
-// at least 1.
+// The product C = relu(scale * op(A) op(B) + bias) of matrices in row-major
+// order, or `batch` of them, which lie one after the other. op(A) is [rows,
+// inner], op(B) is [inner, columns], C is [rows, columns]. All sizes are at
+// least 1. Sums are float32.
 struct ProductShape {
   std::string name = {};  // For messages.
   int64_t batch = 1;
@@ -48,10 +50,12 @@ struct ProductShape {
   bool transpose_a = false;  // A is [inner, rows].
   bool transpose_b = false;  // B is [columns, inner].
   float scale = 1;
-  // [columns], device memory that outlives the product; null: none. Only for a
-  // batch of 1.
-  const float* bias = nullptr;
+  // [columns] of C's type, device memory that outlives the product; null: none.
+  // Only for a batch of 1.
+  const void* bias = nullptr;
   bool relu = false;
+  DataType type = DataType::kFloat32;    // Or float16, or bfloat16.
+  std::optional<DataType> written = {};  // C's type, if it differs.
   bool tf32 = false;  // Whether factors may be rounded to TF32.
 };
 

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/data_types.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -67,15 +68,20 @@ class ProductTest : public GpuTest {
     SCOPED_TRACE(testing::Message()
                  << shape.batch << " of " << shape.rows << "x" << shape.inner
                  << "x" << shape.columns << " " << shape.transpose_a
-                 << shape.transpose_b << has_bias << shape.relu);
+                 << shape.transpose_b << has_bias << shape.relu << " "
+                 << Name(shape.type));
     const std::vector<float> a =
         Integers(shape.batch * shape.rows * shape.inner, 1);
     const std::vector<float> b =
         Integers(shape.batch * shape.inner * shape.columns, 2);
     const std::vector<float> bias = Integers(shape.columns, 3);
-    TestVector<float> device_a(a), device_b(b), device_bias(bias);
-    TestVector<float> c(std::vector<float>(
-        static_cast<size_t>(shape.batch * shape.rows * shape.columns), 99));
+    const DataType written = shape.written.value_or(shape.type);
+    TestActivations device_a(shape.type, a), device_b(shape.type, b);
+    TestActivations device_bias(written, bias);
+    TestActivations c(
+        written,
+        std::vector<float>(
+            static_cast<size_t>(shape.batch * shape.rows * shape.columns), 99));
     if (has_bias) shape.bias = device_bias.data();
     const absl::StatusOr<Product> product =
         Product::Create(handle_.get(), shape);
@@ -87,7 +93,8 @@ class ProductTest : public GpuTest {
                                  workspace.data() + 64, nullptr),
                 IsOk());
     EXPECT_EQ(c.Read(),
-              OnHost(shape, a, b, has_bias ? bias : std::vector<float>()));
+              Rounded(written, OnHost(shape, a, b,
+                                      has_bias ? bias : std::vector<float>())));
   }
 
   CublasLtOwner<cublasLtHandle_t> handle_;
@@ -128,6 +135,41 @@ TEST_F(ProductTest, BiasAndReluAreFused) {
 TEST_F(ProductTest, Tf32IsExactToo) {
   ExpectExact({.rows = 8, .columns = 16, .inner = 24, .tf32 = true},
               /*has_bias=*/true);
+}
+
+// The sums go beyond the integers that bfloat16 holds: they are rounded once,
+// or written in float32. The second matrix of a batch is aligned to 2 bytes.
+TEST_F(ProductTest, SixteenBitsAreSummedInFloat32) {
+  for (const DataType type : {DataType::kBFloat16, DataType::kFloat16}) {
+    for (const DataType written : {type, DataType::kFloat32}) {
+      for (const bool transposed : {false, true}) {
+        ExpectExact({.batch = 3,
+                     .rows = 7,
+                     .columns = 9,
+                     .inner = 5,
+                     .transpose_a = transposed,
+                     .transpose_b = !transposed,
+                     .scale = 0.5f,
+                     .type = type,
+                     .written = written},
+                    /*has_bias=*/false);
+      }
+      ExpectExact({.rows = 8,
+                   .columns = 16,
+                   .inner = 999,
+                   .transpose_a = true,
+                   .type = type,
+                   .written = written},
+                  /*has_bias=*/false);
+    }
+    ExpectExact({.rows = 6,
+                 .columns = 10,
+                 .inner = 999,
+                 .transpose_b = true,
+                 .relu = true,
+                 .type = type},
+                /*has_bias=*/true);
+  }
 }
 
 TEST_F(ProductTest, AnErrorNamesTheProduct) {

@@ -3,15 +3,18 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "base/cuda_elements.h"
 #include "base/cuda_launch.h"
+#include "models/cuda/kernel_types.h"
 #include "models/cuda/sequence.h"
 
 namespace lockstep {
 namespace {
 
+template <typename T>
 __global__ void __launch_bounds__(kThreadsOver)
-    EmbedKernel(SequenceShape shape, const float* patches, const float* token,
-                const float* position, float* y) {
+    EmbedKernel(SequenceShape shape, const T* patches, const float* token,
+                const float* position, T* y) {
   const int64_t size = shape.length * shape.width;
   const int64_t count = shape.n * size;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
@@ -22,14 +25,15 @@ __global__ void __launch_bounds__(kThreadsOver)
     // Each sample before this one, and this one, has one position less in x.
     const float x = within < shape.width
                         ? token[within]
-                        : patches[i - (sample + 1) * shape.width];
-    y[i] = x + position[within];
+                        : ToFloat(patches[i - (sample + 1) * shape.width]);
+    y[i] = RoundTo<T>(x + position[within]);
   }
 }
 
 // A thread takes an element of a sequence, in all samples.
+template <typename T>
 __global__ void __launch_bounds__(kThreadsOver)
-    EmbedBackwardKernel(SequenceShape shape, const float* dy, float* dpatches,
+    EmbedBackwardKernel(SequenceShape shape, const T* dy, T* dpatches,
                         float* dtoken, float* dposition) {
   const int64_t size = shape.length * shape.width;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
@@ -39,8 +43,8 @@ __global__ void __launch_bounds__(kThreadsOver)
     float sum = 0;
     for (int64_t sample = 0; sample < shape.n; ++sample) {
       const int64_t i = sample * size + within;
-      const float gradient = dy[i];
-      sum += gradient;
+      const T gradient = dy[i];
+      sum += ToFloat(gradient);
       if (!is_token && dpatches != nullptr) {
         dpatches[i - (sample + 1) * shape.width] = gradient;
       }
@@ -50,8 +54,9 @@ __global__ void __launch_bounds__(kThreadsOver)
   }
 }
 
+template <typename T>
 __global__ void __launch_bounds__(kThreadsOver)
-    FirstPositionKernel(SequenceShape shape, const float* x, float* y) {
+    FirstPositionKernel(SequenceShape shape, const T* x, T* y) {
   const int64_t count = shape.n * shape.width;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -61,9 +66,9 @@ __global__ void __launch_bounds__(kThreadsOver)
   }
 }
 
+template <typename T>
 __global__ void __launch_bounds__(kThreadsOver)
-    FirstPositionBackwardKernel(SequenceShape shape, const float* dy,
-                                float* dx) {
+    FirstPositionBackwardKernel(SequenceShape shape, const T* dy, T* dx) {
   const int64_t size = shape.length * shape.width;
   const int64_t count = shape.n * size;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
@@ -71,14 +76,15 @@ __global__ void __launch_bounds__(kThreadsOver)
   for (; i < count; i += step) {
     const int64_t sample = i / size;
     const int64_t within = i - sample * size;
-    dx[i] = within < shape.width ? dy[sample * shape.width + within] : 0;
+    dx[i] = within < shape.width ? dy[sample * shape.width + within]
+                                 : RoundTo<T>(0);
   }
 }
 
 // Copies every element. to_heads: from the sequence, otherwise to it.
-template <bool to_heads>
+template <typename T, bool to_heads>
 __global__ void __launch_bounds__(kThreadsOver)
-    HeadsKernel(HeadShape shape, const float* from, float* to) {
+    HeadsKernel(HeadShape shape, const T* from, T* to) {
   const int64_t part = shape.n * shape.heads * shape.length * shape.size;
   const int64_t count = shape.parts * part;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
@@ -108,50 +114,69 @@ int64_t CountOf(const HeadShape& shape) {
 }  // namespace
 
 absl::Status LoadSequenceKernels() {
-  return LoadKernels(EmbedKernel, EmbedBackwardKernel, FirstPositionKernel,
-                     FirstPositionBackwardKernel, HeadsKernel<true>,
-                     HeadsKernel<false>);
+  return ForActivations([]<typename T>(T) {
+    return LoadKernels(EmbedKernel<T>, EmbedBackwardKernel<T>,
+                       FirstPositionKernel<T>, FirstPositionBackwardKernel<T>,
+                       HeadsKernel<T, true>, HeadsKernel<T, false>);
+  });
 }
 
-absl::Status EmbedForward(const SequenceShape& shape, const float* patches,
-                          const float* token, const float* position, float* y,
+absl::Status EmbedForward(const SequenceShape& shape, const void* patches,
+                          const float* token, const float* position, void* y,
                           cudaStream_t stream) {
-  return LaunchOver(shape.n * shape.length * shape.width, stream,
-                    "EmbedKernel launch", EmbedKernel, shape, patches, token,
-                    position, y);
+  return WithActivations(shape.type, [&]<typename T>(T) {
+    return LaunchOver(shape.n * shape.length * shape.width, stream,
+                      "EmbedKernel launch", EmbedKernel<T>, shape,
+                      Elements<T>(patches), token, position, Elements<T>(y));
+  });
 }
 
-absl::Status EmbedBackward(const SequenceShape& shape, const float* dy,
-                           float* dpatches, float* dtoken, float* dposition,
+absl::Status EmbedBackward(const SequenceShape& shape, const void* dy,
+                           void* dpatches, float* dtoken, float* dposition,
                            cudaStream_t stream) {
-  return LaunchOver(shape.length * shape.width, stream,
-                    "EmbedBackwardKernel launch", EmbedBackwardKernel, shape,
-                    dy, dpatches, dtoken, dposition);
+  return WithActivations(shape.type, [&]<typename T>(T) {
+    return LaunchOver(shape.length * shape.width, stream,
+                      "EmbedBackwardKernel launch", EmbedBackwardKernel<T>,
+                      shape, Elements<T>(dy), Elements<T>(dpatches), dtoken,
+                      dposition);
+  });
 }
 
-absl::Status FirstPositionForward(const SequenceShape& shape, const float* x,
-                                  float* y, cudaStream_t stream) {
-  return LaunchOver(shape.n * shape.width, stream, "FirstPositionKernel launch",
-                    FirstPositionKernel, shape, x, y);
+absl::Status FirstPositionForward(const SequenceShape& shape, const void* x,
+                                  void* y, cudaStream_t stream) {
+  return WithActivations(shape.type, [&]<typename T>(T) {
+    return LaunchOver(shape.n * shape.width, stream,
+                      "FirstPositionKernel launch", FirstPositionKernel<T>,
+                      shape, Elements<T>(x), Elements<T>(y));
+  });
 }
 
-absl::Status FirstPositionBackward(const SequenceShape& shape, const float* dy,
-                                   float* dx, cudaStream_t stream) {
-  return LaunchOver(shape.n * shape.length * shape.width, stream,
-                    "FirstPositionBackwardKernel launch",
-                    FirstPositionBackwardKernel, shape, dy, dx);
+absl::Status FirstPositionBackward(const SequenceShape& shape, const void* dy,
+                                   void* dx, cudaStream_t stream) {
+  return WithActivations(shape.type, [&]<typename T>(T) {
+    return LaunchOver(shape.n * shape.length * shape.width, stream,
+                      "FirstPositionBackwardKernel launch",
+                      FirstPositionBackwardKernel<T>, shape, Elements<T>(dy),
+                      Elements<T>(dx));
+  });
 }
 
-absl::Status SplitHeads(const HeadShape& shape, const float* sequence,
-                        float* heads, cudaStream_t stream) {
-  return LaunchOver(CountOf(shape), stream, "HeadsKernel launch",
-                    HeadsKernel<true>, shape, sequence, heads);
+absl::Status SplitHeads(const HeadShape& shape, const void* sequence,
+                        void* heads, cudaStream_t stream) {
+  return WithActivations(shape.type, [&]<typename T>(T) {
+    return LaunchOver(CountOf(shape), stream, "HeadsKernel launch",
+                      HeadsKernel<T, true>, shape, Elements<T>(sequence),
+                      Elements<T>(heads));
+  });
 }
 
-absl::Status JoinHeads(const HeadShape& shape, const float* heads,
-                       float* sequence, cudaStream_t stream) {
-  return LaunchOver(CountOf(shape), stream, "HeadsKernel launch",
-                    HeadsKernel<false>, shape, heads, sequence);
+absl::Status JoinHeads(const HeadShape& shape, const void* heads,
+                       void* sequence, cudaStream_t stream) {
+  return WithActivations(shape.type, [&]<typename T>(T) {
+    return LaunchOver(CountOf(shape), stream, "HeadsKernel launch",
+                      HeadsKernel<T, false>, shape, Elements<T>(heads),
+                      Elements<T>(sequence));
+  });
 }
 
 }  // namespace lockstep

@@ -8,11 +8,14 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "base/data_types.h"
 
 namespace lockstep {
 
-// All memory is device float32; all calls enqueue on a stream of the current
-// device. Errors: those of the launches.
+// All memory is device memory: activations of the shape's type, as `void`, and
+// parameters and their gradients of float32, as are all sums. All calls enqueue
+// on a stream of the current device. Errors: kUnimplemented for a type that is
+// not float32, float16 or bfloat16; those of the launches.
 
 // Loads the kernels now. Otherwise the first launch of each waits for the
 // device.
@@ -23,26 +26,27 @@ struct SequenceShape {
   int64_t n = 0;
   int64_t length = 1;
   int64_t width = 1;
+  DataType type = DataType::kFloat32;
 };
 
 // y [n, length, width] = the class token [width], then the patches [n, length
 // - 1, width], plus the position embedding [length, width].
-absl::Status EmbedForward(const SequenceShape& shape, const float* patches,
-                          const float* token, const float* position, float* y,
+absl::Status EmbedForward(const SequenceShape& shape, const void* patches,
+                          const float* token, const float* position, void* y,
                           cudaStream_t stream);
 
 // Overwrites the gradients of position and token with sums over samples in
 // their order, and dpatches, unless that is null.
-absl::Status EmbedBackward(const SequenceShape& shape, const float* dy,
-                           float* dpatches, float* dtoken, float* dposition,
+absl::Status EmbedBackward(const SequenceShape& shape, const void* dy,
+                           void* dpatches, float* dtoken, float* dposition,
                            cudaStream_t stream);
 
 // y [n, width] = the first position of x; and dx = its gradient, which is 0 in
 // the other positions.
-absl::Status FirstPositionForward(const SequenceShape& shape, const float* x,
-                                  float* y, cudaStream_t stream);
-absl::Status FirstPositionBackward(const SequenceShape& shape, const float* dy,
-                                   float* dx, cudaStream_t stream);
+absl::Status FirstPositionForward(const SequenceShape& shape, const void* x,
+                                  void* y, cudaStream_t stream);
+absl::Status FirstPositionBackward(const SequenceShape& shape, const void* dy,
+                                   void* dx, cudaStream_t stream);
 
 // `parts` matrices for each head of each sample (query, key and value, or one
 // alone). A sequence has [n, length, parts, heads, size]. Split by heads, part
@@ -53,14 +57,15 @@ struct HeadShape {
   int64_t parts = 1;
   int64_t heads = 1;
   int64_t size = 1;
-  int64_t part_stride = 0;  // In floats; at least n * heads * length * size.
+  int64_t part_stride = 0;  // In elements; at least n * heads * length * size.
+  DataType type = DataType::kFloat32;
 };
 
 // Copy from the order of a sequence to that of heads, and back.
-absl::Status SplitHeads(const HeadShape& shape, const float* sequence,
-                        float* heads, cudaStream_t stream);
-absl::Status JoinHeads(const HeadShape& shape, const float* heads,
-                       float* sequence, cudaStream_t stream);
+absl::Status SplitHeads(const HeadShape& shape, const void* sequence,
+                        void* heads, cudaStream_t stream);
+absl::Status JoinHeads(const HeadShape& shape, const void* heads,
+                       void* sequence, cudaStream_t stream);
 
 }  // namespace lockstep
 

@@ -24,7 +24,7 @@ class SequenceTest : public GpuTest {};
 
 TEST_F(SequenceTest, TheClassTokenComesBeforeThePatches) {
   for (const SequenceShape& shape : {SequenceShape{1, 2, 1}, {3, 5, 70}}) {
-    const auto& [n, length, width] = shape;
+    const auto& [n, length, width, type] = shape;
     const std::vector<float> patches = Numbers(n * (length - 1) * width);
     const std::vector<float> token = Numbers(width, 5000);
     const std::vector<float> position = Numbers(length * width, 9000);

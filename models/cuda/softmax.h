@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "base/data_types.h"
 
 namespace lockstep {
 
@@ -14,17 +15,21 @@ namespace lockstep {
 // device.
 absl::Status LoadSoftmaxKernels();
 
-// Enqueues, for each row of p [rows, columns], p = softmax(p). A NaN makes its
-// row NaN. Memory is device float32. stream: of the current device. Errors:
-// those of the launch.
-absl::Status SoftmaxForward(int64_t rows, int64_t columns, float* p,
-                            cudaStream_t stream);
+// Enqueues p = softmax(scores) for each row of [rows, columns]. A NaN makes its
+// row NaN. Memory is device memory: p of `type`, rounded once, and scores of
+// float32, which are overwritten. For float32, p may be the scores' memory.
+// stream: of the current device. Errors: kUnimplemented for a type that is not
+// float32, float16 or bfloat16; those of the launch.
+absl::Status SoftmaxForward(DataType type, int64_t rows, int64_t columns,
+                            float* scores, void* p, cudaStream_t stream);
 
-// Enqueues, for each row, dp = p * (dp - sum(dp * p)): the gradient of the
-// softmax's input in place of that of its output p. Errors: those of the
-// launch.
-absl::Status SoftmaxBackward(int64_t rows, int64_t columns, const float* p,
-                             float* dp, cudaStream_t stream);
+// Enqueues, for each row, dscores = p * (dp - sum(dp * p)): the gradient of the
+// softmax's input from that of its output p. p and dscores are of `type`, dp is
+// float32. For float32, dscores may be dp's memory. Errors: as for
+// SoftmaxForward.
+absl::Status SoftmaxBackward(DataType type, int64_t rows, int64_t columns,
+                             const void* p, const float* dp, void* dscores,
+                             cudaStream_t stream);
 
 }  // namespace lockstep
 

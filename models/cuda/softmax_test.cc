@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "base/data_types.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "models/cuda/test_vector.h"
@@ -23,6 +24,8 @@ std::vector<float> Integers(int64_t size, unsigned seed) {
   return values;
 }
 
+constexpr DataType kType = DataType::kFloat32;
+
 class SoftmaxTest : public GpuTest {};
 
 // The differences to the highest value are exact. An exponential is wrong by at
@@ -34,7 +37,9 @@ TEST_F(SoftmaxTest, RowsAreTheSoftmax) {
     constexpr int64_t kRows = 7;
     const std::vector<float> x = Integers(kRows * columns, 1);
     TestVector<float> p(x);
-    ASSERT_THAT(SoftmaxForward(kRows, columns, p.data(), nullptr), IsOk());
+    ASSERT_THAT(
+        SoftmaxForward(kType, kRows, columns, p.data(), p.data(), nullptr),
+        IsOk());
     const std::vector<float> got = p.Read();
     for (int64_t row = 0; row < kRows; ++row) {
       const float* const in = x.data() + row * columns;
@@ -56,7 +61,8 @@ TEST_F(SoftmaxTest, ANanStaysInItsRow) {
   std::vector<float> x = Integers(3 * 200, 1);
   x[299] = std::numeric_limits<float>::quiet_NaN();
   TestVector<float> p(x);
-  ASSERT_THAT(SoftmaxForward(3, 200, p.data(), nullptr), IsOk());
+  ASSERT_THAT(SoftmaxForward(kType, 3, 200, p.data(), p.data(), nullptr),
+              IsOk());
   const std::vector<float> got = p.Read();
   for (size_t i = 0; i < got.size(); ++i) {
     EXPECT_EQ(std::isnan(got[i]), i / 200 == 1) << i;
@@ -71,9 +77,9 @@ TEST_F(SoftmaxTest, TheGradientIsExact) {
     for (float& x : p) x = std::abs(x) / 16;
     std::vector<float> want = Integers(kRows * columns, 2);
     TestVector<float> device_p(p), dp(want);
-    ASSERT_THAT(
-        SoftmaxBackward(kRows, columns, device_p.data(), dp.data(), nullptr),
-        IsOk());
+    ASSERT_THAT(SoftmaxBackward(kType, kRows, columns, device_p.data(),
+                                dp.data(), dp.data(), nullptr),
+                IsOk());
     for (size_t row = 0; row < kRows; ++row) {
       const size_t begin = row * static_cast<size_t>(columns);
       const size_t end = begin + static_cast<size_t>(columns);

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "base/cuda_status.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
 #include "models/cuda/dropout.h"
 #include "models/cuda/layer_norm.h"
@@ -21,11 +22,6 @@
 namespace lockstep {
 namespace {
 
-const float* Floats(const void* memory) {
-  return static_cast<const float*>(memory);
-}
-float* Floats(void* memory) { return static_cast<float*>(memory); }
-
 // `saved` holds the statistics of the rows.
 class LayerNormPlan : public OperationPlan {
  public:
@@ -34,7 +30,8 @@ class LayerNormPlan : public OperationPlan {
         op_(std::get<LayerNormOp>(request.operation->kind)),
         shape_{.rows = request.x.n * request.x.h * request.x.w,
                .channels = request.x.c,
-               .epsilon = static_cast<float>(op_.epsilon)} {
+               .epsilon = static_cast<float>(op_.epsilon),
+               .type = context.type()} {
     saved_bytes = shape_.rows * static_cast<int64_t>(sizeof(RowStatistics));
     scratch_bytes = LayerNormScratchBytes(shape_);
     dx_may_share_dy = true;
@@ -43,8 +40,8 @@ class LayerNormPlan : public OperationPlan {
   absl::Status Forward(const ForwardBuffers& buffers) override {
     const Parameters& parameters = *context_.parameters;
     return LayerNormForward(
-        shape_, Floats(buffers.x), parameters.value(op_.weight).data(),
-        parameters.value(op_.bias).data(), Floats(buffers.y),
+        shape_, buffers.x, parameters.value(op_.weight).data(),
+        parameters.value(op_.bias).data(), buffers.y,
         static_cast<RowStatistics*>(buffers.saved), context_.stream);
   }
 
@@ -54,16 +51,16 @@ class LayerNormPlan : public OperationPlan {
     const auto* const statistics =
         static_cast<const RowStatistics*>(buffers.saved);
     LOCKSTEP_RETURN_IF_ERROR(LayerNormBackwardParameters(
-        shape_, Floats(buffers.x), statistics, Floats(buffers.dy),
+        shape_, buffers.x, statistics, buffers.dy,
         parameters.gradient(op_.weight).data(),
-        parameters.gradient(op_.bias).data(), Floats(buffers.scratch),
-        context_.stream));
+        parameters.gradient(op_.bias).data(),
+        static_cast<float*>(buffers.scratch), context_.stream));
     ready(op_.bias);
     ready(op_.weight);
     if (buffers.dx == nullptr) return absl::OkStatus();
     return LayerNormBackwardInput(
-        shape_, Floats(buffers.x), parameters.value(op_.weight).data(),
-        statistics, Floats(buffers.dy), Floats(buffers.dx), context_.stream);
+        shape_, buffers.x, parameters.value(op_.weight).data(), statistics,
+        buffers.dy, buffers.dx, context_.stream);
   }
 
  private:
@@ -75,22 +72,25 @@ class LayerNormPlan : public OperationPlan {
 class GeluPlan : public OperationPlan {
  public:
   GeluPlan(const CudaPlanContext& context, const PlanRequest& request)
-      : stream_(context.stream), count_(request.x.size()) {
+      : stream_(context.stream),
+        type_(context.type()),
+        count_(request.x.size()) {
     dx_may_share_dy = true;
   }
 
   absl::Status Forward(const ForwardBuffers& buffers) override {
-    return GeluForward(count_, Floats(buffers.x), Floats(buffers.y), stream_);
+    return GeluForward(type_, count_, buffers.x, buffers.y, stream_);
   }
   absl::Status Backward(const BackwardBuffers& buffers,
                         Model::GradientReady) override {
     if (buffers.dx == nullptr) return absl::OkStatus();
-    return GeluBackward(count_, Floats(buffers.x), Floats(buffers.dy),
-                        Floats(buffers.dx), stream_);
+    return GeluBackward(type_, count_, buffers.x, buffers.dy, buffers.dx,
+                        stream_);
   }
 
  private:
   const cudaStream_t stream_;
+  const DataType type_;
   const int64_t count_;
 };
 
@@ -101,22 +101,22 @@ class EmbedPlan : public OperationPlan {
         op_(std::get<EmbedOp>(request.operation->kind)),
         shape_{.n = request.x.n,
                .length = request.output.h,
-               .width = request.output.c} {
+               .width = request.output.c,
+               .type = context.type()} {
     backward_reads_x = false;
   }
 
   absl::Status Forward(const ForwardBuffers& buffers) override {
     const Parameters& parameters = *context_.parameters;
-    return EmbedForward(shape_, Floats(buffers.x),
-                        parameters.value(op_.class_token).data(),
-                        parameters.value(op_.position).data(),
-                        Floats(buffers.y), context_.stream);
+    return EmbedForward(
+        shape_, buffers.x, parameters.value(op_.class_token).data(),
+        parameters.value(op_.position).data(), buffers.y, context_.stream);
   }
   absl::Status Backward(const BackwardBuffers& buffers,
                         Model::GradientReady ready) override {
     Parameters& parameters = *context_.parameters;
     LOCKSTEP_RETURN_IF_ERROR(EmbedBackward(
-        shape_, Floats(buffers.dy), Floats(buffers.dx),
+        shape_, buffers.dy, buffers.dx,
         parameters.gradient(op_.class_token).data(),
         parameters.gradient(op_.position).data(), context_.stream));
     ready(op_.position);
@@ -136,19 +136,18 @@ class FirstPositionPlan : public OperationPlan {
       : stream_(context.stream),
         shape_{.n = request.x.n,
                .length = request.x.h * request.x.w,
-               .width = request.x.c} {
+               .width = request.x.c,
+               .type = context.type()} {
     backward_reads_x = false;
   }
 
   absl::Status Forward(const ForwardBuffers& buffers) override {
-    return FirstPositionForward(shape_, Floats(buffers.x), Floats(buffers.y),
-                                stream_);
+    return FirstPositionForward(shape_, buffers.x, buffers.y, stream_);
   }
   absl::Status Backward(const BackwardBuffers& buffers,
                         Model::GradientReady) override {
     if (buffers.dx == nullptr) return absl::OkStatus();
-    return FirstPositionBackward(shape_, Floats(buffers.dy), Floats(buffers.dx),
-                                 stream_);
+    return FirstPositionBackward(shape_, buffers.dy, buffers.dx, stream_);
   }
 
  private:
@@ -172,9 +171,10 @@ class DropoutPlan : public OperationPlan {
       return Drop(*buffers.batch, buffers.x, buffers.y);
     }
     return CudaStatus(
-        cudaMemcpyAsync(buffers.y, buffers.x,
-                        static_cast<size_t>(n_ * size_) * sizeof(float),
-                        cudaMemcpyDeviceToDevice, context_.stream),
+        cudaMemcpyAsync(
+            buffers.y, buffers.x,
+            static_cast<size_t>(n_ * size_ * SizeOf(context_.type())),
+            cudaMemcpyDeviceToDevice, context_.stream),
         "cudaMemcpyAsync");
   }
   absl::Status Backward(const BackwardBuffers& buffers,
@@ -186,7 +186,7 @@ class DropoutPlan : public OperationPlan {
  private:
   absl::Status Drop(const Batch& batch, const void* from, void* to) const {
     return DropOutOnGpu(DeviceMaskKeyOf(context_, batch, op_.layer, op_.rate),
-                        n_, size_, Floats(from), Floats(to), context_.stream);
+                        context_.type(), n_, size_, from, to, context_.stream);
   }
 
   const CudaPlanContext context_;
@@ -209,14 +209,14 @@ class AddPlan : public OperationPlan {
   absl::Status Forward(const ForwardBuffers& buffers) override {
     const double rate = buffers.training ? op_.drop_path : 0;
     return AddBranch(DeviceMaskKeyOf(context_, *buffers.batch, op_.layer, rate),
-                     n_, size_, Floats(buffers.x), Floats(buffers.second),
-                     Floats(buffers.y), context_.stream);
+                     context_.type(), n_, size_, buffers.x, buffers.second,
+                     buffers.y, context_.stream);
   }
   absl::Status Backward(const BackwardBuffers& buffers,
                         Model::GradientReady) override {
     return AddBranchBackward(
-        DeviceMaskKeyOf(context_, *buffers.batch, op_.layer, op_.drop_path), n_,
-        size_, Floats(buffers.dy), Floats(buffers.dx), Floats(buffers.dsecond),
+        DeviceMaskKeyOf(context_, *buffers.batch, op_.layer, op_.drop_path),
+        context_.type(), n_, size_, buffers.dy, buffers.dx, buffers.dsecond,
         context_.stream);
   }
 

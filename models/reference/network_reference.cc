@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <numbers>
+#include <random>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "base/counter_random.h"
+#include "base/data_types.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/reference/bounded.h"
@@ -124,6 +126,49 @@ BoundedNumber CrossEntropy(std::span<BoundedNumber> z, const Target& target,
   return loss;
 }
 
+// Returns x rounded to one of its neighbours in a 16-bit type, at random.
+double RoundAtRandom(DataType type, double x, std::mt19937& random) {
+  const bool is_half = type == DataType::kFloat16;
+  int exponent = 0;
+  std::frexp(x, &exponent);  // |x| is in [2^(exponent - 1), 2^exponent).
+  const double spacing = is_half ? std::ldexp(1, std::max(exponent - 11, -24))
+                                 : std::ldexp(1, exponent - 8);
+  const double share = static_cast<double>(random()) * 0x1p-32;
+  return std::floor(x / spacing + share) * spacing;
+}
+
+// Rounds numbers to the type of activations in memory.
+class Storage {
+ public:
+  explicit Storage(const StoredActivations& stored)
+      : stored_(stored), random_(stored.seed) {}
+
+  bool rounds() const { return SizeOf(stored_.type) == 2; }
+  template <typename T>
+  void Round(std::span<T> values) {
+    if constexpr (!kIsBounded<T>) {
+      if (!rounds()) return;
+      for (T& value : values) value = static_cast<T>(Rounded(value));
+    }
+  }
+  template <typename T>
+  T Round(T value) {
+    Round(std::span(&value, 1));
+    return value;
+  }
+
+ private:
+  double Rounded(double value) {
+    if (stored_.seed != 0) return RoundAtRandom(stored_.type, value, random_);
+    const auto wide = static_cast<float>(value);
+    return stored_.type == DataType::kFloat16 ? ToFloat(ToFloat16(wide))
+                                              : ToFloat(ToBFloat16(wide));
+  }
+
+  const StoredActivations stored_;
+  std::mt19937 random_;
+};
+
 double ValueOf(double x) { return x; }
 double ValueOf(const BoundedNumber& x) { return x.value; }
 
@@ -138,6 +183,9 @@ struct Pass {
   double more = 0;  // For parameters' gradients; see BoundedSum::Finish.
   SumOverRanks<T> sum_over_ranks = nullptr;
   WinogradRule winograd = nullptr;
+  std::shared_ptr<Storage> storage = nullptr;
+  // The parameters as factors of products, in the type of activations.
+  std::vector<T> factors = {};
   std::vector<int64_t> parameter_offsets = {}, buffer_offsets = {};
   // The activations of each value, which backward reads too.
   std::vector<Plane<T>> values = {};
@@ -153,6 +201,11 @@ struct Pass {
     if (index == kNoTensor) return {};
     return parameters.subspan(parameter_offsets[index],
                               network.parameters()[index].size());
+  }
+  std::span<const T> Factor(int index) const {
+    if (index == kNoTensor) return {};
+    return std::span(factors).subspan(parameter_offsets[index],
+                                      network.parameters()[index].size());
   }
   std::span<T> GradientOf(int index, std::vector<T>& gradient) const {
     if (index == kNoTensor) return {};
@@ -171,6 +224,8 @@ struct Pass {
       at += parameter.size();
     }
     assert(at == static_cast<int64_t>(parameters.size()));
+    factors.assign(parameters.begin(), parameters.end());
+    storage->Round(std::span(factors));
     at = 0;
     for (const TensorDescription& buffer : network.buffers()) {
       buffer_offsets.push_back(at);
@@ -262,7 +317,7 @@ struct Pass {
     const Plane<T>& x = In(call);
     Plane<T> y;
     const auto forward = [&](const auto& products) {
-      y = products.Forward(x, Parameter(op.weight), Parameter(op.bias),
+      y = products.Forward(x, Factor(op.weight), Factor(op.bias),
                            OutShape(call));
     };
     if (!IfWinograd(op, call, x.shape, forward)) {
@@ -276,7 +331,7 @@ struct Pass {
     const Plane<T>& x = In(call);
     const Plane<T> dy = Deactivate(call, std::move(d), op.relu);
     const bool has_dx = call.operation.inputs[0] != 0;
-    const std::span<const T> weight = Parameter(op.weight);
+    const std::span<const T> weight = Factor(op.weight);
     const std::span<T> dweight = GradientOf(op.weight, gradient);
     const std::span<T> dbias = GradientOf(op.bias, gradient);
     Plane<T> dx;
@@ -288,6 +343,7 @@ struct Pass {
     }
     const Products<T> products = ProductsOf(op, call, x.shape);
     products.ParameterGradients(x, dy, more, dweight, dbias);
+    if (std::is_same_v<Op, ConvolutionOp>) storage->Round(dweight);
     if (has_dx) dx = products.InputGradient(x.shape, weight, dy);
     return {std::move(dx)};
   }
@@ -585,11 +641,12 @@ struct Pass {
           sum += row[k] = std::exp(row[k] - largest);
         }
         for (int64_t k = 0; k < length; ++k) {
-          row[k] /= sum;
+          row[k] = storage->Round(row[k] / sum);
           const T kept = static_cast<T>(
               Kept(op.layer, op.dropout, head.sample, head.Score(q, k)));
+          const T share = storage->Round(row[k] * kept);
           for (int64_t i = 0; i < head.size; ++i) {
-            y.v[head.Out(q, i)] += row[k] * kept * x[head.At(k, 2, i)];
+            y.v[head.Out(q, i)] += share * x[head.At(k, 2, i)];
           }
         }
       }
@@ -609,16 +666,18 @@ struct Pass {
           const T kept = static_cast<T>(
               Kept(op.layer, op.dropout, head.sample, head.Score(q, k)));
           const T own = p[head.Score(q, k)];
+          const T share = storage->Round(own * kept);
           dp[k] = 0;
           for (int64_t i = 0; i < head.size; ++i) {
-            const T d = dy.v[head.Out(q, i)] * kept;
-            dp[k] += d * x[head.At(k, 2, i)];
-            dx.v[head.At(k, 2, i)] += own * d;
+            const T d = dy.v[head.Out(q, i)];
+            dp[k] += d * kept * x[head.At(k, 2, i)];
+            dx.v[head.At(k, 2, i)] += share * d;
           }
           dot += own * dp[k];
         }
         for (int64_t k = 0; k < head.length; ++k) {
-          const T d = p[head.Score(q, k)] * (dp[k] - dot) * ScaleOf(head);
+          const T ds = storage->Round(p[head.Score(q, k)] * (dp[k] - dot));
+          const T d = ds * ScaleOf(head);
           for (int64_t i = 0; i < head.size; ++i) {
             dx.v[head.At(q, 0, i)] += d * x[head.At(k, 1, i)];
             dx.v[head.At(k, 1, i)] += d * x[head.At(q, 0, i)];
@@ -743,18 +802,17 @@ template <typename T>
 struct NetworkReference<T>::State : reference::Pass<T> {};
 
 template <typename T>
-NetworkReference<T>::NetworkReference(const Network& network,
-                                      std::span<const T> parameters,
-                                      std::span<const T> running_before,
-                                      const Batch& batch, bool training,
-                                      KeepMask keep, int world_size,
-                                      SumOverRanks<T> sum_over_ranks,
-                                      WinogradRule winograd)
+NetworkReference<T>::NetworkReference(
+    const Network& network, std::span<const T> parameters,
+    std::span<const T> running_before, const Batch& batch, bool training,
+    KeepMask keep, int world_size, SumOverRanks<T> sum_over_ranks,
+    WinogradRule winograd, const StoredActivations& stored)
     : running(running_before.begin(), running_before.end()),
       state_(std::make_shared<State>(
           State{{network, parameters, batch, training, std::move(keep),
                  static_cast<double>(world_size), std::move(sum_over_ranks),
-                 std::move(winograd)}})) {
+                 std::move(winograd),
+                 std::make_shared<reference::Storage>(stored)}})) {
   State& state = *state_;
   state.Place();
   const size_t count = network.operations().size();
@@ -764,6 +822,7 @@ NetworkReference<T>::NetworkReference(const Network& network,
   Plane<T> images(WithSamples(network.input_shape(), state.size()));
   assert(images.v.size() == batch.images.size());
   std::ranges::copy(batch.images, images.v.begin());
+  state.storage->Round(std::span(images.v));
   state.values.push_back(std::move(images));
   for (size_t i = 0; i < count; ++i) {
     const typename State::Call call = {network.operations()[i],
@@ -771,6 +830,7 @@ NetworkReference<T>::NetworkReference(const Network& network,
     state.values.push_back(State::template Visit<Plane<T>>(
         call.operation.kind,
         [&](const auto& op) { return state.Forward(op, call, running); }));
+    state.storage->Round(std::span(state.values.back().v));
     if (!state.inner[i].v.empty()) switches.push_back(state.inner[i].v);
   }
   outputs = state.values.back().v;
@@ -808,6 +868,7 @@ std::vector<T> NetworkReference<T>::Gradient(std::span<const double> scales,
     CrossEntropy(std::span(d.back().v).subspan(n * classes, classes),
                  state.TargetOf(n), static_cast<T>(scales[n]));
   }
+  state.storage->Round(std::span(d.back().v));
   for (size_t i = operations.size(); i-- > 0;) {
     const typename State::Call call = {operations[i], static_cast<int>(i)};
     std::vector<Plane<T>> parts = State::template Visit<std::vector<Plane<T>>>(
@@ -820,11 +881,13 @@ std::vector<T> NetworkReference<T>::Gradient(std::span<const double> scales,
         continue;
       }
       Plane<T>& to = d[call.operation.inputs[k]];
+      state.storage->Round(std::span(parts[k].v));
       if (to.v.empty()) {
         to = std::move(parts[k]);
         continue;
       }
       for (size_t at = 0; at < to.v.size(); ++at) to.v[at] += parts[k].v[at];
+      state.storage->Round(std::span(to.v));
     }
   }
   return gradient;

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "base/data_types.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/reference/bounded.h"
@@ -49,6 +50,21 @@ struct Consumer {
   friend bool operator==(const Consumer&, const Consumer&) = default;
 };
 
+// The rounding of a device that stores activations in 16 bits and computes in
+// float32. These numbers are rounded: the images; the weights and biases of
+// convolutions and linear layers; each value between operations and each part
+// of its gradient; attention's softmax, before and after dropout, and the
+// gradient of the softmax's input; and gradients of convolutions' weights. All
+// other numbers keep T, among them sums, statistics and the other parameters.
+struct StoredActivations {
+  DataType type =
+      DataType::kFloat64;  // kFloat16 or kBFloat16; else no rounding.
+  // If not 0, a number goes to one of its two neighbours at random, so that the
+  // mean is the number. Such passes are samples of the effect of rounding.
+  // 0: to the nearest.
+  uint32_t seed = 0;
+};
+
 // One forward pass, with any number of backward passes. T is double, float, or
 // BoundedNumber. BoundedNumber supports convolutions, linear layers, their
 // ReLUs and average pools; any other operation aborts the process. The
@@ -66,13 +82,15 @@ class NetworkReference {
   // if every rank has its own batch statistics. Otherwise batch norm uses the
   // statistics of all ranks (SyncBatchNorm). Gradients are never summed over
   // ranks. winograd: null, or the rule that selects 3x3 convolutions at stride
-  // 1 for F(4x4, 3x3) (winograd.h); float32 or float64 only. Cost: some 2
-  // GFLOP/s in float64; Gradient takes twice as many FLOPs.
+  // 1 for F(4x4, 3x3) (winograd.h); float32 or float64 only. stored: the type
+  // of activations in memory; float32 or float64 only. Cost: some 2 GFLOP/s in
+  // float64; Gradient takes twice as many FLOPs.
   NetworkReference(const Network& network, std::span<const T> parameters,
                    std::span<const T> running, const Batch& batch,
                    bool training, KeepMask keep = nullptr, int world_size = 1,
                    SumOverRanks<T> sum_over_ranks = nullptr,
-                   WinogradRule winograd = nullptr);
+                   WinogradRule winograd = nullptr,
+                   const StoredActivations& stored = {});
 
   std::vector<T> outputs;  // [n, classes].
   std::vector<T> losses;   // One for each sample.

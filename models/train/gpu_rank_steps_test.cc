@@ -259,7 +259,8 @@ TEST_P(GpuRankStepsTest, GraphsDrawNewMasksInEachStep) {
 // step.
 TEST_P(GpuRankStepsTest, TimesEveryStepFromTheEndOfTheOneBefore) {
   for (const int64_t interval : {1, 3, kSteps}) {
-    for (const Outcome& rank : OnGpus(GetParam(), {.metrics_interval = interval, .graphs = interval > 1})) {
+    for (const Outcome& rank : OnGpus(GetParam(), {.metrics_interval = interval,
+                                                  .graphs = interval > 1})) {
       ASSERT_EQ(rank.gpu_steps.size(), kSteps);
       absl::Duration compute, exposed;
       for (int step = 0; step < kSteps; ++step) {
