@@ -82,6 +82,11 @@ TEST(RecorderTest, PassesInPython) {
                 kDeadlineSeconds);
 }
 
+TEST(DevicesTest, PassesInPython) {
+  RunPythonTest("numpy, torch.distributed",
+                "python/lockstep/hooks/devices_test.py", kDeadlineSeconds);
+}
+
 TEST(ReferenceTest, PassesInPython) {
   RunPythonTest("numpy, torch.distributed", "python/lockstep/reference_test.py",
                 kDeadlineSeconds);

@@ -6,6 +6,7 @@ import sys
 
 from . import __version__, causes, evidence, judge, launch, record, reference, reports, verdict
 from .checks import earlier_run
+from .monitor import watch
 
 DESCRIPTION = """\
 Records and judges PyTorch data-parallel training scripts as they are.
@@ -30,12 +31,13 @@ RUN_FLAGS = (
     ("first", int, 10, "N", "updates at the start whose gradients are all recorded"),
     ("every", int, 10, "N", "after these, record the gradients of each N-th update"),
     ("limit_mb", float, 256, "MB", "the size at which the record of a rank ends"),
-    ("reference", str, "", "WHAT", "compare with one_rank, or with the record in this folder"),
+    ("reference", str, "", "WHAT", "compare with one_rank, cpu, or the record in this folder"),
     ("reference_command", str, "", "C", "record this command, too, and compare with that"),
     ("batch_flag", str, "", "FLAG", "the script's flag for its batch (--reference)"),
     ("world_size_flag", str, "", "FLAG", "the script's flag for its ranks (--reference)"),
     ("reference_updates", int, 50, "N", "updates after which a reference run ends"),
     ("hang_seconds", float, 0, "S", "end a command whose ranks record nothing for S seconds"),
+    ("idle_seconds", float, watch.IDLE_SECONDS, "S", "--fail_fast: end a run if no rank computes for S seconds"),
 )
 
 
@@ -123,7 +125,7 @@ def check_references(parser, flags):
     for pair in flags.reference_env:
         if "=" not in pair.lstrip("="):
             parser.error("--reference_env=%s is not NAME=VALUE" % pair)
-    if flags.reference in ("", "one_rank"):
+    if flags.reference in ("", *reference.KINDS):
         return
     check_record(parser, flags.reference)
     paths = [os.path.realpath(path) for path in (flags.reference, flags.output_dir)]
@@ -135,17 +137,18 @@ def check_record(parser, folder):
     try:
         if record.rank_paths(folder)[0]:
             return
-        why_not = "holds no record of a rank, and is not one_rank"
+        why_not = "holds no record of a rank, and is neither %s"
     except OSError as error:
-        why_not = "%s, and it is not one_rank" % error.strerror
-    parser.error("--reference=%s: %s" % (folder, why_not))
+        why_not = error.strerror + ", and it is neither %s"
+    parser.error("--reference=%s: %s" % (folder, why_not % " nor ".join(reference.KINDS)))
 
 
 def run(flags, command):
     options = {name: getattr(flags, name) for name in ("first", "every", "limit_mb", "keep")}
+    fails_fast = flags.idle_seconds if flags.fail_fast else None
     try:
         outcome = launch.run(
-            command, flags.output_dir, options, flags.nproc, flags.hang_seconds, flags.fail_fast
+            command, flags.output_dir, options, flags.nproc, flags.hang_seconds, fails_fast
         )
     except OSError as error:
         print("lockstep: %s: %s" % (error.filename or command[0], error.strerror), file=sys.stderr)
@@ -175,7 +178,10 @@ def compare_with_earlier(recorded, command, options, flags):
     """Returns the verdict with the claim that needs an earlier run."""
     earlier = earlier_run.Earlier(None)
     try:
-        if flags.reference:
+        if flags.reference == "cpu":
+            say("runs the reference on the CPU")
+            earlier.run = reference.run_on_cpu(recorded, command, flags.output_dir, options, flags)
+        elif flags.reference:
             earlier.run = evidence.read_run(flags.reference)
         else:
             say("runs the reference")

@@ -129,6 +129,70 @@ class ByHandTest(unittest.TestCase):
         steps = [event["optimizer"] for event in runs.of_kind(events[0], "step")]
         self.assertEqual(steps, [0, 0, 1, 1, 1, 1])
 
+    def test_updates_beside_an_optimizer(self):
+        for flags, first in (
+            (["--beside"], 0),
+            (["--beside", "--later"], 1),
+            (["--beside", "--ddp", "--clear=zero"], 0),
+            (["--beside", "--later", "--clear=before", "--data"], 1),
+        ):
+            with self.subTest(flags=flags):
+                found, events, said = self.verdict(*flags)
+                self.assertEqual(found["outcome"], "right", said)
+                self.assertFalse([n for n in found["notes"] if "in no optimizer" in n], said)
+                checked = {claim["claim"]: claim["checked"] for claim in found["claims"]}
+                self.assertEqual((checked[SAME], checked[OWN]), (2 * UPDATES, 2 * UPDATES), said)
+                self.expect_two(events[0], first, "--data" in flags)
+
+    def expect_two(self, events, first, data):
+        """first: the number of the optimizer's first update."""
+        described = runs.of_kind(events, "optimizer")
+        self.assertEqual([event["type"] for event in described], ["SGD", "ByHand"][:: 1 - 2 * first])
+        by_hand = described[1 - first]
+        names = [name.rpartition(".")[2] for name, *_ in by_hand["parameters"]]
+        self.assertEqual(sorted(names), ["bias", "weight"])
+        steps = runs.of_kind(events, "step")
+        self.assertEqual([step["update"] for step in steps], list(range(2 * UPDATES)))
+        own = [step for step in steps if step["optimizer"] == by_hand["optimizer"]]
+        self.assertEqual([step["update"] for step in own], list(range(1 - first, 2 * UPDATES, 2)))
+        wanted = "p.data.sub_(rate * p.grad.data)" if data else "p -= rate * p.grad"
+        for step in own:
+            self.assertEqual(source_of(step["line"]), wanted)
+            self.assertNotIn(None, step["gradients"])
+
+    def test_wrong_updates_beside_an_optimizer(self):
+        for flags, cause, tensors in (
+            (["--own_head"], "partly_not_reduced", ["3.bias", "3.weight"]),
+            (["--own_head", "--later"], "partly_not_reduced", ["3.bias", "3.weight"]),
+            (["--rate_by_rank"], "learning_rate_differs", ["3.bias", "3.weight"]),
+            (["--ddp", "--bypass"], "ddp_bypassed", None),
+        ):
+            with self.subTest(flags=flags):
+                finding = self.expect(cause, "--beside", *flags)
+                if tensors:
+                    self.assertEqual(sorted(finding["tensors"]), tensors)
+
+    def test_parameters_that_nobody_updates_are_left_out(self):
+        found, events, said = self.verdict("--beside", "--no_update")
+        self.assertEqual(found["outcome"], "right", said)
+        self.assertEqual([e["type"] for e in runs.of_kind(events[0], "optimizer")], ["SGD"])
+        self.assertIn("3.weight, 3.bias have gradients and are in no optimizer", said)
+
+    def test_what_is_no_update_by_hand(self):
+        """An optimizer has copies of the parameters; each rank moves its samples."""
+        for flags in (["--copies"], ["--beside", "--no_update", "--attack"]):
+            with self.subTest(flags=flags):
+                found, events, said = self.verdict(*flags)
+                self.assertEqual(found["outcome"], "right", said)
+                self.assertEqual([e["type"] for e in runs.of_kind(events[0], "optimizer")], ["SGD"])
+                self.assertEqual(len(runs.of_kind(events[0], "step")), UPDATES)
+
+    def test_compares_both_with_one_rank(self):
+        flags = "--beside", "--no_norm"
+        found, _, said = self.verdict(*flags, ours=["--reference=one_rank"])
+        self.assertEqual(found["outcome"], "right", said)
+        self.assertEqual(found["claims"][-1]["checked"], 2 * UPDATES, said)
+
     def test_gradients_that_nothing_uses_are_no_update(self):
         found, events, said = self.verdict("--no_update")
         self.assertEqual((found["outcome"], runs.of_kind(events[0], "step")), ("not judged", []))

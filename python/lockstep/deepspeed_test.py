@@ -12,6 +12,17 @@ sys.path.insert(0, os.path.join(PYTHON, "testing"))
 import runs
 
 
+# 47 numbers are made flat: rank 0 has 24 of them, and rank 1 has 23.
+PARTS = [
+    [[0, 24], [0, 0], [0, 0], [0, 0]],
+    [[24, 6], [0, 5], [0, 10], [0, 2]],
+]
+PARTS_OF_STAGE_3 = [
+    [[0, 15], [0, 3], [0, 5], [0, 1]],
+    [[15, 15], [3, 2], [5, 5], [1, 1]],
+]
+
+
 class DeepSpeedTest(unittest.TestCase):
     def verdict(self, *flags, reference=False):
         """Returns the exit status, the verdict in words, and each rank's events."""
@@ -43,36 +54,38 @@ class DeepSpeedTest(unittest.TestCase):
         self.expect_updates(events)
 
     def test_a_right_script_with_zero(self):
-        for stage in (1, 2):
+        for stage in (1, 2, 3):
             with self.subTest(stage=stage):
-                status, said, events = self.verdict("--stage=%d" % stage, reference=True)
+                compares = stage > 1
+                status, said, events = self.verdict("--stage=%d" % stage, reference=compares)
                 self.assertEqual(status, 0, said)
                 self.assertIn("(each rank holds its own part of them)", said)
                 self.assertIn("uses the gradients of its own backward passes (8 updates)", said)
                 # The script draws random numbers before its second epoch, of four updates.
-                self.assertIn("the ranks compute what one rank computes (4 updates)", said)
+                words = "the ranks compute what one rank computes (4 updates)"
+                self.assertEqual(words in said, compares, said)
                 self.expect_updates(events)
-                self.expect_parts(events)
+                self.expect_parts(events, PARTS_OF_STAGE_3 if stage == 3 else PARTS)
 
-    def expect_parts(self, events):
-        """47 parameters are made flat: rank 0 has 24 of them, and rank 1 has 23."""
+    def expect_parts(self, events, parts):
         described = [runs.of_kind(events[rank], "optimizer")[0] for rank in (0, 1)]
         names = [name for name, *_ in described[0]["parameters"]]
         self.assertEqual(names, ["0.weight", "0.bias", "2.weight", "2.bias"])
-        self.assertEqual(described[0]["parts"], [[0, 24], [0, 0], [0, 0], [0, 0]])
-        self.assertEqual(described[1]["parts"], [[24, 6], [0, 5], [0, 10], [0, 2]])
+        shapes = [shape for _, shape, _ in described[0]["parameters"]]
+        self.assertEqual(shapes, [[5, 6], [5], [2, 5], [2]])
+        self.assertEqual([event["parts"] for event in described], parts)
         for step in runs.of_kind(events[1], "step"):
             self.assertEqual([count for count, *_ in step["local"]], [2] * 4)
             self.assertNotIn(None, step["gradients"])
 
     def test_a_loss_divided_again(self):
-        flags = "--stage=2", "--divide", "--clip=100"
+        flags = "--stage=3", "--divide", "--clip=100"
         status, said, _ = self.verdict(*flags, reference=True)
         self.assertEqual(status, 1, said)
         self.assertIn("[divided_by_ranks_again, certain]", said)
 
     def test_a_learning_rate_that_depends_on_the_rank(self):
-        for stage in (0, 1):
+        for stage in (0, 3):
             with self.subTest(stage=stage):
                 status, said, _ = self.verdict("--stage=%d" % stage, "--rate_by_rank")
                 self.assertEqual(status, 1, said)

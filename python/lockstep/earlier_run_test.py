@@ -38,8 +38,11 @@ class EarlierRunTest(unittest.TestCase):
         assert done.returncode == (found["outcome"] == "wrong"), said
         return found, said
 
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
     def compare(self, *arguments, earlier="earlier", flags=None):
-        flags = flags or ["--reference=" + os.path.join(self.folder, earlier)]
+        flags = flags or ["--reference=" + self.path(earlier)]
         flags = [*flags, "--reference_updates=3"]
         found, self.said = self.record("now", *arguments, flags=flags)
         return found
@@ -97,6 +100,41 @@ class EarlierRunTest(unittest.TestCase):
         command = "%s %s --lr=0.06" % (sys.executable, SCRIPT)
         found = self.compare(flags=["--reference_command=" + command])
         self.assertEqual(found["findings"][0]["evidence"][0], "lr: 0.05 now, 0.06 then")
+
+    def devices_of(self, *names):
+        """Returns the devices of the parameters in the record of rank 0 in this folder."""
+        (optimizer,) = runs.of_kind(runs.events_of(self.path(*names))[0], "optimizer")
+        self.assertEqual(len(optimizer["parameters"]), len(optimizer["devices"]))
+        return set(optimizer["devices"])
+
+    def test_a_gpu_with_other_roundings(self):
+        found = self.compare("--gpu", flags=["--reference=cpu"])
+        self.expect_right(found, "rounding explains it", checked=3)
+        self.assertIn("runs the reference on the CPU", self.said)
+        self.assertEqual(self.devices_of("now"), {"cuda:0"})
+        self.assertEqual(self.devices_of("now", "reference", "run0"), {"cpu"})
+        self.assertEqual(self.devices_of("now", "reference", "run1"), {"cuda:0"})
+
+    def test_a_gpu_that_computes_something_else(self):
+        found = self.compare("--gpu", "--gpu_fault", flags=["--reference=cpu"])
+        evidence = self.expect(found, "differs_from_earlier_run", 0, LAYERS, "loss.backward()")
+        self.assertIn("devices: ['cuda'] now, ['cpu'] then", evidence)
+
+    def test_first_weights_that_each_device_draws_are_not_judged(self):
+        found = self.compare("--gpu", "--gpu_seed", flags=["--reference=cpu"])
+        self.expect_right(found, "each device draws its own random numbers", checked=0)
+
+    def test_scripts_that_cannot_be_compared_with_the_cpu(self):
+        for flags, why_not in (
+            ([], "the run has its parameters on the CPU already"),
+            (["--gpu", "--gpu_only"], "with 2 ranks: RuntimeError: no GPU is there"),
+        ):
+            with self.subTest(flags=flags):
+                found = self.compare(*flags, flags=["--reference=cpu"])
+                self.assertEqual((found["outcome"], found["findings"]), ("right", []), self.said)
+                self.assertEqual(found["claims"][-1]["checked"], 0)
+                self.assertIn(why_not, found["claims"][-1]["why_not"])
+                self.assertEqual(os.path.exists(self.path("now", "reference")), bool(flags))
 
 
 if __name__ == "__main__":

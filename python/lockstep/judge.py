@@ -61,6 +61,9 @@ def judge(run, references=(), why_no_reference="", earlier=None):
     for rank in run.ranks:
         if rank.bounded:
             notes.append("the record of rank %d reached its limit: see --limit_mb" % rank.rank)
+    for event in [event for rank in run.ranks for event in rank.of("capture")][:1]:
+        where = verdict.short_line(event["line"])
+        notes.append("CUDA graphs are not recorded: the script captures one at " + where)
     if run.world_size > len(run.ranks) > 0:
         notes.append("%d of %d ranks left a record" % (len(run.ranks), run.world_size))
     if run.hung_seconds is None and not run.stopped:

@@ -90,11 +90,12 @@ def start(command, variables, nproc, port):
     ]
 
 
-def run(command, folder, options, nproc=0, hang_seconds=0, fails_fast=False, changed=()):
+def run(command, folder, options, nproc=0, hang_seconds=0, fails_fast=None, changed=()):
     """Runs the command to its end, with changed variables, and returns an Outcome.
 
     If a rank of `nproc` fails, the others have GRACE_SECONDS to end. If hang_seconds is not 0, a
-    command whose ranks record nothing for so long is ended; if fails_fast, one that went wrong.
+    command whose ranks record nothing for so long is ended. fails_fast: None, or a command that
+    went wrong is ended, also one whose ranks are idle for so many seconds while others wait.
     Raises OSError if the command cannot be started.
     """
     prepare_folder(folder)
@@ -111,7 +112,7 @@ def follow(children, folder, hang_seconds, fails_fast, are_ranks):
     """
     interrupts, failed_at = 0, None
     silence = Silence(folder)
-    watcher = Guarded(watch.Watch(folder, fails_fast, say), folder)
+    watcher = Guarded(watch.Watch(folder, fails_fast is not None, say, fails_fast or 0), folder)
     while None in [child.poll() for child in children]:  # Learns the status of all that have ended.
         try:
             wait(children, POLL_SECONDS)

@@ -13,6 +13,7 @@ sys.path.insert(0, os.path.join(PYTHON, "testing"))
 
 import runs
 
+from lockstep import __main__ as main
 from lockstep import evidence, launch
 
 IP_LOCAL_PORT_RANGE = 51  # Of Linux 6.3 and newer: the ports that a socket may get by chance.
@@ -58,6 +59,12 @@ class PortTest(unittest.TestCase):
                 file.write(ASKS_FOR_ITS_PORT)
             done, _ = runs.record_script(folder + "/record", script)
         self.assertEqual(done.stdout.splitlines()[:2], ["EADDRINUSE"] * 2, done.stderr)
+
+
+class FlagsTest(unittest.TestCase):
+    def test_a_run_that_fails_fast_does_not_wait_for_idle_ranks_for_ever(self):
+        flags, _ = main.parse(["run", "--fail_fast", "--", "true"])
+        self.assertTrue(0 < flags.idle_seconds <= 300)
 
 
 class GuardTest(unittest.TestCase):

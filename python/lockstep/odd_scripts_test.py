@@ -53,6 +53,11 @@ class OddScriptsTest(unittest.TestCase):
         finding = self.expect("not_a_number", "not_finite", ranks=[0])
         self.assertEqual(finding["update"], 0)
 
+    def test_a_captured_graph_is_left_alone(self):
+        status, found, said = self.verdict("captures")
+        self.assertEqual((status, found["outcome"]), (0, "right"), said)
+        self.assertRegex(found["notes"][0], r"CUDA graphs are not recorded: .*odd.py:\d+\Z")
+
     def test_no_call(self):
         finding = self.expect("no_call", "not_reduced")
         self.assertEqual(finding["update"], 0)

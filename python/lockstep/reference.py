@@ -1,12 +1,15 @@
-"""Runs the script again, for comparisons: at one rank, with other roundings, or changed."""
+"""Runs the script again, for comparisons: at one rank, on the CPU, or with other roundings."""
 
 import os
 import re
 import shlex
 
 from . import evidence, launch
-from .checks import rounding
+from .checks import conditions, rounding
 
+KINDS = ("one_rank", "cpu")  # Of --reference, beside a folder.
+HIDES_GPUS = {"CUDA_VISIBLE_DEVICES": ""}
+ON_CPU = ["cpu"]
 PERTURBED = (1, 2)  # Seeds of the runs that show what rounding does.
 NPROC_FLAGS = ("--nproc_per_node", "--nproc-per-node")
 NODES_FLAGS = ("--nnodes",)
@@ -188,6 +191,19 @@ def run_changed(command, folder, options, flags):
     changed = dict(pair.split("=", 1) for pair in flags.reference_env)
     options = {**options, "reference": flags.reference_updates}
     return run_again(command, place, options, flags.nproc, 0, flags, changed)
+
+
+def run_on_cpu(run, command, folder, options, flags):
+    """Runs the command without GPUs, and returns its run. Raises Impossible."""
+    if conditions.devices(run) == ON_CPU:
+        raise Impossible("the run has its parameters on the CPU already: there is no other device")
+    place = os.path.join(folder, "reference", "run0")
+    options = {**options, "reference": flags.reference_updates, "no_gpu": True}
+    found = run_again(command, place, options, flags.nproc, run.world_size, flags, HIDES_GPUS)
+    if conditions.devices(found) != ON_CPU:
+        shown = ", ".join(conditions.devices(found)) or "no device that was recorded"
+        raise Impossible("without GPUs, the script has its parameters on " + shown)
+    return found
 
 
 def run_again(command, place, options, nproc, world_size, flags, changed=()):

@@ -80,8 +80,8 @@ class FlagsTest(unittest.TestCase):
     def test_what_is_no_reference(self):
         with tempfile.TemporaryDirectory() as folder:
             for flags, why in (
-                (["--reference=%s/none" % folder], "No such file or directory, and it is not one"),
-                (["--reference=" + folder], "holds no record of a rank, and is not one_rank"),
+                (["--reference=%s/none" % folder], "No such file or directory, and it is neither"),
+                (["--reference=" + folder], "no record of a rank, and is neither one_rank nor cpu"),
                 (["--reference_env=PLAIN"], "--reference_env=PLAIN is not NAME=VALUE"),
                 (["--reference=one_rank", "--reference_command=x"], "exclude each other"),
                 (self.inside(folder), "is in --output_dir, which is written anew"),

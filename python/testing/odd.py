@@ -126,6 +126,25 @@ def no_call():
     train(make_model())
 
 
+def captures():
+    """Captures an update in a CUDA graph. No tensor may be read meanwhile."""
+
+    class Watched(nn.Parameter):
+        def detach(self):
+            assert not capturing, "a tensor is read while a graph is captured"
+            return super().detach()
+
+    def capture(step):
+        capturing[:] = [True] * (step == 2)
+
+    capturing = []
+    torch.cuda.is_initialized = lambda: True
+    torch.cuda.is_current_stream_capturing = lambda: bool(capturing)
+    model = make_model()
+    model.weight = Watched(model.weight.data)
+    train(DistributedDataParallel(model), capture)
+
+
 def two_losses():
     """One rank adds a second loss, whose head gets a gradient on that rank only."""
     model = make_model()
@@ -199,6 +218,7 @@ KINDS = (
     loader_per_epoch,
     no_call,
     two_losses,
+    captures,
     own_optimizer,
     spawn,
 )

@@ -1,4 +1,3 @@
-// A layer's passes without other ranks, some blocks of channels at a time.
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 
 #include <algorithm>
@@ -7,10 +6,14 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
+#include "collectives/collective.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
+#include "syncbn/cpu/elementwise.h"
+#include "syncbn/cpu/reductions.h"
 #include "syncbn/cpu/workspace.h"
 
 namespace lockstep {
@@ -59,6 +62,40 @@ ChannelRange RangeAt(const ActivationShape& shape, int64_t begin,
 
 }  // namespace
 
+absl::Status CpuBatchNormKernels::ComputeMoments(const ActivationShape& shape,
+                                                 ConstBuffer x,
+                                                 std::byte* record) {
+  return ReduceMoments(shape, x, record, AllChannels(shape), unit_, scratch_);
+}
+
+absl::Status CpuBatchNormKernels::Normalize(const NormalizeCall& call) {
+  return NormalizeChannels(call, AllChannels(call.shape), unit_, scratch_);
+}
+
+absl::Status CpuBatchNormKernels::BackwardReduce(const BackwardCall& call) {
+  return ReduceGradients(call, AllChannels(call.shape), /*gradient=*/{}, unit_,
+                         scratch_);
+}
+
+absl::Status CpuBatchNormKernels::BackwardInput(const BackwardCall& call) {
+  return InputGradientOfChannels(call, AllChannels(call.shape), unit_,
+                                 scratch_);
+}
+
+absl::Status CpuBatchNormKernels::Merge(const MergeCall& call) {
+  MergeRecords(call, {.begin = 0, .size = call.record.channels});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> CpuBatchNormKernels::ReadCount(const std::byte* saved) {
+  return StatisticsRecord::Count(saved);
+}
+
+absl::Status CpuBatchNormKernels::UseRunning(const RunningCall& call) {
+  CopyRunningStatistics(call);
+  return absl::OkStatus();
+}
+
 absl::Status CpuBatchNormKernels::ForwardLocal(const NormalizeCall& call,
                                                const MergeOptions& options,
                                                std::byte* record) {
@@ -72,9 +109,11 @@ absl::Status CpuBatchNormKernels::ForwardLocal(const NormalizeCall& call,
   const int64_t size = ChannelsAtOnce(shape, call.x.type, /*arrays=*/1);
   for (int64_t begin = 0; begin < shape.c; begin += size) {
     const ChannelRange range = RangeAt(shape, begin, size);
-    LOCKSTEP_RETURN_IF_ERROR(ComputeMoments(shape, call.x, record, range));
-    Merge(merge, range);
-    if (shape.n > 0) LOCKSTEP_RETURN_IF_ERROR(Normalize(call, range));
+    LOCKSTEP_RETURN_IF_ERROR(
+        ReduceMoments(shape, call.x, record, range, unit_, scratch_));
+    MergeRecords(merge, range);
+    if (shape.n > 0)
+      LOCKSTEP_RETURN_IF_ERROR(NormalizeChannels(call, range, unit_, scratch_));
   }
   return absl::OkStatus();
 }
@@ -94,9 +133,12 @@ absl::Status CpuBatchNormKernels::BackwardLocal(
   const int64_t size = ChannelsAtOnce(shape, call.x.type, arrays);
   for (int64_t begin = 0; begin < shape.c; begin += size) {
     const ChannelRange range = RangeAt(shape, begin, size);
-    LOCKSTEP_RETURN_IF_ERROR(BackwardReduce(call, range, gradient));
+    LOCKSTEP_RETURN_IF_ERROR(
+        ReduceGradients(call, range, gradient, unit_, scratch_));
     if (range.begin + range.size == shape.c) gradients_ready();
-    if (shape.n > 0) LOCKSTEP_RETURN_IF_ERROR(BackwardInput(input, range));
+    if (shape.n > 0)
+      LOCKSTEP_RETURN_IF_ERROR(
+          InputGradientOfChannels(input, range, unit_, scratch_));
   }
   return absl::OkStatus();
 }

@@ -118,33 +118,9 @@ class CpuBatchNormKernels : public BatchNormKernels {
   absl::Status UseRunning(const RunningCall& call) override;
 
  private:
-  // The operations on some channels. The first range of a record starts the
-  // record.
-  absl::Status ComputeMoments(const ActivationShape& shape, ConstBuffer x,
-                              std::byte* record, ChannelRange range);
-  static void Merge(const MergeCall& call, ChannelRange range);
-  absl::Status Normalize(const NormalizeCall& call, ChannelRange range);
-  // Writes g to `gradient`, if that is not empty. This needs ReLU, no
-  // conversion of types, and tiles that lie in place; `gradient` may be dy's
-  // memory.
-  absl::Status BackwardReduce(const BackwardCall& call, ChannelRange range,
-                              const Buffer& gradient);
-  absl::Status BackwardInput(const BackwardCall& call, ChannelRange range);
-
   const VectorUnit unit_;
   Scratch scratch_;
 };
-
-// The operations that remain to be done for each activation after oneDNN's
-// batch norm.
-//
-// Sets y = normal, then + residual if it is not empty, then max(0, .) if
-// `relu`, with NaN for NaN. Does nothing if there is neither. y may be the
-// memory of normal or of residual.
-void AddAndRelu(const ConstBuffer& normal, const ConstBuffer& residual,
-                bool relu, const Buffer& y);
-// Sets g = 0 where y <= 0, otherwise g = dy. g may be dy's memory.
-void MaskByRelu(const ConstBuffer& y, const ConstBuffer& dy, const Buffer& g);
 
 }  // namespace lockstep
 

@@ -1,6 +1,5 @@
-// Element-wise operations, with parameters of the element's channel: the loop
-// that they share, normalising (forward), the gradient of the input (backward),
-// and the operations that remain after oneDNN's batch norm.
+#include "syncbn/cpu/elementwise.h"
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -14,7 +13,6 @@
 #include "collectives/collective.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/cpu/cpu_batch_norm_kernels.h"
 #include "syncbn/cpu/vector_loops.h"
 #include "syncbn/cpu/workspace.h"
 
@@ -548,17 +546,14 @@ struct MaskOperation {
 
 }  // namespace
 
-absl::Status CpuBatchNormKernels::Normalize(const NormalizeCall& call) {
-  return Normalize(call, AllChannels(call.shape));
-}
-
-absl::Status CpuBatchNormKernels::Normalize(const NormalizeCall& call,
-                                            ChannelRange range) {
+absl::Status NormalizeChannels(const BatchNormKernels::NormalizeCall& call,
+                               ChannelRange range, VectorUnit unit,
+                               Scratch& scratch) {
   const RunPlan plan = MakeRunPlan(call.shape, range);
   LOCKSTEP_ASSIGN_OR_RETURN(
       std::byte* const memory,
-      scratch_.Reserve(kNormalizeArrays * plan.parameters() *
-                       SizeOf(StatisticsTypeOf(call.x.type))));
+      scratch.Reserve(kNormalizeArrays * plan.parameters() *
+                      SizeOf(StatisticsTypeOf(call.x.type))));
   ForActivationType(call.x.type, [&]<typename E>(E) {
     auto* const parameters = reinterpret_cast<ComputeType<E>*>(memory);
     MakeNormalizeParameters(call, plan, range.begin, parameters);
@@ -572,24 +567,21 @@ absl::Status CpuBatchNormKernels::Normalize(const NormalizeCall& call,
             args.inputs[1] = static_cast<const E*>(call.residual.data);
           }
           args.outputs = {static_cast<E*>(call.y.data)};
-          RunElementwise(unit_, args);
+          RunElementwise(unit, args);
         },
         call.relu, call.residual.count > 0);
   });
   return absl::OkStatus();
 }
 
-absl::Status CpuBatchNormKernels::BackwardInput(const BackwardCall& call) {
-  return BackwardInput(call, AllChannels(call.shape));
-}
-
-absl::Status CpuBatchNormKernels::BackwardInput(const BackwardCall& call,
-                                                ChannelRange range) {
+absl::Status InputGradientOfChannels(const BatchNormKernels::BackwardCall& call,
+                                     ChannelRange range, VectorUnit unit,
+                                     Scratch& scratch) {
   const RunPlan plan = MakeRunPlan(call.shape, range);
   LOCKSTEP_ASSIGN_OR_RETURN(
       std::byte* const memory,
-      scratch_.Reserve(kGradientArrays * plan.parameters() *
-                       SizeOf(StatisticsTypeOf(call.x.type))));
+      scratch.Reserve(kGradientArrays * plan.parameters() *
+                      SizeOf(StatisticsTypeOf(call.x.type))));
   const int64_t count = StatisticsRecord::Count(call.saved.bytes());
   ForActivationType(call.x.type, [&]<typename E>(E) {
     auto* const parameters = reinterpret_cast<ComputeType<E>*>(memory);
@@ -610,7 +602,7 @@ absl::Status CpuBatchNormKernels::BackwardInput(const BackwardCall& call,
           if constexpr (residual()) {
             args.outputs[1] = static_cast<E*>(call.dresidual.data);
           }
-          RunElementwise(unit_, args);
+          RunElementwise(unit, args);
         },
         count > 0, call.relu, call.dresidual.count > 0);
   });

@@ -18,7 +18,7 @@
 #include "oneapi/dnnl/dnnl.hpp"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/cpu/cpu_batch_norm_kernels.h"
+#include "syncbn/cpu/elementwise.h"
 #include "syncbn/cpu/workspace.h"
 
 namespace lockstep {

@@ -1,6 +1,5 @@
-// The operations that reduce a batch to numbers per channel: moments forward
-// and sums backward. Also the way in which they cut the batch, and the merge of
-// the ranks' records.
+#include "syncbn/cpu/reductions.h"
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -17,27 +16,11 @@
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cpu/column_scan.h"
-#include "syncbn/cpu/cpu_batch_norm_kernels.h"
 #include "syncbn/cpu/vector_loops.h"
 #include "syncbn/cpu/workspace.h"
 
 namespace lockstep {
 namespace {
-
-constexpr int64_t kVector = 16;
-constexpr int64_t kLongRow = 256;
-// The longest row of several pixels. The parameters of such a row, some arrays
-// of float64, stay in the caches.
-constexpr int64_t kLongestRow = 4096;
-// The most values of a segment, and the most segments. This is enough for every
-// core, and merging segments takes a small part of the time.
-constexpr int64_t kSegmentValues = int64_t{1} << 17;
-constexpr int64_t kMaxSegments = 64;
-// With fewer rows than this, merging the columns costs more than long rows
-// gain.
-constexpr int64_t kMinRows = 16;
-
-int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Returns how many float64 numbers RunScan needs.
 int64_t ScanNumbers(const ColumnPlan& plan) {
@@ -473,90 +456,19 @@ void CopyRunning(const BatchNormKernels::RunningCall& call) {
 
 }  // namespace
 
-int64_t ColumnPlan::tiles() const {
-  const int64_t in_band = CeilDivide(band_rows, tile_rows);
-  return rows / band_rows * in_band + CeilDivide(rows % band_rows, tile_rows);
-}
-
-int64_t ColumnPlan::TileBegin(int64_t tile) const {
-  const int64_t in_band = CeilDivide(band_rows, tile_rows);
-  return std::min(rows,
-                  tile / in_band * band_rows + tile % in_band * tile_rows);
-}
-
-int64_t PixelsPerRow(int64_t channels) {
-  const int64_t step = kVector / std::gcd(kVector, channels);
-  const int64_t wanted = (kLongRow + channels - 1) / channels;
-  const int64_t pixels = (wanted + step - 1) / step * step;
-  return pixels * channels <= std::max(kLongestRow, channels) ? pixels : 1;
-}
-
-ColumnPlan MakeColumnPlan(const ActivationShape& shape, ChannelRange range) {
-  ColumnPlan plan;
-  const bool last = IsChannelsLast(shape);
-  const bool blocked = IsBlocked(shape);
-  plan.period = last ? shape.c : blocked ? kChannelBlock : 1;
-  plan.series = range.size / plan.period;
-  plan.group = blocked ? 1 : kTileColumns;
-  const int64_t periods = shape.values_per_channel();
-  if (last) {
-    const bool whole = shape.c >= kTileColumns && shape.c % kVector == 0;
-    plan.group = whole ? 1 : PixelsPerRow(shape.c);
-    if (periods < kMinRows * plan.group) plan.group = 1;
-  }
-  if (blocked) {
-    const int64_t planes = std::max<int64_t>(1, kTileRows / shape.hw);
-    plan.band_rows = planes * shape.hw;
-    plan.tile_rows = std::min(plan.band_rows, kTileRows);
-  }
-  plan.rows = periods / plan.group;
-  plan.rest = periods % plan.group;
-  const int64_t values = plan.rows * plan.columns();
-  plan.segments = std::clamp<int64_t>(
-      std::min(values / kSegmentValues, plan.tiles()), 1, kMaxSegments);
-  return plan;
-}
-
-RunPlan MakeRunPlan(const ActivationShape& shape, ChannelRange range) {
-  RunPlan plan;
-  plan.channels = range.size;
-  plan.size = shape.n * range.size * shape.hw;
-  if (IsChannelsLast(shape)) {
-    plan.kind = RunKind::kColumn;
-    plan.run = shape.c * PixelsPerRow(shape.c);
-  } else if (IsBlocked(shape)) {
-    plan.kind = RunKind::kBlock;
-    plan.run = shape.hw * kChannelBlock;
-    plan.samples = shape.n;
-    plan.stride = shape.c * shape.hw;
-  } else {
-    plan.run = shape.hw;
-  }
-  plan.runs = CeilDivide(plan.size, plan.run);
-  return plan;
-}
-
-absl::Status CpuBatchNormKernels::ComputeMoments(const ActivationShape& shape,
-                                                 ConstBuffer x,
-                                                 std::byte* record) {
-  return ComputeMoments(shape, x, record, AllChannels(shape));
-}
-
-absl::Status CpuBatchNormKernels::ComputeMoments(const ActivationShape& shape,
-                                                 ConstBuffer x,
-                                                 std::byte* record,
-                                                 ChannelRange range) {
+absl::Status ReduceMoments(const ActivationShape& shape, ConstBuffer x,
+                           std::byte* record, ChannelRange range,
+                           VectorUnit unit, Scratch& scratch) {
   const ColumnPlan plan = MakeColumnPlan(shape, range);
   LOCKSTEP_ASSIGN_OR_RETURN(
       std::byte* const memory,
-      scratch_.Reserve(ScanNumbers(plan) * int64_t{sizeof(double)}));
+      scratch.Reserve(ScanNumbers(plan) * int64_t{sizeof(double)}));
   ForActivationType(x.type, [&]<typename E>(E) {
     ScanArgs<E, 1> args;
     args.plan = plan;
     args.inputs.shape = shape;
     args.inputs.data = {static_cast<const E*>(x.data) + range.offset(shape)};
-    RunScan<MomentsReduction<E>>(args, reinterpret_cast<double*>(memory),
-                                 unit_);
+    RunScan<MomentsReduction<E>>(args, reinterpret_cast<double*>(memory), unit);
     WriteRecord<ComputeType<E>>(plan, RecordOf(shape.c, x.type), range.begin,
                                 shape.values_per_channel(), args.results,
                                 record);
@@ -564,19 +476,15 @@ absl::Status CpuBatchNormKernels::ComputeMoments(const ActivationShape& shape,
   return absl::OkStatus();
 }
 
-absl::Status CpuBatchNormKernels::BackwardReduce(const BackwardCall& call) {
-  return BackwardReduce(call, AllChannels(call.shape), /*gradient=*/{});
-}
-
-absl::Status CpuBatchNormKernels::BackwardReduce(const BackwardCall& call,
-                                                 ChannelRange range,
-                                                 const Buffer& gradient) {
+absl::Status ReduceGradients(const BatchNormKernels::BackwardCall& call,
+                             ChannelRange range, const Buffer& gradient,
+                             VectorUnit unit, Scratch& scratch) {
   const ColumnPlan plan = MakeColumnPlan(call.shape, range);
   const int64_t numbers = ScanNumbers(plan);
   const int64_t means = std::max(plan.columns(), call.shape.c) + kColumnPadding;
   const int64_t size = sizeof(double);
   LOCKSTEP_ASSIGN_OR_RETURN(std::byte* const memory,
-                            scratch_.Reserve((numbers + means) * size));
+                            scratch.Reserve((numbers + means) * size));
   auto* const results = reinterpret_cast<double*>(memory);
   const StatisticsRecord layout = RecordOf(call.shape.c, call.x.type);
   ForActivationType(call.x.type, [&]<typename E>(E) {
@@ -601,7 +509,7 @@ absl::Status CpuBatchNormKernels::BackwardReduce(const BackwardCall& call,
             args.written =
                 static_cast<T*>(gradient.data) + range.offset(call.shape);
           }
-          RunScan<Reduction>(args, results, unit_);
+          RunScan<Reduction>(args, results, unit);
         },
         call.relu);
     WriteSums(plan, results, layout.Second<T>(call.saved.bytes()) + range.begin,
@@ -610,12 +518,7 @@ absl::Status CpuBatchNormKernels::BackwardReduce(const BackwardCall& call,
   return absl::OkStatus();
 }
 
-absl::Status CpuBatchNormKernels::Merge(const MergeCall& call) {
-  Merge(call, {.begin = 0, .size = call.record.channels});
-  return absl::OkStatus();
-}
-
-void CpuBatchNormKernels::Merge(const MergeCall& call, ChannelRange range) {
+void MergeRecords(const BatchNormKernels::MergeCall& call, ChannelRange range) {
   int64_t count = 0;
   for (int rank = 0; rank < call.ranks; ++rank) {
     count += StatisticsRecord::Count(call.gathered +
@@ -629,18 +532,13 @@ void CpuBatchNormKernels::Merge(const MergeCall& call, ChannelRange range) {
   }
 }
 
-absl::StatusOr<int64_t> CpuBatchNormKernels::ReadCount(const std::byte* saved) {
-  return StatisticsRecord::Count(saved);
-}
-
-absl::Status CpuBatchNormKernels::UseRunning(const RunningCall& call) {
+void CopyRunningStatistics(const BatchNormKernels::RunningCall& call) {
   call.record.Start(call.saved, /*count=*/0);
   if (call.record.type == DataType::kFloat64) {
     CopyRunning<double>(call);
   } else {
     CopyRunning<float>(call);
   }
-  return absl::OkStatus();
 }
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <new>
+#include <numeric>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -27,6 +28,21 @@ void GOMP_parallel(void (*body)(void*), void* data, unsigned threads,
 
 namespace lockstep {
 namespace {
+
+constexpr int64_t kVector = 16;
+constexpr int64_t kLongRow = 256;
+// The longest row of several pixels. The parameters of such a row, some arrays
+// of float64, stay in the caches.
+constexpr int64_t kLongestRow = 4096;
+// The most values of a segment, and the most segments. This is enough for every
+// core, and merging segments takes a small part of the time.
+constexpr int64_t kSegmentValues = int64_t{1} << 17;
+constexpr int64_t kMaxSegments = 64;
+// With fewer rows than this, merging the columns costs more than long rows
+// gain.
+constexpr int64_t kMinRows = 16;
+
+int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The runtime synchronises its threads, but the thread sanitizer cannot see
 // this, since the distribution's runtime is built without it. The two atomics
@@ -92,6 +108,69 @@ absl::StatusOr<std::byte*> Scratch::Reserve(int64_t bytes) {
     bytes_ = bytes;
   }
   return memory_.get();
+}
+
+int64_t ColumnPlan::tiles() const {
+  const int64_t in_band = CeilDivide(band_rows, tile_rows);
+  return rows / band_rows * in_band + CeilDivide(rows % band_rows, tile_rows);
+}
+
+int64_t ColumnPlan::TileBegin(int64_t tile) const {
+  const int64_t in_band = CeilDivide(band_rows, tile_rows);
+  return std::min(rows,
+                  tile / in_band * band_rows + tile % in_band * tile_rows);
+}
+
+int64_t PixelsPerRow(int64_t channels) {
+  const int64_t step = kVector / std::gcd(kVector, channels);
+  const int64_t wanted = (kLongRow + channels - 1) / channels;
+  const int64_t pixels = (wanted + step - 1) / step * step;
+  return pixels * channels <= std::max(kLongestRow, channels) ? pixels : 1;
+}
+
+ColumnPlan MakeColumnPlan(const ActivationShape& shape, ChannelRange range) {
+  ColumnPlan plan;
+  const bool last = IsChannelsLast(shape);
+  const bool blocked = IsBlocked(shape);
+  plan.period = last ? shape.c : blocked ? kChannelBlock : 1;
+  plan.series = range.size / plan.period;
+  plan.group = blocked ? 1 : kTileColumns;
+  const int64_t periods = shape.values_per_channel();
+  if (last) {
+    const bool whole = shape.c >= kTileColumns && shape.c % kVector == 0;
+    plan.group = whole ? 1 : PixelsPerRow(shape.c);
+    if (periods < kMinRows * plan.group) plan.group = 1;
+  }
+  if (blocked) {
+    const int64_t planes = std::max<int64_t>(1, kTileRows / shape.hw);
+    plan.band_rows = planes * shape.hw;
+    plan.tile_rows = std::min(plan.band_rows, kTileRows);
+  }
+  plan.rows = periods / plan.group;
+  plan.rest = periods % plan.group;
+  const int64_t values = plan.rows * plan.columns();
+  plan.segments = std::clamp<int64_t>(
+      std::min(values / kSegmentValues, plan.tiles()), 1, kMaxSegments);
+  return plan;
+}
+
+RunPlan MakeRunPlan(const ActivationShape& shape, ChannelRange range) {
+  RunPlan plan;
+  plan.channels = range.size;
+  plan.size = shape.n * range.size * shape.hw;
+  if (IsChannelsLast(shape)) {
+    plan.kind = RunKind::kColumn;
+    plan.run = shape.c * PixelsPerRow(shape.c);
+  } else if (IsBlocked(shape)) {
+    plan.kind = RunKind::kBlock;
+    plan.run = shape.hw * kChannelBlock;
+    plan.samples = shape.n;
+    plan.stride = shape.c * shape.hw;
+  } else {
+    plan.run = shape.hw;
+  }
+  plan.runs = CeilDivide(plan.size, plan.run);
+  return plan;
 }
 
 }  // namespace lockstep

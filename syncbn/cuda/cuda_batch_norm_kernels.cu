@@ -1,5 +1,3 @@
-// The stream, its memory, and the merge of statistics: one thread per channel,
-// in float64.
 #include <cuda_runtime.h>
 
 #include <cstddef>
@@ -15,11 +13,13 @@
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
+#include "collectives/collective.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
+#include "syncbn/cuda/elementwise.h"
 #include "syncbn/cuda/kernel_operands.h"
-#include "syncbn/cuda/partition.h"
+#include "syncbn/cuda/reductions.h"
 
 namespace lockstep {
 namespace {
@@ -102,20 +102,15 @@ CudaBatchNormKernels::Create(cudaStream_t stream, int64_t max_blocks) {
       CudaStatus(cudaDeviceGetAttribute(&multiprocessors,
                                         cudaDevAttrMultiProcessorCount, device),
                  "cudaDeviceGetAttribute"));
-  made->multiprocessors_ = multiprocessors;
-  made->max_blocks_ = max_blocks;
+  made->grid_ = {.multiprocessors = multiprocessors, .max_blocks = max_blocks};
   int64_t* count = nullptr;
   LOCKSTEP_RETURN_IF_ERROR(
       CudaStatus(cudaMallocHost(&count, sizeof(int64_t)), "cudaMallocHost"));
   made->count_.reset(count);
-  LOCKSTEP_RETURN_IF_ERROR(made->Reserve(kScratchBytes));
-  constexpr int64_t kTicketBytes = kTickets * int64_t{sizeof(unsigned)};
-  LOCKSTEP_ASSIGN_OR_RETURN(made->tickets_, AllocateDeviceMemory(kTicketBytes));
-  LOCKSTEP_RETURN_IF_ERROR(
-      CudaStatus(cudaMemsetAsync(made->tickets_.get(), 0, kTicketBytes, stream),
-                 "cudaMemsetAsync"));
-  LOCKSTEP_RETURN_IF_ERROR(LoadReductions());
-  LOCKSTEP_RETURN_IF_ERROR(LoadElementwise());
+  LOCKSTEP_ASSIGN_OR_RETURN(made->memory_,
+                            ReductionMemory::Create(kScratchBytes, stream));
+  LOCKSTEP_RETURN_IF_ERROR(LoadReductionKernels());
+  LOCKSTEP_RETURN_IF_ERROR(LoadElementwiseKernels());
   LOCKSTEP_RETURN_IF_ERROR(
       LoadKernels(MergeKernel, UseRunningKernel, TrackBiasedKernel));
   return made;
@@ -131,13 +126,23 @@ absl::StatusOr<std::shared_ptr<std::byte>> CudaBatchNormKernels::Allocate(
   return std::shared_ptr<std::byte>(std::move(memory));
 }
 
-absl::Status CudaBatchNormKernels::Reserve(int64_t bytes) {
-  if (bytes <= scratch_bytes_) return absl::OkStatus();
-  LOCKSTEP_RETURN_IF_ERROR(
-      CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"));
-  LOCKSTEP_ASSIGN_OR_RETURN(scratch_, AllocateDeviceMemory(bytes));
-  scratch_bytes_ = bytes;
-  return absl::OkStatus();
+absl::Status CudaBatchNormKernels::ComputeMoments(const ActivationShape& shape,
+                                                  ConstBuffer x,
+                                                  std::byte* record) {
+  return ReduceMomentsOnGpu(shape, x, record, /*merge=*/nullptr, memory_,
+                            stream_);
+}
+
+absl::Status CudaBatchNormKernels::Normalize(const NormalizeCall& call) {
+  return NormalizeOnGpu(call, grid_, stream_);
+}
+
+absl::Status CudaBatchNormKernels::BackwardReduce(const BackwardCall& call) {
+  return ReduceGradientsOnGpu(call, memory_, stream_);
+}
+
+absl::Status CudaBatchNormKernels::BackwardInput(const BackwardCall& call) {
+  return InputGradientOnGpu(call, grid_, stream_);
 }
 
 absl::Status CudaBatchNormKernels::ForwardLocal(const NormalizeCall& call,
@@ -149,7 +154,8 @@ absl::Status CudaBatchNormKernels::ForwardLocal(const NormalizeCall& call,
                            options,
                            call.running,
                            call.saved.bytes()};
-  LOCKSTEP_RETURN_IF_ERROR(ReduceMoments(call.shape, call.x, record, &merge));
+  LOCKSTEP_RETURN_IF_ERROR(
+      ReduceMomentsOnGpu(call.shape, call.x, record, &merge, memory_, stream_));
   return call.shape.n == 0 ? absl::OkStatus() : Normalize(call);
 }
 

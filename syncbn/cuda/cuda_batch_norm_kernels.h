@@ -10,10 +10,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/cuda_status.h"
 #include "collectives/collective.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
+#include "syncbn/cuda/elementwise.h"
+#include "syncbn/cuda/reductions.h"
 
 namespace lockstep {
 
@@ -87,25 +88,10 @@ class CudaBatchNormKernels : public BatchNormKernels {
  private:
   explicit CudaBatchNormKernels(cudaStream_t stream) : stream_(stream) {}
 
-  // Load all kernels of one source file.
-  static absl::Status LoadReductions();
-  static absl::Status LoadElementwise();
-
-  // Computes the moments of x. Stores them in `record` if `merge` is null, and
-  // otherwise merges them as that call does the record of a single rank.
-  absl::Status ReduceMoments(const ActivationShape& shape, ConstBuffer x,
-                             std::byte* record, const MergeCall* merge);
-
-  // Makes scratch memory large enough for `bytes`.
-  absl::Status Reserve(int64_t bytes);
-
   const cudaStream_t stream_;
-  int64_t multiprocessors_ = 1;
-  int64_t max_blocks_ = 0;
+  ElementwiseGrid grid_;
   std::unique_ptr<int64_t, FreePinnedMemory> count_;  // One, pinned.
-  DeviceMemory tickets_;  // kTickets (partition.h), 0 between reductions.
-  DeviceMemory scratch_;
-  int64_t scratch_bytes_ = 0;
+  ReductionMemory memory_;
 };
 
 }  // namespace lockstep

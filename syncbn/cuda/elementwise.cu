@@ -1,6 +1,3 @@
-// The element-wise operations of batch norm: normalising, and the gradient of
-// the input. Each element is read once and written once, 16 bytes an access.
-// The numbers of the channels stay in registers or in the first-level cache.
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -14,7 +11,7 @@
 #include "collectives/collective.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/cuda/cuda_batch_norm_kernels.h"
+#include "syncbn/cuda/elementwise.h"
 #include "syncbn/cuda/kernel_operands.h"
 #include "syncbn/cuda/partition.h"
 
@@ -215,12 +212,12 @@ absl::Status LoadElementwise() {
 
 // Enqueues the operation over all elements of `shape`. Accesses have kSize
 // elements, or a single one if `tensors` are aligned differently or planes are
-// smaller. max_blocks: the largest number of blocks, if not 0.
+// smaller.
 template <typename Operation>
 absl::Status RunElementwise(const ActivationShape& shape,
                             std::span<const void* const> tensors,
-                            const Operation& operation, int64_t multiprocessors,
-                            int64_t max_blocks, cudaStream_t stream,
+                            const Operation& operation,
+                            const ElementwiseGrid& grid, cudaStream_t stream,
                             absl::string_view what) {
   if (shape.size() == 0) return absl::OkStatus();
   using Element = typename Operation::Element;
@@ -229,9 +226,10 @@ absl::Status RunElementwise(const ActivationShape& shape,
   const bool last = canonical.layout == Layout::kNhwc;
   const int64_t past = ElementsPastBoundary(tensors, sizeof(Element), kSize);
   const bool wide = past >= 0 && (last || canonical.hw >= kSize);
-  const FlatPartition cut = CutFlat(
-      canonical, wide ? past : 0, wide ? kSize : 1,
-      max_blocks > 0 ? max_blocks : Operation::kBlocks * multiprocessors);
+  const FlatPartition cut =
+      CutFlat(canonical, wide ? past : 0, wide ? kSize : 1,
+              grid.max_blocks > 0 ? grid.max_blocks
+                                  : Operation::kBlocks * grid.multiprocessors);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(cut.blocks));
   config.blockDim = dim3(kMaxThreads);
@@ -399,15 +397,16 @@ struct BackwardInputOperation {
 
 }  // namespace
 
-absl::Status CudaBatchNormKernels::LoadElementwise() {
+absl::Status LoadElementwiseKernels() {
   return ForEveryType([]<typename T>(T) {
-    absl::Status status = lockstep::LoadElementwise<NormalizeOperation<T>>();
-    status.Update(lockstep::LoadElementwise<BackwardInputOperation<T>>());
+    absl::Status status = LoadElementwise<NormalizeOperation<T>>();
+    status.Update(LoadElementwise<BackwardInputOperation<T>>());
     return status;
   });
 }
 
-absl::Status CudaBatchNormKernels::Normalize(const NormalizeCall& call) {
+absl::Status NormalizeOnGpu(const BatchNormKernels::NormalizeCall& call,
+                            const ElementwiseGrid& grid, cudaStream_t stream) {
   return SwitchType(call.x.type, call.shape.layout, [&]<typename T>(T) {
     const auto saved =
         PointersOf<const float>(call.saved.bytes(), call.shape.c);
@@ -424,12 +423,14 @@ absl::Status CudaBatchNormKernels::Normalize(const NormalizeCall& call) {
         .least = call.relu ? 0 : -std::numeric_limits<float>::infinity()};
     const void* const tensors[] = {operation.x, operation.residual,
                                    operation.y};
-    return RunElementwise(call.shape, tensors, operation, multiprocessors_,
-                          max_blocks_, stream_, "Normalize launch");
+    return RunElementwise(call.shape, tensors, operation, grid, stream,
+                          "Normalize launch");
   });
 }
 
-absl::Status CudaBatchNormKernels::BackwardInput(const BackwardCall& call) {
+absl::Status InputGradientOnGpu(const BatchNormKernels::BackwardCall& call,
+                                const ElementwiseGrid& grid,
+                                cudaStream_t stream) {
   return SwitchType(call.x.type, call.shape.layout, [&]<typename T>(T) {
     const auto saved =
         PointersOf<const float>(call.saved.bytes(), call.shape.c);
@@ -449,8 +450,8 @@ absl::Status CudaBatchNormKernels::BackwardInput(const BackwardCall& call) {
         .share = 0};
     const void* const tensors[] = {operation.x, operation.y, operation.dy,
                                    operation.dx, operation.dresidual};
-    return RunElementwise(call.shape, tensors, operation, multiprocessors_,
-                          max_blocks_, stream_, "BackwardInput launch");
+    return RunElementwise(call.shape, tensors, operation, grid, stream,
+                          "BackwardInput launch");
   });
 }
 

@@ -1,5 +1,3 @@
-// The reductions of batch norm: moments forward, sums backward. Every element
-// is read once, 16 bytes an access.
 #include <cuda_runtime.h>
 
 #include <cstddef>
@@ -7,6 +5,7 @@
 #include <span>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/cuda_launch.h"
 #include "base/cuda_status.h"
@@ -14,10 +13,10 @@
 #include "collectives/collective.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/cuda/kernel_operands.h"
 #include "syncbn/cuda/partition.h"
 #include "syncbn/cuda/reduction_kernels.h"
+#include "syncbn/cuda/reductions.h"
 
 namespace lockstep {
 namespace {
@@ -388,7 +387,29 @@ struct SumsReduction {
 
 }  // namespace
 
-absl::Status CudaBatchNormKernels::LoadReductions() {
+absl::StatusOr<ReductionMemory> ReductionMemory::Create(int64_t bytes,
+                                                        cudaStream_t stream) {
+  ReductionMemory memory;
+  LOCKSTEP_RETURN_IF_ERROR(memory.Reserve(bytes, stream));
+  constexpr int64_t kTicketBytes = kTickets * int64_t{sizeof(unsigned)};
+  LOCKSTEP_ASSIGN_OR_RETURN(memory.tickets_,
+                            AllocateDeviceMemory(kTicketBytes));
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+      cudaMemsetAsync(memory.tickets_.get(), 0, kTicketBytes, stream),
+      "cudaMemsetAsync"));
+  return memory;
+}
+
+absl::Status ReductionMemory::Reserve(int64_t bytes, cudaStream_t stream) {
+  if (bytes <= scratch_bytes_) return absl::OkStatus();
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
+  LOCKSTEP_ASSIGN_OR_RETURN(scratch_, AllocateDeviceMemory(bytes));
+  scratch_bytes_ = bytes;
+  return absl::OkStatus();
+}
+
+absl::Status LoadReductionKernels() {
   return ForEveryType([]<typename T>(T) {
     absl::Status status = ChannelReduction<MomentsReduction<T>>::Load();
     status.Update(ChannelReduction<SumsReduction<T>>::Load());
@@ -396,16 +417,10 @@ absl::Status CudaBatchNormKernels::LoadReductions() {
   });
 }
 
-absl::Status CudaBatchNormKernels::ComputeMoments(const ActivationShape& shape,
-                                                  ConstBuffer x,
-                                                  std::byte* record) {
-  return ReduceMoments(shape, x, record, /*merge=*/nullptr);
-}
-
-absl::Status CudaBatchNormKernels::ReduceMoments(const ActivationShape& shape,
-                                                 ConstBuffer x,
-                                                 std::byte* record,
-                                                 const MergeCall* merge) {
+absl::Status ReduceMomentsOnGpu(const ActivationShape& shape, ConstBuffer x,
+                                std::byte* record,
+                                const BatchNormKernels::MergeCall* merge,
+                                ReductionMemory& memory, cudaStream_t stream) {
   return SwitchType(x.type, shape.layout, [&]<typename T>(T) {
     const MomentsReduction<T> reduction = {
         .x = static_cast<const T*>(x.data),
@@ -415,13 +430,15 @@ absl::Status CudaBatchNormKernels::ReduceMoments(const ActivationShape& shape,
         .outputs = merge != nullptr ? OutputsOf(*merge) : BatchOutputs()};
     const void* const tensors[] = {x.data};
     const ChannelReduction<MomentsReduction<T>> cut(shape, tensors);
-    LOCKSTEP_RETURN_IF_ERROR(Reserve(cut.scratch_bytes()));
-    return cut.Run(reduction, scratch_.get(), tickets_.get(), stream_,
+    LOCKSTEP_RETURN_IF_ERROR(memory.Reserve(cut.scratch_bytes(), stream));
+    return cut.Run(reduction, memory.scratch(), memory.tickets(), stream,
                    "ComputeMoments launch");
   });
 }
 
-absl::Status CudaBatchNormKernels::BackwardReduce(const BackwardCall& call) {
+absl::Status ReduceGradientsOnGpu(const BatchNormKernels::BackwardCall& call,
+                                  ReductionMemory& memory,
+                                  cudaStream_t stream) {
   return SwitchType(call.x.type, call.shape.layout, [&]<typename T>(T) {
     const SumsReduction<T> reduction = {
         .x = static_cast<const T*>(call.x.data),
@@ -434,8 +451,8 @@ absl::Status CudaBatchNormKernels::BackwardReduce(const BackwardCall& call) {
         .dbias = PointerOrNull<float>(call.dbias)};
     const void* const tensors[] = {reduction.x, reduction.y, reduction.dy};
     const ChannelReduction<SumsReduction<T>> cut(call.shape, tensors);
-    LOCKSTEP_RETURN_IF_ERROR(Reserve(cut.scratch_bytes()));
-    return cut.Run(reduction, scratch_.get(), tickets_.get(), stream_,
+    LOCKSTEP_RETURN_IF_ERROR(memory.Reserve(cut.scratch_bytes(), stream));
+    return cut.Run(reduction, memory.scratch(), memory.tickets(), stream,
                    "BackwardReduce launch");
   });
 }

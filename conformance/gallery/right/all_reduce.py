@@ -76,3 +76,4 @@ if __name__ == '__main__':
     dist.init_process_group('gloo', rank=int(os.environ['RANK']),
                             world_size=int(os.environ['WORLD_SIZE']))
     run(dist.get_rank(), dist.get_world_size(), args)
+    dist.destroy_process_group()

@@ -20,6 +20,11 @@ def seeds(run):
     return [event["seed"] for rank in run.ranks[:1] for event in rank.before_training("seed")]
 
 
+def devices(run):
+    """Returns the kinds of devices that hold the parameters of the first rank's first update."""
+    return first_of(run, "numerics").get("devices", [])
+
+
 def restores(run):
     return [event["what"] for rank in run.ranks[:1] for event in rank.before_training("restore")]
 

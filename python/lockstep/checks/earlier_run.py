@@ -208,6 +208,13 @@ class Comparison:
         if any(self.far(rows[0], side, wrong) for side in again):
             return "each run of the script starts from other weights: nothing is compared"
         far = self.far(*rows, wrong)
+        devices = [conditions.devices(side) for side in (self.run, self.then)]
+        if far and devices[0] != devices[1]:
+            # One seed gives other numbers on another device.
+            return (
+                "the first weights differ, and each device draws its own random numbers: nothing is"
+                " compared, unless the script makes its model on the CPU and moves it then"
+            )
         if far:
             self.finding = self.found("starts_from_other_weights", 0, far, self.now[0].line)
         return ""

@@ -4,7 +4,7 @@ import math
 import re
 
 from .. import waits
-from ..verdict import LIKELY, Claim, Finding, few, short_line
+from ..verdict import CERTAIN, LIKELY, Claim, Finding, few, short_line
 
 ENDS = "every rank ends regularly"
 UPDATES = "the ranks make the same number of updates"
@@ -69,11 +69,14 @@ def hangs(run):
 
 
 def waits_in_vain(event, text="no rank goes on"):
-    """Returns the finding on a wait that `run` saw."""
+    """Returns the finding on a wait that `run` saw. An idle rank may go on later."""
     late = event["late"][0]
+    if event.get("idle"):
+        text = "ranks wait, and for %.0f s none has computed" % event["idle"]
     line = late["line"] or (late["stack"][0][0] if late["stack"] else event["line"])
     ranks = [other["rank"] for other in event["late"]]
-    return Finding(ENDS, "hangs", waits.words(event), ranks=ranks, line=line, text=text)
+    sure = LIKELY if event.get("idle") else CERTAIN
+    return Finding(ENDS, "hangs", waits.words(event), sure, text, ranks=ranks, line=line)
 
 
 def gone_by_themselves(run):

@@ -204,12 +204,30 @@ def cause_of_gradients(run, optimizers, steps, wrong):
         return "unknown", {"evidence": evidence}
     evidence = ["each rank's gradient is the one that its own backward passes made"]
     others = set(range(len(sizes))) - set(wrong)
-    reduced = [i for i in others if is_reduced([step.gradients[i] for step in steps], steps, i)]
+    reduced = sum(is_reduced([step.gradients[i] for step in steps], steps, i) for i in others)
+    if optimizers[0].by_hand:
+        reduced += reduced_by_optimizers(run, steps[0].update)
     if reduced:
-        evidence.append("the gradients of %d other tensors are reduced" % len(reduced))
+        evidence.append("the gradients of %d other tensors are reduced" % reduced)
         line = steps[0].line if optimizers[0].by_hand else optimizers[0].line
         return "partly_not_reduced", {"evidence": evidence, "line": line}
     return cause_of_no_reduction(run, steps, evidence)
+
+
+def reduced_by_optimizers(run, update):
+    """Returns how many tensors have reduced gradients in the optimizers' updates next to one."""
+    count = 0
+    for number in run.ranks[0].optimizers:
+        optimizers = [rank.optimizers[number] for rank in run.ranks]
+        if optimizers[0].by_hand or not all(optimizer.steps for optimizer in optimizers):
+            continue
+        earlier = sum(step.update < update for step in optimizers[0].steps)
+        index = min(max(earlier - 1, 0), *(len(optimizer.steps) - 1 for optimizer in optimizers))
+        steps = [optimizer.steps[index] for optimizer in optimizers]
+        if all(step.gradients and step.local for step in steps):
+            rows = list(zip(*(step.gradients for step in steps)))
+            count += sum(is_reduced(row, steps, i) for i, row in enumerate(rows))
+    return count
 
 
 def is_reduced(gradients, steps, index):
@@ -223,10 +241,17 @@ def is_reduced(gradients, steps, index):
     return len({g[0] for g in gradients}) == 1 and len({tuple(own) for own in locals_}) > 1
 
 
+def passes_of(rank, update):
+    """Returns the backward passes of an update, or those that it shares with an earlier one."""
+    while update > 0 and not rank.at("backward", update):
+        update -= 1
+    return rank.at("backward", update)
+
+
 def cause_of_no_reduction(run, steps, evidence):
     """Tells why no gradient was reduced, from the forward passes through DDP."""
     rank, update = run.ranks[0], steps[0].update
-    passes = [event for event in rank.of("backward") if event["update"] == update]
+    passes = passes_of(rank, update)
     forwards = [event["ddp"] for event in passes if event.get("ddp")]
     if not forwards or len(forwards) != len(passes):
         evidence.append("the script makes no DDP")

@@ -87,7 +87,7 @@ def check_schedules(run):
     """Fails if a schedule steps world_size times between any two updates."""
     count, findings = 0, []
     for rank in run.ranks[:1]:
-        if len(rank.optimizers) != 1:
+        if sum(not optimizer.by_hand for optimizer in rank.optimizers.values()) != 1:
             continue
         steps = collections.defaultdict(collections.Counter)
         lines = {}

@@ -1,8 +1,11 @@
 """Updates that a script writes by hand: parameters that no optimizer holds change after backward.
 
 Nothing says when such an update ends. It is recorded at the first event behind it: a batch, a forward
-pass through DDP, a backward pass, an evaluation, a file, the end. The gradients that it uses are
-read before the script clears them. All this ends when the script makes an optimizer.
+pass through DDP, a backward pass, an optimizer's step, an evaluation, a file, the end. The gradients
+that it uses are read before the script clears them.
+
+Beside an optimizer, only parameters that a backward pass reaches are watched, and only if it reaches
+parameters of the optimizer too: some optimizers hold copies of the model's parameters.
 """
 
 import weakref
@@ -12,6 +15,8 @@ import torch
 from . import kept, lines, models, shards, tensors
 
 PASSES = 10  # The first backward passes, whose graphs are searched for parameters.
+IDLE_PASSES = 100  # Backward passes without an update by hand, after which none is expected.
+COPIED = (torch.float16, torch.bfloat16)  # Of such parameters, optimizers hold copies.
 
 
 class ByHand:
@@ -41,6 +46,7 @@ class Watched:
         self.identities, self.digests, self.sums = snapshot(parameters)
         self.moved = True  # Whether the script has changed parameters between two updates.
         self.passes = 0  # Backward passes since the last update.
+        self.first_passes = 0  # Those before the first update.
         self.held = []  # The parameters, from a backward pass until its update is recorded.
         self.addresses = {}  # {address of a gradient: index}.
         self.gradients = {}  # By index, those that the script has cleared since the last pass.
@@ -51,6 +57,7 @@ class Watched:
     def after_backward(self):
         self.held = self.state.parameters()
         self.passes += 1
+        self.first_passes += not self.state.steps
         self.gradients = {}
         self.reads, self.line = ("", ""), ""
         self.addresses = {
@@ -132,23 +139,37 @@ class Updates:
         self.recorder = recorder
         self.watched = []
         self.passes = 0  # Backward passes whose graph was looked at.
+        self.beside = False  # Whether the script has an optimizer.
         self.stopped = False
         self.takes = False  # During autograd.grad, whose hooks of parameters depend on PyTorch.
         self.originals = {}  # What torch.Tensor had before hooks were installed.
 
     def see_optimizer(self, optimizer):
-        """The script makes an optimizer, so it does not update by hand."""
-        if not isinstance(optimizer, ByHand):
-            self.stop()
+        """The script makes an optimizer, which updates the parameters that it holds."""
+        if isinstance(optimizer, ByHand):
+            return
+        self.settle()
+        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        taken = [watched for watched in self.watched if held & set(watched.indices)]
+        for watched in taken:
+            self.forget(watched)
+        if taken or not self.beside:
+            self.passes = 0  # The others of its parameters are searched again.
+        self.beside = True
 
     def forget(self, watched):
         self.recorder.optimizers.known.pop(watched.optimizer, None)
         self.watched.remove(watched)
+        if not self.watched:
+            self.restore()
 
     def stop(self):
         self.stopped = True
         for watched in list(self.watched):
             self.forget(watched)
+
+    def restore(self):
+        """Gives torch.Tensor back what it had before hooks were installed."""
         for name, original in self.originals.items():
             if original is None:
                 delattr(torch.Tensor, name)
@@ -173,8 +194,10 @@ class Updates:
             self.discover(losses)
 
     def after_backward(self):
-        for watched in self.watched:
+        for watched in list(self.watched):
             watched.after_backward()
+            if self.beside and watched.first_passes > IDLE_PASSES:
+                self.forget(watched)
 
     def before_grad(self, losses, inputs):
         """Returns whether autograd.grad asks for gradients of parameters that are watched.
@@ -210,19 +233,35 @@ class Updates:
         """Watches the parameters that this backward pass is the first to reach."""
         known = {index for watched in self.watched for index in watched.indices}
         leaves = [leaf for leaf in leaves_before(losses) if id(leaf) not in known]
-        if not leaves:
+        found = self.beside_optimizers(leaves) if self.beside else self.alone(leaves, known)
+        if not found:
             return
-        roots = models.holders_of(leaves)
-        trained = {id(p): p for root in roots for p in root.parameters() if p.requires_grad}
-        found = [p for key, p in trained.items() if key not in known]
-        if not found and self.watched:
-            return  # Inputs with gradients, beside a model.
-        found = found or leaves
         if any(shards.is_sharded(p) or type(p).__name__ == "FlatParameter" for p in found):
             self.stop()
             return
         self.watched.append(Watched(self.recorder, found))
         self.observe_gradients()
+
+    def alone(self, leaves, known):
+        """Returns the parameters to watch if the script has no optimizer."""
+        roots = models.holders_of(leaves) if leaves else []
+        trained = {id(p): p for root in roots for p in root.parameters() if p.requires_grad}
+        found = [p for key, p in trained.items() if key not in known]
+        if not found and self.watched:
+            return []  # Inputs with gradients, beside a model.
+        return found or leaves
+
+    def beside_optimizers(self, leaves):
+        """Returns the parameters to watch beside those that optimizers hold."""
+        held = self.recorder.optimizers.held()
+        others = [p for p in leaves if id(p) not in held and p.dtype not in COPIED]
+        if not others or not any(id(leaf) in held for leaf in leaves):
+            return []
+        if any(map(shards.is_sharded, held.values())):
+            self.stop()  # FSDP2 copies the optimizer's shards into the parameters of models.
+            return []
+        in_models = {id(p) for root in models.holders_of(others) for p in root.parameters()}
+        return [p for p in others if id(p) in in_models]
 
     def holder_of(self, parameter):
         """Returns (Watched, index) of a parameter, or (None, None)."""

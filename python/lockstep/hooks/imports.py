@@ -28,6 +28,7 @@ LATER = {
     "torch.distributed.fsdp._fully_shard._fsdp_param": "shards",
     "accelerate.accelerator": "accelerated",
     "deepspeed.runtime.zero.stage_1_and_2": "zero",
+    "deepspeed.runtime.zero.stage3": "zero",
 }
 
 

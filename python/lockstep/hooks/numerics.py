@@ -13,7 +13,8 @@ WIDER = (torch.float32, torch.float64)
 class Draws:
     """Tells whether the script itself draws random numbers between two updates.
 
-    A sampler's draws do not count: the indices that they decide are recorded.
+    A sampler's draws do not count: the indices that they decide are recorded. A GPU's generators
+    count from the first look at them on: the script begins to use the GPU at some time.
     """
 
     def __init__(self):
@@ -33,18 +34,25 @@ class Draws:
         return seen
 
     def moved(self):
-        return self.known is not None and self.known != state_of_generators()
+        if self.known is None:
+            return False
+        pairs = zip(self.known, state_of_generators())
+        return any(before is not None and before != now for before, now in pairs)
 
 
 def state_of_generators():
-    """Returns a number for the state of the global generators of Python, numpy and PyTorch."""
+    """Returns numbers for the states of the global generators of the host and of all GPUs.
+
+    The second is None until the script uses a GPU. To ask earlier whether one is there would start
+    CUDA's driver, and a process that the script forks later could use no GPU.
+    """
     _, keys, position, _, _ = np.random.get_state()
     value = hash((random.getstate(), position)) ^ zlib.crc32(keys)
     value ^= zlib.crc32(torch.get_rng_state().numpy()) << 32
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        for device, generator in enumerate(torch.cuda.default_generators):
-            value ^= zlib.crc32(generator.get_state().numpy()) * (device + 2)
-    return value
+    if not torch.cuda.is_initialized():
+        return value, None
+    states = [generator.get_state().numpy() for generator in torch.cuda.default_generators]
+    return value, tuple(map(zlib.crc32, states))
 
 
 def describe(parameters):
@@ -60,9 +68,12 @@ def describe(parameters):
 
 def allows_tf32():
     """Whether matrix products or convolutions on a GPU may round their factors to TF32."""
-    if torch.get_float32_matmul_precision() != "highest":
+    try:
+        if torch.get_float32_matmul_precision() != "highest":
+            return True
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:  # Since 2.9: each kind of operation has a setting, and these differ.
         return True
-    return bool(torch.backends.cudnn.allow_tf32)
 
 
 def is_compiled():

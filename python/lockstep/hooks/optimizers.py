@@ -5,7 +5,7 @@ import weakref
 
 import torch
 
-from . import kept, lines, models, numerics, shards, tensors
+from . import by_hand, kept, lines, models, numerics, shards, tensors
 
 
 class Optimizer:
@@ -45,6 +45,10 @@ class Optimizer:
     def wholes(self):
         """Returns the parameters as the model has them."""
         return self.slices.wholes if self.slices else self.parameters()
+
+    def shapes(self):
+        """Returns the shapes of the whole parameters."""
+        return self.slices.shapes if self.slices else [list(p.shape) for p in self.parameters()]
 
     def in_detail(self):
         options = self.recorder.options
@@ -123,9 +127,10 @@ class Optimizer:
             type=type(self.optimizer()).__name__,
             line=self.line,
             parameters=[
-                [name, list(p.shape), str(p.dtype)[6:]]
-                for name, p in zip(self.names, parameters)
+                [name, shape, str(p.dtype)[6:]]
+                for name, shape, p in zip(self.names, self.shapes(), parameters)
             ],
+            devices=[str(parameter.device) for parameter in parameters],
             models=[describe_model(root) for root in self.roots],
             sharded="" if self.slices else why_sharded(parameters, self.parts, self.roots),
             **({"parts": self.parts} if any(self.parts) else {}),
@@ -173,6 +178,15 @@ class Optimizers:
         self.known[optimizer] = Optimizer(self.recorder, self.made, optimizer)
         self.made += 1
 
+    def held(self):
+        """Returns {id: parameter} of those that an optimizer holds or a script updates by hand."""
+        states = [
+            state
+            for optimizer, state in self.known.items()
+            if state.steps or not isinstance(optimizer, by_hand.ByHand)
+        ]
+        return {id(p): p for state in states for p in state.wholes()}
+
     def see_call(self, numbers):
         for state in self.known.values():
             state.largest_call = max(state.largest_call, numbers)
@@ -203,6 +217,7 @@ class Optimizers:
         if state.slices:
             state.slices.see_step(args[0], state.in_detail())
             return None
+        self.recorder.by_hand.settle()
         self.begin_update(state)
         keeping = kept.begin(self.recorder, state.names, state.parameters())
         return state, self.observe_gradients(state), keeping
@@ -227,7 +242,7 @@ class Optimizers:
             if state.reduced:
                 fields["reduced"] = state.reduced
             fields["local"] = [state.local.get(i) for i in range(len(parameters))]
-            held = {id(p) for known in self.known.values() for p in known.wholes()}
+            held = self.held()
             fields["left_out"] = state.left_out(held)
             fields["buffers"] = state.digests_of_buffers()
             if all(gradient is None for gradient in fields["gradients"]):
@@ -342,6 +357,7 @@ def describe_model(root):
         "type": type(models.unwrapped(root)).__name__,
         "ddp": isinstance(root, torch.nn.parallel.DistributedDataParallel),
         "buffers": [models.own_name(name) for name, _ in root.named_buffers()],
+        "buffer_devices": [str(buffer.device) for buffer in root.buffers()],
         "random": any("Dropout" in type(m).__name__ and m.p > 0 for m in root.modules()),
         "trains": sum(parameter.requires_grad for parameter in root.parameters()),
         "batch_norms": norms,

@@ -62,6 +62,7 @@ class Recorder:
         self.rank = None
         self.world_size = 1
         self.errors = 0
+        self.captures = False
         self.ended = False
         self.update = 0  # The number of optimizer steps that have ended.
         self.watched = []
@@ -153,12 +154,21 @@ class Recorder:
             return None
         self.quiet.depth = 1
         try:
+            if what != "exception" and captures_graph():
+                self.see_capture()
+                return None
             return function(*arguments)
         except Exception:
             self._report(what)
             return None
         finally:
             self.quiet.depth = 0
+
+    def see_capture(self):
+        """Says once that the script captures a CUDA graph."""
+        if not self.captures:
+            self.captures = True
+            self.event("capture", update=self.update, line=lines.user_line())
 
     def _report(self, what):
         self.errors += 1
@@ -231,6 +241,12 @@ class Recorder:
         elif self.stacks:
             os.unlink(self.stacks.name)
         self.event("end", update=self.update, errors=self.errors, time=time.time())
+
+
+def captures_graph():
+    """Whether the script captures a CUDA graph. No hook may read a tensor then: that would fail."""
+    cuda = getattr(sys.modules.get("torch"), "cuda", None)
+    return bool(cuda and cuda.is_initialized() and cuda.is_current_stream_capturing())
 
 
 def find_rank():

@@ -10,6 +10,7 @@ import zlib
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.utils.data import dataloader
 
 from . import shards, tensors
@@ -29,9 +30,38 @@ def install(recorder):
         spacing = options.get("spacing") or SPACING
         recorder.perturb = functools.partial(perturb, random, spacing, scale)
         perturb_parameters(recorder.perturb)
+    if options.get("no_gpu"):
+        replace_nccl()
     if options.get("reference"):
         divert_files(os.path.join(recorder.folder, "files"))
         end_after(recorder, options["reference"])
+
+
+def replace_nccl():
+    """Makes groups of gloo where the script asks for NCCL, which needs a GPU."""
+    if dist.is_available():
+        for name, place in (("init_process_group", 0), ("new_group", 2)):
+            replaced = with_gloo(getattr(dist.distributed_c10d, name), place)
+            setattr(dist.distributed_c10d, name, replaced)
+            setattr(dist, name, replaced)
+
+
+def with_gloo(original, place):
+    """place: that of the backend among the arguments."""
+
+    @functools.wraps(original)
+    def replaced(*args, **kwargs):
+        args = [*args[:place], *map(instead_of_nccl, args[place : place + 1]), *args[place + 1 :]]
+        if "backend" in kwargs:
+            kwargs["backend"] = instead_of_nccl(kwargs["backend"])
+        return original(*args, **kwargs)
+
+    return replaced
+
+
+def instead_of_nccl(backend):
+    """Returns gloo for NCCL, also for words such as "cpu:gloo,cuda:nccl"."""
+    return "gloo" if "nccl" in str(backend).lower() else backend
 
 
 def reorder_batches(random):

@@ -3,6 +3,9 @@
 A rank's usual time in a call is the longest that it has been in this call, or between two calls.
 PATIENCE_SECONDS after that, the other members of the call's group are looked at. A rank is late if
 it has not issued the call, and has ended, computes, or is outside of all calls that wait.
+
+An idle rank may go on, so a run in which others wait for it ends only if none of its ranks uses the
+processor for `idle_seconds`.
 """
 
 import time
@@ -13,6 +16,7 @@ from . import joining, place, stacks
 
 PATIENCE_SECONDS = 0.4
 OBSERVED_SECONDS = 0.2  # A rank that uses the processor for a twentieth of this time computes.
+IDLE_SECONDS = 60.0  # A file or a server may let a rank wait for so long.
 SURE_SECONDS = 1.0
 ENDED, WAITS, COMPUTES, IDLE = "has ended", "waits", "computes", "is idle"
 ABSENT = "has no process on this host"  # Or none that has imported PyTorch.
@@ -41,11 +45,14 @@ class Observation:
 class Waiting:
     """Looks at all ranks' places. say(text) prints a line for the user."""
 
-    def __init__(self, folder, say):
+    def __init__(self, folder, say, idle_seconds=IDLE_SECONDS):
+        """idle_seconds: after which no rank is expected to go on; 0 for never."""
         self.folder = folder
         self.say = say
+        self.idle_seconds = idle_seconds
         self.observation = None
         self.reported = None  # The event that was reported last, while it lasts.
+        self.since_reported = None  # An Observation, renewed when a rank has computed since.
 
     def poll(self, world_size, ended=()):
         """Returns the event of a wait if no rank can go on, else None.
@@ -74,7 +81,20 @@ class Waiting:
         waiting = [p for p in long if states[p.rank] == WAITS]
         if waiting and not self.reported:
             self.report(waiting[0], places, states)
-        return self.reported if self.reported and nobody_goes_on(places, states) else None
+        if not self.reported:
+            return None
+        return self.reported if nobody_goes_on(places, states) or self.is_idle(places) else None
+
+    def is_idle(self, places):
+        """Whether no rank has computed for idle_seconds in which the reported wait has lasted."""
+        seen = self.since_reported
+        if not self.idle_seconds or seen.seconds() < self.idle_seconds:
+            return False
+        if any(seen.state(other) == COMPUTES for other in places.values()):
+            self.since_reported = Observation(places)
+            return False
+        self.reported["idle"] = seen.seconds()
+        return True
 
     def see_progress(self, places):
         """Says that a rank has left the call that was reported."""
@@ -105,6 +125,7 @@ class Waiting:
             "usual": first.usual,
             "late": [self.describe(other, states[other.rank]) for other in late or apart],
         }
+        self.since_reported = Observation(places)
         if first.kind == joining.CALL:
             self.reported["stack"] = self.stack_of(first)
         waits.write(self.folder, self.reported)

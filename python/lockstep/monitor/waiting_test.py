@@ -42,6 +42,17 @@ class SituationsTest(LateTest):
         self.expect_wrong(done, found, "calls_differ")
         self.expect_late(seen[0], 0, 1, "all_reduce", "computes", "computes")
 
+    def test_a_run_whose_late_rank_is_idle_ends_and_one_whose_late_rank_computes_goes_on(self):
+        done, found, seen = self.run_kind("missing_call", "--fail_fast", "--idle_seconds=2")
+        self.expect_wrong(done, found, "hangs")
+        self.expect_late(seen[0], 0, 1, "all_reduce", "is idle", "missing_call")
+        (finding,) = found["findings"]
+        self.assertEqual((finding["ranks"], finding["sure"]), ([1], "likely"))
+        self.assertRegex(finding["text"], r"ranks wait, and for \d+ s none has computed")
+        flags = "--fail_fast", "--idle_seconds=1", "--hang_seconds=4"
+        done, found, _ = self.run_kind("computes", *flags)
+        self.expect_wrong(done, found, "calls_differ")
+
     def test_two_groups_in_different_orders(self):
         """The groups have the same ranks. Nobody goes on, so --fail_fast ends the run."""
         done, found, seen = self.run_kind("order_of_groups", "--fail_fast", "--hang_seconds=20")
@@ -226,6 +237,22 @@ class WaitingTest(unittest.TestCase):
         self.assertEqual(self.poll(9.0), ([[2]], None))
         self.enter(2)
         self.assertEqual(self.poll(9.0), ([], None))
+
+    def test_idle_ranks_end_the_run_after_a_time(self):
+        for number, (seconds, state, ends) in enumerate((
+            (1.0, waiting.IDLE, True),
+            (1.5, waiting.IDLE, False),  # An observation lasts 1 s in this test.
+            (0.0, waiting.IDLE, False),
+            (1.0, waiting.COMPUTES, False),
+        )):
+            with self.subTest(seconds=seconds, state=state):
+                self.waiting = waiting.Waiting(self.folder, self.said.append, seconds)
+                self.enter(0)
+                self.states[1:] = [state, waiting.IDLE]
+                self.assertEqual(self.poll(2.0**number)[1] is not None, ends)  # Longer than usual.
+                self.assertEqual("idle" in self.waiting.reported, ends)
+                self.leave(0)
+                self.poll(0.1)
 
 
 class StacksTest(unittest.TestCase):

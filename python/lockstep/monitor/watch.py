@@ -8,17 +8,17 @@ from .calls import CallOrder
 from .fail_fast import FailFast
 from .follow import Follower
 from .gone import Gone
-from .waiting import Waiting
+from .waiting import IDLE_SECONDS, Waiting
 
 READ_SECONDS = 0.25  # Reading shares the ranks' processors.
 
 
 class Watch:
-    """say(text) prints a line for the user."""
+    """say(text) prints a line for the user. idle_seconds: see Waiting."""
 
-    def __init__(self, folder, fails_fast, say):
+    def __init__(self, folder, fails_fast, say, idle_seconds=IDLE_SECONDS):
         self.follower = Follower(folder)
-        self.waiting = Waiting(folder, say)
+        self.waiting = Waiting(folder, say, idle_seconds)
         self.gone = Gone(folder, say)
         self.fail_fast = FailFast() if fails_fast else None
         self.say = say
