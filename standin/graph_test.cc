@@ -175,11 +175,16 @@ TEST_F(GraphTest, AMissingEventShows) {
   EXPECT_EQ(Replayed(), 0);
 }
 
-// A stream of higher priority goes first among nodes that may run.
+// With the flag, a stream of higher priority goes first among nodes that may
+// run.
 TEST_F(GraphTest, NodesHaveThePriorityOfTheirStream) {
   cudaStream_t urgent = nullptr;
   Ok(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, -5));
   CaptureCopy(older_, urgent, /*forks_late=*/false);
+  EXPECT_EQ(Replayed(), 3);
+  Ok(cudaGraphExecDestroy(executable_));
+  Ok(cudaGraphInstantiate(&executable_, graph_,
+                          cudaGraphInstantiateFlagUseNodePriority));
   EXPECT_EQ(Replayed(), 0);
   Ok(cudaStreamDestroy(urgent));
 }

@@ -370,12 +370,15 @@ void NcclCommunicator::Abort() {
 void NcclCommunicator::WaitForStreams(absl::Duration limit,
                                       bool of_ring) const {
   const auto wait = [limit, device = options_.device, stream = stream_,
+                     graphs = replayed_on_.load(),
                      ring = of_ring ? ring_ : nullptr]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(UseDeviceBesideCaptures(device));
     const Deadline deadline(limit);
-    while ((cudaStreamQuery(stream.get()) == cudaErrorNotReady ||
-            (ring != nullptr && ring->IsBusy())) &&
-           !deadline.passed()) {
+    while (
+        (cudaStreamQuery(stream.get()) == cudaErrorNotReady ||
+         (graphs != nullptr && cudaStreamQuery(graphs) == cudaErrorNotReady) ||
+         (ring != nullptr && ring->IsBusy())) &&
+        !deadline.passed()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     return absl::OkStatus();
@@ -439,8 +442,9 @@ absl::StatusOr<int64_t> NcclCommunicator::Issue(const Collective& collective) {
 
 absl::Status NcclCommunicator::IssueCaptured(const Collective& collective,
                                              const Call& call, bool is_direct) {
-  if (call.operation == Operation::kBarrier) {
-    return absl::InvalidArgumentError("a graph cannot capture a Barrier");
+  if (call.operation == Operation::kBarrier || IsBetweenTwo(call.operation)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a graph cannot capture ", ToString(call)));
   }
   LOCKSTEP_RETURN_IF_ERROR(CheckArguments(collective));
   LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<CallEvents> events,
@@ -448,24 +452,30 @@ absl::Status NcclCommunicator::IssueCaptured(const Collective& collective,
   LOCKSTEP_RETURN_IF_ERROR(
       Enqueue(collective, is_direct, /*capturing=*/true, *events));
   watchdog_->ReturnEvents(std::move(events));
-  // The source positions do not count.
+  // The source positions do not count; the places among the calls of other
+  // groups do.
   Call agreed = call;
   agreed.line = 0;
   std::ranges::fill(agreed.file, 0);
   ++captured_->count;
   captured_->hash =
-      Fnv1a(absl::StrCat(ToString(agreed), agreed.hash), captured_->hash);
+      Fnv1a(absl::StrCat(ToString(agreed), agreed.hash, "#",
+                         order_->NextCaptured() - captured_begin_),
+            captured_->hash);
   return absl::OkStatus();
 }
 
 absl::StatusOr<NcclCommunicator::CapturedCalls> NcclCommunicator::Capture(
-    absl::FunctionRef<absl::Status()> enqueue) {
+    absl::FunctionRef<absl::Status()> enqueue, CallSite site) {
   CapturedCalls calls;
   captured_ = &calls;
+  captured_begin_ = order_->captured();
   const absl::Status status = enqueue();
   captured_ = nullptr;
-  if (!status.ok()) return status;
-  return calls;
+  if (status.ok()) return calls;
+  // The other ranks learn why this rank will not replay the graph.
+  return watchdog_->Begin(CallOf(Operation::kReplay, /*count=*/0, site), status)
+      .status();
 }
 
 absl::Status NcclCommunicator::Replay(const CapturedCalls& calls,
@@ -480,6 +490,7 @@ absl::Status NcclCommunicator::Replay(const CapturedCalls& calls,
   const auto record = [stream](const Event& event) {
     return CudaStatus(cudaEventRecord(event.get(), stream), "cudaEventRecord");
   };
+  replayed_on_ = stream;
   absl::Status status = events.status();
   if (status.ok()) status = record((*events)->started);
   if (status.ok()) status = launch();
@@ -548,6 +559,10 @@ absl::Status NcclCommunicator::EnqueueOnOwnStream(const Collective& call,
 absl::StatusOr<GroupBuffer> NcclCommunicator::Allocate(int64_t bytes,
                                                        CallSite site) {
   const Call call = CallOf(Operation::kAllocate, bytes, site);
+  if (captured_ != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a graph cannot capture ", ToString(call)));
+  }
   if (bytes < 0) {
     const absl::Status own = absl::InvalidArgumentError("the size is negative");
     return watchdog_->Begin(call, own).status();
@@ -593,10 +608,13 @@ absl::Status NcclCommunicator::Zero(std::byte* memory, int64_t bytes) {
 absl::StatusOr<std::unique_ptr<NcclCommunicator>>
 NcclCommunicator::SplitOnStream(int color, int key, cudaStream_t stream,
                                 CallSite site) {
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      std::unique_ptr<Communicator> control,
-      watchdog_->Split(CallOf(Operation::kSplit, /*count=*/0, site), color, key,
-                       site));
+  const Call call = CallOf(Operation::kSplit, /*count=*/0, site);
+  if (captured_ != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a graph cannot capture ", ToString(call)));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> control,
+                            watchdog_->Split(call, color, key, site));
   if (control == nullptr) return nullptr;
   const bool has_all_ranks = control->world_size() == world_size_;
   NcclOptions options = options_;

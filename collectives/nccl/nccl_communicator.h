@@ -5,6 +5,7 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -134,18 +135,23 @@ class NcclCommunicator : public Communicator {
   };
 
   // Runs `enqueue`, whose calls of this group are part of a stream's capture.
-  // These calls are not compared with other ranks', which may capture at other
-  // times, and Start's handles have nothing to wait for. Returns the calls.
-  // Errors: those of `enqueue`, after which the rank leaves the group;
-  // kInvalidArgument for a Barrier.
+  // Replay compares these calls with other ranks', and Capture does not;
+  // Start's handles have nothing to wait for. All ranks should capture at the
+  // same time: NCCL may exchange messages between hosts when it registers
+  // memory in a capture (NCCL_GRAPH_REGISTER). Returns the calls. Errors: those
+  // of `enqueue`, which fail the group; kInvalidArgument for a Barrier, Send,
+  // Receive, Allocate or Split.
   absl::StatusOr<CapturedCalls> Capture(
-      absl::FunctionRef<absl::Status()> enqueue);
+      absl::FunctionRef<absl::Status()> enqueue,
+      CallSite site = CallSite::Here());
 
   // Calls `launch`, which puts a graph with these calls on the stream. Every
-  // rank must make the call, and its graph must have captured the same calls.
-  // It is compared and watched as one call, from its turn on the stream. With
-  // two groups whose calls are in one graph, Replay of one is the other's
-  // `launch`. Errors: as for Run; that of `launch`, which fails the group.
+  // rank must make the call, and its graph must have captured the same calls,
+  // in the same order among those of the groups that Split has made. The graph
+  // is compared and watched as one call: all its work, calls or not, has the
+  // group's timeout from its position in the stream. With two groups whose
+  // calls are in one graph, Replay of one is the other's `launch`. Errors: as
+  // for Run; that of `launch`, which fails the group.
   absl::Status Replay(const CapturedCalls& calls, cudaStream_t stream,
                       absl::FunctionRef<absl::Status()> launch,
                       CallSite site = CallSite::Here());
@@ -209,6 +215,9 @@ class NcclCommunicator : public Communicator {
   std::shared_ptr<GpuRing> ring_;
   std::unique_ptr<GpuDirect> direct_;
   CapturedCalls* captured_ = nullptr;  // Within Capture.
+  int64_t captured_begin_ = 0;         // order_->captured() at its begin.
+  // The stream of the last Replay; null: none.
+  std::atomic<cudaStream_t> replayed_on_ = nullptr;
   // Last: its thread uses the members above.
   std::unique_ptr<Watchdog> watchdog_;
 };

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/cuda_graph.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
@@ -281,8 +282,6 @@ TEST_F(NcclStreamsTest, AFailedGroupLeavesTheOrderOfOthersAlone) {
 
 using CapturedCalls = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>,
                                       CudaDeleter<&cudaGraphDestroy>>;
-using GraphOfCalls = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>,
-                                     CudaDeleter<&cudaGraphExecDestroy>>;
 
 // Returns the work that `run` puts on the stream.
 absl::StatusOr<CapturedCalls> CaptureCalls(
@@ -295,17 +294,6 @@ absl::StatusOr<CapturedCalls> CaptureCalls(
   LOCKSTEP_RETURN_IF_ERROR(
       CudaStatus(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture"));
   return CapturedCalls(graph);
-}
-
-// Returns the work as a graph that can be launched.
-absl::StatusOr<GraphOfCalls> Capture(cudaStream_t stream,
-                                     const std::function<absl::Status()>& run) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const CapturedCalls graph,
-                            CaptureCalls(stream, run));
-  cudaGraphExec_t made = nullptr;
-  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
-      cudaGraphInstantiate(&made, graph.get(), 0), "cudaGraphInstantiate"));
-  return GraphOfCalls(made);
 }
 
 // Returns whether node `a` of a graph precedes node `b`.
@@ -383,8 +371,8 @@ TEST_F(NcclStreamsTest, GraphsGiveTheBitsOfEagerCalls) {
             LOCKSTEP_RETURN_IF_ERROR(
                 CudaStatus(cudaMemset(to->data(), 0, input.size()), "memset"));
           }
-          LOCKSTEP_ASSIGN_OR_RETURN(const GraphOfCalls graph,
-                                    Capture(stream, run));
+          LOCKSTEP_ASSIGN_OR_RETURN(const Graph graph,
+                                    CaptureGraph(stream, run));
           LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
               cudaGraphLaunch(graph.get(), stream), "cudaGraphLaunch"));
           LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream),
@@ -407,12 +395,12 @@ struct GroupWithGraph {
   cudaStream_t stream;
   std::unique_ptr<CheckedMemory> memory = nullptr;
   NcclCommunicator::CapturedCalls calls = {};
-  GraphOfCalls graph = nullptr;
+  Graph graph = nullptr;
 
   absl::Status CaptureCall(int64_t count) {
     LOCKSTEP_ASSIGN_OR_RETURN(memory, MakeDeviceMemory(Bytes(300)));
     LOCKSTEP_ASSIGN_OR_RETURN(
-        graph, Capture(stream, [&]() -> absl::Status {
+        graph, CaptureGraph(stream, [&]() -> absl::Status {
           LOCKSTEP_ASSIGN_OR_RETURN(calls, communicator.Capture([&] {
             return communicator.AllReduce(
                 {memory->data(), count, DataType::kUInt8});
@@ -545,9 +533,9 @@ TEST_F(NcclStreamsTest, FailuresDoNotWaitForGraphs) {
         for (int call = 0; call < 3; ++call) {
           LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(data));
         }
-        LOCKSTEP_ASSIGN_OR_RETURN(
-            const GraphOfCalls graph,
-            Capture(stream, [&] { return communicator.AllReduce(data); }));
+        LOCKSTEP_ASSIGN_OR_RETURN(const Graph graph, CaptureGraph(stream, [&] {
+                                    return communicator.AllReduce(data);
+                                  }));
         const absl::Time before = absl::Now();
         const absl::Status failure =
             FailTwice(communicator, [&](NcclCommunicator& c) {

@@ -287,7 +287,7 @@ absl::StatusOr<Program*> CudaReplica::Prepare(int64_t n, bool training) {
       LossBytes(n) + ImageBytes(n) + found->second->bytes(training);
   if (bytes > memory_bytes_) {
     memory_bytes_ = 0;
-    memory_.reset();  // Waits for the work that uses it.
+    memory_.reset();  // Freeing waits for work; a graph may keep the memory.
     LOCKSTEP_ASSIGN_OR_RETURN(memory_, AllocateDeviceMemory(bytes));
     memory_bytes_ = bytes;
   }

@@ -92,10 +92,8 @@ absl::Status GpuRankSteps::Prepare(const Network& network,
         slot.batch.Reserve(samples, network.input_shape()));
   }
   LOCKSTEP_RETURN_IF_ERROR(WarmUp(samples));
-  const int64_t smallest = options.smallest_shard == 0
-                               ? samples
-                               : std::max<int64_t>(options.smallest_shard, 2);
-  return smallest == samples ? absl::OkStatus() : WarmUp(smallest);
+  const int64_t shard = graph_samples_ / group_.world_size();
+  return shard == 0 || shard == samples ? absl::OkStatus() : WarmUp(shard);
 }
 
 absl::Status GpuRankSteps::WarmUp(int64_t samples) {

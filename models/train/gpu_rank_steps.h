@@ -36,11 +36,11 @@ class GpuRankSteps : public RankSteps {
   // Borrows the group, which is on host memory. device: as for cudaSetDevice.
   // Every rank must call it, and all get the same status. Allocates memory for
   // steps of options.largest_shard samples and takes one such step, and one of
-  // the smallest shard, so that no later step allocates or loads kernels beside
-  // those of NCCL. Returns null,
-  // and why in `shared`, if ranks share a GPU and NCCL does not support that.
-  // Errors: those of CudaReplica and NcclCommunicator::Create;
-  // kInvalidArgument for sync_bn and a network without batch norm.
+  // its part of options.graph_samples, so that no later step allocates or loads
+  // kernels beside those of NCCL. Returns null, and why in `shared`, if ranks
+  // share a GPU and NCCL does not support that. Errors: those of CudaReplica
+  // and NcclCommunicator::Create; kInvalidArgument for sync_bn and a network
+  // without batch norm.
   static absl::StatusOr<std::unique_ptr<GpuRankSteps>> Create(
       Communicator& group, int device, const Network& network,
       const GpuStepsOptions& options, std::string& shared);

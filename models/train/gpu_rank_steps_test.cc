@@ -35,8 +35,8 @@ namespace {
 using standin::Order;
 using testing::Each;
 
-// Graphs are captured from steps 2 to 7, for two sizes of the shard in each of
-// three slots, and replayed from then on.
+// Graphs are captured in steps 2 to 4, one for each slot, and replayed from
+// then on, except in step 9, whose batch is smaller.
 constexpr int kSteps = 14;
 constexpr const char* kLeNet = "lenet_bn";
 constexpr const char* kVit =
@@ -50,15 +50,10 @@ Network Described(const std::string& spec = kLeNet) {
   return *std::move(network);
 }
 
-// The samples of a global batch, and the bounds of a rank's part. Two ranks
-// take turns with the larger part.
-int64_t GlobalSamples(int world_size) { return world_size == 1 ? 2 : 5; }
-int64_t ShardBegin(int rank, int world_size, int step) {
-  return rank == 0            ? 0
-         : rank == world_size ? GlobalSamples(world_size)
-                              : 2 + step % 2;
-}
-constexpr int64_t kLargestShard = 3;
+constexpr int64_t kShard = 2;
+
+// A rank's part of a step: all have kShard samples, but in step 9 each has one.
+int64_t ShardOf(int step) { return step == 9 ? 1 : kShard; }
 
 float LearningRate(int step) { return 0.05f / static_cast<float>(1 + step); }
 
@@ -83,12 +78,12 @@ absl::StatusOr<Outcome> TakeSteps(RankSteps& steps, const Network& network,
                                   int64_t metrics_interval) {
   LOCKSTEP_RETURN_IF_ERROR(steps.Begin());
   Outcome outcome;
-  const int64_t global = GlobalSamples(world_size);
   for (int step = 0; step < kSteps; ++step) {
+    const int64_t count = ShardOf(step);
+    const int64_t global = count * world_size;
     const RandomSamples samples = RandomBatchOf(network, 10 + step, global);
     const int64_t size = network.input_shape().size();
-    const int64_t begin = ShardBegin(rank, world_size, step);
-    const int64_t count = ShardBegin(rank + 1, world_size, step) - begin;
+    const int64_t begin = rank * count;
     const Batch shard = {
         .images = std::span(samples.images).subspan(begin * size, count * size),
         .labels = std::span(samples.labels).subspan(begin, count),
@@ -147,9 +142,9 @@ std::vector<Outcome> OnGpus(int ranks, const GpuOptions& options) {
                 {.seed = static_cast<uint64_t>(group.rank()),
                  .bucket_bytes = 4096,
                  .sync_bn = ranks > 1 && network.Count<BatchNormOp>() > 0,
-                 .largest_shard = kLargestShard,
-                 .smallest_shard = 2,
-                 .graph_samples = options.graphs ? GlobalSamples(ranks) : 0},
+                 .largest_shard = kShard,
+                 .graph_samples =
+                     options.graphs ? GraphSamples(kShard * ranks, ranks) : 0},
                 shared));
         LOCKSTEP_ASSIGN_OR_RETURN(outcomes[group.rank()],
                                   TakeSteps(*steps, network, group.rank(),
@@ -174,7 +169,7 @@ Outcome OnCpu(int world_size) {
         LOCKSTEP_RETURN_IF_ERROR(steps.Begin());
         const Network network = Described();
         for (int step = 0; step < kSteps; ++step) {
-          const int64_t global = GlobalSamples(world_size);
+          const int64_t global = ShardOf(step) * world_size;
           const RandomSamples samples =
               RandomBatchOf(network, 10 + step, global);
           LOCKSTEP_ASSIGN_OR_RETURN(
@@ -229,7 +224,7 @@ TEST_P(GpuRankStepsTest, EveryOrderOfStreamsTakesTheSameSteps) {
   EXPECT_GT(want[0].launches, 0);
   int64_t samples = 0;
   for (const Outcome& rank : want) samples += rank.samples;
-  EXPECT_EQ(samples, kSteps * GlobalSamples(ranks));
+  EXPECT_EQ(samples, (kShard * kSteps - 1) * ranks);
   for (const Order order : kOrders) {
     SCOPED_TRACE(static_cast<int>(order));
     ExpectSameSteps(OnGpus(ranks, {.order = order}), want);

@@ -13,6 +13,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/cuda_graph.h"
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "collectives/nccl/nccl_communicator.h"
@@ -24,7 +25,8 @@
 namespace lockstep {
 namespace {
 
-// Two shard sizes for each of the three batches that are on their way.
+// One for each of the three batches that are on their way, and as many for
+// batches in another form.
 constexpr size_t kMostGraphs = 6;
 
 template <typename T>
@@ -81,21 +83,9 @@ absl::Status StepGraphs::Capture(const GpuStepEvents& events, Step& step) {
   LOCKSTEP_RETURN_IF_ERROR(rank_.replica->Plan(samples));
   const std::span<const int64_t> counters = rank_.replica->buffers().counters();
   step.counted.assign(counters.begin(), counters.end());
-  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
-      cudaStreamBeginCapture(rank_.compute, cudaStreamCaptureModeThreadLocal),
-      "cudaStreamBeginCapture"));
-  absl::Status status = EnqueueCaptured(events, step);
-  cudaGraph_t captured = nullptr;
-  status.Update(CudaStatus(cudaStreamEndCapture(rank_.compute, &captured),
-                           "cudaStreamEndCapture"));
-  const std::unique_ptr<std::remove_pointer_t<cudaGraph_t>,
-                        CudaDeleter<&cudaGraphDestroy>>
-      owner(captured);
-  LOCKSTEP_RETURN_IF_ERROR(status);
-  cudaGraphExec_t graph = nullptr;
-  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaGraphInstantiate(&graph, captured, 0),
-                                      "cudaGraphInstantiate"));
-  step.graph.reset(graph);
+  LOCKSTEP_ASSIGN_OR_RETURN(step.graph, CaptureGraph(rank_.compute, [&] {
+                              return EnqueueCaptured(events, step);
+                            }));
   step.work = rank_.replica->WorkOf(samples);
   for (size_t i = 0; i < counters.size(); ++i) {
     step.counted[i] = counters[i] - step.counted[i];
@@ -103,28 +93,29 @@ absl::Status StepGraphs::Capture(const GpuStepEvents& events, Step& step) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<StepGraphs::Step*> StepGraphs::Find(const DeviceBatch& shard,
-                                                   int64_t global_samples,
-                                                   const GpuStepEvents& events,
-                                                   bool& captured) {
+StepGraphs::Step* StepGraphs::Find(const DeviceBatch& shard,
+                                   int64_t global_samples,
+                                   const GpuStepEvents& events) {
   const auto found = std::ranges::find_if(steps_, [&](const Step& step) {
     return step.global_samples == global_samples &&
            step.computed == events.computed && step.summed == events.summed &&
            IsSame(step.shard, shard);
   });
-  captured = found == steps_.end();
-  if (captured) {
-    if (steps_.size() == kMostGraphs) steps_.erase(steps_.begin());
-    Step step = {.shard = shard,
-                 .global_samples = global_samples,
-                 .computed = events.computed,
-                 .summed = events.summed};
-    LOCKSTEP_RETURN_IF_ERROR(Capture(events, step));
-    steps_.push_back(std::move(step));
-  } else {
-    std::rotate(found, found + 1, steps_.end());
-  }
+  if (found == steps_.end()) return nullptr;
+  std::rotate(found, found + 1, steps_.end());
   return &steps_.back();
+}
+
+absl::StatusOr<StepGraphs::Step*> StepGraphs::Add(const DeviceBatch& shard,
+                                                  int64_t global_samples,
+                                                  const GpuStepEvents& events) {
+  if (steps_.size() == kMostGraphs) steps_.erase(steps_.begin());
+  Step step = {.shard = shard,
+               .global_samples = global_samples,
+               .computed = events.computed,
+               .summed = events.summed};
+  LOCKSTEP_RETURN_IF_ERROR(Capture(events, step));
+  return &steps_.emplace_back(std::move(step));
 }
 
 absl::Status StepGraphs::Launch(const Step& step) {
@@ -139,10 +130,10 @@ absl::Status StepGraphs::Launch(const Step& step) {
 absl::Status StepGraphs::Enqueue(const DeviceBatch& shard,
                                  int64_t global_samples,
                                  const GpuStepEvents& events) {
-  bool captured = false;
-  LOCKSTEP_ASSIGN_OR_RETURN(Step * step,
-                            Find(shard, global_samples, events, captured));
-  if (!captured) {
+  Step* step = Find(shard, global_samples, events);
+  if (step == nullptr) {
+    LOCKSTEP_ASSIGN_OR_RETURN(step, Add(shard, global_samples, events));
+  } else {
     const std::span<int64_t> counters = rank_.replica->buffers().counters();
     for (size_t i = 0; i < counters.size(); ++i)
       counters[i] += step->counted[i];

@@ -6,12 +6,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/cuda_status.h"
+#include "base/cuda_graph.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "models/cuda/batch_copy.h"
 #include "models/cuda/cuda_replica.h"
@@ -36,16 +35,16 @@ class StepGraphs {
   explicit StepGraphs(const Rank& rank) : rank_(rank) {}
 
   // Enqueues the step that rank.steps->Enqueue would, with the same bits. Every
-  // rank must make the call for the same step, with a shard that is not empty.
+  // rank must make the call for the same step, with a shard that is not empty,
+  // and capture it at the same time (NcclCommunicator::Capture).
   // Captures the step first, if no step was captured that had the shard in the
   // same memory, the same global_samples and the same events. Keeps the graphs
-  // used last. Errors: as for GpuSteps::Enqueue.
+  // used last. Errors: as for GpuSteps::Enqueue, and those of captures and
+  // launches.
   absl::Status Enqueue(const DeviceBatch& shard, int64_t global_samples,
                        const GpuStepEvents& events);
 
  private:
-  using Graph = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>,
-                                CudaDeleter<&cudaGraphExecDestroy>>;
   struct Step {
     DeviceBatch shard;
     int64_t global_samples = 0;
@@ -58,10 +57,14 @@ class StepGraphs {
     Graph graph = {};
   };
 
-  // Returns the step, which is then the last of steps_. Captures it if need be;
-  // the counters have then advanced.
-  absl::StatusOr<Step*> Find(const DeviceBatch& shard, int64_t global_samples,
-                             const GpuStepEvents& events, bool& captured);
+  // Returns the captured step, which is then the last of steps_; null if there
+  // is none.
+  Step* Find(const DeviceBatch& shard, int64_t global_samples,
+             const GpuStepEvents& events);
+  // Captures a step and adds it to steps_. The counters advance as they do in
+  // one step.
+  absl::StatusOr<Step*> Add(const DeviceBatch& shard, int64_t global_samples,
+                            const GpuStepEvents& events);
   absl::Status Capture(const GpuStepEvents& events, Step& step);
   // Makes the step's calls on the captured streams.
   absl::Status EnqueueCaptured(const GpuStepEvents& events, Step& step);

@@ -400,9 +400,8 @@ absl::StatusOr<Replica> CreateReplica(Communicator& communicator,
              .bucket_bytes = options.trainer.bucket_bytes,
              .sync_bn = options.sync_bn,
              .largest_shard = std::max(shard, Trainer::kEvaluationBatch),
-             .smallest_shard = batch_size / world_size,
              .graph_samples =
-                 options.graphs && batch_size >= world_size ? batch_size : 0,
+                 options.graphs ? GraphSamples(batch_size, world_size) : 0,
              .timeout = options.timeout},
             shared));
     if (replica.steps != nullptr) return replica;

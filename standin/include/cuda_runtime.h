@@ -83,6 +83,8 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream,
 // not nodes, unless they are recorded with cudaEventRecordExternal.
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes,
                               size_t* count);
+// flags: cudaGraphInstantiateFlagUseNodePriority gives each node the priority
+// of its stream; otherwise all have that of the stream of the launch.
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long flags = 0);
 // The nodes run in an order that the recorded waits allow. The schedule
