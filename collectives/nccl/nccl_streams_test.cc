@@ -482,7 +482,7 @@ TEST_F(NcclStreamsTest, AReplayEndsAtItsDeadline) {
       });
   EXPECT_THAT(statuses,
               Each(StatusIs(absl::StatusCode::kDeadlineExceeded,
-                            AllOf(HasSubstr("called Replay(1 calls)"),
+                            AllOf(HasSubstr("Replay(1 calls) at"),
                                   HasSubstr("rank 1 has not called it")))));
 }
 
