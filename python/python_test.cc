@@ -92,6 +92,11 @@ TEST(ReferenceTest, PassesInPython) {
                 kDeadlineSeconds);
 }
 
+TEST(ScalersTest, PassesInPython) {
+  RunPythonTest("numpy, torch.amp.grad_scaler",
+                "python/lockstep/scalers_test.py", kDeadlineSeconds);
+}
+
 TEST(EarlierRunTest, PassesInPython) {
   RunPythonTest("numpy, torch.distributed",
                 "python/lockstep/earlier_run_test.py", kDeadlineSeconds);

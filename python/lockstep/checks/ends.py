@@ -9,6 +9,7 @@ from ..verdict import CERTAIN, LIKELY, Claim, Finding, few, short_line
 ENDS = "every rank ends regularly"
 UPDATES = "the ranks make the same number of updates"
 FINITE = "losses and gradients are finite"
+HALVINGS = 32  # After so many, a GradScaler's factor explains no infinite loss.
 # Of an exception about a connection to another rank, which has ended or failed before.
 CONNECTION = re.compile("onnect|roken pipe|imed out|imeout|ocket|NCCL|peer")
 
@@ -193,12 +194,12 @@ def check_finite(run):
     count = 0
     first = None
     for rank in run.ranks:
-        for event in rank.of("backward"):
-            count += len(event["loss"])
-            if not all(math.isfinite(loss) for loss in event["loss"]):
-                here = (event["update"], rank.rank, [], event["line"])
-                first = min(first or here, here, key=lambda place: place[0])
-                break
+        passes = rank.of("backward")
+        count += sum(len(event["loss"]) for event in passes)
+        bad = first_bad_loss(passes)
+        if bad:
+            here = (bad["update"], rank.rank, [], bad["line"])
+            first = min(first or here, here, key=lambda place: place[0])
         for optimizer in rank.optimizers.values():
             bad = first_not_finite(optimizer)
             if bad:
@@ -215,6 +216,24 @@ def check_finite(run):
         FINITE, "not_finite", evidence, update=update, tensors=names, ranks=[rank], line=line
     )
     return claim, [finding], []
+
+
+def first_bad_loss(passes):
+    """Returns the first backward pass whose loss is not finite, or None.
+
+    A GradScaler's factor may make a loss infinite. Then it skips the update, and halves its factor.
+    """
+    infinite = []  # Such passes in a row.
+    for event in passes:
+        if any(math.isnan(loss) for loss in event["loss"]):
+            return event
+        if not any(math.isinf(loss) for loss in event["loss"]):
+            infinite = []
+            continue
+        infinite.append(event)
+        if "scaler" not in event or len(infinite) > HALVINGS:
+            return infinite[0]
+    return None
 
 
 def first_not_finite(optimizer):

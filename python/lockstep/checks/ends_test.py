@@ -11,6 +11,8 @@ sys.path.insert(0, os.path.join(PYTHON, "testing"))
 from judging import WAIT, JudgeTest
 from records import Record
 
+from lockstep.checks import ends
+
 
 class CallsTest(JudgeTest):
     def test_other_sizes(self):
@@ -121,6 +123,26 @@ class EndsTest(JudgeTest):
         record.remove(1, "end")
         finding = self.expect(record, "hangs")
         self.assertIn("31 s", finding.text)
+
+    def test_infinite_losses_that_the_factor_of_a_scaler_explains(self):
+        infinite = float("inf")
+        for count, changes, right in (
+            (1, {}, False),
+            (1, {"scaler": 2.0**120}, True),
+            (ends.HALVINGS, {"scaler": 2.0**120}, True),
+            (ends.HALVINGS + 1, {"scaler": 2.0**120}, False),
+            (1, {"scaler": 2.0**120, "loss": [float("nan")]}, False),
+        ):
+            with self.subTest(count=count, changes=changes):
+                record = Record()
+                (event,) = (e for e in record.of(1, "backward") if e["update"] == 3)
+                place = record.events[1].index(event)
+                skipped = [{**event, "loss": [infinite], **changes} for _ in range(count)]
+                record.events[1][place:place] = skipped
+                if right:
+                    self.expect_right(record)
+                else:
+                    self.expect(record, "not_finite", 3, 30)
 
     def test_not_finite(self):
         record = Record()

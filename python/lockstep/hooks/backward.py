@@ -49,13 +49,15 @@ class Backward:
         recorder = self.recorder
         recorder.loaders.mark_training()
         line, forwards = lines.user_line(), recorder.ddp.take_forwards()
+        scaler = recorder.scalers.take()
         recorder.event(
             "backward",
             update=recorder.update,
-            loss=[loss.item() for loss in losses if loss.numel() == 1],
-            scale=scale_of(losses[0]) if len(losses) == 1 else None,
+            loss=[loss.item() / (scaler or 1) for loss in losses if loss.numel() == 1],
+            scale=scale_of(losses[0]) / (scaler or 1) if len(losses) == 1 else None,
             line=line,
             ddp=forwards,
+            **({"scaler": scaler} if scaler else {}),
             **self.describe_accelerate(losses),
         )
         return line, forwards

@@ -11,6 +11,7 @@ FAMILIES = (
     "reference",
     "numerics",
     "optimizers",
+    "scalers",
     "by_hand",
     "backward",
     "collectives",

@@ -5,7 +5,7 @@ import weakref
 
 import torch
 
-from . import by_hand, kept, lines, models, numerics, shards, tensors
+from . import by_hand, kept, lines, models, numerics, scalers, shards, tensors
 
 
 class Optimizer:
@@ -92,10 +92,22 @@ class Optimizer:
         """Returns the gradients' digests and sums, or None if they are not sharded alike."""
         if not all(p.grad is None or shards.is_scattered_as(p.grad, p) for p in parameters):
             return None
-        return [
+        found = [
             None if p.grad is None else tensors.digest_and_sums(p.grad, part)
             for p, part in zip(parameters, self.parts)
         ]
+        scale = scalers.scale_of(self.optimizer())
+        return [scalers.unscaled(sums, scale) for sums in found]
+
+    def own_gradients(self):
+        """Returns by parameter [backward passes, sum, projection] of the passes of this update."""
+        scale = self.recorder.scalers.scale
+        found = [self.local.get(index) for index in range(len(self.parameters()))]
+        return [own and [own[0], own[1] / scale, own[2] / scale] for own in found]
+
+    def forget_gradients(self):
+        """Begins another update."""
+        self.local, self.reduced = {}, None
 
     def see_gradient(self, index, gradient):
         if not self.in_detail() or self.recorder.by_hand.takes:
@@ -212,7 +224,7 @@ class Optimizers:
         del kwargs
         self.depth += 1
         state = self.known.get(args[0])
-        if self.depth > 1 or state is None:
+        if self.depth > 1 or state is None or scalers.is_skipped(args[0]):
             return None
         if state.slices:
             state.slices.see_step(args[0], state.in_detail())
@@ -241,7 +253,7 @@ class Optimizers:
             fields["gradients"] = gradients
             if state.reduced:
                 fields["reduced"] = state.reduced
-            fields["local"] = [state.local.get(i) for i in range(len(parameters))]
+            fields["local"] = state.own_gradients()
             held = self.held()
             fields["left_out"] = state.left_out(held)
             fields["buffers"] = state.digests_of_buffers()
@@ -249,7 +261,7 @@ class Optimizers:
                 fields["strangers"] = len(models.strangers(held))
         if self.recorder.draws.take():
             fields["drew"] = True
-        state.local, state.reduced = {}, None
+        state.forget_gradients()
         before = state.changed_before(parameters)
         if before is not None:
             fields["before"] = before
