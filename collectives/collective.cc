@@ -15,6 +15,7 @@
 #include "base/data_types.h"
 #include "base/fnv1a.h"
 #include "base/status_macros.h"
+#include "collectives/replay.h"
 
 namespace lockstep {
 
@@ -161,8 +162,7 @@ const char* Name(Operation operation) {
       "AllReduce", "Reduce",   "ReduceScatter", "AllGather", "Broadcast",
       "Scatter",   "Gather",   "AllToAll",      "Send",      "Receive",
       "Barrier",   "Allocate", "Split",         "Replay"};
-  static_assert(std::size(kNames) ==
-                static_cast<size_t>(Operation::kReplay) + 1);
+  static_assert(std::size(kNames) == static_cast<size_t>(kReplay) + 1);
   const auto index = static_cast<size_t>(operation);
   return index < std::size(kNames) ? kNames[index] : "an unknown operation";
 }
@@ -196,7 +196,6 @@ int64_t AgreedCount(const Collective& call, int world_size) {
       return call.counts.empty() ? 0 : call.counts[0];
     case Operation::kBarrier:
     case Operation::kSplit:
-    case Operation::kReplay:
       break;
   }
   return 0;
@@ -229,7 +228,6 @@ absl::Status Validate(const Collective& call, int rank, int world_size) {
     case Operation::kBarrier:
     case Operation::kAllocate:
     case Operation::kSplit:
-    case Operation::kReplay:
       break;
   }
   return absl::OkStatus();
@@ -243,6 +241,7 @@ uint64_t Hash(std::span<const int64_t> counts) {
 }
 
 std::string Arguments(const Call& call) {
+  if (call.operation == kReplay) return absl::StrCat(call.count, " calls");
   const std::string data = absl::StrCat(Name(call.type), "[", call.count, "]");
   switch (call.operation) {
     case Operation::kAllReduce:
@@ -267,8 +266,6 @@ std::string Arguments(const Call& call) {
       return absl::StrCat(data, ", from rank ", call.peer);
     case Operation::kAllocate:
       return absl::StrCat(call.count, " bytes");
-    case Operation::kReplay:
-      return absl::StrCat(call.count, " calls");
     case Operation::kBarrier:
     case Operation::kSplit:
       break;

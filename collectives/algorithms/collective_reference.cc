@@ -292,7 +292,6 @@ std::optional<Bytes> ReferenceOutput(const CheckedCall& call,
     case Operation::kBarrier:
     case Operation::kAllocate:
     case Operation::kSplit:
-    case Operation::kReplay:
       break;
   }
   return std::nullopt;

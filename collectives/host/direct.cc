@@ -115,7 +115,6 @@ class DirectCall {
       case Operation::kBarrier:
       case Operation::kAllocate:
       case Operation::kSplit:
-      case Operation::kReplay:
         return;
     }
   }

@@ -37,6 +37,7 @@
 #include "collectives/nccl/nccl_handle.h"
 #include "collectives/nccl/watchdog.h"
 #include "collectives/pending_collective.h"
+#include "collectives/replay.h"
 
 namespace lockstep {
 namespace {
@@ -196,7 +197,6 @@ absl::Status EnqueueNative(const Collective& call, int rank, int world_size,
     case Operation::kBarrier:
     case Operation::kAllocate:
     case Operation::kSplit:
-    case Operation::kReplay:
       return absl::OkStatus();
     case Operation::kSend:
       return handle.Group(
@@ -474,15 +474,14 @@ absl::StatusOr<NcclCommunicator::CapturedCalls> NcclCommunicator::Capture(
   captured_ = nullptr;
   if (status.ok()) return calls;
   // The other ranks learn why this rank will not replay the graph.
-  return watchdog_->Begin(CallOf(Operation::kReplay, /*count=*/0, site), status)
-      .status();
+  return watchdog_->Begin(CallOf(kReplay, /*count=*/0, site), status).status();
 }
 
 absl::Status NcclCommunicator::Replay(const CapturedCalls& calls,
                                       cudaStream_t stream,
                                       absl::FunctionRef<absl::Status()> launch,
                                       CallSite site) {
-  Call call = CallOf(Operation::kReplay, calls.count, site);
+  Call call = CallOf(kReplay, calls.count, site);
   call.AddToHash(calls.hash);
   LOCKSTEP_RETURN_IF_ERROR(
       watchdog_->Begin(call, /*arguments=*/absl::OkStatus()).status());
