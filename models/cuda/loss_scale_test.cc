@@ -56,9 +56,10 @@ TEST_F(LossScaleTest, FiniteGradientsAreDividedExactly) {
 // One gradient of few or of more than a grid has threads, wherever it is.
 TEST_F(LossScaleTest, OneGradientThatIsNotFiniteSkipsTheStep) {
   constexpr size_t kMany = 1'100'000;
-  for (const auto& [at, size, bad] :
-       {std::tuple(size_t{0}, size_t{1}, kNan), {0, 300, kInfinity},
-        {299, 300, -kInfinity}, {kMany - 1, kMany, kNan}}) {
+  for (const auto& [at, size, bad] : {std::tuple(size_t{0}, size_t{1}, kNan),
+                                      {0, 300, kInfinity},
+                                      {299, 300, -kInfinity},
+                                      {kMany - 1, kMany, kNan}}) {
     SCOPED_TRACE(size);
     std::vector<float> gradients(size, 2);
     gradients[at] = bad;
