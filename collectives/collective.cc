@@ -160,9 +160,9 @@ const char* Name(Operation operation) {
   constexpr const char* kNames[] = {
       "AllReduce", "Reduce",   "ReduceScatter", "AllGather", "Broadcast",
       "Scatter",   "Gather",   "AllToAll",      "Send",      "Receive",
-      "Barrier",   "Allocate", "Split"};
+      "Barrier",   "Allocate", "Split",         "Replay"};
   static_assert(std::size(kNames) ==
-                static_cast<size_t>(Operation::kSplit) + 1);
+                static_cast<size_t>(Operation::kReplay) + 1);
   const auto index = static_cast<size_t>(operation);
   return index < std::size(kNames) ? kNames[index] : "an unknown operation";
 }
@@ -196,6 +196,7 @@ int64_t AgreedCount(const Collective& call, int world_size) {
       return call.counts.empty() ? 0 : call.counts[0];
     case Operation::kBarrier:
     case Operation::kSplit:
+    case Operation::kReplay:
       break;
   }
   return 0;
@@ -228,6 +229,7 @@ absl::Status Validate(const Collective& call, int rank, int world_size) {
     case Operation::kBarrier:
     case Operation::kAllocate:
     case Operation::kSplit:
+    case Operation::kReplay:
       break;
   }
   return absl::OkStatus();
@@ -265,6 +267,8 @@ std::string Arguments(const Call& call) {
       return absl::StrCat(data, ", from rank ", call.peer);
     case Operation::kAllocate:
       return absl::StrCat(call.count, " bytes");
+    case Operation::kReplay:
+      return absl::StrCat(call.count, " calls");
     case Operation::kBarrier:
     case Operation::kSplit:
       break;

@@ -151,6 +151,7 @@ enum class Operation : int8_t {
   kBarrier,
   kAllocate,
   kSplit,
+  kReplay,  // Of a graph that has captured calls (NcclCommunicator::Replay).
 };
 
 // Returns the operation's name, for example "AllReduce".
@@ -288,7 +289,8 @@ struct Call {
   bool uniform : 1 = false;  // Whether it is a UniformAllReduce.
   bool hashed : 1 = false;   // Whether `hash` is set.
   int32_t peer = 0;
-  int64_t count = 0;  // AgreedCount, or the bytes of kAllocate.
+  // AgreedCount, the bytes of kAllocate, or the calls of kReplay.
+  int64_t count = 0;
   int32_t line = 0;
   char file[84] = {};  // The end of the path of the source file.
   // The hash of an AllGather's `counts` and of AddToHash's values, or 0.
@@ -305,7 +307,8 @@ struct Call {
 bool Agree(const Call& a, const Call& b);
 
 Call CallOf(const Collective& collective, int world_size);
-// Returns the call of an operation without buffers: kAllocate or kSplit.
+// Returns the call of an operation without buffers: kAllocate, kSplit or
+// kReplay.
 Call CallOf(Operation operation, int64_t count, const CallSite& site);
 
 // Returns text such as "AllReduce(float32[10], sum) at

@@ -50,18 +50,18 @@ bool IsJoined(const Nodes& nodes, const std::vector<Edge>& needs) {
 // One run of a graph.
 class Replay {
  public:
-  explicit Replay(std::shared_ptr<const Nodes> nodes)
+  Replay(std::shared_ptr<const Nodes> nodes, bool uses_priorities)
       : nodes_(std::move(nodes)), left_(nodes_->size()) {
     for (const Node& node : *nodes_) work_.push_back(node.make());
     order_.resize(nodes_->size());
     std::iota(order_.begin(), order_.end(), size_t{0});
-    std::ranges::stable_sort(order_, {}, [this](size_t i) {
+    std::ranges::stable_sort(order_, {}, [&](size_t i) {
       const Node& node = (*nodes_)[i];
       const Order order = Device::Get().schedule().order;
       const int64_t place = order == Order::kAtOnce              ? 0
                             : order == Order::kOldestStreamFirst ? node.stream
                                                                  : -node.stream;
-      return std::tuple(node.priority, place);
+      return std::tuple(uses_priorities ? node.priority : 0, place);
     });
   }
 
@@ -190,13 +190,15 @@ struct CUgraph_st {
 
 struct CUgraphExec_st {
   std::shared_ptr<const lockstep::standin::Nodes> nodes;
+  bool uses_priorities = false;
   std::weak_ptr<const lockstep::standin::Replay> last;
 };
 
 lockstep::standin::MakeWork lockstep::standin::ReplaysOf(
     cudaGraphExec_t executable) {
   return [executable] {
-    const auto replay = std::make_shared<Replay>(executable->nodes);
+    const auto replay = std::make_shared<Replay>(executable->nodes,
+                                                 executable->uses_priorities);
     const auto before = std::exchange(executable->last, replay);
     return [replay, before] {
       const auto still = before.lock();
@@ -293,8 +295,11 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes,
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long flags) {
-  if (flags != 0) return Record(cudaErrorNotSupported);
-  *executable = new CUgraphExec_st{.nodes = graph->nodes, .last = {}};
+  if ((flags & ~cudaGraphInstantiateFlagUseNodePriority) != 0) {
+    return Record(cudaErrorNotSupported);
+  }
+  *executable = new CUgraphExec_st{
+      .nodes = graph->nodes, .uses_priorities = flags != 0, .last = {}};
   return cudaSuccess;
 }
 

@@ -175,11 +175,16 @@ TEST_F(GraphTest, AMissingEventShows) {
   EXPECT_EQ(Replayed(), 0);
 }
 
-// A stream of higher priority goes first among nodes that may run.
+// With the flag, a stream of higher priority goes first among nodes that may
+// run.
 TEST_F(GraphTest, NodesHaveThePriorityOfTheirStream) {
   cudaStream_t urgent = nullptr;
   Ok(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, -5));
   CaptureCopy(older_, urgent, /*forks_late=*/false);
+  EXPECT_EQ(Replayed(), 3);
+  Ok(cudaGraphExecDestroy(executable_));
+  Ok(cudaGraphInstantiate(&executable_, graph_,
+                          cudaGraphInstantiateFlagUseNodePriority));
   EXPECT_EQ(Replayed(), 0);
   Ok(cudaStreamDestroy(urgent));
 }
@@ -195,6 +200,26 @@ TEST_F(GraphTest, LaunchesOfOneGraphDoNotOverlap) {
   Ok(cudaGraphLaunch(executable_, newer_));
   Ok(cudaDeviceSynchronize());
   EXPECT_EQ(Read(0), 433);
+}
+
+// Another stream can wait for a node of the next replay, and the host too.
+TEST_F(GraphTest, EachReplayRecordsAnExternalEvent) {
+  EXPECT_EQ(cudaEventRecordWithFlags(join_, older_, cudaEventRecordExternal),
+            cudaErrorInvalidValue);  // Without a capture.
+  Begin(older_);
+  PutAdd(0, 2, older_);
+  Ok(cudaEventRecordWithFlags(join_, older_, cudaEventRecordExternal));
+  End(older_, 2);
+  SetSchedule({.order = Order::kNewestStreamFirst});
+  for (int i = 0; i < 2; ++i) {
+    Reset();
+    Ok(cudaGraphLaunch(executable_, older_));
+    Ok(cudaStreamWaitEvent(newer_, join_));
+    PutCopy(1, 0, newer_);
+    Ok(cudaEventSynchronize(join_));
+    Ok(cudaStreamSynchronize(newer_));
+    EXPECT_EQ(Read(1), 3);
+  }
 }
 
 TEST_F(GraphTest, RefusesAndInvalidates) {

@@ -198,6 +198,21 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
   return cudaSuccess;
 }
 
+namespace {
+
+// Returns the work of recording an event.
+lockstep::standin::MakeWork RecordsOf(std::shared_ptr<EventState> state) {
+  return [state = std::move(state)] {
+    return [state, record = ++state->recorded] {
+      state->reached = record;
+      state->time = std::chrono::steady_clock::now();
+      return true;
+    };
+  };
+}
+
+}  // namespace
+
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   const DeviceLock lock;
   const std::shared_ptr<EventState> state = lock->Find(event);
@@ -212,13 +227,23 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   state->capture = found->capture;
   state->captured = found->needs;
   if (found->capture != nullptr) return cudaSuccess;
-  return Put(lock, stream, [state, record = ++state->recorded] {
-    return [state, record] {
-      state->reached = record;
-      state->time = std::chrono::steady_clock::now();
-      return true;
-    };
-  });
+  return Put(lock, stream, RecordsOf(state));
+}
+
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream,
+                                     unsigned flags) {
+  if (flags == cudaEventRecordDefault) return cudaEventRecord(event, stream);
+  const DeviceLock lock;
+  const std::shared_ptr<EventState> state = lock->Find(event);
+  const CUstream_st* const found = lock->Find(stream);
+  if (found == nullptr || state == nullptr || found->device != state->device) {
+    return Record(cudaErrorInvalidResourceHandle);
+  }
+  if (flags != cudaEventRecordExternal || found->capture == nullptr) {
+    return Record(cudaErrorInvalidValue);
+  }
+  state->recorded_on = found->number;
+  return Put(lock, stream, RecordsOf(state));
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {

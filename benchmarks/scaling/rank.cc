@@ -193,10 +193,12 @@ absl::StatusOr<Replica> CreateOnGpu(Communicator& group, int local_rank,
   LOCKSTEP_ASSIGN_OR_RETURN(replica.gpu, DescribeGpu(local_rank));
   LOCKSTEP_ASSIGN_OR_RETURN(
       replica.steps,
-      CreateGpuSteps(
-          group, local_rank, network,
-          {.seed = kSeed, .largest_shard = LargestShard(group, spec)},
-          replica.hosts_sum));
+      CreateGpuSteps(group, local_rank, network,
+                     {.seed = kSeed,
+                      .largest_shard = LargestShard(group, spec),
+                      .graph_samples = GraphSamples(
+                          spec.configuration.global_batch, group.world_size())},
+                     replica.hosts_sum));
   if (replica.steps != nullptr) return replica;
   LOCKSTEP_ASSIGN_OR_RETURN(replica.model,
                             CreateGpuModel(network, kSeed, local_rank));

@@ -214,7 +214,7 @@ absl::StatusOr<RoundSample> RunDdpOnce(const RankLaunchSettings& setting,
     LOCKSTEP_ASSIGN_OR_RETURN(TorchProcess process, StartPython(setting));
     ranks.push_back(std::move(process));
     loads.push_back(
-        absl::StrCat("load 1 ", Name(type), " eager nhwc ", folder.path()));
+        absl::StrCat("load 1 ", Name(type), " eager nhwc cpu ", folder.path()));
     const int64_t images =
         global_batch / world_size + (rank < global_batch % world_size);
     steps.push_back(absl::StrCat("ddp ", rank, " ", world_size, " ",

@@ -11,6 +11,7 @@
 #include "base/vector_unit.h"
 #include "benchmarks/step/results.h"
 #include "benchmarks/step/settings.h"
+#include "models/train/device.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {
@@ -113,6 +114,7 @@ std::optional<double> BatchNormPercent(const StepResult& result) {
 }  // namespace
 
 std::vector<report::Bar> BarsOf(const StepReport& report) {
+  if (report.settings.device == ComputeDevice::kCuda) return {};
   const std::string peer =
       report.newest.empty()
           ? "PyTorch"

@@ -34,6 +34,7 @@ std::optional<BatchNormTimes> BatchNormTimesOf(const StepResult& result);
 // Returns the project's bars, for one thread in float32: the step of each
 // network against the fastest of the newest PyTorch, batch norm against a copy,
 // and memory against PyTorch's least. A bar that was not measured has no value.
+// Returns none for a run on a GPU, which the bars are not for.
 std::vector<report::Bar> BarsOf(const StepReport& report);
 
 // Explains the bars, for --help and below the tables.

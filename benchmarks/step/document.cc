@@ -16,6 +16,7 @@
 #include "benchmarks/step/results.h"
 #include "benchmarks/step/roofline.h"
 #include "benchmarks/step/settings.h"
+#include "models/train/device.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {
@@ -78,7 +79,9 @@ Value ResultData(const StepResult& result) {
           {"channels", one.input.channels},
           {"image_size", one.input.height},
           {"classes", one.input.classes},
-          {"threads", one.threads},
+          {"device", Name(one.device)},
+          {"threads",
+           one.device == ComputeDevice::kCuda ? Value() : Value(one.threads)},
           {"type", Name(one.type)},
           {"flops", result.flops},
           {"peak_flops_per_second", result.peaks},
@@ -97,7 +100,9 @@ Value DataOf(const StepReport& report) {
   for (const StepResult& result : report.results) {
     results.Add(ResultData(result));
   }
-  return {{"settings", Value{{"rounds", report.settings.rounds},
+  return {{"gpu", report::TextOrNull(report.gpu)},
+          {"settings", Value{{"device", Name(report.settings.device)},
+                             {"rounds", report.settings.rounds},
                              {"seconds", report.settings.seconds},
                              {"seed", report.settings.seed}}},
           {"peer", report::TextOrNull(report.newest)},
@@ -228,6 +233,17 @@ report::Section LayerSectionOf(const StepResult& result) {
   return section;
 }
 
+// Explains the columns that a GPU has.
+std::vector<report::Term> GpuStepTerms() {
+  std::vector<report::Term> terms;
+  for (report::Term& term : StepTerms()) {
+    if (term.name == "ms, range" || term.name == "over ours") {
+      terms.push_back(std::move(term));
+    }
+  }
+  return terms;
+}
+
 // Returns a chart of PyTorch's best images/s as a share of ours, by case.
 report::Chart ChartOf(const StepReport& report) {
   report::Chart chart = {.title = "Images a second",
@@ -253,7 +269,9 @@ report::Document StepDocument(const StepReport& report, bool finished) {
   report::Document document = {
       .name = "lockstep.step",
       .title = "Lockstep training step report",
-      .about = "one training step: forward, backward, update",
+      .about = absl::StrCat(
+          "one training step: forward, backward, update",
+          report.gpu.empty() ? "" : absl::StrCat("; on ", report.gpu)),
       .origin = report.origin};
   for (const StepResult& result : report.results) {
     document.sections.push_back(SectionOf(result));
@@ -262,19 +280,29 @@ report::Document StepDocument(const StepReport& report, bool finished) {
     }
   }
   if (!finished) return document;
+  const bool on_gpu = report.settings.device == ComputeDevice::kCuda;
   if (!document.sections.empty()) {
     document.sections[0].charts = {ChartOf(report)};
   }
-  document.terms = StepTerms();
+  document.terms = on_gpu ? GpuStepTerms() : StepTerms();
   for (const std::string& missing : report.missing) {
     document.remarks.push_back(absl::StrCat("not available: ", missing));
   }
-  document.remarks.push_back(VectorUnitRemark(report.vector_unit));
+  if (!on_gpu) {
+    document.remarks.push_back(VectorUnitRemark(report.vector_unit));
+  }
   document.bars = BarsOf(report);
   document.method = {
       "Each subject trains in a process of its own, from the same weights on "
       "the same batch; the processes take turns. The loss and all gradients of "
       "the first step were compared before anything was timed."};
+  if (on_gpu) {
+    document.method.push_back(
+        "Times are those of events on the GPU, from the end of a step to the "
+        "end of the next. Ours copies the batch to the GPU for every step; "
+        "PyTorch's batch stays there. The first steps are compared with ours "
+        "on the CPU.");
+  }
   document.data = DataOf(report);
   return document;
 }

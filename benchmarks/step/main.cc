@@ -1,41 +1,46 @@
 // The command `step`: the speed of a training step, next to PyTorch's.
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
+#include "absl/strings/string_view.h"
 #include "base/command_line.h"
-#include "base/files.h"
-#include "base/process.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
 #include "base/vector_unit.h"
 #include "benchmarks/harness/command.h"
 #include "benchmarks/harness/interrupt.h"
 #include "benchmarks/harness/load.h"
 #include "benchmarks/harness/rounds.h"
-#include "benchmarks/harness/statistics.h"
 #include "benchmarks/harness/torch_process.h"
+#include "benchmarks/step/case_run.h"
 #include "benchmarks/step/document.h"
 #include "benchmarks/step/results.h"
-#include "benchmarks/step/roofline.h"
 #include "benchmarks/step/settings.h"
-#include "benchmarks/step/torch_peer_py.h"
-#include "benchmarks/step/turn.h"
 #include "benchmarks/step/worker.h"
 #include "models/cpu/algorithm.h"
-#include "models/networks/network.h"
 #include "models/networks/networks.h"
+#include "models/train/device.h"
 #include "report/document.h"
 #include "report/write.h"
+
+namespace lockstep::benchmarks {
+namespace {
+
+// The defaults of flags that a GPU does not have.
+constexpr char kDefaultThreads[] = "1,2";
+constexpr char kDefaultTypes[] = "float32,bfloat16";
+constexpr char kDefaultPeers[] = "eager,compile,system";
+
+}  // namespace
+}  // namespace lockstep::benchmarks
 
 ABSL_FLAG(std::string, models,
           "lenet,resnet18_d2l,resnet34,vit_tiny_patch16_224",
@@ -51,9 +56,15 @@ ABSL_FLAG(int64_t, in_channels, 0,
           "channels of images; 0: 1 for the networks that --batch names, 3 for "
           "all others");
 ABSL_FLAG(int64_t, num_classes, 10, "number of classes");
-ABSL_FLAG(std::string, threads, "1,2", "numbers of threads of a step");
-ABSL_FLAG(std::string, types, "float32,bfloat16",
-          "types of activations; PyTorch's bfloat16 is autocast");
+ABSL_FLAG(std::string, device, "cpu",
+          "cpu; cuda: the step runs on the first GPU in float32, times are "
+          "those of events on the GPU, and the only peer is eager; or auto: "
+          "cuda if there is a GPU");
+ABSL_FLAG(std::string, threads, lockstep::benchmarks::kDefaultThreads,
+          "numbers of threads of a step on a CPU");
+ABSL_FLAG(std::string, types, lockstep::benchmarks::kDefaultTypes,
+          "types of activations; PyTorch's bfloat16 is autocast; on a GPU only "
+          "float32, which is the default there");
 ABSL_FLAG(
     std::string, convolution, "auto",
     "our algorithm of convolutions; each algorithm of a list is measured, "
@@ -62,10 +73,11 @@ ABSL_FLAG(
     "direct    never Winograd\n"
     "winograd  Winograd wherever it is possible (see train --help)");
 ABSL_FLAG(
-    std::string, peers, "eager,compile,system",
+    std::string, peers, lockstep::benchmarks::kDefaultPeers,
     "eager: PyTorch of --python as it is; compile: by torch.compile; each "
     "with channels first (nchw) and last (nhwc). system: PyTorch of "
-    "/usr/bin/python3 as it is. May be empty");
+    "/usr/bin/python3 as it is. On a GPU only eager, channels last, which is "
+    "the default there. May be empty");
 ABSL_FLAG(std::string, python, "",
           "the Python that has PyTorch; default: python3, or else "
           "/usr/bin/python3");
@@ -85,9 +97,6 @@ namespace lockstep::benchmarks {
 namespace {
 
 constexpr char kName[] = "step";
-constexpr char kSystemPython[] = "/usr/bin/python3";
-constexpr double kTurnSeconds = 0.25;
-constexpr double kPeakSeconds = 0.05;
 
 Usage StepUsage() {
   return {
@@ -95,16 +104,17 @@ Usage StepUsage() {
       .introduction = absl::StrCat(R"(step [FLAGS]
 
 Times one training step (forward, backward, SGD update) of networks on the CPU,
-in turns with PyTorch, from the same weights on the same batch, each in a process
-of its own. Losses and gradients of the first step are compared before anything
-is timed. Networks:
+or with --device=cuda on a GPU, in turns with PyTorch, from the same weights on
+the same batch, each in a process of its own. Losses and gradients of the first
+step are compared before anything is timed, those of a GPU with the CPU's.
+Networks:
 
 )",
                                    NetworksHelp()),
       .sections =
           {{"what is measured",
-            "models batch image_size in_channels num_classes threads types "
-            "convolution peers python= layers seed"},
+            "models batch image_size in_channels num_classes device threads "
+            "types convolution peers python= layers seed"},
            {"how long", "rounds seconds timeout"},
            {"output", kOutputFlags}},
       .ending = absl::StrCat("the table\n", report::TermsText(StepTerms()), R"(
@@ -115,293 +125,65 @@ flag, 1 for anything else.
       .aliases = {{"channels", "in_channels"}, {"classes", "num_classes"}}};
 }
 
-absl::StatusOr<StepSettings> SettingsFromFlags() {
+// Returns the value of a flag whose default a GPU replaces by `on_gpu`.
+std::string OnDevice(ComputeDevice device, const std::string& value,
+                     absl::string_view usual, absl::string_view on_gpu) {
+  return device == ComputeDevice::kCuda && value == usual ? std::string(on_gpu)
+                                                          : value;
+}
+
+// Reads --device. If another program computes on GPUs, that one starts in place
+// of this one. note: as of ChooseDevice.
+absl::StatusOr<ComputeDevice> ReadDevice(char* const* argv, std::string& note) {
+  const std::string types = absl::GetFlag(FLAGS_types);
+  const std::string peers = absl::GetFlag(FLAGS_peers);
+  absl::string_view why_not;
+  if (types != kDefaultTypes && types != Name(DataType::kFloat32)) {
+    why_not = "computes float32";
+  } else if (absl::GetFlag(FLAGS_threads) != kDefaultThreads) {
+    why_not = "has no --threads";
+  } else if (absl::GetFlag(FLAGS_convolution) != "auto") {
+    why_not = "chooses its convolutions itself";
+  } else if (absl::GetFlag(FLAGS_layers)) {
+    why_not = "has no times of --layers";
+  } else if (peers != kDefaultPeers && peers != "eager" && !peers.empty()) {
+    why_not = "has one peer, eager";
+  }
+  return ChooseDevice(absl::GetFlag(FLAGS_device), why_not, argv, note);
+}
+
+absl::StatusOr<StepSettings> SettingsFromFlags(ComputeDevice device) {
   StepSettings settings = {.models = absl::GetFlag(FLAGS_models),
                            .batch = absl::GetFlag(FLAGS_batch),
                            .channels = absl::GetFlag(FLAGS_in_channels),
                            .image_size = absl::GetFlag(FLAGS_image_size),
                            .classes = absl::GetFlag(FLAGS_num_classes),
+                           .device = device,
                            .layers = absl::GetFlag(FLAGS_layers),
                            .rounds = absl::GetFlag(FLAGS_rounds),
                            .seconds = absl::GetFlag(FLAGS_seconds),
                            .timeout = absl::GetFlag(FLAGS_timeout),
+                           .pythons = PythonsToTry(absl::GetFlag(FLAGS_python)),
                            .seed = absl::GetFlag(FLAGS_seed)};
   LOCKSTEP_RETURN_IF_ERROR(ParseStepLists(
-      absl::GetFlag(FLAGS_threads), absl::GetFlag(FLAGS_types),
-      absl::GetFlag(FLAGS_convolution), absl::GetFlag(FLAGS_peers), settings));
+      OnDevice(device, absl::GetFlag(FLAGS_threads), kDefaultThreads, "1"),
+      OnDevice(device, absl::GetFlag(FLAGS_types), kDefaultTypes, "float32"),
+      absl::GetFlag(FLAGS_convolution),
+      OnDevice(device, absl::GetFlag(FLAGS_peers), kDefaultPeers, "eager"),
+      settings));
   LOCKSTEP_RETURN_IF_ERROR(CheckRange("--rounds", settings.rounds, 0, 100000));
   LOCKSTEP_RETURN_IF_ERROR(CheckSeconds("--seconds", settings.seconds));
   LOCKSTEP_RETURN_IF_ERROR(CheckSeconds("--timeout", settings.timeout));
   return settings;
 }
 
-// A program whose step is measured, and its options.
-struct Subject {
-  std::string name;  // Replaced by PyTorch's version, if it is one.
-  bool newest = false;
-  std::vector<std::string> pythons = {};  // Empty: this program.
-  ConvolutionAlgorithm convolution = ConvolutionAlgorithm::kAuto;  // Ours.
-  std::string mode = "eager", layout = "nhwc";
-};
-
-std::vector<Subject> SubjectsOf(const StepSettings& settings) {
-  std::vector<Subject> subjects;
-  for (const ConvolutionAlgorithm convolution : settings.convolutions) {
-    subjects.push_back(
-        {.name = OursName(convolution), .convolution = convolution});
-  }
-  const std::vector<std::string> pythons =
-      PythonsToTry(absl::GetFlag(FLAGS_python));
-  const auto add = [&](const char* peer, bool wanted, bool newest,
-                       const std::vector<std::string>& where,
-                       const char* mode) {
-    for (const char* const layout : {"nchw", "nhwc"}) {
-      if (!wanted) continue;
-      subjects.push_back({.name = absl::StrCat(peer, " ", layout),
-                          .newest = newest,
-                          .pythons = where,
-                          .mode = mode,
-                          .layout = layout});
-    }
-  };
-  add("eager", settings.eager, true, pythons, "eager");
-  add("compile", settings.compile, true, pythons, "compile");
-  add("system", settings.system, false, {kSystemPython}, "eager");
-  return subjects;
-}
-
-// The measurement of one network's step with all subjects.
-class CaseRun {
- public:
-  CaseRun(StepReport& report, Network network, const StepCase& one,
-          TemporaryFolder folder)
-      : report_(report),
-        network_(std::move(network)),
-        folder_(std::move(folder)),
-        result_{.one = one,
-                .flops = StepFlops(network_, one.batch),
-                .tolerance = ToleranceOf(network_, one)} {}
-
-  // Starts all subjects, compares their first steps, and measures. If a peer
-  // fails, report.missing gets the reason. Errors: kDataLoss if a subject's
-  // results differ from those of the first of ours; any error of ours.
-  absl::Status Run() {
-    LOCKSTEP_RETURN_IF_ERROR(WriteStepFiles(
-        network_, result_.one, report_.settings.seed, folder_.path()));
-    for (const Subject& subject : SubjectsOf(report_.settings)) {
-      ShowProgress(
-          absl::StrCat(Name(result_.one), ": starting ", subject.name));
-      const absl::Status status = Start(subject);
-      if (status.ok()) continue;
-      if (absl::IsDataLoss(status) || subject.pythons.empty()) return status;
-      AddMissing(subject.name, status);
-    }
-    LOCKSTEP_RETURN_IF_ERROR(Measure());
-    DeriveStep(result_);
-    if (report_.settings.layers) LOCKSTEP_RETURN_IF_ERROR(MeasureLayers());
-    report_.results.push_back(std::move(result_));
-    return absl::OkStatus();
-  }
-
- private:
-  // Adds a reason to report.missing, unless it is already there. A reason of
-  // kAlreadyExists does not name the case, so it appears once for all cases.
-  void AddMissing(const std::string& name, const absl::Status& why) {
-    const std::string text =
-        absl::IsAlreadyExists(why)
-            ? std::string(why.message())
-            : absl::StrCat(Name(result_.one), ": ", name, ": ", why.message());
-    if (std::ranges::count(report_.missing, text) == 0) {
-      report_.missing.push_back(text);
-    }
-  }
-
-  absl::Time Deadline() const {
-    return absl::Now() + absl::Seconds(report_.settings.timeout);
-  }
-
-  absl::StatusOr<std::vector<double>> Ask(TorchProcess& process,
-                                          const std::string& line,
-                                          const char* word, size_t fewest) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const std::string answer,
-                              process.Ask(line, Deadline()));
-    return ParseNumbers(answer, word, fewest);
-  }
-
-  absl::StatusOr<TorchProcess> StartProcess(const Subject& subject) {
-    return subject.pythons.empty()
-               ? TorchProcess::StartProgram(
-                     {OwnProgramPath(), "--worker",
-                      absl::StrCat("--convolution=",
-                                   Name(subject.convolution))},
-                     subject.name, Deadline())
-               : TorchProcess::Start(subject.pythons, StepPeerTorch(),
-                                     Deadline());
-  }
-
-  // Starts the subject, runs and compares its first step, and adds the process
-  // to those that are measured. Errors: kDataLoss as for Run; others if the
-  // subject cannot run the step.
-  absl::Status Start(const Subject& subject) {
-    LOCKSTEP_ASSIGN_OR_RETURN(TorchProcess process, StartProcess(subject));
-    StepRow row = {.subject = subject.name, .newest = subject.newest};
-    if (!subject.pythons.empty()) {
-      const std::string version =
-          process.version().substr(0, process.version().find('+'));
-      if (subject.newest) report_.newest = process.name();
-      if (!subject.newest && process.version() == newest_version_) {
-        return absl::AlreadyExistsError(
-            absl::StrCat("system: ", kSystemPython, " has --python's PyTorch"));
-      }
-      if (subject.newest) newest_version_ = process.version();
-      row.subject = absl::StrCat("PyTorch ", version, " ", subject.mode, " ",
-                                 subject.layout);
-    }
-    const StepCase& one = result_.one;
-    LOCKSTEP_RETURN_IF_ERROR(
-        Ask(process,
-            absl::StrCat("load ", one.threads, " ", Name(one.type), " ",
-                         subject.mode, " ", subject.layout, " ",
-                         folder_.path()),
-            "loaded", 0)
-            .status());
-    LOCKSTEP_RETURN_IF_ERROR(ClearGradients(network_, folder_.path()));
-    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<double> loss,
-                              Ask(process, "first", "loss", 1));
-    LOCKSTEP_ASSIGN_OR_RETURN(FirstStep first,
-                              ReadFirstStep(network_, loss[0], folder_.path()));
-    if (processes_.empty()) {
-      LOCKSTEP_ASSIGN_OR_RETURN(const std::string answer,
-                                process.Ask("chosen", Deadline()));
-      LOCKSTEP_ASSIGN_OR_RETURN(
-          chosen_, ParseChosen(answer, network_.operations().size()));
-      result_.layout = chosen_.layout;
-      our_first_step_ = std::move(first);
-    } else {
-      const absl::StatusOr<double> error = CompareFirstSteps(
-          network_, our_first_step_, first, result_.tolerance);
-      if (!error.ok()) {
-        return Named(absl::StrCat(Name(one), ": ", row.subject),
-                     error.status());
-      }
-      row.gradient_error = *error;
-    }
-    const absl::StatusOr<std::vector<double>> memory =
-        Ask(process, "memory", "memory", 1);
-    if (memory.ok()) {
-      row.memory_bytes = static_cast<int64_t>((*memory)[0]);
-    } else {
-      AddMissing(absl::StrCat("memory of ", row.subject), memory.status());
-    }
-    result_.rows.push_back(std::move(row));
-    processes_.push_back(std::move(process));
-    return absl::OkStatus();
-  }
-
-  // Runs rounds. In each round the machine's peak, ours and each peer have one
-  // turn.
-  absl::Status Measure() {
-    std::vector<bool> gone(processes_.size());
-    ShowProgress(absl::StrCat("measuring ", Name(result_.one)));
-    const auto take_turn = [&](int, size_t next) -> absl::Status {
-      if (next == 0) {
-        const absl::StatusOr<double> peak =
-            MeasurePeak(result_.one.type, result_.one.threads, kPeakSeconds);
-        if (peak.ok()) result_.peaks.push_back(*peak);
-        return absl::OkStatus();
-      }
-      const size_t i = next - 1;
-      if (gone[i]) return absl::OkStatus();
-      const absl::StatusOr<std::vector<double>> seconds =
-          Ask(processes_[i], absl::StrCat("time ", kTurnSeconds), "timed", 1);
-      if (seconds.ok()) {
-        result_.rows[i].seconds.push_back(Median(*seconds));
-        return absl::OkStatus();
-      }
-      if (i < result_.one.convolutions.size()) return seconds.status();
-      AddMissing(result_.rows[i].subject, seconds.status());
-      gone[i] = true;
-      return absl::OkStatus();
-    };
-    const RoundLimits limits = {.rounds = report_.settings.rounds,
-                                .fewest = 5,
-                                .most = 25,
-                                .seconds = report_.settings.seconds};
-    LOCKSTEP_RETURN_IF_ERROR(
-        MeasureRounds(limits, processes_.size() + 1, SteadySeconds, take_turn)
-            .status());
-    for (size_t i = gone.size(); i-- > 0;) {
-      if (!gone[i]) continue;
-      result_.rows.erase(result_.rows.begin() + static_cast<ptrdiff_t>(i));
-    }
-    return absl::OkStatus();
-  }
-
-  // Measures the layers of ours: the medians over rounds, while the peers
-  // sleep.
-  absl::Status MeasureLayers() {
-    constexpr int kRounds = 5;
-    const size_t count = network_.operations().size();
-    const StepCase& one = result_.one;
-    std::vector<std::vector<double>> samples(2 * count);
-    // The largest values count, because other programs can only lower them.
-    std::vector<double> peaks = result_.peaks, copies, far_copies;
-    const int64_t near_bytes = kNearCopyBytes * one.threads;
-    const int64_t far_bytes =
-        std::max(near_bytes, result_.rows[0].memory_bytes.value_or(0));
-    for (int round = 0; round < kRounds; ++round) {
-      LOCKSTEP_ASSIGN_OR_RETURN(
-          const std::vector<double> times,
-          Ask(processes_[0], "layers", "layers", 2 * count));
-      for (size_t i = 0; i < samples.size(); ++i) {
-        samples[i].push_back(times[i]);
-      }
-      const absl::StatusOr<double> peak =
-          MeasurePeak(one.type, one.threads, kPeakSeconds);
-      // Without a peak the layers have no bound.
-      if (!peak.ok()) return absl::OkStatus();
-      peaks.push_back(*peak);
-      LOCKSTEP_ASSIGN_OR_RETURN(const double copy,
-                                MeasureCopy(one.threads, near_bytes));
-      copies.push_back(copy);
-      LOCKSTEP_ASSIGN_OR_RETURN(const double far_copy,
-                                MeasureCopy(one.threads, far_bytes));
-      far_copies.push_back(far_copy);
-    }
-    std::vector<double> forward, backward;
-    for (size_t i = 0; i < count; ++i) {
-      forward.push_back(Median(samples[2 * i]));
-      backward.push_back(Median(samples[2 * i + 1]));
-    }
-    result_.layer_peak = std::ranges::max(peaks);
-    result_.copy = std::ranges::max(copies);
-    result_.far_copy = std::ranges::max(far_copies);
-    result_.layers = LayersOf(network_, one, chosen_.operations, forward,
-                              backward, *result_.layer_peak, *result_.copy);
-    return absl::OkStatus();
-  }
-
-  StepReport& report_;
-  const Network network_;
-  const TemporaryFolder folder_;
-  StepResult result_;
-  FirstStep our_first_step_;  // The first step of the first of ours.
-  ChosenAlgorithms chosen_;   // The algorithms of the first of ours.
-  std::string newest_version_;
-  std::vector<TorchProcess> processes_;  // One for each subject; ours first.
-};
-
-absl::Status RunCase(const StepCase& one, StepReport& report) {
-  LOCKSTEP_ASSIGN_OR_RETURN(Network network,
-                            CreateNetwork(one.spec, one.input));
-  LOCKSTEP_ASSIGN_OR_RETURN(TemporaryFolder folder,
-                            TemporaryFolder::Create("lockstep-step"));
-  return CaseRun(report, std::move(network), one, std::move(folder)).Run();
-}
-
 absl::Status RunDriver(std::span<char* const> argv) {
+  std::string note;
+  LOCKSTEP_ASSIGN_OR_RETURN(const ComputeDevice device,
+                            ReadDevice(argv.data(), note));
   const InterruptGuard guard;
-  LOCKSTEP_ASSIGN_OR_RETURN(const StepSettings settings, SettingsFromFlags());
+  LOCKSTEP_ASSIGN_OR_RETURN(const StepSettings settings,
+                            SettingsFromFlags(device));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<StepCase> cases,
                             CasesOf(settings));
   LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
@@ -409,6 +191,12 @@ absl::Status RunDriver(std::span<char* const> argv) {
   StepReport report = {.settings = settings,
                        .origin = report::OriginOf("//benchmarks:step", argv),
                        .vector_unit = BestVectorUnit()};
+  if (!note.empty()) std::fprintf(stderr, "step: %s\n", note.c_str());
+  if (device == ComputeDevice::kCuda) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const GpuDescription gpu,
+                              DescribeGpu(/*local_rank=*/0));
+    report.gpu = gpu.name;
+  }
   report::GrowingReport shown;
   shown.Show(StepDocument(report, /*finished=*/false));
   // If a case fails, the results of the cases before it stay in the report.

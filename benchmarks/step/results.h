@@ -30,7 +30,8 @@ struct StepRow {
   bool newest = false;               // Whether it runs in --python.
   std::vector<double> seconds = {};  // The median step of each turn.
   std::optional<int64_t> memory_bytes = {};
-  std::optional<double> gradient_error = {};  // CompareFirstSteps.
+  // CompareFirstSteps, with the first row, or on a GPU with ours on the CPU.
+  std::optional<double> gradient_error = {};
   // DeriveStep sets the fields below.
   Spread step = {};
   double images_per_second = 0;           // batch / median.
@@ -72,6 +73,7 @@ struct StepReport {
   StepSettings settings = {};
   report::Origin origin = {};
   std::string newest = {};  // --python's: "PyTorch 2.15.0 (python3)"; or empty.
+  std::string gpu = {};     // The GPU's name; empty: the CPU.
   // The processor's vector instructions, which decide the bars of the ResNets.
   VectorUnit vector_unit = VectorUnit::kBaseline;
   std::vector<StepResult> results = {};

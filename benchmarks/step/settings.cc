@@ -20,6 +20,7 @@
 #include "models/cpu/algorithm.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
+#include "models/train/device.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {
@@ -74,8 +75,10 @@ std::string NetworkName(const StepCase& one) {
 
 std::string Name(const StepCase& one) {
   return absl::StrCat(NetworkName(one), ", ",
-                      report::Counted(one.threads, "thread"), ", ",
-                      Name(one.type));
+                      one.device == ComputeDevice::kCuda
+                          ? "GPU"
+                          : report::Counted(one.threads, "thread"),
+                      ", ", Name(one.type));
 }
 
 std::string OursName(ConvolutionAlgorithm convolution) {
@@ -100,6 +103,7 @@ absl::StatusOr<std::vector<StepCase>> CasesOf(const StepSettings& settings) {
     }
     StepCase one = {.spec = spec,
                     .input = entry->benchmark_input(),
+                    .device = settings.device,
                     .convolutions = settings.convolutions};
     if (settings.channels > 0) one.input.channels = settings.channels;
     if (settings.image_size > 0) {

@@ -14,6 +14,7 @@
 #include "models/cpu/algorithm.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
+#include "models/train/device.h"
 
 namespace lockstep::benchmarks {
 
@@ -23,6 +24,7 @@ struct StepCase {
   NetworkInput input = {};
   int threads = 1;
   DataType type = DataType::kFloat32;
+  ComputeDevice device = ComputeDevice::kCpu;
   // The convolution algorithms of our step, which is measured once with each.
   std::vector<ConvolutionAlgorithm> convolutions = {
       ConvolutionAlgorithm::kAuto};
@@ -30,8 +32,8 @@ struct StepCase {
 
 // Returns a name such as "resnet34, batch 16, 3x112x112".
 std::string NetworkName(const StepCase& one);
-// Returns the network's name, the threads and the type, such as "resnet34,
-// batch 16, 3x112x112, 1 thread, float32".
+// Returns the network's name, the threads or "GPU", and the type, such as
+// "resnet34, batch 16, 3x112x112, 1 thread, float32".
 std::string Name(const StepCase& one);
 
 // Returns "ours", "ours, direct" or "ours, winograd".
@@ -43,6 +45,7 @@ struct StepSettings {
   int64_t classes = 10;
   std::vector<int> threads = {};
   std::vector<DataType> types = {};
+  ComputeDevice device = ComputeDevice::kCpu;
   std::vector<ConvolutionAlgorithm> convolutions = {
       ConvolutionAlgorithm::kAuto};
   bool eager = true, compile = true, system = true;  // The peers to measure.
@@ -50,6 +53,8 @@ struct StepSettings {
   int rounds = 0;
   double seconds = 20;
   double timeout = 900;
+  // The programs that are tried in turn as the Python that has PyTorch.
+  std::vector<std::string> pythons = {};
   uint64_t seed = 0;
 };
 

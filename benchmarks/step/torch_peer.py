@@ -4,10 +4,13 @@ Builds the network from the operations of our own network's description, with
 PyTorch's function for each: the one that torchvision's and timm's modules call.
 
 The lines of standard input, and the answers:
-  load THREADS float32|bfloat16 eager|compile nchw|nhwc FOLDER   loaded
+  load THREADS float32|bfloat16 eager|compile nchw|nhwc cpu|cuda FOLDER
+                                                                 loaded
   first     step; its gradients go to the folder                 loss LOSS
-  memory    the peak of memory in steps, without weights         memory BYTES
+  memory    the peak of memory in steps on a CPU, without weights
+                                                                 memory BYTES
   time SECONDS   steps for about this time, at least one         timed SECONDS...
+                 (on a GPU one more, the first, does not count)
   ddp RANK WORLD_SIZE LEARNING_RATE IMAGES STEPS
                  steps as a rank of DistributedDataParallel, on the first images
                  of the batch       stepped SAME_PARAMETERS LOSS SECONDS...
@@ -125,8 +128,16 @@ KINDS = {
 
 
 class Step:
-    def __init__(self, torch, threads, dtype, mode, layout, folder):
+    def __init__(self, torch, threads, dtype, mode, layout, device, folder):
         torch.set_num_threads(int(threads))
+        self.device = torch.device(device)
+        if device == "cuda":
+            if not torch.cuda.is_available():
+                raise RuntimeError("this PyTorch finds no GPU")
+            # Ours computes in float32 too. The fastest algorithms count.
+            torch.backends.cuda.matmul.allow_tf32 = False
+            torch.backends.cudnn.allow_tf32 = False
+            torch.backends.cudnn.benchmark = True
         self.torch = torch
         self.folder = folder
         self.before = resident("RssAnon")
@@ -142,7 +153,7 @@ class Step:
                   else torch.contiguous_format)
 
         def own(tensor):
-            tensor = tensor.clone()
+            tensor = tensor.clone().to(self.device)
             return (tensor.to(memory_format=memory) if tensor.dim() == 4
                     else tensor)
 
@@ -151,8 +162,8 @@ class Step:
         self.buffers = {name: own(tensors.pop(name))
                         for name in network["buffers"]}
         images = tensors.pop("input.images").permute(0, 3, 1, 2)
-        self.images = images.clone(memory_format=memory)
-        self.labels = tensors.pop("input.labels").long()
+        self.images = images.clone(memory_format=memory).to(self.device)
+        self.labels = tensors.pop("input.labels").long().to(self.device)
         if tensors:
             raise KeyError("tensors that nobody uses: " + ", ".join(tensors))
         self.weight_bytes = sum(
@@ -166,7 +177,8 @@ class Step:
                                          LEARNING_RATE, foreach=True)
 
     def forward(self):
-        with self.torch.autocast("cpu", self.torch.bfloat16, enabled=self.cast):
+        with self.torch.autocast(self.device.type, self.torch.bfloat16,
+                                 enabled=self.cast):
             return self.network_loss()
 
     def network_loss(self):
@@ -225,6 +237,8 @@ class Step:
         return "memory", peak - self.before - self.weight_bytes
 
     def time(self, seconds):
+        if self.device.type == "cuda":
+            return self.time_by_events(float(seconds))
         samples = []
         start = time.perf_counter()
         while not samples or samples[-1] - start < float(seconds):
@@ -233,6 +247,24 @@ class Step:
         if not loss.item() == loss.item():
             raise ArithmeticError("its loss is not a number")
         return ("timed", *(b - a for a, b in zip([start] + samples, samples)))
+
+    def time_by_events(self, seconds):
+        """Times steps from the end of one to the end of the next, by the GPU's
+        events. The host is at most two steps ahead, as ours. The first step
+        begins after a pause and does not count."""
+        ends = []
+        start = time.perf_counter()
+        while len(ends) < 2 or time.perf_counter() - start < seconds:
+            if len(ends) > 2:
+                ends[-3].synchronize()
+            loss = self.take()
+            ends.append(self.torch.cuda.Event(enable_timing=True))
+            ends[-1].record()
+        ends[-1].synchronize()
+        if not loss.item() == loss.item():
+            raise ArithmeticError("its loss is not a number")
+        return ("timed", *(a.elapsed_time(b) / 1e3
+                           for a, b in zip(ends, ends[1:])))
 
     def ddp(self, rank, world_size, learning_rate, images, steps):
         """Trains as one rank. The ranks have different labels, so only sums of
@@ -277,7 +309,7 @@ def main():
     answer("ready", torch.__version__)
     step = None
     for line in sys.stdin:
-        command, *words = line.rstrip("\n").split(" ", 5)
+        command, *words = line.rstrip("\n").split(" ", 6)
         try:
             if command == "load":
                 step = Step(torch, *words)

@@ -5,18 +5,20 @@
 // A process for a step reads lines and answers each with one line
 // (TorchProcess):
 //
-//   load THREADS TYPE MODE LAYOUT FOLDER
+//   load THREADS TYPE MODE LAYOUT DEVICE FOLDER
 //                    the files of WriteStepFiles   loaded
 //   first            one step; its gradients go to  loss LOSS
 //                    the folder
-//   memory           a few steps                    memory BYTES
+//   memory           a few steps, on a CPU          memory BYTES
 //   time SECONDS     steps for so long, at least 1  timed SECONDS...
-//   layers           our process only               layers SECONDS...
+//   layers           our process on a CPU only      layers SECONDS...
 //   chosen           our process only               chosen LAYOUT;ALGORITHM...
 //
-// If the process fails, it answers "cannot" and the reason. Our process ignores
-// MODE and LAYOUT. Each operation has an ALGORITHM, which may be empty or have
-// spaces and commas (CpuReplica::Algorithms).
+// DEVICE is cpu or cuda. The first step of "time" on a GPU does not count,
+// since the GPU had a pause before it. If the process fails, it answers
+// "cannot" and the reason. Our process ignores MODE and LAYOUT. Each operation
+// has an ALGORITHM, which may be empty or have spaces and commas
+// (CpuReplica::Algorithms).
 #ifndef LOCKSTEP_BENCHMARKS_STEP_TURN_H_
 #define LOCKSTEP_BENCHMARKS_STEP_TURN_H_
 

@@ -292,6 +292,7 @@ std::optional<Bytes> ReferenceOutput(const CheckedCall& call,
     case Operation::kBarrier:
     case Operation::kAllocate:
     case Operation::kSplit:
+    case Operation::kReplay:
       break;
   }
   return std::nullopt;

@@ -402,6 +402,7 @@ absl::Status RunOverTransport(Transport& transport, const Collective& call,
     case Operation::kBarrier:
     case Operation::kAllocate:
     case Operation::kSplit:
+    case Operation::kReplay:
       break;
   }
   return absl::InternalError(

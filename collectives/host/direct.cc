@@ -115,6 +115,7 @@ class DirectCall {
       case Operation::kBarrier:
       case Operation::kAllocate:
       case Operation::kSplit:
+      case Operation::kReplay:
         return;
     }
   }

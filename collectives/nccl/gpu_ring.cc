@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/cuda_graph.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/mutex.h"
@@ -113,7 +114,8 @@ absl::StatusOr<bool> GpuRing::LaunchGraph(const Collective& call) {
     return false;
   }
   if (cached.graph == nullptr) {
-    LOCKSTEP_ASSIGN_OR_RETURN(cached.graph, Capture(call));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        cached.graph, CaptureGraph(stream_, [&] { return Enqueue(call); }));
   }
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
       cudaGraphLaunch(cached.graph.get(), stream_), "cudaGraphLaunch"));
@@ -123,24 +125,6 @@ absl::StatusOr<bool> GpuRing::LaunchGraph(const Collective& call) {
 void GpuRing::DestroyGraphs() {
   const MutexLock lock(graphs_mutex_);
   graphs_.clear();
-}
-
-absl::StatusOr<GpuRing::Graph> GpuRing::Capture(const Collective& call) {
-  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
-      cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
-      "cudaStreamBeginCapture"));
-  const absl::Status enqueued = Enqueue(call);
-  cudaGraph_t graph = nullptr;
-  const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
-  cudaGraphExec_t made = nullptr;
-  cudaError_t error = ended;
-  if (ended == cudaSuccess && enqueued.ok()) {
-    error = cudaGraphInstantiate(&made, graph, 0);
-  }
-  if (graph != nullptr) cudaGraphDestroy(graph);
-  LOCKSTEP_RETURN_IF_ERROR(enqueued);
-  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(error, "capturing the ring"));
-  return Graph(made);
 }
 
 absl::Status GpuRing::Enqueue(const Collective& call) {

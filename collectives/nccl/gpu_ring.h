@@ -16,6 +16,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/cuda_graph.h"
 #include "base/cuda_status.h"
 #include "base/mutex.h"
 #include "collectives/algorithms/schedule.h"
@@ -96,8 +97,6 @@ class GpuRing {
     std::byte* completed = nullptr;
   };
 
-  using Graph = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>,
-                                CudaDeleter<&cudaGraphExecDestroy>>;
   // Operation, reduction, root, type, count, input, output.
   using GraphKey = std::tuple<Operation, ReduceOp, int, DataType, int64_t,
                               const void*, const void*>;
@@ -126,7 +125,6 @@ class GpuRing {
   int64_t ChunkElements(const Job& job) const;
 
   absl::StatusOr<bool> LaunchGraph(const Collective& call);
-  absl::StatusOr<Graph> Capture(const Collective& call);
   absl::Status Enqueue(const Collective& call);
   absl::Status AddUp(const Job& job, int64_t first);
   absl::Status ReduceChunk(const Job& job, int step, Segment chunk,

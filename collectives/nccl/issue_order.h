@@ -36,11 +36,17 @@ class IssueOrder {
     }
   }
 
+  // Returns the place of the next call that is captured in a graph, from 0.
+  int64_t NextCaptured() { return captured_++; }
+  // Returns the number of calls that were captured.
+  int64_t captured() const { return captured_; }
+
   // Records that one of the groups has failed.
   void GroupHasFailed() { has_failed_ = true; }
 
  private:
   std::atomic<int64_t> begun_ = 0;
+  std::atomic<int64_t> captured_ = 0;
   std::atomic<bool> has_failed_ = false;
 };
 

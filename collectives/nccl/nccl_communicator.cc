@@ -22,6 +22,7 @@
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/deadline.h"
+#include "base/fnv1a.h"
 #include "base/run_within.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
@@ -195,6 +196,7 @@ absl::Status EnqueueNative(const Collective& call, int rank, int world_size,
     case Operation::kBarrier:
     case Operation::kAllocate:
     case Operation::kSplit:
+    case Operation::kReplay:
       return absl::OkStatus();
     case Operation::kSend:
       return handle.Group(
@@ -368,12 +370,15 @@ void NcclCommunicator::Abort() {
 void NcclCommunicator::WaitForStreams(absl::Duration limit,
                                       bool of_ring) const {
   const auto wait = [limit, device = options_.device, stream = stream_,
+                     graphs = replayed_on_.load(),
                      ring = of_ring ? ring_ : nullptr]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(UseDeviceBesideCaptures(device));
     const Deadline deadline(limit);
-    while ((cudaStreamQuery(stream.get()) == cudaErrorNotReady ||
-            (ring != nullptr && ring->IsBusy())) &&
-           !deadline.passed()) {
+    while (
+        (cudaStreamQuery(stream.get()) == cudaErrorNotReady ||
+         (graphs != nullptr && cudaStreamQuery(graphs) == cudaErrorNotReady) ||
+         (ring != nullptr && ring->IsBusy())) &&
+        !deadline.passed()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     return absl::OkStatus();
@@ -407,6 +412,10 @@ absl::StatusOr<int64_t> NcclCommunicator::Issue(const Collective& collective) {
   // disagree.
   const uint64_t place = direct_ == nullptr ? 0 : direct_->PlaceOf(collective);
   call.AddToHash(place);
+  if (captured_ != nullptr) {
+    LOCKSTEP_RETURN_IF_ERROR(IssueCaptured(collective, call, place != 0));
+    return -1;
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t number,
                             watchdog_->Begin(call, CheckArguments(collective)));
   if (call.operation == Operation::kBarrier) {
@@ -429,6 +438,66 @@ absl::StatusOr<int64_t> NcclCommunicator::Issue(const Collective& collective) {
     watchdog_->Issued(*std::move(events));
   }
   return number;
+}
+
+absl::Status NcclCommunicator::IssueCaptured(const Collective& collective,
+                                             const Call& call, bool is_direct) {
+  if (call.operation == Operation::kBarrier || IsBetweenTwo(call.operation)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a graph cannot capture ", ToString(call)));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckArguments(collective));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<CallEvents> events,
+                            watchdog_->TakeEvents());
+  LOCKSTEP_RETURN_IF_ERROR(
+      Enqueue(collective, is_direct, /*capturing=*/true, *events));
+  watchdog_->ReturnEvents(std::move(events));
+  // The source positions do not count; the places among the calls of other
+  // groups do.
+  Call agreed = call;
+  agreed.line = 0;
+  std::ranges::fill(agreed.file, 0);
+  ++captured_->count;
+  captured_->hash =
+      Fnv1a(absl::StrCat(ToString(agreed), agreed.hash, "#",
+                         order_->NextCaptured() - captured_begin_),
+            captured_->hash);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<NcclCommunicator::CapturedCalls> NcclCommunicator::Capture(
+    absl::FunctionRef<absl::Status()> enqueue, CallSite site) {
+  CapturedCalls calls;
+  captured_ = &calls;
+  captured_begin_ = order_->captured();
+  const absl::Status status = enqueue();
+  captured_ = nullptr;
+  if (status.ok()) return calls;
+  // The other ranks learn why this rank will not replay the graph.
+  return watchdog_->Begin(CallOf(Operation::kReplay, /*count=*/0, site), status)
+      .status();
+}
+
+absl::Status NcclCommunicator::Replay(const CapturedCalls& calls,
+                                      cudaStream_t stream,
+                                      absl::FunctionRef<absl::Status()> launch,
+                                      CallSite site) {
+  Call call = CallOf(Operation::kReplay, calls.count, site);
+  call.AddToHash(calls.hash);
+  LOCKSTEP_RETURN_IF_ERROR(
+      watchdog_->Begin(call, /*arguments=*/absl::OkStatus()).status());
+  absl::StatusOr<std::shared_ptr<CallEvents>> events = watchdog_->TakeEvents();
+  const auto record = [stream](const Event& event) {
+    return CudaStatus(cudaEventRecord(event.get(), stream), "cudaEventRecord");
+  };
+  replayed_on_ = stream;
+  absl::Status status = events.status();
+  if (status.ok()) status = record((*events)->started);
+  if (status.ok()) status = launch();
+  if (status.ok()) status = record((*events)->done);
+  if (!status.ok()) return watchdog_->Failed(status);
+  watchdog_->Issued(*std::move(events));
+  return absl::OkStatus();
 }
 
 absl::Status NcclCommunicator::Wait() { return watchdog_->WaitForCalls(); }
@@ -490,6 +559,10 @@ absl::Status NcclCommunicator::EnqueueOnOwnStream(const Collective& call,
 absl::StatusOr<GroupBuffer> NcclCommunicator::Allocate(int64_t bytes,
                                                        CallSite site) {
   const Call call = CallOf(Operation::kAllocate, bytes, site);
+  if (captured_ != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a graph cannot capture ", ToString(call)));
+  }
   if (bytes < 0) {
     const absl::Status own = absl::InvalidArgumentError("the size is negative");
     return watchdog_->Begin(call, own).status();
@@ -535,10 +608,13 @@ absl::Status NcclCommunicator::Zero(std::byte* memory, int64_t bytes) {
 absl::StatusOr<std::unique_ptr<NcclCommunicator>>
 NcclCommunicator::SplitOnStream(int color, int key, cudaStream_t stream,
                                 CallSite site) {
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      std::unique_ptr<Communicator> control,
-      watchdog_->Split(CallOf(Operation::kSplit, /*count=*/0, site), color, key,
-                       site));
+  const Call call = CallOf(Operation::kSplit, /*count=*/0, site);
+  if (captured_ != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a graph cannot capture ", ToString(call)));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> control,
+                            watchdog_->Split(call, color, key, site));
   if (control == nullptr) return nullptr;
   const bool has_all_ranks = control->world_size() == world_size_;
   NcclOptions options = options_;

@@ -5,12 +5,14 @@
 
 #include <cuda_runtime.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <type_traits>
 #include <utility>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/cuda_status.h"
@@ -75,7 +77,9 @@ struct NcclOptions {
 //
 // The stream may be one that is being captured in a graph. Ranks that disagree
 // then get an error as above, but whoever launches the graph must watch its
-// execution. Graphs must be destroyed before the communicator.
+// execution. Within Capture the calls are not compared; Replay, which launches
+// the graph, compares and watches them. Graphs must be destroyed before the
+// communicator.
 class NcclCommunicator : public Communicator {
  public:
   // Creates the group. Every rank must call it, with a control group on host
@@ -124,6 +128,34 @@ class NcclCommunicator : public Communicator {
       int color, int key, cudaStream_t stream,
       CallSite site = CallSite::Here());
 
+  // The calls that a graph has captured.
+  struct CapturedCalls {
+    int64_t count = 0;
+    uint64_t hash = 0;  // Of what ranks must agree on, in order.
+  };
+
+  // Runs `enqueue`, whose calls of this group are part of a stream's capture.
+  // Replay compares these calls with other ranks', and Capture does not;
+  // Start's handles have nothing to wait for. All ranks should capture at the
+  // same time: NCCL may exchange messages between hosts when it registers
+  // memory in a capture (NCCL_GRAPH_REGISTER). Returns the calls. Errors: those
+  // of `enqueue`, which fail the group; kInvalidArgument for a Barrier, Send,
+  // Receive, Allocate or Split.
+  absl::StatusOr<CapturedCalls> Capture(
+      absl::FunctionRef<absl::Status()> enqueue,
+      CallSite site = CallSite::Here());
+
+  // Calls `launch`, which puts a graph with these calls on the stream. Every
+  // rank must make the call, and its graph must have captured the same calls,
+  // in the same order among those of the groups that Split has made. The graph
+  // is compared and watched as one call: all its work, calls or not, has the
+  // group's timeout from its position in the stream. With two groups whose
+  // calls are in one graph, Replay of one is the other's `launch`. Errors: as
+  // for Run; that of `launch`, which fails the group.
+  absl::Status Replay(const CapturedCalls& calls, cudaStream_t stream,
+                      absl::FunctionRef<absl::Status()> launch,
+                      CallSite site = CallSite::Here());
+
   // Whether two ranks share a GPU: results are right, but times are
   // meaningless.
   bool shared_gpu() const { return shared_gpu_; }
@@ -153,8 +185,11 @@ class NcclCommunicator : public Communicator {
   // ring's streams.
   void WaitForStreams(absl::Duration limit, bool of_ring) const;
   absl::Status CheckArguments(const Collective& call) const;
-  // Makes the call, and returns its number for the watchdog.
+  // Makes the call, and returns its number for the watchdog; -1 within Capture.
   absl::StatusOr<int64_t> Issue(const Collective& call);
+  // Makes the call within Capture.
+  absl::Status IssueCaptured(const Collective& collective, const Call& call,
+                             bool is_direct);
   // Enqueues the call between two events, which order it on the caller's
   // stream. is_direct: whether direct_ runs it. capturing: whether the caller's
   // stream is being captured.
@@ -179,6 +214,10 @@ class NcclCommunicator : public Communicator {
   const std::shared_ptr<NcclHandle> handle_ = std::make_shared<NcclHandle>();
   std::shared_ptr<GpuRing> ring_;
   std::unique_ptr<GpuDirect> direct_;
+  CapturedCalls* captured_ = nullptr;  // Within Capture.
+  int64_t captured_begin_ = 0;         // order_->captured() at its begin.
+  // The stream of the last Replay; null: none.
+  std::atomic<cudaStream_t> replayed_on_ = nullptr;
   // Last: its thread uses the members above.
   std::unique_ptr<Watchdog> watchdog_;
 };

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/cuda_graph.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
@@ -41,6 +42,7 @@ namespace {
 using standin::Damage;
 using standin::DroppedWaits;
 using standin::Order;
+using testing::AllOf;
 using testing::Contains;
 using testing::Each;
 using testing::HasSubstr;
@@ -280,8 +282,6 @@ TEST_F(NcclStreamsTest, AFailedGroupLeavesTheOrderOfOthersAlone) {
 
 using CapturedCalls = std::unique_ptr<std::remove_pointer_t<cudaGraph_t>,
                                       CudaDeleter<&cudaGraphDestroy>>;
-using GraphOfCalls = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>,
-                                     CudaDeleter<&cudaGraphExecDestroy>>;
 
 // Returns the work that `run` puts on the stream.
 absl::StatusOr<CapturedCalls> CaptureCalls(
@@ -294,17 +294,6 @@ absl::StatusOr<CapturedCalls> CaptureCalls(
   LOCKSTEP_RETURN_IF_ERROR(
       CudaStatus(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture"));
   return CapturedCalls(graph);
-}
-
-// Returns the work as a graph that can be launched.
-absl::StatusOr<GraphOfCalls> Capture(cudaStream_t stream,
-                                     const std::function<absl::Status()>& run) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const CapturedCalls graph,
-                            CaptureCalls(stream, run));
-  cudaGraphExec_t made = nullptr;
-  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
-      cudaGraphInstantiate(&made, graph.get(), 0), "cudaGraphInstantiate"));
-  return GraphOfCalls(made);
 }
 
 // Returns whether node `a` of a graph precedes node `b`.
@@ -382,8 +371,8 @@ TEST_F(NcclStreamsTest, GraphsGiveTheBitsOfEagerCalls) {
             LOCKSTEP_RETURN_IF_ERROR(
                 CudaStatus(cudaMemset(to->data(), 0, input.size()), "memset"));
           }
-          LOCKSTEP_ASSIGN_OR_RETURN(const GraphOfCalls graph,
-                                    Capture(stream, run));
+          LOCKSTEP_ASSIGN_OR_RETURN(const Graph graph,
+                                    CaptureGraph(stream, run));
           LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
               cudaGraphLaunch(graph.get(), stream), "cudaGraphLaunch"));
           LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream),
@@ -398,6 +387,103 @@ TEST_F(NcclStreamsTest, GraphsGiveTheBitsOfEagerCalls) {
         });
     EXPECT_THAT(statuses, Each(IsOk()));
   }
+}
+
+// A group with a call of `count` bytes in a graph.
+struct GroupWithGraph {
+  NcclCommunicator& communicator;
+  cudaStream_t stream;
+  std::unique_ptr<CheckedMemory> memory = nullptr;
+  NcclCommunicator::CapturedCalls calls = {};
+  Graph graph = nullptr;
+
+  absl::Status CaptureCall(int64_t count) {
+    LOCKSTEP_ASSIGN_OR_RETURN(memory, MakeDeviceMemory(Bytes(300)));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        graph, CaptureGraph(stream, [&]() -> absl::Status {
+          LOCKSTEP_ASSIGN_OR_RETURN(calls, communicator.Capture([&] {
+            return communicator.AllReduce(
+                {memory->data(), count, DataType::kUInt8});
+          }));
+          return absl::OkStatus();
+        }));
+    return absl::OkStatus();
+  }
+  absl::Status Replay() {
+    return communicator.Replay(calls, stream, [&] {
+      return CudaStatus(cudaGraphLaunch(graph.get(), stream),
+                        "cudaGraphLaunch");
+    });
+  }
+};
+
+// A rank may capture while another rank makes other calls: only replays are
+// compared.
+TEST_F(NcclStreamsTest, ReplaysOfTheSameCallsAgree) {
+  const auto statuses = RunOnStreams(
+      Options(), /*own_gpus=*/true,
+      [](NcclCommunicator& communicator, cudaStream_t stream) -> absl::Status {
+        GroupWithGraph group{communicator, stream};
+        if (communicator.rank() == 1) {
+          LOCKSTEP_RETURN_IF_ERROR(group.CaptureCall(256));
+        }
+        LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
+        if (communicator.rank() != 1) {
+          LOCKSTEP_RETURN_IF_ERROR(group.CaptureCall(256));
+        }
+        const Bytes ones(300, std::byte{1});
+        LOCKSTEP_RETURN_IF_ERROR(
+            CudaStatus(cudaMemcpy(group.memory->data(), ones.data(),
+                                  ones.size(), cudaMemcpyHostToDevice),
+                       "cudaMemcpy"));
+        for (int i = 0; i < 3; ++i) LOCKSTEP_RETURN_IF_ERROR(group.Replay());
+        LOCKSTEP_RETURN_IF_ERROR(communicator.Wait());
+        LOCKSTEP_ASSIGN_OR_RETURN(const Bytes sums, group.memory->Read());
+        return sums[0] == std::byte{27} && sums[256] == std::byte{1}
+                   ? absl::OkStatus()
+                   : absl::DataLossError("not three sums");
+      });
+  EXPECT_THAT(statuses, Each(IsOk()));
+}
+
+TEST_F(NcclStreamsTest, ReplaysOfOtherCallsAreNamed) {
+  const auto statuses = RunOnStreams(
+      Options(), /*own_gpus=*/true,
+      [](NcclCommunicator& communicator, cudaStream_t stream) -> absl::Status {
+        GroupWithGraph group{communicator, stream};
+        LOCKSTEP_RETURN_IF_ERROR(
+            group.CaptureCall(communicator.rank() == 2 ? 128 : 256));
+        return FailTwice(communicator,
+                         [&](NcclCommunicator&) { return group.Replay(); });
+      });
+  EXPECT_THAT(
+      statuses,
+      Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                    AllOf(HasSubstr("ranks disagree"),
+                          HasSubstr("rank 2 called Replay(1 calls)")))));
+}
+
+// The graph waits on the GPU for a rank that does not launch its own.
+TEST_F(NcclStreamsTest, AReplayEndsAtItsDeadline) {
+  NcclOptions options = Options();
+  options.group.timeout = absl::Milliseconds(300);
+  const auto statuses = RunOnStreams(
+      options, /*own_gpus=*/true,
+      [](NcclCommunicator& communicator, cudaStream_t stream) -> absl::Status {
+        GroupWithGraph group{communicator, stream};
+        LOCKSTEP_RETURN_IF_ERROR(group.CaptureCall(256));
+        LOCKSTEP_RETURN_IF_ERROR(group.Replay());
+        LOCKSTEP_RETURN_IF_ERROR(communicator.Wait());
+        if (communicator.rank() != 1) LOCKSTEP_RETURN_IF_ERROR(group.Replay());
+        if (communicator.rank() == 1) absl::SleepFor(absl::Seconds(1));
+        return FailTwice(communicator, [&](NcclCommunicator& each) {
+          return each.rank() == 1 ? group.Replay() : each.Wait();
+        });
+      });
+  EXPECT_THAT(statuses,
+              Each(StatusIs(absl::StatusCode::kDeadlineExceeded,
+                            AllOf(HasSubstr("Replay(1 calls) at"),
+                                  HasSubstr("rank 1 has not called it")))));
 }
 
 // A ring that has as many graphs as it may keep destroys the one that was used
@@ -447,9 +533,9 @@ TEST_F(NcclStreamsTest, FailuresDoNotWaitForGraphs) {
         for (int call = 0; call < 3; ++call) {
           LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(data));
         }
-        LOCKSTEP_ASSIGN_OR_RETURN(
-            const GraphOfCalls graph,
-            Capture(stream, [&] { return communicator.AllReduce(data); }));
+        LOCKSTEP_ASSIGN_OR_RETURN(const Graph graph, CaptureGraph(stream, [&] {
+                                    return communicator.AllReduce(data);
+                                  }));
         const absl::Time before = absl::Now();
         const absl::Status failure =
             FailTwice(communicator, [&](NcclCommunicator& c) {

@@ -246,6 +246,7 @@ class Checker {
       case Operation::kReceive:
       case Operation::kAllocate:
       case Operation::kSplit:
+      case Operation::kReplay:
         break;
     }
     return absl::InvalidArgumentError("no case of the suite");

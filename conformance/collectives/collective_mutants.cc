@@ -45,6 +45,7 @@ bool GetsOutput(const Communicator& group, const Collective& call) {
     case Operation::kBarrier:
     case Operation::kAllocate:
     case Operation::kSplit:
+    case Operation::kReplay:
       return false;
     default:
       return call.output.count > 0;

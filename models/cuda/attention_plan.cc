@@ -205,9 +205,9 @@ class AttentionPlan : public OperationPlan {
 
   absl::Status Drop(const Batch& batch, DataType type, const void* from,
                     void* to) const {
-    return DropOutOnGpu(MaskKeyOf(batch, op_.layer, op_.dropout), type, n_,
-                        op_.heads * length_ * length_, from, to,
-                        context_.stream);
+    return DropOutOnGpu(
+        DeviceMaskKeyOf(context_, batch, op_.layer, op_.dropout), type, n_,
+        op_.heads * length_ * length_, from, to, context_.stream);
   }
 
   const CudaPlanContext context_;

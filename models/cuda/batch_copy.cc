@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
+#include "models/cuda/step_numbers.h"
 #include "models/model.h"
 #include "models/program/step_memory.h"
 
@@ -27,6 +28,9 @@ void ForArrays(Batch& batch, const Visit& visit) {
   visit(batch.samples);
 }
 
+// The numbers of the step begin the memory.
+constexpr int64_t kNumbersBytes = AlignedBytes(sizeof(StepNumbers));
+
 }  // namespace
 
 absl::Status BatchCopy::ReserveBytes(int64_t bytes) {
@@ -41,7 +45,8 @@ absl::Status BatchCopy::ReserveBytes(int64_t bytes) {
 }
 
 absl::Status BatchCopy::Reserve(int64_t n, const Shape& image) {
-  int64_t bytes = AlignedBytes(n * image.size() * int64_t{sizeof(float)});
+  int64_t bytes =
+      kNumbersBytes + AlignedBytes(n * image.size() * int64_t{sizeof(float)});
   for (const size_t element :
        {sizeof(int32_t), sizeof(int32_t), sizeof(float), sizeof(int64_t)}) {
     bytes += AlignedBytes(n * static_cast<int64_t>(element));
@@ -49,17 +54,20 @@ absl::Status BatchCopy::Reserve(int64_t n, const Shape& image) {
   return ReserveBytes(bytes);
 }
 
-absl::StatusOr<Batch> BatchCopy::Enqueue(const Batch& batch,
-                                         cudaStream_t stream) {
+absl::StatusOr<DeviceBatch> BatchCopy::Enqueue(const Batch& batch,
+                                               float learning_rate,
+                                               cudaStream_t stream) {
   Batch on_device = batch;
-  int64_t bytes = 0;
+  int64_t bytes = kNumbersBytes;
   ForArrays(on_device, [&](auto& array) {
     if (array.empty()) array = {};  // Not a pointer to host memory.
     bytes += AlignedBytes(static_cast<int64_t>(array.size_bytes()));
   });
-  if (bytes == 0) return on_device;
   LOCKSTEP_RETURN_IF_ERROR(ReserveBytes(bytes));
-  int64_t offset = 0;
+  const StepNumbers numbers = {
+      .seed = batch.seed, .step = batch.step, .learning_rate = learning_rate};
+  std::memcpy(pinned_.get(), &numbers, sizeof(numbers));
+  int64_t offset = kNumbersBytes;
   ForArrays(on_device, [&]<typename T>(std::span<const T>& array) {
     if (array.empty()) return;
     std::memcpy(pinned_.get() + offset, array.data(), array.size_bytes());
@@ -71,7 +79,8 @@ absl::StatusOr<Batch> BatchCopy::Enqueue(const Batch& batch,
       cudaMemcpyAsync(device_.get(), pinned_.get(), static_cast<size_t>(bytes),
                       cudaMemcpyHostToDevice, stream),
       "cudaMemcpyAsync"));
-  return on_device;
+  return DeviceBatch{on_device,
+                     reinterpret_cast<const StepNumbers*>(device_.get())};
 }
 
 }  // namespace lockstep

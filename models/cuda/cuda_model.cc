@@ -50,7 +50,7 @@ class CudaModel : public Model {
   absl::StatusOr<Metrics> ForwardBackward(const Batch& batch,
                                           float gradient_scale,
                                           GradientReady ready) override {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Batch on_device, Begin(batch));
+    LOCKSTEP_ASSIGN_OR_RETURN(const DeviceBatch on_device, Begin(batch));
     const absl::Status enqueued =
         replica_->Enqueue(on_device, gradient_scale, [](int) {});
     LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, TakeMetrics(enqueued));
@@ -61,7 +61,7 @@ class CudaModel : public Model {
   }
 
   absl::StatusOr<Metrics> Evaluate(const Batch& batch) override {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Batch on_device, Begin(batch));
+    LOCKSTEP_ASSIGN_OR_RETURN(const DeviceBatch on_device, Begin(batch));
     return TakeMetrics(replica_->EnqueueEvaluation(on_device));
   }
 
@@ -76,13 +76,13 @@ class CudaModel : public Model {
 
   // Copies the parameters, the buffers and the batch to the GPU; returns the
   // batch there.
-  absl::StatusOr<Batch> Begin(const Batch& batch) {
+  absl::StatusOr<DeviceBatch> Begin(const Batch& batch) {
     LOCKSTEP_RETURN_IF_ERROR(CheckBatch(*this, batch));
     // The calling thread may differ from the last call's.
     LOCKSTEP_RETURN_IF_ERROR(
         CudaStatus(cudaSetDevice(device_), "cudaSetDevice"));
     LOCKSTEP_RETURN_IF_ERROR(replica_->Upload(parameters_, buffers_));
-    return batch_.Enqueue(batch, stream_.get());
+    return batch_.Enqueue(batch, /*learning_rate=*/0, stream_.get());
   }
 
   const int device_;

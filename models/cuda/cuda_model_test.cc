@@ -89,7 +89,7 @@ class CudaModelTest : public GpuTest {
     std::vector<int> ready(host_->count());
     EXPECT_THAT(
         replica_->Enqueue(
-            {.images = images_->span(), .labels = labels_->span()},
+            {{.images = images_->span(), .labels = labels_->span()}},
             scale / static_cast<float>(n), [&](int index) { ++ready[index]; }),
         IsOk());
     EXPECT_THAT(ready, Each(1));
@@ -149,7 +149,9 @@ TEST_F(CudaModelTest, UpdatesFloat32ParametersOfSixteenBitSteps) {
   const std::vector<float> gradients = Step(3);
   std::vector<float> want(host_->values().begin(), host_->values().end());
   constexpr float kSmall = 0x1p-14f;
-  ASSERT_THAT(replica_->EnqueueSgd(kSmall), IsOk());
+  TestVector<StepNumbers> numbers(std::vector<StepNumbers>{
+      {.learning_rate = kSmall}, {.learning_rate = 1}});
+  ASSERT_THAT(replica_->EnqueueSgd(numbers.data()), IsOk());
   for (size_t i = 0; i < want.size(); ++i) {
     const volatile float product = kSmall * gradients[i];
     want[i] -= product;
@@ -161,7 +163,7 @@ TEST_F(CudaModelTest, UpdatesFloat32ParametersOfSixteenBitSteps) {
   EXPECT_FALSE(std::ranges::equal(Rounded(DataType::kBFloat16, want), want));
   // A large update and a step have the gradients of a replica that starts with
   // the updated parameters.
-  ASSERT_THAT(replica_->EnqueueSgd(1), IsOk());
+  ASSERT_THAT(replica_->EnqueueSgd(numbers.data() + 1), IsOk());
   const std::vector<float> after = Step(3);
   EXPECT_NE(after, gradients);
   const std::vector<float> values(host_->values().begin(),
@@ -219,7 +221,7 @@ TEST_F(CudaModelTest, EvaluationChangesNothing) {
   ASSERT_THAT(replica_->TakeMetrics(), IsOk());
   const Buffers before = buffers_;
   ASSERT_THAT(replica_->EnqueueEvaluation(
-                  {.images = images.span(), .labels = labels.span()}),
+                  {{.images = images.span(), .labels = labels.span()}}),
               IsOk());
   const absl::StatusOr<Metrics> metrics = replica_->TakeMetrics();
   ASSERT_THAT(metrics, IsOk());
@@ -237,7 +239,7 @@ TEST_F(CudaModelTest, RefusesBatchesThatDoNotFit) {
   TestVector<float> images(samples.images);
   TestVector<int32_t> labels(samples.labels);
   const auto step = [&](const Batch& batch) {
-    return replica_->Enqueue(batch, 1, [](int) {});
+    return replica_->Enqueue({batch}, 1, [](int) {});
   };
   EXPECT_THAT(
       step({.images = images.span(), .labels = labels.span().first(2)}),
@@ -321,10 +323,12 @@ TEST_F(CudaModelTest, AStepNeitherWaitsNorAllocates) {
     Create(spec, {.precision = precision});
     Step(3);
     const Batch batch = {.images = images_->span(), .labels = labels_->span()};
+    TestVector<StepNumbers> numbers(
+        std::vector<StepNumbers>{{.learning_rate = 0.1f}});
     standin::ResetCounts();
     for (int step = 0; step < 3; ++step) {
-      ASSERT_THAT(replica_->Enqueue(batch, 1.0f / 3, [](int) {}), IsOk());
-      ASSERT_THAT(replica_->EnqueueSgd(0.1f), IsOk());
+      ASSERT_THAT(replica_->Enqueue({batch}, 1.0f / 3, [](int) {}), IsOk());
+      ASSERT_THAT(replica_->EnqueueSgd(numbers.data()), IsOk());
     }
     EXPECT_EQ(standin::Counts().host_waits, 0) << spec;
     EXPECT_EQ(standin::Counts().allocations, 0) << spec;

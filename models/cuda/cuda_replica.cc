@@ -90,16 +90,16 @@ absl::StatusOr<std::unique_ptr<CudaReplica>> CudaReplica::Create(
       new CudaReplica(std::move(network), stream, options));
   LOCKSTEP_RETURN_IF_ERROR(replica->AllocateTensors(options));
   LOCKSTEP_RETURN_IF_ERROR(replica->OpenLibraries());
-  replica->context_ = {
-      .stream = stream,
-      .cudnn = replica->cudnn_.get(),
-      .cublas = replica->cublas_.get(),
-      .card = replica->card_.get(),
-      .precision = options.precision,
-      .parameters = &replica->parameters_,
-      .rounded = replica->rounded_.get(),
-      .buffers = &replica->buffers_,
-      .batch_norm_kernels = replica->batch_norm_kernels_.get()};
+  replica->context_ = {.stream = stream,
+                       .cudnn = replica->cudnn_.get(),
+                       .cublas = replica->cublas_.get(),
+                       .card = replica->card_.get(),
+                       .precision = options.precision,
+                       .parameters = &replica->parameters_,
+                       .rounded = replica->rounded_.get(),
+                       .buffers = &replica->buffers_,
+                       .batch_norm_kernels = replica->batch_norm_kernels_.get(),
+                       .numbers = &replica->numbers_};
   const Network& described = replica->network_;
   LOCKSTEP_RETURN_IF_ERROR(replica->Upload(
       CreateParameters(described, options.seed), CreateBuffers(described)));
@@ -303,17 +303,18 @@ absl::StatusOr<Program*> CudaReplica::Prepare(int64_t n, bool training) {
   if (found == programs_.end()) {
     if (programs_.size() == kMaxPrograms) ClearPrograms();
     LOCKSTEP_ASSIGN_OR_RETURN(Program program, MakeProgram(n));
-    found = programs_.emplace(n, std::move(program)).first;
+    found = programs_.emplace(n, std::make_shared<Program>(std::move(program)))
+                .first;
   }
   const int64_t bytes =
-      LossBytes(n) + ImageBytes(n) + found->second.bytes(training);
+      LossBytes(n) + ImageBytes(n) + found->second->bytes(training);
   if (bytes > memory_bytes_) {
     memory_bytes_ = 0;
-    memory_.reset();  // Waits for the work that uses it.
+    memory_.reset();  // Freeing waits for work; a graph may keep the memory.
     LOCKSTEP_ASSIGN_OR_RETURN(memory_, AllocateDeviceMemory(bytes));
     memory_bytes_ = bytes;
   }
-  return &found->second;
+  return found->second.get();
 }
 
 int64_t CudaReplica::ImageBytes(int64_t n) const {
@@ -371,8 +372,11 @@ absl::Status CudaReplica::EnqueueLoss(const Batch& batch, float gradient_scale,
       reinterpret_cast<DeviceMetrics*>(metrics_.get()), stream_);
 }
 
-absl::Status CudaReplica::Enqueue(const Batch& batch, float gradient_scale,
+absl::Status CudaReplica::Enqueue(const DeviceBatch& on_device,
+                                  float gradient_scale,
                                   Model::GradientReady ready) {
+  const Batch& batch = on_device.batch;
+  numbers_ = on_device.numbers;
   LOCKSTEP_RETURN_IF_ERROR(CheckOnDevice(batch));
   gradients_are_scaled_ = loss_scale_ != nullptr;
   // Ranks of a group exchange messages even if a batch is empty.
@@ -391,7 +395,9 @@ absl::Status CudaReplica::Enqueue(const Batch& batch, float gradient_scale,
   return program->Backward(OperandsOf(batch), ready);
 }
 
-absl::Status CudaReplica::EnqueueEvaluation(const Batch& batch) {
+absl::Status CudaReplica::EnqueueEvaluation(const DeviceBatch& on_device) {
+  const Batch& batch = on_device.batch;
+  numbers_ = on_device.numbers;
   LOCKSTEP_RETURN_IF_ERROR(CheckOnDevice(batch));
   if (batch.labels.empty()) return absl::OkStatus();
   LOCKSTEP_ASSIGN_OR_RETURN(Program * program,
@@ -423,14 +429,25 @@ absl::Status CudaReplica::Unscale() {
                           gradients.data(), loss_scale(), stream_);
 }
 
-absl::Status CudaReplica::EnqueueSgd(float learning_rate) {
+absl::Status CudaReplica::EnqueueSgd(const StepNumbers* numbers) {
   LOCKSTEP_RETURN_IF_ERROR(Unscale());
   LOCKSTEP_RETURN_IF_ERROR(SgdUpdateOnGpu(
       static_cast<int64_t>(parameters_.values().size()),
       parameters_.values().data(), parameters_.gradients().data(),
-      learning_rate, loss_scale(), stream_));
+      &numbers->learning_rate, loss_scale(), stream_));
   return loss_scale_ == nullptr ? absl::OkStatus()
                                 : EndScaledStep(loss_scale(), stream_);
+}
+
+absl::Status CudaReplica::Plan(int64_t n) {
+  return Prepare(n, /*training=*/true).status();
+}
+
+std::shared_ptr<const void> CudaReplica::WorkOf(int64_t n) const {
+  using Work = std::pair<std::shared_ptr<Program>, std::shared_ptr<std::byte>>;
+  const auto found = programs_.find(n);
+  return std::make_shared<const Work>(
+      found == programs_.end() ? nullptr : found->second, memory_);
 }
 
 }  // namespace lockstep

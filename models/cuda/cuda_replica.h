@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 #include <cudnn.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -16,11 +17,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/cuda_status.h"
+#include "models/cuda/batch_copy.h"
 #include "models/cuda/convolution.h"
 #include "models/cuda/loss.h"
 #include "models/cuda/loss_scale.h"
 #include "models/cuda/plan.h"
 #include "models/cuda/product.h"
+#include "models/cuda/step_numbers.h"
 #include "models/cuda/weight_layout.h"
 #include "models/model.h"
 #include "models/networks/network.h"
@@ -96,22 +99,33 @@ class CudaReplica {
   // the memory has to grow; with more than eight sizes plans are made again.
   // Errors: kInvalidArgument for sizes that do not match, and for images that
   // are not aligned; those of CUDA, cuDNN, cuBLASLt and the group.
-  absl::Status Enqueue(const Batch& batch, float gradient_scale,
+  absl::Status Enqueue(const DeviceBatch& batch, float gradient_scale,
                        Model::GradientReady ready);
 
   // Enqueues the forward pass of an evaluation, which changes no buffer, and
   // adds the batch's loss to the metrics.
-  absl::Status EnqueueEvaluation(const Batch& batch);
+  absl::Status EnqueueEvaluation(const DeviceBatch& batch);
 
   // Waits for the stream; returns the sums over all batches since the last
   // call.
   absl::StatusOr<Metrics> TakeMetrics();
 
-  // Enqueues value -= learning_rate * gradient for all parameters. For float16
-  // the gradients are first divided by the loss scale. If one of them is not
-  // finite, no parameter changes: the step is skipped. Then the next loss scale
-  // is chosen. Ranks that call this with the same gradients decide alike.
-  absl::Status EnqueueSgd(float learning_rate);
+  // Enqueues value -= numbers->learning_rate * gradient for all parameters.
+  // numbers: device memory, until the stream has reached the end of the update.
+  // For float16 the gradients are first divided by the loss scale. If one of
+  // them is not finite, no parameter changes: the step is skipped. Then the
+  // next loss scale is chosen. Ranks that call this with the same gradients
+  // decide alike.
+  absl::Status EnqueueSgd(const StepNumbers* numbers);
+
+  // Does what the first step of n samples does besides its work on the stream:
+  // makes the plans and room for them. Errors: as for Enqueue.
+  absl::Status Plan(int64_t n);
+
+  // Returns the owner of everything that the enqueued work of training steps of
+  // n samples uses, besides the batch and this object: a graph that has
+  // captured a step keeps it. Call it after such a step or Plan.
+  std::shared_ptr<const void> WorkOf(int64_t n) const;
 
  private:
   CudaReplica(Network network, cudaStream_t stream,
@@ -160,14 +174,15 @@ class CudaReplica {
   std::unique_ptr<CudnnDevice> card_;
   std::unique_ptr<CudaBatchNormKernels> batch_norm_kernels_;
   CudaPlanContext context_;
-  std::map<int64_t, Program> programs_;  // By batch size.
-  DeviceMemory metrics_;                 // One DeviceMetrics.
+  std::map<int64_t, std::shared_ptr<Program>> programs_;  // By batch size.
+  const StepNumbers* numbers_ = nullptr;  // Of the step that is enqueued.
+  DeviceMemory metrics_;                  // One DeviceMetrics.
   DeviceMemory loss_scale_;  // One LossScale; null: the type is not float16.
   // Whether the gradients hold the loss scale as a factor.
   bool gradients_are_scaled_ = false;
   DeviceMemory rounded_;  // The parameters in a 16-bit type; null: none.
   // The losses of samples, 16-bit images, then a program's memory.
-  DeviceMemory memory_;
+  std::shared_ptr<std::byte> memory_;
   int64_t memory_bytes_ = 0;
 };
 

@@ -14,6 +14,15 @@
 namespace lockstep {
 namespace {
 
+__device__ inline MaskKey KeyOf(const DeviceMaskKey& of) {
+  MaskKey key = of.key;
+  if (of.numbers != nullptr) {
+    key.seed = of.numbers->seed;
+    key.step = of.numbers->step;
+  }
+  return key;
+}
+
 // Calls visit(mask, element of the sample, element of the array). Threads with
 // one blockIdx.y share a sample.
 template <typename Visit>
@@ -72,12 +81,12 @@ struct SplitGradient {
 
 template <typename Visit>
 __global__ void __launch_bounds__(kThreadsOver)
-    MaskedKernel(MaskKey key, int64_t n, int64_t size, Visit visit) {
-  ForMasked(key, n, size, visit);
+    MaskedKernel(DeviceMaskKey key, int64_t n, int64_t size, Visit visit) {
+  ForMasked(KeyOf(key), n, size, visit);
 }
 
 template <typename Visit>
-absl::Status Launch(const MaskKey& key, int64_t n, int64_t size,
+absl::Status Launch(const DeviceMaskKey& key, int64_t n, int64_t size,
                     const Visit& visit, cudaStream_t stream) {
   // More blocks than a GPU runs at once.
   constexpr int64_t kMostSamples = 512;
@@ -99,7 +108,7 @@ absl::Status LoadDropoutKernels() {
   });
 }
 
-absl::Status DropOutOnGpu(const MaskKey& key, DataType type, int64_t n,
+absl::Status DropOutOnGpu(const DeviceMaskKey& key, DataType type, int64_t n,
                           int64_t size, const void* from, void* to,
                           cudaStream_t stream) {
   return WithActivations(type, [&]<typename T>(T) {
@@ -108,7 +117,7 @@ absl::Status DropOutOnGpu(const MaskKey& key, DataType type, int64_t n,
   });
 }
 
-absl::Status AddBranch(const MaskKey& key, DataType type, int64_t n,
+absl::Status AddBranch(const DeviceMaskKey& key, DataType type, int64_t n,
                        int64_t size, const void* x, const void* branch, void* y,
                        cudaStream_t stream) {
   return WithActivations(type, [&]<typename T>(T) {
@@ -118,9 +127,9 @@ absl::Status AddBranch(const MaskKey& key, DataType type, int64_t n,
   });
 }
 
-absl::Status AddBranchBackward(const MaskKey& key, DataType type, int64_t n,
-                               int64_t size, const void* dy, void* dx,
-                               void* dbranch, cudaStream_t stream) {
+absl::Status AddBranchBackward(const DeviceMaskKey& key, DataType type,
+                               int64_t n, int64_t size, const void* dy,
+                               void* dx, void* dbranch, cudaStream_t stream) {
   return WithActivations(type, [&]<typename T>(T) {
     return Launch(
         key, n, size,

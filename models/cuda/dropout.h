@@ -8,9 +8,17 @@
 
 #include "absl/status/status.h"
 #include "base/data_types.h"
+#include "models/cuda/step_numbers.h"
 #include "models/program/random_mask.h"
 
 namespace lockstep {
+
+// The key of a layer's masks in a step on a GPU.
+struct DeviceMaskKey {
+  MaskKey key;
+  // The seed and the step, in device memory; null: those of the key.
+  const StepNumbers* numbers = nullptr;
+};
 
 // Arrays are [n, size] of `type` in device memory: n samples. Arithmetic is
 // float32, and a result is rounded once. All calls enqueue on a stream of the
@@ -23,20 +31,20 @@ absl::Status LoadDropoutKernels();
 
 // to = from / (1 - rate) where the mask keeps an element, else 0. Both may be
 // the same memory. The gradient is the same function of the output's gradient.
-absl::Status DropOutOnGpu(const MaskKey& key, DataType type, int64_t n,
+absl::Status DropOutOnGpu(const DeviceMaskKey& key, DataType type, int64_t n,
                           int64_t size, const void* from, void* to,
                           cudaStream_t stream);
 
 // y = x + factor * branch. A sample's factor is 0 if the mask does not keep
 // its element 0, else 1 / (1 - rate).
-absl::Status AddBranch(const MaskKey& key, DataType type, int64_t n,
+absl::Status AddBranch(const DeviceMaskKey& key, DataType type, int64_t n,
                        int64_t size, const void* x, const void* branch, void* y,
                        cudaStream_t stream);
 
 // The gradients: dbranch = factor * dy and dx = dy. dx may be dy, or null.
-absl::Status AddBranchBackward(const MaskKey& key, DataType type, int64_t n,
-                               int64_t size, const void* dy, void* dx,
-                               void* dbranch, cudaStream_t stream);
+absl::Status AddBranchBackward(const DeviceMaskKey& key, DataType type,
+                               int64_t n, int64_t size, const void* dy,
+                               void* dx, void* dbranch, cudaStream_t stream);
 
 }  // namespace lockstep
 

@@ -9,6 +9,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "models/cpu/pointwise.h"
+#include "models/cuda/step_numbers.h"
 #include "models/cuda/test_vector.h"
 #include "models/model.h"
 #include "models/program/random_mask.h"
@@ -55,15 +56,16 @@ TEST_F(DropoutTest, DropsWhatTheHostDrops) {
         DropOut(batch, /*layer=*/2, rate, DataType::kFloat32, n, size,
                 from.data(), want.data());
         TestVector<int64_t> device_numbers(numbers);
+        TestVector<StepNumbers> step_numbers(
+            std::vector<StepNumbers>{{.seed = 5, .step = 7}});
         TestVector<float> memory(from);
-        ASSERT_THAT(
-            DropOutOnGpu({.seed = 5,
-                          .step = 7,
-                          .samples = numbered ? device_numbers.data() : nullptr,
+        ASSERT_THAT(DropOutOnGpu(
+                        {{.samples = numbered ? device_numbers.data() : nullptr,
                           .layer = 2,
                           .rate = rate},
-                         kType, n, size, memory.data(), memory.data(), nullptr),
-            IsOk());
+                         step_numbers.data()},
+                        kType, n, size, memory.data(), memory.data(), nullptr),
+                    IsOk());
         EXPECT_EQ(memory.Read(), want);
       }
     }
@@ -87,16 +89,16 @@ TEST_F(DropoutTest, BranchesAreDroppedBySample) {
         dbranch[i] = factor * x[i];
       }
       TestVector<float> device_x(x), device_branch(branch), y(x), dx(branch);
-      ASSERT_THAT(AddBranch(key, kType, n, size, device_x.data(),
+      ASSERT_THAT(AddBranch({key}, kType, n, size, device_x.data(),
                             device_branch.data(), y.data(), nullptr),
                   IsOk());
       EXPECT_EQ(y.Read(), sum);
-      ASSERT_THAT(AddBranchBackward(key, kType, n, size, device_x.data(),
+      ASSERT_THAT(AddBranchBackward({key}, kType, n, size, device_x.data(),
                                     dx.data(), device_branch.data(), nullptr),
                   IsOk());
       EXPECT_EQ(dx.Read(), x);
       EXPECT_EQ(device_branch.Read(), dbranch);
-      ASSERT_THAT(AddBranchBackward(key, kType, n, size, device_x.data(),
+      ASSERT_THAT(AddBranchBackward({key}, kType, n, size, device_x.data(),
                                     device_x.data(), y.data(), nullptr),
                   IsOk());
       EXPECT_EQ(device_x.Read(), x);

@@ -24,11 +24,11 @@ class LossScaleTest : public GpuTest {
   LossScale EndStep(LossScale before, std::vector<float> gradients) {
     const auto count = static_cast<int64_t>(gradients.size());
     TestVector<LossScale> scale({before});
-    TestVector<float> device(gradients);
+    TestVector<float> device(gradients), rate(std::vector<float>{1});
     TestVector<float> values(std::vector<float>(gradients.size(), 1));
     EXPECT_THAT(UnscaleGradients(count, device.data(), scale.data(), nullptr),
                 IsOk());
-    EXPECT_THAT(SgdUpdateOnGpu(count, values.data(), device.data(), 1,
+    EXPECT_THAT(SgdUpdateOnGpu(count, values.data(), device.data(), rate.data(),
                                scale.data(), nullptr),
                 IsOk());
     EXPECT_THAT(EndScaledStep(scale.data(), nullptr), IsOk());

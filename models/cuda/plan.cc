@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "models/cuda/affine_plan.h"
 #include "models/cuda/attention_plan.h"
+#include "models/cuda/dropout.h"
 #include "models/cuda/pool.h"
 #include "models/cuda/transformer_plans.h"
 #include "models/model.h"
@@ -134,6 +135,12 @@ PlanOr PlanBatchNormOn(const CudaPlanContext& context,
 }
 
 }  // namespace
+
+DeviceMaskKey DeviceMaskKeyOf(const CudaPlanContext& context,
+                              const Batch& batch, int layer, double rate) {
+  return {MaskKeyOf(batch, layer, rate),
+          context.numbers == nullptr ? nullptr : *context.numbers};
+}
 
 PlanOr CreateCudaPlan(const CudaPlanContext& context,
                       const PlanRequest& request) {

@@ -10,6 +10,8 @@
 
 #include "base/data_types.h"
 #include "models/cuda/convolution.h"
+#include "models/cuda/dropout.h"
+#include "models/cuda/step_numbers.h"
 #include "models/model.h"
 #include "models/program/operation_plan.h"
 #include "syncbn/batch_norm_kernels.h"
@@ -32,6 +34,9 @@ struct CudaPlanContext {
   const void* rounded = nullptr;
   Buffers* buffers = nullptr;
   BatchNormKernels* batch_norm_kernels = nullptr;  // Of this stream.
+  // The replica's pointer to the numbers of the step that it enqueues, in
+  // device memory; null: masks take the batch's.
+  const StepNumbers* const* numbers = nullptr;
   // The group over which batch norm normalises in training, whose calls are
   // made on this stream; null: this rank's batch alone.
   Communicator* batch_norm_group = nullptr;
@@ -46,6 +51,10 @@ struct CudaPlanContext {
     return static_cast<const char*>(rounded) + offset * SizeOf(type());
   }
 };
+
+// Returns the key of a layer's masks in the step that is enqueued.
+DeviceMaskKey DeviceMaskKeyOf(const CudaPlanContext& context,
+                              const Batch& batch, int layer, double rate);
 
 // Creates the plan of an operation. For n = 0 the plan only sets gradients to
 // zero, except that a batch norm still takes part in the group's messages. A

@@ -107,12 +107,13 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     SgdKernel(int64_t count, float* values, const float* gradients,
-              float learning_rate, const LossScale* scale) {
+              const float* learning_rate, const LossScale* scale) {
   if (scale != nullptr && scale->overflows != 0) return;
+  const float rate = *learning_rate;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   for (; i < count; i += step) {
-    values[i] = __fsub_rn(values[i], __fmul_rn(learning_rate, gradients[i]));
+    values[i] = __fsub_rn(values[i], __fmul_rn(rate, gradients[i]));
   }
 }
 
@@ -202,7 +203,7 @@ absl::Status WidenOnGpu(DataType type, int64_t count, const void* narrow,
 }
 
 absl::Status SgdUpdateOnGpu(int64_t count, float* values,
-                            const float* gradients, float learning_rate,
+                            const float* gradients, const float* learning_rate,
                             const LossScale* scale, cudaStream_t stream) {
   return LaunchOver(count, stream, "SgdKernel launch", SgdKernel, count, values,
                     gradients, learning_rate, scale);

@@ -121,10 +121,11 @@ TEST_F(PointwiseTest, SgdRoundsTheProductAndTheDifference) {
   for (float& x : values) x = normal(random);
   for (float& x : gradients) x = normal(random);
   TestVector<float> device_values(values), device_gradients(gradients);
-  ASSERT_THAT(
-      SgdUpdateOnGpu(5000, device_values.data(), device_gradients.data(), 0.3f,
-                     /*scale=*/nullptr, nullptr),
-      IsOk());
+  TestVector<float> rate(std::vector<float>{0.3f});
+  ASSERT_THAT(SgdUpdateOnGpu(5000, device_values.data(),
+                             device_gradients.data(), rate.data(),
+                             /*scale=*/nullptr, nullptr),
+              IsOk());
   for (size_t i = 0; i < values.size(); ++i) {
     const volatile float product = 0.3f * gradients[i];
     values[i] -= product;

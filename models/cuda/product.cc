@@ -141,6 +141,10 @@ absl::Status Product::ChooseAlgorithm() {
   };
   LOCKSTEP_RETURN_IF_ERROR(
       set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kMostWorkspaceBytes));
+  // Partial sums in a 16-bit type would be rounded.
+  constexpr uint32_t kSchemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  LOCKSTEP_RETURN_IF_ERROR(
+      set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kSchemes));
   const auto alignment = [&](DataType type, int64_t rows, int64_t columns) {
     return AlignmentOf(type, shape_.batch, rows * columns);
   };

@@ -158,8 +158,7 @@ class FirstPositionPlan : public OperationPlan {
 class DropoutPlan : public OperationPlan {
  public:
   DropoutPlan(const CudaPlanContext& context, const PlanRequest& request)
-      : stream_(context.stream),
-        type_(context.type()),
+      : context_(context),
         op_(std::get<DropoutOp>(request.operation->kind)),
         n_(request.x.n),
         size_(request.x.c * request.x.h * request.x.w) {
@@ -172,9 +171,10 @@ class DropoutPlan : public OperationPlan {
       return Drop(*buffers.batch, buffers.x, buffers.y);
     }
     return CudaStatus(
-        cudaMemcpyAsync(buffers.y, buffers.x,
-                        static_cast<size_t>(n_ * size_ * SizeOf(type_)),
-                        cudaMemcpyDeviceToDevice, stream_),
+        cudaMemcpyAsync(
+            buffers.y, buffers.x,
+            static_cast<size_t>(n_ * size_ * SizeOf(context_.type())),
+            cudaMemcpyDeviceToDevice, context_.stream),
         "cudaMemcpyAsync");
   }
   absl::Status Backward(const BackwardBuffers& buffers,
@@ -185,12 +185,11 @@ class DropoutPlan : public OperationPlan {
 
  private:
   absl::Status Drop(const Batch& batch, const void* from, void* to) const {
-    return DropOutOnGpu(MaskKeyOf(batch, op_.layer, op_.rate), type_, n_, size_,
-                        from, to, stream_);
+    return DropOutOnGpu(DeviceMaskKeyOf(context_, batch, op_.layer, op_.rate),
+                        context_.type(), n_, size_, from, to, context_.stream);
   }
 
-  const cudaStream_t stream_;
-  const DataType type_;
+  const CudaPlanContext context_;
   const DropoutOp op_;
   const int64_t n_, size_;
 };
@@ -198,8 +197,7 @@ class DropoutPlan : public OperationPlan {
 class AddPlan : public OperationPlan {
  public:
   AddPlan(const CudaPlanContext& context, const PlanRequest& request)
-      : stream_(context.stream),
-        type_(context.type()),
+      : context_(context),
         op_(std::get<AddOp>(request.operation->kind)),
         n_(request.x.n),
         size_(request.x.c * request.x.h * request.x.w) {
@@ -210,19 +208,20 @@ class AddPlan : public OperationPlan {
   // A rate of 0 keeps every branch as it is.
   absl::Status Forward(const ForwardBuffers& buffers) override {
     const double rate = buffers.training ? op_.drop_path : 0;
-    return AddBranch(MaskKeyOf(*buffers.batch, op_.layer, rate), type_, n_,
-                     size_, buffers.x, buffers.second, buffers.y, stream_);
+    return AddBranch(DeviceMaskKeyOf(context_, *buffers.batch, op_.layer, rate),
+                     context_.type(), n_, size_, buffers.x, buffers.second,
+                     buffers.y, context_.stream);
   }
   absl::Status Backward(const BackwardBuffers& buffers,
                         Model::GradientReady) override {
     return AddBranchBackward(
-        MaskKeyOf(*buffers.batch, op_.layer, op_.drop_path), type_, n_, size_,
-        buffers.dy, buffers.dx, buffers.dsecond, stream_);
+        DeviceMaskKeyOf(context_, *buffers.batch, op_.layer, op_.drop_path),
+        context_.type(), n_, size_, buffers.dy, buffers.dx, buffers.dsecond,
+        context_.stream);
   }
 
  private:
-  const cudaStream_t stream_;
-  const DataType type_;
+  const CudaPlanContext context_;
   const AddOp op_;
   const int64_t n_, size_;
 };

@@ -30,6 +30,9 @@ struct GpuStepsOptions {
   // The most samples in this rank's part of a batch; larger parts wait for the
   // GPU, to allocate.
   int64_t largest_shard = 0;
+  // The samples of a whole global batch: steps on so many are launched as
+  // graphs, after the first two. 0: no step is. Set by GraphSamples.
+  int64_t graph_samples = 0;
   absl::Duration timeout = GroupOptions().timeout;  // Of NCCL's calls.
 };
 
@@ -39,6 +42,15 @@ struct GpuDescription {
   // No two GPUs have the same. Each MIG slice of a GPU has its own.
   std::array<char, 16> uuid = {};
 };
+
+// Returns the graph_samples of a run with global batches of this size:
+// batch_size, or 0 if the ranks' parts are not of one size of at least 2. Ranks
+// with parts of one size capture their graphs in the same steps.
+constexpr int64_t GraphSamples(int64_t batch_size, int64_t world_size) {
+  return batch_size % world_size == 0 && batch_size / world_size >= 2
+             ? batch_size
+             : 0;
+}
 
 // The functions of a program that links CUDA.
 struct GpuSupport {

@@ -28,6 +28,10 @@
 namespace lockstep {
 namespace {
 
+// The steps on whole batches before the first that is captured: NCCL connects
+// its ranks in its first calls.
+constexpr int kEagerSteps = 2;
+
 // Returns the time from one event to the next, both of which have ended.
 absl::StatusOr<absl::Duration> Between(const Event& first,
                                        const Event& second) {
@@ -43,7 +47,8 @@ absl::StatusOr<absl::Duration> Between(const Event& first,
 absl::StatusOr<std::unique_ptr<GpuRankSteps>> GpuRankSteps::Create(
     Communicator& group, int device, const Network& network,
     const GpuStepsOptions& options, std::string& shared) {
-  std::unique_ptr<GpuRankSteps> steps(new GpuRankSteps(group, device));
+  std::unique_ptr<GpuRankSteps> steps(
+      new GpuRankSteps(group, device, options.graph_samples));
   LOCKSTEP_RETURN_IF_ERROR(
       ShareStatus(group, steps->Prepare(network, options)));
   if (group.world_size() > 1) {
@@ -61,6 +66,12 @@ absl::StatusOr<std::unique_ptr<GpuRankSteps>> GpuRankSteps::Create(
                         .communication = steps->communication_.get()},
                        options.bucket_bytes > 0 ? options.bucket_bytes
                                                 : GpuSteps::kBucketBytes));
+  steps->graphs_ = std::make_unique<StepGraphs>(
+      StepGraphs::Rank{.steps = steps->steps_.get(),
+                       .replica = steps->replica_.get(),
+                       .compute = steps->compute_.get(),
+                       .gradients = steps->gradients_.get(),
+                       .norms = steps->norms_.get()});
   return steps;
 }
 
@@ -80,7 +91,9 @@ absl::Status GpuRankSteps::Prepare(const Network& network,
     LOCKSTEP_RETURN_IF_ERROR(
         slot.batch.Reserve(samples, network.input_shape()));
   }
-  return WarmUp(samples);
+  LOCKSTEP_RETURN_IF_ERROR(WarmUp(samples));
+  const int64_t shard = graph_samples_ / group_.world_size();
+  return shard == 0 || shard == samples ? absl::OkStatus() : WarmUp(shard);
 }
 
 absl::Status GpuRankSteps::WarmUp(int64_t samples) {
@@ -88,8 +101,9 @@ absl::Status GpuRankSteps::WarmUp(int64_t samples) {
   const std::vector<float> images(samples * network.input_shape().size());
   const std::vector<int32_t> labels(samples);
   LOCKSTEP_ASSIGN_OR_RETURN(
-      const Batch batch,
-      CopyTo(slots_[0], {.images = images, .labels = labels}));
+      const DeviceBatch batch,
+      CopyTo(slots_[0], {.images = images, .labels = labels},
+             /*learning_rate=*/0));
   LOCKSTEP_RETURN_IF_ERROR(
       replica_->Enqueue(batch, /*gradient_scale=*/1, [](int) {}));
   LOCKSTEP_RETURN_IF_ERROR(replica_->TakeMetrics().status());
@@ -126,6 +140,7 @@ absl::Status GpuRankSteps::CreateStreams() {
   LOCKSTEP_ASSIGN_OR_RETURN(compute_, MakeStream());
   LOCKSTEP_ASSIGN_OR_RETURN(communication_, MakeUrgentStream());
   LOCKSTEP_ASSIGN_OR_RETURN(copy_, MakeStream());
+  LOCKSTEP_ASSIGN_OR_RETURN(evaluation_.copied, MakeEvent());
   LOCKSTEP_ASSIGN_OR_RETURN(last_end_, MakeTimedEvent());
   for (Slot& slot : slots_) {
     LOCKSTEP_ASSIGN_OR_RETURN(slot.copied, MakeEvent());
@@ -164,9 +179,11 @@ absl::Status GpuRankSteps::BroadcastBuffers() {
   return group_.Broadcast(buffers.counters(), /*root=*/0);
 }
 
-absl::StatusOr<Batch> GpuRankSteps::CopyTo(Slot& slot, const Batch& batch) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Batch on_device,
-                            slot.batch.Enqueue(batch, copy_.get()));
+absl::StatusOr<DeviceBatch> GpuRankSteps::CopyTo(Slot& slot, const Batch& batch,
+                                                 float learning_rate) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const DeviceBatch on_device,
+      slot.batch.Enqueue(batch, learning_rate, copy_.get()));
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
       cudaEventRecord(slot.copied.get(), copy_.get()), "cudaEventRecord"));
   LOCKSTEP_RETURN_IF_ERROR(
@@ -216,13 +233,21 @@ absl::StatusOr<StepResult> GpuRankSteps::Step(const Batch& shard,
   LOCKSTEP_RETURN_IF_ERROR(UseDevice());
   Slot& slot = slots_[next_slot_++ % slots_.size()];
   LOCKSTEP_RETURN_IF_ERROR(Retire(slot));
-  LOCKSTEP_ASSIGN_OR_RETURN(const Batch on_device, CopyTo(slot, shard));
+  LOCKSTEP_ASSIGN_OR_RETURN(const DeviceBatch on_device,
+                            CopyTo(slot, shard, learning_rate));
   const GpuStepEvents events = {.begin = slot.begin.get(),
                                 .computed = slot.computed.get(),
                                 .summed = slot.summed.get(),
                                 .end = slot.end.get()};
-  LOCKSTEP_RETURN_IF_ERROR(
-      steps_->Enqueue(on_device, global_samples, learning_rate, &events));
+  const bool whole = graph_samples_ > 0 && global_samples == graph_samples_;
+  if (whole && whole_batches_ == kEagerSteps) {
+    LOCKSTEP_RETURN_IF_ERROR(
+        graphs_->Enqueue(on_device, global_samples, events));
+  } else {
+    whole_batches_ += whole;
+    LOCKSTEP_RETURN_IF_ERROR(
+        steps_->Enqueue(on_device, global_samples, events));
+  }
   slot.is_used = has_steps_ = true;
   if (!with_metrics) return StepResult();
   LOCKSTEP_RETURN_IF_ERROR(RetireAll());
@@ -248,7 +273,8 @@ absl::StatusOr<Metrics> GpuRankSteps::Evaluate(const Batch& batch) {
     untaken_ += of_steps;
     has_steps_ = false;
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(const Batch on_device, CopyTo(slots_[0], batch));
+  LOCKSTEP_ASSIGN_OR_RETURN(const DeviceBatch on_device,
+                            CopyTo(evaluation_, batch, /*learning_rate=*/0));
   LOCKSTEP_RETURN_IF_ERROR(replica_->EnqueueEvaluation(on_device));
   return replica_->TakeMetrics();
 }

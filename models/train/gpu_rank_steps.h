@@ -21,9 +21,12 @@
 #include "models/train/device.h"
 #include "models/train/gpu_steps.h"
 #include "models/train/rank_steps.h"
+#include "models/train/step_graphs.h"
 
 namespace lockstep {
 
+// Steps on whole batches are graphs, after the first two (StepGraphs).
+//
 // Copies a batch to the GPU while the GPU computes the step before it, and
 // waits for the GPU only where metrics are asked for, and if the GPU is more
 // than two steps behind. Times are the GPU's. The current device of the calling
@@ -32,11 +35,12 @@ class GpuRankSteps : public RankSteps {
  public:
   // Borrows the group, which is on host memory. device: as for cudaSetDevice.
   // Every rank must call it, and all get the same status. Allocates memory for
-  // steps of options.largest_shard samples and takes one such step, so that no
-  // later step allocates or loads kernels beside those of NCCL. Returns null,
-  // and why in `shared`, if ranks share a GPU and NCCL does not support that.
-  // Errors: those of CudaReplica and NcclCommunicator::Create;
-  // kInvalidArgument for sync_bn and a network without batch norm.
+  // steps of options.largest_shard samples and takes one such step, and one of
+  // its part of options.graph_samples, so that no later step allocates or loads
+  // kernels beside those of NCCL. Returns null, and why in `shared`, if ranks
+  // share a GPU and NCCL does not support that. Errors: those of CudaReplica
+  // and NcclCommunicator::Create; kInvalidArgument for sync_bn and a network
+  // without batch norm.
   static absl::StatusOr<std::unique_ptr<GpuRankSteps>> Create(
       Communicator& group, int device, const Network& network,
       const GpuStepsOptions& options, std::string& shared);
@@ -61,8 +65,8 @@ class GpuRankSteps : public RankSteps {
     bool is_used = false;
   };
 
-  GpuRankSteps(Communicator& group, int device)
-      : group_(group), device_(device) {}
+  GpuRankSteps(Communicator& group, int device, int64_t graph_samples)
+      : group_(group), device_(device), graph_samples_(graph_samples) {}
 
   // Makes this rank's part, and takes a step alone.
   absl::Status Prepare(const Network& network, const GpuStepsOptions& options);
@@ -71,7 +75,8 @@ class GpuRankSteps : public RankSteps {
   absl::Status JoinGroups(const GpuStepsOptions& options, std::string& shared);
   absl::Status UseDevice() const;
   // Copies the batch to a slot whose work is done; the compute stream waits.
-  absl::StatusOr<Batch> CopyTo(Slot& slot, const Batch& batch);
+  absl::StatusOr<DeviceBatch> CopyTo(Slot& slot, const Batch& batch,
+                                     float learning_rate);
   // Waits for the slot's step and adds its times. The steps before it are
   // retired.
   absl::Status Retire(Slot& slot);
@@ -79,14 +84,18 @@ class GpuRankSteps : public RankSteps {
 
   Communicator& group_;
   const int device_;
+  const int64_t graph_samples_;  // As in GpuStepsOptions.
   const std::string no_warning_;
   Stream compute_, communication_, copy_;
   // The groups end before the slots and the replica, which wait for the GPU:
   // after an error other ranks may have enqueued more or less.
   std::array<Slot, 3> slots_;
+  Slot evaluation_;  // Not in the memory that graphs read.
   std::unique_ptr<CudaReplica> replica_;
   std::unique_ptr<NcclCommunicator> norms_, gradients_;  // Null: one rank.
   std::unique_ptr<GpuSteps> steps_;
+  std::unique_ptr<StepGraphs> graphs_;
+  int whole_batches_ = 0;  // Steps on graph_samples_, up to kEagerSteps.
   size_t next_slot_ = 0;
   Event last_end_;             // The end of the step that was retired last.
   bool follows_step_ = false;  // Whether last_end_ is the GPU's last.

@@ -3,6 +3,7 @@
 #include "models/train/gpu_rank_steps.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -34,15 +35,27 @@ namespace {
 using standin::Order;
 using testing::Each;
 
-constexpr int kSteps = 8;
-constexpr int64_t kShard = 2;
+// Graphs are captured in steps 2 to 4, one for each slot, and replayed from
+// then on, except in step 9, whose batch is smaller.
+constexpr int kSteps = 14;
+constexpr const char* kLeNet = "lenet_bn";
+constexpr const char* kVit =
+    "vit:patch=8,width=6,depth=1,heads=2,dropout=0.1,attention_dropout=0.1,"
+    "drop_path=0.2";
 
-Network Described() {
+Network Described(const std::string& spec = kLeNet) {
   absl::StatusOr<Network> network = CreateNetwork(
-      "lenet_bn", {.channels = 1, .height = 16, .width = 16, .classes = 4});
+      spec, {.channels = 1, .height = 16, .width = 16, .classes = 4});
   EXPECT_THAT(network, IsOk());
   return *std::move(network);
 }
+
+constexpr int64_t kShard = 2;
+
+// A rank's part of a step: all have kShard samples, but in step 9 each has one.
+int64_t ShardOf(int step) { return step == 9 ? 1 : kShard; }
+
+float LearningRate(int step) { return 0.05f / static_cast<float>(1 + step); }
 
 // The state of a rank after its steps.
 struct Outcome {
@@ -51,31 +64,38 @@ struct Outcome {
   int64_t batches = 0;
   double loss_sum = 0;  // Of all its shards.
   int64_t samples = 0;
-  double evaluated = 0;  // The loss of the first batch, halfway.
+  double evaluated = 0;  // The loss of a large batch, halfway.
+  int64_t launches = 0;  // The host's, of kernels in the last step.
   // The steps' times by the GPU, and the results that sum them up.
   std::vector<StepTimes> gpu_steps;
   StepTimes sum;
 };
 
-// Takes the steps, each on a batch of its own. Evaluates a batch halfway.
-absl::StatusOr<Outcome> TakeSteps(RankSteps& steps, int rank, int world_size,
+// Takes the steps, each on a batch of its own. Evaluates a batch halfway, which
+// needs more memory than the steps.
+absl::StatusOr<Outcome> TakeSteps(RankSteps& steps, const Network& network,
+                                  int rank, int world_size,
                                   int64_t metrics_interval) {
-  const Network network = Described();
   LOCKSTEP_RETURN_IF_ERROR(steps.Begin());
   Outcome outcome;
   for (int step = 0; step < kSteps; ++step) {
-    const RandomSamples samples =
-        RandomBatchOf(network, 10 + step, kShard * world_size);
+    const int64_t count = ShardOf(step);
+    const int64_t global = count * world_size;
+    const RandomSamples samples = RandomBatchOf(network, 10 + step, global);
     const int64_t size = network.input_shape().size();
+    const int64_t begin = rank * count;
     const Batch shard = {
-        .images = std::span(samples.images)
-                      .subspan(rank * kShard * size, kShard * size),
-        .labels = std::span(samples.labels).subspan(rank * kShard, kShard)};
+        .images = std::span(samples.images).subspan(begin * size, count * size),
+        .labels = std::span(samples.labels).subspan(begin, count),
+        .seed = 3,
+        .step = step};
     const bool with_metrics =
         (step + 1) % metrics_interval == 0 || step + 1 == kSteps;
+    const int64_t before = standin::CountsOfThisThread().launches;
     LOCKSTEP_ASSIGN_OR_RETURN(
         const StepResult result,
-        steps.Step(shard, kShard * world_size, 0.05f, with_metrics));
+        steps.Step(shard, global, LearningRate(step), with_metrics));
+    outcome.launches = standin::CountsOfThisThread().launches - before;
     outcome.loss_sum += result.metrics.loss_sum;
     outcome.samples += result.metrics.samples;
     outcome.gpu_steps.insert(outcome.gpu_steps.end(), result.gpu_steps.begin(),
@@ -83,7 +103,9 @@ absl::StatusOr<Outcome> TakeSteps(RankSteps& steps, int rank, int world_size,
     outcome.sum.compute += result.times.compute;
     outcome.sum.exposed_communication += result.times.exposed_communication;
     if (step != kSteps / 2) continue;
-    LOCKSTEP_ASSIGN_OR_RETURN(const Metrics evaluated, steps.Evaluate(shard));
+    const RandomSamples many = RandomBatchOf(network, 9, 24);
+    LOCKSTEP_ASSIGN_OR_RETURN(const Metrics evaluated,
+                              steps.Evaluate(many.batch()));
     outcome.evaluated = evaluated.mean_loss();
   }
   LOCKSTEP_RETURN_IF_ERROR(steps.BroadcastBuffers());
@@ -92,14 +114,22 @@ absl::StatusOr<Outcome> TakeSteps(RankSteps& steps, int rank, int world_size,
   LOCKSTEP_RETURN_IF_ERROR(steps.Read(parameters, buffers));
   outcome.values.assign(parameters.values().begin(), parameters.values().end());
   outcome.running.assign(buffers.floats().begin(), buffers.floats().end());
-  outcome.batches = buffers.counters()[0];
+  if (buffers.count() > 0) outcome.batches = buffers.counters()[0];
   return outcome;
 }
 
+struct GpuOptions {
+  const char* network = kLeNet;
+  Order order = Order::kAtOnce;
+  int64_t metrics_interval = kSteps;
+  bool graphs = false;
+};
+
 // Returns the outcomes of ranks on the stand-in's GPUs.
-std::vector<Outcome> OnGpus(int ranks, Order order, int64_t metrics_interval) {
+std::vector<Outcome> OnGpus(int ranks, const GpuOptions& options) {
   standin::SetDevices({.count = ranks});
-  standin::SetSchedule({.order = order});
+  standin::SetSchedule({.order = options.order});
+  const Network network = Described(options.network);
   std::vector<Outcome> outcomes(ranks);
   const auto statuses = RunRanks(
       Backend::kThreads, ranks, [&](Communicator& group) -> absl::Status {
@@ -107,15 +137,18 @@ std::vector<Outcome> OnGpus(int ranks, Order order, int64_t metrics_interval) {
         // The ranks begin with other weights; rank 0's are the ones that count.
         LOCKSTEP_ASSIGN_OR_RETURN(
             const std::unique_ptr<GpuRankSteps> steps,
-            GpuRankSteps::Create(group, group.rank(), Described(),
-                                 {.seed = static_cast<uint64_t>(group.rank()),
-                                  .bucket_bytes = 4096,
-                                  .sync_bn = ranks > 1,
-                                  .largest_shard = kShard},
-                                 shared));
-        LOCKSTEP_ASSIGN_OR_RETURN(
-            outcomes[group.rank()],
-            TakeSteps(*steps, group.rank(), ranks, metrics_interval));
+            GpuRankSteps::Create(
+                group, group.rank(), network,
+                {.seed = static_cast<uint64_t>(group.rank()),
+                 .bucket_bytes = 4096,
+                 .sync_bn = ranks > 1 && network.Count<BatchNormOp>() > 0,
+                 .largest_shard = kShard,
+                 .graph_samples =
+                     options.graphs ? GraphSamples(kShard * ranks, ranks) : 0},
+                shared));
+        LOCKSTEP_ASSIGN_OR_RETURN(outcomes[group.rank()],
+                                  TakeSteps(*steps, network, group.rank(),
+                                            ranks, options.metrics_interval));
         return absl::OkStatus();
       });
   standin::SetSchedule({});
@@ -136,11 +169,12 @@ Outcome OnCpu(int world_size) {
         LOCKSTEP_RETURN_IF_ERROR(steps.Begin());
         const Network network = Described();
         for (int step = 0; step < kSteps; ++step) {
+          const int64_t global = ShardOf(step) * world_size;
           const RandomSamples samples =
-              RandomBatchOf(network, 10 + step, kShard * world_size);
+              RandomBatchOf(network, 10 + step, global);
           LOCKSTEP_ASSIGN_OR_RETURN(
               const StepResult result,
-              steps.Step(samples.batch(), kShard * world_size, 0.05f, true));
+              steps.Step(samples.batch(), global, LearningRate(step), true));
           outcome.loss_sum += result.metrics.loss_sum;
         }
         outcome.values.assign(model->parameters().values().begin(),
@@ -165,30 +199,63 @@ class GpuRankStepsTest : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, GpuRankStepsTest, testing::Values(1, 2),
                          testing::PrintToStringParamName());
 
-// More steps than slots are in flight between metrics.
-TEST_P(GpuRankStepsTest, EveryOrderOfStreamsTakesTheSameSteps) {
-  const int ranks = GetParam();
-  const std::vector<Outcome> want = OnGpus(ranks, Order::kAtOnce, 1);
-  for (const Order order :
-       {Order::kAtOnce, Order::kOldestStreamFirst, Order::kNewestStreamFirst}) {
-    const std::vector<Outcome> got = OnGpus(ranks, order, kSteps);
-    for (int rank = 0; rank < ranks; ++rank) {
-      SCOPED_TRACE(testing::Message() << static_cast<int>(order) << rank);
-      EXPECT_EQ(got[rank].values, want[0].values);
-      EXPECT_EQ(got[rank].running, want[0].running);
-      EXPECT_EQ(got[rank].batches, kSteps);
-      EXPECT_EQ(got[rank].samples, kSteps * kShard);
-      EXPECT_EQ(got[rank].evaluated, want[rank].evaluated);
-      EXPECT_NEAR(got[rank].loss_sum, want[rank].loss_sum, 1e-9);
-    }
+// Expects that the ranks took the steps that `want` did.
+void ExpectSameSteps(const std::vector<Outcome>& got,
+                     const std::vector<Outcome>& want) {
+  for (size_t rank = 0; rank < want.size(); ++rank) {
+    SCOPED_TRACE(testing::Message() << "rank " << rank);
+    EXPECT_EQ(got[rank].values, want[0].values);
+    EXPECT_EQ(got[rank].running, want[0].running);
+    EXPECT_EQ(got[rank].batches, want[0].batches);
+    EXPECT_EQ(got[rank].samples, want[rank].samples);
+    EXPECT_EQ(got[rank].evaluated, want[rank].evaluated);
+    EXPECT_NEAR(got[rank].loss_sum, want[rank].loss_sum, 1e-9);
   }
 }
 
+constexpr Order kOrders[] = {Order::kAtOnce, Order::kOldestStreamFirst,
+                             Order::kNewestStreamFirst};
+
+// More steps than slots are in flight between metrics.
+TEST_P(GpuRankStepsTest, EveryOrderOfStreamsTakesTheSameSteps) {
+  const int ranks = GetParam();
+  const std::vector<Outcome> want = OnGpus(ranks, {.metrics_interval = 1});
+  EXPECT_EQ(want[0].batches, kSteps);
+  EXPECT_GT(want[0].launches, 0);
+  int64_t samples = 0;
+  for (const Outcome& rank : want) samples += rank.samples;
+  EXPECT_EQ(samples, (kShard * kSteps - 1) * ranks);
+  for (const Order order : kOrders) {
+    SCOPED_TRACE(static_cast<int>(order));
+    ExpectSameSteps(OnGpus(ranks, {.order = order}), want);
+  }
+}
+
+TEST_P(GpuRankStepsTest, GraphsTakeTheSameSteps) {
+  const int ranks = GetParam();
+  const std::vector<Outcome> want = OnGpus(ranks, {});
+  for (const Order order : kOrders) {
+    SCOPED_TRACE(static_cast<int>(order));
+    const std::vector<Outcome> got =
+        OnGpus(ranks, {.order = order, .graphs = true});
+    ExpectSameSteps(got, want);
+    for (const Outcome& rank : got) EXPECT_EQ(rank.launches, 0);
+  }
+}
+
+TEST_P(GpuRankStepsTest, GraphsDrawNewMasksInEachStep) {
+  const int ranks = GetParam();
+  ExpectSameSteps(OnGpus(ranks, {.network = kVit, .graphs = true}),
+                  OnGpus(ranks, {.network = kVit}));
+}
+
 // A later step that was taken for an earlier one would begin before its
-// predecessor's end. Steps 0 and 5, after the evaluation, follow no step.
+// predecessor's end. The first step and the one after the evaluation follow no
+// step.
 TEST_P(GpuRankStepsTest, TimesEveryStepFromTheEndOfTheOneBefore) {
   for (const int64_t interval : {1, 3, kSteps}) {
-    for (const Outcome& rank : OnGpus(GetParam(), Order::kAtOnce, interval)) {
+    for (const Outcome& rank : OnGpus(GetParam(), {.metrics_interval = interval,
+                                                  .graphs = interval > 1})) {
       ASSERT_EQ(rank.gpu_steps.size(), kSteps);
       absl::Duration compute, exposed;
       for (int step = 0; step < kSteps; ++step) {
@@ -214,7 +281,7 @@ TEST_P(GpuRankStepsTest, TakesTheCpusSteps) {
   const int ranks = GetParam();
   const Outcome cpu = OnCpu(ranks);
   double loss_sum = 0;
-  for (const Outcome& rank : OnGpus(ranks, Order::kAtOnce, kSteps)) {
+  for (const Outcome& rank : OnGpus(ranks, {.graphs = true})) {
     EXPECT_LT(LargestDifference(rank.values, cpu.values), 1e-4);
     loss_sum += rank.loss_sum;
   }

@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "models/cuda/batch_copy.h"
 #include "models/cuda/cuda_replica.h"
 #include "models/model.h"
 
@@ -43,16 +44,18 @@ absl::Status GpuSteps::SumBucket(int bucket) {
       Collective::UniformAllReduce(buckets_.gradients(bucket)));
 }
 
-absl::Status GpuSteps::Record(const GpuStepEvents* events,
+absl::Status GpuSteps::Record(const GpuStepEvents& events,
                               cudaEvent_t GpuStepEvents::*event) {
-  if (events == nullptr) return absl::OkStatus();
-  return CudaStatus(cudaEventRecord(events->*event, streams_.compute),
-                    "cudaEventRecord");
+  if (events.*event == nullptr) return absl::OkStatus();
+  return CudaStatus(
+      cudaEventRecordWithFlags(
+          events.*event, streams_.compute,
+          events.captured ? cudaEventRecordExternal : cudaEventRecordDefault),
+      "cudaEventRecordWithFlags");
 }
 
-absl::Status GpuSteps::Enqueue(const Batch& shard, int64_t global_samples,
-                               float learning_rate,
-                               const GpuStepEvents* events) {
+absl::Status GpuSteps::Enqueue(const DeviceBatch& shard, int64_t global_samples,
+                               const GpuStepEvents& events) {
   if (global_samples < 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a step needs at least 1 sample over all ranks, got ", global_samples));
@@ -75,7 +78,7 @@ absl::Status GpuSteps::Enqueue(const Batch& shard, int64_t global_samples,
     LOCKSTEP_RETURN_IF_ERROR(Join(streams_.communication, streams_.compute));
   }
   LOCKSTEP_RETURN_IF_ERROR(Record(events, &GpuStepEvents::summed));
-  LOCKSTEP_RETURN_IF_ERROR(replica_.EnqueueSgd(learning_rate));
+  LOCKSTEP_RETURN_IF_ERROR(replica_.EnqueueSgd(shard.numbers));
   return Record(events, &GpuStepEvents::end);
 }
 

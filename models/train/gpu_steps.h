@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "base/cuda_status.h"
 #include "collectives/communicator.h"
+#include "models/cuda/batch_copy.h"
 #include "models/cuda/cuda_replica.h"
 #include "models/model.h"
 #include "models/train/gradient_buckets.h"
@@ -28,12 +29,16 @@ struct GpuStepStreams {
   cudaStream_t communication = nullptr;  // Urgent: MakeUrgentStream.
 };
 
-// Timed events, which a step records on the compute stream.
+// Timed events, which a step records on the compute stream, unless they are
+// null.
 struct GpuStepEvents {
   cudaEvent_t begin = nullptr;
   cudaEvent_t computed = nullptr;  // After the backward pass.
   cudaEvent_t summed = nullptr;    // When all gradients are summed.
   cudaEvent_t end = nullptr;       // After the update.
+  // Whether the compute stream is being captured. Each replay then records the
+  // events.
+  bool captured = false;
 };
 
 // One rank. Not thread safe: one thread enqueues steps and makes all calls of
@@ -53,19 +58,18 @@ class GpuSteps {
       const GpuStepStreams& streams, int64_t bucket_bytes = kBucketBytes);
 
   // Enqueues a step on a global batch. `shard` is this rank's part, in device
-  // memory, and may be empty. The ranks' gradients add up to the gradient of
-  // the global mean loss, and every rank then applies value -= learning_rate *
-  // gradient to the same bits. A bucket is summed on the communication stream
-  // once the compute stream has computed it; the update waits for all sums. The
-  // host waits for nothing, except that a rank without samples waits in each
-  // layer of SyncBatchNorm. `events`, unless null, are recorded. Errors of
-  // other ranks show in the group's Wait, or in the next step. Errors:
-  // kInvalidArgument if global_samples < 1; the replica's and the group's,
-  // after which the rank leaves its groups and then destroys the replica, since
-  // other ranks have enqueued more or less.
-  absl::Status Enqueue(const Batch& shard, int64_t global_samples,
-                       float learning_rate,
-                       const GpuStepEvents* events = nullptr);
+  // memory with the numbers of the step, and may be empty. The ranks' gradients
+  // add up to the gradient of the global mean loss, and every rank then applies
+  // value -= learning rate * gradient to the same bits. A bucket is summed on
+  // the communication stream once the compute stream has computed it; the
+  // update waits for all sums. The host waits for nothing, except that a rank
+  // without samples waits in each layer of SyncBatchNorm. `events` are
+  // recorded. Errors of other ranks show in the group's Wait, or in the next
+  // step. Errors: kInvalidArgument if global_samples < 1; the replica's and the
+  // group's, after which the rank leaves its groups and then destroys the
+  // replica, since other ranks have enqueued more or less.
+  absl::Status Enqueue(const DeviceBatch& shard, int64_t global_samples,
+                       const GpuStepEvents& events = {});
 
  private:
   GpuSteps(CudaReplica& replica, Communicator& gradients,
@@ -79,8 +83,7 @@ class GpuSteps {
   // Makes `later` wait for the work that is on `earlier` now.
   absl::Status Join(cudaStream_t earlier, cudaStream_t later);
   absl::Status SumBucket(int bucket);
-  // Records an event of `events` on the compute stream, unless that is null.
-  absl::Status Record(const GpuStepEvents* events,
+  absl::Status Record(const GpuStepEvents& events,
                       cudaEvent_t GpuStepEvents::*event);
 
   CudaReplica& replica_;

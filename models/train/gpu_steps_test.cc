@@ -28,9 +28,11 @@
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/cuda/batch_copy.h"
 #include "models/cuda/convolution.h"
 #include "models/cuda/cuda_replica.h"
 #include "models/cuda/loss_scale.h"
+#include "models/cuda/step_numbers.h"
 #include "models/cuda/test_vector.h"
 #include "models/model.h"
 #include "models/networks/network.h"
@@ -140,11 +142,14 @@ class Rank {
                                 std::span<const int32_t> labels) {
     images_.emplace(std::vector<float>(images.begin(), images.end()));
     labels_.emplace(std::vector<int32_t>(labels.begin(), labels.end()));
-    const Batch shard = {.images = images_->span(), .labels = labels_->span()};
+    TestVector<StepNumbers> numbers(
+        std::vector<StepNumbers>{{.learning_rate = kLearningRate}});
+    const DeviceBatch shard = {
+        {.images = images_->span(), .labels = labels_->span()}, numbers.data()};
     Outcome outcome;
     for (int step = 0; step < kSteps; ++step) {
       const int64_t before = standin::CountsOfThisThread().host_waits;
-      LOCKSTEP_RETURN_IF_ERROR(steps_->Enqueue(shard, kSamples, kLearningRate));
+      LOCKSTEP_RETURN_IF_ERROR(steps_->Enqueue(shard, kSamples));
       if (step > 0) {
         outcome.host_waits += standin::CountsOfThisThread().host_waits - before;
       }
@@ -322,7 +327,7 @@ TEST(GpuStepsErrorTest, AStepNeedsASample) {
         LOCKSTEP_ASSIGN_OR_RETURN(
             const auto steps,
             GpuSteps::Create(*replica, control, {.compute = stream.get()}));
-        return steps->Enqueue({}, /*global_samples=*/0, kLearningRate);
+        return steps->Enqueue({}, /*global_samples=*/0);
       });
   EXPECT_THAT(statuses[0],
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("got 0")));

@@ -67,6 +67,9 @@ ABSL_FLAG(std::string, device, "cpu",
           "cpu; cuda: each rank computes on a GPU, the ranks of a host take "
           "its GPUs in turn, and NCCL sums the gradients; or auto: cuda if "
           "there is a GPU");
+ABSL_FLAG(bool, graphs, true,
+          "with --device=cuda, launch each step on a whole batch as one CUDA "
+          "graph, after two without; the bits are the same");
 ABSL_FLAG(std::string, convolution, "auto",
           "auto      Winograd where it is faster, otherwise direct; with "
           "--resume, as in the checkpoint's run\n"
@@ -129,7 +132,8 @@ prints its accuracy on the test set after each epoch.
                {"Images:", kImageFlags},
                {"Training:", "epochs batch_size lr seed sync_bn"},
                {"Ranks and computation:",
-                "device nproc=1 parallelism=MODE threads_per_rank convolution "
+                "device nproc=1 parallelism=MODE threads_per_rank graphs "
+                "convolution "
                 "deterministic_across_machines bucket_kb timeout_s verbose"},
                {"Files:", "output_dir=DIR resume=FILE"}},
           .ending = absl::StrCat("Networks:\n", NetworksHelp(), R"(
@@ -246,6 +250,7 @@ absl::StatusOr<Config> ReadConfig(std::optional<RankEnvironment> launched,
   run.model = absl::GetFlag(FLAGS_model);
   run.sync_bn = absl::GetFlag(FLAGS_sync_bn);
   run.epochs = absl::GetFlag(FLAGS_epochs);
+  run.graphs = absl::GetFlag(FLAGS_graphs);
   run.threads_per_rank = absl::GetFlag(FLAGS_threads_per_rank);
   run.trainer.batch_size = absl::GetFlag(FLAGS_batch_size);
   run.trainer.learning_rate = static_cast<float>(absl::GetFlag(FLAGS_lr));

@@ -389,8 +389,8 @@ absl::StatusOr<Replica> CreateReplica(Communicator& communicator,
   Replica replica;
   if (options.device == ComputeDevice::kCuda) {
     const int64_t world_size = communicator.world_size();
-    const int64_t shard =
-        (options.trainer.batch_size + world_size - 1) / world_size;
+    const int64_t batch_size = options.trainer.batch_size;
+    const int64_t shard = (batch_size + world_size - 1) / world_size;
     std::string shared;
     LOCKSTEP_ASSIGN_OR_RETURN(
         replica.steps,
@@ -400,6 +400,8 @@ absl::StatusOr<Replica> CreateReplica(Communicator& communicator,
              .bucket_bytes = options.trainer.bucket_bytes,
              .sync_bn = options.sync_bn,
              .largest_shard = std::max(shard, Trainer::kEvaluationBatch),
+             .graph_samples =
+                 options.graphs ? GraphSamples(batch_size, world_size) : 0,
              .timeout = options.timeout},
             shared));
     if (replica.steps != nullptr) return replica;

@@ -101,6 +101,7 @@ struct TrainRunOptions {
   // This rank's number among those of its host, which take the host's GPUs in
   // turn. None: the number in the group.
   std::optional<int> local_rank;
+  bool graphs = true;  // Whether a GPU gets steps as graphs (StepGraphs).
   // How long a rank on a GPU waits for another rank.
   absl::Duration timeout = GroupOptions().timeout;
   TrainerOptions trainer;

@@ -134,6 +134,11 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
   if (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES) {
     return SetValue(preference->max_workspace, value, bytes);
   }
+  if (attribute == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK) {
+    // The stand-in never splits a sum.
+    uint32_t schemes = 0;
+    return SetValue(schemes, value, bytes);
+  }
   const int matrix = attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES;
   if (matrix < 0 || matrix > 3) {
     return NotSupported("a preference lacks the attribute");

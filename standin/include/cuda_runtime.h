@@ -80,9 +80,11 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream,
                                   cudaStreamCaptureStatus* status);
 // Counts the nodes; `nodes` must be null. An NCCL group is one node. Events are
-// not nodes.
+// not nodes, unless they are recorded with cudaEventRecordExternal.
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes,
                               size_t* count);
+// flags: cudaGraphInstantiateFlagUseNodePriority gives each node the priority
+// of its stream; otherwise all have that of the stream of the launch.
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
                                  unsigned long long flags = 0);
 // The nodes run in an order that the recorded waits allow. The schedule
@@ -96,6 +98,10 @@ cudaError_t cudaEventCreate(cudaEvent_t* event);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
+// With cudaEventRecordExternal the record is a node of the stream's capture,
+// and each replay records the event. Without a capture this flag is an error.
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream,
+                                     unsigned flags);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventQuery(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start,

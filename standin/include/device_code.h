@@ -74,6 +74,9 @@ enum cudaComputeMode {
 inline constexpr unsigned cudaStreamNonBlocking = 1;
 inline constexpr unsigned cudaEventDefault = 0;
 inline constexpr unsigned cudaEventDisableTiming = 2;
+inline constexpr unsigned cudaEventRecordDefault = 0;
+inline constexpr unsigned cudaEventRecordExternal = 1;
+inline constexpr unsigned long long cudaGraphInstantiateFlagUseNodePriority = 8;
 
 struct cudaUUID_t {
   char bytes[16];

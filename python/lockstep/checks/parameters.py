@@ -4,7 +4,7 @@ import math
 
 from ..evidence import Run
 from ..verdict import Claim, Finding, compares_ranks, few
-from . import by_hand, shards
+from . import by_hand, linear, shards
 
 NAME = "the ranks have the same parameters after each update"
 DIFFER = "the ranks' parameters differ"
@@ -204,7 +204,7 @@ def cause_of_gradients(run, optimizers, steps, wrong):
         return "unknown", {"evidence": evidence}
     evidence = ["each rank's gradient is the one that its own backward passes made"]
     others = set(range(len(sizes))) - set(wrong)
-    reduced = sum(is_reduced([step.gradients[i] for step in steps], steps, i) for i in others)
+    reduced = sum(is_reduced(optimizers, steps, i) for i in others)
     if optimizers[0].by_hand:
         reduced += reduced_by_optimizers(run, steps[0].update)
     if reduced:
@@ -225,20 +225,26 @@ def reduced_by_optimizers(run, update):
         index = min(max(earlier - 1, 0), *(len(optimizer.steps) - 1 for optimizer in optimizers))
         steps = [optimizer.steps[index] for optimizer in optimizers]
         if all(step.gradients and step.local for step in steps):
-            rows = list(zip(*(step.gradients for step in steps)))
-            count += sum(is_reduced(row, steps, i) for i, row in enumerate(rows))
+            indices = range(len(optimizers[0].names))
+            count += sum(is_reduced(optimizers, steps, i) for i in indices)
     return count
 
 
-def is_reduced(gradients, steps, index):
-    """Whether the ranks use one gradient and made different ones.
+def is_reduced(optimizers, steps, index):
+    """Whether the ranks use one gradient, or parts of one, and made different ones.
 
     An update of less than a rounding leaves parameters alike although gradients differ.
     """
-    locals_ = [step.local[index] for step in steps]
-    if not all(gradients) or not all(locals_):
+    gradients = [step.gradients[index] for step in steps]
+    owns = [step.local[index] for step in steps]
+    if not all(gradients) or not all(owns) or len({tuple(own) for own in owns}) == 1:
         return False
-    return len({g[0] for g in gradients}) == 1 and len({tuple(own) for own in locals_}) > 1
+    if not optimizers[0].parts[index]:
+        return len({gradient[0] for gradient in gradients}) == 1
+    _, total, _, projection = shards.whole_gradients(optimizers, steps)[index]
+    mean = linear.mean([[own[1], own[2]] for own in owns])
+    weights = linear.fit([mean], [total, projection])
+    return bool(weights) and linear.rest([mean], weights, [total, projection]) <= linear.EQUAL
 
 
 def passes_of(rank, update):

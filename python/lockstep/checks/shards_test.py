@@ -88,6 +88,32 @@ class ShardsTest(JudgeTest):
         self.record.of(1, "step")[7]["after"][0] = records.digest("others, too")
         self.expect(self.record, "unknown", update=5, tensors=["body.weight"])
 
+    def keep_head_whole(self):
+        """Each rank holds all of the second parameter, and updates it with its own gradient."""
+        for rank in (0, 1):
+            (optimizer,) = self.record.of(rank, "optimizer")
+            optimizer["parts"] = [optimizer["parts"][0], None]
+            for step in self.record.of(rank, "step"):
+                own = records.gradient(step["step"], 1, rank)
+                step["gradients"][1] = step["reduced"][1] = own
+                step["after"][1] = records.digest("own", step["step"], rank)
+                if step["step"] == 0:
+                    step["before"][1] = records.digest("first")
+
+    def test_a_parameter_that_is_not_sharded_is_partly_not_reduced(self):
+        self.keep_head_whole()
+        self.expect(self.record, "partly_not_reduced", update=0, tensors=["head.weight"])
+
+    def test_parts_of_own_gradients_are_not_reduced(self):
+        self.keep_head_whole()
+        for rank in (0, 1):
+            for event in self.record.of(rank, "backward"):
+                del event["ddp"]
+            for step in self.record.of(rank, "step"):
+                own = records.vector(step["step"], 0, rank)[6 * rank : 6 * rank + 6]
+                step["gradients"][0] = step["reduced"][0] = records.recorded(own, 6 * rank)
+        self.expect(self.record, "not_reduced", update=0, tensors=["head.weight"])
+
     def test_a_run_that_is_sharded_and_one_that_is_not_are_not_compared(self):
         ranks = [evidence.Rank(rank, events_of(rank)) for rank in (0, 1)]
         mine = [evidence.Rank(rank, events) for rank, events in enumerate(self.record.events)]
