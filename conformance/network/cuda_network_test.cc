@@ -89,7 +89,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, CudaNetworkTest, testing::ValuesIn(Runs()),
                          [](const auto& info) { return info.param.name(); });
 
 // Returns a step of the networks with every kind of operation on 1 to 4 ranks,
-// with activations in 16 bits.
+// with activations in a 16-bit type.
+template <ConvolutionPrecision kPrecision>
 std::vector<NetworkRun> NarrowRuns() {
   std::vector<NetworkRun> runs;
   for (const TestedNetwork* tested : AllTestedNetworks()) {
@@ -102,17 +103,22 @@ std::vector<NetworkRun> NarrowRuns() {
              {kNetworkBatchSize}, {7, 1}, {3, 5, 0}, {1, 4, 1, 2}}) {
       runs.push_back({.deal = deal,
                       .steps = 1,
-                      .model = OnGpu<ConvolutionPrecision::kBFloat16>,
-                      .type = DataType::kBFloat16,
+                      .model = OnGpu<kPrecision>,
+                      .type = TypeOf(kPrecision),
                       .tested = tested});
     }
   }
   return runs;
 }
 
-INSTANTIATE_TEST_SUITE_P(BFloat16, CudaNetworkTest,
-                         testing::ValuesIn(NarrowRuns()),
-                         [](const auto& info) { return info.param.name(); });
+INSTANTIATE_TEST_SUITE_P(
+    BFloat16, CudaNetworkTest,
+    testing::ValuesIn(NarrowRuns<ConvolutionPrecision::kBFloat16>()),
+    [](const auto& info) { return info.param.name(); });
+INSTANTIATE_TEST_SUITE_P(
+    Float16, CudaNetworkTest,
+    testing::ValuesIn(NarrowRuns<ConvolutionPrecision::kFloat16>()),
+    [](const auto& info) { return info.param.name(); });
 
 class CudaMutantTest : public GpuTest {};
 

@@ -203,10 +203,13 @@ Rounding RoundingOf(const StepInput& in, const StepPasses<double>& exact,
   Rounding rounding;
   rounding.running.resize(want.running.size());
   if (in.type != DataType::kFloat32) {
+    // The replica's first loss scale (models/cuda/loss_scale.h).
+    const double scale = in.type == DataType::kFloat16 ? 65536 : 1;
     for (const uint32_t seed : {0, 1, 2}) {
       AddDistance(in,
-                  StepPasses<double>(in, /*is_reversed=*/false,
-                                     {.type = in.type, .seed = seed}),
+                  StepPasses<double>(
+                      in, /*is_reversed=*/false,
+                      {.type = in.type, .seed = seed, .loss_scale = scale}),
                   losses, want, rounding);
     }
     return rounding;

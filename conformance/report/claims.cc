@@ -227,7 +227,10 @@ const std::vector<KnownClaim>& KnownClaims() {
        "activations "
        "in 16 bits, and parameters, gradients and sums in float32.",
        kStorageSpreads,
-       {{"threads, gpu stand-in", kNetworkCuda, {"bfloat16"}, to_four},
+       {{"threads, gpu stand-in",
+         kNetworkCuda,
+         {"bfloat16", "float16"},
+         to_four},
         {"threads, gpu", kNetworkGpu, {}, {}, kNetworksOnGpu}}},
       {"vit_steps",
        "Each step of a small vision transformer, with dropout of every kind, "

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -48,6 +49,7 @@ constexpr const char* kVit =
     "drop_path=0.2";
 
 constexpr ConvolutionPrecision kBFloat16 = ConvolutionPrecision::kBFloat16;
+constexpr ConvolutionPrecision kFloat16 = ConvolutionPrecision::kFloat16;
 
 constexpr NetworkInput kInput = {
     .channels = 2, .height = 16, .width = 18, .classes = 5};
@@ -79,8 +81,8 @@ class CudaModelTest : public GpuTest {
   }
 
   // Takes a training step on n random samples, and returns the gradients in the
-  // host's order.
-  std::vector<float> Step(int64_t n) {
+  // host's order: those of `scale` times the mean loss.
+  std::vector<float> Step(int64_t n, float scale = 1) {
     const RandomSamples samples = RandomBatchOf(replica_->network(), 1, n);
     images_.emplace(samples.images);
     labels_.emplace(samples.labels);
@@ -88,7 +90,7 @@ class CudaModelTest : public GpuTest {
     EXPECT_THAT(
         replica_->Enqueue(
             {{.images = images_->span(), .labels = labels_->span()}},
-            1.0f / static_cast<float>(n), [&](int index) { ++ready[index]; }),
+            scale / static_cast<float>(n), [&](int index) { ++ready[index]; }),
         IsOk());
     EXPECT_THAT(ready, Each(1));
     EXPECT_THAT(replica_->Download(*host_, buffers_), IsOk());
@@ -170,6 +172,28 @@ TEST_F(CudaModelTest, UpdatesFloat32ParametersOfSixteenBitSteps) {
   std::ranges::copy(values, host_->values().begin());
   ASSERT_THAT(replica_->Upload(*host_, buffers_), IsOk());
   EXPECT_EQ(Step(3), after);
+}
+
+// Gradients that float16 cannot hold are zero without a loss scale.
+TEST_F(CudaModelTest, ALossScaleKeepsSmallGradients) {
+  Create("lenet", {.precision = kFloat16, .first_loss_scale = 1});
+  const auto zeros = [](const std::vector<float>& values) {
+    return std::ranges::count(values, 0.0f);
+  };
+  constexpr float kTiny = 0x1p-22f;
+  const int64_t lost = zeros(Step(3, kTiny));
+  Create("lenet", {.precision = kFloat16, .first_loss_scale = 0x1p22f});
+  const std::vector<float> kept = Step(3, kTiny);
+  EXPECT_LT(zeros(kept), lost / 2);
+  // The scale is gone from the gradients, once.
+  Create("lenet", {.precision = kFloat16, .first_loss_scale = 1});
+  const std::vector<float> want = Step(3, 1);
+  double apart = 0, size = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    apart += std::pow(kept[i] / kTiny - want[i], 2);
+    size += std::pow(want[i], 2);
+  }
+  EXPECT_LT(std::sqrt(apart / size), 0.01);
 }
 
 TEST_F(CudaModelTest, ParametersComeBackAsTheyWere) {
@@ -293,6 +317,7 @@ TEST_F(CudaModelTest, AStepNeitherWaitsNorAllocates) {
        {std::pair("lenet", ConvolutionPrecision::kFloat32),
         {"lenet_bn", ConvolutionPrecision::kFloat32},
         {"resnet18:width=4", kBFloat16},
+        {"lenet_bn", kFloat16},
         {kVit, ConvolutionPrecision::kFloat32},
         {kVit, kBFloat16}}) {
     Create(spec, {.precision = precision});

@@ -22,6 +22,7 @@
 #include "models/cuda/dropout.h"
 #include "models/cuda/layer_norm.h"
 #include "models/cuda/loss.h"
+#include "models/cuda/loss_scale.h"
 #include "models/cuda/plan.h"
 #include "models/cuda/pointwise.h"
 #include "models/cuda/pool.h"
@@ -122,6 +123,15 @@ absl::Status CudaReplica::AllocateTensors(const CudaReplicaOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(DeviceFloats floats,
                             AllocateFloats(buffers_.floats().size(), stream_));
   buffers_.PlaceFloats(floats.span, std::move(floats.owner));
+  if (type == DataType::kFloat16) {
+    LOCKSTEP_ASSIGN_OR_RETURN(loss_scale_,
+                              AllocateDeviceMemory(sizeof(LossScale)));
+    const LossScale first = {.scale = options.first_loss_scale};
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(loss_scale_.get(), &first, sizeof(first),
+                                   cudaMemcpyHostToDevice, stream_),
+                   "cudaMemcpyAsync"));
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(metrics_,
                             AllocateDeviceMemory(sizeof(DeviceMetrics)));
   return CudaStatus(
@@ -142,8 +152,8 @@ absl::Status CudaReplica::OpenLibraries() {
   LOCKSTEP_ASSIGN_OR_RETURN(cublas_, CreateCublasLt());
   for (const auto load :
        {LoadDropoutKernels, LoadLayerNormKernels, LoadLossKernels,
-        LoadPointwiseKernels, LoadPoolKernels, LoadSequenceKernels,
-        LoadSoftmaxKernels}) {
+        LoadLossScaleKernels, LoadPointwiseKernels, LoadPoolKernels,
+        LoadSequenceKernels, LoadSoftmaxKernels}) {
     LOCKSTEP_RETURN_IF_ERROR(load());
   }
   return absl::OkStatus();
@@ -210,10 +220,23 @@ absl::Status CudaReplica::Download(Parameters& parameters, Buffers& buffers) {
 }
 
 absl::Status CudaReplica::DownloadGradients(Parameters& parameters) {
+  LOCKSTEP_RETURN_IF_ERROR(Unscale());
   return CopyParameters(
       parameters_.gradients(), [&](int i, std::span<const float> part) {
         ToHostOrder(layouts_[i], part, parameters.gradient(i));
       });
+}
+
+absl::StatusOr<LossScale> CudaReplica::DownloadLossScale() {
+  LossScale scale;
+  if (loss_scale_ == nullptr) return scale;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpyAsync(&scale, loss_scale_.get(), sizeof(scale),
+                                 cudaMemcpyDeviceToHost, stream_),
+                 "cudaMemcpyAsync"));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"));
+  return scale;
 }
 
 int CudaReplica::ConvertSyncBatchNorm(Communicator& group) {
@@ -343,6 +366,7 @@ absl::Status CudaReplica::EnqueueLoss(const Batch& batch, float gradient_scale,
        .other_labels = is_mixed ? batch.other_labels.data() : nullptr,
        .shares = is_mixed ? batch.shares.data() : nullptr,
        .gradient_scale = gradient_scale,
+       .loss_scale = loss_scale_ == nullptr ? nullptr : &loss_scale()->scale,
        .gradient = training ? program.output_gradient(memory) : nullptr,
        .sample_losses = reinterpret_cast<double*>(memory_.get())},
       reinterpret_cast<DeviceMetrics*>(metrics_.get()), stream_);
@@ -354,6 +378,7 @@ absl::Status CudaReplica::Enqueue(const DeviceBatch& on_device,
   const Batch& batch = on_device.batch;
   numbers_ = on_device.numbers;
   LOCKSTEP_RETURN_IF_ERROR(CheckOnDevice(batch));
+  gradients_are_scaled_ = loss_scale_ != nullptr;
   // Ranks of a group exchange messages even if a batch is empty.
   if (batch.labels.empty() && context_.batch_norm_group == nullptr) {
     const std::span<float> gradients = parameters_.gradients();
@@ -396,11 +421,22 @@ absl::StatusOr<Metrics> CudaReplica::TakeMetrics() {
                  .samples = sums.samples};
 }
 
+absl::Status CudaReplica::Unscale() {
+  if (!gradients_are_scaled_) return absl::OkStatus();
+  gradients_are_scaled_ = false;
+  const std::span<float> gradients = parameters_.gradients();
+  return UnscaleGradients(static_cast<int64_t>(gradients.size()),
+                          gradients.data(), loss_scale(), stream_);
+}
+
 absl::Status CudaReplica::EnqueueSgd(const StepNumbers* numbers) {
-  return SgdUpdateOnGpu(static_cast<int64_t>(parameters_.values().size()),
-                        parameters_.values().data(),
-                        parameters_.gradients().data(), &numbers->learning_rate,
-                        stream_);
+  LOCKSTEP_RETURN_IF_ERROR(Unscale());
+  LOCKSTEP_RETURN_IF_ERROR(SgdUpdateOnGpu(
+      static_cast<int64_t>(parameters_.values().size()),
+      parameters_.values().data(), parameters_.gradients().data(),
+      &numbers->learning_rate, loss_scale(), stream_));
+  return loss_scale_ == nullptr ? absl::OkStatus()
+                                : EndScaledStep(loss_scale(), stream_);
 }
 
 absl::Status CudaReplica::Plan(int64_t n) {

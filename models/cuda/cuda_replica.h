@@ -20,6 +20,7 @@
 #include "models/cuda/batch_copy.h"
 #include "models/cuda/convolution.h"
 #include "models/cuda/loss.h"
+#include "models/cuda/loss_scale.h"
 #include "models/cuda/plan.h"
 #include "models/cuda/product.h"
 #include "models/cuda/step_numbers.h"
@@ -39,7 +40,9 @@ struct CudaReplicaOptions {
   // products may round their factors to TF32. Parameters, their gradients, the
   // buffers, and all sums are float32 in any case. With a 16-bit type, products
   // read a copy of the parameters in that type, which each step makes first.
+  // For kFloat16 the loss's gradient is scaled (loss_scale.h).
   ConvolutionPrecision precision = ConvolutionPrecision::kFloat32;
+  float first_loss_scale = LossScale::kFirst;  // A power of two.
   // If false, no two buffers of a step share memory, which helps to find
   // faults.
   bool share_memory = true;
@@ -77,13 +80,17 @@ class CudaReplica {
   absl::Status UploadBuffers(const Buffers& buffers);
   absl::Status DownloadBuffers(Buffers& buffers);
   absl::Status DownloadGradients(Parameters& parameters);
+  // Returns float16's loss scale and the number of skipped steps. Waits for the
+  // stream. For other types: LossScale().
+  absl::StatusOr<LossScale> DownloadLossScale();
 
   // Does what Model::ConvertSyncBatchNorm does. The group takes device memory,
   // and its calls are made on this stream.
   int ConvertSyncBatchNorm(Communicator& group);
 
   // Enqueues a training step: overwrites the gradients with those of
-  // gradient_scale * (sum of the batch's losses), updates the buffers, and adds
+  // gradient_scale * (sum of the batch's losses), and for float16 * the loss
+  // scale, until EnqueueSgd or DownloadGradients. Updates the buffers, and adds
   // the batch's loss to the metrics. The batch is device memory, which must not
   // change before the stream has reached the end of the step. The images are
   // aligned to 16 bytes; a label out of range makes the loss NaN. Calls `ready`
@@ -105,6 +112,10 @@ class CudaReplica {
 
   // Enqueues value -= numbers->learning_rate * gradient for all parameters.
   // numbers: device memory, until the stream has reached the end of the update.
+  // For float16 the gradients are first divided by the loss scale. If one of
+  // them is not finite, no parameter changes: the step is skipped. Then the
+  // next loss scale is chosen. Ranks that call this with the same gradients
+  // decide alike.
   absl::Status EnqueueSgd(const StepNumbers* numbers);
 
   // Does what the first step of n samples does besides its work on the stream:
@@ -135,6 +146,11 @@ class CudaReplica {
   // Enqueues the rounding of the parameters and the images to a 16-bit type of
   // activations. Does nothing for float32.
   absl::Status RoundInputs(const Batch& batch);
+  LossScale* loss_scale() const {
+    return reinterpret_cast<LossScale*>(loss_scale_.get());
+  }
+  // Divides the gradients by the loss scale, unless that is done.
+  absl::Status Unscale();
   // Prepares the step and enqueues the forward pass.
   absl::StatusOr<Program*> Forward(const Batch& batch, bool training);
   absl::Status EnqueueLoss(const Batch& batch, float gradient_scale,
@@ -161,6 +177,9 @@ class CudaReplica {
   std::map<int64_t, std::shared_ptr<Program>> programs_;  // By batch size.
   const StepNumbers* numbers_ = nullptr;  // Of the step that is enqueued.
   DeviceMemory metrics_;                  // One DeviceMetrics.
+  DeviceMemory loss_scale_;  // One LossScale; null: the type is not float16.
+  // Whether the gradients hold the loss scale as a factor.
+  bool gradients_are_scaled_ = false;
   DeviceMemory rounded_;  // The parameters in a 16-bit type; null: none.
   // The losses of samples, 16-bit images, then a program's memory.
   std::shared_ptr<std::byte> memory_;

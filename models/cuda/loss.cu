@@ -51,12 +51,15 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   sum = CombineBlock(sum, shared, Plus());
   if (gradient != nullptr) {
     const double inverse = 1 / sum;
+    const double scale = of.loss_scale == nullptr
+                             ? of.gradient_scale
+                             : double{of.gradient_scale} * *of.loss_scale;
     for (int64_t k = threadIdx.x; k < of.classes; k += blockDim.x) {
       double target = k == label ? share : 0;
       if (k == other) target += 1 - share;
       const double p = exp(ToFloat(logits[k]) - highest) * inverse;
       gradient[i * of.classes + k] =
-          RoundTo<T>(static_cast<float>(of.gradient_scale * (p - target)));
+          RoundTo<T>(static_cast<float>(scale * (p - target)));
     }
   }
   if (threadIdx.x != 0) return;

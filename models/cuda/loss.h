@@ -30,8 +30,9 @@ struct LossOperands {
   const int32_t* other_labels = nullptr;
   const float* shares = nullptr;
   float gradient_scale = 1;
-  void* gradient = nullptr;         // [n, classes], overwritten; null: none.
-  double* sample_losses = nullptr;  // Scratch, [2 n].
+  const float* loss_scale = nullptr;  // Another factor; null: 1.
+  void* gradient = nullptr;           // [n, classes], overwritten; null: none.
+  double* sample_losses = nullptr;    // Scratch, [2 n].
 };
 
 // Loads the kernels now. Otherwise the first launch of each waits for the

@@ -9,6 +9,7 @@
 #include "base/data_types.h"
 #include "models/cuda/column_sums.h"
 #include "models/cuda/kernel_types.h"
+#include "models/cuda/loss_scale.h"
 #include "models/cuda/pointwise.h"
 
 namespace lockstep {
@@ -106,7 +107,8 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     SgdKernel(int64_t count, float* values, const float* gradients,
-              const float* learning_rate) {
+              const float* learning_rate, const LossScale* scale) {
+  if (scale != nullptr && scale->overflows != 0) return;
   const float rate = *learning_rate;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -202,9 +204,9 @@ absl::Status WidenOnGpu(DataType type, int64_t count, const void* narrow,
 
 absl::Status SgdUpdateOnGpu(int64_t count, float* values,
                             const float* gradients, const float* learning_rate,
-                            cudaStream_t stream) {
+                            const LossScale* scale, cudaStream_t stream) {
   return LaunchOver(count, stream, "SgdKernel launch", SgdKernel, count, values,
-                    gradients, learning_rate);
+                    gradients, learning_rate, scale);
 }
 
 }  // namespace lockstep

@@ -123,7 +123,8 @@ TEST_F(PointwiseTest, SgdRoundsTheProductAndTheDifference) {
   TestVector<float> device_values(values), device_gradients(gradients);
   TestVector<float> rate(std::vector<float>{0.3f});
   ASSERT_THAT(SgdUpdateOnGpu(5000, device_values.data(),
-                             device_gradients.data(), rate.data(), nullptr),
+                             device_gradients.data(), rate.data(),
+                             /*scale=*/nullptr, nullptr),
               IsOk());
   for (size_t i = 0; i < values.size(); ++i) {
     const volatile float product = 0.3f * gradients[i];

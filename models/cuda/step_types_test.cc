@@ -25,7 +25,6 @@
 #include "models/cuda/softmax.h"
 #include "models/cuda/test_vector.h"
 #include "models/model.h"
-#include "models/program/random_mask.h"
 #include "tools/cuda/gpu_test.h"
 
 namespace lockstep {
@@ -286,7 +285,7 @@ TEST_F(StepTypesTest, SequencesAndHeads) {
 
 TEST_F(StepTypesTest, RandomMasks) {
   constexpr int64_t kN = 4, kSize = 600, kCount = kN * kSize;
-  const MaskKey key = {.seed = 1, .step = 2, .layer = 3, .rate = 0.3};
+  const DeviceMaskKey key = {{.seed = 1, .step = 2, .layer = 3, .rate = 0.3}};
   ExpectOneRounding([&](DataType inputs) -> Kernel {
     const std::vector<float> a = Rounded(inputs, Normal(kCount, 1));
     const std::vector<float> b = Rounded(inputs, Normal(kCount, 2));

@@ -151,6 +151,21 @@ class Storage {
       for (T& value : values) value = static_cast<T>(Rounded(value));
     }
   }
+  // Rounds gradients, which hold the loss scale as a factor.
+  template <typename T>
+  void RoundGradients(std::span<T> values) {
+    if constexpr (!kIsBounded<T>) {
+      const T scale = static_cast<T>(stored_.loss_scale);
+      for (T& value : values) value *= scale;
+      Round(values);
+      for (T& value : values) value /= scale;
+    }
+  }
+  template <typename T>
+  T RoundGradient(T value) {
+    RoundGradients(std::span(&value, 1));
+    return value;
+  }
   template <typename T>
   T Round(T value) {
     Round(std::span(&value, 1));
@@ -343,7 +358,7 @@ struct Pass {
     }
     const Products<T> products = ProductsOf(op, call, x.shape);
     products.ParameterGradients(x, dy, more, dweight, dbias);
-    if (std::is_same_v<Op, ConvolutionOp>) storage->Round(dweight);
+    if (std::is_same_v<Op, ConvolutionOp>) storage->RoundGradients(dweight);
     if (has_dx) dx = products.InputGradient(x.shape, weight, dy);
     return {std::move(dx)};
   }
@@ -676,7 +691,8 @@ struct Pass {
           dot += own * dp[k];
         }
         for (int64_t k = 0; k < head.length; ++k) {
-          const T ds = storage->Round(p[head.Score(q, k)] * (dp[k] - dot));
+          const T ds =
+              storage->RoundGradient(p[head.Score(q, k)] * (dp[k] - dot));
           const T d = ds * ScaleOf(head);
           for (int64_t i = 0; i < head.size; ++i) {
             dx.v[head.At(q, 0, i)] += d * x[head.At(k, 1, i)];
@@ -868,7 +884,7 @@ std::vector<T> NetworkReference<T>::Gradient(std::span<const double> scales,
     CrossEntropy(std::span(d.back().v).subspan(n * classes, classes),
                  state.TargetOf(n), static_cast<T>(scales[n]));
   }
-  state.storage->Round(std::span(d.back().v));
+  state.storage->RoundGradients(std::span(d.back().v));
   for (size_t i = operations.size(); i-- > 0;) {
     const typename State::Call call = {operations[i], static_cast<int>(i)};
     std::vector<Plane<T>> parts = State::template Visit<std::vector<Plane<T>>>(
@@ -881,13 +897,13 @@ std::vector<T> NetworkReference<T>::Gradient(std::span<const double> scales,
         continue;
       }
       Plane<T>& to = d[call.operation.inputs[k]];
-      state.storage->Round(std::span(parts[k].v));
+      state.storage->RoundGradients(std::span(parts[k].v));
       if (to.v.empty()) {
         to = std::move(parts[k]);
         continue;
       }
       for (size_t at = 0; at < to.v.size(); ++at) to.v[at] += parts[k].v[at];
-      state.storage->Round(std::span(to.v));
+      state.storage->RoundGradients(std::span(to.v));
     }
   }
   return gradient;

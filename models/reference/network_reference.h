@@ -63,6 +63,8 @@ struct StoredActivations {
   // mean is the number. Such passes are samples of the effect of rounding.
   // 0: to the nearest.
   uint32_t seed = 0;
+  // A power of two by which gradients are multiplied while they are rounded.
+  double loss_scale = 1;
 };
 
 // One forward pass, with any number of backward passes. T is double, float, or

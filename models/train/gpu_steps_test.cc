@@ -29,7 +29,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/cuda/batch_copy.h"
+#include "models/cuda/convolution.h"
 #include "models/cuda/cuda_replica.h"
+#include "models/cuda/loss_scale.h"
 #include "models/cuda/step_numbers.h"
 #include "models/cuda/test_vector.h"
 #include "models/model.h"
@@ -62,6 +64,7 @@ Network Described(const std::string& spec) {
 struct Outcome {
   std::vector<float> values;  // The parameters after all steps.
   int64_t host_waits = 0;     // In all steps after the first.
+  LossScale loss_scale;       // After all steps.
 };
 
 struct TrainOptions {
@@ -72,6 +75,9 @@ struct TrainOptions {
   bool joins_another_stream = false;
   // The planted bug: rank 1 begins each sum of gradients one sum later.
   bool begins_sums_late = false;
+  ConvolutionPrecision precision = ConvolutionPrecision::kFloat32;
+  // The sample of the global batch that has one pixel beyond float16; -1: none.
+  int64_t huge_sample = -1;
 };
 
 // A group of which each call begins with the next call, or with Wait.
@@ -117,7 +123,8 @@ class Rank {
     }
     LOCKSTEP_ASSIGN_OR_RETURN(
         rank->replica_,
-        CudaReplica::Create(network, rank->compute_.get(), {.seed = 1}));
+        CudaReplica::Create(network, rank->compute_.get(),
+                            {.seed = 1, .precision = options.precision}));
     if (control.world_size() > 1) {
       rank->replica_->ConvertSyncBatchNorm(*rank->norms_);
     }
@@ -154,6 +161,8 @@ class Rank {
     LOCKSTEP_RETURN_IF_ERROR(replica_->Download(parameters, buffers));
     const std::span<float> values = parameters.values();
     outcome.values.assign(values.begin(), values.end());
+    LOCKSTEP_ASSIGN_OR_RETURN(outcome.loss_scale,
+                              replica_->DownloadLossScale());
     return outcome;
   }
 
@@ -186,7 +195,10 @@ std::vector<absl::Status> TrainRanks(const std::string& spec,
                                      const TrainOptions& options,
                                      std::vector<Outcome>& outcomes) {
   const Network network = Described(spec);
-  const RandomSamples samples = RandomBatchOf(network, 1, kSamples);
+  RandomSamples samples = RandomBatchOf(network, 1, kSamples);
+  if (options.huge_sample >= 0) {
+    samples.images[options.huge_sample * network.input_shape().size()] = 1e6f;
+  }
   const auto ranks = static_cast<int>(deal.size());
   standin::SetDevices({.count = ranks});
   standin::SetSchedule({.order = options.order});
@@ -319,6 +331,41 @@ TEST(GpuStepsErrorTest, AStepNeedsASample) {
       });
   EXPECT_THAT(statuses[0],
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("got 0")));
+}
+
+constexpr TrainOptions kFloat16 = {.precision = ConvolutionPrecision::kFloat16};
+
+// A pixel beyond float16 gives one rank gradients that are not finite. The sums
+// of all ranks are not finite then, so that all skip the step, and halve the
+// scale.
+TEST(LossScalingTest, AnOverflowOnOneRankSkipsTheStepOnAll) {
+  const Parameters start = CreateParameters(Described("lenet"), 1);
+  TrainOptions options = kFloat16;
+  for (const int64_t huge : {0, 7}) {
+    options.huge_sample = huge;
+    const std::vector<Outcome> ranks = Train("lenet", {3, 0, 5}, options);
+    for (const Outcome& rank : ranks) {
+      EXPECT_TRUE(std::ranges::equal(rank.values, start.values())) << huge;
+      EXPECT_EQ(rank.loss_scale.skipped, kSteps);
+      EXPECT_EQ(rank.loss_scale.scale, std::ldexp(LossScale::kFirst, -kSteps));
+    }
+  }
+}
+
+// 11 bits of precision move these runs by about a thousandth of their way.
+TEST(LossScalingTest, RanksInFloat16TakeOneRanksSteps) {
+  const std::vector<float> want = Train("lenet", {8})[0].values;
+  for (const std::vector<int64_t>& deal :
+       std::vector<std::vector<int64_t>>{{8}, {3, 5}}) {
+    const std::vector<Outcome> ranks = Train("lenet", deal, kFloat16);
+    EXPECT_LT(Distance("lenet", ranks[0].values, want), 0.02);
+    for (const Outcome& rank : ranks) {
+      EXPECT_EQ(rank.values, ranks[0].values);
+      EXPECT_EQ(rank.loss_scale.skipped, 0);
+      EXPECT_EQ(rank.loss_scale.good_steps, kSteps);
+      EXPECT_EQ(rank.host_waits, 0);
+    }
+  }
 }
 
 }  // namespace
