@@ -15,7 +15,6 @@
 #include "base/data_types.h"
 #include "base/fnv1a.h"
 #include "base/status_macros.h"
-#include "collectives/replay.h"
 
 namespace lockstep {
 
@@ -156,6 +155,10 @@ absl::Status CheckSizes(const Collective& call, int world_size) {
 }
 
 }  // namespace
+
+// Replays (replay.h) follow Operation's enumerators.
+constexpr auto kReplay =
+    static_cast<Operation>(static_cast<int8_t>(Operation::kSplit) + 1);
 
 const char* Name(Operation operation) {
   constexpr const char* kNames[] = {
