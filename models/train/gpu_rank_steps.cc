@@ -87,9 +87,9 @@ absl::Status GpuRankSteps::Prepare(const Network& network,
       CudaReplica::Create(network, compute_.get(), {.seed = options.seed}));
   // Batch norm needs two values.
   const int64_t samples = std::max<int64_t>(options.largest_shard, 2);
-  for (Slot& slot : slots_) {
+  for (Slot* const slot : {&slots_[0], &slots_[1], &slots_[2], &evaluation_}) {
     LOCKSTEP_RETURN_IF_ERROR(
-        slot.batch.Reserve(samples, network.input_shape()));
+        slot->batch.Reserve(samples, network.input_shape()));
   }
   LOCKSTEP_RETURN_IF_ERROR(WarmUp(samples));
   const int64_t shard = graph_samples_ / group_.world_size();

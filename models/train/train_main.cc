@@ -69,7 +69,8 @@ ABSL_FLAG(std::string, device, "cpu",
           "there is a GPU");
 ABSL_FLAG(bool, graphs, true,
           "with --device=cuda, launch each step on a whole batch as one CUDA "
-          "graph, after two without; the bits are the same");
+          "graph, after two without, if the ranks' parts are of one size; the "
+          "bits are the same");
 ABSL_FLAG(std::string, convolution, "auto",
           "auto      Winograd where it is faster, otherwise direct; with "
           "--resume, as in the checkpoint's run\n"
