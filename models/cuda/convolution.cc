@@ -19,6 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
+#include "models/cuda/precision.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/cuda/cudnn_status.h"
 
@@ -445,17 +446,6 @@ const char* Name(ConvolutionPass pass) {
   constexpr const char* kNames[] = {"forward", "input gradient",
                                     "weight gradient"};
   return kNames[static_cast<size_t>(pass)];
-}
-
-const char* Name(ConvolutionPrecision precision) {
-  constexpr const char* kNames[] = {"float32", "tf32", "float16", "bfloat16"};
-  return kNames[static_cast<size_t>(precision)];
-}
-
-DataType TypeOf(ConvolutionPrecision precision) {
-  return precision == ConvolutionPrecision::kFloat16    ? DataType::kFloat16
-         : precision == ConvolutionPrecision::kBFloat16 ? DataType::kBFloat16
-                                                        : DataType::kFloat32;
 }
 
 std::string Describe(const ConvolutionGraph& g) {

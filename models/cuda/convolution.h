@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/data_types.h"
+#include "models/cuda/precision.h"
 #include "syncbn/batch_norm.h"
 
 namespace lockstep {
@@ -61,17 +62,6 @@ enum class ConvolutionPass {
   kWeightGradient,  // Computes dw from dy and x.
 };
 const char* Name(ConvolutionPass pass);  // "forward", ...
-
-// The data type of all tensors, and the type to which factors may be rounded.
-// Sums are in float32.
-enum class ConvolutionPrecision {
-  kFloat32,  // Excludes engines that round their inputs.
-  kTf32,     // float32 in memory; engines may use TF32 products.
-  kFloat16,
-  kBFloat16,
-};
-const char* Name(ConvolutionPrecision precision);  // "float32", "tf32", ...
-DataType TypeOf(ConvolutionPrecision precision);
 
 // One convolution of a training step, a cross-correlation with zeros around x.
 // x is [n, c, h, w], w is [out_channels, c, kernel, kernel], and y is [n,

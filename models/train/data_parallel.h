@@ -143,6 +143,9 @@ struct StepTimes {
 
 struct StepResult {
   Metrics metrics;  // Of this rank's shard.
+  // The steps in float16 that changed no parameter, because a gradient was not
+  // finite. The same on every rank.
+  int64_t skipped_steps = 0;
   StepTimes times;  // Without data_wait, which happens before the step.
   // On a GPU: the times of each step that `times` adds up, in order, by the
   // GPU's clock; otherwise empty. data_wait is the GPU's time from the end of

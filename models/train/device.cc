@@ -18,6 +18,7 @@
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
+#include "models/cuda/precision.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/train/rank_steps.h"
@@ -87,11 +88,11 @@ absl::StatusOr<GpuDescription> DescribeGpu(int local_rank) {
   return Support()->describe(local_rank);
 }
 
-absl::StatusOr<std::unique_ptr<Model>> CreateGpuModel(Network network,
-                                                      uint64_t seed,
-                                                      int local_rank) {
+absl::StatusOr<std::unique_ptr<Model>> CreateGpuModel(
+    Network network, uint64_t seed, int local_rank,
+    ConvolutionPrecision precision) {
   LOCKSTEP_RETURN_IF_ERROR(GpuCount().status());
-  return Support()->create(std::move(network), seed, local_rank);
+  return Support()->create(std::move(network), seed, local_rank, precision);
 }
 
 absl::StatusOr<std::unique_ptr<RankSteps>> CreateGpuSteps(

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
+#include "models/cuda/precision.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/train/rank_steps.h"
@@ -27,6 +28,7 @@ struct GpuStepsOptions {
   uint64_t seed = 0;         // Of the first weights.
   int64_t bucket_bytes = 0;  // 0: GpuSteps::kBucketBytes.
   bool sync_bn = false;      // Batch norm over the batches of all ranks.
+  ConvolutionPrecision precision = ConvolutionPrecision::kFloat32;
   // The most samples in this rank's part of a batch; larger parts wait for the
   // GPU, to allocate.
   int64_t largest_shard = 0;
@@ -60,9 +62,9 @@ struct GpuSupport {
   // Describes the GPU of a rank. The ranks of a host take its GPUs in turn.
   absl::StatusOr<GpuDescription> (*describe)(int local_rank);
   // Creates the model of a rank, with the first weights of `seed`.
-  absl::StatusOr<std::unique_ptr<Model>> (*create)(Network network,
-                                                   uint64_t seed,
-                                                   int local_rank);
+  absl::StatusOr<std::unique_ptr<Model>> (*create)(
+      Network network, uint64_t seed, int local_rank,
+      ConvolutionPrecision precision);
   // Creates the steps of a rank (gpu_rank_steps.h). Every rank of the group
   // calls it.
   absl::StatusOr<std::unique_ptr<RankSteps>> (*create_steps)(
@@ -94,9 +96,9 @@ absl::StatusOr<int> GpuCount();
 absl::StatusOr<GpuDescription> DescribeGpu(int local_rank);
 
 // Creates the model of a rank on its GPU. Errors: CreateCudaModel's.
-absl::StatusOr<std::unique_ptr<Model>> CreateGpuModel(Network network,
-                                                      uint64_t seed,
-                                                      int local_rank);
+absl::StatusOr<std::unique_ptr<Model>> CreateGpuModel(
+    Network network, uint64_t seed, int local_rank,
+    ConvolutionPrecision precision = ConvolutionPrecision::kFloat32);
 
 // Creates the steps of a rank on its GPU, whose gradients NCCL sums. Every rank
 // calls it. Borrows the group. Returns null, and why in `shared`, if ranks

@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "models/cuda/cuda_model.h"
+#include "models/cuda/precision.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/train/device.h"
@@ -42,9 +43,11 @@ absl::StatusOr<GpuDescription> Describe(int local_rank) {
 }
 
 absl::StatusOr<std::unique_ptr<Model>> Create(Network network, uint64_t seed,
-                                              int local_rank) {
+                                              int local_rank,
+                                              ConvolutionPrecision precision) {
   LOCKSTEP_ASSIGN_OR_RETURN(const int device, DeviceOfRank(local_rank));
-  return CreateCudaModel(std::move(network), device, {.seed = seed});
+  return CreateCudaModel(std::move(network), device,
+                         {.seed = seed, .precision = precision});
 }
 
 absl::StatusOr<std::unique_ptr<RankSteps>> CreateSteps(

@@ -19,6 +19,8 @@
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/nccl/watchdog.h"
 #include "models/cuda/cuda_replica.h"
+#include "models/cuda/loss_scale.h"
+#include "models/cuda/precision.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/train/data_parallel.h"
@@ -83,8 +85,10 @@ absl::Status GpuRankSteps::Prepare(const Network& network,
   LOCKSTEP_RETURN_IF_ERROR(UseDevice());
   LOCKSTEP_RETURN_IF_ERROR(CreateStreams());
   LOCKSTEP_ASSIGN_OR_RETURN(
-      replica_,
-      CudaReplica::Create(network, compute_.get(), {.seed = options.seed}));
+      replica_, CudaReplica::Create(
+                    network, compute_.get(),
+                    {.seed = options.seed, .precision = options.precision}));
+  scales_loss_ = options.precision == ConvolutionPrecision::kFloat16;
   // Batch norm needs two values.
   const int64_t samples = std::max<int64_t>(options.largest_shard, 2);
   for (Slot* const slot : {&slots_[0], &slots_[1], &slots_[2], &evaluation_}) {
@@ -254,6 +258,12 @@ absl::StatusOr<StepResult> GpuRankSteps::Step(const Batch& shard,
   StepResult result;
   LOCKSTEP_ASSIGN_OR_RETURN(result.metrics, replica_->TakeMetrics());
   result.metrics += std::exchange(untaken_, Metrics());
+  if (scales_loss_) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const LossScale scale,
+                              replica_->DownloadLossScale());
+    result.skipped_steps =
+        scale.skipped - std::exchange(skipped_steps_, scale.skipped);
+  }
   result.times = std::exchange(times_, StepTimes());
   result.gpu_steps = std::exchange(step_times_, {});
   has_steps_ = false;

@@ -102,6 +102,8 @@ class GpuRankSteps : public RankSteps {
   StepTimes times_;            // Of the steps since the last metrics.
   std::vector<StepTimes> step_times_;  // The same, of each step.
   Metrics untaken_;                    // Of the steps before an evaluation.
+  bool scales_loss_ = false;           // Whether steps may be skipped.
+  int64_t skipped_steps_ = 0;          // Up to the last metrics.
   bool has_steps_ = false;             // Whether steps' metrics are on the GPU.
 };
 

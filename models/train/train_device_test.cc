@@ -100,6 +100,33 @@ TEST_F(TrainDeviceTest, CudaTakesTheCpusSteps) {
   EXPECT_THAT(MetricsIn("cpu"), HasSubstr("\"device\": \"cpu\""));
 }
 
+// bfloat16 rounds to 8 bits, and float16 to 11: the runs end less than a tenth
+// and a hundredth of their way from float32's end. Two ranks sum their
+// gradients.
+TEST_F(TrainDeviceTest, CudaTrainsInSixteenBits) {
+  const NamedTensors start =
+      Train(kWithStandin, "--device=cuda --lr=1e-30", "start");
+  const NamedTensors wide = Train(kWithStandin, "--device=cuda", "wide");
+  const double way = WeightDistance(wide, start);
+  EXPECT_GT(way, 0.01);
+  for (const auto& [precision, most] :
+       {std::pair("tf32", 0x1p-12), {"bfloat16", 0.1}, {"float16", 0.01}}) {
+    const std::string flags = absl::StrCat(
+        "--device=cuda --nproc=2 --parallelism=dp --sync_bn "
+        "--precision=",
+        precision);
+    const CommandOutcome outcome = Run(kWithStandin, flags, precision);
+    EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+    EXPECT_THAT(outcome.output,
+                HasSubstr(absl::StrCat("on GPUs in ", precision)));
+    EXPECT_THAT(outcome.output, Not(HasSubstr("skipped")));
+    EXPECT_LT(WeightDistance(WeightsIn(precision), wide), most * way)
+        << precision;
+    EXPECT_THAT(MetricsIn(precision),
+                HasSubstr(absl::StrCat("\"precision\": \"", precision, "\"")));
+  }
+}
+
 // A checkpoint moves between the devices.
 TEST_F(TrainDeviceTest, ARunResumesOnTheOtherDevice) {
   const NamedTensors both = Train(kOfUsers, "--epochs=2", "both");
@@ -127,6 +154,11 @@ TEST_F(TrainDeviceTest, NamesWhatCannotBe) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"--device=tpu", "--device=tpu: must be cpu, cuda or auto"},
       {"--nproc=-1", "--nproc=-1: is for --device=cuda and a host with"},
+      {"--precision=half",
+       "--precision: 'half' is not one of float32, tf32, bfloat16, float16"},
+      {"--precision=bfloat16",
+       "--precision=bfloat16: is for GPUs (--device=cuda); a CPU trains in "
+       "float32"},
       {"--device=cuda --verbose",
        "--device=cuda: a GPU has nothing to print for --verbose"},
       {"--device=cuda --convolution=direct",
@@ -137,6 +169,13 @@ TEST_F(TrainDeviceTest, NamesWhatCannotBe) {
     EXPECT_THAT(outcome.output, HasSubstr("train: " + message));
   }
   if (HasGpu()) return;
+  // The ranks find out when they create NCCL's group.
+  const CommandOutcome shared = Run(
+      kWithStandin,
+      "--device=cuda --precision=float16 --nproc=3 --parallelism=dp", "none");
+  EXPECT_EQ(shared.exit_status, 1);
+  EXPECT_THAT(shared.output,
+              HasSubstr("--precision=float16: needs a GPU for each rank: "));
   EXPECT_EQ(Run(kOfUsers, "--device=cuda", "none").exit_status, 2);
   const CommandOutcome fallen = Run(kOfUsers, "--device=auto", "fallen");
   EXPECT_EQ(fallen.exit_status, 0);

@@ -26,6 +26,7 @@
 #include "collectives/launch/launch_summary.h"
 #include "collectives/launch/launcher.h"
 #include "models/cpu/algorithm.h"
+#include "models/cuda/precision.h"
 #include "models/data/transform.h"
 #include "models/networks/networks.h"
 #include "models/train/common_flags.h"
@@ -71,6 +72,14 @@ ABSL_FLAG(bool, graphs, true,
           "with --device=cuda, launch each step on a whole batch as one CUDA "
           "graph, after two without, if the ranks' parts are of one size; the "
           "bits are the same");
+ABSL_FLAG(std::string, precision, "float32",
+          "on GPUs:\n"
+          "float32   no rounding of factors\n"
+          "tf32      products round their float32 factors to TF32\n"
+          "bfloat16  activations and their gradients in bfloat16; parameters, "
+          "their gradients and sums in float32\n"
+          "float16   the same in float16, with a dynamic loss scale; a step "
+          "whose gradients are not finite is skipped");
 ABSL_FLAG(std::string, convolution, "auto",
           "auto      Winograd where it is faster, otherwise direct; with "
           "--resume, as in the checkpoint's run\n"
@@ -133,7 +142,8 @@ prints its accuracy on the test set after each epoch.
                {"Images:", kImageFlags},
                {"Training:", "epochs batch_size lr seed sync_bn"},
                {"Ranks and computation:",
-                "device nproc=1 parallelism=MODE threads_per_rank graphs "
+                "device precision nproc=1 parallelism=MODE threads_per_rank "
+                "graphs "
                 "convolution "
                 "deterministic_across_machines bucket_kb timeout_s verbose"},
                {"Files:", "output_dir=DIR resume=FILE"}},
@@ -212,6 +222,24 @@ absl::Status ReadDevice(TrainRunOptions& run, char* const* argv) {
   return absl::OkStatus();
 }
 
+// Reads --precision, after --device.
+absl::Status ReadPrecision(TrainRunOptions& run) {
+  using Precision = ConvolutionPrecision;
+  const std::string text = absl::GetFlag(FLAGS_precision);
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      run.precision, ParseName<Precision>("--precision", text,
+                                          {{"float32", Precision::kFloat32},
+                                           {"tf32", Precision::kTf32},
+                                           {"bfloat16", Precision::kBFloat16},
+                                           {"float16", Precision::kFloat16}}));
+  if (run.device == ComputeDevice::kCpu &&
+      run.precision != Precision::kFloat32) {
+    return FlagError("precision", text,
+                     "is for GPUs (--device=cuda); a CPU trains in float32");
+  }
+  return absl::OkStatus();
+}
+
 // Reads --nproc, which is -1 for as many ranks as GPUs. A launcher has decided
 // already.
 absl::StatusOr<std::optional<int>> ReadNproc(ComputeDevice device,
@@ -233,6 +261,7 @@ absl::StatusOr<Config> ReadConfig(std::optional<RankEnvironment> launched,
       ChooseConvolution(absl::GetFlag(FLAGS_convolution),
                         absl::GetFlag(FLAGS_deterministic_across_machines)));
   LOCKSTEP_RETURN_IF_ERROR(ReadDevice(config.run, argv));
+  LOCKSTEP_RETURN_IF_ERROR(ReadPrecision(config.run));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<int> nproc,
                             ReadNproc(config.run.device, launched.has_value()));
   LOCKSTEP_RETURN_IF_ERROR(CheckFlags(nproc.value_or(1)));

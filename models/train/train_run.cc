@@ -32,6 +32,7 @@
 #include "collectives/communicator.h"
 #include "models/cpu/algorithm.h"
 #include "models/cpu/cpu_model.h"
+#include "models/cuda/precision.h"
 #include "models/data/dataset.h"
 #include "models/data/load_dataset.h"
 #include "models/io/safetensors.h"
@@ -58,7 +59,7 @@ std::string Counter(const char* what, int64_t done, int64_t total) {
 }
 
 Json EpochJson(const EpochSummary& summary) {
-  return {
+  Json epoch = {
       {"epoch", summary.epoch + 1},
       {"train_loss", summary.train.mean_loss()},
       {"train_accuracy", summary.train.accuracy()},
@@ -73,6 +74,8 @@ Json EpochJson(const EpochSummary& summary) {
        absl::ToDoubleSeconds(summary.times.exposed_communication)},
       {"data_wait_seconds", absl::ToDoubleSeconds(summary.times.data_wait)},
   };
+  if (summary.skipped_steps > 0) epoch["skipped_steps"] = summary.skipped_steps;
+  return epoch;
 }
 
 constexpr char kModel[] = "model";
@@ -130,6 +133,7 @@ Json RunJson(const TrainRunOptions& options, const DatasetParts& data,
       {"parallelism", options.parallelism},
       {"world_size", world_size},
       {"device", Name(options.device)},
+      {"precision", Name(options.precision)},
       {"threads_per_rank", options.threads_per_rank},
       {"convolution",
        options.device == ComputeDevice::kCuda ? "cudnn" : Name(convolution)},
@@ -188,6 +192,7 @@ absl::StatusOr<EpochSummary> RunEpoch(Trainer& trainer, int64_t epoch,
         summary.times.exposed_communication +=
             report.times.exposed_communication;
         summary.times.data_wait += report.times.data_wait;
+        summary.skipped_steps += report.skipped_steps;
         step_status = progress.OnStep(report);
         return step_status.ok();
       });
@@ -227,8 +232,11 @@ void Announce(const TrainRunOptions& options, const DatasetParts& data,
       "training ", options.model, " on ", options.dataset, ": ",
       data.train->size(), " images, ", world_size,
       world_size == 1 ? " rank" : " ranks",
-      options.device == ComputeDevice::kCuda ? " on GPUs" : "", " (",
-      options.parallelism, ")", options.sync_bn ? ", SyncBN" : "",
+      options.device == ComputeDevice::kCuda ? " on GPUs" : "",
+      options.precision == ConvolutionPrecision::kFloat32
+          ? ""
+          : absl::StrCat(" in ", Name(options.precision)),
+      " (", options.parallelism, ")", options.sync_bn ? ", SyncBN" : "",
       ", global batch ", options.trainer.batch_size, ", learning rate ",
       options.trainer.learning_rate, ", seed ", options.trainer.seed, "\n");
   if (!data.skipped.empty()) std::cout << SkippedText(data.skipped) << "\n";
@@ -399,18 +407,24 @@ absl::StatusOr<Replica> CreateReplica(Communicator& communicator,
             {.seed = seed,
              .bucket_bytes = options.trainer.bucket_bytes,
              .sync_bn = options.sync_bn,
+             .precision = options.precision,
              .largest_shard = std::max(shard, Trainer::kEvaluationBatch),
              .graph_samples =
                  options.graphs ? GraphSamples(batch_size, world_size) : 0,
              .timeout = options.timeout},
             shared));
     if (replica.steps != nullptr) return replica;
+    if (options.precision == ConvolutionPrecision::kFloat16) {
+      return FlagError("precision", Name(options.precision),
+                       absl::StrCat("needs a GPU for each rank: ", shared));
+    }
     if (communicator.rank() == 0) {
       std::cerr << absl::StrCat("train: the hosts sum the gradients: ", shared,
                                 "\n");
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(replica.model,
-                              CreateGpuModel(network, seed, local_rank));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        replica.model,
+        CreateGpuModel(network, seed, local_rank, options.precision));
   } else {
     LOCKSTEP_ASSIGN_OR_RETURN(
         replica.model,
@@ -544,12 +558,17 @@ void TrainingProgress::OnEpoch(const EpochSummary& summary) {
   out_ << (rewrite_ ? "\x1b[2K" : "")
        << absl::StrFormat(
               "%s  loss %.4f  accuracy %.3f  test accuracy %.4f  "
-              "%.0f images/s  %.1f s  data %.1f%%\n",
+              "%.0f images/s  %.1f s  data %.1f%%%s\n",
               Counter("epoch", summary.epoch + 1, epochs_),
               summary.train.mean_loss(), summary.train.accuracy(),
               summary.test.accuracy(), summary.images_per_second(),
               absl::ToDoubleSeconds(summary.train_time),
-              100 * summary.data_share())
+              100 * summary.data_share(),
+              summary.skipped_steps == 0
+                  ? ""
+                  : absl::StrCat("  ", summary.skipped_steps,
+                                 summary.skipped_steps == 1 ? " step skipped"
+                                                            : " steps skipped"))
        << std::flush;
 }
 

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
 #include "models/cpu/algorithm.h"
+#include "models/cuda/precision.h"
 #include "models/data/load_dataset.h"
 #include "models/model.h"
 #include "models/train/device.h"
@@ -28,6 +29,7 @@ struct EpochSummary {
   Metrics test;               // Of the whole test set, after the epoch.
   absl::Duration train_time;  // Without evaluation.
   StepTimes times;            // Of this rank, summed over the steps.
+  int64_t skipped_steps = 0;  // As in StepResult.
 
   double images_per_second() const {
     return static_cast<double>(train.samples) /
@@ -50,7 +52,8 @@ struct EpochSummary {
 //   epoch  1/10  loss 2.3012  accuracy 0.112  test accuracy 0.1000  ...
 //
 // This line ends in images/s, the seconds of training, and the share of them
-// that rank 0 waited for data. Not thread safe.
+// that rank 0 waited for data, and in the number of skipped steps, if there are
+// any. Not thread safe.
 class TrainingProgress {
  public:
   // Borrows both. rewrite: whether `out` is a terminal, on which each line
@@ -96,6 +99,9 @@ struct TrainRunOptions {
   bool verbose = false;  // Prints how each layer is computed on a CPU.
   int threads_per_rank = 1;
   ComputeDevice device = ComputeDevice::kCpu;
+  // Of a GPU. A checkpoint holds float32 parameters whatever it is, and no loss
+  // scale, so a resumed run may change it.
+  ConvolutionPrecision precision = ConvolutionPrecision::kFloat32;
   // Why the CPU computes though a GPU was preferred; empty: it was not.
   std::string device_note;
   // This rank's number among those of its host, which take the host's GPUs in

@@ -168,6 +168,7 @@ absl::StatusOr<Metrics> Trainer::TrainEpoch(
                     with_metrics));
     report.shard_metrics = result.metrics;
     report.times = result.times;
+    report.skipped_steps = result.skipped_steps;
     report.times.data_wait = absl::FromChrono(gathered - start);
     report.wall = absl::FromChrono(Clock::now() - start);
     metrics += result.metrics;

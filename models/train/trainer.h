@@ -68,6 +68,7 @@ struct StepReport {
   // (RankSteps::Step).
   Metrics shard_metrics;
   StepTimes times;
+  int64_t skipped_steps = 0;  // As in StepResult.
   // The time of the whole step; the first step includes drawing the epoch's
   // order.
   absl::Duration wall;
