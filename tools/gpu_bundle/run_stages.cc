@@ -31,14 +31,16 @@
 #include "tools/gpu_bundle/host.h"
 #include "tools/gpu_bundle/pack.h"
 #include "tools/gpu_bundle/stages.h"
+#include "tools/gpu_bundle/training_bars.h"
 
 ABSL_FLAG(
     std::string, suite, "all",
     "the stages to run: correct (every test of GPU code, NCCL with 1 to 3 "
     "ranks on one GPU and with one rank on each of several GPUs, "
     "compute-sanitizer if there is one), kernels (benchmarks of batch norm "
-    "and all-reduce, next to PyTorch if there is one), train (the trainer, on "
-    "the CPU), first (what to run on a card that has not run any of it, in 45 "
+    "and all-reduce, next to PyTorch if there is one), train (the trainer, and "
+    "training steps next to PyTorch), first (what to run on a card that has "
+    "not run any of it, in 45 "
     "minutes), all");
 ABSL_FLAG(
     std::string, only, "",
@@ -177,6 +179,13 @@ report::Section StageTable(std::span<const StageResult> results) {
   return section;
 }
 
+// Returns whether the run has stages of the suite `train`.
+bool HasTraining(const Run& run) {
+  return std::ranges::any_of(run.stages, [](const Stage& stage) {
+    return std::ranges::count(stage.suites, "train") > 0;
+  });
+}
+
 report::Document DocumentOf(const Run& run) {
   report::Document document = {.name = "lockstep.gpu_bundle"};
   document.about = absl::StrCat(
@@ -200,6 +209,7 @@ report::Document DocumentOf(const Run& run) {
                    {"torch_python", report::TextOrNull(run.torch.python)},
                    {"stages", stages}};
   document.sections.push_back(StageTable(run.results));
+  if (HasTraining(run)) document.bars = TrainingBars(run.results);
   return document;
 }
 

@@ -59,6 +59,10 @@ SCRIPTS = {
     "gpus": "#!/bin/sh\necho $LOCKSTEP_GPUS $LOCKSTEP_REQUIRE_GPU "
             "\"$CUDA_VISIBLE_DEVICES\"\necho $TEST_TMPDIR\n",
     "torch": "#!/bin/sh\npython3 -c show\n",
+    "copy": "#!/bin/sh\nwhile read -r line; do echo \"$line\"; done < $1 > $2\n",
+    "copy_and_fail": "#!/bin/sh\n"
+                     "while read -r line; do echo \"$line\"; done < $1 > $2\n"
+                     "exit 1\n",
 }
 # A python3 with PyTorch, which runs with the host's libraries.
 PYTHON = """#!/bin/sh
@@ -69,6 +73,30 @@ case "$2" in
   *) echo "python has $LD_LIBRARY_PATH" ;;
 esac
 """
+
+
+def step_report(times, model="lenet", type="float32", image_size=28,
+                device="cuda"):
+    """A report of `step` in which ours takes one second, and PyTorch's modes
+    take these times."""
+    subjects = [{"subject": "ours", "step": {"median": 1.0}, "ratio": None}] + [
+        {"subject": f"PyTorch 2.9.0 {mode} nhwc", "step": {"median": seconds},
+         "ratio": {"median": seconds}} for mode, seconds in times.items()]
+    return {"report": "lockstep.step", "results": [
+        {"model": model, "type": type, "image_size": image_size,
+         "device": device, "subjects": subjects}]}
+
+
+def scaling_report(ranks, shared_gpu=False, model="resnet50", device="cuda"):
+    """A report of `scaling` in which a step takes one second, and these numbers
+    of ranks wait for sums for these seconds of it."""
+    return {"report": "lockstep.scaling",
+            "settings": {"model": model, "device": device},
+            "modes": [{"configurations": [
+                {"world_size": count, "shared_gpu": shared_gpu,
+                 "step_seconds": {"mean": 1.0},
+                 "parts_seconds": {"exposed_communication": seconds}}
+                for count, seconds in ranks]}]}
 
 
 def write(path, text, mode=0o755):
@@ -180,6 +208,59 @@ class OutcomeTest(Host):
                  if {"first", "every"} & set(words[1].split(","))]
         self.assertGreater(len(first), 10)
         self.assertLess(sum(int(words[2].split("-")[0]) for words in first), 2700)
+
+    def bars(self, *stages):
+        """Runs stages that write these reports; returns the values of the bars
+        by what they are of, and whether they are met."""
+        for number, report in enumerate(stages):
+            write(f"{self.folder}/{number}.json", json.dumps(report) + "\n", 0o644)
+        table = "".join(f"s{i} train 1-9 - bin/copy {self.folder}/{i}.json {{json}}\n"
+                        for i in range(len(stages)))
+        self.run_sh(table + "z every 1-9 - bin/good\n")
+        return {bar["what"]: (bar["value"], bar["met"])
+                for bar in self.document["bars"]}
+
+    def test_bars_of_steps(self):
+        lenet = "step of lenet, float32, 28x28"
+        times = {"eager": 4.0, "compile": 3.0, "graph": 1.4}
+        for wrong, value, met in [
+                ({}, 1.4, True), ({"graph": 1.2}, 1.2, False),
+                ({"graph": 1.3}, 1.3, True), ({"compile": 0.9}, 0.9, False)]:
+            bars = self.bars(step_report({**times, **wrong}))
+            self.assertEqual(bars.pop(lenet), (value, met))
+            self.assertEqual(len(bars), 6)
+            self.assertEqual(set(bars.values()), {(None, None)})
+        self.assertIn("0.90: NOT met", self.said)
+        self.assertIn("not measured", self.said)
+        # The best of fewer modes, another case or a CPU does not decide.
+        for mode in times:
+            fewer = {key: times[key] for key in times if key != mode}
+            self.assertEqual(self.bars(step_report(fewer))[lenet], (None, None))
+        for wrong in ({"type": "bfloat16"}, {"image_size": 32},
+                      {"device": "cpu"}, {"model": "lenet_bn"}):
+            bars = self.bars(step_report(times, **wrong))
+            self.assertEqual(set(bars.values()), {(None, None)}, wrong)
+        bars = self.bars(step_report(times, type="tf32", model="resnet18_d2l"))
+        self.assertEqual(bars["step of resnet18_d2l, tf32, 28x28"], (1.4, True))
+        # The numbers of a failed stage do not count.
+        self.run_sh("a train 1-9 - bin/copy_and_fail "
+                    f"{self.folder}/0.json {{json}}\n")
+        self.assertEqual({bar["met"] for bar in self.document["bars"]}, {None})
+        # A run without training has no such bars.
+        self.run_sh("a correct 1-9 - bin/good\n")
+        self.assertNotIn("bars", self.document)
+
+    def test_bar_of_exposed_communication(self):
+        what = "exposed communication of a resnet50 step"
+        for ranks, wrong, value, met in [
+                ([(1, 0.0), (2, 0.01)], {}, 1, True),
+                ([(8, 0.04), (1, 0.0), (2, 0.01)], {}, 4, False),
+                ([(1, 0.0)], {}, None, None),
+                ([(2, 0.01)], {"shared_gpu": True}, None, None),
+                ([(2, 0.01)], {"model": "lenet"}, None, None),
+                ([(2, 0.01)], {"device": "cpu"}, None, None)]:
+            bars = self.bars(scaling_report(ranks, **wrong))
+            self.assertEqual(bars[what], (value, met))
 
     def test_failures(self):
         for command, outcome, text in [
