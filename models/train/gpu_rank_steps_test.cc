@@ -272,6 +272,7 @@ TEST_P(GpuRankStepsTest, GraphsTakeTheSameStepsInSixteenBits) {
 TEST_P(GpuRankStepsTest, AReplaySkipsAStepOnAllRanks) {
   const int ranks = GetParam();
   GpuOptions options = {.network = "lenet",
+                        .metrics_interval = 1,
                         .precision = ConvolutionPrecision::kFloat16,
                         .huge_step = 11};
   const std::vector<Outcome> want = OnGpus(ranks, options);
