@@ -99,8 +99,12 @@ absl::Status FailTwice(
 std::vector<absl::Status> RunOnStreams(const NcclOptions& options,
                                        bool own_gpus,
                                        const StreamFunction& fn) {
+  constexpr int kRanks = 3;
+  standin::Devices devices = standin::CurrentDevices();
+  devices.count = std::max(devices.count, kRanks);
+  standin::SetDevices(devices);
   return RunRanks(
-      Backend::kThreads, 3, [&](Communicator& control) -> absl::Status {
+      Backend::kThreads, kRanks, [&](Communicator& control) -> absl::Status {
         NcclOptions own = options;
         own.device = own_gpus ? control.rank() : 0;
         LOCKSTEP_RETURN_IF_ERROR(

@@ -21,6 +21,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/cpu/cpu_model.h"
+#include "models/cuda/precision.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
@@ -66,22 +67,33 @@ struct Outcome {
   int64_t samples = 0;
   double evaluated = 0;  // The loss of a large batch, halfway.
   int64_t launches = 0;  // The host's, of kernels in the last step.
+  int64_t skipped = 0;   // Steps in float16 that changed nothing.
   // The steps' times by the GPU, and the results that sum them up.
   std::vector<StepTimes> gpu_steps;
   StepTimes sum;
+};
+
+struct GpuOptions {
+  const char* network = kLeNet;
+  Order order = Order::kAtOnce;
+  int64_t metrics_interval = kSteps;
+  bool graphs = false;
+  ConvolutionPrecision precision = ConvolutionPrecision::kFloat32;
+  int huge_step = -1;  // In this step a pixel of rank 0 is beyond float16.
 };
 
 // Takes the steps, each on a batch of its own. Evaluates a batch halfway, which
 // needs more memory than the steps.
 absl::StatusOr<Outcome> TakeSteps(RankSteps& steps, const Network& network,
                                   int rank, int world_size,
-                                  int64_t metrics_interval) {
+                                  const GpuOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(steps.Begin());
   Outcome outcome;
   for (int step = 0; step < kSteps; ++step) {
     const int64_t count = ShardOf(step);
     const int64_t global = count * world_size;
-    const RandomSamples samples = RandomBatchOf(network, 10 + step, global);
+    RandomSamples samples = RandomBatchOf(network, 10 + step, global);
+    if (step == options.huge_step) samples.images[0] = 1e6f;
     const int64_t size = network.input_shape().size();
     const int64_t begin = rank * count;
     const Batch shard = {
@@ -90,7 +102,7 @@ absl::StatusOr<Outcome> TakeSteps(RankSteps& steps, const Network& network,
         .seed = 3,
         .step = step};
     const bool with_metrics =
-        (step + 1) % metrics_interval == 0 || step + 1 == kSteps;
+        (step + 1) % options.metrics_interval == 0 || step + 1 == kSteps;
     const int64_t before = standin::CountsOfThisThread().launches;
     LOCKSTEP_ASSIGN_OR_RETURN(
         const StepResult result,
@@ -98,6 +110,7 @@ absl::StatusOr<Outcome> TakeSteps(RankSteps& steps, const Network& network,
     outcome.launches = standin::CountsOfThisThread().launches - before;
     outcome.loss_sum += result.metrics.loss_sum;
     outcome.samples += result.metrics.samples;
+    outcome.skipped += result.skipped_steps;
     outcome.gpu_steps.insert(outcome.gpu_steps.end(), result.gpu_steps.begin(),
                              result.gpu_steps.end());
     outcome.sum.compute += result.times.compute;
@@ -118,13 +131,6 @@ absl::StatusOr<Outcome> TakeSteps(RankSteps& steps, const Network& network,
   return outcome;
 }
 
-struct GpuOptions {
-  const char* network = kLeNet;
-  Order order = Order::kAtOnce;
-  int64_t metrics_interval = kSteps;
-  bool graphs = false;
-};
-
 // Returns the outcomes of ranks on the stand-in's GPUs.
 std::vector<Outcome> OnGpus(int ranks, const GpuOptions& options) {
   standin::SetDevices({.count = ranks});
@@ -142,13 +148,14 @@ std::vector<Outcome> OnGpus(int ranks, const GpuOptions& options) {
                 {.seed = static_cast<uint64_t>(group.rank()),
                  .bucket_bytes = 4096,
                  .sync_bn = ranks > 1 && network.Count<BatchNormOp>() > 0,
+                 .precision = options.precision,
                  .largest_shard = kShard,
                  .graph_samples =
                      options.graphs ? GraphSamples(kShard * ranks, ranks) : 0},
                 shared));
-        LOCKSTEP_ASSIGN_OR_RETURN(outcomes[group.rank()],
-                                  TakeSteps(*steps, network, group.rank(),
-                                            ranks, options.metrics_interval));
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            outcomes[group.rank()],
+            TakeSteps(*steps, network, group.rank(), ranks, options));
         return absl::OkStatus();
       });
   standin::SetSchedule({});
@@ -247,6 +254,37 @@ TEST_P(GpuRankStepsTest, GraphsDrawNewMasksInEachStep) {
   const int ranks = GetParam();
   ExpectSameSteps(OnGpus(ranks, {.network = kVit, .graphs = true}),
                   OnGpus(ranks, {.network = kVit}));
+}
+
+TEST_P(GpuRankStepsTest, GraphsTakeTheSameStepsInSixteenBits) {
+  const int ranks = GetParam();
+  for (const ConvolutionPrecision precision :
+       {ConvolutionPrecision::kBFloat16, ConvolutionPrecision::kFloat16}) {
+    SCOPED_TRACE(Name(precision));
+    const std::vector<Outcome> got =
+        OnGpus(ranks, {.graphs = true, .precision = precision});
+    ExpectSameSteps(got, OnGpus(ranks, {.precision = precision}));
+    for (const Outcome& rank : got) EXPECT_EQ(rank.launches, 0);
+  }
+}
+
+// Step 11 is a replay.
+TEST_P(GpuRankStepsTest, AReplaySkipsAStepOnAllRanks) {
+  const int ranks = GetParam();
+  GpuOptions options = {.network = "lenet",
+                        .metrics_interval = 1,
+                        .precision = ConvolutionPrecision::kFloat16,
+                        .huge_step = 11};
+  const std::vector<Outcome> want = OnGpus(ranks, options);
+  options.graphs = true;
+  for (const Outcome& rank : OnGpus(ranks, options)) {
+    EXPECT_EQ(rank.skipped, 1);
+    EXPECT_EQ(rank.values, want[0].values);
+  }
+  options.huge_step = -1;
+  const std::vector<Outcome> finite = OnGpus(ranks, options);
+  EXPECT_EQ(finite[0].skipped, 0);
+  EXPECT_NE(finite[0].values, want[0].values);
 }
 
 // A later step that was taken for an earlier one would begin before its

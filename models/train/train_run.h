@@ -99,8 +99,8 @@ struct TrainRunOptions {
   bool verbose = false;  // Prints how each layer is computed on a CPU.
   int threads_per_rank = 1;
   ComputeDevice device = ComputeDevice::kCpu;
-  // Of a GPU. A checkpoint holds float32 parameters whatever it is, and no loss
-  // scale, so a resumed run may change it.
+  // The precision on GPUs. A resumed run may change it: a checkpoint holds
+  // float32 parameters in each case, and no loss scale.
   ConvolutionPrecision precision = ConvolutionPrecision::kFloat32;
   // Why the CPU computes though a GPU was preferred; empty: it was not.
   std::string device_note;

@@ -8,6 +8,9 @@ in a column differ by multiples of 2^t, they cancel with a probability of at mos
 matrix therefore begins a byte or two after the tensor's begin: the highest bits of each word are
 then low bits of a number, and neither its sign nor its exponent. No random number generator of the
 script is touched.
+
+Sums of float32 numbers begin with partial sums of a few terms in float32, which take the time that
+reading takes. The partial sums are added in float64.
 """
 
 import threading
@@ -17,6 +20,11 @@ import numpy as np
 COLUMNS = 1 << 12  # A row of words or values, and what is computed from it, stay in the cache.
 WORD = 8  # Bytes.
 SHORT_ROW = 256  # Bytes: the digests of shorter rows are computed together.
+TERMS = 8  # A partial sum in float32 adds as many rows, and rounds by 2^-24 of each at most.
+GROUPS = 64  # Partial sums in float32 that are computed at once: 1 MiB for each column's.
+RUN = 64  # A partial sum of squares in float32 adds as many: within 64 * 2^-24 of its value.
+# Above, float32 loses less of a mean square to underflow than to rounding.
+LEAST_MEAN_SQUARE = 1e-30
 FOLD = np.uint64(29)
 MASK = (1 << 64) - 1
 ODD = 0x9E3779B97F4A7C15
@@ -42,6 +50,7 @@ class _Memory(threading.local):
         self.rest = np.empty(COLUMNS + 1, np.uint64)
         self.folded = np.empty(COLUMNS + 1, np.uint64)
         self.columns = np.empty(COLUMNS, np.uint64)
+        self.partial = np.empty((GROUPS, COLUMNS), np.float32)
         self.values, self.squares = np.empty((2, COLUMNS), np.float64)
         self.row_weights = np.empty(0, np.uint64)
 
@@ -88,42 +97,82 @@ def digest(array):
     return "%016x" % (value & MASK)
 
 
+def _values_of_columns(flat):
+    """Returns the sums of columns of COLUMNS or fewer numbers, in float64."""
+    if flat.size < COLUMNS:
+        return flat.astype(np.float64)
+    columns = _memory.values
+    columns.fill(0)
+    done = 0
+    if flat.dtype == np.float32 and flat.size >= TERMS * COLUMNS:
+        with np.errstate(over="ignore", invalid="ignore"):
+            done = _add_partial_sums(flat, columns)
+        if not np.isfinite(columns).all():  # A sum in float64 may be finite.
+            columns.fill(0)
+            done = 0
+    rows = (flat.size - done) // COLUMNS
+    if rows:
+        matrix = flat[done : done + rows * COLUMNS].reshape(rows, COLUMNS)
+        columns += np.add.reduce(matrix, axis=0, dtype=np.float64)
+    rest = flat[done + rows * COLUMNS :]
+    columns[: rest.size] += rest
+    return columns
+
+
+def _add_partial_sums(flat, columns):
+    """Adds the sums of TERMS rows each to the columns. Returns the number of values added."""
+    groups = flat.size // (TERMS * COLUMNS)
+    matrix = flat[: groups * TERMS * COLUMNS].reshape(groups, TERMS, COLUMNS)
+    for first in range(0, groups, GROUPS):
+        some = matrix[first : first + GROUPS]
+        partial = np.add.reduce(some, axis=1, out=_memory.partial[: len(some)])
+        columns += np.add.reduce(partial, axis=0, dtype=np.float64)
+    return groups * TERMS * COLUMNS
+
+
 def linear_sums(array, first=0):
     """Returns the sum and the projection of real numbers, in float64.
 
     The projection is the sum of value times PROJECTION, which repeats every COLUMNS elements. Both
     are linear: those of a sum of arrays are the sums of theirs. If the array is a run of a larger
     one that begins at its element `first`, the runs' values add up to those of the larger array.
+    Error: at most TERMS * 2^-24 times the sum of the absolute values of float32 numbers.
     """
-    flat = array.reshape(-1)
-    rows = flat.size // COLUMNS
-    columns = flat[rows * COLUMNS :].astype(np.float64)
-    if rows:
-        rest, columns = columns, _memory.values
-        np.add.reduce(_matrix(flat, rows), axis=0, dtype=np.float64, out=columns)
-        columns[: rest.size] += rest
+    columns = _values_of_columns(array.reshape(-1))
     total = float(np.add.reduce(columns))
     weights = np.roll(PROJECTION, -(first % COLUMNS)) if first else PROJECTION
     columns *= weights[: columns.size]
     return [total, float(np.add.reduce(columns))]
 
 
-def sums(array, first=0):
-    """Returns the sum, the sum of squares and the projection of real numbers, in float64."""
-    flat = array.reshape(-1)
-    total, projection = linear_sums(flat, first)
+def sum_of_squares(flat):
+    """Returns the sum of squares in float64. Error: at most RUN * 2^-24 of it for float32."""
+    if flat.size < COLUMNS:
+        values = flat.astype(np.float64)
+        return float(values.dot(values))
+    if flat.dtype == np.float32:
+        runs = flat.size // RUN
+        matrix = flat[: runs * RUN].reshape(runs, RUN)
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            squares = float(np.einsum("ij,ij->i", matrix, matrix).sum(dtype=np.float64))
+        if LEAST_MEAN_SQUARE * flat.size < squares < np.inf:
+            rest = flat[runs * RUN :].astype(np.float64)
+            return squares + float(rest.dot(rest))
     rows = flat.size // COLUMNS
     rest = flat[rows * COLUMNS :].astype(np.float64)
     squares = float(rest.dot(rest))
     if rows:
-        matrix = _matrix(flat, rows)
+        matrix = flat[: rows * COLUMNS].reshape(rows, COLUMNS)
         columns = np.einsum("ij,ij->j", matrix, matrix, dtype=np.float64, out=_memory.squares)
         squares += float(np.add.reduce(columns))
-    return [total, squares, projection]
+    return squares
 
 
-def _matrix(flat, rows):
-    return flat[: rows * COLUMNS].reshape(rows, COLUMNS)
+def sums(array, first=0):
+    """Returns the sum, the sum of squares and the projection of real numbers, in float64."""
+    flat = array.reshape(-1)
+    total, projection = linear_sums(flat, first)
+    return [total, sum_of_squares(flat), projection]
 
 
 def row_digests(arrays):

@@ -13,7 +13,9 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from lockstep import digest
 
 ROW = digest.COLUMNS
-SIZES = (0, 1, 2, 3, 5, ROW - 1, ROW, ROW + 1, 2 * ROW, 2 * ROW + 1, 9 * ROW + 7)
+SIZES = (0, 1, 2, 3, 5, 63, 64, 65, ROW - 1, ROW, ROW + 1, 2 * ROW, 2 * ROW + 1, 9 * ROW + 7)
+GROUP = digest.TERMS * ROW
+LARGE = (GROUP - 1, GROUP, 2 * GROUP + ROW + 3, (digest.GROUPS + 1) * GROUP + 5)
 
 
 def values(size, seed=1):
@@ -103,26 +105,48 @@ class DigestTest(unittest.TestCase):
 
 class SumsTest(unittest.TestCase):
     def test_equal_numpy_in_float64(self):
-        for size in SIZES:
-            array = values(size)
+        for size, kind in itertools.product(SIZES + LARGE, (np.float32, np.float64)):
+            array = values(size).astype(kind)
             exact = array.astype(np.float64)
             weights = np.resize(digest.PROJECTION, size)
             total, squares, projection = digest.sums(array)
             self.assertEqual(digest.linear_sums(array), [total, projection])
-            # Each sum of n terms, in any order, is within n rounding errors of the sum of |x|.
-            unit = size * 2.0**-53
+            # A sum of n terms, in any order, is within n rounding errors of the sum of |x|.
+            unit, square_unit = size * 2.0**-53, size * 2.0**-53
+            if kind == np.float32:
+                unit += digest.TERMS * 2.0**-24 * (size >= GROUP)
+                square_unit += digest.RUN * 2.0**-24 * (size >= ROW)
             self.assertLessEqual(abs(total - exact.sum()), 2 * unit * np.abs(exact).sum())
-            self.assertLessEqual(abs(squares - (exact**2).sum()), 2 * unit * (exact**2).sum())
+            self.assertLessEqual(
+                abs(squares - (exact**2).sum()), 2 * square_unit * (exact**2).sum()
+            )
             self.assertLessEqual(
                 abs(projection - (exact * weights).sum()), 2 * unit * np.abs(exact * weights).sum()
             )
 
+    def test_whole_numbers_have_exact_sums(self):
+        """Each row, group and run counts once: sums of small whole numbers round nowhere."""
+        for size in SIZES + LARGE:
+            array = (np.arange(size) % 251 - 100).astype(np.float32)
+            exact = array.astype(np.int64)
+            self.assertEqual(digest.sums(array)[:2], [exact.sum(), (exact**2).sum()])
+
+    def test_huge_and_tiny_numbers_have_sums(self):
+        with np.errstate(all="raise"):
+            for scale in (2.0**-100, 2.0**-60, 2.0**70, 2.0**127):
+                array = np.full(2 * GROUP + 3, scale, np.float32)
+                total, squares, _ = digest.sums(array)
+                self.assertEqual([total, squares], [array.size * scale, array.size * scale**2])
+
     def test_sums_of_parts_add_up_to_those_of_the_whole(self):
-        array = values(9 * ROW + 7)
-        for cut in (0, 1, ROW - 1, ROW, 3 * ROW + 5, array.size):
-            parts = [digest.sums(array[:cut]), digest.sums(array[cut:], cut)]
-            added = [sum(part[k] for part in parts) for k in range(3)]
-            np.testing.assert_allclose(added, digest.sums(array), rtol=1e-12, atol=1e-12)
+        for size in (9 * ROW + 7, 2 * GROUP + ROW + 3):
+            array = values(size)
+            # Sums of parts are in another order: see above.
+            bound = 2 * 2.0**-24 * max(digest.TERMS, digest.RUN) * np.abs(array).sum()
+            for cut in (0, 1, ROW - 1, ROW, 3 * ROW + 5, GROUP, size):
+                parts = [digest.sums(array[:cut]), digest.sums(array[cut:], cut)]
+                added = [sum(part[k] for part in parts) for k in range(3)]
+                np.testing.assert_allclose(added, digest.sums(array), rtol=0, atol=bound)
 
     def test_projection_weights_differ_and_lie_in_their_range(self):
         self.assertEqual(len(set(digest.PROJECTION)), ROW)

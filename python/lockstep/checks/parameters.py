@@ -8,6 +8,7 @@ from . import by_hand, linear, shards
 
 NAME = "the ranks have the same parameters after each update"
 DIFFER = "the ranks' parameters differ"
+SUM_ROUNDINGS = 8  # A recorded sum of float32 numbers: each is rounded as often (digest.TERMS).
 
 
 @compares_ranks(NAME)
@@ -190,9 +191,10 @@ def is_own(gradient, local, size):
     count, total, projection = local
     if count == 1:
         return [total, projection] == [gradient[1], gradient[3]]
-    # Each of `count` additions rounds an element x by 2^-24 |x| at most, and the sum of |x| is at
-    # most sqrt(size) times the norm. Twice that, as the parts can be larger than their sum.
-    bound = 2 * count * 2.0**-24 * math.sqrt(size * gradient[2])
+    # Each of `count` additions rounds an element x by 2^-24 |x| at most, and the two sums that are
+    # compared round by SUM_ROUNDINGS of these each. The sum of |x| is at most sqrt(size) times the
+    # norm. Twice that, as the parts can be larger than their sum.
+    bound = 2 * (count + 2 * SUM_ROUNDINGS) * 2.0**-24 * math.sqrt(size * gradient[2])
     return abs(total - gradient[1]) <= bound and abs(projection - gradient[3]) <= bound
 
 
