@@ -152,7 +152,7 @@ std::vector<report::Bar> TrainingBars(std::span<const StageResult> results) {
         {.what = absl::StrCat("step of ", goal.model, ", ", goal.type, ", ",
                               goal.image_size, "x", goal.image_size),
          .needed = goal.needed,
-         .unit = "times as fast as PyTorch's best of eager, compile and graph",
+         .unit = "times PyTorch's best",
          .value = FirstValue(
              results, "lockstep.step",
              [&](const Value& report) { return RatioOf(report, goal); })});
