@@ -225,13 +225,13 @@ absl::Status ReadDevice(TrainRunOptions& run, char* const* argv) {
 // Reads --precision, after --device.
 absl::Status ReadPrecision(TrainRunOptions& run) {
   using Precision = ConvolutionPrecision;
+  NamedValues<Precision> all;
+  for (const Precision each : {Precision::kFloat32, Precision::kTf32,
+                               Precision::kBFloat16, Precision::kFloat16}) {
+    all.emplace_back(Name(each), each);
+  }
   const std::string text = absl::GetFlag(FLAGS_precision);
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      run.precision, ParseName<Precision>("--precision", text,
-                                          {{"float32", Precision::kFloat32},
-                                           {"tf32", Precision::kTf32},
-                                           {"bfloat16", Precision::kBFloat16},
-                                           {"float16", Precision::kFloat16}}));
+  LOCKSTEP_ASSIGN_OR_RETURN(run.precision, ParseName("--precision", text, all));
   if (run.device == ComputeDevice::kCpu &&
       run.precision != Precision::kFloat32) {
     return FlagError("precision", text,
