@@ -21,6 +21,7 @@
 #include "collectives/groups/rank_environment.h"
 #include "conformance/check/judge/judge_mutants.h"
 #include "conformance/collectives/collective_mutants.h"
+#include "conformance/cuda/gpu_mutants.h"
 #include "conformance/loading/loading_checks.h"
 #include "conformance/loading/loading_mutants.h"
 #include "conformance/mutant.h"
@@ -35,7 +36,8 @@
 ABSL_FLAG(
     std::string, folder, "",
     "plant only the mutants of these folders: training, evaluation, "
-    "sampling, loading, syncbn, network, collectives, check; default: all");
+    "sampling, loading, syncbn, network, cuda, collectives, check; default: "
+    "all");
 ABSL_FLAG(std::string, name, "",
           "plant only these mutants, named as in --list, with their folder or "
           "without; default: all");
@@ -201,9 +203,9 @@ absl::StatusOr<int> PlantAll(const std::vector<Mutant>& mutants,
 }  // namespace
 
 std::vector<MutantSuite> AllMutantSuites() {
-  return {TrainingMutants(),   EvaluationMutants(), SamplingMutants(),
-          LoadingMutants(),    BatchNormMutants(),  NetworkMutants(),
-          CollectiveMutants(), JudgeMutants()};
+  return {TrainingMutants(), EvaluationMutants(), SamplingMutants(),
+          LoadingMutants(),  BatchNormMutants(),  NetworkMutants(),
+          GpuMutants(),      CollectiveMutants(), JudgeMutants()};
 }
 
 MutantTotals MutantTotalsOf(std::span<const PlantedResult> results) {

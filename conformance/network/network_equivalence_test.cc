@@ -132,7 +132,7 @@ TEST_P(EveryNetworkTest, EvaluatesAndTakesMixedLabelsAsTheReferenceDoes) {
   SetComputeThreads(1);
   const TestedNetwork& tested = *GetParam();
   const std::unique_ptr<Model> model = tested.CreateModel();
-  FillNetworkStart(tested, *model, /*rank=*/0);
+  FillNetworkStart(tested, /*rank=*/0, model->parameters(), model->buffers());
   const Samples samples = tested.StepBatch(0);
   std::vector<int32_t> others(samples.labels);
   std::rotate(others.begin(), others.begin() + 1, others.end());
@@ -184,7 +184,7 @@ TEST_P(EveryNetworkTest, OutputsAreTheReferences) {
   SetComputeThreads(1);
   const TestedNetwork& tested = *GetParam();
   const std::unique_ptr<Model> model = tested.CreateModel();
-  FillNetworkStart(tested, *model, /*rank=*/0);
+  FillNetworkStart(tested, /*rank=*/0, model->parameters(), model->buffers());
   const Samples samples = tested.StepBatch(0);
   const auto classes = static_cast<int32_t>(tested.network().classes());
   const size_t size = samples.images.size() / samples.labels.size();

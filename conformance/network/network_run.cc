@@ -73,15 +73,16 @@ absl::StatusOr<std::vector<RankMoment>> TakeSteps(Model& model,
                                                   const NetworkRun& run,
                                                   int rank, RankTrace* full) {
   std::vector<RankMoment> moments;
-  RecordMoment(*run.tested, model, -1, 0, moments, full);
+  RecordMoment(*run.tested, model.parameters(), model.buffers(), -1, 0, moments,
+               full);
   for (int step = 0; step < run.steps; ++step) {
     const Samples samples = run.tested->StepBatch(step);
     LOCKSTEP_ASSIGN_OR_RETURN(
         const StepResult result,
         TrainStep(model, reducer, ShardOf(samples, run, rank, step),
                   kNetworkBatchSize, kNetworkLearningRate));
-    RecordMoment(*run.tested, model, step, result.metrics.loss_sum, moments,
-                 full);
+    RecordMoment(*run.tested, model.parameters(), model.buffers(), step,
+                 result.metrics.loss_sum, moments, full);
   }
   return moments;
 }
@@ -95,8 +96,8 @@ absl::StatusOr<std::vector<RankMoment>> TrainRank(Communicator& group,
   const int rank = group.rank();
   const std::unique_ptr<Model> product =
       run.model ? run.model(run.tested->network()) : run.tested->CreateModel();
-  FillNetworkStart(*run.tested, *product, rank);
   Parameters& parameters = product->parameters();
+  FillNetworkStart(*run.tested, rank, parameters, product->buffers());
   const RankContext context = {
       .rank = rank, .world_size = run.world_size(), .parameters = &parameters};
   std::unique_ptr<Communicator> mutant_group;
@@ -279,30 +280,30 @@ const std::vector<NetworkDeal>& NetworkDeals() {
   return deals;
 }
 
-void FillNetworkStart(const TestedNetwork& tested, Model& model, int rank) {
+void FillNetworkStart(const TestedNetwork& tested, int rank,
+                      Parameters& parameters, Buffers& buffers) {
   const std::vector<float>& start = tested.start();
   const std::vector<float> running =
       tested.Running(static_cast<uint32_t>(1 + rank));
-  const std::span<float> values = model.parameters().values();
+  const std::span<float> values = parameters.values();
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = start[i] * static_cast<float>(1 + rank);
   }
-  std::copy(running.begin(), running.end(), model.buffers().floats().begin());
-  for (int64_t& batches : model.buffers().counters()) batches = rank;
+  std::copy(running.begin(), running.end(), buffers.floats().begin());
+  for (int64_t& batches : buffers.counters()) batches = rank;
 }
 
-void RecordMoment(const TestedNetwork& tested, Model& model, int step,
-                  double loss_sum, std::vector<RankMoment>& moments,
-                  RankTrace* full) {
-  const Parameters& parameters = model.parameters();
+void RecordMoment(const TestedNetwork& tested, const Parameters& parameters,
+                  const Buffers& buffers, int step, double loss_sum,
+                  std::vector<RankMoment>& moments, RankTrace* full) {
   RankMoment& moment = moments.emplace_back();
   moment.loss_sum = loss_sum;
   for (int i = 0; i < parameters.count(); ++i) {
     moment.parameters.push_back(Digest(parameters.value(i)));
     moment.gradients.push_back(Digest(parameters.gradient(i)));
   }
-  const auto floats = model.buffers().floats();
-  const auto counters = model.buffers().counters();
+  const auto floats = buffers.floats();
+  const auto counters = buffers.counters();
   moment.running.assign(floats.begin(), floats.end());
   moment.batches.assign(counters.begin(), counters.end());
   if (full == nullptr) return;

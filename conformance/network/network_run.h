@@ -163,15 +163,16 @@ struct NetworkTrace {
   std::vector<std::vector<RankMoment>> ranks;  // [rank][steps + 1].
 };
 
-// Fills the model with the initial parameters and buffers of the rank, which
+// Fills host memory with the initial parameters and buffers of the rank, which
 // differ between ranks. Rank 0's are start(), Running(1) and counters of 0.
-void FillNetworkStart(const TestedNetwork& tested, Model& model, int rank);
+void FillNetworkStart(const TestedNetwork& tested, int rank,
+                      Parameters& parameters, Buffers& buffers);
 
-// Appends a rank's values after a step, or at the start (step -1). full: where
-// rank 0 keeps the values themselves, or null.
-void RecordMoment(const TestedNetwork& tested, Model& model, int step,
-                  double loss_sum, std::vector<RankMoment>& moments,
-                  RankTrace* full);
+// Appends a rank's values after a step, or at the start (step -1), from host
+// memory. full: where rank 0 keeps the values themselves, or null.
+void RecordMoment(const TestedNetwork& tested, const Parameters& parameters,
+                  const Buffers& buffers, int step, double loss_sum,
+                  std::vector<RankMoment>& moments, RankTrace* full);
 
 // Runs the steps. Every rank starts with its own parameters and buffers, which
 // the product replaces with rank 0's. Uses only the mutation's group, from

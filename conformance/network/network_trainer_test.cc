@@ -98,17 +98,20 @@ absl::Status TrainRank(Communicator& group, int steps, Trained& to) {
                                   .learning_rate = kNetworkLearningRate};
   const MemoryDataset train = TrainData(options.seed, steps);
   const std::unique_ptr<Model> model = TestedResNet().CreateModel();
-  FillNetworkStart(TestedResNet(), *model, group.rank());
+  FillNetworkStart(TestedResNet(), group.rank(), model->parameters(),
+                   model->buffers());
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                             Trainer::Create(group, *model, train, options));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> norm_group,
                             SynchroniseBatchNorm(group, *model));
   std::vector<RankMoment>& moments = to.trace.ranks[group.rank()];
   RankTrace* const full = group.rank() == 0 ? &to.trace.first : nullptr;
-  RecordMoment(TestedResNet(), *model, -1, 0, moments, full);
+  RecordMoment(TestedResNet(), model->parameters(), model->buffers(), -1, 0,
+               moments, full);
   const auto record = [&](const StepReport& report) {
-    RecordMoment(TestedResNet(), *model, static_cast<int>(report.step),
-                 report.shard_metrics.loss_sum, moments, full);
+    RecordMoment(TestedResNet(), model->parameters(), model->buffers(),
+                 static_cast<int>(report.step), report.shard_metrics.loss_sum,
+                 moments, full);
     return true;
   };
   LOCKSTEP_RETURN_IF_ERROR(trainer->TrainEpoch(0, record).status());

@@ -74,6 +74,8 @@ constexpr char kNetworkCuda[] =
     "//conformance/network:cuda_network_standin_test";
 constexpr char kNetworkGpu[] = "//conformance/network:cuda_network_gpu_test";
 
+constexpr char kGpuTraining[] = "//conformance/cuda:gpu_training_test";
+
 using Types = std::vector<std::string>;
 using Sizes = std::vector<int>;
 
@@ -232,6 +234,17 @@ const std::vector<KnownClaim>& KnownClaims() {
          {"bfloat16", "float16"},
          to_four},
         {"threads, gpu", kNetworkGpu, {}, {}, kNetworksOnGpu}}},
+      {"gpu_training",
+       "Steps of LeNet and a vision transformer on GPUs, which sum their "
+       "gradients beside the backward pass, are one rank's, as graphs and "
+       "without, in every order of streams.",
+       kSpreads,
+       {{"nccl stand-in", kGpuTraining, f32, with_four}}},
+      {"gpu_narrow_training",
+       "The same of LeNet with activations in 16 bits; all ranks skip a step "
+       "that overflows.",
+       kStorageSpreads,
+       {{"nccl stand-in", kGpuTraining, {"bfloat16", "float16"}, {2}}}},
       {"vit_steps",
        "Each step of a small vision transformer, with dropout of every kind, "
        "is one rank's: gradients and loss.",

@@ -3,8 +3,6 @@
 // which streams run.
 #include "models/train/gpu_steps.h"
 
-#include <cuda_runtime.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -24,7 +22,6 @@
 #include "base/status_matchers.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/nccl/nccl_communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -38,6 +35,7 @@
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
 #include "models/reference/network_inputs.h"
+#include "models/train/gpu_test_rank.h"
 #include "standin/control.h"
 
 namespace lockstep {
@@ -106,33 +104,22 @@ class Rank {
       Communicator& control, const Network& network,
       const TrainOptions& options) {
     auto rank = std::make_unique<Rank>();
-    LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaSetDevice(control.rank()), "cudaSetDevice"));
-    LOCKSTEP_ASSIGN_OR_RETURN(rank->compute_, MakeStream());
-    LOCKSTEP_ASSIGN_OR_RETURN(rank->communication_, MakeUrgentStream());
-    LOCKSTEP_ASSIGN_OR_RETURN(rank->another_, MakeUrgentStream());
-    LOCKSTEP_ASSIGN_OR_RETURN(rank->nccl_,
-                              Group(control, rank->communication_.get()));
     LOCKSTEP_ASSIGN_OR_RETURN(
-        rank->norms_, rank->nccl_->SplitOnStream(0, 0, rank->compute_.get()));
-    rank->late_ = std::make_unique<LateGroup>(*rank->nccl_);
+        rank->parts_,
+        CreateGpuTestRank(control, network,
+                          {.seed = 1, .precision = options.precision}));
+    GpuTestRank& parts = rank->parts_;
+    rank->late_ = std::make_unique<LateGroup>(*parts.gradients);
     if (options.begins_sums_late && control.rank() == 1) {
       rank->gradients_ = rank->late_.get();
     } else {
-      rank->gradients_ = rank->nccl_.get();
-    }
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        rank->replica_,
-        CudaReplica::Create(network, rank->compute_.get(),
-                            {.seed = 1, .precision = options.precision}));
-    if (control.world_size() > 1) {
-      rank->replica_->ConvertSyncBatchNorm(*rank->norms_);
+      rank->gradients_ = parts.gradients.get();
     }
     const Stream& joined =
-        options.joins_another_stream ? rank->another_ : rank->communication_;
+        options.joins_another_stream ? parts.another : parts.communication;
     LOCKSTEP_ASSIGN_OR_RETURN(
-        rank->steps_, GpuSteps::Create(*rank->replica_, *rank->gradients_,
-                                       {.compute = rank->compute_.get(),
+        rank->steps_, GpuSteps::Create(*parts.replica, *rank->gradients_,
+                                       {.compute = parts.compute.get(),
                                         .communication = joined.get()},
                                        options.bucket_bytes));
     return rank;
@@ -155,34 +142,22 @@ class Rank {
       }
     }
     LOCKSTEP_RETURN_IF_ERROR(gradients_->Wait());
-    LOCKSTEP_RETURN_IF_ERROR(norms_->Wait());
-    Parameters parameters = CreateParameters(replica_->network());
-    Buffers buffers = CreateBuffers(replica_->network());
-    LOCKSTEP_RETURN_IF_ERROR(replica_->Download(parameters, buffers));
+    LOCKSTEP_RETURN_IF_ERROR(parts_.norms->Wait());
+    CudaReplica& replica = *parts_.replica;
+    Parameters parameters = CreateParameters(replica.network());
+    Buffers buffers = CreateBuffers(replica.network());
+    LOCKSTEP_RETURN_IF_ERROR(replica.Download(parameters, buffers));
     const std::span<float> values = parameters.values();
     outcome.values.assign(values.begin(), values.end());
-    LOCKSTEP_ASSIGN_OR_RETURN(outcome.loss_scale,
-                              replica_->DownloadLossScale());
+    LOCKSTEP_ASSIGN_OR_RETURN(outcome.loss_scale, replica.DownloadLossScale());
     return outcome;
   }
 
  private:
-  static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Group(
-      Communicator& control, cudaStream_t stream) {
-    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> owned,
-                              control.Split(0, 0));
-    NcclOptions options;
-    options.device = control.rank();
-    options.stream = stream;
-    return NcclCommunicator::Create(std::move(owned), options);
-  }
-
   // The groups end before the memory that their calls use is freed.
-  Stream compute_, communication_, another_;
   std::optional<TestVector<float>> images_;
   std::optional<TestVector<int32_t>> labels_;
-  std::unique_ptr<CudaReplica> replica_;
-  std::unique_ptr<NcclCommunicator> nccl_, norms_;
+  GpuTestRank parts_;
   std::unique_ptr<LateGroup> late_;
   Communicator* gradients_ = nullptr;
   std::unique_ptr<GpuSteps> steps_;
