@@ -23,7 +23,6 @@ namespace {
 using standin::Order;
 using testing::HasSubstr;
 
-constexpr auto kFloat32 = ConvolutionPrecision::kFloat32;
 constexpr auto kFloat16 = ConvolutionPrecision::kFloat16;
 constexpr auto kBFloat16 = ConvolutionPrecision::kBFloat16;
 
