@@ -133,7 +133,8 @@ if [[ -z ${here} ]]; then
     fail "train --help with an old C library: $(head -3 "${root}/out")"
   # Its ranks are processes, which start with the bundle's C library too.
   if unshare --user --map-root-user --mount --pid --fork --mount-proc true; then
-    mkdir "${root}/proc" "${root}/tmp"
+    mkdir "${root}/proc" "${root}/tmp" "${root}/dev"
+    touch "${root}/dev/null"
     unshare --user --map-root-user --mount --pid --fork \
       --mount-proc="${root}/proc" chroot "${root}" \
       /of_shell/ld-linux-x86-64.so.2 --library-path /of_shell /bin/sh -c \
