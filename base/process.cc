@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -77,7 +78,12 @@ std::string OwnProgramPath() {
   std::error_code error;
   const std::filesystem::path path =
       std::filesystem::read_symlink("/proc/self/exe", error);
-  return error ? "/proc/self/exe" : path.string();
+  if (error) return "/proc/self/exe";
+  // The bundle's own loader may have started this (tools/gpu_bundle/start.cc).
+  const char* const started = std::getenv("LOCKSTEP_PROGRAM");
+  return started != nullptr && path.filename() == "ld-linux-x86-64.so.2"
+             ? started
+             : path.string();
 }
 
 bool IsAlive(const ProcessIdentity& process) {

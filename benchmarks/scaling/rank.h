@@ -13,6 +13,7 @@
 #include "collectives/communicator.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
+#include "models/optimizer.h"
 #include "models/train/data_flags.h"
 #include "models/train/data_parallel.h"
 #include "models/train/rank_steps.h"
@@ -70,6 +71,12 @@ class GpuTimedSteps : public RankSteps {
   absl::Status Write(const Parameters& parameters,
                      const Buffers& buffers) override {
     return steps_.Write(parameters, buffers);
+  }
+  absl::StatusOr<OptimizerState> ReadOptimizer() override {
+    return steps_.ReadOptimizer();
+  }
+  absl::Status WriteOptimizer(const OptimizerState& state) override {
+    return steps_.WriteOptimizer(state);
   }
   const std::string& warning() const override { return steps_.warning(); }
 

@@ -22,6 +22,7 @@
 #include "models/cpu/algorithm.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
+#include "models/optimizer.h"
 #include "models/train/data_flags.h"
 #include "models/train/data_parallel.h"
 #include "models/train/device.h"
@@ -203,6 +204,12 @@ class FakeGpuSteps : public RankSteps {
   absl::Status BroadcastBuffers() override { return absl::OkStatus(); }
   absl::Status Read(Parameters&, Buffers&) override { return absl::OkStatus(); }
   absl::Status Write(const Parameters&, const Buffers&) override {
+    return absl::OkStatus();
+  }
+  absl::StatusOr<OptimizerState> ReadOptimizer() override {
+    return OptimizerState();
+  }
+  absl::Status WriteOptimizer(const OptimizerState&) override {
     return absl::OkStatus();
   }
   const std::string& warning() const override { return warning_; }

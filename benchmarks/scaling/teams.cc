@@ -205,8 +205,7 @@ absl::StatusOr<RoundSample> RunDdpOnce(const RankLaunchSettings& setting,
       WriteStepFiles(network,
                      {.spec = spec.model,
                       .batch = (global_batch + world_size - 1) / world_size,
-                      .input = setting.input,
-                      .type = type},
+                      .input = setting.input},
                      /*seed=*/0, folder.path()));
   std::vector<TorchProcess> ranks;
   std::vector<std::string> loads, steps;

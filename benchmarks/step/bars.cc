@@ -11,6 +11,7 @@
 #include "base/vector_unit.h"
 #include "benchmarks/step/results.h"
 #include "benchmarks/step/settings.h"
+#include "models/cuda/precision.h"
 #include "models/train/device.h"
 #include "report/document.h"
 
@@ -78,7 +79,7 @@ const StepResult* FindResult(const StepReport& report, const BarCase& bar) {
     if (one.spec == bar.spec && one.batch == bar.batch &&
         one.input.channels == bar.channels && one.input.height == bar.size &&
         one.input.width == bar.size && one.threads == 1 &&
-        one.type == DataType::kFloat32) {
+        one.precision == ConvolutionPrecision::kFloat32) {
       return &result;
     }
   }

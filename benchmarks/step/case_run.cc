@@ -25,6 +25,7 @@
 #include "benchmarks/step/torch_peer_py.h"
 #include "benchmarks/step/turn.h"
 #include "models/cpu/algorithm.h"
+#include "models/cuda/precision.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
 #include "models/train/device.h"
@@ -48,19 +49,19 @@ struct Subject {
 
 std::vector<Subject> SubjectsOf(const StepSettings& settings) {
   std::vector<Subject> subjects;
+  const bool on_gpu = settings.device == ComputeDevice::kCuda;
   for (const ConvolutionAlgorithm convolution : settings.convolutions) {
-    subjects.push_back(
-        {.name = OursName(convolution), .convolution = convolution});
+    subjects.push_back({.name = OursName(convolution),
+                        .convolution = convolution,
+                        .mode = on_gpu ? "graph" : "eager"});
   }
+  if (on_gpu) subjects.push_back({.name = "ours, eager"});
   const auto add = [&](const char* peer, bool wanted, bool newest,
                        const std::vector<std::string>& where,
                        const char* mode) {
     for (const char* const layout : {"nchw", "nhwc"}) {
       if (!wanted) continue;
-      if (settings.device == ComputeDevice::kCuda &&
-          absl::string_view(layout) == "nchw") {
-        continue;
-      }
+      if (on_gpu && absl::string_view(layout) == "nchw") continue;
       subjects.push_back({.name = absl::StrCat(peer, " ", layout),
                           .newest = newest,
                           .pythons = where,
@@ -70,6 +71,7 @@ std::vector<Subject> SubjectsOf(const StepSettings& settings) {
   };
   add("eager", settings.eager, true, settings.pythons, "eager");
   add("compile", settings.compile, true, settings.pythons, "compile");
+  add("graph", settings.graph, true, settings.pythons, "graph");
   add("system", settings.system, false, {kSystemPython}, "eager");
   return subjects;
 }
@@ -149,13 +151,12 @@ class CaseRun {
   // Has the process load the case, and returns its first step.
   absl::StatusOr<FirstStep> LoadAndTakeFirstStep(TorchProcess& process,
                                                  const Subject& subject,
-                                                 ComputeDevice device) {
-    const StepCase& one = result_.one;
+                                                 const StepCase& one) {
     LOCKSTEP_RETURN_IF_ERROR(
         Ask(process,
-            absl::StrCat("load ", one.threads, " ", Name(one.type), " ",
-                         subject.mode, " ", subject.layout, " ", Name(device),
-                         " ", folder_.path()),
+            absl::StrCat("load ", one.threads, " ", Name(one.precision), " ",
+                         subject.mode, " ", subject.layout, " ",
+                         Name(one.device), " ", folder_.path()),
             "loaded", 0)
             .status());
     LOCKSTEP_RETURN_IF_ERROR(ClearGradients(network_, folder_.path()));
@@ -164,14 +165,17 @@ class CaseRun {
     return ReadFirstStep(network_, loss[0], folder_.path());
   }
 
-  // Takes the first step on the CPU, which those on the GPU are compared with.
+  // Takes the first step on the CPU in float32. Those on the GPU are compared
+  // with it.
   absl::Status TakeCpusFirstStep() {
     const Subject cpu = {.name = "ours on the CPU"};
     ShowProgress(absl::StrCat(Name(result_.one), ": the CPU's first step"));
     LOCKSTEP_ASSIGN_OR_RETURN(TorchProcess process, StartProcess(cpu));
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        our_first_step_,
-        LoadAndTakeFirstStep(process, cpu, ComputeDevice::kCpu));
+    StepCase on_cpu = result_.one;
+    on_cpu.device = ComputeDevice::kCpu;
+    on_cpu.precision = ConvolutionPrecision::kFloat32;
+    LOCKSTEP_ASSIGN_OR_RETURN(our_first_step_,
+                              LoadAndTakeFirstStep(process, cpu, on_cpu));
     return absl::OkStatus();
   }
 
@@ -228,8 +232,7 @@ class CaseRun {
                                  subject.layout);
     }
     LOCKSTEP_ASSIGN_OR_RETURN(
-        FirstStep first,
-        LoadAndTakeFirstStep(process, subject, result_.one.device));
+        FirstStep first, LoadAndTakeFirstStep(process, subject, result_.one));
     const bool is_first = processes_.empty();
     if (is_first) LOCKSTEP_RETURN_IF_ERROR(AskChosen(process));
     if (is_first && !on_gpu()) {
@@ -238,6 +241,7 @@ class CaseRun {
       LOCKSTEP_RETURN_IF_ERROR(CompareFirstStep(first, row));
     }
     AskMemory(process, row);
+    if (subject.pythons.empty()) ++our_processes_;
     result_.rows.push_back(std::move(row));
     processes_.push_back(std::move(process));
     return absl::OkStatus();
@@ -252,7 +256,7 @@ class CaseRun {
       if (next == 0) {
         if (on_gpu()) return absl::OkStatus();  // The CPU's peak says nothing.
         const absl::StatusOr<double> peak =
-            MeasurePeak(result_.one.type, result_.one.threads, kPeakSeconds);
+            MeasurePeak(result_.one.type(), result_.one.threads, kPeakSeconds);
         if (peak.ok()) result_.peaks.push_back(*peak);
         return absl::OkStatus();
       }
@@ -264,7 +268,7 @@ class CaseRun {
         result_.rows[i].seconds.push_back(Median(*seconds));
         return absl::OkStatus();
       }
-      if (i < result_.one.convolutions.size()) return seconds.status();
+      if (i < our_processes_) return seconds.status();
       AddMissing(result_.rows[i].subject, seconds.status());
       gone[i] = true;
       return absl::OkStatus();
@@ -303,7 +307,7 @@ class CaseRun {
         samples[i].push_back(times[i]);
       }
       const absl::StatusOr<double> peak =
-          MeasurePeak(one.type, one.threads, kPeakSeconds);
+          MeasurePeak(one.type(), one.threads, kPeakSeconds);
       // Without a peak the layers have no bound.
       if (!peak.ok()) return absl::OkStatus();
       peaks.push_back(*peak);
@@ -336,6 +340,7 @@ class CaseRun {
   ChosenAlgorithms chosen_;  // The algorithms of the first of ours.
   std::string newest_version_;
   std::vector<TorchProcess> processes_;  // One for each subject; ours first.
+  size_t our_processes_ = 0;
 };
 
 }  // namespace

@@ -82,7 +82,7 @@ Value ResultData(const StepResult& result) {
           {"device", Name(one.device)},
           {"threads",
            one.device == ComputeDevice::kCuda ? Value() : Value(one.threads)},
-          {"type", Name(one.type)},
+          {"type", Name(one.precision)},
           {"flops", result.flops},
           {"peak_flops_per_second", result.peaks},
           {"layer_peak_flops_per_second", result.layer_peak},
@@ -155,7 +155,7 @@ report::Section SectionOf(const StepResult& result) {
         "%s operations a step; %s does %s G/s (%s..%s).",
         absl::StrCat(Significant(static_cast<double>(result.flops) / 1e9, 3),
                      " G"),
-        PeakInstructions(result.one.type), Significant(peak.median / 1e9, 3),
+        PeakInstructions(result.one.type()), Significant(peak.median / 1e9, 3),
         Significant(peak.min / 1e9, 3), Significant(peak.max / 1e9, 3)));
   }
   return section;

@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/command_line.h"
-#include "base/data_types.h"
 #include "base/status_macros.h"
 #include "base/vector_unit.h"
 #include "benchmarks/harness/command.h"
@@ -57,14 +56,14 @@ ABSL_FLAG(int64_t, in_channels, 0,
           "all others");
 ABSL_FLAG(int64_t, num_classes, 10, "number of classes");
 ABSL_FLAG(std::string, device, "cpu",
-          "cpu; cuda: the step runs on the first GPU in float32, times are "
-          "those of events on the GPU, and the only peer is eager; or auto: "
-          "cuda if there is a GPU");
+          "cpu; cuda: the step runs on the first GPU, once launched as a graph "
+          "and once call by call, and times are those of events on the GPU; or "
+          "auto: cuda if there is a GPU");
 ABSL_FLAG(std::string, threads, lockstep::benchmarks::kDefaultThreads,
           "numbers of threads of a step on a CPU");
 ABSL_FLAG(std::string, types, lockstep::benchmarks::kDefaultTypes,
-          "types of activations; PyTorch's bfloat16 is autocast; on a GPU only "
-          "float32, which is the default there");
+          "types of activations: float32, bfloat16, and on a GPU also tf32 and "
+          "float16; in 16 bits PyTorch uses autocast");
 ABSL_FLAG(
     std::string, convolution, "auto",
     "our algorithm of convolutions; each algorithm of a list is measured, "
@@ -76,8 +75,8 @@ ABSL_FLAG(
     std::string, peers, lockstep::benchmarks::kDefaultPeers,
     "eager: PyTorch of --python as it is; compile: by torch.compile; each "
     "with channels first (nchw) and last (nhwc). system: PyTorch of "
-    "/usr/bin/python3 as it is. On a GPU only eager, channels last, which is "
-    "the default there. May be empty");
+    "/usr/bin/python3 as it is. On a GPU: eager, compile and graph (CUDA "
+    "graphs), channels last, which is the default there. May be empty");
 ABSL_FLAG(std::string, python, "",
           "the Python that has PyTorch; default: python3, or else "
           "/usr/bin/python3");
@@ -135,19 +134,13 @@ std::string OnDevice(ComputeDevice device, const std::string& value,
 // Reads --device. If another program computes on GPUs, that one starts in place
 // of this one. note: as of ChooseDevice.
 absl::StatusOr<ComputeDevice> ReadDevice(char* const* argv, std::string& note) {
-  const std::string types = absl::GetFlag(FLAGS_types);
-  const std::string peers = absl::GetFlag(FLAGS_peers);
   absl::string_view why_not;
-  if (types != kDefaultTypes && types != Name(DataType::kFloat32)) {
-    why_not = "computes float32";
-  } else if (absl::GetFlag(FLAGS_threads) != kDefaultThreads) {
+  if (absl::GetFlag(FLAGS_threads) != kDefaultThreads) {
     why_not = "has no --threads";
   } else if (absl::GetFlag(FLAGS_convolution) != "auto") {
     why_not = "chooses its convolutions itself";
   } else if (absl::GetFlag(FLAGS_layers)) {
     why_not = "has no times of --layers";
-  } else if (peers != kDefaultPeers && peers != "eager" && !peers.empty()) {
-    why_not = "has one peer, eager";
   }
   return ChooseDevice(absl::GetFlag(FLAGS_device), why_not, argv, note);
 }
@@ -167,9 +160,9 @@ absl::StatusOr<StepSettings> SettingsFromFlags(ComputeDevice device) {
                            .seed = absl::GetFlag(FLAGS_seed)};
   LOCKSTEP_RETURN_IF_ERROR(ParseStepLists(
       OnDevice(device, absl::GetFlag(FLAGS_threads), kDefaultThreads, "1"),
-      OnDevice(device, absl::GetFlag(FLAGS_types), kDefaultTypes, "float32"),
-      absl::GetFlag(FLAGS_convolution),
-      OnDevice(device, absl::GetFlag(FLAGS_peers), kDefaultPeers, "eager"),
+      absl::GetFlag(FLAGS_types), absl::GetFlag(FLAGS_convolution),
+      OnDevice(device, absl::GetFlag(FLAGS_peers), kDefaultPeers,
+               "eager,compile,graph"),
       settings));
   LOCKSTEP_RETURN_IF_ERROR(CheckRange("--rounds", settings.rounds, 0, 100000));
   LOCKSTEP_RETURN_IF_ERROR(CheckSeconds("--seconds", settings.seconds));

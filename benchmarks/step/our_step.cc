@@ -31,6 +31,7 @@
 #include "collectives/host/host_group.h"
 #include "models/cpu/algorithm.h"
 #include "models/cpu/cpu_model.h"
+#include "models/cuda/precision.h"
 #include "models/io/safetensors.h"
 #include "models/model.h"
 #include "models/networks/network.h"
@@ -118,20 +119,16 @@ std::string LossText(double loss) {
 
 class CpuStep : public OurStep {
  public:
-  // type: the name of the type of activations.
   static absl::StatusOr<std::unique_ptr<OurStep>> Create(
-      const std::string& folder, const std::string& type,
+      const std::string& folder, DataType type,
       ConvolutionAlgorithm convolution) {
     std::unique_ptr<CpuStep> step(new CpuStep);
     LOCKSTEP_ASSIGN_OR_RETURN(step->before_, ReadStatusBytes("RssAnon"));
     LOCKSTEP_ASSIGN_OR_RETURN(LoadedCase loaded, LoadCase(folder));
     LOCKSTEP_ASSIGN_OR_RETURN(
         step->model_,
-        CreateCpuReplica(
-            std::move(loaded.network),
-            {.type = type == Name(DataType::kBFloat16) ? DataType::kBFloat16
-                                                       : DataType::kFloat32,
-             .convolution = convolution}));
+        CreateCpuReplica(std::move(loaded.network),
+                         {.type = type, .convolution = convolution}));
     LOCKSTEP_RETURN_IF_ERROR(LoadTensors(loaded.weights, loaded.path(),
                                          step->model_->parameters(),
                                          step->model_->buffers()));
@@ -243,9 +240,11 @@ class CpuStep : public OurStep {
 class GpuStep : public OurStep {
  public:
   static absl::StatusOr<std::unique_ptr<OurStep>> Create(
-      const std::string& folder) {
+      const std::string& folder, ConvolutionPrecision precision,
+      bool with_graphs) {
     LOCKSTEP_ASSIGN_OR_RETURN(LoadedCase loaded, LoadCase(folder));
-    std::unique_ptr<GpuStep> step(new GpuStep(std::move(loaded)));
+    std::unique_ptr<GpuStep> step(
+        new GpuStep(std::move(loaded), precision, with_graphs));
     LOCKSTEP_ASSIGN_OR_RETURN(step->group_, CreateThreadGroup(1));
     return step;
   }
@@ -260,8 +259,15 @@ class GpuStep : public OurStep {
     LOCKSTEP_RETURN_IF_ERROR(ComputeGradients());
     std::string shared;
     LOCKSTEP_ASSIGN_OR_RETURN(
-        steps_, CreateGpuSteps(*group_[0], /*local_rank=*/0, case_.network,
-                               {.largest_shard = case_.samples()}, shared));
+        steps_,
+        CreateGpuSteps(
+            *group_[0], /*local_rank=*/0, case_.network,
+            {.precision = precision_,
+             .largest_shard = case_.samples(),
+             .graph_samples = with_graphs_ ? GraphSamples(case_.samples(),
+                                                          /*world_size=*/1)
+                                           : 0},
+            shared));
     LOCKSTEP_RETURN_IF_ERROR(steps_->Write(parameters, buffers));
     LOCKSTEP_RETURN_IF_ERROR(steps_->Begin());
     LOCKSTEP_ASSIGN_OR_RETURN(const StepResult result, Step(/*is_last=*/true));
@@ -313,13 +319,16 @@ class GpuStep : public OurStep {
   }
 
  private:
-  explicit GpuStep(LoadedCase loaded) : case_(std::move(loaded)) {}
+  GpuStep(LoadedCase loaded, ConvolutionPrecision precision, bool with_graphs)
+      : case_(std::move(loaded)),
+        precision_(precision),
+        with_graphs_(with_graphs) {}
 
   // Writes the gradients of the first step.
   absl::Status ComputeGradients() {
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        const std::unique_ptr<Model> model,
-        CreateGpuModel(case_.network, /*seed=*/0, /*local_rank=*/0));
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                              CreateGpuModel(case_.network, /*seed=*/0,
+                                             /*local_rank=*/0, precision_));
     LOCKSTEP_RETURN_IF_ERROR(LoadTensors(
         case_.weights, case_.path(), model->parameters(), model->buffers()));
     LOCKSTEP_RETURN_IF_ERROR(
@@ -337,6 +346,8 @@ class GpuStep : public OurStep {
   }
 
   const LoadedCase case_;
+  const ConvolutionPrecision precision_;
+  const bool with_graphs_;
   std::vector<std::unique_ptr<Communicator>> group_;  // One rank.
   std::unique_ptr<RankSteps> steps_;                  // After First.
 };
@@ -344,14 +355,15 @@ class GpuStep : public OurStep {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<OurStep>> CreateCpuStep(
-    const std::string& folder, const std::string& type,
+    const std::string& folder, DataType type,
     ConvolutionAlgorithm convolution) {
   return CpuStep::Create(folder, type, convolution);
 }
 
 absl::StatusOr<std::unique_ptr<OurStep>> CreateGpuStep(
-    const std::string& folder) {
-  return GpuStep::Create(folder);
+    const std::string& folder, ConvolutionPrecision precision,
+    bool with_graphs) {
+  return GpuStep::Create(folder, precision, with_graphs);
 }
 
 }  // namespace lockstep::benchmarks

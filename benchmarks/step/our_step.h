@@ -6,7 +6,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/data_types.h"
 #include "models/cpu/algorithm.h"
+#include "models/cuda/precision.h"
 
 namespace lockstep::benchmarks {
 
@@ -24,17 +26,18 @@ class OurStep {
   virtual absl::StatusOr<std::string> Chosen() = 0;
 };
 
-// Loads the case in `folder` (WriteStepFiles), to train it on the CPU. type:
-// the name of the type of activations. Errors: the files'; the network's.
+// Loads the case in `folder` (WriteStepFiles), to train it on the CPU. type: of
+// activations, float32 or bfloat16. Errors: the files'; the network's.
 absl::StatusOr<std::unique_ptr<OurStep>> CreateCpuStep(
-    const std::string& folder, const std::string& type,
-    ConvolutionAlgorithm convolution);
+    const std::string& folder, DataType type, ConvolutionAlgorithm convolution);
 
-// Does the same on the first GPU, in float32. A batch is copied to the GPU for
-// every step, while the GPU computes the step before. Times are the GPU's, from
-// the end of a step to the end of the next.
+// Does the same on the first GPU. with_graphs: whether steps after the first
+// two are launched as graphs. A batch is copied to the GPU for every step,
+// while the GPU computes the step before. Times are the GPU's, from the end of
+// a step to the end of the next.
 absl::StatusOr<std::unique_ptr<OurStep>> CreateGpuStep(
-    const std::string& folder);
+    const std::string& folder, ConvolutionPrecision precision,
+    bool with_graphs);
 
 }  // namespace lockstep::benchmarks
 

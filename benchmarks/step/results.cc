@@ -136,7 +136,7 @@ std::vector<LayerRow> LayersOf(const Network& network, const StepCase& one,
     }
     LayerRow& row = rows[at];
     const OperationWork work =
-        WorkOf(network, static_cast<int>(i), one.batch, one.type);
+        WorkOf(network, static_cast<int>(i), one.batch, one.type());
     row.count += 1;
     row.forward_seconds += forward_seconds[i];
     row.backward_seconds += backward_seconds[i];

@@ -62,7 +62,8 @@ struct StepResult {
   // With --layers, the largest measured operations and bytes a second. far_copy
   // is the bandwidth of a copy through as much memory as our step takes.
   std::optional<double> layer_peak = {}, copy = {}, far_copy = {};
-  // Our rows come first, one for each of `one`'s convolutions.
+  // Our rows come first: one for each of `one`'s convolutions, then, on a GPU,
+  // that of eager steps.
   std::vector<StepRow> rows = {};
   std::string layout = {};  // The first row's layout of activations.
   // The first row's, the longest time first.

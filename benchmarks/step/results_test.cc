@@ -19,6 +19,7 @@
 #include "benchmarks/step/settings.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/cuda/precision.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
 #include "nlohmann/json.hpp"
@@ -97,7 +98,9 @@ TEST(BarsTest, AreHeldAgainstTheNewestPyTorch) {
   // Another type, number of threads or batch has no bar. Without --python's
   // PyTorch no bar has a value either.
   for (const auto& change : std::vector<void (*)(StepResult&)>{
-           [](StepResult& result) { result.one.type = DataType::kBFloat16; },
+           [](StepResult& result) {
+             result.one.precision = ConvolutionPrecision::kBFloat16;
+           },
            [](StepResult& result) { result.one.threads = 2; },
            [](StepResult& result) { result.one.batch = 8; },
            [](StepResult& result) {

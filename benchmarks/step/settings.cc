@@ -14,10 +14,10 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/command_line.h"
-#include "base/data_types.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/rounds.h"
 #include "models/cpu/algorithm.h"
+#include "models/cuda/precision.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
 #include "models/train/device.h"
@@ -78,7 +78,7 @@ std::string Name(const StepCase& one) {
                       one.device == ComputeDevice::kCuda
                           ? "GPU"
                           : report::Counted(one.threads, "thread"),
-                      ", ", Name(one.type));
+                      ", ", Name(one.precision));
 }
 
 std::string OursName(ConvolutionAlgorithm convolution) {
@@ -120,16 +120,27 @@ absl::StatusOr<std::vector<StepCase>> CasesOf(const StepSettings& settings) {
     }
     for (const int64_t batch : BatchesOf(*entry, settings)) {
       for (const int threads : settings.threads) {
-        for (const DataType type : settings.types) {
+        for (const ConvolutionPrecision precision : settings.precisions) {
           one.batch = batch;
           one.threads = threads;
-          one.type = type;
+          one.precision = precision;
           cases.push_back(one);
         }
       }
     }
   }
   return cases;
+}
+
+absl::StatusOr<std::vector<ConvolutionPrecision>> ParsePrecisions(
+    absl::string_view flag, absl::string_view names) {
+  using Precision = ConvolutionPrecision;
+  NamedValues<Precision> all;
+  for (const Precision each : {Precision::kFloat32, Precision::kTf32,
+                               Precision::kBFloat16, Precision::kFloat16}) {
+    all.emplace_back(Name(each), each);
+  }
+  return ParseNames(flag, names, all);
 }
 
 absl::Status ParseStepLists(absl::string_view threads, absl::string_view types,
@@ -145,11 +156,17 @@ absl::Status ParseStepLists(absl::string_view threads, absl::string_view types,
     }
     settings.threads.push_back(count);
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      settings.types,
-      ParseNames<DataType>("--types", types,
-                           {{"float32", DataType::kFloat32},
-                            {"bfloat16", DataType::kBFloat16}}));
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.precisions,
+                            ParsePrecisions("--types", types));
+  const bool on_gpu = settings.device == ComputeDevice::kCuda;
+  for (const ConvolutionPrecision precision : settings.precisions) {
+    if (on_gpu || precision == ConvolutionPrecision::kFloat32 ||
+        precision == ConvolutionPrecision::kBFloat16) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--types: ", Name(precision), " is for GPUs (--device=cuda)"));
+  }
   settings.convolutions.clear();
   for (const absl::string_view item : absl::StrSplit(convolutions, ',')) {
     LOCKSTEP_ASSIGN_OR_RETURN(const ConvolutionAlgorithm algorithm,
@@ -158,15 +175,24 @@ absl::Status ParseStepLists(absl::string_view threads, absl::string_view types,
       settings.convolutions.push_back(algorithm);
     }
   }
-  settings.eager = settings.compile = settings.system = false;
+  settings.eager = settings.compile = settings.graph = settings.system = false;
   if (peers.empty()) return absl::OkStatus();
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::vector<bool StepSettings::*> chosen,
       ParseNames<bool StepSettings::*>("--peers", peers,
                                        {{"eager", &StepSettings::eager},
                                         {"compile", &StepSettings::compile},
+                                        {"graph", &StepSettings::graph},
                                         {"system", &StepSettings::system}}));
   for (bool StepSettings::*const peer : chosen) settings.*peer = true;
+  if (settings.graph && !on_gpu) {
+    return absl::InvalidArgumentError(
+        "--peers: graph is for GPUs (--device=cuda)");
+  }
+  if (settings.system && on_gpu) {
+    return absl::InvalidArgumentError(
+        "--peers: system is for the CPU; a GPU has eager, compile and graph");
+  }
   return absl::OkStatus();
 }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "base/data_types.h"
 #include "models/cpu/algorithm.h"
+#include "models/cuda/precision.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
 #include "models/train/device.h"
@@ -23,11 +24,13 @@ struct StepCase {
   int64_t batch = 0;
   NetworkInput input = {};
   int threads = 1;
-  DataType type = DataType::kFloat32;
+  ConvolutionPrecision precision = ConvolutionPrecision::kFloat32;
   ComputeDevice device = ComputeDevice::kCpu;
   // The convolution algorithms of our step, which is measured once with each.
   std::vector<ConvolutionAlgorithm> convolutions = {
       ConvolutionAlgorithm::kAuto};
+
+  DataType type() const { return TypeOf(precision); }  // Of activations.
 };
 
 // Returns a name such as "resnet34, batch 16, 3x112x112".
@@ -44,11 +47,12 @@ struct StepSettings {
   int64_t batch = 0, channels = 0, image_size = 0;  // 0: the network's own.
   int64_t classes = 10;
   std::vector<int> threads = {};
-  std::vector<DataType> types = {};
+  std::vector<ConvolutionPrecision> precisions = {};
   ComputeDevice device = ComputeDevice::kCpu;
   std::vector<ConvolutionAlgorithm> convolutions = {
       ConvolutionAlgorithm::kAuto};
-  bool eager = true, compile = true, system = true;  // The peers to measure.
+  // The peers to measure.
+  bool eager = true, compile = true, graph = false, system = true;
   bool layers = false;
   int rounds = 0;
   double seconds = 20;
@@ -66,8 +70,14 @@ struct StepSettings {
 // draws the same masks.
 absl::StatusOr<std::vector<StepCase>> CasesOf(const StepSettings& settings);
 
-// Parses --threads, --types, --convolution and --peers into `settings`. Errors:
-// kInvalidArgument, beginning with the flag.
+// Parses a list of names of types. Error: kInvalidArgument, beginning with
+// `flag`, for another name.
+absl::StatusOr<std::vector<ConvolutionPrecision>> ParsePrecisions(
+    absl::string_view flag, absl::string_view names);
+
+// Parses --threads, --types, --convolution and --peers into `settings`, whose
+// device is set. Errors: kInvalidArgument, beginning with the flag, also for a
+// type or a peer that the device does not have.
 absl::Status ParseStepLists(absl::string_view threads, absl::string_view types,
                             absl::string_view convolutions,
                             absl::string_view peers, StepSettings& settings);

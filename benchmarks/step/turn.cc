@@ -268,7 +268,7 @@ bool UsesWinograd(const Network& network, const StepCase& one,
   x.n = y.n = one.batch;
   return std::ranges::any_of(
       one.convolutions, [&](ConvolutionAlgorithm algorithm) {
-        return LayoutOf(network, one.type, algorithm) == Layout::kNchw16c &&
+        return LayoutOf(network, one.type(), algorithm) == Layout::kNchw16c &&
                IsWinograd(algorithm, *op, x, y);
       });
 }
@@ -295,6 +295,21 @@ std::vector<double> ComparisonNorms(const Network& network,
     norm = std::max(norm, norms[convolution->weight]);
   }
   return norms;
+}
+
+// Returns the unit of rounding of a layer's inputs and results. For float32 the
+// sums have the larger error, and it returns 0.
+double RoundingOf(ConvolutionPrecision precision) {
+  switch (precision) {
+    case ConvolutionPrecision::kTf32:
+    case ConvolutionPrecision::kFloat16:
+      return 0x1p-11;
+    case ConvolutionPrecision::kBFloat16:
+      return 0x1p-9;
+    case ConvolutionPrecision::kFloat32:
+      return 0;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -336,9 +351,9 @@ StepTolerance ToleranceOf(const Network& network, const StepCase& one) {
         std::max({products / 9, out.c, positions / 16}));
     longest = std::max(longest, error * error);
   }
-  const bool single = one.type == DataType::kFloat32;
-  const double error = 4 * std::sqrt(2.0 * layers) *
-                       (single ? 0x1p-24 * std::sqrt(longest) : 0x1p-9);
+  const double error =
+      4 * std::sqrt(2.0 * layers) *
+      std::max(RoundingOf(one.precision), 0x1p-24 * std::sqrt(longest));
   // Two unrelated gradients of one norm differ by sqrt(2) of it.
   const double flipped = std::sqrt(edges * error);
   return {.loss = error,

@@ -16,7 +16,8 @@
 //
 // DEVICE is cpu or cuda. The first step of "time" on a GPU does not count,
 // since the GPU had a pause before it. If the process fails, it answers
-// "cannot" and the reason. Our process ignores MODE and LAYOUT. Each operation
+// "cannot" and the reason. MODE is eager, compile or graph. Our process ignores
+// LAYOUT; on a GPU it launches graphs if MODE is graph. Each operation
 // has an ALGORITHM, which may be empty or have spaces and commas
 // (CpuReplica::Algorithms).
 #ifndef LOCKSTEP_BENCHMARKS_STEP_TURN_H_
@@ -99,8 +100,8 @@ absl::StatusOr<FirstStep> ReadFirstStep(const Network& network, double loss,
 // allowed: e = 4 u sqrt(2 layers K). K is the longest sum, over a filter or
 // over the positions of a batch. If one of ours computes a convolution by
 // Winograd, its K is the square of WinogradError (models/reference/winograd.h).
-// In bfloat16 sums are float32 and only results are rounded: e = 4 u sqrt(2
-// layers).
+// In bfloat16, float16 and tf32 sums are float32, and what a layer reads and
+// writes is rounded: e = 4 u sqrt(2 layers) if this is more.
 //
 // A ReLU or a maximum has an edge. If its input lies within e of the edge, it
 // may open in one computation and stay closed in the other. At each of the E

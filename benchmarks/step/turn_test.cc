@@ -18,6 +18,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/cpu/algorithm.h"
+#include "models/cuda/precision.h"
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
@@ -144,7 +145,7 @@ TEST(ToleranceOfTest, GrowsIfOneOfOursUsesWinograd) {
     EXPECT_EQ(both.gradient, direct.gradient);
   }
   // In bfloat16 all convolutions are direct.
-  one.type = DataType::kBFloat16;
+  one.precision = ConvolutionPrecision::kBFloat16;
   const double half = ToleranceOf(network, one).gradient;
   one.convolutions = {ConvolutionAlgorithm::kDirect};
   EXPECT_EQ(ToleranceOf(network, one).gradient, half);

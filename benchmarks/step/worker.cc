@@ -12,9 +12,11 @@
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 #include "benchmarks/step/our_step.h"
+#include "benchmarks/step/settings.h"
 #include "benchmarks/step/turn.h"
 #include "models/cpu/algorithm.h"
 #include "models/cpu/cpu_model.h"
+#include "models/cuda/precision.h"
 #include "models/train/device.h"
 
 namespace lockstep::benchmarks {
@@ -29,7 +31,7 @@ class StepWorker {
     const std::vector<std::string> words =
         absl::StrSplit(line, absl::MaxSplits(' ', 6));
     if (words[0] == "load" && words.size() == 7) {
-      LOCKSTEP_RETURN_IF_ERROR(Load(words[1], words[2], words[5], words[6]));
+      LOCKSTEP_RETURN_IF_ERROR(Load(words));
       return "loaded";
     }
     if (step_ == nullptr) {
@@ -48,18 +50,23 @@ class StepWorker {
   }
 
  private:
-  absl::Status Load(const std::string& threads, const std::string& type,
-                    const std::string& device, const std::string& folder) {
+  // words: "load", THREADS, TYPE, MODE, LAYOUT, DEVICE, FOLDER.
+  absl::Status Load(const std::vector<std::string>& words) {
     int count = 0;
-    if (!absl::SimpleAtoi(threads, &count) || count < 1) {
-      return absl::InvalidArgumentError(absl::StrCat(threads, " threads"));
+    if (!absl::SimpleAtoi(words[1], &count) || count < 1) {
+      return absl::InvalidArgumentError(absl::StrCat(words[1], " threads"));
     }
     SetComputeThreads(count);
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const std::vector<ConvolutionPrecision> precisions,
+        ParsePrecisions("load", words[2]));
+    const std::string& folder = words[6];
     step_ = nullptr;  // The next step has the memory to itself.
-    LOCKSTEP_ASSIGN_OR_RETURN(step_,
-                              device == Name(ComputeDevice::kCuda)
-                                  ? CreateGpuStep(folder)
-                                  : CreateCpuStep(folder, type, convolution_));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        step_,
+        words[5] == Name(ComputeDevice::kCuda)
+            ? CreateGpuStep(folder, precisions[0], words[3] == "graph")
+            : CreateCpuStep(folder, TypeOf(precisions[0]), convolution_));
     return absl::OkStatus();
   }
 

@@ -1,9 +1,6 @@
-// SGD and gradient sums, compiled without contraction of a * b + c: see
-// BUILD.bazel.
 #include "models/train/data_parallel.h"
 
 #include <algorithm>
-#include <cassert>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -22,23 +19,27 @@
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "models/model.h"
+#include "models/optimizer.h"
 #include "models/train/gradient_buckets.h"
 
 namespace lockstep {
 
-void SgdUpdate(std::span<float> values, std::span<const float> gradients,
-               float learning_rate) {
-  assert(values.size() == gradients.size());
-  float* __restrict value = values.data();
-  const float* __restrict gradient = gradients.data();
-  for (size_t i = 0; i < values.size(); ++i) {
-    value[i] -= learning_rate * gradient[i];
-  }
-}
-
 absl::Status BroadcastParameters(Communicator& communicator,
                                  Parameters& parameters) {
   return communicator.Broadcast(parameters.values(), /*root=*/0);
+}
+
+absl::Status BroadcastOptimizer(Communicator& communicator,
+                                Optimizer& optimizer) {
+  OptimizerState& state = optimizer.state();
+  if (communicator.world_size() == 1 || state.arrays.empty()) {
+    return absl::OkStatus();
+  }
+  for (std::vector<float>& array : state.arrays) {
+    LOCKSTEP_RETURN_IF_ERROR(
+        communicator.Broadcast(std::span(array), /*root=*/0));
+  }
+  return communicator.Broadcast(std::span(&state.steps, 1), /*root=*/0);
 }
 
 absl::StatusOr<std::string> PlaceGradientsInGroup(Communicator& communicator,
@@ -149,7 +150,8 @@ absl::Status GradientReducer::Finish(Summed summed) {
 
 absl::StatusOr<StepResult> TrainStep(Model& model, GradientReducer& reducer,
                                      const Batch& shard, int64_t global_samples,
-                                     float learning_rate) {
+                                     float learning_rate,
+                                     Optimizer* optimizer) {
   if (global_samples < 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a step needs at least 1 sample over all ranks, got ", global_samples));
@@ -164,11 +166,16 @@ absl::StatusOr<StepResult> TrainStep(Model& model, GradientReducer& reducer,
   const Clock::time_point backward_end = Clock::now();
   Parameters& parameters = model.parameters();
   Clock::duration update = {};
+  if (optimizer != nullptr) optimizer->BeginStep(learning_rate);
   LOCKSTEP_RETURN_IF_ERROR(reducer.Finish([&](int64_t begin, int64_t end) {
     const Clock::time_point summed = Clock::now();
-    SgdUpdate(parameters.values().subspan(begin, end - begin),
-              parameters.gradients().subspan(begin, end - begin),
-              learning_rate);
+    const auto values = parameters.values().subspan(begin, end - begin);
+    const auto gradients = parameters.gradients().subspan(begin, end - begin);
+    if (optimizer == nullptr) {
+      SgdUpdate(values, gradients, learning_rate);
+    } else {
+      optimizer->Update(begin, values, gradients);
+    }
     update += Clock::now() - summed;
   }));
   result.times.compute = absl::FromChrono(backward_end - start + update);

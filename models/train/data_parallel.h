@@ -17,23 +17,19 @@
 #include "collectives/async_communicator.h"
 #include "collectives/communicator.h"
 #include "models/model.h"
+#include "models/optimizer.h"
 #include "models/train/gradient_buckets.h"
 
 namespace lockstep {
 
-// Takes a step of plain stochastic gradient descent:
-// values[i] -= learning_rate * gradients[i]. The product is rounded to float32,
-// then the difference. The two are never fused, so the bits do not depend on
-// the machine or on the vector width.
-//
-// Host float32 spans of the same size (a precondition), 0 allowed; they must
-// not overlap.
-void SgdUpdate(std::span<float> values, std::span<const float> gradients,
-               float learning_rate);
-
 // Copies rank 0's parameter values to every rank.
 absl::Status BroadcastParameters(Communicator& communicator,
                                  Parameters& parameters);
+
+// Copies rank 0's state of the optimizer to every rank. All ranks have the same
+// options and numbers of parameters. Sends no message if there is no state.
+absl::Status BroadcastOptimizer(Communicator& communicator,
+                                Optimizer& optimizer);
 
 // Moves the gradients to memory of the group (Communicator::Allocate). Ranks of
 // one host read this memory directly from one another: all-reduces of buckets
@@ -155,16 +151,18 @@ struct StepResult {
   std::vector<StepTimes> gpu_steps = {};
 };
 
-// Takes one step of SGD on a global batch. `shard` is this rank's part of the
-// batch and may be empty. Every rank computes the gradient of
+// Takes one step of the optimizer on a global batch. `shard` is this rank's
+// part of the batch and may be empty. Every rank computes the gradient of
 // (1/global_samples) * sum of its losses. The sum over the ranks is the
 // gradient of the global mean loss, even if the shards differ in size. Every
-// rank then applies value -= learning_rate * gradient to the same bits, bucket
-// by bucket as they are summed. Errors: kInvalidArgument if global_samples < 1;
-// the model's; the reducer's, after which some values may already be updated.
+// rank then updates its values by the same bits, bucket by bucket as they are
+// summed. optimizer: of the model's parameters; null means plain SGD. Errors:
+// kInvalidArgument if global_samples < 1; the model's; the reducer's, after
+// which some values may already be updated.
 absl::StatusOr<StepResult> TrainStep(Model& model, GradientReducer& reducer,
                                      const Batch& shard, int64_t global_samples,
-                                     float learning_rate);
+                                     float learning_rate,
+                                     Optimizer* optimizer = nullptr);
 
 }  // namespace lockstep
 

@@ -4,11 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <set>
 #include <span>
@@ -45,35 +43,6 @@ using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::SizeIs;
-
-// The sizes include every vector width that a compiler may choose.
-TEST(SgdUpdateTest, RoundsTheProductAndThenTheDifference) {
-  for (size_t n = 0; n <= 70; ++n) {
-    std::vector<float> values(n), gradients(n), want(n);
-    for (size_t i = 0; i < n; ++i) {
-      values[i] = 1.0f / static_cast<float>(i + 3);
-      gradients[i] = 1.0f / static_cast<float>(2 * i + 7);
-      // The product goes through memory, so that no compiler can fuse the two
-      // operations.
-      volatile float product = 0.3f * gradients[i];
-      want[i] = values[i] - product;
-    }
-    SgdUpdate(values, gradients, 0.3f);
-    EXPECT_EQ(values, want) << "n = " << n;
-  }
-}
-
-// The control: on these inputs a fused update gives other bits. NaN stays NaN.
-TEST(SgdUpdateTest, DiffersFromAFusedUpdate) {
-  const float e = std::numeric_limits<float>::epsilon();
-  std::vector<float> values = {1.0f + 2 * e, 1.0f};
-  const std::vector<float> gradients = {1.0f + e, std::nanf("")};
-  SgdUpdate(values, gradients, 1.0f + e);
-  EXPECT_TRUE(std::isnan(values[1]));
-  // (1 + e)^2 rounds to 1 + 2e, which loses e^2.
-  EXPECT_EQ(values[0], 0.0f);
-  EXPECT_EQ(std::fma(-(1.0f + e), 1.0f + e, 1.0f + 2 * e), -e * e);
-}
 
 // Gradient buckets and the data-parallel step, with sums that are exact.
 

@@ -23,6 +23,7 @@
 #include "models/cuda/precision.h"
 #include "models/model.h"
 #include "models/networks/network.h"
+#include "models/optimizer.h"
 #include "models/train/data_parallel.h"
 #include "models/train/device.h"
 #include "models/train/gpu_steps.h"
@@ -298,6 +299,11 @@ absl::Status GpuRankSteps::Write(const Parameters& parameters,
                                  const Buffers& buffers) {
   LOCKSTEP_RETURN_IF_ERROR(UseDevice());
   return replica_->Upload(parameters, buffers);
+}
+
+absl::Status GpuRankSteps::WriteOptimizer(const OptimizerState& state) {
+  if (state.arrays.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError("plain SGD has no state");
 }
 
 }  // namespace lockstep

@@ -18,6 +18,7 @@
 #include "models/cuda/cuda_replica.h"
 #include "models/model.h"
 #include "models/networks/network.h"
+#include "models/optimizer.h"
 #include "models/train/device.h"
 #include "models/train/gpu_steps.h"
 #include "models/train/rank_steps.h"
@@ -54,6 +55,11 @@ class GpuRankSteps : public RankSteps {
   absl::Status Read(Parameters& parameters, Buffers& buffers) override;
   absl::Status Write(const Parameters& parameters,
                      const Buffers& buffers) override;
+  // The optimizer is plain SGD, which has no state.
+  absl::StatusOr<OptimizerState> ReadOptimizer() override {
+    return OptimizerState();
+  }
+  absl::Status WriteOptimizer(const OptimizerState& state) override;
   const std::string& warning() const override { return no_warning_; }
 
  private:

@@ -18,6 +18,7 @@ absl::Status ModelSteps::Begin() {
                             PlaceGradientsInGroup(communicator_, parameters));
   LOCKSTEP_RETURN_IF_ERROR(BroadcastParameters(communicator_, parameters));
   LOCKSTEP_RETURN_IF_ERROR(BroadcastBuffers());
+  LOCKSTEP_RETURN_IF_ERROR(BroadcastOptimizer(communicator_, optimizer_));
   reducer_ = std::make_unique<GradientReducer>(
       communicator_, parameters, bucket_bytes_,
       /*overlaps=*/!model_.announces_gradients_at_end());
@@ -28,7 +29,8 @@ absl::StatusOr<StepResult> ModelSteps::Step(const Batch& shard,
                                             int64_t global_samples,
                                             float learning_rate,
                                             bool /*with_metrics*/) {
-  return TrainStep(model_, *reducer_, shard, global_samples, learning_rate);
+  return TrainStep(model_, *reducer_, shard, global_samples, learning_rate,
+                   &optimizer_);
 }
 
 absl::StatusOr<Metrics> ModelSteps::Evaluate(const Batch& batch) {

@@ -3,6 +3,7 @@
 #define LOCKSTEP_MODELS_TRAIN_RANK_STEPS_H_
 
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <string>
 
@@ -10,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
 #include "models/model.h"
+#include "models/optimizer.h"
 #include "models/train/data_parallel.h"
 
 namespace lockstep {
@@ -21,15 +23,15 @@ class RankSteps {
  public:
   virtual ~RankSteps() = default;
 
-  // Gives every rank rank 0's parameters and buffers. Called once, before the
-  // steps.
+  // Gives every rank rank 0's parameters, buffers and optimizer state. Called
+  // once, before the steps.
   virtual absl::Status Begin() = 0;
 
-  // Takes a step of SGD on a global batch, as TrainStep does. When the call
-  // returns, the batch is no longer needed, but a GPU may still compute.
-  // with_metrics: the call waits for the GPU, and its result holds the metrics
-  // and times of all steps since the last such result. Results of other calls
-  // may be empty.
+  // Takes a step of the optimizer on a global batch, as TrainStep does. When
+  // the call returns, the batch is no longer needed, but a GPU may still
+  // compute. with_metrics: the call waits for the GPU, and its result holds the
+  // metrics and times of all steps since the last such result. Results of other
+  // calls may be empty.
   virtual absl::StatusOr<StepResult> Step(const Batch& shard,
                                           int64_t global_samples,
                                           float learning_rate,
@@ -47,6 +49,12 @@ class RankSteps {
   virtual absl::Status Write(const Parameters& parameters,
                              const Buffers& buffers) = 0;
 
+  // Copy the optimizer's state to host memory, and from it. The state is in the
+  // order of the network's parameters. Error of WriteOptimizer:
+  // kInvalidArgument for a state of another optimizer or network.
+  virtual absl::StatusOr<OptimizerState> ReadOptimizer() = 0;
+  virtual absl::Status WriteOptimizer(const OptimizerState& state) = 0;
+
   // A warning for the user about how this replica runs, one line, the same on
   // every rank, after Begin; empty if there is none.
   virtual const std::string& warning() const = 0;
@@ -56,11 +64,14 @@ class RankSteps {
 // (TrainStep). Metrics and times are those of each step.
 class ModelSteps : public RankSteps {
  public:
-  // Borrows both. bucket_bytes: as for GradientReducer.
-  ModelSteps(Communicator& communicator, Model& model, int64_t bucket_bytes)
+  // Borrows both. bucket_bytes: as for GradientReducer. optimizer: accepted by
+  // CheckOptimizer, and the same on every rank.
+  ModelSteps(Communicator& communicator, Model& model, int64_t bucket_bytes,
+             const OptimizerOptions& optimizer = {})
       : communicator_(communicator),
         model_(model),
-        bucket_bytes_(bucket_bytes) {}
+        bucket_bytes_(bucket_bytes),
+        optimizer_(optimizer, std::ssize(model.parameters().values())) {}
 
   // Moves the gradients to memory of the group if it has some
   // (PlaceGradientsInGroup).
@@ -73,12 +84,19 @@ class ModelSteps : public RankSteps {
   absl::Status Read(Parameters& parameters, Buffers& buffers) override;
   absl::Status Write(const Parameters& parameters,
                      const Buffers& buffers) override;
+  absl::StatusOr<OptimizerState> ReadOptimizer() override {
+    return optimizer_.state();
+  }
+  absl::Status WriteOptimizer(const OptimizerState& state) override {
+    return optimizer_.SetState(state);
+  }
   const std::string& warning() const override { return warning_; }
 
  private:
   Communicator& communicator_;
   Model& model_;
   const int64_t bucket_bytes_;
+  Optimizer optimizer_;
   std::unique_ptr<GradientReducer> reducer_;  // After Begin.
   std::string warning_;
 };

@@ -161,6 +161,9 @@ TEST_F(TrainDeviceTest, NamesWhatCannotBe) {
        "float32"},
       {"--device=cuda --verbose",
        "--device=cuda: a GPU has nothing to print for --verbose"},
+      {"--device=cuda --optimizer=adamw",
+       "--device=cuda: a GPU takes steps of SGD without momentum and weight "
+       "decay alone"},
       {"--device=cuda --convolution=direct",
        "--device=cuda: a GPU chooses its convolutions itself"}};
   for (const auto& [flags, message] : cases) {

@@ -29,6 +29,7 @@
 #include "models/cuda/precision.h"
 #include "models/data/transform.h"
 #include "models/networks/networks.h"
+#include "models/optimizer.h"
 #include "models/train/common_flags.h"
 #include "models/train/data_flags.h"
 #include "models/train/device.h"
@@ -45,9 +46,24 @@ ABSL_FLAG(int64_t, batch_size, 256,
           "number of images in a step, of all ranks together");
 ABSL_FLAG(
     double, lr, 0.2,
-    "learning rate of SGD. The d2l chapter trains lenet with batches of 256 "
+    "learning rate. The d2l chapter trains lenet with batches of 256 "
     "at 0.2 on 1 or 2 GPUs, and resnet18_d2l with 256 at 0.1 on 1 GPU or 512 "
     "at 0.2 on 2");
+ABSL_FLAG(std::string, optimizer, "sgd",
+          "sgd    stochastic gradient descent, with --momentum if that is not "
+          "0\n"
+          "adamw  Adam with decoupled weight decay\n"
+          "The formulas are PyTorch's; on GPUs only sgd, without momentum and "
+          "decay. --resume wants the optimizer of the checkpoint's run");
+ABSL_FLAG(double, momentum, 0, "of sgd; not negative");
+ABSL_FLAG(double, weight_decay, 0,
+          "decay of all parameters: sgd adds it to the gradients, adamw takes "
+          "it from the parameters (PyTorch's AdamW has 0.01 by default)");
+ABSL_FLAG(double, adam_beta1, 0.9, "decay of adamw's mean of gradients");
+ABSL_FLAG(double, adam_beta2, 0.999,
+          "decay of adamw's mean of squared gradients");
+ABSL_FLAG(double, adam_epsilon, 1e-8,
+          "added by adamw to the root of that mean");
 ABSL_FLAG(uint64_t, seed, 0,
           "seed of the first weights, the order of the images, augmentation "
           "and dropout");
@@ -101,7 +117,8 @@ ABSL_FLAG(double, timeout_s, 60,
           "rank ends the run at once");
 ABSL_FLAG(std::string, output_dir, "",
           "write weights.safetensors, which is also the checkpoint, and "
-          "metrics.json to this folder after every epoch");
+          "metrics.json to this folder after every epoch; an optimizer with "
+          "state has a file optimizer.HASH.safetensors beside it");
 ABSL_FLAG(std::string, weights, "",
           "read the first weights from this safetensors file, under the names "
           "of the network's source: torchvision's, timm's or d2l's state_dict");
@@ -140,7 +157,9 @@ prints its accuracy on the test set after each epoch.
           .sections =
               {{"Network and data:", what},
                {"Images:", kImageFlags},
-               {"Training:", "epochs batch_size lr seed sync_bn"},
+               {"Training:",
+                "epochs batch_size lr optimizer momentum weight_decay "
+                "adam_beta1 adam_beta2 adam_epsilon seed sync_bn"},
                {"Ranks and computation:",
                 "device precision nproc=1 parallelism=MODE threads_per_rank "
                 "graphs "
@@ -208,11 +227,31 @@ absl::StatusOr<Sharding> ChooseParallelism(Config& config) {
   return FlagError("parallelism", mode, "must be single, dp or ddp");
 }
 
+// Reads the flags of the optimizer.
+absl::Status ReadOptimizer(OptimizerOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      options.kind,
+      ParseName("--optimizer", absl::GetFlag(FLAGS_optimizer),
+                NamedValues<OptimizerKind>{
+                    {Name(OptimizerKind::kSgd), OptimizerKind::kSgd},
+                    {Name(OptimizerKind::kAdamW), OptimizerKind::kAdamW}}));
+  options.momentum = absl::GetFlag(FLAGS_momentum);
+  options.weight_decay = absl::GetFlag(FLAGS_weight_decay);
+  options.beta1 = absl::GetFlag(FLAGS_adam_beta1);
+  options.beta2 = absl::GetFlag(FLAGS_adam_beta2);
+  options.epsilon = absl::GetFlag(FLAGS_adam_epsilon);
+  const absl::Status status = CheckOptimizer(options);
+  if (status.ok()) return status;
+  return absl::InvalidArgumentError(absl::StrCat("--", status.message()));
+}
+
 // Reads --device. A GPU has no choice of convolutions.
 absl::Status ReadDevice(TrainRunOptions& run, char* const* argv) {
   absl::string_view why_not;
   if (run.convolution != ConvolutionAlgorithm::kAuto) {
     why_not = "chooses its convolutions itself";
+  } else if (!run.trainer.optimizer.IsPlainSgd()) {
+    why_not = "takes steps of SGD without momentum and weight decay alone";
   } else if (run.verbose) {
     why_not = "has nothing to print for --verbose";
   }
@@ -260,6 +299,7 @@ absl::StatusOr<Config> ReadConfig(std::optional<RankEnvironment> launched,
       config.run.convolution,
       ChooseConvolution(absl::GetFlag(FLAGS_convolution),
                         absl::GetFlag(FLAGS_deterministic_across_machines)));
+  LOCKSTEP_RETURN_IF_ERROR(ReadOptimizer(config.run.trainer.optimizer));
   LOCKSTEP_RETURN_IF_ERROR(ReadDevice(config.run, argv));
   LOCKSTEP_RETURN_IF_ERROR(ReadPrecision(config.run));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<int> nproc,

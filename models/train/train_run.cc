@@ -19,7 +19,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -39,6 +38,8 @@
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
+#include "models/optimizer.h"
+#include "models/train/checkpoint.h"
 #include "models/train/data_parallel.h"
 #include "models/train/same_data.h"
 #include "models/train/trainer.h"
@@ -78,53 +79,29 @@ Json EpochJson(const EpochSummary& summary) {
   return epoch;
 }
 
-constexpr char kModel[] = "model";
-constexpr char kSeed[] = "seed";
-constexpr char kEpochs[] = "epochs";
-constexpr char kConvolution[] = "convolution";  // Absent in older files.
-
-absl::StatusOr<CheckpointInfo> InfoOf(const Safetensors& content,
-                                      const std::string& path) {
-  const auto& metadata = content.metadata;
-  const auto model = metadata.find(kModel);
-  const auto seed = metadata.find(kSeed);
-  const auto epochs = metadata.find(kEpochs);
-  CheckpointInfo info;
-  if (model == metadata.end() || seed == metadata.end() ||
-      epochs == metadata.end() || !absl::SimpleAtoi(seed->second, &info.seed) ||
-      !absl::SimpleAtoi(epochs->second, &info.epochs) || info.epochs < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path,
-                     ": is not a checkpoint: its metadata lacks a model, a "
-                     "seed or a number of epochs"));
-  }
-  info.model = absl::Utf8SafeCEscape(model->second);
-  if (const auto found = metadata.find(kConvolution); found != metadata.end()) {
-    const auto convolution = ConvolutionNamed(found->second);
-    if (!convolution.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": its metadata's convolution ",
-                       convolution.status().message()));
-    }
-    info.convolution = *convolution;
-  }
-  return info;
-}
-
-absl::StatusOr<CheckpointInfo> ReadInfo(const std::string& path) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Safetensors content, ReadSafetensors(path));
-  return InfoOf(content, path);
-}
-
 // Returns the double with the fewest digits that rounds to `value`.
 double Shortest(float value) {
   double shortest = 0;
   return absl::SimpleAtod(absl::StrCat(value), &shortest) ? shortest : value;
 }
 
+Json OptimizerJson(const OptimizerOptions& options) {
+  Json json = {{"optimizer", Name(options.kind)}};
+  if (options.kind == OptimizerKind::kSgd) {
+    json["momentum"] = options.momentum;
+    json["weight_decay"] = options.weight_decay;
+  } else {
+    json["weight_decay"] = options.weight_decay;
+    json["adam_beta1"] = options.beta1;
+    json["adam_beta2"] = options.beta2;
+    json["adam_epsilon"] = options.epsilon;
+  }
+  return json;
+}
+
 Json RunJson(const TrainRunOptions& options, const DatasetParts& data,
              int world_size, ConvolutionAlgorithm convolution) {
-  return {
+  Json json = {
       {"model", options.model},
       {"sync_bn", options.sync_bn},
       {"dataset", options.dataset},
@@ -139,9 +116,11 @@ Json RunJson(const TrainRunOptions& options, const DatasetParts& data,
        options.device == ComputeDevice::kCuda ? "cudnn" : Name(convolution)},
       {"batch_size", options.trainer.batch_size},
       {"lr", Shortest(options.trainer.learning_rate)},
-      {"seed", options.trainer.seed},
-      {"epochs", Json::array()},
   };
+  json.update(OptimizerJson(options.trainer.optimizer));
+  json["seed"] = options.trainer.seed;
+  json["epochs"] = Json::array();
+  return json;
 }
 
 // Returns the earlier epochs from metrics.json in output_dir, up to the
@@ -215,15 +194,32 @@ absl::Status WriteFiles(const TrainRunOptions& options,
   Parameters parameters = CreateParameters(network);
   Buffers buffers = CreateBuffers(network);
   LOCKSTEP_RETURN_IF_ERROR(steps.Read(parameters, buffers));
+  LOCKSTEP_ASSIGN_OR_RETURN(const OptimizerState state, steps.ReadOptimizer());
   LOCKSTEP_RETURN_IF_ERROR(
       SaveCheckpoint(absl::StrCat(options.output_dir, "/", kCheckpointName),
                      {.model = options.model,
                       .seed = options.trainer.seed,
                       .epochs = summary.epoch + 1,
-                      .convolution = convolution},
-                     parameters, buffers));
+                      .convolution = convolution,
+                      .optimizer = options.trainer.optimizer},
+                     parameters, buffers, state));
   return ReplaceFile(absl::StrCat(options.output_dir, "/", kMetricsName),
                      report.dump(/*indent=*/2) + "\n");
+}
+
+// Returns ", adamw" or ", momentum 0.9", for example, or "" for plain SGD.
+std::string OptimizerText(const OptimizerOptions& options) {
+  std::string text;
+  if (options.kind != OptimizerKind::kSgd) {
+    absl::StrAppend(&text, ", ", Name(options.kind));
+  }
+  if (options.momentum > 0) {
+    absl::StrAppend(&text, ", momentum ", options.momentum);
+  }
+  if (options.weight_decay > 0) {
+    absl::StrAppend(&text, ", weight decay ", options.weight_decay);
+  }
+  return text;
 }
 
 void Announce(const TrainRunOptions& options, const DatasetParts& data,
@@ -238,7 +234,8 @@ void Announce(const TrainRunOptions& options, const DatasetParts& data,
           : absl::StrCat(" in ", Name(options.precision)),
       " (", options.parallelism, ")", options.sync_bn ? ", SyncBN" : "",
       ", global batch ", options.trainer.batch_size, ", learning rate ",
-      options.trainer.learning_rate, ", seed ", options.trainer.seed, "\n");
+      options.trainer.learning_rate, OptimizerText(options.trainer.optimizer),
+      ", seed ", options.trainer.seed, "\n");
   if (!data.skipped.empty()) std::cout << SkippedText(data.skipped) << "\n";
   std::cout << std::flush;
   if (!options.device_note.empty()) {
@@ -259,6 +256,8 @@ absl::Status CheckResume(const TrainRunOptions& options) {
                      absl::StrCat(options.resume,
                                   " comes from a run with seed ", info.seed));
   }
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckSameOptimizer(options.resume, info, options.trainer.optimizer));
   if (info.epochs >= options.epochs) {
     return FlagError("epochs", options.epochs,
                      absl::StrCat(options.resume, " has finished ", info.epochs,
@@ -277,19 +276,32 @@ absl::StatusOr<Network> NetworkFor(const TrainRunOptions& options,
   return FlagError("model", options.model, network.status().message());
 }
 
+// The file's part of a run's beginning besides the weights; empty unless the
+// run resumes.
+struct FirstState {
+  CheckpointInfo info;
+  OptimizerState optimizer;
+};
+
 // Reads the first weights of the run, which are in a file. If the file is a
-// checkpoint to resume from, returns its info.
-absl::StatusOr<CheckpointInfo> ReadFirstWeights(const TrainRunOptions& options,
-                                                Parameters& parameters,
-                                                Buffers& buffers) {
+// checkpoint to resume from, returns its info and the optimizer's state.
+absl::StatusOr<FirstState> ReadFirstWeights(const TrainRunOptions& options,
+                                            Parameters& parameters,
+                                            Buffers& buffers) {
+  FirstState first;
   if (!options.resume.empty()) {
-    return LoadCheckpoint(options.resume, parameters, buffers);
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        first.info, LoadCheckpoint(options.resume, parameters, buffers));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        first.optimizer,
+        LoadOptimizerState(options.resume, first.info, parameters));
+    return first;
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const Safetensors content,
                             ReadSafetensors(options.weights));
   LOCKSTEP_RETURN_IF_ERROR(
       LoadTensors(content.tensors, options.weights, parameters, buffers));
-  return CheckpointInfo();
+  return first;
 }
 
 // Gives the replica the run's first weights if they are in a file.
@@ -301,10 +313,13 @@ absl::StatusOr<CheckpointInfo> LoadFirstWeights(const TrainRunOptions& options,
   }
   Parameters parameters = CreateParameters(network);
   Buffers buffers = CreateBuffers(network);
-  LOCKSTEP_ASSIGN_OR_RETURN(const CheckpointInfo info,
+  LOCKSTEP_ASSIGN_OR_RETURN(FirstState first,
                             ReadFirstWeights(options, parameters, buffers));
   LOCKSTEP_RETURN_IF_ERROR(steps.Write(parameters, buffers));
-  return info;
+  if (!options.resume.empty()) {
+    LOCKSTEP_RETURN_IF_ERROR(steps.WriteOptimizer(first.optimizer));
+  }
+  return std::move(first.info);
 }
 
 // Checks that all ranks have chosen the same kind of device (--device=auto).
@@ -431,7 +446,8 @@ absl::StatusOr<Replica> CreateReplica(Communicator& communicator,
         CreateCpuModel(communicator, options, convolution, network));
   }
   replica.steps = std::make_unique<ModelSteps>(communicator, *replica.model,
-                                               options.trainer.bucket_bytes);
+                                               options.trainer.bucket_bytes,
+                                               options.trainer.optimizer);
   return replica;
 }
 
@@ -485,29 +501,6 @@ absl::Status Train(Communicator& communicator, const DatasetParts& data,
 }
 
 }  // namespace
-
-absl::Status SaveCheckpoint(const std::string& path, const CheckpointInfo& info,
-                            const Parameters& parameters,
-                            const Buffers& buffers) {
-  Safetensors content;
-  content.metadata = {{kModel, info.model},
-                      {kSeed, absl::StrCat(info.seed)},
-                      {kEpochs, absl::StrCat(info.epochs)},
-                      {kConvolution, Name(info.convolution)}};
-  content.tensors = ValueTensors(parameters);
-  content.tensors.merge(BufferTensors(buffers));
-  return WriteSafetensors(path, content);
-}
-
-absl::StatusOr<CheckpointInfo> LoadCheckpoint(const std::string& path,
-                                              Parameters& parameters,
-                                              Buffers& buffers) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Safetensors content, ReadSafetensors(path));
-  LOCKSTEP_ASSIGN_OR_RETURN(const CheckpointInfo info, InfoOf(content, path));
-  LOCKSTEP_RETURN_IF_ERROR(
-      LoadTensors(content.tensors, path, parameters, buffers));
-  return info;
-}
 
 TrainingProgress::TrainingProgress(Communicator& communicator, int64_t epochs,
                                    std::ostream& out, bool rewrite)

@@ -1,6 +1,6 @@
 // The implementation of //models/train:train: one rank's whole run, with
-// epochs, evaluation, progress, and checkpoints from which an interrupted run
-// resumes.
+// epochs, evaluation, progress, and checkpoints (checkpoint.h) from which an
+// interrupted run resumes.
 #ifndef LOCKSTEP_MODELS_TRAIN_TRAIN_RUN_H_
 #define LOCKSTEP_MODELS_TRAIN_TRAIN_RUN_H_
 
@@ -16,7 +16,6 @@
 #include "models/cpu/algorithm.h"
 #include "models/cuda/precision.h"
 #include "models/data/load_dataset.h"
-#include "models/model.h"
 #include "models/train/device.h"
 #include "models/train/trainer.h"
 
@@ -118,38 +117,10 @@ struct TrainRunOptions {
   std::string weights;
 };
 
-// The metadata of a checkpoint, besides parameters and buffers. SGD without
-// momentum has no state of its own. SyncBatchNorm has none beyond the buffers
-// of batch norm. The order of samples is a function of seed and epoch.
-struct CheckpointInfo {
-  std::string model;
-  uint64_t seed = 0;
-  int64_t epochs = 0;  // Finished; the next epoch's number, from 0.
-  // The result of ResolveConvolution.
-  ConvolutionAlgorithm convolution = ConvolutionAlgorithm::kDirect;
-
-  friend bool operator==(const CheckpointInfo&,
-                         const CheckpointInfo&) = default;
-};
-
-// Writes a safetensors file with each parameter and buffer under its own name
-// (models/io/safetensors.h), and the info as metadata. Errors: those of
-// WriteSafetensors.
-absl::Status SaveCheckpoint(const std::string& path, const CheckpointInfo& info,
-                            const Parameters& parameters,
-                            const Buffers& buffers);
-
-// Returns the info, and reads the values of parameters and buffers. Errors:
-// those of ReadSafetensors and LoadTensors; kInvalidArgument, with the path, if
-// the file is not a checkpoint.
-absl::StatusOr<CheckpointInfo> LoadCheckpoint(const std::string& path,
-                                              Parameters& parameters,
-                                              Buffers& buffers);
-
 // The files of output_dir, which rank 0 replaces after every epoch: a
-// checkpoint, which holds the weights, and the metrics of each epoch of this
-// run. A run that resumes from a checkpoint in output_dir keeps the metrics of
-// earlier epochs, unless they are of another model or seed.
+// checkpoint (checkpoint.h), and the metrics of each epoch of this run. A run
+// that resumes from a checkpoint in output_dir keeps the metrics of earlier
+// epochs, unless they are of another model or seed.
 inline constexpr char kCheckpointName[] = "weights.safetensors";
 inline constexpr char kMetricsName[] = "metrics.json";
 

@@ -17,6 +17,7 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -79,6 +80,16 @@ NamedTensors WeightsOf(const std::string& dir) {
 nlohmann::json MetricsOf(const std::string& dir) {
   return nlohmann::json::parse(ReadText(dir + "/metrics.json"), nullptr,
                                /*allow_exceptions=*/false);
+}
+
+// Returns the names of the files with an optimizer's state in a folder.
+std::set<std::string> StateFiles(const std::string& dir) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(dir)) {
+    const std::string name = entry.path().filename();
+    if (absl::StartsWith(name, "optimizer.")) names.insert(name);
+  }
+  return names;
 }
 
 // Returns the process of the run's rank `rank`; -1 if there is none.
@@ -271,6 +282,56 @@ TEST_F(TrainTest, ResumesBitForBitAsIfItHadNotStopped) {
   ExpectToResume("single", {}, 2, 3);
   ExpectToResume("ddp", {"--nproc=2", "--seed=5"}, 2, 3);
   ExpectToResume("dp", {"--nproc=2", "--parallelism=dp"}, 2, 3);
+}
+
+TEST_F(TrainTest, ResumesTheOptimizersState) {
+  const Flags adamw = {"--optimizer=adamw", "--weight_decay=0.01",
+                       "--adam_epsilon=0.5", "--nproc=2"};
+  const Flags momentum = {"--momentum=0.5", "--weight_decay=0.001", "--nproc=2",
+                          "--parallelism=dp"};
+  for (const auto& [name, flags] :
+       {std::pair("adamw", adamw), {"momentum", momentum}}) {
+    const std::vector<std::string> dirs = ExpectToResume(name, flags, 2, 3);
+    for (const std::string& dir : dirs) EXPECT_EQ(StateFiles(dir).size(), 1u);
+    EXPECT_EQ(StateFiles(dirs[2]), StateFiles(dirs[0])) << name;
+    EXPECT_NE(StateFiles(dirs[1]), StateFiles(dirs[0])) << name;
+  }
+  const nlohmann::json metrics = MetricsOf(root_ + "/adamw_rest");
+  EXPECT_EQ(metrics["optimizer"], "adamw");
+  EXPECT_EQ(metrics["weight_decay"], 0.01);
+  EXPECT_EQ(metrics["adam_beta1"], 0.9);
+  EXPECT_EQ(MetricsOf(root_ + "/momentum_rest")["momentum"], 0.5);
+}
+
+// A checkpoint of plain SGD has no state; others have one beside them.
+TEST_F(TrainTest, RefusesToResumeWithAnotherOptimizerOrWithoutState) {
+  const std::string plain =
+      Train("plain", {"--epochs=1"}) + "/weights.safetensors";
+  const std::string dir =
+      Train("adamw", {"--epochs=1", "--optimizer=adamw", "--weight_decay=0.5"});
+  const std::string adamw = dir + "/weights.safetensors";
+  const std::string state = dir + "/" + *StateFiles(dir).begin();
+  const auto expect = [&](const std::string& path, Flags flags, int exit_status,
+                          const std::string& message) {
+    flags.insert(flags.end(), {"--epochs=2", "--resume=" + path});
+    for (const char* const ranks : {"--nproc=1", "--nproc=2"}) {
+      flags.push_back(ranks);
+      ExpectError(Run(flags), exit_status, message);
+      flags.pop_back();
+    }
+  };
+  const Flags same = {"--optimizer=adamw", "--weight_decay=0.5"};
+  expect(plain, {"--momentum=0.9"}, 2,
+         "--momentum=0.9: " + plain + " comes from a run with --momentum=0\n");
+  expect(adamw, {}, 2,
+         "--optimizer=sgd: " + adamw +
+             " comes from a run with --optimizer=adamw\n");
+  expect(adamw, {"--optimizer=adamw"}, 2, "--weight_decay=0: " + adamw);
+  std::filesystem::resize_file(state, 1000);
+  expect(adamw, same, 1,
+         state + ": is not the optimizer's state that " + adamw);
+  std::filesystem::remove(state);
+  expect(adamw, same, 1, state + ": ");
 }
 
 TEST_F(TrainTest, ResumingKeepsTheEarlierEpochsOfItsFolder) {
@@ -546,6 +607,7 @@ TEST_F(TrainTest, ExplainsItselfAndNamesAWrongFlagInOneLine) {
       "--model=resnet --dataset=cifar --sync_bn --train_samples=0 "
       "--train_samples=201 --train_samples=few --test_samples=-1 "
       "--test_samples=38 --seed=-1 --bucket_kb=-1 --timeout_s=0 "
+      "--optimizer=lamb --momentum=-1 --weight_decay=nan --adam_beta1=0.5 "
       "--threads_per_rank=0 --convolution=fft --resize=-1 --resize=30 "
       "--interpolation=nearest --no_such_flag "
       "--parallelism=single stray";

@@ -25,6 +25,7 @@
 #include "models/data/transform.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
+#include "models/optimizer.h"
 #include "models/train/data_parallel.h"
 #include "models/train/metrics.h"
 #include "models/train/rank_steps.h"
@@ -70,8 +71,9 @@ int64_t ReportInterval(int64_t steps_per_epoch, int64_t reports) {
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
     Communicator& communicator, Model& model, const Dataset& train,
     const TrainerOptions& options, std::unique_ptr<Sampler> sampler) {
-  auto steps =
-      std::make_unique<ModelSteps>(communicator, model, options.bucket_bytes);
+  LOCKSTEP_RETURN_IF_ERROR(CheckOptimizer(options.optimizer));
+  auto steps = std::make_unique<ModelSteps>(
+      communicator, model, options.bucket_bytes, options.optimizer);
   LOCKSTEP_ASSIGN_OR_RETURN(
       std::unique_ptr<Trainer> trainer,
       Create(communicator, *steps, train, options, std::move(sampler)));

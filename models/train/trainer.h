@@ -18,6 +18,7 @@
 #include "models/data/transform.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
+#include "models/optimizer.h"
 #include "models/train/data_parallel.h"
 #include "models/train/rank_steps.h"
 #include "sampler/sampler.h"
@@ -35,6 +36,7 @@ enum class Sharding {
 struct TrainerOptions {
   int64_t batch_size = 256;  // Global: over all ranks.
   float learning_rate = 0.2f;
+  OptimizerOptions optimizer = {};  // Of ModelSteps that a Trainer makes.
   uint64_t seed = 0;
   Sharding sharding = Sharding::kStrided;
   int64_t bucket_bytes = 0;  // 0: GradientReducer::DefaultBucketBytes.
@@ -95,7 +97,8 @@ class Trainer {
       Communicator& communicator, RankSteps& steps, const Dataset& train,
       const TrainerOptions& options,
       std::unique_ptr<Sampler> sampler = nullptr);
-  // The same for ModelSteps of a model on host memory.
+  // The same for ModelSteps of a model on host memory. Error: also that of
+  // CheckOptimizer.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(
       Communicator& communicator, Model& model, const Dataset& train,
       const TrainerOptions& options,

@@ -1,5 +1,5 @@
 // Tests of which rank trains on and evaluates which samples, at several numbers
-// of ranks; of progress lines, and of checkpoints.
+// of ranks; and of progress lines.
 #include "models/train/trainer.h"
 
 #include <algorithm>
@@ -31,10 +31,8 @@
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/cpu/algorithm.h"
 #include "models/data/dataset.h"
 #include "models/data/image.h"
-#include "models/io/safetensors.h"
 #include "models/model.h"
 #include "models/train/metrics.h"
 #include "models/train/test_inputs.h"
@@ -230,6 +228,7 @@ TEST(TrainerTest, RefusesOptionsThatCannotTrain) {
         {TrainerOptions{.learning_rate =
                             std::numeric_limits<float>::quiet_NaN()},
          "learning rate is nan"},
+        {TrainerOptions{.optimizer = {.momentum = -1}}, "momentum=-1"},
         {TrainerOptions{.transform = {.flip = 2}}, "flip is 2"}}) {
     EXPECT_THAT(
         WithTrainer(model, nullptr, options, nothing),
@@ -473,85 +472,6 @@ TEST(TrainerEvaluationTest,
   // If all ranks had equal buffers, a broadcast would not show.
   EXPECT_NE(trained[1], trained[0]);
   EXPECT_NE(trained[2], trained[0]);
-}
-
-const CheckpointInfo kInfo = {.model = "lenet",
-                              .seed = ~uint64_t{0},
-                              .epochs = 3,
-                              .convolution = ConvolutionAlgorithm::kWinograd};
-
-class CheckpointTest : public testing::Test {
- protected:
-  CheckpointTest()
-      : path_(absl::StrCat(testing::TempDir(), "/checkpoint.safetensors")) {
-    const std::span<float> values = saved_.parameters().values();
-    std::iota(values.begin(), values.end(), 0.1f);
-    const std::span<float> floats = saved_.buffers().floats();
-    std::iota(floats.begin(), floats.end(), -0.3f);
-    saved_.buffers().counters()[0] = (int64_t{1} << 60) + 1;
-    EXPECT_THAT(
-        SaveCheckpoint(path_, kInfo, saved_.parameters(), saved_.buffers()),
-        IsOk());
-  }
-
-  const std::string path_;
-  CountingModel saved_, loaded_;
-};
-
-TEST_F(CheckpointTest, ReadsBackTheTensorsAndInfoThatItWroteAlone) {
-  EXPECT_THAT(LoadCheckpoint(path_, loaded_.parameters(), loaded_.buffers()),
-              IsOkAndHolds(kInfo));
-  const Safetensors want = WeightsOf(saved_);
-  EXPECT_EQ(want.tensors.size(), 6u);
-  EXPECT_EQ(WeightsOf(loaded_), want);
-  EXPECT_EQ(ReadSafetensors(path_).value().tensors, want.tensors);
-}
-
-TEST_F(CheckpointTest, ReadsACheckpointOfAModelWithoutBuffers) {
-  Buffers none;
-  ASSERT_THAT(SaveCheckpoint(path_, kInfo, saved_.parameters(), none), IsOk());
-  // A model with buffers cannot resume from this file, and keeps its values.
-  EXPECT_THAT(
-      LoadCheckpoint(path_, loaded_.parameters(), loaded_.buffers()),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               AllOf(StartsWith(path_), HasSubstr("has no tensor 'batches'"))));
-  EXPECT_THAT(loaded_.parameters().values(), Each(0.0f));
-  EXPECT_THAT(LoadCheckpoint(path_, loaded_.parameters(), none),
-              IsOkAndHolds(kInfo));
-  EXPECT_THAT(loaded_.parameters().values(),
-              ElementsAreArray(saved_.parameters().values()));
-}
-
-TEST_F(CheckpointTest, RefusesFilesThatAreNoCheckpoint) {
-  const Safetensors good = ReadSafetensors(path_).value();
-  std::vector<Safetensors> contents(4, good);
-  contents[0].metadata["seed"] = "x";
-  contents[1].metadata["epochs"] = "-1";
-  contents[2].metadata["epochs"] = "";
-  contents[3].metadata.erase("model");
-  for (const Safetensors& content : contents) {
-    ASSERT_THAT(WriteSafetensors(path_, content), IsOk());
-    EXPECT_THAT(
-        LoadCheckpoint(path_, loaded_.parameters(), loaded_.buffers()),
-        StatusIs(absl::StatusCode::kInvalidArgument,
-                 AllOf(StartsWith(path_), HasSubstr("not a checkpoint"))));
-  }
-}
-
-TEST_F(CheckpointTest, SaysHowConvolutionsWereComputedSinceThereIsAChoice) {
-  Safetensors content = ReadSafetensors(path_).value();
-  EXPECT_EQ(content.metadata["convolution"], "winograd");
-  content.metadata["convolution"] = "fft";
-  ASSERT_THAT(WriteSafetensors(path_, content), IsOk());
-  EXPECT_THAT(LoadCheckpoint(path_, loaded_.parameters(), loaded_.buffers()),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       AllOf(StartsWith(path_), HasSubstr("auto, direct"))));
-  content.metadata.erase("convolution");  // As in older files.
-  ASSERT_THAT(WriteSafetensors(path_, content), IsOk());
-  const auto info =
-      LoadCheckpoint(path_, loaded_.parameters(), loaded_.buffers());
-  ASSERT_THAT(info, IsOk());
-  EXPECT_EQ(info->convolution, ConvolutionAlgorithm::kDirect);
 }
 
 // Tests of progress lines: their text, how often they come, and that all ranks

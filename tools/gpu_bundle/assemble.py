@@ -2,7 +2,7 @@
 """Packs programs, and the libraries that a bare host lacks, into one .tar.xz.
 
   assemble.py --out=X.tar.xz --most_mib=60 --stages=F --run_sh=F --python=F
-      [--data=FOLDER] PROGRAM...
+      --start=F [--data=FOLDER] PROGRAM...
 
 Refuses a bundle that is larger than --most_mib. Refuses one in which a program of
 a stage is missing, a program has no stage, or a file needs a library that is not
@@ -100,6 +100,29 @@ def copy_libraries(root):
             libraries[library] = os.path.basename(os.path.realpath(path))
             wanted += needed(path)
     return libraries
+
+
+# The C library's parts, which a library of the host may need too.
+C_LIBRARY = ["ld-linux-x86-64.so.2"] + [f"lib{name}.so.{number}" for name, number in (
+    ("c", 6), ("m", 6), ("dl", 2), ("pthread", 0), ("rt", 1), ("util", 1), ("resolv", 2))]
+
+
+def add_c_library(root, start):
+    """Makes glibc/, by which the programs run on a host with an older C library."""
+    os.makedirs(f"{root}/glibc/bin")
+    os.makedirs(f"{root}/glibc/c_library")
+    program = os.listdir(f"{root}/bin")[0]
+    folder = os.path.dirname(os.path.realpath(resolved(f"{root}/bin/{program}")["libc.so.6"]))
+    for library in C_LIBRARY:
+        target = f"{root}/glibc/c_library/{library}"
+        shutil.copyfile(f"{folder}/{library}", target)
+        os.chmod(target, 0o755)
+    subprocess.run(["strip", "-o", f"{root}/glibc/start", start], check=True)
+    os.chmod(f"{root}/glibc/start", 0o755)
+    for name in os.listdir(f"{root}/bin"):
+        os.symlink("../start", f"{root}/glibc/bin/{name}")
+    for name in ("lib", "peers", "data", "stages.txt", "manifest.json"):
+        os.symlink(f"../{name}", f"{root}/glibc/{name}")
 
 
 def called_of_nvidia(root):
@@ -204,6 +227,7 @@ def assemble(args, root):
         for name in DATA:
             shutil.copy(f"{args.data}/{name}", f"{root}/data/{name}")
             os.symlink(name, f"{root}/data/" + name.replace("t10k", "train"))
+    add_c_library(root, args.start)
     manifest = {
         "commit": commit(),
         "glibc": glibc_version(root),
@@ -225,6 +249,7 @@ def main():
     parser.add_argument("--stages")
     parser.add_argument("--run_sh")
     parser.add_argument("--python")
+    parser.add_argument("--start")
     parser.add_argument("--data")
     parser.add_argument("programs", nargs="*")
     args = parser.parse_args()

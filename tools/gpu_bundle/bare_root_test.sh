@@ -93,11 +93,17 @@ if [[ -z ${here} || ! -e /dev/nvidiactl ]]; then
   run_sh 3 "run.sh: no GPU: " --suite=all --budget=60 --out=/out
 fi
 
+# The programs start others of their kind with the bundle's C library too.
+"${root}/gpu_bundle/glibc/bin/allreduce" --max_bytes=4K --seconds=1 \
+  > "${root}/out" 2>&1 ||
+  fail "allreduce with the bundle's C library: $(tail -3 "${root}/out")"
+
 # The controls. The host's library does not replace a broken library of the
 # bundle. A library that is absent from the bundle is reported, if the host's is
 # hidden.
 library=${root}/gpu_bundle/lib/libexpat.so.1
 [[ -s ${library} ]] || fail "no libexpat.so.1 in lib/, and so no control"
+cp "${library}" "${root}/kept"
 : > "${library}"
 in_root "${bundle_root}/run.sh" > "${root}/out" 2>&1
 [[ $? -eq 127 && $(< "${root}/out") == *"libexpat.so.1: file too short"* ]] ||
@@ -106,6 +112,30 @@ rm "${library}"
 if [[ -z ${here} ]]; then
   [[ $(not_found) == *"libexpat.so.1 of run_stages"* ]] ||
     fail "without a library of run_stages: '$(not_found)'"
+fi
+mv "${root}/kept" "${library}"
+
+# With an older C library the programs do not start, and run.sh starts them with
+# the bundle's. Its shell has a C library of its own.
+if [[ -z ${here} ]]; then
+  mkdir "${root}/of_shell"
+  for file in "${files[@]}"; do
+    cp -L "${file}" "${root}/of_shell/"
+    [[ ${file} != */libc.so.6 ]] ||
+      sed -i 's/GLIBC_2\.34\x00/GLIBC_2.94\x00/g' "${root}${file}"
+  done
+  in_root() {
+    unshare --user --map-root-user chroot "${root}" \
+      /of_shell/ld-linux-x86-64.so.2 --library-path /of_shell /bin/sh "$@"
+  }
+  in_root -c "LD_LIBRARY_PATH=${bundle_root}/lib ${bundle_root}/bin/train --help" \
+    > "${root}/out" 2>&1
+  [[ $(< "${root}/out") == *"version \`GLIBC_2.34' not found"* ]] ||
+    fail "an old C library starts train: $(head -3 "${root}/out")"
+  run_sh 3 "run.sh: no GPU: " --suite=all --budget=60 --out=/out
+  in_root -c "LD_LIBRARY_PATH=${bundle_root}/lib ${bundle_root}/glibc/bin/train --help" \
+    > "${root}/out" 2>&1 ||
+    fail "train --help with an old C library: $(head -3 "${root}/out")"
 fi
 
 [[ ${failures} -eq 0 ]]

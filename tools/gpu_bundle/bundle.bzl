@@ -3,13 +3,19 @@
 def _gpu_bundle_impl(ctx):
     output = ctx.actions.declare_file(ctx.label.name + ".tar.xz")
     programs = [target[DefaultInfo].files_to_run.executable for target in ctx.attr.programs]
-    inputs = programs + [ctx.file.stages, ctx.file._python, ctx.file._run_sh]
+    inputs = programs + [
+        ctx.executable._start,
+        ctx.file.stages,
+        ctx.file._python,
+        ctx.file._run_sh,
+    ]
     args = ctx.actions.args()
     args.add(output, format = "--out=%s")
     args.add(str(ctx.attr.most_mib), format = "--most_mib=%s")
     args.add(ctx.file.stages, format = "--stages=%s")
     args.add(ctx.file._run_sh, format = "--run_sh=%s")
     args.add(ctx.file._python, format = "--python=%s")
+    args.add(ctx.executable._start, format = "--start=%s")
     args.add(ctx.attr.data, format = "--data=%s")
     args.add_all(programs)
     ctx.actions.run(
@@ -45,6 +51,11 @@ gpu_bundle = rule(
         ),
         "_python": attr.label(allow_single_file = True, default = "//tools/gpu_bundle:python3.sh"),
         "_run_sh": attr.label(allow_single_file = True, default = "//tools/gpu_bundle:run.sh"),
+        "_start": attr.label(
+            cfg = "target",
+            default = "//tools/gpu_bundle:start",
+            executable = True,
+        ),
     },
     doc = "Stripped programs, what they need beyond the C library and NVIDIA's, and run.sh.",
 )

@@ -38,8 +38,17 @@ need_version() {
   fi
 }
 
-# The loader's own message has a line for each version and each program.
+# The loader's own message has a line for each version and each program. If the
+# host's C library is too old, glibc/bin/ starts the programs with the bundle's.
 if ! said=$("${bundle}/bin/run_stages" --help 2>&1); then
+  case ${said} in
+    *"version \`GLIBC_2."*"' not found"*)
+      if _=$("${bundle}/glibc/bin/run_stages" --help 2>&1); then
+        LOCKSTEP_BUNDLE=${bundle}/glibc
+        exec "${bundle}/glibc/bin/run_stages" "$@"
+      fi
+      ;;
+  esac
   need_version "${said}" glibc GLIBC_2. 2.
   need_version "${said}" libstdc++ GLIBCXX_3.4. GLIBCXX_3.4.
 fi

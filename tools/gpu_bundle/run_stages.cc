@@ -1,4 +1,6 @@
 // The command behind run.sh: runs a suite of stages within a budget.
+#include <gnu/libc-version.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
@@ -16,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -234,6 +237,10 @@ absl::Status LinkNewerCxxLibrary(const Run& run) {
 }
 
 absl::Status FindLibraries(Run& run) {
+  if (absl::EndsWith(run.setting.bundle, "/glibc")) {
+    Print(absl::StrCat("libc.so.6: the bundle's, version ",
+                       gnu_get_libc_version(), "; this host's is older\n"));
+  }
   const CudaFunctions functions = FunctionsOf(run.manifest["nvidia"]);
   LOCKSTEP_RETURN_IF_ERROR(CheckDriver(functions));
   run.libraries = FindCudaLibraries(functions);

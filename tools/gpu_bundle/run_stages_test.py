@@ -408,6 +408,23 @@ class HostTest(Host):
                 f"run.sh: the programs need {name}{newest + 60}, and this host's "
                 "is older"])
 
+    def test_the_bundles_c_library(self):
+        """If the host's is too old, all programs start through glibc/bin/."""
+        shutil.copytree(self.bundle + "/bin", self.bundle + "/glibc/bin",
+                        symlinks=True)
+        for name in ("lib", "stages.txt", "manifest.json"):
+            os.symlink("../" + name, f"{self.bundle}/glibc/{name}")
+        os.remove(self.bundle + "/bin/good")
+        stages = "a correct 1-9 - bin/good\n"
+        self.assertEqual(self.run_sh(stages), 1)
+        with open(RUN_STAGES, "rb") as file:
+            later = re.sub(rb"GLIBC_2\.\d\d\0", b"GLIBC_2.99\0", file.read())
+        os.remove(self.bundle + "/bin/run_stages")
+        write(self.bundle + "/bin/run_stages", later)
+        self.assertEqual(self.run_sh(stages), 0, self.errors)
+        self.assertRegex(self.said, r"libc.so.6: the bundle's, version 2\.\d+; "
+                                    "this host's is older")
+
     def test_the_newer_cxx_library(self):
         used = subprocess.run(["ldd", RUN_STAGES], capture_output=True,
                               text=True, check=True).stdout
@@ -555,6 +572,7 @@ class AssembleTest(unittest.TestCase):
             [PACKAGE + "/assemble.py", f"--out={self.folder}/x.tar.xz",
              f"--stages={self.folder}/stages.txt", f"--run_sh={PACKAGE}/run.sh",
              f"--python={PACKAGE}/python3.sh", f"--most_mib={most_mib}",
+             "--start=/bin/true",
              *programs], stderr=subprocess.PIPE, text=True, timeout=60)
         self.error = result.stderr
         return result.returncode
