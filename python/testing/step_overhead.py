@@ -7,7 +7,8 @@ flags: --batch=N --image_size=N
 Three steps with hooks and two without take turns in one process. The first of the three is left
 out: it digests parameters that moved without hooks, as no step of a user's run does. With
 --every=2, gradients are recorded in every second step that has hooks. Prints medians for each kind
-of step, the slowdown of neighbouring steps, and the memory of the process. Needs torchvision.
+of step, their page faults, the slowdown of neighbouring steps, and the memory of the process. Needs
+torchvision.
 """
 
 import argparse
@@ -66,26 +67,34 @@ def main():
         kind = hooks.choose(number)
         if number % TURN == 0:
             batches = iter(DataLoader(dataset, flags.batch, shuffle=True))
-        start = time.perf_counter(), time.process_time()
+        start = time.perf_counter(), time.process_time(), page_faults()
         inputs, labels = next(batches)
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(inputs), labels).backward()
         optimizer.step()
-        times.append((kind, time.perf_counter() - start[0], time.process_time() - start[1]))
+        end = time.perf_counter(), time.process_time(), page_faults()
+        times.append((kind, *(b - a for a, b in zip(start, end))))
     report([times[i : i + TURN] for i in range(TURN, len(times), TURN)])  # The first warms up.
     print("memory: peak %.1f MB, parameters %.1f MB"
           % (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
              sum(p.numel() * p.element_size() for p in model.parameters()) / 2**20))
 
 
+def page_faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+
 def report(turns):
-    print("%-26s %6s %9s %14s" % ("step records", "steps", "median", "processor time"))
+    columns = "step records", "steps", "median", "processor time", "page faults, median and most"
+    print("%-26s %6s %9s %14s %s" % columns)
     kept = [step for turn in turns for step in turn[1:]]
     for kind in (PLAIN, LIGHT, DETAILED):
         steps = [step for step in kept if step[0] == kind]
         if steps:
-            medians = [1e3 * statistics.median(values) for values in list(zip(*steps))[1:]]
-            print("%-26s %6d %6.0f ms %11.0f ms" % (kind, len(steps), *medians))
+            seconds, processor, faults = list(zip(*steps))[1:]
+            medians = [1e3 * statistics.median(values) for values in (seconds, processor)]
+            counts = statistics.median(faults), max(faults)
+            print("%-26s %6d %6.0f ms %11.0f ms %10.0f %d" % (kind, len(steps), *medians, *counts))
     pairs = [pair for turn in turns for pair in zip(turn[1:HOOKED], turn[HOOKED:])]
     pairs += [(turn[HOOKED + 1], turn[HOOKED]) for turn in turns]  # Shows the noise.
     for kind in (PLAIN, LIGHT, DETAILED):
