@@ -131,9 +131,12 @@ StepFactors FactorsOf(const OptimizerOptions& options, float rate,
   factors.beta2 = static_cast<float>(options.beta2);
   factors.rest1 = static_cast<float>(1 - options.beta1);
   factors.rest2 = static_cast<float>(1 - options.beta2);
-  factors.step_size =
-      static_cast<float>(wide_rate / (1 - Power(options.beta1, step)));
-  factors.root = static_cast<float>(std::sqrt(1 - Power(options.beta2, step)));
+  if (options.kind == OptimizerKind::kAdamW) {
+    factors.step_size =
+        static_cast<float>(wide_rate / (1 - Power(options.beta1, step)));
+    factors.root =
+        static_cast<float>(std::sqrt(1 - Power(options.beta2, step)));
+  }
   factors.epsilon = static_cast<float>(options.epsilon);
   return factors;
 }

@@ -195,7 +195,8 @@ TEST(StepOnGpuTest, NamesWhatCannotBe) {
       {"--device=cuda --layers",
        "--device=cuda: a GPU has no times of --layers"},
       {"--device=cuda --peers=eager,system",
-       "--peers: system is for the CPU; a GPU has eager, compile and graph"}};
+       "--device=cuda: a GPU has no peer system; it has eager, compile and "
+       "graph"}};
   for (const auto& [flags, message] : cases) {
     const CommandOutcome outcome = RunStep(kWithStandin, flags);
     EXPECT_EQ(outcome.exit_status, 2) << flags;

@@ -9,6 +9,7 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/command_line.h"
@@ -134,6 +135,7 @@ std::string OnDevice(ComputeDevice device, const std::string& value,
 // Reads --device. If another program computes on GPUs, that one starts in place
 // of this one. note: as of ChooseDevice.
 absl::StatusOr<ComputeDevice> ReadDevice(char* const* argv, std::string& note) {
+  const std::string peers = absl::GetFlag(FLAGS_peers);
   absl::string_view why_not;
   if (absl::GetFlag(FLAGS_threads) != kDefaultThreads) {
     why_not = "has no --threads";
@@ -141,6 +143,8 @@ absl::StatusOr<ComputeDevice> ReadDevice(char* const* argv, std::string& note) {
     why_not = "chooses its convolutions itself";
   } else if (absl::GetFlag(FLAGS_layers)) {
     why_not = "has no times of --layers";
+  } else if (peers != kDefaultPeers && absl::StrContains(peers, "system")) {
+    why_not = "has no peer system; it has eager, compile and graph";
   }
   return ChooseDevice(absl::GetFlag(FLAGS_device), why_not, argv, note);
 }
@@ -174,6 +178,7 @@ absl::Status RunDriver(std::span<char* const> argv) {
   std::string note;
   LOCKSTEP_ASSIGN_OR_RETURN(const ComputeDevice device,
                             ReadDevice(argv.data(), note));
+  if (!note.empty()) std::fprintf(stderr, "step: %s\n", note.c_str());
   const InterruptGuard guard;
   LOCKSTEP_ASSIGN_OR_RETURN(const StepSettings settings,
                             SettingsFromFlags(device));
@@ -184,7 +189,6 @@ absl::Status RunDriver(std::span<char* const> argv) {
   StepReport report = {.settings = settings,
                        .origin = report::OriginOf("//benchmarks:step", argv),
                        .vector_unit = BestVectorUnit()};
-  if (!note.empty()) std::fprintf(stderr, "step: %s\n", note.c_str());
   if (device == ComputeDevice::kCuda) {
     LOCKSTEP_ASSIGN_OR_RETURN(const GpuDescription gpu,
                               DescribeGpu(/*local_rank=*/0));

@@ -189,10 +189,6 @@ absl::Status ParseStepLists(absl::string_view threads, absl::string_view types,
     return absl::InvalidArgumentError(
         "--peers: graph is for GPUs (--device=cuda)");
   }
-  if (settings.system && on_gpu) {
-    return absl::InvalidArgumentError(
-        "--peers: system is for the CPU; a GPU has eager, compile and graph");
-  }
   return absl::OkStatus();
 }
 

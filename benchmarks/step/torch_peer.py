@@ -4,8 +4,7 @@ Builds the network from the operations of our own network's description, with
 PyTorch's function for each: the one that torchvision's and timm's modules call.
 
 The lines of standard input, and the answers:
-  load THREADS float32|bfloat16 eager|compile nchw|nhwc cpu|cuda FOLDER
-                                                                 loaded
+  load THREADS TYPE MODE nchw|nhwc cpu|cuda FOLDER               loaded
   first     step; its gradients go to the folder                 loss LOSS
   memory    the peak of memory in steps on a CPU, without weights
                                                                  memory BYTES
@@ -14,7 +13,20 @@ The lines of standard input, and the answers:
   ddp RANK WORLD_SIZE LEARNING_RATE IMAGES STEPS
                  steps as a rank of DistributedDataParallel, on the first images
                  of the batch       stepped SAME_PARAMETERS LOSS SECONDS...
-If a line fails, the answer is "cannot" and the reason.
+If a line fails, the answer is "cannot" and the reason, in one line.
+
+TYPE   float32
+       bfloat16   autocast
+       tf32       float32, and products may round their factors to TF32 (cuda)
+       float16    autocast, with a GradScaler (cuda)
+MODE   eager
+       compile    torch.compile; on a GPU it also times kernels to choose them,
+                  as cuDNN does for eager. CUDA graphs are left to `graph`
+       graph      a CUDA graph of the eager step (cuda)
+
+A graph holds the forward and backward passes and the update. A float16 step has
+its update outside, because GradScaler.step() reads on the host whether to skip
+it: PyTorch's documentation captures the passes alone.
 """
 import ctypes
 import gc
@@ -26,6 +38,13 @@ import sys
 import time
 
 LEARNING_RATE = 1e-4
+# By type: that of autocast.
+NARROW = {"float32": None, "tf32": None, "bfloat16": "bfloat16",
+          "float16": "float16"}
+MODES = ("eager", "compile", "graph")
+COMMANDS = ("first", "memory", "time", "ddp")
+WARM_UP_STEPS = 3  # Before a capture, as in PyTorch's documentation.
+MOST_SCALES = 32  # Of a GradScaler, which begins with 2^16 and halves it.
 
 
 def answer(*words):
@@ -127,17 +146,40 @@ KINDS = {
 }
 
 
+def check_words(dtype, mode, layout, device):
+    """Raises an error that names what no step has."""
+    for word, known in ((dtype, NARROW), (mode, MODES),
+                        (layout, ("nchw", "nhwc")), (device, ("cpu", "cuda"))):
+        if word not in known:
+            raise ValueError("'%s' is none of %s" % (word, ", ".join(known)))
+    for word in (dtype, mode):
+        if device == "cpu" and word in ("tf32", "float16", "graph"):
+            raise ValueError(word + " needs a GPU")
+
+
+def use_gpu(torch, dtype):
+    if not torch.cuda.is_available():
+        raise RuntimeError("this PyTorch finds no GPU")
+    # Ours computes float32 without TF32 too. The fastest algorithms count.
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "tf32"
+    torch.backends.cudnn.allow_tf32 = dtype == "tf32"
+    torch.backends.cudnn.benchmark = True
+
+
+def make_scaler(torch):
+    if hasattr(torch.amp, "GradScaler"):  # Since 2.3.
+        return torch.amp.GradScaler("cuda")
+    return torch.cuda.amp.GradScaler()
+
+
 class Step:
     def __init__(self, torch, threads, dtype, mode, layout, device, folder):
+        check_words(dtype, mode, layout, device)
         torch.set_num_threads(int(threads))
         self.device = torch.device(device)
-        if device == "cuda":
-            if not torch.cuda.is_available():
-                raise RuntimeError("this PyTorch finds no GPU")
-            # Ours computes in float32 too. The fastest algorithms count.
-            torch.backends.cuda.matmul.allow_tf32 = False
-            torch.backends.cudnn.allow_tf32 = False
-            torch.backends.cudnn.benchmark = True
+        self.on_gpu = device == "cuda"
+        if self.on_gpu:
+            use_gpu(torch, dtype)
         self.torch = torch
         self.folder = folder
         self.before = resident("RssAnon")
@@ -169,16 +211,45 @@ class Step:
         self.weight_bytes = sum(
             t.numel() * t.element_size()
             for t in (*self.parameters.values(), *self.buffers.values()))
-        self.cast = dtype == "bfloat16"
+        self.narrow = NARROW[dtype] and getattr(torch, NARROW[dtype])
         self.loss = self.forward
         if mode == "compile":
-            self.loss = torch.compile(self.forward, dynamic=False)
+            options = ({"mode": "max-autotune-no-cudagraphs"} if self.on_gpu
+                       else {})
+            self.loss = torch.compile(self.forward, dynamic=False, **options)
         self.optimizer = torch.optim.SGD(list(self.parameters.values()),
                                          LEARNING_RATE, foreach=True)
+        self.scaler = make_scaler(torch) if dtype == "float16" else None
+        self.graph = None
+        if mode == "graph":
+            self.capture()
+
+    def capture(self):
+        """Makes the graph, and leaves parameters and buffers as they were."""
+        torch, cuda = self.torch, self.torch.cuda
+        tensors = [*self.parameters.values(), *self.buffers.values()]
+        values = [tensor.detach().clone() for tensor in tensors]
+        side = cuda.Stream()
+        side.wait_stream(cuda.current_stream())
+        with cuda.stream(side):
+            for _ in range(WARM_UP_STEPS):
+                self.take()
+        cuda.current_stream().wait_stream(side)
+        # The captured backward pass makes gradients in the graph's memory.
+        self.optimizer.zero_grad(set_to_none=True)
+        graph = cuda.CUDAGraph()
+        with cuda.graph(graph):
+            self.captured_loss = self.passes()
+            if self.scaler is None:
+                self.optimizer.step()
+        with torch.no_grad():
+            for tensor, value in zip(tensors, values):
+                tensor.copy_(value)
+        self.graph = graph
 
     def forward(self):
-        with self.torch.autocast(self.device.type, self.torch.bfloat16,
-                                 enabled=self.cast):
+        with self.torch.autocast(self.device.type, self.narrow,
+                                 enabled=self.narrow is not None):
             return self.network_loss()
 
     def network_loss(self):
@@ -198,26 +269,58 @@ class Step:
         del values
         return self.torch.nn.functional.cross_entropy(x.flatten(1), self.labels)
 
-    def backward(self):
-        self.optimizer.zero_grad(set_to_none=True)
+    def passes(self):
         loss = self.loss()
-        loss.backward()
+        scaled = loss if self.scaler is None else self.scaler.scale(loss)
+        scaled.backward()
+        return loss.detach()
+
+    def backward(self):
+        """Returns the loss, and leaves the gradients, without a scale. A graph
+        without a GradScaler makes the update too, which changes no gradient."""
+        if self.graph is not None:
+            self.graph.replay()
+            loss = self.captured_loss
+        else:
+            self.optimizer.zero_grad(set_to_none=True)
+            loss = self.passes()
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
         return loss
 
+    def update(self):
+        """After backward(). A GradScaler skips it if a gradient is infinite."""
+        if self.scaler is not None:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        elif self.graph is None:
+            self.optimizer.step()
+
+    def finite_backward(self):
+        """Does as backward(), with smaller scales until gradients are finite."""
+        for _ in range(MOST_SCALES):
+            loss = self.backward()
+            if self.scaler is None or all(
+                    parameter.grad.isfinite().all()
+                    for parameter in self.parameters.values()):
+                return loss
+            self.update()
+        raise ArithmeticError("its gradients are finite with no scale")
+
     def first(self):
-        loss = self.backward()
+        loss = self.finite_backward()
         written, _ = open_tensors(self.torch,
                                   self.folder + "/gradients.safetensors")
         for name, parameter in self.parameters.items():
             written.pop(name).copy_(parameter.grad)
-        self.optimizer.step()
+        self.update()
         if written:
             raise KeyError("the network has no gradients of: " + ", ".join(written))
         return "loss", repr(loss.item())
 
     def take(self):
         loss = self.backward()
-        self.optimizer.step()
+        self.update()
         return loss
 
     def memory(self):
@@ -237,7 +340,7 @@ class Step:
         return "memory", peak - self.before - self.weight_bytes
 
     def time(self, seconds):
-        if self.device.type == "cuda":
+        if self.on_gpu:
             return self.time_by_events(float(seconds))
         samples = []
         start = time.perf_counter()
@@ -270,6 +373,8 @@ class Step:
         """Trains as one rank. The ranks have different labels, so only sums of
         gradients make them end with the same parameters."""
         torch, dist = self.torch, self.torch.distributed
+        if self.graph is not None:
+            raise ValueError("a graph has no ranks")
         self.optimizer.param_groups[0]["lr"] = float(learning_rate)
         self.images = self.images[:int(images)]
         self.labels = self.labels.roll(int(rank))[:int(images)]
@@ -312,13 +417,21 @@ def main():
         command, *words = line.rstrip("\n").split(" ", 6)
         try:
             if command == "load":
+                step = None  # The next step has the memory to itself.
+                if len(words) != 6:
+                    raise ValueError("load needs 6 words")
                 step = Step(torch, *words)
                 answer("loaded")
+            elif step is None:
+                raise ValueError("nothing was loaded")
+            elif command not in COMMANDS:
+                raise ValueError("no such line: " + command)
             else:
                 answer(*getattr(step, command)(*words))
         except Exception as error:
-            text = str(error).strip().split("\n")[0]
+            text = (str(error).strip().splitlines() or [""])[0]
             answer("cannot", type(error).__name__ + ": " + text)
 
 
-main()
+if __name__ == "__main__":
+    main()

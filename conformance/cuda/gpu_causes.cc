@@ -13,10 +13,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "base/data_types.h"
 #include "conformance/cuda/gpu_run.h"
 #include "conformance/network/network_rounding.h"
 #include "conformance/network/network_run.h"
 #include "conformance/training/trace.h"
+#include "models/cuda/precision.h"
 #include "models/model.h"
 #include "models/reference/network_reference.h"
 
@@ -182,7 +184,9 @@ std::vector<std::string> GradientCauses::EarlyNames(size_t rank, int first,
 }
 
 std::string GradientCauses::OfOtherBatch() const {
-  for (int batch = 0; batch < run_.steps; ++batch) {
+  const int first = std::max(0, step_ - kBuffers);
+  const int last = std::min(run_.steps - 1, step_ + kBuffers);
+  for (int batch = first; batch <= last; ++batch) {
     if (batch == step_) continue;
     const std::string ranks = RanksThatFit([&](int) {
       return Source{batch, trace_.network.first.parameters[step_]};
@@ -236,7 +240,8 @@ std::string GradientCauses::OfOwnSeeds() const {
 }
 
 // Returns whether the rank's update applied the gradients before their sum.
-bool AppliesOwn(const GpuRankTrace& rank, int step) {
+// scale: the factor of the gradients that the sum read.
+bool AppliesOwn(const GpuRankTrace& rank, int step, float scale) {
   const std::vector<float>& before = rank.parameters[step];
   const std::vector<float>& after = rank.parameters[step + 1];
   const std::vector<float>& own = rank.read[step];
@@ -245,8 +250,9 @@ bool AppliesOwn(const GpuRankTrace& rank, int step) {
   for (size_t i = 0; i < own.size(); ++i) {
     const double applied =
         (double{before[i]} - after[i]) / double{kNetworkLearningRate};
-    error += std::pow(applied - own[i], 2);
-    difference += std::pow(double{sum[i]} - own[i], 2);
+    const double unscaled = own[i] / scale;
+    error += std::pow(applied - unscaled, 2);
+    difference += std::pow(sum[i] - unscaled, 2);
   }
   return error <= kFit * kFit * difference;
 }
@@ -254,7 +260,9 @@ bool AppliesOwn(const GpuRankTrace& rank, int step) {
 std::string CauseOfUpdate(const GpuRun& run, const GpuTrace& trace, int rank,
                           int step) {
   const GpuRankTrace& own = trace.ranks[rank];
-  if (!own.read.empty() && AppliesOwn(own, step)) {
+  const bool scales = run.precision == ConvolutionPrecision::kFloat16;
+  const float scale = scales ? own.scales[step].scale : 1;
+  if (run.deal[rank] > 0 && !own.read.empty() && AppliesOwn(own, step, scale)) {
     return absl::StrFormat(
         "; rank %d applies its own gradients, not their sum over the ranks: "
         "does the update not wait for the reduction?",
@@ -267,8 +275,12 @@ std::string CauseOfUpdate(const GpuRun& run, const GpuTrace& trace, int rank,
   }
   for (const ParameterSpec& spec : run.tested->specs()) {
     if (!std::ranges::equal(spec.Part(before), spec.Part(after))) continue;
-    return absl::StrCat("; ", spec.name,
-                        " keeps its values: is its master weight not updated?");
+    const std::span<const float> sum = own.gradients[step];
+    if (std::ranges::count(spec.Part(sum), 0.0f) == spec.size) continue;
+    return absl::StrCat(
+        "; ", spec.name, " keeps its values: is its ",
+        run.network().type == DataType::kFloat32 ? "value" : "master weight",
+        " not updated?");
   }
   return "";
 }

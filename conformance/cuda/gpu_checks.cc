@@ -49,6 +49,18 @@ absl::Status CheckScales(const GpuTrace& trace, size_t moment) {
   return absl::OkStatus();
 }
 
+// Checks that a skipped step halves the scale, and that any other keeps it: the
+// runs are too short for it to grow (LossScale).
+absl::Status CheckRule(const GpuRankTrace& rank, size_t step) {
+  const float before = rank.scales[step].scale;
+  const float after = rank.scales[step + 1].scale;
+  const float want = Skips(rank, step) ? before / 2 : before;
+  if (after == want) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrFormat("step %d: the loss scale goes from %g to %g, must be %g",
+                      step, before, after, want));
+}
+
 absl::Status CheckDecision(const GpuTrace& trace, size_t step) {
   const bool skips = Skips(trace.ranks[0], step);
   for (size_t rank = 0; rank < trace.ranks.size(); ++rank) {
@@ -122,10 +134,10 @@ absl::Status CheckUpdatesOfRanks(const GpuRun& run, const GpuTrace& trace,
 
 absl::Status CheckSkips(const GpuTrace& trace) {
   LOCKSTEP_RETURN_IF_ERROR(CheckScales(trace, 0));
-  // A type without a loss scale skips no step, whatever its gradients.
   for (size_t step = 0; step < trace.ranks[0].gradients.size(); ++step) {
     LOCKSTEP_RETURN_IF_ERROR(CheckDecision(trace, step));
     LOCKSTEP_RETURN_IF_ERROR(CheckScales(trace, step + 1));
+    LOCKSTEP_RETURN_IF_ERROR(CheckRule(trace.ranks[0], step));
   }
   return absl::OkStatus();
 }

@@ -16,7 +16,8 @@ inline constexpr const char* kGpuChecks[] = {"SameStart", "RanksAgree", "Skips",
 // Checks that the ranks decide alike which steps float16's loss scaling skips.
 // At the start and after every step, all ranks hold the same loss scale. A step
 // is skipped by all ranks if its summed gradients are not finite, and by none
-// if they are. A skipped step changes no parameter. Error: kDataLoss.
+// if they are. A skipped step changes no parameter and halves the scale. Only
+// for float16, because other types skip no step. Error: kDataLoss.
 absl::Status CheckSkips(const GpuTrace& trace);
 
 // Returns the verdicts of CheckNetwork on the steps before the first that a

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <numeric>
 #include <ostream>
 #include <set>
 #include <span>
@@ -18,13 +17,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/network/network_run.h"
-#include "conformance/training/reordered.h"
 #include "conformance/training/trace.h"
 #include "models/cuda/batch_copy.h"
 #include "models/cuda/cuda_replica.h"
@@ -143,7 +142,7 @@ class Rank {
   Parameters host_;
   Buffers host_buffers_;
   // The groups end before the memory that their calls use is freed.
-  std::array<Buffer, 3> buffers_;
+  std::array<Buffer, kBuffers> buffers_;
   std::array<Event, 4> times_;
   DeviceMemory read_;
   Stream copy_stream_;
@@ -201,20 +200,9 @@ absl::Status Rank::FillStart() {
 }
 
 absl::Status Rank::Copy(int step) {
-  const int64_t pixels = network().input_shape().size();
-  const int64_t begin =
-      std::accumulate(run_.deal.begin(), run_.deal.begin() + rank_, int64_t{0});
-  const int64_t count = run_.deal[rank_];
   Samples samples = run_.tested->StepBatch(step);
   if (step == run_.huge_step) samples.images.back() = 1e6f;
-  const std::vector<int64_t> numbers = IdentityOf(kNetworkBatchSize);
-  const Batch right = {
-      .images =
-          std::span(samples.images).subspan(begin * pixels, count * pixels),
-      .labels = std::span(samples.labels).subspan(begin, count),
-      .samples = std::span(numbers).subspan(begin, count),
-      .seed = kMaskSeed,
-      .step = step};
+  const Batch right = ShardOf(samples, run_.network(), rank_, step);
   Buffer& buffer = buffers_[wiring_->BufferOf(step)];
   LOCKSTEP_ASSIGN_OR_RETURN(
       const DeviceBatch batch,
@@ -342,7 +330,8 @@ absl::StatusOr<GpuTrace> RunOnGpus(const GpuRun& run, const Wiring& wiring) {
                      rank == 0 ? &trace.network.first : nullptr);
   };
   const std::vector<absl::Status> statuses =
-      RunRanks(Backend::kThreads, run.world_size(), train);
+      RunRanks(Backend::kThreads, run.world_size(), train,
+               {.group = {}, .deadline = absl::Seconds(200)});
   standin::SetSchedule({});
   standin::SetDevices({});
   for (size_t rank = 0; rank < statuses.size(); ++rank) {

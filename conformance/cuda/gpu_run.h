@@ -36,6 +36,9 @@ const TestedNetwork& TestedLeNet();
 // The first step that is a graph: NCCL connects its ranks in its first calls.
 inline constexpr int kFirstGraph = 2;
 
+// The batches that a rank has memory for.
+inline constexpr int kBuffers = 3;
+
 struct GpuRun {
   std::vector<int64_t> deal = {4, 4};  // As in NetworkRun.
   int steps = 1;
@@ -52,7 +55,7 @@ struct GpuRun {
   int world_size() const { return static_cast<int>(deal.size()); }
   // Returns the run that CheckNetwork knows.
   NetworkRun network() const;
-  // Returns, for example, "lenetP2Deal4x4Float32Graphs".
+  // Returns, for example, "lenetP2Deal4x4Float32GraphsOrder0Bucket4096".
   std::string name() const;
 };
 
@@ -62,7 +65,8 @@ void PrintTo(const GpuRun& run, std::ostream* out);
 // A rank's numbers, in the host's order of parameters.
 struct GpuRankTrace {
   std::vector<std::vector<float>> parameters;  // steps + 1.
-  // Indexed by step: the gradients that the rank's update used.
+  // Indexed by step: the gradients after the step. If the update waits for the
+  // sums, it used these.
   std::vector<std::vector<float>> gradients;
   // Indexed by step: the rank's gradients when the sum over the ranks read
   // them. For float16 they hold the loss scale as a factor.
@@ -94,7 +98,7 @@ class RankWiring {
   // Returns the batch that the rank copies to the GPU.
   virtual Batch BatchOf(const Batch& right) { return right; }
   // Returns the buffer for a step's batch: 0, 1 or 2.
-  virtual int BufferOf(int step) { return step % 3; }
+  virtual int BufferOf(int step) { return step % kBuffers; }
   // Returns the batch in device memory that the step computes.
   virtual DeviceBatch ShardOf(int /*step*/, const DeviceBatch& right) {
     return right;

@@ -53,20 +53,6 @@ std::span<const int64_t> SampleNumbers() {
   return numbers;
 }
 
-Batch ShardOf(const Samples& samples, const NetworkRun& run, int rank,
-              int step) {
-  const int64_t pixels = run.tested->network().input_shape().size();
-  const auto first = run.deal.begin();
-  const int64_t begin = std::accumulate(first, first + rank, int64_t{0});
-  const int64_t count = run.deal[rank];
-  return {.images =
-              std::span(samples.images).subspan(begin * pixels, count * pixels),
-          .labels = std::span(samples.labels).subspan(begin, count),
-          .samples = SampleNumbers().subspan(begin, count),
-          .seed = kMaskSeed,
-          .step = step};
-}
-
 // Takes the steps with a prepared model. `full` may be null.
 absl::StatusOr<std::vector<RankMoment>> TakeSteps(Model& model,
                                                   GradientReducer& reducer,
@@ -278,6 +264,20 @@ const std::vector<NetworkDeal>& NetworkDeals() {
                                     {{3, 3, 2}, {1, 5, 2}, {3, 5, 0}},
                                     {{2, 2, 2, 2}, {1, 4, 1, 2}, {3, 0, 5, 0}}};
   return deals;
+}
+
+Batch ShardOf(const Samples& samples, const NetworkRun& run, int rank,
+              int step) {
+  const int64_t pixels = run.tested->network().input_shape().size();
+  const auto first = run.deal.begin();
+  const int64_t begin = std::accumulate(first, first + rank, int64_t{0});
+  const int64_t count = run.deal[rank];
+  return {.images =
+              std::span(samples.images).subspan(begin * pixels, count * pixels),
+          .labels = std::span(samples.labels).subspan(begin, count),
+          .samples = SampleNumbers().subspan(begin, count),
+          .seed = kMaskSeed,
+          .step = step};
 }
 
 void FillNetworkStart(const TestedNetwork& tested, int rank,

@@ -163,6 +163,10 @@ struct NetworkTrace {
   std::vector<std::vector<RankMoment>> ranks;  // [rank][steps + 1].
 };
 
+// Returns a rank's part of the global batch of a step, which it borrows.
+Batch ShardOf(const Samples& samples, const NetworkRun& run, int rank,
+              int step);
+
 // Fills host memory with the initial parameters and buffers of the rank, which
 // differ between ranks. Rank 0's are start(), Running(1) and counters of 0.
 void FillNetworkStart(const TestedNetwork& tested, int rank,

@@ -236,8 +236,8 @@ const std::vector<KnownClaim>& KnownClaims() {
         {"threads, gpu", kNetworkGpu, {}, {}, kNetworksOnGpu}}},
       {"gpu_training",
        "Steps of LeNet and a vision transformer on GPUs, which sum their "
-       "gradients beside the backward pass, are one rank's, as graphs and "
-       "without, in every order of streams.",
+       "gradients beside the backward pass, are one rank's; LeNet's as graphs "
+       "and without, in three orders of streams.",
        kSpreads,
        {{"nccl stand-in", kGpuTraining, f32, with_four}}},
       {"gpu_narrow_training",

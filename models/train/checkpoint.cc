@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <system_error>
@@ -18,6 +19,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/command_line.h"
 #include "base/files.h"
 #include "base/fnv1a.h"
@@ -143,6 +146,22 @@ Parameters StateParameters(const OptimizerOptions& options,
   return Parameters(std::move(shapes));
 }
 
+// Returns kInvalidArgument unless the state is that of such an optimizer.
+absl::Status CheckState(const OptimizerOptions& options,
+                        const Parameters& parameters,
+                        const OptimizerState& state) {
+  const size_t size = parameters.values().size();
+  if (state.arrays.size() == StateNames(options).size() &&
+      std::ranges::all_of(state.arrays, [size](const auto& array) {
+        return array.size() == size;
+      })) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a state of ", state.arrays.size(), " arrays is not that of ",
+      Name(options.kind), " for ", size, " parameters"));
+}
+
 // Writes the state's file. Returns its hash.
 absl::StatusOr<std::string> SaveState(const std::string& path,
                                       const OptimizerOptions& options,
@@ -164,11 +183,41 @@ absl::StatusOr<std::string> SaveState(const std::string& path,
   return hash;
 }
 
-// Returns the hash of the state that the checkpoint at `path` names; empty if
-// there is none.
-std::string StateHashAt(const std::string& path) {
-  const absl::StatusOr<CheckpointInfo> info = ReadInfo(path);
-  return info.ok() ? info->state_hash : "";
+// Returns the hash in the name of a state's file; empty for another file.
+std::string HashInName(const std::filesystem::path& file) {
+  const std::string name = file.filename().string();
+  absl::string_view hash = name;
+  const bool is_state =
+      absl::ConsumePrefix(&hash, "optimizer.") &&
+      absl::ConsumeSuffix(&hash, ".safetensors") && hash.size() == 16 &&
+      hash.find_first_not_of("0123456789abcdef") == absl::string_view::npos;
+  return is_state ? std::string(hash) : "";
+}
+
+// Removes the states in the folder of `path` that no checkpoint there names.
+void RemoveUnusedStates(const std::string& path) {
+  std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (folder.empty()) folder = ".";
+  std::vector<std::filesystem::path> states, others;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (!HashInName(entry.path()).empty()) {
+      states.push_back(entry.path());
+    } else if (entry.path().extension() == ".safetensors") {
+      others.push_back(entry.path());
+    }
+  }
+  if (states.empty()) return;
+  std::set<std::string> used;
+  for (const std::filesystem::path& other : others) {
+    const absl::StatusOr<CheckpointInfo> info = ReadInfo(other.string());
+    if (info.ok()) used.insert(info->state_hash);
+  }
+  for (const std::filesystem::path& state : states) {
+    if (!used.contains(HashInName(state))) {
+      std::filesystem::remove(state, error);
+    }
+  }
 }
 
 }  // namespace
@@ -186,7 +235,7 @@ absl::Status SaveCheckpoint(const std::string& path, CheckpointInfo info,
                             const Parameters& parameters,
                             const Buffers& buffers,
                             const OptimizerState& state) {
-  const std::string replaced = StateHashAt(path);
+  LOCKSTEP_RETURN_IF_ERROR(CheckState(info.optimizer, parameters, state));
   info.state_hash.clear();
   if (!StateNames(info.optimizer).empty()) {
     LOCKSTEP_ASSIGN_OR_RETURN(
@@ -201,10 +250,7 @@ absl::Status SaveCheckpoint(const std::string& path, CheckpointInfo info,
   content.tensors = ValueTensors(parameters);
   content.tensors.merge(BufferTensors(buffers));
   LOCKSTEP_RETURN_IF_ERROR(WriteSafetensors(path, content));
-  if (!replaced.empty() && replaced != info.state_hash) {
-    std::error_code error;
-    std::filesystem::remove(StatePath(path, replaced), error);
-  }
+  RemoveUnusedStates(path);
   return absl::OkStatus();
 }
 

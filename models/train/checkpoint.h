@@ -38,12 +38,13 @@ struct CheckpointInfo {
 //
 // If the optimizer has state (StateNames), the state is written first, to
 // optimizer.HASH.safetensors in the same folder, and the info of the weights
-// holds the hash. The state of the checkpoint that `path` held before is
+// holds the hash. States in the folder that no checkpoint there names are
 // removed last. Whenever the process dies, `path` and the state that it names
 // are therefore a pair. The state's tensors are named parameter.array, as
 // "W1.exp_avg"; "step" counts the steps.
 //
-// Errors: those of WriteSafetensors.
+// Errors: those of WriteSafetensors; kInvalidArgument for the state of another
+// optimizer or network.
 absl::Status SaveCheckpoint(const std::string& path, CheckpointInfo info,
                             const Parameters& parameters,
                             const Buffers& buffers,

@@ -233,6 +233,40 @@ TEST_F(StateTest, TheOldPairIsWholeUntilTheNewOneIs) {
   EXPECT_THAT(Load(), IsOkAndHolds(StateFrom(kAdamW, 2)));
 }
 
+TEST_F(StateTest, StaysWithACopyOfTheWeightsInTheFolder) {
+  const std::string copy = folder_ + "/epoch3.safetensors";
+  const std::string notes = folder_ + "/optimizer.notes.safetensors";
+  std::ofstream(notes) << "not a state";
+  ASSERT_THAT(Save(kAdamW, 1), IsOk());
+  std::filesystem::copy_file(path_, copy);
+  ASSERT_THAT(Save(kAdamW, 2), IsOk());
+  ASSERT_THAT(Save(kAdamW, 3), IsOk());
+  EXPECT_EQ(Files().size(), 5u);
+  EXPECT_THAT(Load(), IsOkAndHolds(StateFrom(kAdamW, 3)));
+  const std::string path = std::exchange(path_, copy);
+  EXPECT_THAT(Load(), IsOkAndHolds(StateFrom(kAdamW, 1)));
+  path_ = path;
+  std::filesystem::remove(copy);
+  ASSERT_THAT(Save(kAdamW, 4), IsOk());
+  EXPECT_EQ(Files().size(), 3u);
+  EXPECT_TRUE(std::filesystem::exists(notes));
+}
+
+TEST_F(StateTest, IsRefusedIfItIsAnotherOptimizers) {
+  CheckpointInfo info = kInfo;
+  info.optimizer = kAdamW;
+  OptimizerState longer = StateFrom(kAdamW, 1);
+  longer.arrays[1].push_back(0);
+  for (const OptimizerState& state :
+       {OptimizerState(), StateFrom(kMomentum, 1), longer}) {
+    EXPECT_THAT(SaveCheckpoint(path_, info, model_.parameters(),
+                               model_.buffers(), state),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr("is not that of adamw")));
+  }
+  EXPECT_EQ(Files().size(), 0u);
+}
+
 TEST_F(StateTest, RefusesFilesThatAreNotItsOwn) {
   ASSERT_THAT(Save(kAdamW, 1), IsOk());
   const std::string file = StateFile();

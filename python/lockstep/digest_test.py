@@ -11,6 +11,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from lockstep import digest
+from lockstep.checks import parameters
 
 ROW = digest.COLUMNS
 SIZES = (0, 1, 2, 3, 5, 63, 64, 65, ROW - 1, ROW, ROW + 1, 2 * ROW, 2 * ROW + 1, 9 * ROW + 7)
@@ -130,6 +131,28 @@ class SumsTest(unittest.TestCase):
             array = (np.arange(size) % 251 - 100).astype(np.float32)
             exact = array.astype(np.int64)
             self.assertEqual(digest.sums(array)[:2], [exact.sum(), (exact**2).sum()])
+
+    def test_an_accumulated_gradient_is_known_in_spite_of_its_roundings(self):
+        """Each partial sum of one pass rounds down seven times, and each of the gradient up.
+
+        A column of the first pass is 1 and seven numbers just below half of its rounding unit. The
+        second pass lifts these just above it.
+        """
+        half = 2.0**-24
+        first, second = np.ones((2, 64, digest.TERMS, ROW), np.float32)
+        first[:, 1:] = half * (1 - 2.0**-10)
+        second[:, 0], second[:, 1:] = 0, half * 2.0**-9
+        gradient = first + second
+        total, squares, projection = digest.sums(gradient)
+        parts = [digest.linear_sums(part) for part in (first, second)]
+        local = [2, *(sum(column) for column in zip(*parts))]
+        self.assertGreater(total - local[1], 13 * half * np.abs(gradient).sum())
+        recorded = ["", total, squares, projection]
+        self.assertTrue(parameters.is_own(recorded, local, gradient.size))
+        # A rank's own gradient whose largest number of each column differs by 1/50000.
+        local[1] += 64 * ROW / 50000
+        self.assertFalse(parameters.is_own(recorded, local, gradient.size))
+        self.assertEqual(parameters.SUM_ROUNDINGS, digest.TERMS)
 
     def test_huge_and_tiny_numbers_have_sums(self):
         with np.errstate(all="raise"):

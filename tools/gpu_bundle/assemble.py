@@ -108,20 +108,26 @@ C_LIBRARY = ["ld-linux-x86-64.so.2"] + [f"lib{name}.so.{number}" for name, numbe
 
 
 def add_c_library(root, start):
-    """Makes glibc/, by which the programs run on a host with an older C library."""
+    """Makes glibc/, by which the programs run on a host with an older C library.
+    start.cc names the loader of x86-64, so another machine's bundle has none."""
+    programs = os.listdir(f"{root}/bin")
+    of_c = resolved(f"{root}/bin/{programs[0]}")["libc.so.6"]
+    folder = os.path.dirname(os.path.realpath(of_c))
+    if not os.path.exists(f"{folder}/{C_LIBRARY[0]}"):
+        return
     os.makedirs(f"{root}/glibc/bin")
     os.makedirs(f"{root}/glibc/c_library")
-    program = os.listdir(f"{root}/bin")[0]
-    folder = os.path.dirname(os.path.realpath(resolved(f"{root}/bin/{program}")["libc.so.6"]))
-    for library in C_LIBRARY:
+    used = {library for program in programs
+            for library in needed(f"{root}/bin/{program}") if GLIBC.match(library)}
+    for library in sorted(used.union(C_LIBRARY)):
         target = f"{root}/glibc/c_library/{library}"
         shutil.copyfile(f"{folder}/{library}", target)
         os.chmod(target, 0o755)
     subprocess.run(["strip", "-o", f"{root}/glibc/start", start], check=True)
     os.chmod(f"{root}/glibc/start", 0o755)
-    for name in os.listdir(f"{root}/bin"):
-        os.symlink("../start", f"{root}/glibc/bin/{name}")
-    for name in ("lib", "peers", "data", "stages.txt", "manifest.json"):
+    for program in programs:
+        os.symlink("../start", f"{root}/glibc/bin/{program}")
+    for name in ("lib", "peers", "data", "stages.txt", "manifest.json", "run.sh"):
         os.symlink(f"../{name}", f"{root}/glibc/{name}")
 
 

@@ -93,11 +93,6 @@ if [[ -z ${here} || ! -e /dev/nvidiactl ]]; then
   run_sh 3 "run.sh: no GPU: " --suite=all --budget=60 --out=/out
 fi
 
-# The programs start others of their kind with the bundle's C library too.
-"${root}/gpu_bundle/glibc/bin/allreduce" --max_bytes=4K --seconds=1 \
-  > "${root}/out" 2>&1 ||
-  fail "allreduce with the bundle's C library: $(tail -3 "${root}/out")"
-
 # The controls. The host's library does not replace a broken library of the
 # bundle. A library that is absent from the bundle is reported, if the host's is
 # hidden.
@@ -136,6 +131,17 @@ if [[ -z ${here} ]]; then
   in_root -c "LD_LIBRARY_PATH=${bundle_root}/lib ${bundle_root}/glibc/bin/train --help" \
     > "${root}/out" 2>&1 ||
     fail "train --help with an old C library: $(head -3 "${root}/out")"
+  # Its ranks are processes, which start with the bundle's C library too.
+  if unshare --user --map-root-user --mount --pid --fork --mount-proc true; then
+    mkdir "${root}/proc" "${root}/tmp" "${root}/dev"
+    touch "${root}/dev/null"
+    unshare --user --map-root-user --mount --pid --fork \
+      --mount-proc="${root}/proc" chroot "${root}" \
+      /of_shell/ld-linux-x86-64.so.2 --library-path /of_shell /bin/sh -c \
+      "LD_LIBRARY_PATH=${bundle_root}/lib exec ${bundle_root}/glibc/bin/allreduce \
+       --max_bytes=4K --seconds=1" > "${root}/out" 2>&1 ||
+      fail "allreduce with an old C library: $(tail -3 "${root}/out")"
+  fi
 fi
 
 [[ ${failures} -eq 0 ]]

@@ -43,7 +43,11 @@ need_version() {
 if ! said=$("${bundle}/bin/run_stages" --help 2>&1); then
   case ${said} in
     *"version \`GLIBC_2."*"' not found"*)
-      if _=$("${bundle}/glibc/bin/run_stages" --help 2>&1); then
+      if [ -x "${bundle}/glibc/bin/run_stages" ]; then
+        if ! said=$("${bundle}/glibc/bin/run_stages" --help 2>&1); then
+          echo "run.sh: with the bundle's C library: ${said}" >&2
+          exit 1
+        fi
         LOCKSTEP_BUNDLE=${bundle}/glibc
         exec "${bundle}/glibc/bin/run_stages" "$@"
       fi

@@ -18,7 +18,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -237,7 +236,7 @@ absl::Status LinkNewerCxxLibrary(const Run& run) {
 }
 
 absl::Status FindLibraries(Run& run) {
-  if (absl::EndsWith(run.setting.bundle, "/glibc")) {
+  if (!Variable("LOCKSTEP_PROGRAM").empty()) {  // Set by start.cc.
     Print(absl::StrCat("libc.so.6: the bundle's, version ",
                        gnu_get_libc_version(), "; this host's is older\n"));
   }
@@ -340,7 +339,7 @@ absl::StatusOr<Run> BeginRun(std::span<char* const> argv) {
                         .parent_path()
                         .string();
   run.setting.bundle = Variable("LOCKSTEP_BUNDLE");
-  std::string run_sh = run.setting.bundle + "/run.sh";
+  std::string run_sh = run.setting.bundle + "/run.sh";  // Also in glibc/.
   std::vector<char*> typed(argv.begin(), argv.end());
   typed[0] = run_sh.data();
   run.origin = report::OriginOf(run_sh, typed);

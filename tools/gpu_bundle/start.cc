@@ -13,8 +13,8 @@
 
 namespace {
 
-[[noreturn]] void Fail(const char* what) {
-  fprintf(stderr, "%s: %s\n", what, strerror(errno));
+[[noreturn]] void Fail(const char* what, const char* why = strerror(errno)) {
+  fprintf(stderr, "%s: %s\n", what, why);
   _exit(127);
 }
 
@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
   char* const path =
       Format("%s", reinterpret_cast<const char*>(getauxval(AT_EXECFN)));
   char* const slash = strrchr(path, '/');
-  if (slash == nullptr) Fail(path);
+  if (slash == nullptr) Fail(path, "started without a folder");
   *slash = '\0';
   const char* const name = slash + 1;
   char folder[PATH_MAX];  // .../glibc/bin

@@ -12,6 +12,8 @@ import records
 from judging import JudgeTest
 from records import Record, digest, gradient
 
+from lockstep.checks import parameters
+
 
 class ParametersTest(JudgeTest):
     def part(self, record, names, change):
@@ -141,6 +143,41 @@ class ParametersTest(JudgeTest):
         found = record.judge()
         self.assertEqual(found.findings, [])
         self.assertIn("different shapes", found.claims[3].why_not)
+
+
+class OwnGradientsTest(unittest.TestCase):
+    """How far an accumulated gradient's sums may be from the sums of the passes' own gradients.
+
+    All numbers of a gradient are 0.5 here, so sqrt(size * sum of squares) is the sum of their sizes.
+    """
+
+    def shifted(self, count, size, shift):
+        """Returns whether sums that are moved by shift times the sum of sizes are a rank's own."""
+        total = size / 2
+        recorded_gradient = [digest("g"), total, size / 4, total / 8]
+        shifts = ([shift, 0], [0, shift])
+        own = [[count, (1 + a) * total, (1 / 8 + b) * total] for a, b in shifts]
+        found = {parameters.is_own(recorded_gradient, local, size) for local in own}
+        self.assertEqual(len(found), 1)
+        return found.pop()
+
+    def test_as_far_as_roundings_explain(self):
+        for count, size in ((2, 1), (2, 12), (3, 2**20), (64, 7), (1000, 4096)):
+            # `count` additions of parts that may be twice as large as their sum, and two sums of
+            # eight float32 numbers each.
+            roundings = 2 * (count + 8 + 8)
+            for sign in (1, -1):
+                with self.subTest(count=count, size=size, sign=sign):
+                    self.assertTrue(self.shifted(count, size, sign * 0.99 * roundings * 2.0**-24))
+                    self.assertFalse(self.shifted(count, size, sign * 1.01 * roundings * 2.0**-24))
+
+    def test_one_pass_has_the_same_bits(self):
+        self.assertTrue(self.shifted(1, 12, 0.0))
+        self.assertFalse(self.shifted(1, 12, 2.0**-50))
+
+    def test_nan_is_not_own(self):
+        nan = float("nan")
+        self.assertFalse(parameters.is_own([digest("g"), nan, nan, nan], [2, nan, nan], 12))
 
 
 class SettingsTest(JudgeTest):

@@ -49,11 +49,13 @@ class Backward:
         recorder = self.recorder
         recorder.loaders.mark_training()
         line, forwards = lines.user_line(), recorder.ddp.take_forwards()
+        values = [loss.item() for loss in losses if loss.numel() == 1]
         scaler = recorder.scalers.take()
+        scaler = None if scaler is None else float(scaler)
         recorder.event(
             "backward",
             update=recorder.update,
-            loss=[loss.item() / (scaler or 1) for loss in losses if loss.numel() == 1],
+            loss=[value / (scaler or 1) for value in values],
             scale=scale_of(losses[0]) / (scaler or 1) if len(losses) == 1 else None,
             line=line,
             ddp=forwards,

@@ -1,5 +1,6 @@
 """Keeps the tensors of one update whole, as rankR.stepS.npz, for `run --keep=S`."""
 
+import os
 import zipfile
 
 import numpy as np
@@ -47,6 +48,12 @@ def begin(recorder, names, parameters, before=True):
         kept.add("before", names, parameters)
     kept.add("gradient", names, [p.grad for p in parameters])
     return kept
+
+
+def drop(kept):
+    """Instead of end(), if the update was skipped."""
+    kept.close()
+    os.unlink(kept.path)
 
 
 def end(recorder, kept, names, parameters):

@@ -33,6 +33,10 @@ class Draws:
         self.known, self.seen = state_of_generators(), False
         return seen
 
+    def give_back(self, drew):
+        """After take(): the next update's draws count from the same look on."""
+        self.seen = self.seen or drew
+
     def moved(self):
         if self.known is None:
             return False

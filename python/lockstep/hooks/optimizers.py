@@ -101,7 +101,7 @@ class Optimizer:
 
     def own_gradients(self):
         """Returns by parameter [backward passes, sum, projection] of the passes of this update."""
-        scale = self.recorder.scalers.scale
+        scale = self.recorder.scalers.scale_of_passes()
         found = [self.local.get(index) for index in range(len(self.parameters()))]
         return [own and [own[0], own[1] / scale, own[2] / scale] for own in found]
 
@@ -224,15 +224,17 @@ class Optimizers:
         del kwargs
         self.depth += 1
         state = self.known.get(args[0])
-        if self.depth > 1 or state is None or scalers.is_skipped(args[0]):
+        if self.depth > 1 or state is None:
             return None
+        found = scalers.found_inf(args[0])
         if state.slices:
-            state.slices.see_step(args[0], state.in_detail())
+            if not scalers.is_skipped(found):
+                state.slices.see_step(args[0], state.in_detail())
             return None
         self.recorder.by_hand.settle()
         self.begin_update(state)
         keeping = kept.begin(self.recorder, state.names, state.parameters())
-        return state, self.observe_gradients(state), keeping
+        return state, self.observe_gradients(state), keeping, found
 
     def begin_update(self, state):
         """Says what an update is about, if it has not been said."""
@@ -278,12 +280,23 @@ class Optimizers:
         del result, args, kwargs
         if token is None:
             return
-        state, fields, keeping = token
+        state, fields, keeping, found = token
         parameters = state.parameters()
+        state.after = [(tensors.identity(p), tensors.digest_of(p)) for p in parameters]
+        if scalers.is_skipped(found):  # The digests have waited for the device.
+            self.drop_update(state, fields, keeping)
+            return
         if keeping:
             kept.end(self.recorder, keeping, state.names, parameters)
-        state.after = [(tensors.identity(p), tensors.digest_of(p)) for p in parameters]
         self.end_update(state, fields, [text for _, text in state.after])
+
+    def drop_update(self, state, fields, keeping):
+        """Forgets an update that was skipped: its settings and draws belong to the next one."""
+        if keeping:
+            kept.drop(keeping)
+        if "groups" in fields:
+            state.groups = None
+        self.recorder.draws.give_back("drew" in fields)
 
     def end_update(self, state, fields, after):
         """Writes the event of an update. after: digests of the parameters."""

@@ -3,6 +3,7 @@
 import torch
 
 from . import lines, tensors
+from .recorder import MAKES_DDP
 
 OPTIONS = (
     "broadcast_buffers",
@@ -25,7 +26,7 @@ class Ddp:
         """Before DDP's constructor, which compares and broadcasts the parameters."""
         del args, kwargs
         self.recorder.open()
-        self.recorder.enter_call("DDP's constructor", lines.user_line(), "ddp")
+        self.recorder.enter_call(MAKES_DDP, lines.user_line(), "ddp")
 
     def construct(self, token, result, args, kwargs):
         del token, result, kwargs

@@ -29,6 +29,7 @@ RANK_VARIABLES = (
 )
 STACK_SIGNAL = signal.SIGRTMAX - 5  # Asks for the rank's stack. Few programs use it.
 JOINS = "init_process_group"
+MAKES_DDP = "DDP's constructor"
 JOIN_SECONDS = 10  # Ranks of one command start and import PyTorch within such a time, usually.
 DEFAULTS = {"first": 10, "every": 10, "limit_mb": 256, "keep": None}
 

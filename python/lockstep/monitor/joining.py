@@ -53,12 +53,13 @@ def complete(folder, places):
 def grace(folder):
     """Returns for how many seconds more than usual the ranks may record nothing.
 
-    Ranks that wait in init_process_group record nothing while others still import PyTorch.
+    Ranks that wait in init_process_group record nothing while others still import PyTorch. The
+    first DDP of a process imports the parts that compile, since PyTorch 2.
     """
     ranks = glob.glob(os.path.join(glob.escape(folder), "rank*.place"))
     places = [place.read_path(path) for path in ranks]
-    waits = any(p and p.inside and p.kind == CALL for p in places)
-    return recorder.JOIN_SECONDS if waits else 0
+    imports = any(p and p.inside and p.kind in (CALL, recorder.MAKES_DDP) for p in places)
+    return recorder.JOIN_SECONDS if imports else 0
 
 
 def processes_by_rank(folder):

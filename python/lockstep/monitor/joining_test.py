@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 import unittest
 
 sys.dont_write_bytecode = True
@@ -9,6 +10,8 @@ PYTHON = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file_
 sys.path.insert(0, os.path.join(PYTHON, "testing"))
 
 from situations import LateTest
+
+from lockstep.monitor import joining, place
 
 IDLE = "is idle and has not joined"
 
@@ -47,6 +50,22 @@ class JoiningTest(LateTest):
         self.assertEqual((done.returncode, found["findings"], len(seen)), (0, [], 1), self.said)
         self.expect_late(seen[0], 0, 1, "init_process_group", IDLE, "joins_late")
         self.assertIn("lockstep: rank 0 goes on", done.stderr)
+
+
+class GraceTest(unittest.TestCase):
+    def test_ranks_that_import_may_record_nothing_for_longer(self):
+        with tempfile.TemporaryDirectory() as folder:
+            writers = [place.Writer(place.path_of(folder, rank), 0) for rank in (0, 1)]
+            for kind, seconds in (
+                ("init_process_group", 10),
+                ("DDP's constructor", 10),
+                ("DDP's forward pass", 0),
+                ("barrier", 0),
+            ):
+                writers[1].enter(kind, "/s/train.py:10", "all")
+                self.assertEqual(joining.grace(folder), seconds, kind)
+                writers[1].leave()
+                self.assertEqual(joining.grace(folder), 0)
 
 
 class ManyRanksTest(LateTest):
