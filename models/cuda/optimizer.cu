@@ -48,10 +48,12 @@ __global__ void __launch_bounds__(1)
   factors.beta2 = static_cast<float>(options.beta2);
   factors.rest1 = static_cast<float>(1 - options.beta1);
   factors.rest2 = static_cast<float>(1 - options.beta2);
-  factors.step_size =
-      static_cast<float>(wide_rate / __dsub_rn(1, Power(options.beta1, steps)));
-  factors.root =
-      static_cast<float>(sqrt(__dsub_rn(1, Power(options.beta2, steps))));
+  if (options.kind == OptimizerKind::kAdamW) {
+    factors.step_size = static_cast<float>(
+        wide_rate / __dsub_rn(1, Power(options.beta1, steps)));
+    factors.root =
+        static_cast<float>(sqrt(__dsub_rn(1, Power(options.beta2, steps))));
+  }
   factors.epsilon = static_cast<float>(options.epsilon);
   step->steps = steps;
   step->factors = factors;
