@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -28,6 +29,7 @@
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
+#include "models/optimizer.h"
 #include "models/reference/bounded.h"
 #include "models/reference/network_inputs.h"
 #include "models/reference/network_reference.h"
@@ -151,7 +153,7 @@ TEST_F(CudaModelTest, UpdatesFloat32ParametersOfSixteenBitSteps) {
   constexpr float kSmall = 0x1p-14f;
   TestVector<StepNumbers> numbers(std::vector<StepNumbers>{
       {.learning_rate = kSmall}, {.learning_rate = 1}});
-  ASSERT_THAT(replica_->EnqueueSgd(numbers.data()), IsOk());
+  ASSERT_THAT(replica_->EnqueueUpdate(numbers.data()), IsOk());
   for (size_t i = 0; i < want.size(); ++i) {
     const volatile float product = kSmall * gradients[i];
     want[i] -= product;
@@ -163,7 +165,7 @@ TEST_F(CudaModelTest, UpdatesFloat32ParametersOfSixteenBitSteps) {
   EXPECT_FALSE(std::ranges::equal(Rounded(DataType::kBFloat16, want), want));
   // A large update and a step have the gradients of a replica that starts with
   // the updated parameters.
-  ASSERT_THAT(replica_->EnqueueSgd(numbers.data() + 1), IsOk());
+  ASSERT_THAT(replica_->EnqueueUpdate(numbers.data() + 1), IsOk());
   const std::vector<float> after = Step(3);
   EXPECT_NE(after, gradients);
   const std::vector<float> values(host_->values().begin(),
@@ -172,6 +174,53 @@ TEST_F(CudaModelTest, UpdatesFloat32ParametersOfSixteenBitSteps) {
   std::ranges::copy(values, host_->values().begin());
   ASSERT_THAT(replica_->Upload(*host_, buffers_), IsOk());
   EXPECT_EQ(Step(3), after);
+}
+
+// The optimizers that keep state, and one that does not.
+const std::vector<OptimizerOptions>& Optimizers() {
+  static const auto& optimizers = *new std::vector<OptimizerOptions>{
+      {.weight_decay = 0.01},
+      {.momentum = 0.9, .weight_decay = 0.01},
+      {.kind = OptimizerKind::kAdamW, .weight_decay = 0.01}};
+  return optimizers;
+}
+
+// On the host the state is in the network's order. A second replica continues
+// from the state halfway.
+TEST_F(CudaModelTest, UpdatesWithTheBitsOfTheCpusOptimizer) {
+  for (const OptimizerOptions& options : Optimizers()) {
+    Create("lenet_bn", {.seed = 2, .optimizer = options});
+    ASSERT_THAT(replica_->Download(*host_, buffers_), IsOk());
+    std::vector<float> values(host_->values().begin(), host_->values().end());
+    Optimizer cpu(options, std::ssize(values));
+    TestVector<StepNumbers> numbers(
+        std::vector<StepNumbers>{{.learning_rate = 0.01f}});
+    for (int step = 0; step < 4; ++step) {
+      if (step == 2) {
+        Create("lenet_bn", {.seed = 3, .optimizer = options});
+        std::ranges::copy(values, host_->values().begin());
+        ASSERT_THAT(replica_->Upload(*host_, buffers_), IsOk());
+        ASSERT_THAT(replica_->UploadOptimizer(cpu.state()), IsOk());
+      }
+      const std::vector<float> gradients = Step(3);
+      cpu.BeginStep(0.01f);
+      cpu.Update(0, values, gradients);
+      ASSERT_THAT(replica_->EnqueueUpdate(numbers.data()), IsOk());
+      ASSERT_THAT(replica_->Download(*host_, buffers_), IsOk());
+      EXPECT_TRUE(std::ranges::equal(host_->values(), values)) << step;
+      EXPECT_THAT(replica_->DownloadOptimizer(), IsOkAndHolds(cpu.state()));
+    }
+  }
+}
+
+TEST_F(CudaModelTest, RefusesTheStateOfAnotherOptimizer) {
+  Create("lenet", {.optimizer = {.momentum = 0.9}});
+  EXPECT_THAT(replica_->UploadOptimizer({}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("must have 1 of")));
+  Create("lenet");
+  EXPECT_THAT(replica_->UploadOptimizer({}), IsOk());
+  EXPECT_THAT(replica_->DownloadOptimizer(), IsOkAndHolds(OptimizerState()));
 }
 
 // Gradients that float16 cannot hold are zero without a loss scale.
@@ -320,7 +369,8 @@ TEST_F(CudaModelTest, AStepNeitherWaitsNorAllocates) {
         {"lenet_bn", kFloat16},
         {kVit, ConvolutionPrecision::kFloat32},
         {kVit, kBFloat16}}) {
-    Create(spec, {.precision = precision});
+    Create(spec, {.precision = precision,
+                  .optimizer = {.kind = OptimizerKind::kAdamW}});
     Step(3);
     const Batch batch = {.images = images_->span(), .labels = labels_->span()};
     TestVector<StepNumbers> numbers(
@@ -328,11 +378,24 @@ TEST_F(CudaModelTest, AStepNeitherWaitsNorAllocates) {
     standin::ResetCounts();
     for (int step = 0; step < 3; ++step) {
       ASSERT_THAT(replica_->Enqueue({batch}, 1.0f / 3, [](int) {}), IsOk());
-      ASSERT_THAT(replica_->EnqueueSgd(numbers.data()), IsOk());
+      ASSERT_THAT(replica_->EnqueueUpdate(numbers.data()), IsOk());
     }
     EXPECT_EQ(standin::Counts().host_waits, 0) << spec;
     EXPECT_EQ(standin::Counts().allocations, 0) << spec;
     EXPECT_GT(standin::Counts().launches, 0) << spec;
+  }
+}
+
+// The other launch is that of one thread, which begins the step.
+TEST_F(CudaModelTest, UpdatesInOneLaunchOverAllParameters) {
+  for (const OptimizerOptions& options : Optimizers()) {
+    Create("lenet_bn", {.optimizer = options});
+    Step(3);
+    TestVector<StepNumbers> numbers(
+        std::vector<StepNumbers>{{.learning_rate = 0.1f}});
+    standin::ResetCounts();
+    ASSERT_THAT(replica_->EnqueueUpdate(numbers.data()), IsOk());
+    EXPECT_EQ(standin::Counts().launches, 2);
   }
 }
 

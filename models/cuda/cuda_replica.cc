@@ -23,6 +23,7 @@
 #include "models/cuda/layer_norm.h"
 #include "models/cuda/loss.h"
 #include "models/cuda/loss_scale.h"
+#include "models/cuda/optimizer.h"
 #include "models/cuda/plan.h"
 #include "models/cuda/pointwise.h"
 #include "models/cuda/pool.h"
@@ -32,6 +33,7 @@
 #include "models/cuda/weight_layout.h"
 #include "models/model.h"
 #include "models/networks/network.h"
+#include "models/optimizer.h"
 #include "models/program/operation_plan.h"
 #include "models/program/program.h"
 #include "models/program/step_memory.h"
@@ -76,6 +78,7 @@ CudaReplica::CudaReplica(Network network, cudaStream_t stream,
     : network_(std::move(network)),
       stream_(stream),
       share_memory_(options.share_memory),
+      optimizer_(options.optimizer),
       layouts_(WeightLayoutsOf(network_)),
       parameters_(ParametersInGaps(network_)),
       buffers_(CreateBuffers(network_)) {}
@@ -132,11 +135,30 @@ absl::Status CudaReplica::AllocateTensors(const CudaReplicaOptions& options) {
                                    cudaMemcpyHostToDevice, stream_),
                    "cudaMemcpyAsync"));
   }
+  LOCKSTEP_RETURN_IF_ERROR(AllocateOptimizer(static_cast<int64_t>(count)));
   LOCKSTEP_ASSIGN_OR_RETURN(metrics_,
                             AllocateDeviceMemory(sizeof(DeviceMetrics)));
   return CudaStatus(
       cudaMemsetAsync(metrics_.get(), 0, sizeof(DeviceMetrics), stream_),
       "cudaMemsetAsync");
+}
+
+absl::Status CudaReplica::AllocateOptimizer(int64_t count) {
+  if (optimizer_.IsPlainSgd()) return absl::OkStatus();
+  const auto allocate = [&](int64_t bytes) -> absl::StatusOr<DeviceMemory> {
+    LOCKSTEP_ASSIGN_OR_RETURN(DeviceMemory memory, AllocateDeviceMemory(bytes));
+    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+        cudaMemsetAsync(memory.get(), 0, bytes, stream_), "cudaMemsetAsync"));
+    return memory;
+  };
+  LOCKSTEP_ASSIGN_OR_RETURN(optimizer_step_,
+                            allocate(sizeof(DeviceOptimizerStep)));
+  for (size_t i = 0; i < StateNames(optimizer_).size(); ++i) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        optimizer_arrays_.emplace_back(),
+        allocate(count * static_cast<int64_t>(sizeof(float))));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CudaReplica::OpenLibraries() {
@@ -152,8 +174,8 @@ absl::Status CudaReplica::OpenLibraries() {
   LOCKSTEP_ASSIGN_OR_RETURN(cublas_, CreateCublasLt());
   for (const auto load :
        {LoadDropoutKernels, LoadLayerNormKernels, LoadLossKernels,
-        LoadLossScaleKernels, LoadPointwiseKernels, LoadPoolKernels,
-        LoadSequenceKernels, LoadSoftmaxKernels}) {
+        LoadLossScaleKernels, LoadOptimizerKernels, LoadPointwiseKernels,
+        LoadPoolKernels, LoadSequenceKernels, LoadSoftmaxKernels}) {
     LOCKSTEP_RETURN_IF_ERROR(load());
   }
   return absl::OkStatus();
@@ -225,6 +247,65 @@ absl::Status CudaReplica::DownloadGradients(Parameters& parameters) {
       parameters_.gradients(), [&](int i, std::span<const float> part) {
         ToHostOrder(layouts_[i], part, parameters.gradient(i));
       });
+}
+
+std::vector<std::span<float>> CudaReplica::optimizer_arrays() {
+  std::vector<std::span<float>> arrays;
+  for (const DeviceMemory& array : optimizer_arrays_) {
+    arrays.emplace_back(reinterpret_cast<float*>(array.get()),
+                        parameters_.values().size());
+  }
+  return arrays;
+}
+
+std::span<int64_t> CudaReplica::optimizer_steps() {
+  if (optimizer_step_ == nullptr) return {};
+  return std::span(&optimizer_step()->steps, 1);
+}
+
+absl::Status CudaReplica::UploadOptimizer(const OptimizerState& state) {
+  int64_t count = 0;
+  for (const TensorSpec& spec : parameters_.specs()) count += spec.size;
+  LOCKSTEP_RETURN_IF_ERROR(Optimizer(optimizer_, count).SetState(state));
+  std::vector<float> values(parameters_.values().size());
+  const std::vector<std::span<float>> arrays = optimizer_arrays();
+  for (size_t array = 0; array < arrays.size(); ++array) {
+    std::span<const float> host = state.arrays[array];
+    for (int i = 0; i < parameters_.count(); ++i) {
+      const TensorSpec& spec = parameters_.specs()[i];
+      ToGpuOrder(layouts_[i], host.first(spec.size),
+                 spec.Part(std::span(values)));
+      host = host.subspan(spec.size);
+    }
+    LOCKSTEP_RETURN_IF_ERROR(Copy(arrays[array], values));
+  }
+  for (int64_t& steps : optimizer_steps()) {
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(&steps, &state.steps, sizeof(steps),
+                                   cudaMemcpyHostToDevice, stream_),
+                   "cudaMemcpyAsync"));
+  }
+  return CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+}
+
+absl::StatusOr<OptimizerState> CudaReplica::DownloadOptimizer() {
+  OptimizerState state;
+  for (const int64_t& steps : optimizer_steps()) {
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(&state.steps, &steps, sizeof(steps),
+                                   cudaMemcpyDeviceToHost, stream_),
+                   "cudaMemcpyAsync"));
+  }
+  for (const std::span<const float> array : optimizer_arrays()) {
+    std::vector<float>& host = state.arrays.emplace_back();
+    LOCKSTEP_RETURN_IF_ERROR(
+        CopyParameters(array, [&](int i, std::span<const float> part) {
+          const size_t at = host.size();
+          host.resize(at + part.size());
+          ToHostOrder(layouts_[i], part, std::span(host).subspan(at));
+        }));
+  }
+  return state;
 }
 
 absl::StatusOr<LossScale> CudaReplica::DownloadLossScale() {
@@ -429,12 +510,27 @@ absl::Status CudaReplica::Unscale() {
                           gradients.data(), loss_scale(), stream_);
 }
 
-absl::Status CudaReplica::EnqueueSgd(const StepNumbers* numbers) {
+absl::Status CudaReplica::Update(const float* learning_rate) {
+  OptimizerArrays arrays = {
+      .count = static_cast<int64_t>(parameters_.values().size()),
+      .values = parameters_.values().data(),
+      .gradients = parameters_.gradients().data()};
+  if (optimizer_.IsPlainSgd()) {
+    return SgdUpdateOnGpu(arrays.count, arrays.values, arrays.gradients,
+                          learning_rate, loss_scale(), stream_);
+  }
+  const std::vector<std::span<float>> state = optimizer_arrays();
+  if (!state.empty()) arrays.first = state.front().data();
+  if (state.size() > 1) arrays.second = state.back().data();
+  LOCKSTEP_RETURN_IF_ERROR(BeginOptimizerStep(
+      optimizer_, learning_rate, loss_scale(), optimizer_step(), stream_));
+  return UpdateOnGpu(optimizer_.kind, arrays, optimizer_step(), loss_scale(),
+                     stream_);
+}
+
+absl::Status CudaReplica::EnqueueUpdate(const StepNumbers* numbers) {
   LOCKSTEP_RETURN_IF_ERROR(Unscale());
-  LOCKSTEP_RETURN_IF_ERROR(SgdUpdateOnGpu(
-      static_cast<int64_t>(parameters_.values().size()),
-      parameters_.values().data(), parameters_.gradients().data(),
-      &numbers->learning_rate, loss_scale(), stream_));
+  LOCKSTEP_RETURN_IF_ERROR(Update(&numbers->learning_rate));
   return loss_scale_ == nullptr ? absl::OkStatus()
                                 : EndScaledStep(loss_scale(), stream_);
 }

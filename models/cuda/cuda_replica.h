@@ -21,12 +21,14 @@
 #include "models/cuda/convolution.h"
 #include "models/cuda/loss.h"
 #include "models/cuda/loss_scale.h"
+#include "models/cuda/optimizer.h"
 #include "models/cuda/plan.h"
 #include "models/cuda/product.h"
 #include "models/cuda/step_numbers.h"
 #include "models/cuda/weight_layout.h"
 #include "models/model.h"
 #include "models/networks/network.h"
+#include "models/optimizer.h"
 #include "models/program/program.h"
 #include "models/program/step_memory.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
@@ -42,6 +44,7 @@ struct CudaReplicaOptions {
   // read a copy of the parameters in that type, which each step makes first.
   // For kFloat16 the loss's gradient is scaled (loss_scale.h).
   ConvolutionPrecision precision = ConvolutionPrecision::kFloat32;
+  OptimizerOptions optimizer = {};             // Accepted by CheckOptimizer.
   float first_loss_scale = LossScale::kFirst;  // A power of two.
   // If false, no two buffers of a step share memory, which helps to find
   // faults.
@@ -80,6 +83,12 @@ class CudaReplica {
   absl::Status UploadBuffers(const Buffers& buffers);
   absl::Status DownloadBuffers(Buffers& buffers);
   absl::Status DownloadGradients(Parameters& parameters);
+  // Copy the optimizer's state to the GPU and back. The host's arrays are in
+  // the order of the network's parameters, as those of Optimizer. Both wait for
+  // the stream. Error of UploadOptimizer: kInvalidArgument for a state of
+  // another optimizer or network.
+  absl::Status UploadOptimizer(const OptimizerState& state);
+  absl::StatusOr<OptimizerState> DownloadOptimizer();
   // Returns float16's loss scale and the number of skipped steps. Waits for the
   // stream. For other types: LossScale().
   absl::StatusOr<LossScale> DownloadLossScale();
@@ -90,15 +99,15 @@ class CudaReplica {
 
   // Enqueues a training step: overwrites the gradients with those of
   // gradient_scale * (sum of the batch's losses), and for float16 * the loss
-  // scale, until EnqueueSgd or DownloadGradients. Updates the buffers, and adds
-  // the batch's loss to the metrics. The batch is device memory, which must not
-  // change before the stream has reached the end of the step. The images are
-  // aligned to 16 bytes; a label out of range makes the loss NaN. Calls `ready`
-  // for each parameter once the work that computes its gradient is enqueued.
-  // The first step of a batch size makes its plans, and waits for the stream if
-  // the memory has to grow; with more than eight sizes plans are made again.
-  // Errors: kInvalidArgument for sizes that do not match, and for images that
-  // are not aligned; those of CUDA, cuDNN, cuBLASLt and the group.
+  // scale, until EnqueueUpdate or DownloadGradients. Updates the buffers, and
+  // adds the batch's loss to the metrics. The batch is device memory, which
+  // must not change before the stream has reached the end of the step. The
+  // images are aligned to 16 bytes; a label out of range makes the loss NaN.
+  // Calls `ready` for each parameter once the work that computes its gradient
+  // is enqueued. The first step of a batch size makes its plans, and waits for
+  // the stream if the memory has to grow; with more than eight sizes plans are
+  // made again. Errors: kInvalidArgument for sizes that do not match, and for
+  // images that are not aligned; those of CUDA, cuDNN, cuBLASLt and the group.
   absl::Status Enqueue(const DeviceBatch& batch, float gradient_scale,
                        Model::GradientReady ready);
 
@@ -110,13 +119,20 @@ class CudaReplica {
   // call.
   absl::StatusOr<Metrics> TakeMetrics();
 
-  // Enqueues value -= numbers->learning_rate * gradient for all parameters.
-  // numbers: device memory, until the stream has reached the end of the update.
-  // For float16 the gradients are first divided by the loss scale. If one of
-  // them is not finite, no parameter changes: the step is skipped. Then the
-  // next loss scale is chosen. Ranks that call this with the same gradients
-  // decide alike.
-  absl::Status EnqueueSgd(const StepNumbers* numbers);
+  // Enqueues the optimizer's step at numbers->learning_rate for all parameters,
+  // in the order of roundings of models/optimizer.h. numbers: device memory,
+  // until the stream has reached the end of the update. For float16 the
+  // gradients are first divided by the loss scale. If one of them is not
+  // finite, neither a parameter nor the optimizer's state changes: the step is
+  // skipped. Then the next loss scale is chosen. Ranks that call this with the
+  // same gradients decide alike.
+  absl::Status EnqueueUpdate(const StepNumbers* numbers);
+
+  // The optimizer's arrays, by StateNames and each of the size and order of
+  // parameters().values(), and its count of steps: device memory. For plain SGD
+  // there are none.
+  std::vector<std::span<float>> optimizer_arrays();
+  std::span<int64_t> optimizer_steps();
 
   // Does what the first step of n samples does besides its work on the stream:
   // makes the plans and room for them. Errors: as for Enqueue.
@@ -132,6 +148,7 @@ class CudaReplica {
               const CudaReplicaOptions& options);
 
   absl::Status AllocateTensors(const CudaReplicaOptions& options);
+  absl::Status AllocateOptimizer(int64_t count);
   absl::Status OpenLibraries();
   // Checks the sizes and the alignment, but not the labels.
   absl::Status CheckOnDevice(const Batch& batch) const;
@@ -149,8 +166,13 @@ class CudaReplica {
   LossScale* loss_scale() const {
     return reinterpret_cast<LossScale*>(loss_scale_.get());
   }
+  DeviceOptimizerStep* optimizer_step() const {
+    return reinterpret_cast<DeviceOptimizerStep*>(optimizer_step_.get());
+  }
   // Divides the gradients by the loss scale, unless that is done.
   absl::Status Unscale();
+  // Enqueues the optimizer's step on the gradients as they are.
+  absl::Status Update(const float* learning_rate);
   // Prepares the step and enqueues the forward pass.
   absl::StatusOr<Program*> Forward(const Batch& batch, bool training);
   absl::Status EnqueueLoss(const Batch& batch, float gradient_scale,
@@ -166,6 +188,7 @@ class CudaReplica {
   const Network network_;
   const cudaStream_t stream_;
   const bool share_memory_;
+  const OptimizerOptions optimizer_;
   const std::vector<WeightLayout> layouts_;
   Parameters parameters_;
   Buffers buffers_;
@@ -178,6 +201,9 @@ class CudaReplica {
   const StepNumbers* numbers_ = nullptr;  // Of the step that is enqueued.
   DeviceMemory metrics_;                  // One DeviceMetrics.
   DeviceMemory loss_scale_;  // One LossScale; null: the type is not float16.
+  DeviceMemory optimizer_step_;  // One DeviceOptimizerStep; null: plain SGD.
+  // By StateNames, each with an element for each of the parameters' values.
+  std::vector<DeviceMemory> optimizer_arrays_;
   // Whether the gradients hold the loss scale as a factor.
   bool gradients_are_scaled_ = false;
   DeviceMemory rounded_;  // The parameters in a 16-bit type; null: none.

@@ -34,6 +34,14 @@ class TestVector {
   T* data() { return data_; }
   std::span<const T> span() const { return {data_, size_}; }
 
+  // Waits for the device; replaces the values by as many others.
+  void Write(const std::vector<T>& values) {
+    EXPECT_EQ(values.size(), size_);
+    EXPECT_EQ(cudaMemcpy(data_, values.data(), size_ * sizeof(T),
+                         cudaMemcpyHostToDevice),
+              cudaSuccess);
+  }
+
   // Waits for the device; returns the values.
   std::vector<T> Read() const {
     std::vector<T> values(size_);

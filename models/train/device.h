@@ -16,6 +16,7 @@
 #include "models/cuda/precision.h"
 #include "models/model.h"
 #include "models/networks/network.h"
+#include "models/optimizer.h"
 #include "models/train/rank_steps.h"
 
 namespace lockstep {
@@ -29,6 +30,7 @@ struct GpuStepsOptions {
   int64_t bucket_bytes = 0;  // 0: GpuSteps::kBucketBytes.
   bool sync_bn = false;      // Batch norm over the batches of all ranks.
   ConvolutionPrecision precision = ConvolutionPrecision::kFloat32;
+  OptimizerOptions optimizer = {};  // Accepted by CheckOptimizer.
   // The most samples in this rank's part of a batch; larger parts wait for the
   // GPU, to allocate.
   int64_t largest_shard = 0;

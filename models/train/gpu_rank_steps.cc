@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,9 +87,10 @@ absl::Status GpuRankSteps::Prepare(const Network& network,
   LOCKSTEP_RETURN_IF_ERROR(UseDevice());
   LOCKSTEP_RETURN_IF_ERROR(CreateStreams());
   LOCKSTEP_ASSIGN_OR_RETURN(
-      replica_, CudaReplica::Create(
-                    network, compute_.get(),
-                    {.seed = options.seed, .precision = options.precision}));
+      replica_, CudaReplica::Create(network, compute_.get(),
+                                    {.seed = options.seed,
+                                     .precision = options.precision,
+                                     .optimizer = options.optimizer}));
   scales_loss_ = options.precision == ConvolutionPrecision::kFloat16;
   // Batch norm needs two values.
   const int64_t samples = std::max<int64_t>(options.largest_shard, 2);
@@ -167,6 +169,11 @@ absl::Status GpuRankSteps::Begin() {
     // Create and Write have waited for the values.
     LOCKSTEP_RETURN_IF_ERROR(
         gradients_->Broadcast(replica_->parameters().values(), /*root=*/0));
+    for (const std::span<float> array : replica_->optimizer_arrays()) {
+      LOCKSTEP_RETURN_IF_ERROR(gradients_->Broadcast(array, /*root=*/0));
+    }
+    LOCKSTEP_RETURN_IF_ERROR(
+        gradients_->Broadcast(replica_->optimizer_steps(), /*root=*/0));
     LOCKSTEP_RETURN_IF_ERROR(gradients_->Wait());
   }
   return BroadcastBuffers();
@@ -301,9 +308,14 @@ absl::Status GpuRankSteps::Write(const Parameters& parameters,
   return replica_->Upload(parameters, buffers);
 }
 
+absl::StatusOr<OptimizerState> GpuRankSteps::ReadOptimizer() {
+  LOCKSTEP_RETURN_IF_ERROR(UseDevice());
+  return replica_->DownloadOptimizer();
+}
+
 absl::Status GpuRankSteps::WriteOptimizer(const OptimizerState& state) {
-  if (state.arrays.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError("plain SGD has no state");
+  LOCKSTEP_RETURN_IF_ERROR(UseDevice());
+  return replica_->UploadOptimizer(state);
 }
 
 }  // namespace lockstep

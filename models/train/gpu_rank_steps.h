@@ -55,10 +55,7 @@ class GpuRankSteps : public RankSteps {
   absl::Status Read(Parameters& parameters, Buffers& buffers) override;
   absl::Status Write(const Parameters& parameters,
                      const Buffers& buffers) override;
-  // The optimizer is plain SGD, which has no state.
-  absl::StatusOr<OptimizerState> ReadOptimizer() override {
-    return OptimizerState();
-  }
+  absl::StatusOr<OptimizerState> ReadOptimizer() override;
   absl::Status WriteOptimizer(const OptimizerState& state) override;
   const std::string& warning() const override { return no_warning_; }
 

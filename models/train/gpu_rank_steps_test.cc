@@ -25,6 +25,7 @@
 #include "models/model.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
+#include "models/optimizer.h"
 #include "models/reference/network_inputs.h"
 #include "models/train/data_parallel.h"
 #include "models/train/rank_steps.h"
@@ -67,7 +68,8 @@ struct Outcome {
   int64_t samples = 0;
   double evaluated = 0;  // The loss of a large batch, halfway.
   int64_t launches = 0;  // The host's, of kernels in the last step.
-  int64_t skipped = 0;   // Steps in float16 that changed nothing.
+  OptimizerState state;
+  int64_t skipped = 0;  // Steps in float16 that changed nothing.
   // The steps' times by the GPU, and the results that sum them up.
   std::vector<StepTimes> gpu_steps;
   StepTimes sum;
@@ -79,17 +81,48 @@ struct GpuOptions {
   int64_t metrics_interval = kSteps;
   bool graphs = false;
   ConvolutionPrecision precision = ConvolutionPrecision::kFloat32;
+  OptimizerOptions optimizer = {};
+  int begin = 0, end = kSteps;  // The steps to take.
+  const Outcome* from =
+      nullptr;         // What rank 0 begins with; null: first weights.
   int huge_step = -1;  // In this step a pixel of rank 0 is beyond float16.
 };
+
+// Gives the steps an outcome's weights, buffers and state.
+absl::Status Continue(RankSteps& steps, const Network& network,
+                      const Outcome& from) {
+  Parameters parameters = CreateParameters(network);
+  Buffers buffers = CreateBuffers(network);
+  std::ranges::copy(from.values, parameters.values().begin());
+  std::ranges::copy(from.running, buffers.floats().begin());
+  std::ranges::fill(buffers.counters(), from.batches);
+  LOCKSTEP_RETURN_IF_ERROR(steps.Write(parameters, buffers));
+  return steps.WriteOptimizer(from.state);
+}
+
+// Copies the state of the steps to the outcome.
+absl::Status Read(RankSteps& steps, const Network& network, Outcome& outcome) {
+  Parameters parameters = CreateParameters(network);
+  Buffers buffers = CreateBuffers(network);
+  LOCKSTEP_RETURN_IF_ERROR(steps.Read(parameters, buffers));
+  outcome.values.assign(parameters.values().begin(), parameters.values().end());
+  outcome.running.assign(buffers.floats().begin(), buffers.floats().end());
+  if (buffers.count() > 0) outcome.batches = buffers.counters()[0];
+  LOCKSTEP_ASSIGN_OR_RETURN(outcome.state, steps.ReadOptimizer());
+  return absl::OkStatus();
+}
 
 // Takes the steps, each on a batch of its own. Evaluates a batch halfway, which
 // needs more memory than the steps.
 absl::StatusOr<Outcome> TakeSteps(RankSteps& steps, const Network& network,
                                   int rank, int world_size,
                                   const GpuOptions& options) {
+  if (rank == 0 && options.from != nullptr) {
+    LOCKSTEP_RETURN_IF_ERROR(Continue(steps, network, *options.from));
+  }
   LOCKSTEP_RETURN_IF_ERROR(steps.Begin());
   Outcome outcome;
-  for (int step = 0; step < kSteps; ++step) {
+  for (int step = options.begin; step < options.end; ++step) {
     const int64_t count = ShardOf(step);
     const int64_t global = count * world_size;
     RandomSamples samples = RandomBatchOf(network, 10 + step, global);
@@ -102,7 +135,7 @@ absl::StatusOr<Outcome> TakeSteps(RankSteps& steps, const Network& network,
         .seed = 3,
         .step = step};
     const bool with_metrics =
-        (step + 1) % options.metrics_interval == 0 || step + 1 == kSteps;
+        (step + 1) % options.metrics_interval == 0 || step + 1 == options.end;
     const int64_t before = standin::CountsOfThisThread().launches;
     LOCKSTEP_ASSIGN_OR_RETURN(
         const StepResult result,
@@ -122,12 +155,7 @@ absl::StatusOr<Outcome> TakeSteps(RankSteps& steps, const Network& network,
     outcome.evaluated = evaluated.mean_loss();
   }
   LOCKSTEP_RETURN_IF_ERROR(steps.BroadcastBuffers());
-  Parameters parameters = CreateParameters(network);
-  Buffers buffers = CreateBuffers(network);
-  LOCKSTEP_RETURN_IF_ERROR(steps.Read(parameters, buffers));
-  outcome.values.assign(parameters.values().begin(), parameters.values().end());
-  outcome.running.assign(buffers.floats().begin(), buffers.floats().end());
-  if (buffers.count() > 0) outcome.batches = buffers.counters()[0];
+  LOCKSTEP_RETURN_IF_ERROR(Read(steps, network, outcome));
   return outcome;
 }
 
@@ -149,6 +177,7 @@ std::vector<Outcome> OnGpus(int ranks, const GpuOptions& options) {
                  .bucket_bytes = 4096,
                  .sync_bn = ranks > 1 && network.Count<BatchNormOp>() > 0,
                  .precision = options.precision,
+                 .optimizer = options.optimizer,
                  .largest_shard = kShard,
                  .graph_samples =
                      options.graphs ? GraphSamples(kShard * ranks, ranks) : 0},
@@ -166,16 +195,19 @@ std::vector<Outcome> OnGpus(int ranks, const GpuOptions& options) {
 
 // Returns the outcome of one rank on the CPU with the batches of `world_size`
 // ranks, whose metrics are of the whole batches.
-Outcome OnCpu(int world_size) {
+Outcome OnCpu(int world_size, const GpuOptions& options = {}) {
   Outcome outcome;
   const auto statuses =
       RunRanks(Backend::kThreads, 1, [&](Communicator& group) -> absl::Status {
         LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<CpuReplica> model,
                                   CreateCpuReplica(Described(), {.seed = 0}));
-        ModelSteps steps(group, *model, 0);
-        LOCKSTEP_RETURN_IF_ERROR(steps.Begin());
+        ModelSteps steps(group, *model, 0, options.optimizer);
         const Network network = Described();
-        for (int step = 0; step < kSteps; ++step) {
+        if (options.from != nullptr) {
+          LOCKSTEP_RETURN_IF_ERROR(Continue(steps, network, *options.from));
+        }
+        LOCKSTEP_RETURN_IF_ERROR(steps.Begin());
+        for (int step = options.begin; step < options.end; ++step) {
           const int64_t global = ShardOf(step) * world_size;
           const RandomSamples samples =
               RandomBatchOf(network, 10 + step, global);
@@ -184,9 +216,7 @@ Outcome OnCpu(int world_size) {
               steps.Step(samples.batch(), global, LearningRate(step), true));
           outcome.loss_sum += result.metrics.loss_sum;
         }
-        outcome.values.assign(model->parameters().values().begin(),
-                              model->parameters().values().end());
-        return absl::OkStatus();
+        return Read(steps, network, outcome);
       });
   EXPECT_THAT(statuses, Each(IsOk()));
   return outcome;
@@ -212,6 +242,7 @@ void ExpectSameSteps(const std::vector<Outcome>& got,
   for (size_t rank = 0; rank < want.size(); ++rank) {
     SCOPED_TRACE(testing::Message() << "rank " << rank);
     EXPECT_EQ(got[rank].values, want[0].values);
+    EXPECT_EQ(got[rank].state, want[0].state);
     EXPECT_EQ(got[rank].running, want[0].running);
     EXPECT_EQ(got[rank].batches, want[0].batches);
     EXPECT_EQ(got[rank].samples, want[rank].samples);
@@ -287,6 +318,48 @@ TEST_P(GpuRankStepsTest, AReplaySkipsAStepOnAllRanks) {
   EXPECT_NE(finite[0].values, want[0].values);
 }
 
+constexpr OptimizerOptions kMomentum = {.momentum = 0.9, .weight_decay = 0.01};
+// A large epsilon, since without it rounding decides the sign of the change
+// where a gradient is about 0.
+constexpr OptimizerOptions kAdamW = {
+    .kind = OptimizerKind::kAdamW, .weight_decay = 0.1, .epsilon = 0.1};
+
+TEST_P(GpuRankStepsTest, GraphsTakeTheSameStepsOfEveryOptimizer) {
+  const int ranks = GetParam();
+  for (const OptimizerOptions& optimizer : {kMomentum, kAdamW}) {
+    const std::vector<Outcome> want = OnGpus(ranks, {.optimizer = optimizer});
+    EXPECT_EQ(want[0].state.steps, kSteps);
+    const std::vector<Outcome> got =
+        OnGpus(ranks, {.graphs = true, .optimizer = optimizer});
+    ExpectSameSteps(got, want);
+    for (const Outcome& rank : got) EXPECT_EQ(rank.launches, 0);
+  }
+}
+
+// Step 11 is a replay.
+TEST_P(GpuRankStepsTest, ASkippedReplayKeepsTheOptimizersState) {
+  const int ranks = GetParam();
+  GpuOptions options = {.network = "lenet",
+                        .metrics_interval = 1,
+                        .precision = ConvolutionPrecision::kFloat16,
+                        .optimizer = kAdamW,
+                        .end = 12,
+                        .huge_step = 11};
+  const std::vector<Outcome> eager = OnGpus(ranks, options);
+  options.graphs = true;
+  const std::vector<Outcome> replayed = OnGpus(ranks, options);
+  options.end = 11;
+  const std::vector<Outcome> before = OnGpus(ranks, options);
+  EXPECT_EQ(before[0].state.steps, 11);
+  for (const std::vector<Outcome>& outcomes : {eager, replayed}) {
+    for (const Outcome& rank : outcomes) {
+      EXPECT_EQ(rank.skipped, 1);
+      EXPECT_EQ(rank.values, before[0].values);
+      EXPECT_EQ(rank.state, before[0].state);
+    }
+  }
+}
+
 // A later step that was taken for an earlier one would begin before its
 // predecessor's end. The first step and the one after the evaluation follow no
 // step.
@@ -328,6 +401,45 @@ TEST_P(GpuRankStepsTest, TakesTheCpusSteps) {
   EXPECT_GT(LargestDifference({first.values().begin(), first.values().end()},
                               cpu.values),
             1e-2);
+}
+
+// Expects about the same weights and moments. The limit is that of
+// TakesTheCpusSteps, for values and for each array's largest element.
+void ExpectNear(const Outcome& got, const Outcome& want) {
+  EXPECT_LT(LargestDifference(got.values, want.values), 1e-4);
+  EXPECT_EQ(got.state.steps, want.state.steps);
+  ASSERT_EQ(got.state.arrays.size(), want.state.arrays.size());
+  for (size_t i = 0; i < want.state.arrays.size(); ++i) {
+    const std::vector<float>& array = want.state.arrays[i];
+    const double largest =
+        LargestDifference(array, std::vector<float>(array.size()));
+    EXPECT_LT(LargestDifference(got.state.arrays[i], array), 1e-3 * largest)
+        << i;
+    EXPECT_GT(largest, 0) << i;
+  }
+}
+
+// Rank 0 alone reads the checkpoint: the others begin with its state.
+TEST_P(GpuRankStepsTest, ARunContinuesOnTheOtherDevice) {
+  const int ranks = GetParam();
+  for (const OptimizerOptions& optimizer : {kMomentum, kAdamW}) {
+    const Outcome whole = OnCpu(ranks, {.optimizer = optimizer});
+    const Outcome cpu = OnCpu(ranks, {.optimizer = optimizer, .end = 6});
+    EXPECT_GT(LargestDifference(cpu.values, whole.values), 1e-3);
+    const std::vector<Outcome> gpus = OnGpus(ranks, {.graphs = true,
+                                                     .optimizer = optimizer,
+                                                     .begin = 6,
+                                                     .end = 10,
+                                                     .from = &cpu});
+    for (const Outcome& rank : gpus) {
+      EXPECT_EQ(rank.values, gpus[0].values);
+      EXPECT_EQ(rank.state, gpus[0].state);
+    }
+    ExpectNear(gpus[0], OnCpu(ranks, {.optimizer = optimizer, .end = 10}));
+    ExpectNear(
+        OnCpu(ranks, {.optimizer = optimizer, .begin = 10, .from = &gpus[0]}),
+        whole);
+  }
 }
 
 TEST(GpuRankStepsErrorTest, EveryRankHearsOfTheError) {

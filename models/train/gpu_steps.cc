@@ -78,7 +78,7 @@ absl::Status GpuSteps::Enqueue(const DeviceBatch& shard, int64_t global_samples,
     LOCKSTEP_RETURN_IF_ERROR(Join(streams_.communication, streams_.compute));
   }
   LOCKSTEP_RETURN_IF_ERROR(Record(events, &GpuStepEvents::summed));
-  LOCKSTEP_RETURN_IF_ERROR(replica_.EnqueueSgd(shard.numbers));
+  LOCKSTEP_RETURN_IF_ERROR(replica_.EnqueueUpdate(shard.numbers));
   return Record(events, &GpuStepEvents::end);
 }
 

@@ -53,8 +53,8 @@ ABSL_FLAG(std::string, optimizer, "sgd",
           "sgd    stochastic gradient descent, with --momentum if that is not "
           "0\n"
           "adamw  Adam with decoupled weight decay\n"
-          "The formulas are PyTorch's; on GPUs only sgd, without momentum and "
-          "decay. --resume wants the optimizer of the checkpoint's run");
+          "The formulas are PyTorch's. --resume wants the optimizer of the "
+          "checkpoint's run");
 ABSL_FLAG(double, momentum, 0, "of sgd; not negative");
 ABSL_FLAG(double, weight_decay, 0,
           "decay of all parameters: sgd adds it to the gradients, adamw takes "
@@ -250,8 +250,6 @@ absl::Status ReadDevice(TrainRunOptions& run, char* const* argv) {
   absl::string_view why_not;
   if (run.convolution != ConvolutionAlgorithm::kAuto) {
     why_not = "chooses its convolutions itself";
-  } else if (!run.trainer.optimizer.IsPlainSgd()) {
-    why_not = "takes steps of SGD without momentum and weight decay alone";
   } else if (run.verbose) {
     why_not = "has nothing to print for --verbose";
   }

@@ -423,6 +423,7 @@ absl::StatusOr<Replica> CreateReplica(Communicator& communicator,
              .bucket_bytes = options.trainer.bucket_bytes,
              .sync_bn = options.sync_bn,
              .precision = options.precision,
+             .optimizer = options.trainer.optimizer,
              .largest_shard = std::max(shard, Trainer::kEvaluationBatch),
              .graph_samples =
                  options.graphs ? GraphSamples(batch_size, world_size) : 0,

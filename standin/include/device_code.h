@@ -224,9 +224,14 @@ extern constinit thread_local dim3 gridDim;
 inline void __threadfence() {}
 inline void __threadfence_system() {}
 
-// Products and sums that the compiler must not fuse.
+// Operations that the compiler must not fuse, each rounded to nearest.
 inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fadd_rn(float x, float y) { return x + y; }
 inline float __fsub_rn(float x, float y) { return x - y; }
+inline float __fdiv_rn(float x, float y) { return x / y; }
+inline float __fsqrt_rn(float x) { return std::sqrt(x); }
+inline double __dmul_rn(double x, double y) { return x * y; }
+inline double __dsub_rn(double x, double y) { return x - y; }
 
 // Adds one to a counter, or sets it to 0 if it has reached `last`. Returns the
 // value before. One device thread runs at a time, and calls end before the next
