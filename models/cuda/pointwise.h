@@ -60,7 +60,7 @@ absl::Status WidenOnGpu(DataType type, int64_t count, const void* narrow,
 
 // values[i] -= *learning_rate * gradients[i]. The product is rounded, then the
 // difference, so the bits are those of SgdUpdate
-// (models/train/data_parallel.h). scale: if it is not null and its `overflows`
+// (models/optimizer.h). scale: if it is not null and its `overflows`
 // is set, nothing changes.
 absl::Status SgdUpdateOnGpu(int64_t count, float* values,
                             const float* gradients, const float* learning_rate,
