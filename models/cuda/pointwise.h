@@ -59,8 +59,8 @@ absl::Status WidenOnGpu(DataType type, int64_t count, const void* narrow,
                         float* wide, cudaStream_t stream);
 
 // values[i] -= *learning_rate * gradients[i]. The product is rounded, then the
-// difference, so the bits are those of SgdUpdate (models/optimizer.h). scale: if
-// it is not null and its `overflows` is set, nothing changes.
+// difference, so the bits are those of SgdUpdate (models/optimizer.h). scale:
+// if it is not null and its `overflows` is set, nothing changes.
 absl::Status SgdUpdateOnGpu(int64_t count, float* values,
                             const float* gradients, const float* learning_rate,
                             const LossScale* scale, cudaStream_t stream);
