@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace lockstep {
 namespace {
@@ -119,6 +120,19 @@ std::vector<const char*> StateNames(const OptimizerOptions& options) {
   return {};
 }
 
+absl::Status CheckState(const OptimizerOptions& options, int64_t count,
+                        const OptimizerState& state) {
+  const size_t arrays = StateNames(options).size();
+  bool fits = state.arrays.size() == arrays && state.steps >= 0;
+  for (const std::vector<float>& array : state.arrays) {
+    fits = fits && std::ssize(array) == count;
+  }
+  if (fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the state has ", state.steps, " steps and ", state.arrays.size(),
+      " arrays, but must have ", arrays, " of ", count, " elements"));
+}
+
 StepFactors FactorsOf(const OptimizerOptions& options, float rate,
                       int64_t step) {
   const double wide_rate = rate;
@@ -182,16 +196,7 @@ void Optimizer::Update(int64_t begin, std::span<float> values,
 }
 
 absl::Status Optimizer::SetState(OptimizerState state) {
-  const size_t arrays = state_.arrays.size();
-  bool fits = state.arrays.size() == arrays && state.steps >= 0;
-  for (const std::vector<float>& array : state.arrays) {
-    fits = fits && std::ssize(array) == count_;
-  }
-  if (!fits) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "the state has ", state.steps, " steps and ", state.arrays.size(),
-        " arrays, but must have ", arrays, " of ", count_, " elements"));
-  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckState(options_, count_, state));
   state_ = std::move(state);
   return absl::OkStatus();
 }

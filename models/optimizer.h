@@ -58,6 +58,12 @@ struct OptimizerState {
                          const OptimizerState&) = default;
 };
 
+// Returns kInvalidArgument unless the state has the number of arrays of such an
+// optimizer, each of `count` elements, and a number of steps that is not
+// negative.
+absl::Status CheckState(const OptimizerOptions& options, int64_t count,
+                        const OptimizerState& state);
+
 // The numbers of one step that all elements share. They are computed in
 // float64, in the order of the comments, and rounded to float32 at the end.
 struct StepFactors {
@@ -129,9 +135,7 @@ class Optimizer {
   const OptimizerState& state() const { return state_; }
   OptimizerState& state() { return state_; }
 
-  // Replaces the state. Errors: kInvalidArgument if the arrays are not of this
-  // optimizer's number and size, or if the number of steps is negative. The
-  // state is then unchanged.
+  // Replaces the state. Errors: CheckState's. The state is then unchanged.
   absl::Status SetState(OptimizerState state);
 
  private:

@@ -266,7 +266,7 @@ std::span<int64_t> CudaReplica::optimizer_steps() {
 absl::Status CudaReplica::UploadOptimizer(const OptimizerState& state) {
   int64_t count = 0;
   for (const TensorSpec& spec : parameters_.specs()) count += spec.size;
-  LOCKSTEP_RETURN_IF_ERROR(Optimizer(optimizer_, count).SetState(state));
+  LOCKSTEP_RETURN_IF_ERROR(CheckState(optimizer_, count, state));
   std::vector<float> values(parameters_.values().size());
   const std::vector<std::span<float>> arrays = optimizer_arrays();
   for (size_t array = 0; array < arrays.size(); ++array) {
