@@ -1,7 +1,6 @@
 #include "conformance/cuda/gpu_causes.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -15,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "base/data_types.h"
 #include "conformance/cuda/gpu_run.h"
+#include "conformance/network/network_causes.h"
 #include "conformance/network/network_rounding.h"
 #include "conformance/network/network_run.h"
 #include "conformance/training/trace.h"
@@ -24,22 +24,6 @@
 
 namespace lockstep::conformance {
 namespace {
-
-// The largest error of an explanation, relative to the difference that it
-// explains.
-constexpr double kFit = 0.05;
-
-double Distance(std::span<const double> a, std::span<const double> b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
-  return std::sqrt(sum);
-}
-
-bool IsBFloat16(std::span<const float> values) {
-  return std::ranges::all_of(values, [](float v) {
-    return (std::bit_cast<uint32_t>(v) & 0xffff) == 0;
-  });
-}
 
 // Looks for the cause of one step's gradients.
 class GradientCauses {

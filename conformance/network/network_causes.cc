@@ -31,10 +31,6 @@
 namespace lockstep::conformance {
 namespace {
 
-// The largest error of an explanation, relative to the difference that it
-// explains.
-constexpr double kFit = 0.05;
-
 // Returns the index of the first tensor whose digests differ.
 std::optional<size_t> FirstDifference(std::span<const uint64_t> a,
                                       std::span<const uint64_t> b) {
@@ -160,11 +156,6 @@ std::vector<double> Minus(std::span<const double> a,
   return out;
 }
 
-double Distance(std::span<const double> a, std::span<const double> b) {
-  const std::vector<double> d = Minus(a, b);
-  return std::sqrt(Dot(d, d));
-}
-
 // Returns k if `got` is k times `want`.
 std::optional<double> FactorOf(std::span<const double> got,
                                std::span<const double> want) {
@@ -194,12 +185,6 @@ std::vector<Consumer> ShortcutsOf(const Network& network) {
 }
 
 // Whether bfloat16 can represent all of these values.
-bool IsBFloat16(std::span<const float> values) {
-  return std::ranges::all_of(values, [](float v) {
-    return (std::bit_cast<uint32_t>(v) & 0xffff) == 0;
-  });
-}
-
 // Returns one tensor's values out of `all`.
 template <typename T>
 std::vector<double> PartOf(const ParameterSpec& spec, std::span<T> all) {
@@ -219,6 +204,17 @@ bool Near(double k, double what) {
 }
 
 }  // namespace
+
+double Distance(std::span<const double> a, std::span<const double> b) {
+  const std::vector<double> d = Minus(a, b);
+  return std::sqrt(Dot(d, d));
+}
+
+bool IsBFloat16(std::span<const float> values) {
+  return std::ranges::all_of(values, [](float v) {
+    return (std::bit_cast<uint32_t>(v) & 0xffff) == 0;
+  });
+}
 
 std::string DifferenceOfRanks(const TestedNetwork& tested, const RankMoment& a,
                               const RankMoment& b) {

@@ -14,6 +14,16 @@
 
 namespace lockstep::conformance {
 
+// The largest error of an explanation, relative to the difference that it
+// explains.
+inline constexpr double kFit = 0.05;
+
+// Returns the Euclidean distance of two vectors of one size.
+double Distance(std::span<const double> a, std::span<const double> b);
+
+// Returns whether bfloat16 has all these values.
+bool IsBFloat16(std::span<const float> values);
+
 // Returns the first difference of two ranks' moments, for example "gradients:
 // 0.weight". Empty if there is none.
 std::string DifferenceOfRanks(const TestedNetwork& tested, const RankMoment& a,
