@@ -88,6 +88,14 @@ std::vector<NetworkRun> Runs() {
 INSTANTIATE_TEST_SUITE_P(Ranks, CudaNetworkTest, testing::ValuesIn(Runs()),
                          [](const auto& info) { return info.param.name(); });
 
+// Attention without dropout, which cuDNN computes in one kernel.
+const TestedNetwork& FusedVit() {
+  static const auto& tested = *new TestedNetwork(
+      "vit:patch=4,width=24,depth=2,heads=3,dropout=0.125,drop_path=0.25",
+      {3, 12, 8, 10}, {1});
+  return tested;
+}
+
 // Returns a step of the networks with every kind of operation on 1 to 4 ranks,
 // with activations in a 16-bit type.
 template <ConvolutionPrecision kPrecision>
@@ -107,6 +115,15 @@ std::vector<NetworkRun> NarrowRuns() {
                       .type = TypeOf(kPrecision),
                       .tested = tested});
     }
+  }
+  // The names of runs have the deal, which tells these from the other ViT's.
+  for (const std::vector<int64_t>& deal :
+       std::vector<std::vector<int64_t>>{{5, 3}, {0, 6, 2}}) {
+    runs.push_back({.deal = deal,
+                    .steps = 1,
+                    .model = OnGpu<kPrecision>,
+                    .type = TypeOf(kPrecision),
+                    .tested = &FusedVit()});
   }
   return runs;
 }

@@ -10,10 +10,12 @@
 #include <variant>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "models/cuda/convolution.h"
 #include "models/cuda/dropout.h"
+#include "models/cuda/fused_attention.h"
 #include "models/cuda/plan.h"
 #include "models/cuda/product.h"
 #include "models/cuda/sequence.h"
@@ -26,6 +28,8 @@
 namespace lockstep {
 namespace {
 
+// Attention as products of matrices and softmaxes between them.
+//
 // For each head, with q, k and v [length, size], s = q k' / sqrt(size), p =
 // softmax(s) and y = p v:
 //   dv = p' dy,  dp = dy v',  ds = p (dp - sum(dp p)),
@@ -38,17 +42,18 @@ namespace {
 // the softmax's own precision, and ds is a difference of dp. p and ds are
 // factors of products, so they have the type of activations. If that has 16
 // bits, s is where dp is, and ds is where p after dropout was.
-class AttentionPlan : public OperationPlan {
+class ProductsPlan : public OperationPlan {
  public:
   static PlanOr Create(const CudaPlanContext& context,
                        const PlanRequest& request) {
-    auto plan = std::make_unique<AttentionPlan>(context, request);
+    auto plan = std::make_unique<ProductsPlan>(context, request);
     LOCKSTEP_RETURN_IF_ERROR(plan->CreateProducts(request.operation->name));
     plan->SetSizes();
+    plan->algorithm_name = "products";
     return plan;
   }
 
-  AttentionPlan(const CudaPlanContext& context, const PlanRequest& request)
+  ProductsPlan(const CudaPlanContext& context, const PlanRequest& request)
       : context_(context),
         op_(std::get<AttentionOp>(request.operation->kind)),
         n_(request.x.n),
@@ -217,11 +222,77 @@ class AttentionPlan : public OperationPlan {
   std::optional<Product> scores_, values_, dvalue_, dp_, dquery_, dkey_;
 };
 
+// Attention in one kernel of cuDNN. `saved` holds the statistics.
+class FusedPlan : public OperationPlan {
+ public:
+  static PlanOr Create(const CudaPlanContext& context,
+                       const PlanRequest& request) {
+    const auto& op = std::get<AttentionOp>(request.operation->kind);
+    AttentionGraph graph = {.name = request.operation->name,
+                            .type = context.type(),
+                            .n = request.x.n,
+                            .heads = op.heads,
+                            .length = request.x.h * request.x.w,
+                            .size = request.output.c / op.heads};
+    LOCKSTEP_ASSIGN_OR_RETURN(FusedAttentionPlan forward,
+                              FusedAttentionPlan::Create(*context.card, graph));
+    graph.pass = AttentionPass::kBackward;
+    LOCKSTEP_ASSIGN_OR_RETURN(FusedAttentionPlan backward,
+                              FusedAttentionPlan::Create(*context.card, graph));
+    auto plan = std::make_unique<FusedPlan>(context, std::move(forward),
+                                            std::move(backward));
+    plan->saved_bytes = graph.n * graph.heads * graph.length *
+                        SizeOf(DataType::kFloat32);
+    return plan;
+  }
+
+  FusedPlan(const CudaPlanContext& context, FusedAttentionPlan forward,
+            FusedAttentionPlan backward)
+      : context_(context),
+        forward_(std::move(forward)),
+        backward_(std::move(backward)) {
+    algorithm_name =
+        absl::StrCat("fused ", forward_.engine(), ", ", backward_.engine());
+    scratch_bytes =
+        std::max(forward_.workspace_bytes(), backward_.workspace_bytes());
+    backward_reads_y = true;
+  }
+
+  absl::Status Forward(const ForwardBuffers& buffers) override {
+    return forward_.Execute(context_.cudnn,
+                            {.qkv = buffers.x,
+                             .y = buffers.y,
+                             .statistics = static_cast<float*>(buffers.saved)},
+                            buffers.scratch);
+  }
+
+  absl::Status Backward(const BackwardBuffers& buffers,
+                        Model::GradientReady) override {
+    if (buffers.dx == nullptr) return absl::OkStatus();
+    return backward_.Execute(context_.cudnn,
+                             {.qkv = buffers.x,
+                              .y = const_cast<void*>(buffers.y),
+                              .statistics = static_cast<float*>(buffers.saved),
+                              .dy = buffers.dy,
+                              .dqkv = buffers.dx},
+                             buffers.scratch);
+  }
+
+ private:
+  const CudaPlanContext context_;
+  const FusedAttentionPlan forward_, backward_;
+};
+
 }  // namespace
 
 PlanOr PlanAttention(const CudaPlanContext& context,
                      const PlanRequest& request) {
-  return AttentionPlan::Create(context, request);
+  // cuDNN's attention cannot take the masks of random_mask.h.
+  if (std::get<AttentionOp>(request.operation->kind).dropout == 0) {
+    PlanOr fused = FusedPlan::Create(context, request);
+    if (!absl::IsUnimplemented(fused.status())) return fused;
+  }
+  return ProductsPlan::Create(context, request);
 }
 
 }  // namespace lockstep
