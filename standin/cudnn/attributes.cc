@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -34,6 +36,8 @@ constexpr AttributeRow kRows[] = {
     {kTensor, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, kInt},
     {kTensor, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, 1,
      AttributeAccess::kOptional},
+    {kTensor, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, 1,
+     AttributeAccess::kOptional},
     {kConvolution, CUDNN_ATTR_CONVOLUTION_COMP_TYPE, kType},
     {kConvolution, CUDNN_ATTR_CONVOLUTION_CONV_MODE,
      CUDNN_TYPE_CONVOLUTION_MODE},
@@ -44,6 +48,12 @@ constexpr AttributeRow kRows[] = {
     {kConvolution, CUDNN_ATTR_CONVOLUTION_POST_PADDINGS, kInt, 1, 8},
     {kPointwise, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE},
     {kPointwise, CUDNN_ATTR_POINTWISE_MATH_PREC, kType},
+    {kMatmul, CUDNN_ATTR_MATMUL_COMP_TYPE, kType},
+    {kReduction, CUDNN_ATTR_REDUCTION_OPERATOR,
+     CUDNN_TYPE_REDUCTION_OPERATOR_TYPE},
+    {kReduction, CUDNN_ATTR_REDUCTION_COMP_TYPE, kType},
+    {kReduction, CUDNN_ATTR_REDUCTION_IS_DETERMINISTIC, CUDNN_TYPE_BOOLEAN, 1,
+     1, AttributeAccess::kOptional},
     {kForward, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, kDescriptor},
     {kForward, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, kDescriptor},
     {kForward, CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, kDescriptor},
@@ -78,6 +88,22 @@ constexpr AttributeRow kRows[] = {
     {kPointwiseOperation, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, kDescriptor, 1,
      1, AttributeAccess::kOptional},
     {kPointwiseOperation, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, kDescriptor},
+    {kMatmulOperation, CUDNN_ATTR_OPERATION_MATMUL_DESC, kDescriptor},
+    {kMatmulOperation, CUDNN_ATTR_OPERATION_MATMUL_ADESC, kDescriptor},
+    {kMatmulOperation, CUDNN_ATTR_OPERATION_MATMUL_BDESC, kDescriptor},
+    {kMatmulOperation, CUDNN_ATTR_OPERATION_MATMUL_CDESC, kDescriptor},
+    {kReductionOperation, CUDNN_ATTR_OPERATION_REDUCTION_DESC, kDescriptor},
+    {kReductionOperation, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, kDescriptor},
+    {kReductionOperation, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, kDescriptor},
+    {kReshapeOperation, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, kDescriptor},
+    {kReshapeOperation, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, kDescriptor},
+    {kAttentionOperation, CUDNN_ATTR_OPERATION_SDPA_FWD_QDESC, kDescriptor},
+    {kAttentionOperation, CUDNN_ATTR_OPERATION_SDPA_FWD_KDESC, kDescriptor},
+    {kAttentionOperation, CUDNN_ATTR_OPERATION_SDPA_FWD_VDESC, kDescriptor},
+    {kAttentionOperation, CUDNN_ATTR_OPERATION_SDPA_FWD_ODESC, kDescriptor},
+    {kAttentionOperation, CUDNN_ATTR_OPERATION_SDPA_FWD_STATSDESC, kDescriptor,
+     1, 1, AttributeAccess::kOptional},
+    {kAttentionOperation, CUDNN_ATTR_OPERATION_SDPA_FWD_SCALEDESC, kDescriptor},
     {kGraph, CUDNN_ATTR_OPERATIONGRAPH_OPS, kDescriptor, 1, 64},
     {kHeuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, kDescriptor},
     {kHeuristics, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE},
@@ -109,28 +135,63 @@ constexpr AttributeRow kRows[] = {
      AttributeAccess::kOptional},
 };
 
-constexpr ConvolutionNames kConvolutionNames[] = {
-    {kForward, Operation::Kind::kForward,
-     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC,
-     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X,
-     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W,
-     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y,
+constexpr TensorName kForwardTensors[] = {
+    {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_X, &Operation::x},
+    {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_W, &Operation::w},
+    {CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_Y, &Operation::y}};
+constexpr TensorName kInputGradientTensors[] = {
+    {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX, &Operation::x},
+    {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W, &Operation::w},
+    {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY, &Operation::y}};
+constexpr TensorName kWeightGradientTensors[] = {
+    {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X, &Operation::x},
+    {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW, &Operation::w},
+    {CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY, &Operation::y}};
+constexpr TensorName kPointwiseTensors[] = {
+    {CUDNN_ATTR_OPERATION_POINTWISE_XDESC, &Operation::x},
+    {CUDNN_ATTR_OPERATION_POINTWISE_BDESC, &Operation::w},
+    {CUDNN_ATTR_OPERATION_POINTWISE_YDESC, &Operation::y}};
+constexpr TensorName kMatmulTensors[] = {
+    {CUDNN_ATTR_OPERATION_MATMUL_ADESC, &Operation::x},
+    {CUDNN_ATTR_OPERATION_MATMUL_BDESC, &Operation::w},
+    {CUDNN_ATTR_OPERATION_MATMUL_CDESC, &Operation::y}};
+constexpr TensorName kReductionTensors[] = {
+    {CUDNN_ATTR_OPERATION_REDUCTION_XDESC, &Operation::x},
+    {CUDNN_ATTR_OPERATION_REDUCTION_YDESC, &Operation::y}};
+constexpr TensorName kReshapeTensors[] = {
+    {CUDNN_ATTR_OPERATION_RESHAPE_XDESC, &Operation::x},
+    {CUDNN_ATTR_OPERATION_RESHAPE_YDESC, &Operation::y}};
+constexpr TensorName kAttentionTensors[] = {
+    {CUDNN_ATTR_OPERATION_SDPA_FWD_QDESC, &Operation::x},
+    {CUDNN_ATTR_OPERATION_SDPA_FWD_KDESC, &Operation::w},
+    {CUDNN_ATTR_OPERATION_SDPA_FWD_VDESC, &Operation::v},
+    {CUDNN_ATTR_OPERATION_SDPA_FWD_ODESC, &Operation::y},
+    {CUDNN_ATTR_OPERATION_SDPA_FWD_STATSDESC, &Operation::stats},
+    {CUDNN_ATTR_OPERATION_SDPA_FWD_SCALEDESC, &Operation::scale}};
+
+constexpr OperationRow kOperations[] = {
+    {kForward, Operation::Kind::kForward, kForwardTensors,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_CONV_DESC, kConvolution,
      CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_ALPHA,
      CUDNN_ATTR_OPERATION_CONVOLUTION_FORWARD_BETA},
-    {kInputGradient, Operation::Kind::kInputGradient,
-     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC,
-     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DX,
-     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_W,
-     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_DY,
+    {kInputGradient, Operation::Kind::kInputGradient, kInputGradientTensors,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_CONV_DESC, kConvolution,
      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_ALPHA,
      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_DATA_BETA},
-    {kWeightGradient, Operation::Kind::kWeightGradient,
-     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC,
-     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_X,
-     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DW,
-     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_DY,
+    {kWeightGradient, Operation::Kind::kWeightGradient, kWeightGradientTensors,
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_CONV_DESC, kConvolution,
      CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_ALPHA,
-     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA}};
+     CUDNN_ATTR_OPERATION_CONVOLUTION_BWD_FILTER_BETA},
+    {kPointwiseOperation, Operation::Kind::kAdd, kPointwiseTensors,
+     CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, kPointwise},
+    {kMatmulOperation, Operation::Kind::kMatmul, kMatmulTensors,
+     CUDNN_ATTR_OPERATION_MATMUL_DESC, kMatmul},
+    {kReductionOperation, Operation::Kind::kSum, kReductionTensors,
+     CUDNN_ATTR_OPERATION_REDUCTION_DESC, kReduction},
+    {kReshapeOperation, Operation::Kind::kReshape, kReshapeTensors,
+     std::nullopt},
+    {kAttentionOperation, Operation::Kind::kAttention, kAttentionTensors,
+     std::nullopt}};
 
 }  // namespace
 
@@ -156,8 +217,26 @@ absl::StatusOr<const AttributeRow*> FindAttribute(
       absl::StrCat("the stand-in has no ", AttributeLabel(of, name)));
 }
 
-const ConvolutionNames& ConvolutionNamesOf(cudnnBackendDescriptorType_t type) {
-  return *std::ranges::find(kConvolutionNames, type, &ConvolutionNames::type);
+const OperationRow* FindOperation(cudnnBackendDescriptorType_t type) {
+  const auto* const found =
+      std::ranges::find(kOperations, type, &OperationRow::type);
+  return found == std::end(kOperations) ? nullptr : found;
+}
+
+std::optional<Operation::Kind> KindOf(cudnnPointwiseMode_t mode) {
+  switch (mode) {
+    case CUDNN_POINTWISE_ADD:
+      return Operation::Kind::kAdd;
+    case CUDNN_POINTWISE_SUB:
+      return Operation::Kind::kSubtract;
+    case CUDNN_POINTWISE_MUL:
+      return Operation::Kind::kMultiply;
+    case CUDNN_POINTWISE_RELU_FWD:
+      return Operation::Kind::kRelu;
+    case CUDNN_POINTWISE_EXP:
+      return Operation::Kind::kExp;
+  }
+  return std::nullopt;
 }
 
 size_t SizeOf(cudnnBackendAttributeType_t type) {

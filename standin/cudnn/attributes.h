@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -18,6 +19,8 @@ inline constexpr auto kCard = CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR;
 inline constexpr auto kTensor = CUDNN_BACKEND_TENSOR_DESCRIPTOR;
 inline constexpr auto kConvolution = CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR;
 inline constexpr auto kPointwise = CUDNN_BACKEND_POINTWISE_DESCRIPTOR;
+inline constexpr auto kMatmul = CUDNN_BACKEND_MATMUL_DESCRIPTOR;
+inline constexpr auto kReduction = CUDNN_BACKEND_REDUCTION_DESCRIPTOR;
 inline constexpr auto kForward =
     CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR;
 inline constexpr auto kInputGradient =
@@ -26,6 +29,14 @@ inline constexpr auto kWeightGradient =
     CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR;
 inline constexpr auto kPointwiseOperation =
     CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR;
+inline constexpr auto kMatmulOperation =
+    CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR;
+inline constexpr auto kReductionOperation =
+    CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR;
+inline constexpr auto kReshapeOperation =
+    CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR;
+inline constexpr auto kAttentionOperation =
+    CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR;
 inline constexpr auto kGraph = CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR;
 inline constexpr auto kHeuristics = CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR;
 inline constexpr auto kEngine = CUDNN_BACKEND_ENGINE_DESCRIPTOR;
@@ -63,15 +74,29 @@ absl::StatusOr<const AttributeRow*> FindAttribute(
 std::string AttributeLabel(cudnnBackendDescriptorType_t of,
                            cudnnBackendAttributeName_t name);
 
-// The attributes of one of the three operations of a convolution. x, w and y
-// stand for their gradients too.
-struct ConvolutionNames {
-  cudnnBackendDescriptorType_t type;
-  Operation::Kind kind;
-  cudnnBackendAttributeName_t how, x, w, y, alpha, beta;
+// An attribute of an operation that is a tensor, and that tensor's place in
+// Operation.
+struct TensorName {
+  cudnnBackendAttributeName_t name;
+  GraphTensor Operation::*tensor;
 };
 
-const ConvolutionNames& ConvolutionNamesOf(cudnnBackendDescriptorType_t type);
+// A type of operations. Tensors of a convolution stand for their gradients too.
+struct OperationRow {
+  cudnnBackendDescriptorType_t type;
+  Operation::Kind kind;  // For pointwise operations, the mode decides.
+  std::span<const TensorName> tensors;
+  // The attribute that says how to compute, and its descriptor's type.
+  std::optional<cudnnBackendAttributeName_t> how;
+  cudnnBackendDescriptorType_t how_type = {};
+  cudnnBackendAttributeName_t alpha = {}, beta = {};  // Of convolutions.
+};
+
+// Returns the type's row, or null if it is no operation's type.
+const OperationRow* FindOperation(cudnnBackendDescriptorType_t type);
+
+// Returns the pointwise operation, or nothing if the stand-in does not have it.
+std::optional<Operation::Kind> KindOf(cudnnPointwiseMode_t mode);
 
 // Returns the size of one value of an attribute.
 size_t SizeOf(cudnnBackendAttributeType_t type);

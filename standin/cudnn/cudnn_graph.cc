@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "standin/cudnn/descriptor.h"
-#include "standin/cudnn/operations.h"
+#include "standin/cudnn/plan.h"
 #include "standin/include/cuda_runtime.h"
 #include "standin/queue.h"
 
@@ -73,6 +73,7 @@ absl::Status Execute(cudnnHandle_t handle, const Descriptor* plan,
   if (absl::Status status = CheckMemory(*operations, memory); !status.ok()) {
     return status;
   }
+  ReadScalars(*operations, memory);
   const cudaError_t error = PutKernel(handle->stream, [operations, memory] {
     return [operations, memory] {
       Run(*operations, memory);

@@ -1,6 +1,7 @@
-// A stand-in for the part of cuDNN's backend (graph) API that convolutions use.
-// Names, values and meanings are cuDNN 9's; standin/README.md says what is
-// modelled. Plans run on the CPU, on streams of the CUDA runtime's stand-in.
+// A stand-in for the part of cuDNN's backend (graph) API that convolutions and
+// attention use. Names, values and meanings are cuDNN 9's; standin/README.md
+// says what is modelled. Plans run on the CPU, on streams of the CUDA runtime's
+// stand-in.
 #ifndef LOCKSTEP_STANDIN_CUDNN_CUDNN_GRAPH_H_
 #define LOCKSTEP_STANDIN_CUDNN_CUDNN_GRAPH_H_
 
@@ -27,7 +28,14 @@ enum cudnnConvolutionMode_t {
 };
 enum cudnnPointwiseMode_t {
   CUDNN_POINTWISE_ADD = 0,
+  CUDNN_POINTWISE_MUL = 1,
+  CUDNN_POINTWISE_SUB = 9,
+  CUDNN_POINTWISE_EXP = 13,
   CUDNN_POINTWISE_RELU_FWD = 100,
+};
+enum cudnnReduceTensorOp_t {
+  CUDNN_REDUCE_TENSOR_ADD = 0,
+  CUDNN_REDUCE_TENSOR_MAX = 3,
 };
 enum cudnnBackendHeurMode_t {
   CUDNN_HEUR_MODE_FALLBACK = 2,
@@ -61,7 +69,13 @@ enum cudnnBackendDescriptorType_t {
   CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR = 15,
   CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR = 16,
   CUDNN_BACKEND_TENSOR_DESCRIPTOR = 17,
+  CUDNN_BACKEND_MATMUL_DESCRIPTOR = 18,
+  CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR = 19,
+  CUDNN_BACKEND_REDUCTION_DESCRIPTOR = 21,
+  CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR = 22,
+  CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR = 31,
   CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR = 38,
+  CUDNN_BACKEND_OPERATION_SDPA_FWD_DESCRIPTOR = 41,
 };
 
 // The types of attributes' elements. Enums have the size of an int, booleans
@@ -79,6 +93,7 @@ enum cudnnBackendAttributeType_t {
   CUDNN_TYPE_NUMERICAL_NOTE = 11,
   CUDNN_TYPE_POINTWISE_MODE = 14,
   CUDNN_TYPE_BACKEND_DESCRIPTOR = 15,
+  CUDNN_TYPE_REDUCTION_OPERATOR_TYPE = 18,
   CUDNN_TYPE_BEHAVIOR_NOTE = 19,
   CUDNN_TYPE_CHAR = 24,
 };
@@ -133,14 +148,34 @@ enum cudnnBackendAttributeName_t {
   CUDNN_ATTR_TENSOR_STRIDES = 903,
   CUDNN_ATTR_TENSOR_UNIQUE_ID = 906,
   CUDNN_ATTR_TENSOR_IS_VIRTUAL = 907,
+  CUDNN_ATTR_TENSOR_IS_BY_VALUE = 908,
   CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS = 1000,
   CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS = 1001,
   CUDNN_ATTR_VARIANT_PACK_WORKSPACE = 1003,
   CUDNN_ATTR_ENGINE_GLOBAL_INDEX = 1301,
   CUDNN_ATTR_ENGINE_NUMERICAL_NOTE = 1303,
   CUDNN_ATTR_ENGINE_BEHAVIOR_NOTE = 1305,
+  CUDNN_ATTR_MATMUL_COMP_TYPE = 1500,
+  CUDNN_ATTR_OPERATION_MATMUL_ADESC = 1520,
+  CUDNN_ATTR_OPERATION_MATMUL_BDESC = 1521,
+  CUDNN_ATTR_OPERATION_MATMUL_CDESC = 1522,
+  CUDNN_ATTR_OPERATION_MATMUL_DESC = 1523,
+  CUDNN_ATTR_REDUCTION_OPERATOR = 1600,
+  CUDNN_ATTR_REDUCTION_COMP_TYPE = 1601,
+  CUDNN_ATTR_REDUCTION_IS_DETERMINISTIC = 1602,
+  CUDNN_ATTR_OPERATION_REDUCTION_XDESC = 1610,
+  CUDNN_ATTR_OPERATION_REDUCTION_YDESC = 1611,
+  CUDNN_ATTR_OPERATION_REDUCTION_DESC = 1612,
+  CUDNN_ATTR_OPERATION_RESHAPE_XDESC = 2200,
+  CUDNN_ATTR_OPERATION_RESHAPE_YDESC = 2201,
   CUDNN_ATTR_DEVICEPROP_HANDLE = 2701,
   CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION = 2702,
+  CUDNN_ATTR_OPERATION_SDPA_FWD_QDESC = 2800,
+  CUDNN_ATTR_OPERATION_SDPA_FWD_KDESC = 2801,
+  CUDNN_ATTR_OPERATION_SDPA_FWD_VDESC = 2802,
+  CUDNN_ATTR_OPERATION_SDPA_FWD_ODESC = 2803,
+  CUDNN_ATTR_OPERATION_SDPA_FWD_STATSDESC = 2804,
+  CUDNN_ATTR_OPERATION_SDPA_FWD_SCALEDESC = 2805,
 };
 
 struct cudnnContext {
@@ -183,8 +218,10 @@ cudnnStatus_t cudnnBackendGetAttribute(cudnnBackendDescriptor_t descriptor,
 cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t descriptor);
 
 // Enqueues the plan on the handle's stream. Tensors and workspace must lie in
-// device memory, else the call fails with CUDNN_STATUS_BAD_PARAM. The plan
-// overwrites its whole workspace when it starts and when it ends.
+// device memory, else the call fails with CUDNN_STATUS_BAD_PARAM. A tensor that
+// is passed by value must lie in host memory; it is read before the call
+// returns. The plan overwrites its whole workspace when it starts and when it
+// ends.
 cudnnStatus_t cudnnBackendExecute(cudnnHandle_t handle,
                                   cudnnBackendDescriptor_t plan,
                                   cudnnBackendDescriptor_t pack);

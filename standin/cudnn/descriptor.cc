@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "standin/cudnn/attributes.h"
 #include "standin/cudnn/cudnn_graph.h"
 #include "standin/cudnn/operations.h"
+#include "standin/cudnn/plan.h"
 
 namespace lockstep::standin::cudnn {
 namespace {
@@ -32,6 +34,28 @@ bool Overlap(const GraphTensor& t) {
     extent += (t.dims[axis] - 1) * t.strides[axis];
   }
   return false;
+}
+
+absl::Status CheckTensor(const GraphTensor& t) {
+  if (std::ranges::min(t.dims) < 1 || std::ranges::min(t.strides) < 1 ||
+      t.alignment < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", t.uid,
+                     ": dimensions, strides and alignment must be at least 1"));
+  }
+  if (Overlap(t)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", t.uid, ": the strides let elements overlap"));
+  }
+  if (t.is_by_value && t.is_virtual) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor ", t.uid, " is virtual and passed by value"));
+  }
+  return t.is_by_value && t.count() != 1
+             ? absl::UnimplementedError(absl::StrCat(
+                   "tensor ", t.uid, " is passed by value and has ", t.count(),
+                   " elements, not 1"))
+             : absl::OkStatus();
 }
 
 template <size_t kSize>
@@ -142,6 +166,8 @@ absl::Status Descriptor::Finalize() {
 }
 
 absl::Status Descriptor::FinalizeByType() {
+  const OperationRow* const operation = FindOperation(type_);
+  if (operation != nullptr) return FinalizeOperation(*operation);
   switch (type_) {
     case kCard:
       return FinalizeCard();
@@ -149,14 +175,12 @@ absl::Status Descriptor::FinalizeByType() {
       return FinalizeTensor();
     case kConvolution:
       return FinalizeConvolution();
-    case kForward:
-    case kInputGradient:
-    case kWeightGradient:
-      return FinalizeConvolutionOperation();
     case kPointwise:
       return absl::OkStatus();
-    case kPointwiseOperation:
-      return FinalizePointwiseOperation();
+    case kMatmul:
+      return FinalizeMatmul();
+    case kReduction:
+      return FinalizeReduction();
     case kGraph:
       return FinalizeGraph();
     case kHeuristics:
@@ -188,13 +212,6 @@ absl::StatusOr<const Descriptor*> Descriptor::Reference(
   return found;
 }
 
-absl::Status Descriptor::ReadTensor(Name name, GraphTensor& tensor) const {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Descriptor* const found,
-                            Reference(name, kTensor));
-  tensor = found->tensor_;
-  return absl::OkStatus();
-}
-
 absl::Status Descriptor::FinalizeCard() {
   constexpr auto kJson = CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION;
   const bool of_handle =
@@ -216,6 +233,7 @@ absl::Status Descriptor::FinalizeTensor() {
   t.uid = One<int64_t>(CUDNN_ATTR_TENSOR_UNIQUE_ID);
   t.alignment = One<int64_t>(CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT);
   t.is_virtual = One<unsigned char>(CUDNN_ATTR_TENSOR_IS_VIRTUAL) != 0;
+  t.is_by_value = One<unsigned char>(CUDNN_ATTR_TENSOR_IS_BY_VALUE) != 0;
   if (dims.size() != strides.size()) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor ", t.uid, " has ", dims.size(),
@@ -232,16 +250,7 @@ absl::Status Descriptor::FinalizeTensor() {
   }
   t.dims = ToArray<4>(dims);
   t.strides = ToArray<4>(strides);
-  if (std::ranges::min(dims) < 1 || std::ranges::min(strides) < 1 ||
-      t.alignment < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor ", t.uid,
-                     ": dimensions, strides and alignment must be at least 1"));
-  }
-  if (Overlap(t)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor ", t.uid, ": the strides let elements overlap"));
-  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckTensor(t));
   tensor_ = t;
   return absl::OkStatus();
 }
@@ -268,60 +277,77 @@ absl::Status Descriptor::FinalizeConvolution() {
   return absl::OkStatus();
 }
 
-absl::Status Descriptor::FinalizeConvolutionOperation() {
-  const ConvolutionNames& names = ConvolutionNamesOf(type_);
-  LOCKSTEP_ASSIGN_OR_RETURN(const Descriptor* const how,
-                            Reference(names.how, kConvolution));
+absl::Status Descriptor::FinalizeMatmul() {
+  return One<cudnnDataType_t>(CUDNN_ATTR_MATMUL_COMP_TYPE) == CUDNN_DATA_FLOAT
+             ? absl::OkStatus()
+             : absl::UnimplementedError(
+                   "the stand-in's matmul has sums in float32");
+}
+
+absl::Status Descriptor::FinalizeReduction() {
+  return One<cudnnDataType_t>(CUDNN_ATTR_REDUCTION_COMP_TYPE) ==
+                     CUDNN_DATA_FLOAT &&
+                 One<cudnnReduceTensorOp_t>(CUDNN_ATTR_REDUCTION_OPERATOR) ==
+                     CUDNN_REDUCE_TENSOR_ADD
+             ? absl::OkStatus()
+             : absl::UnimplementedError(
+                   "the stand-in's reductions are sums in float32");
+}
+
+absl::Status Descriptor::FinalizeOperation(const OperationRow& row) {
   Operation op;
-  op.kind = names.kind;
-  LOCKSTEP_RETURN_IF_ERROR(ReadTensor(names.x, op.x));
-  LOCKSTEP_RETURN_IF_ERROR(ReadTensor(names.w, op.w));
-  LOCKSTEP_RETURN_IF_ERROR(ReadTensor(names.y, op.y));
-  const auto sizes = [how](Name name) {
-    return ToArray<2>(how->All<int64_t>(name));
+  op.kind = row.kind;
+  for (const auto& [name, tensor] : row.tensors) {
+    if (!attributes_.contains(name)) continue;
+    LOCKSTEP_ASSIGN_OR_RETURN(const Descriptor* const found,
+                              Reference(name, kTensor));
+    op.*tensor = found->tensor_;
+  }
+  if (row.how.has_value()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Descriptor* const how,
+                              Reference(*row.how, row.how_type));
+    if (row.how_type == kConvolution) {
+      LOCKSTEP_RETURN_IF_ERROR(ReadConvolution(row, *how, op));
+    } else if (row.how_type == kPointwise) {
+      LOCKSTEP_RETURN_IF_ERROR(ReadPointwise(*how, op));
+    }
+  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckOperation(op));
+  operations_ = std::make_shared<const std::vector<Operation>>(1, op);
+  return absl::OkStatus();
+}
+
+absl::Status Descriptor::ReadConvolution(const OperationRow& row,
+                                         const Descriptor& how,
+                                         Operation& op) const {
+  const auto sizes = [&how](Name name) {
+    return ToArray<2>(how.All<int64_t>(name));
   };
   op.strides = sizes(CUDNN_ATTR_CONVOLUTION_FILTER_STRIDES);
   op.dilations = sizes(CUDNN_ATTR_CONVOLUTION_DILATIONS);
   op.pre_paddings = sizes(CUDNN_ATTR_CONVOLUTION_PRE_PADDINGS);
   op.post_paddings = sizes(CUDNN_ATTR_CONVOLUTION_POST_PADDINGS);
-  if (One<float>(names.alpha) != 1 || One<float>(names.beta) != 0) {
-    return absl::UnimplementedError(
-        "the stand-in's convolutions have alpha = 1 and beta = 0");
-  }
-  return Adopt({op});
+  return One<float>(row.alpha) == 1 && One<float>(row.beta) == 0
+             ? absl::OkStatus()
+             : absl::UnimplementedError(
+                   "the stand-in's convolutions have alpha = 1 and beta = 0");
 }
 
-absl::Status Descriptor::FinalizePointwiseOperation() {
-  constexpr auto kB = CUDNN_ATTR_OPERATION_POINTWISE_BDESC;
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const Descriptor* const how,
-      Reference(CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, kPointwise));
-  const auto mode = how->One<cudnnPointwiseMode_t>(CUDNN_ATTR_POINTWISE_MODE);
-  if (mode != CUDNN_POINTWISE_ADD && mode != CUDNN_POINTWISE_RELU_FWD) {
+absl::Status Descriptor::ReadPointwise(const Descriptor& how,
+                                       Operation& op) const {
+  const auto mode = how.One<cudnnPointwiseMode_t>(CUDNN_ATTR_POINTWISE_MODE);
+  const std::optional<Operation::Kind> kind = KindOf(mode);
+  if (!kind.has_value()) {
     return absl::UnimplementedError(absl::StrCat(
         "the stand-in has no pointwise mode ", static_cast<int>(mode)));
   }
-  const bool adds = mode == CUDNN_POINTWISE_ADD;
-  if (adds != attributes_.contains(kB)) {
+  op.kind = *kind;
+  const bool takes_two = op.operands().size() == 2;
+  if (takes_two != op.w.exists()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        AttributeLabel(type_, kB), adds ? " is not set" : " is set"));
+        AttributeLabel(type_, CUDNN_ATTR_OPERATION_POINTWISE_BDESC),
+        takes_two ? " is not set" : " is set"));
   }
-  Operation op;
-  op.kind = adds ? Operation::Kind::kAdd : Operation::Kind::kRelu;
-  LOCKSTEP_RETURN_IF_ERROR(
-      ReadTensor(CUDNN_ATTR_OPERATION_POINTWISE_XDESC, op.x));
-  if (adds) LOCKSTEP_RETURN_IF_ERROR(ReadTensor(kB, op.w));
-  LOCKSTEP_RETURN_IF_ERROR(
-      ReadTensor(CUDNN_ATTR_OPERATION_POINTWISE_YDESC, op.y));
-  return Adopt({op});
-}
-
-absl::Status Descriptor::Adopt(std::vector<Operation> operations) {
-  for (const Operation& op : operations) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckOperation(op));
-  }
-  operations_ =
-      std::make_shared<const std::vector<Operation>>(std::move(operations));
   return absl::OkStatus();
 }
 
@@ -339,22 +365,20 @@ absl::Status Descriptor::FinalizeGraph() {
                each->operations()->end());
   }
   LOCKSTEP_RETURN_IF_ERROR(CheckGraph(all));
-  return Adopt(std::move(all));
+  operations_ = std::make_shared<const std::vector<Operation>>(std::move(all));
+  return absl::OkStatus();
 }
 
-// Mode A proposes the one engine; the fallback mode proposes none. As in cuDNN,
-// no engine writes float32 gradients of 16-bit activations.
+// Mode A proposes the one engine; the fallback mode proposes none.
 absl::Status Descriptor::FinalizeHeuristics() {
   LOCKSTEP_ASSIGN_OR_RETURN(
       const Descriptor* const graph,
       Reference(CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, kGraph));
   LOCKSTEP_RETURN_IF_ERROR(
       Reference(CUDNN_ATTR_ENGINEHEUR_DEVICEPROP, kCard).status());
-  const Operation& first = graph->operations()->front();
-  const bool widens = first.kind == Operation::Kind::kWeightGradient &&
-                      first.w.type != first.x.type;
-  if (widens || One<cudnnBackendHeurMode_t>(CUDNN_ATTR_ENGINEHEUR_MODE) !=
-                    CUDNN_HEUR_MODE_A) {
+  if (!HasEngine(*graph->operations()) ||
+      One<cudnnBackendHeurMode_t>(CUDNN_ATTR_ENGINEHEUR_MODE) !=
+          CUDNN_HEUR_MODE_A) {
     return absl::OkStatus();
   }
   const auto engine = std::make_shared<Descriptor>(kEngine);

@@ -18,6 +18,7 @@
 namespace lockstep::standin::cudnn {
 
 class Descriptor;
+struct OperationRow;
 // A cudnnBackendDescriptor_t points to one.
 using DescriptorHandle = std::shared_ptr<Descriptor>;
 
@@ -75,9 +76,10 @@ class Descriptor {
   // finalized and of this type. The attribute must be set.
   absl::StatusOr<const Descriptor*> Reference(
       Name name, cudnnBackendDescriptorType_t type) const;
-  absl::Status ReadTensor(Name name, GraphTensor& tensor) const;
-  // Checks operations and keeps them.
-  absl::Status Adopt(std::vector<Operation> operations);
+  // Complete an operation from the descriptor that says how to compute.
+  absl::Status ReadConvolution(const OperationRow& row, const Descriptor& how,
+                               Operation& op) const;
+  absl::Status ReadPointwise(const Descriptor& how, Operation& op) const;
   template <typename T>
   void Write(Name name, const T& value) {
     std::vector<char>& bytes = attributes_[name].bytes;
@@ -89,8 +91,9 @@ class Descriptor {
   absl::Status FinalizeCard();
   absl::Status FinalizeTensor();
   absl::Status FinalizeConvolution();
-  absl::Status FinalizeConvolutionOperation();
-  absl::Status FinalizePointwiseOperation();
+  absl::Status FinalizeMatmul();
+  absl::Status FinalizeReduction();
+  absl::Status FinalizeOperation(const OperationRow& row);
   absl::Status FinalizeGraph();
   absl::Status FinalizeHeuristics();
   absl::Status FinalizePlan();

@@ -216,11 +216,11 @@ class CudnnGraphFixture : public testing::Test {
         kForwardNames, Tensor(kX, {1, 1, 2, 3}), Tensor(kW, {1, 1, 1, 2}),
         Tensor(kY, {1, 1, 2, 2})));
   }
-  // y = x + b, or y = max(x, 0) if b is null.
-  Descriptor UnfinishedPointwise(Descriptor x, Descriptor b, Descriptor y) {
+  // y = mode(x, b). `b` is null if the mode has one operand.
+  Descriptor UnfinishedPointwise(cudnnPointwiseMode_t mode, Descriptor x,
+                                 Descriptor b, Descriptor y) {
     const Descriptor how = Make(CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
-    Set(how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE,
-        b == nullptr ? CUDNN_POINTWISE_RELU_FWD : CUDNN_POINTWISE_ADD);
+    Set(how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode);
     Set(how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE,
         CUDNN_DATA_FLOAT);
     const Descriptor op = Make(CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
@@ -229,6 +229,15 @@ class CudnnGraphFixture : public testing::Test {
     if (b != nullptr) Refer(op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
     Refer(op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
     return op;
+  }
+  Descriptor Pointwise(cudnnPointwiseMode_t mode, Descriptor x, Descriptor b,
+                       Descriptor y) {
+    return Finalized(UnfinishedPointwise(mode, x, b, y));
+  }
+  // y = x + b, or y = max(x, 0) if b is null.
+  Descriptor UnfinishedPointwise(Descriptor x, Descriptor b, Descriptor y) {
+    return UnfinishedPointwise(
+        b == nullptr ? CUDNN_POINTWISE_RELU_FWD : CUDNN_POINTWISE_ADD, x, b, y);
   }
 
   Descriptor UnfinishedGraph(const std::vector<Descriptor>& ops) {

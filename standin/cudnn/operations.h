@@ -1,11 +1,10 @@
-// The operations of cuDNN's stand-in on tensors in device memory.
+// The operations of graphs of cuDNN's stand-in: their tensors, and the checks
+// of their dimensions.
 #ifndef LOCKSTEP_STANDIN_CUDNN_OPERATIONS_H_
 #define LOCKSTEP_STANDIN_CUDNN_OPERATIONS_H_
 
 #include <array>
 #include <cstdint>
-#include <map>
-#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,15 +20,20 @@ inline DataType TypeOf(cudnnDataType_t type) {
                                        : DataType::kFloat32;
 }
 
-// A tensor [n, c, h, w] of a graph. Weights are [k, c, r, s].
+// A tensor [n, c, h, w] of a graph. Weights are [k, c, r, s], and matrices
+// [batch, head, row, column].
 struct GraphTensor {
   cudnnDataType_t type = CUDNN_DATA_FLOAT;
-  std::array<int64_t, 4> dims = {};     // At least 1 each.
+  // At least 1 each; 0 for a tensor that an operation does not have.
+  std::array<int64_t, 4> dims = {};
   std::array<int64_t, 4> strides = {};  // In elements.
   int64_t uid = 0;  // Tensors with the same number are the same tensor.
   int64_t alignment = 1;
-  bool is_virtual = false;  // Not in memory: between two operations.
+  bool is_virtual = false;   // Not in memory: between two operations.
+  bool is_by_value = false;  // One element, in the host's memory.
 
+  bool exists() const { return dims[0] > 0; }
+  bool is_16_bit() const { return type != CUDNN_DATA_FLOAT; }
   int64_t count() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
   // Returns the number of bytes from the first element to the last element's
   // end.
@@ -46,48 +50,39 @@ struct Operation {
     kInputGradient,   // x from y and w.
     kWeightGradient,  // w from x and y.
     kAdd,             // y = x + w. w's dimensions may be 1 where y's are not.
-    kRelu,            // y = max(x, 0). NaN stays NaN. w is unused.
+    kSubtract,        // y = x - w, as for kAdd.
+    kMultiply,        // y = x w, as for kAdd.
+    kRelu,            // y = max(x, 0). NaN stays NaN.
+    kExp,             // y = e^x.
+    kSum,      // y = x, summed over the dimensions in which only y has 1.
+    kMatmul,   // y = x w, for each batch and head.
+    kReshape,  // y is x's memory, read with y's dimensions and strides.
+    // y = softmax(scale x w^T) v, for each batch and head. x, w, v and y are
+    // the queries, the keys, the values and the output. `stats`, if it exists,
+    // is [batch, head, query, 1]: the log of the sum of the exponentials of a
+    // query's scores.
+    kAttention,
   };
 
-  const GraphTensor& result() const {
-    return kind == Kind::kInputGradient    ? x
-           : kind == Kind::kWeightGradient ? w
-                                           : y;
-  }
-  // Returns the tensors that the operation reads.
+  bool is_convolution() const { return kind <= Kind::kWeightGradient; }
+  // Returns whether the operation is elementwise.
+  bool is_pointwise() const { return kind >= Kind::kAdd && kind <= Kind::kExp; }
+  // Returns the tensors that the operation reads, and those that it writes. The
+  // main result comes first.
   std::vector<const GraphTensor*> operands() const;
+  std::vector<const GraphTensor*> results() const;
 
   Kind kind = Kind::kForward;
   GraphTensor x, w, y;
+  GraphTensor v, scale, stats;  // Only attention has them.
   // A convolution's sizes, first for the height, then for the width.
   std::array<int64_t, 2> strides = {}, dilations = {};
   std::array<int64_t, 2> pre_paddings = {}, post_paddings = {};
 };
 
-// Return kInvalidArgument if an operation's dimensions do not match, or if
-// operations cannot run one after the other as one graph.
+// Errors: kInvalidArgument if the operation's dimensions do not match;
+// kUnimplemented if attention's scale is not by value.
 absl::Status CheckOperation(const Operation& operation);
-absl::Status CheckGraph(std::span<const Operation> graph);
-
-// Returns the size of the memory that Run needs besides the tensors. Differs
-// between graphs and is never 0.
-int64_t WorkspaceBytes(std::span<const Operation> graph);
-
-// The memory of one run: the tensors that are not virtual, by their numbers,
-// and the workspace.
-struct GraphMemory {
-  std::map<int64_t, void*> tensors;
-  void* workspace = nullptr;
-};
-
-// Returns kInvalidArgument if memory is missing, too small, not aligned or not
-// on the device.
-absl::Status CheckMemory(std::span<const Operation> graph,
-                         const GraphMemory& memory);
-
-// Runs the operations on memory that CheckMemory accepts. Overwrites the whole
-// workspace with NaN before and after.
-void Run(std::span<const Operation> graph, const GraphMemory& memory);
 
 }  // namespace lockstep::standin::cudnn
 
