@@ -241,8 +241,8 @@ class FusedPlan : public OperationPlan {
                               FusedAttentionPlan::Create(*context.card, graph));
     auto plan = std::make_unique<FusedPlan>(context, std::move(forward),
                                             std::move(backward));
-    plan->saved_bytes = graph.n * graph.heads * graph.length *
-                        SizeOf(DataType::kFloat32);
+    plan->saved_bytes =
+        graph.n * graph.heads * graph.length * SizeOf(DataType::kFloat32);
     return plan;
   }
 

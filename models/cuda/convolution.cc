@@ -102,10 +102,11 @@ absl::Status Finish(const ConvolutionGraph& g, const CudnnTensor& sum_tensor,
   if (g.bias) {
     const Dims dims = {1, g.out_channels, 1, 1};
     LOCKSTEP_ASSIGN_OR_RETURN(
-        const auto bias, builder.Tensor({.uid = kBias,
-                                         .type = TypeOf(g.precision),
-                                         .dims = dims,
-                                         .strides = StridesOf(dims, g.layout)}));
+        const auto bias,
+        builder.Tensor({.uid = kBias,
+                        .type = TypeOf(g.precision),
+                        .dims = dims,
+                        .strides = StridesOf(dims, g.layout)}));
     auto biased = y;
     if (g.relu) {
       CudnnTensor virtual_sum = sum_tensor;

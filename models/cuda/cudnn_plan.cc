@@ -47,9 +47,9 @@ absl::StatusOr<CudnnDescriptor> Make(cudnnBackendDescriptorType_t type) {
 }
 
 // Makes a descriptor with these attributes.
-absl::StatusOr<CudnnDescriptor> Make(
-    cudnnBackendDescriptorType_t type,
-    std::span<const CudnnAttribute> attributes, const char* what) {
+absl::StatusOr<CudnnDescriptor> Make(cudnnBackendDescriptorType_t type,
+                                     std::span<const CudnnAttribute> attributes,
+                                     const char* what) {
   LOCKSTEP_ASSIGN_OR_RETURN(CudnnDescriptor made, Make(type));
   for (const CudnnAttribute& attribute : attributes) {
     LOCKSTEP_RETURN_IF_ERROR(BackendStatus(
@@ -106,7 +106,8 @@ absl::StatusOr<std::vector<CudnnDescriptor>> GetDescriptors(
   return found;
 }
 
-absl::StatusOr<CudnnEngineFacts> ReadEngineFacts(cudnnBackendDescriptor_t config) {
+absl::StatusOr<CudnnEngineFacts> ReadEngineFacts(
+    cudnnBackendDescriptor_t config) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<CudnnDescriptor> engines,
                             GetDescriptors(config, CUDNN_ATTR_ENGINECFG_ENGINE,
                                            CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1));
@@ -274,11 +275,10 @@ absl::Status CudnnGraphBuilder::Pointwise(cudnnPointwiseMode_t mode,
   constexpr auto kType = CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR;
   LOCKSTEP_ASSIGN_OR_RETURN(
       const cudnnBackendDescriptor_t how,
-      Describe(
-          CUDNN_BACKEND_POINTWISE_DESCRIPTOR,
-          {{CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode},
-           {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, kFloat}},
-          kWhat));
+      Describe(CUDNN_BACKEND_POINTWISE_DESCRIPTOR,
+               {{CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, mode},
+                {CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, kFloat}},
+               kWhat));
   if (b == nullptr) {
     return Add(kType,
                {{CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how},
@@ -352,13 +352,13 @@ absl::Status CudnnPlan::Execute(cudnnHandle_t handle,
                                 void* workspace) const {
   LOCKSTEP_ASSIGN_OR_RETURN(
       const CudnnDescriptor pack,
-      Make(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
-           {{CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, uids},
-            {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR,
-             pointers.size(), pointers.data()},
-            {CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR,
-             workspace}},
-           "operands"));
+      Make(
+          CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR,
+          {{CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, uids},
+           {CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR,
+            pointers.size(), pointers.data()},
+           {CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, workspace}},
+          "operands"));
   return BackendStatus(cudnnBackendExecute(handle, plan_.get(), pack.get()),
                        "cudnnBackendExecute");
 }

@@ -137,8 +137,8 @@ class CudnnGraphBuilder {
 struct CudnnEngineFacts {
   // The engine's number in cuDNN and its settings: "eng46 k2=16 k6=3".
   std::string name;
-  std::string notes;  // "tensor core, runtime compilation".
-  bool unwanted = false;  // Nondeterministic, or sums below float32.
+  std::string notes;           // "tensor core, runtime compilation".
+  bool unwanted = false;       // Nondeterministic, or sums below float32.
   bool rounds_inputs = false;  // Rounds float32 inputs.
 };
 

@@ -173,11 +173,10 @@ class AttentionBuilder {
 
   absl::Status Multiply(Operand a, Operand b, Operand c) {
     LOCKSTEP_ASSIGN_OR_RETURN(
-        const Operand how,
-        builder_.Describe(
-            CUDNN_BACKEND_MATMUL_DESCRIPTOR,
-            {{CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, kFloat}},
-            "a product"));
+        const Operand how, builder_.Describe(CUDNN_BACKEND_MATMUL_DESCRIPTOR,
+                                             {{CUDNN_ATTR_MATMUL_COMP_TYPE,
+                                               CUDNN_TYPE_DATA_TYPE, kFloat}},
+                                             "a product"));
     return builder_.Add(CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR,
                         {{CUDNN_ATTR_OPERATION_MATMUL_DESC, how},
                          {CUDNN_ATTR_OPERATION_MATMUL_ADESC, a},
@@ -220,8 +219,8 @@ class AttentionBuilder {
         const Operand how,
         builder_.Describe(
             CUDNN_BACKEND_REDUCTION_DESCRIPTOR,
-            {{CUDNN_ATTR_REDUCTION_OPERATOR,
-              CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, kAdd},
+            {{CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE,
+              kAdd},
              {CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, kFloat}},
             "a sum"));
     LOCKSTEP_ASSIGN_OR_RETURN(const Operand plain,
@@ -264,13 +263,13 @@ constexpr size_t kOldestCudnn = 91600;
 absl::StatusOr<CudnnPlan> PlanOf(const CudnnDevice& device,
                                  const AttentionGraph& graph) {
   const char* const wrong =
-      cudnnGetVersion() < kOldestCudnn ? "cuDNN is older than 9.16"
-      : SizeOf(graph.type) != 2               ? "the type has not 16 bits"
-      : graph.size % 8 != 0                 ? "heads are not multiples of 8"
-      : graph.size < 8 || graph.size > 128  ? "heads are over 128"
-      : graph.n < 1 || graph.heads < 1      ? "a tensor is empty"
-      : graph.length < 2                    ? "the length is below 2"
-                                            : nullptr;
+      cudnnGetVersion() < kOldestCudnn     ? "cuDNN is older than 9.16"
+      : SizeOf(graph.type) != 2            ? "the type has not 16 bits"
+      : graph.size % 8 != 0                ? "heads are not multiples of 8"
+      : graph.size < 8 || graph.size > 128 ? "heads are over 128"
+      : graph.n < 1 || graph.heads < 1     ? "a tensor is empty"
+      : graph.length < 2                   ? "the length is below 2"
+                                           : nullptr;
   if (wrong != nullptr) return absl::UnimplementedError(wrong);
   AttentionBuilder builder(graph);
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<CudnnDescriptor> parts,
@@ -305,8 +304,7 @@ absl::StatusOr<FusedAttentionPlan> FusedAttentionPlan::Create(
 
 int64_t FusedAttentionPlan::SumBytes() const {
   if (graph_.pass == AttentionPass::kForward) return 0;
-  return graph_.n * graph_.heads * graph_.length *
-         SizeOf(DataType::kFloat32);
+  return graph_.n * graph_.heads * graph_.length * SizeOf(DataType::kFloat32);
 }
 
 int64_t FusedAttentionPlan::workspace_bytes() const {

@@ -1,8 +1,6 @@
-// Executes plans of attention: on the stand-ins, which need no GPU, or with CUDA
-// and cuDNN on a GPU. Compares with attention in float64 on the host, within
-// bounds that follow from the roundings to 16 bits.
-#include "models/cuda/fused_attention.h"
-
+// Executes plans of attention: on the stand-ins, which need no GPU, or with
+// CUDA and cuDNN on a GPU. Compares with attention in float64 on the host,
+// within bounds that follow from the roundings to 16 bits.
 #include <cuda_runtime.h>
 #include <cudnn.h>
 
@@ -19,6 +17,7 @@
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "models/cuda/cudnn_plan.h"
+#include "models/cuda/fused_attention.h"
 #include "syncbn/cuda/cuda_test_device.h"
 #include "syncbn/cuda/cudnn_status.h"
 #include "syncbn/testing/device_tensor.h"
@@ -209,8 +208,7 @@ class FusedAttentionRunTest : public GpuTest {
     const DeviceTensor qkv(g.type, Numbers(3 * count, 1, 2));
     const DeviceTensor dy(g.type, Numbers(count, 2, 1));
     const DeviceTensor y(g.type, count), dqkv(g.type, 3 * count);
-    const DeviceTensor statistics(DataType::kFloat32,
-                                  g.n * g.heads * g.length);
+    const DeviceTensor statistics(DataType::kFloat32, g.n * g.heads * g.length);
     const AttentionOperands operands = {
         .qkv = qkv.buffer().data,
         .y = y.buffer().data,
@@ -264,8 +262,7 @@ TEST_F(FusedAttentionRunTest, HasTheSameBitsInEveryRun) {
   std::vector<std::string> results;
   for (int run = 0; run < 3; ++run) {
     const DeviceTensor y(g.type, count), dqkv(g.type, 3 * count);
-    const DeviceTensor statistics(DataType::kFloat32,
-                                  g.n * g.heads * g.length);
+    const DeviceTensor statistics(DataType::kFloat32, g.n * g.heads * g.length);
     for (const auto pass :
          {AttentionPass::kForward, AttentionPass::kBackward}) {
       g.pass = pass;

@@ -59,12 +59,12 @@ class FusedAttentionPlanTest : public testing::Test {
 std::vector<AttentionGraph> Graphs() {
   constexpr DataType kBFloat16 = DataType::kBFloat16;
   constexpr DataType kFloat16 = DataType::kFloat16;
-  const AttentionGraph vit = {.name = "ViT-S", .n = 64, .heads = 6,
-                              .length = 197, .size = 64};
-  const AttentionGraph small = {.name = "small", .n = 8, .heads = 3,
-                                .length = 7};
-  std::vector<std::pair<AttentionGraph, DataType>> shapes = {
-      {vit, kBFloat16}, {small, kFloat16}};
+  const AttentionGraph vit = {
+      .name = "ViT-S", .n = 64, .heads = 6, .length = 197, .size = 64};
+  const AttentionGraph small = {
+      .name = "small", .n = 8, .heads = 3, .length = 7};
+  std::vector<std::pair<AttentionGraph, DataType>> shapes = {{vit, kBFloat16},
+                                                             {small, kFloat16}};
   if (IsExhaustive()) {
     shapes.insert(shapes.end(), {{vit, kFloat16}, {small, kBFloat16}});
     for (const DataType type : {kBFloat16, kFloat16}) {
@@ -86,7 +86,8 @@ std::vector<AttentionGraph> Graphs() {
   std::vector<AttentionGraph> graphs;
   for (auto& [graph, type] : shapes) {
     graph.type = type;
-    for (const auto pass : {AttentionPass::kForward, AttentionPass::kBackward}) {
+    for (const auto pass :
+         {AttentionPass::kForward, AttentionPass::kBackward}) {
       graph.pass = pass;
       graphs.push_back(graph);
     }

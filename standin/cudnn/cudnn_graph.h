@@ -188,6 +188,8 @@ const char* cudnnGetErrorString(cudnnStatus_t status);
 // Copies the text of this thread's last error, or "", with a final zero.
 void cudnnGetLastErrorString(char* message, size_t max_size);
 
+// Returns 91900: the version that the stand-in follows.
+size_t cudnnGetVersion();
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle);
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle);
 cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream);
