@@ -7,7 +7,7 @@ namespace {
 constexpr int kSuccess = 0;
 constexpr int kNoDevice = 100;
 
-// What handles point to.
+// All handles point to this.
 char handle;
 
 int Give(void** made) {
