@@ -187,18 +187,24 @@ TEST_F(CudnnComputationTest, ReshapesMemory) {
   EXPECT_EQ(flat.at({0, 0, 5, 34}), z({1, 2, 4, 6}));
 }
 
-TEST_F(CudnnComputationTest, ReadsResultsInMemoryBackRounded) {
+// The result between two operations may be in memory too.
+TEST_F(CudnnComputationTest, RoundsResultsBetweenOperations) {
   const DeviceTensor x(kA, kOne, kHalf), w(kB, kOne, kHalf);
   const DeviceTensor stored(kC, kOne, kBfloat), y(kOut, kOne, kFloat);
   x.Set({}, 257);
   w.Set({}, 1);
   float one = 1;
-  const Descriptor middle = Describe(stored);
-  Enqueue({Matmul(Describe(x), Describe(w), middle),
-           Pointwise(CUDNN_POINTWISE_MUL, middle, Scalar(kZ), Describe(y))},
-          {x, w, stored, y, {kZ, &one}});
+  for (const bool is_virtual : {true, false}) {
+    const Descriptor middle =
+        is_virtual ? Virtual(kC, kOne, kBfloat) : Describe(stored);
+    y.Set({}, 0);
+    Enqueue({Matmul(Describe(x), Describe(w), middle),
+             Pointwise(CUDNN_POINTWISE_MUL, middle, Scalar(kZ), Describe(y))},
+            {x, w, stored, y, {kZ, &one}});
+    EXPECT_EQ(y.at({}), 256);
+    EXPECT_EQ(std::isnan(stored.at({})), is_virtual);
+  }
   EXPECT_EQ(stored.at({}), 256);
-  EXPECT_EQ(y.at({}), 256);
 }
 
 TEST_F(CudnnComputationTest, ReadsScalarsWhenItIsCalled) {
