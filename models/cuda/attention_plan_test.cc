@@ -58,6 +58,10 @@ class AttentionPlanTest : public GpuTest {
     const PlanOr plan =
         PlanAttention(context_, RequestFor(*network, *operation, 2));
     EXPECT_THAT(plan, IsOk());
+    // Products keep what they need; cuDNN's backward pass reads x and y.
+    const bool is_fused = (*plan)->algorithm_name != "products";
+    EXPECT_EQ((*plan)->backward_reads_x, is_fused);
+    EXPECT_EQ((*plan)->backward_reads_y, is_fused);
     return (*plan)->algorithm_name;
   }
 

@@ -240,5 +240,14 @@ TEST_F(CudnnGraphTest, OverwritesItsWorkspace) {
   EXPECT_THAT(y.Read(), Each(testing::IsNan()));
 }
 
+// An operand that shares memory with a result is lost before it is read.
+TEST_F(CudnnGraphTest, OverwritesItsResultsFirst) {
+  const Memory x({1, 2, 3, 4, 5, 6}), w({1, 1});
+  Execute(Plan({SmallConvolution()}), x, w, x);
+  std::vector<float> results = x.Read();
+  results.resize(3);  // The fourth is the sum of x's last two elements.
+  EXPECT_THAT(results, Each(testing::IsNan()));
+}
+
 }  // namespace
 }  // namespace lockstep::standin::cudnn

@@ -1,6 +1,7 @@
 #include "standin/cudnn/plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -181,6 +182,15 @@ void Run(std::span<const Operation> graph, const GraphMemory& memory) {
                 static_cast<size_t>(WorkspaceBytes(graph)));
   };
   overwrite_workspace();
+  // A GPU may write any result before it reads any operand, so an operand that
+  // shares memory with a result is lost.
+  for (const Operation& op : graph) {
+    for (const GraphTensor* const t : op.results()) {
+      if (t->is_virtual) continue;
+      Store(*t, Values(static_cast<size_t>(t->count()), NAN),
+            memory.tensors.at(t->uid));
+    }
+  }
   ValuesOfTensors values;
   for (const auto& [uid, scalar] : memory.scalars) values[uid] = {scalar};
   for (const Operation& op : graph) {
