@@ -30,7 +30,6 @@
 #include "models/cuda/precision.h"
 #include "models/model.h"
 #include "models/train/gpu_test_rank.h"
-#include "standin/control.h"
 
 namespace lockstep::conformance {
 namespace {
@@ -293,7 +292,7 @@ Mutant Planted(Mutant mutant, const GpuRun& run, const Wiring& wiring) {
 }
 
 // With work held back, the reduction's urgent stream runs first.
-constexpr auto kHeldBack = standin::Order::kOldestStreamFirst;
+constexpr auto kHeldBack = StreamOrder::kOldestFirst;
 
 std::vector<Mutant> MutantsOfOrder() {
   return {

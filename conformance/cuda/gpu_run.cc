@@ -34,7 +34,10 @@
 #include "models/train/gpu_steps.h"
 #include "models/train/gpu_test_rank.h"
 #include "models/train/step_graphs.h"
+
+#ifdef LOCKSTEP_CUDA_STANDIN
 #include "standin/control.h"
+#endif
 
 namespace lockstep::conformance {
 namespace {
@@ -103,6 +106,28 @@ std::vector<uint32_t> BatchSeeds() {
   }
   return seeds;
 }
+
+// Gives the stand-in the run's GPUs and order of streams for a time.
+class StandinGpus {
+ public:
+#ifdef LOCKSTEP_CUDA_STANDIN
+  explicit StandinGpus(const GpuRun& run) {
+    constexpr standin::Order kOrders[] = {standin::Order::kAtOnce,
+                                          standin::Order::kOldestStreamFirst,
+                                          standin::Order::kNewestStreamFirst};
+    standin::SetDevices({.count = run.world_size()});
+    standin::SetSchedule({.order = kOrders[static_cast<size_t>(run.order)]});
+  }
+  ~StandinGpus() {
+    standin::SetSchedule({});
+    standin::SetDevices({});
+  }
+#else
+  explicit StandinGpus(const GpuRun&) {}
+#endif
+  StandinGpus(const StandinGpus&) = delete;
+  StandinGpus& operator=(const StandinGpus&) = delete;
+};
 
 // One rank of a run.
 class Rank {
@@ -320,8 +345,7 @@ absl::StatusOr<GpuTrace> RunOnGpus(const GpuRun& run, const Wiring& wiring) {
   GpuTrace trace;
   trace.network.ranks.resize(run.deal.size());
   trace.ranks.resize(run.deal.size());
-  standin::SetDevices({.count = run.world_size()});
-  standin::SetSchedule({.order = run.order});
+  const StandinGpus gpus(run);
   const auto train = [&](Communicator& control) -> absl::Status {
     const int rank = control.rank();
     Rank own(run, wiring, rank);
@@ -332,8 +356,6 @@ absl::StatusOr<GpuTrace> RunOnGpus(const GpuRun& run, const Wiring& wiring) {
   const std::vector<absl::Status> statuses =
       RunRanks(Backend::kThreads, run.world_size(), train,
                {.group = {}, .deadline = absl::Seconds(200)});
-  standin::SetSchedule({});
-  standin::SetDevices({});
   for (size_t rank = 0; rank < statuses.size(); ++rank) {
     if (statuses[rank].ok()) continue;
     return absl::Status(statuses[rank].code(),

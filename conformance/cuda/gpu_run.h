@@ -1,6 +1,6 @@
-// Runs steps of data-parallel training whose ranks compute on the stand-in's
-// GPUs, and records them. A mutant is planted around the product's parts, never
-// inside them.
+// Runs steps of data-parallel training whose ranks compute on GPUs, or on the
+// stand-in's, and records them. A mutant is planted around the product's parts,
+// never inside them.
 #ifndef LOCKSTEP_CONFORMANCE_CUDA_GPU_RUN_H_
 #define LOCKSTEP_CONFORMANCE_CUDA_GPU_RUN_H_
 
@@ -26,7 +26,6 @@
 #include "models/cuda/precision.h"
 #include "models/model.h"
 #include "models/train/gpu_test_rank.h"
-#include "standin/control.h"
 
 namespace lockstep::conformance {
 
@@ -39,6 +38,10 @@ inline constexpr int kFirstGraph = 2;
 // The batches that a rank has memory for.
 inline constexpr int kBuffers = 3;
 
+// The order in which the stand-in's streams run their work. GPUs have their
+// own.
+enum class StreamOrder { kAtOnce, kOldestFirst, kNewestFirst };
+
 struct GpuRun {
   std::vector<int64_t> deal = {4, 4};  // As in NetworkRun.
   int steps = 1;
@@ -48,8 +51,7 @@ struct GpuRun {
   int64_t bucket_bytes = 4096;
   // The step in which a pixel of the last sample is beyond float16; -1: none.
   int huge_step = -1;
-  // When the streams run their work.
-  standin::Order order = standin::Order::kAtOnce;
+  StreamOrder order = StreamOrder::kAtOnce;
   const TestedNetwork* tested = &TestedLeNet();
 
   int world_size() const { return static_cast<int>(deal.size()); }
@@ -123,7 +125,8 @@ class RankWiring {
 // Returns a rank's wiring; null: RankWiring itself.
 using Wiring = std::function<std::unique_ptr<RankWiring>()>;
 
-// Takes the steps on the stand-in's GPUs, one for each rank. Every rank starts
+// Takes the steps, each rank on the GPU of its number. The stand-in has as many
+// GPUs as there are ranks; otherwise the host must have them. Every rank starts
 // with its own parameters, which rank 0's replace. A batch is copied to the GPU
 // one step ahead. Must not be called while another thread uses the stand-in.
 // Errors: the first rank's, with its number.

@@ -1,6 +1,9 @@
-// Checks that ranks on the stand-in's GPUs take one rank's steps, as graphs and
-// without, in three orders of streams. Also checks that the checks of skipped
-// steps reject what they must.
+// Checks that ranks on GPUs take one rank's steps, as graphs and without: on
+// the stand-in's GPUs, in three orders of streams, or on as many GPUs as the
+// host has. Also checks that the checks of skipped steps reject what they must.
+#include <cuda_runtime.h>
+
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,25 +18,49 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/cuda/precision.h"
-#include "standin/control.h"
+#include "tools/cuda/gpu_test.h"
 
 namespace lockstep::conformance {
 namespace {
 
-using standin::Order;
 using testing::HasSubstr;
 
 constexpr auto kFloat16 = ConvolutionPrecision::kFloat16;
 constexpr auto kBFloat16 = ConvolutionPrecision::kBFloat16;
 
-class GpuTrainingTest : public testing::TestWithParam<GpuRun> {};
+#ifdef LOCKSTEP_CUDA_STANDIN
+constexpr const char* kBackend = "nccl stand-in";
+#else
+constexpr const char* kBackend = "nccl, a GPU each";
+#endif
+
+// Tests of ranks that have a GPU each.
+class GpusTest : public GpuTest {
+ protected:
+  // Skips the test, or fails it if the machine must have the GPUs, unless there
+  // is one for each rank. The stand-in has as many as it is asked for.
+  void NeedGpus([[maybe_unused]] int ranks) {
+#ifndef LOCKSTEP_CUDA_STANDIN
+    int gpus = 0;
+    ASSERT_EQ(cudaGetDeviceCount(&gpus), cudaSuccess);
+    if (gpus >= ranks) return;
+    ASSERT_FALSE(GpusRequired(ranks)) << "the host has " << gpus << " GPUs";
+    GTEST_SKIP() << "needs " << ranks << " GPUs, the host has " << gpus;
+#endif
+  }
+};
+
+class GpuTrainingTest : public GpusTest,
+                        public testing::WithParamInterface<GpuRun> {};
 
 TEST_P(GpuTrainingTest, StepsAreOneRanks) {
   const GpuRun& run = GetParam();
+  NeedGpus(run.world_size());
+  if (IsSkipped() || HasFailure()) return;
   const DataType type = run.network().type;
   ClaimRecorder recorder(
       {type == DataType::kFloat32 ? "gpu_training" : "gpu_narrow_training",
-       "nccl stand-in", run.world_size(), Name(type)});
+       kBackend, run.world_size(), Name(type)});
   const auto trace = RunOnGpus(run);
   ASSERT_THAT(trace, IsOk());
   const NetworkVerdicts verdicts = CheckGpuRun(run, *trace);
@@ -61,15 +88,16 @@ std::vector<GpuRun> Runs() {
        .steps = 7,
        .precision = kBFloat16,
        .graphs = true,
-       .order = Order::kOldestStreamFirst},
+       .order = StreamOrder::kOldestFirst},
       {.steps = 7,
        .precision = kFloat16,
        .graphs = true,
-       .order = Order::kNewestStreamFirst},
+       .order = StreamOrder::kNewestFirst},
       {.deal = {5, 3}, .tested = &TestedVit()},
   };
-  for (const Order order :
-       {Order::kAtOnce, Order::kOldestStreamFirst, Order::kNewestStreamFirst}) {
+  for (const StreamOrder order :
+       {StreamOrder::kAtOnce, StreamOrder::kOldestFirst,
+        StreamOrder::kNewestFirst}) {
     runs.push_back(
         {.deal = {5, 3}, .steps = 7, .graphs = true, .order = order});
     runs.push_back({.steps = 3, .order = order});
@@ -80,8 +108,10 @@ std::vector<GpuRun> Runs() {
 INSTANTIATE_TEST_SUITE_P(Runs, GpuTrainingTest, testing::ValuesIn(Runs()),
                          [](const auto& info) { return info.param.name(); });
 
+class GpuTrainingInputTest : public GpusTest {};
+
 // No derivative is in doubt in LeNet's steps.
-TEST(GpuTrainingInputTest, NoKinkIsInDoubt) {
+TEST_F(GpuTrainingInputTest, NoKinkIsInDoubt) {
   const GpuRun run = {.deal = {8}, .steps = TestedLeNet().steps()};
   const auto trace = RunOnGpus(run);
   ASSERT_THAT(trace, IsOk());
@@ -93,8 +123,12 @@ TEST(GpuTrainingInputTest, NoKinkIsInDoubt) {
   }
 }
 
+class CheckSkipsTest : public GpusTest {};
+
 // Changes the trace of a step that both ranks skip.
-TEST(CheckSkipsTest, RejectsAWrongDecision) {
+TEST_F(CheckSkipsTest, RejectsAWrongDecision) {
+  NeedGpus(2);
+  if (IsSkipped() || HasFailure()) return;
   const GpuRun run = {.steps = 1, .precision = kFloat16, .huge_step = 0};
   const auto right = RunOnGpus(run);
   ASSERT_THAT(right, IsOk());

@@ -35,6 +35,9 @@ constexpr char kOnGpus[] =
     "the same suite and mutants over NCCL, with a rank for each GPU";
 constexpr char kNetworksOnGpu[] =
     "the same networks and deals, at 1 to 4 ranks that share a GPU";
+constexpr char kTrainingOnGpu[] = "the same runs of one rank";
+constexpr char kTrainingOnGpus[] =
+    "the same runs of at most as many ranks as there are GPUs";
 constexpr char kNormNcclAsks[] =
     "seven small batches against one float64 batch norm of the whole batch, at "
     "1 to 3 ranks; it passes or fails, and records no number";
@@ -74,7 +77,10 @@ constexpr char kNetworkCuda[] =
     "//conformance/network:cuda_network_standin_test";
 constexpr char kNetworkGpu[] = "//conformance/network:cuda_network_gpu_test";
 
-constexpr char kGpuTraining[] = "//conformance/cuda:gpu_training_test";
+constexpr char kGpuTraining[] = "//conformance/cuda:gpu_training_standin_test";
+constexpr char kGpuTrainingGpu[] = "//conformance/cuda:gpu_training_gpu_test";
+constexpr char kGpuTrainingGpus[] =
+    "//conformance/cuda:gpu_training_multigpu_test";
 
 using Types = std::vector<std::string>;
 using Sizes = std::vector<int>;
@@ -239,12 +245,15 @@ const std::vector<KnownClaim>& KnownClaims() {
        "gradients beside the backward pass, are one rank's; LeNet's as graphs "
        "and without, in three orders of streams.",
        kSpreads,
-       {{"nccl stand-in", kGpuTraining, f32, with_four}}},
+       {{"nccl stand-in", kGpuTraining, f32, with_four},
+        {"nccl, a GPU each", kGpuTrainingGpu, {}, {}, kTrainingOnGpu},
+        {"nccl, a GPU each", kGpuTrainingGpus, {}, {}, kTrainingOnGpus}}},
       {"gpu_narrow_training",
        "The same of LeNet with activations in 16 bits; all ranks skip a step "
        "that overflows.",
        kStorageSpreads,
-       {{"nccl stand-in", kGpuTraining, {"bfloat16", "float16"}, {2}}}},
+       {{"nccl stand-in", kGpuTraining, {"bfloat16", "float16"}, {2}},
+        {"nccl, a GPU each", kGpuTrainingGpus, {}, {}, kTrainingOnGpus}}},
       {"vit_steps",
        "Each step of a small vision transformer, with dropout of every kind, "
        "is one rank's: gradients and loss.",
