@@ -245,7 +245,24 @@ TEST(ScalingOnGpusTest, ReportsEachNumberOfGpus) {
   }
   EXPECT_THAT(outcome.output,
               AllOf(HasSubstr(" s at 1 GPU, "), HasSubstr(" s at 3 GPUs"),
-                    Not(HasSubstr("take turns"))));
+                    Not(HasSubstr("take turns")),
+                    HasSubstr("Memory and power are not known: ")));
+}
+
+// The tests' management library says 3 GiB and 250 W of every GPU.
+TEST(ScalingOnGpusTest, ReportsMemoryAndPower) {
+  const CommandOutcome outcome = RunScaling(
+      absl::StrCat("LD_LIBRARY_PATH=benchmarks/harness/testing ", kWithStandin),
+      "--device=cuda --backend=threads --nproc=1 --batch_size=16 --rounds=2 "
+      "--steps=100");
+  const nlohmann::json json = ReadJson(TestPath("") + "/scaling.json");
+  const auto& at = json["modes"][0]["configurations"][0];
+  EXPECT_EQ(at["gpu_memory_bytes"], int64_t{3} << 30);
+  ASSERT_FALSE(at["gpu_watts"].is_null()) << outcome.output;
+  EXPECT_NEAR(at["gpu_watts"].get<double>(), 250, 1);
+  EXPECT_THAT(outcome.output,
+              HasSubstr("Memory in use on a GPU, and its mean power: 3.00 GiB, "
+                        "250 W at 1 GPU"));
 }
 
 TEST(ScalingOnGpusTest, StartsAProcessAsARank) {

@@ -58,6 +58,12 @@ Value ConvolutionData(const ConfigurationReport& at) {
   return name.empty() ? Value() : Value(name);
 }
 
+// Returns the number, or null for 0, which is not known.
+template <typename Number>
+Value KnownOrNull(Number number) {
+  return number == 0 ? Value() : Value(number);
+}
+
 Value ConfigurationData(const ScalingReport& report,
                         const ConfigurationReport& at) {
   Value rounds = Value::Array();
@@ -87,6 +93,8 @@ Value ConfigurationData(const ScalingReport& report,
           {"lost", PartsData(at.lost)},
           {"imbalance", at.imbalance},
           {"kept_waiting", at.kept_waiting},
+          {"gpu_memory_bytes", KnownOrNull(at.gpu_memory_bytes)},
+          {"gpu_watts", KnownOrNull(at.gpu_watts)},
           {"rounds", std::move(rounds)}};
 }
 
@@ -266,6 +274,29 @@ std::string EpochNote(const ScalingReport& report, const ModeReport& mode) {
                       " images takes ", absl::StrJoin(times, ", "));
 }
 
+// Returns a note such as "Memory in use on a GPU, and its mean power: 3.10 GiB,
+// 412 W at 1 GPU; 3.30 GiB, 398 W at 2 GPUs".
+std::string UsageNote(const ScalingReport& report, const ModeReport& mode) {
+  std::vector<std::string> parts;
+  for (const ConfigurationReport& at : mode.configurations) {
+    if (at.gpu_memory_bytes == 0) continue;
+    parts.push_back(absl::StrFormat(
+        "%.2f GiB, %s at %s",
+        static_cast<double>(at.gpu_memory_bytes) * 0x1p-30,
+        at.gpu_watts == 0 ? "power not known"
+                          : absl::StrFormat("%.0f W", at.gpu_watts),
+        Counted(at.world_size(), at.oversubscribed ? "rank" : "GPU")));
+  }
+  const std::string lead = NotePrefix(report, mode);
+  if (parts.empty()) {
+    return absl::StrCat(lead,
+                        "Memory and power are not known: no management "
+                        "library of NVIDIA's answers for the GPUs");
+  }
+  return absl::StrCat(lead, "Memory in use on a GPU, and its mean power: ",
+                      absl::StrJoin(parts, "; "));
+}
+
 std::vector<std::string> NotesOf(const ScalingReport& report,
                                  Variants variants) {
   std::vector<std::string> notes;
@@ -287,6 +318,11 @@ std::vector<std::string> NotesOf(const ScalingReport& report,
   if (report.settings.train_samples > 0) {
     for (const ModeReport& mode : variants) {
       notes.push_back(EpochNote(report, mode));
+    }
+  }
+  if (OnGpus(report)) {
+    for (const ModeReport& mode : variants) {
+      notes.push_back(UsageNote(report, mode));
     }
   }
   return notes;

@@ -330,6 +330,10 @@ ScalingReport GpuReport() {
       round.gpus = {"Example GPU"};
       round.shared_gpu = at.world_size() == 4;
       if (round.shared_gpu) round.hosts_sum = "NCCL does not support it";
+      round.gpu_memory_bytes = int64_t{at.world_size()} << 30;
+      // Two rounds together are long enough, but at 1 rank they are not.
+      round.gpu_seconds = at.world_size() == 1 ? 0.1 : 0.75;
+      round.gpu_joules = 300 * round.gpu_seconds;
     }
     all.push_back(measured);
   }
@@ -354,10 +358,30 @@ TEST(ScalingDocumentTest, SaysWhichGpusComputeAndHasNoBarsOfTheCpu) {
   EXPECT_THAT(text, HasSubstr("* ranks share a GPU: times say nothing"));
   EXPECT_THAT(text, HasSubstr("At 4 ranks the hosts sum the gradients: NCCL "
                               "does not support it"));
+  EXPECT_THAT(text,
+              HasSubstr("Memory in use on a GPU, and its mean power: 1.00 "
+                        "GiB, power not known at 1 GPU; 2.00 GiB, 300 W "
+                        "at 2 GPUs; 4.00 GiB, 300 W at 4 ranks"));
+  EXPECT_TRUE(configurations[0]["gpu_watts"].is_null());
+  EXPECT_EQ(configurations[1]["gpu_watts"], 300.0);
+  EXPECT_EQ(configurations[1]["gpu_memory_bytes"], int64_t{2} << 30);
   EXPECT_THAT(text, Not(HasSubstr("bars: ")));
   EXPECT_THAT(text, Not(HasSubstr("than cores")));
   EXPECT_THAT(document.method, Contains(HasSubstr("events on each rank's")));
   ExpectNarrow(text);
+}
+
+TEST(ScalingDocumentTest, SaysThatMemoryAndPowerAreNotKnown) {
+  ScalingReport report = GpuReport();
+  for (ConfigurationReport& at : report.modes[0].configurations) {
+    at.gpu_memory_bytes = 0;
+    at.gpu_watts = 0;
+  }
+  const report::Document document = ScalingDocument(report);
+  EXPECT_THAT(report::TerminalText(document),
+              HasSubstr("Memory and power are not known: no management"));
+  EXPECT_TRUE(document.data["modes"][0]["configurations"][0]["gpu_memory_bytes"]
+                  .is_null());
 }
 
 TEST(ScalingDocumentTest, SaysThatSharedGpusKeepItFromScaling) {

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "benchmarks/harness/nvml.h"
 #include "benchmarks/harness/ranks.h"
 #include "collectives/communicator.h"
 #include "collectives/host/host_group.h"
@@ -100,18 +102,56 @@ absl::StatusOr<std::vector<RankStep>> GpuTimedSteps::Timed() const {
 
 namespace {
 
-// Trains, epoch after epoch, until `on_step` returns false.
-absl::Status TrainUntil(Trainer& trainer,
+// Reads memory and energy of a rank's GPU: energy from when the host has
+// enqueued the last warm-up step until the last timed step has ended. Does
+// nothing on a CPU.
+class GpuMeter {
+ public:
+  explicit GpuMeter(const GpuDescription& gpu) {
+    if (!gpu.name.empty()) gpu_.emplace(gpu.uuid);
+  }
+
+  void Begin() {
+    if (!gpu_.has_value()) return;
+    begin_ = Clock::now();
+    joules_ = gpu_->EnergyJoules();
+  }
+  void End(RankResult& result) const {
+    if (!gpu_.has_value()) return;
+    result.gpu_memory_bytes = gpu_->UsedMemoryBytes().value_or(0);
+    const std::optional<double> joules = gpu_->EnergyJoules();
+    if (!joules_.has_value() || !joules.has_value()) return;
+    result.gpu_joules = *joules - *joules_;
+    result.gpu_seconds =
+        std::chrono::duration<double>(Clock::now() - begin_).count();
+  }
+
+ private:
+  std::optional<NvmlGpu> gpu_;
+  Clock::time_point begin_;
+  std::optional<double> joules_;
+};
+
+bool IsFull(const RunSpec& spec, const StepReport& report) {
+  return report.global_samples == spec.configuration.global_batch;
+}
+
+// Trains, epoch after epoch, until `on_step` returns false. Begins the meter
+// after the warm-up.
+absl::Status TrainUntil(Trainer& trainer, const RunSpec& spec, GpuMeter& meter,
                         const std::function<bool(const StepReport&)>& on_step) {
   bool goes_on = true;
+  int full_steps = 0;
+  if (spec.warmup_steps == 0) meter.Begin();
+  const auto on_any_step = [&](const StepReport& report) {
+    if (IsFull(spec, report) && ++full_steps == spec.warmup_steps) {
+      meter.Begin();
+    }
+    goes_on = on_step(report);
+    return goes_on;
+  };
   for (int64_t epoch = 0; goes_on; ++epoch) {
-    LOCKSTEP_RETURN_IF_ERROR(trainer
-                                 .TrainEpoch(epoch,
-                                             [&](const StepReport& report) {
-                                               goes_on = on_step(report);
-                                               return goes_on;
-                                             })
-                                 .status());
+    LOCKSTEP_RETURN_IF_ERROR(trainer.TrainEpoch(epoch, on_any_step).status());
   }
   return absl::OkStatus();
 }
@@ -119,6 +159,7 @@ absl::Status TrainUntil(Trainer& trainer,
 // Trains until the steps of the run are done, and appends the timed steps to
 // `steps`. Returns the metrics of this rank's shard in the last step.
 absl::StatusOr<Metrics> TimeSteps(Trainer& trainer, const RunSpec& spec,
+                                  GpuMeter& meter,
                                   std::vector<RankStep>& steps) {
   int full_steps = 0;
   Clock::time_point last_end;
@@ -128,7 +169,7 @@ absl::StatusOr<Metrics> TimeSteps(Trainer& trainer, const RunSpec& spec,
   const auto on_step = [&](const StepReport& report) {
     const Clock::time_point now = Clock::now();
     const double cpu_now = ThreadCpuSeconds();
-    if (report.global_samples == spec.configuration.global_batch) {
+    if (IsFull(spec, report)) {
       if (++full_steps > spec.warmup_steps) {
         const double seconds =
             std::chrono::duration<double>(now - last_end).count();
@@ -142,7 +183,7 @@ absl::StatusOr<Metrics> TimeSteps(Trainer& trainer, const RunSpec& spec,
     last_cpu = cpu_now;
     return full_steps < spec.warmup_steps + spec.steps;
   };
-  LOCKSTEP_RETURN_IF_ERROR(TrainUntil(trainer, on_step));
+  LOCKSTEP_RETURN_IF_ERROR(TrainUntil(trainer, spec, meter, on_step));
   return last_metrics;
 }
 
@@ -223,7 +264,7 @@ absl::StatusOr<Replica> CreateReplica(Communicator& group, int local_rank,
 // RoundSample's loss, those of this rank.
 absl::StatusOr<Metrics> Train(Communicator& group, Replica& replica,
                               const Dataset& train, const DataFlags& data,
-                              const RunSpec& spec,
+                              const RunSpec& spec, GpuMeter& meter,
                               std::vector<RankStep>& steps) {
   const TrainerOptions options = {
       .batch_size = spec.configuration.global_batch,
@@ -241,9 +282,10 @@ absl::StatusOr<Metrics> Train(Communicator& group, Replica& replica,
   if (group.rank() == 0 && !trainer->warning().empty()) {
     std::fprintf(stderr, "scaling: warning: %s\n", trainer->warning().c_str());
   }
-  if (waits) return TimeSteps(*trainer, spec, steps);
-  LOCKSTEP_RETURN_IF_ERROR(TrainUntil(
-      *trainer, [&](const StepReport&) { return !gpu_steps.done(); }));
+  if (waits) return TimeSteps(*trainer, spec, meter, steps);
+  LOCKSTEP_RETURN_IF_ERROR(
+      TrainUntil(*trainer, spec, meter,
+                 [&](const StepReport&) { return !gpu_steps.done(); }));
   LOCKSTEP_ASSIGN_OR_RETURN(steps, gpu_steps.Timed());
   return gpu_steps.metrics();
 }
@@ -354,9 +396,11 @@ absl::StatusOr<RankResult> RunRank(Communicator& communicator, int local_rank,
                        .convolution = replica.convolution,
                        .gpu = replica.gpu.name,
                        .hosts_sum = replica.hosts_sum};
+  GpuMeter meter(replica.gpu);
   LOCKSTEP_ASSIGN_OR_RETURN(
       const Metrics metrics,
-      Train(group, replica, train, data, own, result.steps));
+      Train(group, replica, train, data, own, meter, result.steps));
+  meter.End(result);
   LOCKSTEP_RETURN_IF_ERROR(
       CompareRanks(communicator, network, replica, metrics, result));
   return result;

@@ -29,6 +29,18 @@ namespace lockstep::benchmarks {
 // Deriving a report from rounds.
 namespace {
 
+// Returns the mean power of a rank's GPU. GPUs update the energy that they have
+// used several times a second, so less than a second says little.
+double WattsOf(const std::vector<RoundSample>& rounds) {
+  constexpr double kLeastSeconds = 1;
+  double joules = 0, seconds = 0;
+  for (const RoundSample& round : rounds) {
+    joules += round.gpu_joules;
+    seconds += round.gpu_seconds;
+  }
+  return seconds >= kLeastSeconds ? joules / seconds : 0;
+}
+
 ConfigurationReport SummarizeRounds(MeasuredConfiguration measured, int cores) {
   ConfigurationReport report;
   std::vector<double> throughputs, steps;
@@ -47,6 +59,11 @@ ConfigurationReport SummarizeRounds(MeasuredConfiguration measured, int cores) {
   report.step_p50 = Percentile(steps, 50);
   report.step_p99 = Percentile(steps, 99);
   report.step_count = static_cast<int64_t>(steps.size());
+  report.gpu_watts = WattsOf(measured.rounds);
+  for (const RoundSample& round : measured.rounds) {
+    report.gpu_memory_bytes =
+        std::max(report.gpu_memory_bytes, round.gpu_memory_bytes);
+  }
   report.measured = std::move(measured);
   report.oversubscribed = report.on_gpus()
                               ? std::ranges::count(report.measured.rounds, true,

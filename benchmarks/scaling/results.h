@@ -45,6 +45,10 @@ struct ConfigurationReport {
   StepParts parts;       // In seconds a step, in the median round.
   double imbalance = 0;  // Of the median round; kept_waiting too.
   double kept_waiting = 0;
+  int64_t gpu_memory_bytes = 0;  // The most in a round; 0: not known.
+  // The mean power of a rank's GPU over all rounds; 0: not known, or measured
+  // for less than a second.
+  double gpu_watts = 0;
 
   // The share of a step that each part costs beyond the ideal. The ideal is
   // (B / b) times the part at p ranks: (part(P) - B / b * part(p)) / step(P).

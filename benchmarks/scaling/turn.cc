@@ -72,6 +72,20 @@ absl::Status CheckRun(const RunSpec& spec,
   return absl::OkStatus();
 }
 
+// Sets what is known of the ranks' GPUs.
+void CombineUsage(std::span<const RankResult> results, RoundSample& sample) {
+  const auto ranks = static_cast<double>(results.size());
+  bool energy_known = true;
+  for (const RankResult& result : results) {
+    sample.gpu_memory_bytes =
+        std::max(sample.gpu_memory_bytes, result.gpu_memory_bytes);
+    sample.gpu_joules += result.gpu_joules / ranks;
+    sample.gpu_seconds += result.gpu_seconds / ranks;
+    energy_known = energy_known && result.gpu_seconds > 0;
+  }
+  if (!energy_known) sample.gpu_joules = sample.gpu_seconds = 0;
+}
+
 double Imbalance(std::span<const RankResult> results, int step) {
   double slowest = 0, sum = 0;
   for (const RankResult& result : results) {
@@ -126,6 +140,7 @@ absl::StatusOr<RoundSample> CombineRanks(const RunSpec& spec,
     sample.kept_waiting +=
         ShareOffCore(result) / static_cast<double>(results.size());
   }
+  CombineUsage(results, sample);
   const double step = slowest_rank / spec.steps;
   sample.parts.rest = step - sample.parts.Sum();
   // Nothing is left but rounding.

@@ -69,11 +69,16 @@ struct RankResult {
   std::string gpu = {};              // The name of its GPU; empty: the CPU.
   int32_t shares_gpu = 0;            // 1: another rank has the same GPU.
   std::string hosts_sum = {};        // As in RoundSample.
+  // What its GPU said (GpuMeter); 0: not known.
+  int64_t gpu_memory_bytes = 0;  // In use after the run, by all programs.
+  double gpu_joules = 0;         // Used in the next number of seconds.
+  double gpu_seconds = 0;
 
   static auto Members(auto& self) {
     return std::tie(self.rank, self.world_size, self.same_parameters, self.loss,
                     self.convolution, self.steps, self.gpu, self.shares_gpu,
-                    self.hosts_sum);
+                    self.hosts_sum, self.gpu_memory_bytes, self.gpu_joules,
+                    self.gpu_seconds);
   }
   friend bool operator==(const RankResult&, const RankResult&) = default;
 };
@@ -104,6 +109,10 @@ struct RoundSample {
   // Why the hosts sum the gradients of GPUs; empty: NCCL sums them, or there
   // are no GPUs.
   std::string hosts_sum = {};
+  int64_t gpu_memory_bytes = 0;  // The most on a rank's GPU; 0: not known.
+  // The means over ranks; 0: not known of a rank.
+  double gpu_joules = 0;
+  double gpu_seconds = 0;
 };
 
 // Combines the results of all ranks, in any order, into one round. Returns

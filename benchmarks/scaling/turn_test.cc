@@ -102,6 +102,27 @@ TEST(CombineRanksTest, NamesEachGpuOnceAndSaysWhetherRanksShareOne) {
   EXPECT_EQ(sample->hosts_sum, "why");
 }
 
+TEST(CombineRanksTest, TakesTheMostMemoryAndTheMeanEnergy) {
+  std::vector<RankResult> results = GoodResults();
+  results[0].gpu_memory_bytes = 3000;
+  results[1].gpu_memory_bytes = 2000;
+  results[0].gpu_joules = 300;
+  results[1].gpu_joules = 500;
+  results[0].gpu_seconds = results[1].gpu_seconds = 2;
+  auto sample = CombineRanks(TwoRanksTwoSteps(), results);
+  ASSERT_THAT(sample, IsOk());
+  EXPECT_EQ(sample->gpu_memory_bytes, 3000);
+  EXPECT_EQ(sample->gpu_joules, 400);
+  EXPECT_EQ(sample->gpu_seconds, 2);
+
+  // A mean needs every rank's energy.
+  results[1].gpu_joules = results[1].gpu_seconds = 0;
+  sample = CombineRanks(TwoRanksTwoSteps(), results);
+  ASSERT_THAT(sample, IsOk());
+  EXPECT_EQ(sample->gpu_joules, 0);
+  EXPECT_EQ(sample->gpu_seconds, 0);
+}
+
 TEST(CombineRanksTest, RefusesAnotherDevice) {
   RunSpec spec = TwoRanksTwoSteps();
   std::vector<RankResult> results = GoodResults();

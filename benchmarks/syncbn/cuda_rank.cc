@@ -1,7 +1,6 @@
 #include "benchmarks/syncbn/cuda_rank.h"
 
 #include <cuda_runtime.h>
-#include <dlfcn.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -10,7 +9,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,11 +16,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/memory.h"
+#include "benchmarks/harness/nvml.h"
 #include "benchmarks/harness/rounds.h"
 #include "benchmarks/syncbn/layer.h"
 #include "benchmarks/syncbn/turn.h"
@@ -166,50 +164,6 @@ class CudaTimedCommunicator : public ForwardingCommunicator {
   EventLog& log_;
 };
 
-// The clock of a GPU's multiprocessors, read from the driver's library, if
-// there is one.
-class SmClock {
- public:
-  explicit SmClock(const cudaUUID_t& uuid) {
-    void* const library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
-    if (library == nullptr) return;
-    const auto find = [library](const char* name, auto& function) {
-      function = reinterpret_cast<std::decay_t<decltype(function)>>(
-          dlsym(library, name));
-      return function != nullptr;
-    };
-    int (*initialize)() = nullptr;
-    int (*handle)(const char*, void**) = nullptr;
-    if (!find("nvmlInit_v2", initialize) ||
-        !find("nvmlDeviceGetHandleByUUID", handle) ||
-        !find("nvmlDeviceGetClockInfo", clock_)) {
-      clock_ = nullptr;
-      return;
-    }
-    std::string name = "GPU-";
-    for (int i = 0; i < 16; ++i) {
-      if (i == 4 || i == 6 || i == 8 || i == 10) name += '-';
-      absl::StrAppendFormat(&name, "%02x",
-                            static_cast<unsigned char>(uuid.bytes[i]));
-    }
-    if (initialize() != 0 || handle(name.c_str(), &device_) != 0) {
-      clock_ = nullptr;
-    }
-  }
-
-  // Returns the clock in MHz, or 0 if it is not known.
-  int32_t Mhz() const {
-    constexpr int kSmClock = 1;  // NVML_CLOCK_SM.
-    unsigned mhz = 0;
-    if (clock_ == nullptr || clock_(device_, kSmClock, &mhz) != 0) return 0;
-    return static_cast<int32_t>(mhz);
-  }
-
- private:
-  void* device_ = nullptr;
-  int (*clock_)(void*, int, unsigned*) = nullptr;
-};
-
 // Queues the calls of turns on a rank's stream, and reads their times.
 class CallQueue {
  public:
@@ -218,8 +172,8 @@ class CallQueue {
   // Borrows all arguments. group: where the ranks meet; messages: the group
   // that calls send over.
   CallQueue(Communicator& group, Communicator& messages, EventLog& log,
-            const SmClock& clock)
-      : group_(group), messages_(messages), log_(log), clock_(clock) {}
+            const NvmlGpu& nvml)
+      : group_(group), messages_(messages), log_(log), nvml_(nvml) {}
 
   // Works as LayerMirror::Time. The ranks meet first; then each host queues its
   // calls. backward: may be null.
@@ -249,7 +203,7 @@ class CallQueue {
     LOCKSTEP_RETURN_IF_ERROR(log_.Mark());
     RankTurn turn;
     turn.host_seconds = (SteadySeconds() - begin) / (laps * sets);
-    turn.sm_mhz = clock_.Mhz();
+    turn.sm_mhz = nvml_.SmClockMhz().value_or(0);
     // If the GPU was already done, the clock read is that of an idle GPU.
     if (log_.IsDone()) turn.sm_mhz = 0;
     LOCKSTEP_RETURN_IF_ERROR(messages_.Wait());
@@ -269,7 +223,7 @@ class CallQueue {
   Communicator& group_;
   Communicator& messages_;
   EventLog& log_;
-  const SmClock& clock_;
+  const NvmlGpu& nvml_;
 };
 
 // Copies on one stream, whose device is the calling thread's current one. Not
@@ -399,8 +353,8 @@ class SyncBnCudaRank {
     LOCKSTEP_ASSIGN_OR_RETURN(kernels_,
                               CudaBatchNormKernels::Create(stream_.get()));
     log_.emplace(stream_.get());
-    clock_.emplace(properties.uuid);
-    queue_.emplace(group_, *nccl_, *log_, *clock_);
+    nvml_.emplace(properties.uuid.bytes);
+    queue_.emplace(group_, *nccl_, *log_, *nvml_);
     timed_kernels_.emplace(*kernels_, timing_, *log_);
     timed_group_.emplace(*nccl_, *log_);
     return absl::OkStatus();
@@ -602,7 +556,7 @@ class SyncBnCudaRank {
   std::unique_ptr<NcclCommunicator> nccl_;
   std::unique_ptr<CudaBatchNormKernels> kernels_;
   std::optional<EventLog> log_;
-  std::optional<SmClock> clock_;
+  std::optional<NvmlGpu> nvml_;
   std::optional<CallQueue> queue_;
   std::optional<CudaTimedKernels> timed_kernels_;
   std::optional<CudaTimedCommunicator> timed_group_;
