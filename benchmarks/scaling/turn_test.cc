@@ -1,6 +1,7 @@
 // Tests the combination of ranks into rounds, on made-up numbers.
 #include "benchmarks/scaling/turn.h"
 
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <utility>
@@ -183,6 +184,9 @@ TEST(CodecTest, CarriesResultsAndSpecsExactly) {
   result.gpu = "Example GPU";
   result.shares_gpu = 1;
   result.hosts_sum = "why";
+  result.gpu_memory_bytes = int64_t{1} << 40;
+  result.gpu_joules = 0.25;
+  result.gpu_seconds = 0.125;
   EXPECT_THAT(Decode<RankResult>(Encode(result)), IsOkAndHolds(result));
   const RunSpec spec = {.configuration = {.world_size = 3,
                                           .global_batch = 12,

@@ -30,7 +30,8 @@ int nvmlDeviceGetMemoryInfo(void*, unsigned long long* memory) {
   return 0;
 }
 
-int nvmlDeviceGetTotalEnergyConsumption(void*, unsigned long long* millijoules) {
+int nvmlDeviceGetTotalEnergyConsumption(void*,
+                                        unsigned long long* millijoules) {
   const std::chrono::duration<double> since =
       std::chrono::steady_clock::now().time_since_epoch();
   *millijoules = static_cast<unsigned long long>(since.count() * 250e3);
