@@ -69,7 +69,7 @@ struct RankResult {
   std::string gpu = {};              // The name of its GPU; empty: the CPU.
   int32_t shares_gpu = 0;            // 1: another rank has the same GPU.
   std::string hosts_sum = {};        // As in RoundSample.
-  // What its GPU said (GpuMeter); 0: not known.
+  // Readings of its GPU (GpuMeter); 0: not known.
   int64_t gpu_memory_bytes = 0;  // In use after the run, by all programs.
   double gpu_joules = 0;         // Used in the next number of seconds.
   double gpu_seconds = 0;
