@@ -92,6 +92,9 @@ struct NcclFaults {
   // The rank whose ncclCommInitRankConfig never returns. That call of the other
   // ranks then does not return either, if it blocks. -1: none.
   int stalled_init_rank = -1;
+  // The rank whose ncclCommInitRankConfig returns ncclSystemError at once. That
+  // call of the other ranks never returns. -1: none.
+  int failing_init_rank = -1;
   // The rank whose operations never start. -1: none.
   int stalled_rank = -1;
   // The rank whose operations start late. An operation starts after

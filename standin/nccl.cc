@@ -2,6 +2,8 @@
 // lock (device.h) guards all state.
 #include "standin/include/nccl.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -34,6 +36,13 @@ struct Call {
 
 thread_local int group_depth = 0;
 thread_local std::vector<Call> group;
+thread_local const char* last_error = "stand-in";
+
+// The content of a unique id.
+struct IdContent {
+  uint64_t number;
+  pid_t process;  // Of the rank that made the id.
+};
 
 bool IsOn(const char* variable) {
   const char* const value = std::getenv(variable);
@@ -220,6 +229,8 @@ using lockstep::standin::Count;
 using lockstep::standin::DeviceLock;
 using lockstep::standin::Enter;
 using lockstep::standin::GlobalNcclState;
+using lockstep::standin::IdContent;
+using lockstep::standin::last_error;
 using lockstep::standin::NcclCall;
 using lockstep::standin::World;
 
@@ -232,8 +243,9 @@ ncclResult_t ncclGetVersion(int* version) {
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   const DeviceLock lock;
   *id = {};
-  const uint64_t number = ++GlobalNcclState().ids;
-  std::memcpy(id->internal, &number, sizeof(number));
+  const IdContent content = {.number = ++GlobalNcclState().ids,
+                             .process = getpid()};
+  std::memcpy(id->internal, &content, sizeof(content));
   return ncclSuccess;
 }
 
@@ -251,7 +263,7 @@ const char* ncclGetErrorString(ncclResult_t result) {
   return "unknown result code";
 }
 
-const char* ncclGetLastError(ncclComm_t) { return "stand-in"; }
+const char* ncclGetLastError(ncclComm_t) { return last_error; }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
                                     int rank, ncclConfig_t* config) {
@@ -260,13 +272,20 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
       (config->blocking != 1 && config->blocking != NCCL_CONFIG_UNDEF_INT)) {
     return ncclInvalidArgument;
   }
-  uint64_t number;
-  std::memcpy(&number, id.internal, sizeof(number));
+  IdContent content;
+  std::memcpy(&content, id.internal, sizeof(content));
+  if (content.process != getpid()) {
+    last_error = "the stand-in's ranks must be threads of one process";
+    return ncclInvalidUsage;
+  }
   DeviceLock lock;
   if (GlobalNcclState().faults.stalled_init_rank == rank) {
     lock.WaitForHosts([] { return false; });
   }
-  std::shared_ptr<World>& world = GlobalNcclState().worlds[number];
+  if (GlobalNcclState().faults.failing_init_rank == rank) {
+    return ncclSystemError;
+  }
+  std::shared_ptr<World>& world = GlobalNcclState().worlds[content.number];
   if (world == nullptr) {
     world = std::make_shared<World>(
         World{.size = size, .devices = std::vector<int>(size, -1)});

@@ -3,9 +3,13 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 #include <nccl_device.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <string>
 #include <thread>
@@ -256,6 +260,25 @@ TEST_F(NcclTest, AStalledRankIsWaitedForInInit) {
   }
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   EXPECT_EQ(LiveNcclCommunicators(), 2);  // The fixture's communicators.
+}
+
+// The id is that of the parent process.
+TEST_F(NcclTest, ARankOfAnotherProcessIsRefused) {
+  ncclUniqueId id;
+  Ok(ncclGetUniqueId(&id));
+  const pid_t child = fork();
+  if (child == 0) {
+    ncclComm_t comm = nullptr;
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    const bool refused =
+        ncclCommInitRankConfig(&comm, 2, id, 1, &config) == ncclInvalidUsage;
+    const bool says_why = std::strstr(ncclGetLastError(nullptr),
+                                      "must be threads of one process");
+    _exit(refused && says_why ? 0 : 1);
+  }
+  int status = -1;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST_F(NcclTest, RanksOnOneDeviceAreRefused) {

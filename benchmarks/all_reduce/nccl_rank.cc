@@ -90,8 +90,7 @@ class PlainNccl : public PeerCommunicator {
         shared_gpu_, ShareGpus(*control_, device, /*own=*/absl::OkStatus()));
     NcclSetup setup;
     LOCKSTEP_RETURN_IF_ERROR(ExchangeSetup(*control_, setup));
-    return handle_.Init(setup.id, rank(), world_size(), device,
-                        GroupOptions().timeout);
+    return handle_.Init(*control_, setup.id, device, GroupOptions().timeout);
   }
 
   // Aborts all calls under way if `status` is an error, because memory cannot

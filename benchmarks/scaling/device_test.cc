@@ -308,6 +308,18 @@ TEST(ScalingOnGpusTest, NamesWhatCannotBe) {
   EXPECT_THAT(refused.output, testing::StartsWith("scaling: --device=cuda: "));
 }
 
+// The stand-in's NCCL joins threads only. The rank that made NCCL's id waits
+// for the other rank, whose error must end it.
+TEST(ScalingOnGpusTest, SaysWhyProcessesCannotJoinOnTheStandin) {
+  const CommandOutcome outcome =
+      RunScaling(kWithStandin, "--device=cuda --nproc=2");
+  EXPECT_NE(outcome.exit_status, 0);
+  EXPECT_THAT(
+      outcome.output,
+      AllOf(HasSubstr("the stand-in's ranks must be threads of one process"),
+            Not(HasSubstr("not finished after"))));
+}
+
 // On a host without GPUs the CPU computes, and the command says why.
 TEST(ScalingOnGpusTest, FallsBackToTheCpu) {
   if (HasGpu()) GTEST_SKIP() << "this host has a GPU";

@@ -293,20 +293,14 @@ absl::Status NcclCommunicator::Join(std::unique_ptr<Communicator> control) {
         *control, SetNcclEnvironment({{"NCCL_LOCAL_REGISTER", "0"},
                                       {"NCCL_GRAPH_REGISTER", "0"}})));
   }
-  own = handle_->Init(setup.id, rank_, world_size_, options_.device,
-                      options_.group.timeout);
-  if (own.ok() && world_size_ > 1) {
+  LOCKSTEP_RETURN_IF_ERROR(handle_->Init(*control, setup.id, options_.device,
+                                         options_.group.timeout));
+  if (world_size_ > 1) {
     absl::StatusOr<std::unique_ptr<GpuRing>> ring = GpuRing::Create(
         rank_, world_size_, options_.chunk_bytes, *handle_, stream_.get());
-    own = ring.status();
-    if (own.ok()) ring_ = *std::move(ring);
+    LOCKSTEP_RETURN_IF_ERROR(ShareJoining(*control, ring.status()));
+    ring_ = *std::move(ring);
   }
-  if (!own.ok()) {
-    own = absl::Status(
-        own.code(),
-        absl::StrCat("rank ", rank_, ": joining NCCL: ", own.message()));
-  }
-  LOCKSTEP_RETURN_IF_ERROR(ShareStatus(*control, own));
   if (options_.group.algorithm == Algorithm::kDirect && world_size_ > 1) {
     LOCKSTEP_RETURN_IF_ERROR(CreateDirect(*control));
   }

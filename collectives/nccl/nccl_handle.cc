@@ -8,7 +8,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <future>
 #include <mutex>
 #include <span>
 #include <string>
@@ -17,6 +17,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -56,6 +57,48 @@ std::string LastError(ncclComm_t comm) {
   std::string line(text == nullptr ? "" : text);
   std::replace(line.begin(), line.end(), '\n', ' ');
   return line;
+}
+
+// How far a rank is with joining NCCL, and the most of these for a group.
+enum Joining : int32_t { kJoined, kWaits, kFailed };
+
+// How often the ranks tell each other how far they are.
+constexpr std::chrono::milliseconds kMeetingInterval(10);
+
+absl::StatusOr<ncclComm_t> InitComm(const ncclUniqueId& id, int rank, int size,
+                                    int device) {
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device), "cudaSetDevice"));
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 1;
+  ncclComm_t comm = nullptr;
+  const ncclResult_t result =
+      ncclCommInitRankConfig(&comm, size, id, rank, &config);
+  LOCKSTEP_RETURN_IF_ERROR(NcclStatus(
+      result,
+      absl::StrCat("ncclCommInitRankConfig (", LastError(nullptr), ")")));
+  return comm;
+}
+
+// Waits until all ranks have joined or one has failed. Takes this rank's result
+// from `made`, unless NCCL still waits when another rank fails. Errors: the
+// control group's.
+absl::Status AwaitInit(Communicator& control, absl::Duration timeout,
+                       std::future<absl::StatusOr<ncclComm_t>>& made,
+                       absl::StatusOr<ncclComm_t>& comm) {
+  const Deadline deadline(timeout);
+  while (true) {
+    if (made.valid() &&
+        made.wait_for(kMeetingInterval) == std::future_status::ready) {
+      comm = made.get();  // `made` is no longer valid.
+    } else if (made.valid() && deadline.passed()) {
+      comm = absl::DeadlineExceededError(
+          absl::StrCat("not finished after ", absl::FormatDuration(timeout)));
+    }
+    int32_t joining = !comm.ok() ? kFailed : made.valid() ? kWaits : kJoined;
+    LOCKSTEP_RETURN_IF_ERROR(
+        control.AllReduce(std::span(&joining, 1), ReduceOp::kMax));
+    if (joining != kWaits) return absl::OkStatus();
+  }
 }
 
 }  // namespace
@@ -102,25 +145,32 @@ absl::Status ExchangeSetup(Communicator& control, NcclSetup& setup) {
   return control.Broadcast(std::as_writable_bytes(std::span(&setup, 1)), 0);
 }
 
-absl::Status NcclHandle::Init(const ncclUniqueId& id, int rank, int world_size,
+absl::Status ShareJoining(Communicator& control, const absl::Status& own) {
+  if (own.ok()) return ShareStatus(control, own);
+  return ShareStatus(
+      control, absl::Status(own.code(),
+                            absl::StrCat("rank ", control.rank(),
+                                         ": joining NCCL: ", own.message())));
+}
+
+absl::Status NcclHandle::Init(Communicator& control, const ncclUniqueId& id,
                               int device, absl::Duration timeout) {
-  const auto made = std::make_shared<std::atomic<ncclComm_t>>(nullptr);
-  LOCKSTEP_RETURN_IF_ERROR(RunWithin(timeout, [=]() mutable -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaSetDevice(device), "cudaSetDevice"));
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 1;
-    ncclComm_t comm = nullptr;
-    const ncclResult_t result =
-        ncclCommInitRankConfig(&comm, world_size, id, rank, &config);
-    LOCKSTEP_RETURN_IF_ERROR(NcclStatus(
-        result,
-        absl::StrCat("ncclCommInitRankConfig (", LastError(nullptr), ")")));
-    *made = comm;
-    return absl::OkStatus();
-  }));
-  comm_ = made->load();
-  return absl::OkStatus();
+  std::promise<absl::StatusOr<ncclComm_t>> promise;
+  std::future<absl::StatusOr<ncclComm_t>> made = promise.get_future();
+  std::thread attempt([promise = std::move(promise), id, rank = control.rank(),
+                       size = control.world_size(), device]() mutable {
+    promise.set_value(InitComm(id, rank, size, device));
+  });
+  absl::StatusOr<ncclComm_t> comm = nullptr;
+  const absl::Status met = AwaitInit(control, timeout, made, comm);
+  if (made.valid()) {
+    attempt.detach();
+  } else {
+    attempt.join();
+  }
+  if (comm.ok()) comm_ = *comm;
+  LOCKSTEP_RETURN_IF_ERROR(met);
+  return ShareJoining(control, comm.status());
 }
 
 absl::Status NcclHandle::Group(absl::FunctionRef<ncclResult_t()> issue) {

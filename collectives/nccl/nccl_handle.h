@@ -85,6 +85,10 @@ struct NcclSetup {
 // Creates the unique id on rank 0, and gives rank 0's setup to every rank.
 absl::Status ExchangeSetup(Communicator& control, NcclSetup& setup);
 
+// Returns the status of the lowest rank that cannot join NCCL, with its rank;
+// OK if every rank can. Every rank must call it.
+absl::Status ShareJoining(Communicator& control, const absl::Status& own);
+
 // A blocking NCCL communicator: its calls return once they are on their
 // streams, and the first call between two ranks waits for the other rank. One
 // thread uses the handle; meanwhile, another thread may call Health and Abort.
@@ -95,11 +99,14 @@ class NcclHandle {
   NcclHandle(const NcclHandle&) = delete;
   NcclHandle& operator=(const NcclHandle&) = delete;
 
-  // Joins on `device`, and waits for the other ranks. May be called once.
-  // Errors: NCCL's; kDeadlineExceeded if joining takes longer than `timeout`.
-  // NCCL's attempt then keeps running, since nothing can end it.
-  absl::Status Init(const ncclUniqueId& id, int rank, int world_size,
-                    int device, absl::Duration timeout);
+  // Joins on `device` with the ranks of the control group, which all must call
+  // this. May be called once. If a rank fails or dies, all ranks get its error
+  // at once: while they join, they tell each other how far they are. Their
+  // calls of NCCL then keep running, since nothing can end them. Errors:
+  // NCCL's; kDeadlineExceeded if joining takes longer than `timeout`; the
+  // control group's.
+  absl::Status Init(Communicator& control, const ncclUniqueId& id, int device,
+                    absl::Duration timeout);
 
   // Calls `issue`, which calls NCCL with comm(), as one group. Errors: NCCL's;
   // kAborted after Abort.

@@ -86,6 +86,18 @@ TEST_F(NcclPlantedFaultsTest, JoiningEndsAtTheDeadlineToo) {
                     HasSubstr("joining NCCL: not finished after 300ms"))));
 }
 
+// The other ranks' calls of NCCL do not return.
+TEST_F(NcclPlantedFaultsTest, ARankThatCannotJoinEndsAllAtOnce) {
+  standin::SetNcclFaults({.failing_init_rank = 1});
+  const NcclOptions options = Options();
+  const absl::Time before = absl::Now();
+  EXPECT_THAT(RunNcclRanks(3, options, AllReduceOnce),
+              Each(StatusIs(absl::StatusCode::kUnavailable,
+                            HasSubstr("rank 1: joining NCCL: "
+                                      "ncclCommInitRankConfig"))));
+  EXPECT_LT(absl::Now() - before, options.group.timeout / 2);
+}
+
 TEST_F(NcclPlantedFaultsTest, StalledRankEndsAllAtTheDeadline) {
   standin::SetNcclFaults({.stalled_rank = 2});
   for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing}) {

@@ -19,6 +19,7 @@
 namespace lockstep {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
@@ -125,6 +126,23 @@ TEST_F(TrainDeviceTest, CudaTrainsInSixteenBits) {
     EXPECT_THAT(MetricsIn(precision),
                 HasSubstr(absl::StrCat("\"precision\": \"", precision, "\"")));
   }
+}
+
+// The first step makes weights so large that the gradients of the second
+// overflow float16 at the first loss scale, and those of the next two steps at
+// the halved ones. The control: float32 skips no step.
+TEST_F(TrainDeviceTest, SaysHowManyStepsAreSkipped) {
+  const std::string flags = "--device=cuda --epochs=2 --lr=1000 --precision=";
+  const CommandOutcome outcome = Run(kWithStandin, flags + "float16", "some");
+  EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output, AllOf(HasSubstr("  1 step skipped\n"),
+                                    HasSubstr("  2 steps skipped\n")));
+  EXPECT_THAT(MetricsIn("some"), AllOf(HasSubstr("\"skipped_steps\": 1"),
+                                       HasSubstr("\"skipped_steps\": 2")));
+  const CommandOutcome wide = Run(kWithStandin, flags + "float32", "none");
+  EXPECT_EQ(wide.exit_status, 0) << wide.output;
+  EXPECT_THAT(wide.output, Not(HasSubstr("skipped")));
+  EXPECT_THAT(MetricsIn("none"), Not(HasSubstr("skipped_steps")));
 }
 
 // A checkpoint moves between the devices.

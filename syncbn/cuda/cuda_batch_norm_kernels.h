@@ -34,7 +34,8 @@ struct FreePinnedMemory {
 // Partial results of reductions lie in scratch memory: 16 bytes
 // (ComputeMoments) or 8 (BackwardReduce) for each block and channel. Create
 // allocates kScratchBytes of it, enough for layers of some ten thousand
-// channels. A call that needs more waits for the device once and enlarges it.
+// channels. A call that needs more allocates more. Graphs that captured earlier
+// calls stay valid as long as this object.
 // Merging moves tens of bytes a channel. Errors, besides kUnimplemented: those
 // of the launches.
 //

@@ -2,6 +2,8 @@
 // needs none. Also tests the features that only a GPU's kernels have.
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 
+#include <cuda_runtime.h>
+
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -11,8 +13,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/cuda_graph.h"
+#include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -20,6 +25,7 @@
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_test_device.h"
+#include "syncbn/cuda/reductions.h"
 #include "syncbn/testing/device_tensor.h"
 #include "syncbn/testing/kernel_suite.h"
 #include "tools/cuda/gpu_test.h"
@@ -165,6 +171,56 @@ TEST(CudaKernelsTest, LocalForwardHasTheBitsOfItsOperations) {
       }
     }
   }
+}
+
+// Computes the moments of channels by reductions that merge the partial results
+// of many blocks.
+class MomentsOf {
+ public:
+  explicit MomentsOf(int64_t samples)
+      : shape_{samples, 64, 50, Layout::kNhwc},
+        x_(DataType::kFloat32, RandomValues(shape_.size(), 1)),
+        record_({UnwrittenRecord(shape_.c)}) {}
+
+  absl::Status Enqueue(ReductionMemory& memory, cudaStream_t stream) {
+    return ReduceMomentsOnGpu(shape_, x_.buffer(), record_.data(),
+                              /*merge=*/nullptr, memory, stream);
+  }
+  std::vector<double> Read() const {
+    const RecordValues record = record_.Read();
+    std::vector<double> values = record.mean;
+    values.insert(values.end(), record.second.begin(), record.second.end());
+    return values;
+  }
+
+ private:
+  const ActivationShape shape_;
+  const DeviceTensor x_;
+  const DeviceRecords record_;
+};
+
+// Address sanitizers see whether a replay uses memory that was freed.
+TEST(CudaKernelsTest, AGraphIsValidAfterTheScratchMemoryHasGrown) {
+  if (MakeKernels() == nullptr) return;
+  const absl::StatusOr<Stream> stream = MakeStream();
+  ASSERT_THAT(stream, IsOk());
+  absl::StatusOr<ReductionMemory> memory =
+      ReductionMemory::Create(/*bytes=*/16, stream->get());
+  ASSERT_THAT(memory, IsOk());
+  MomentsOf small(20);
+  MomentsOf large(200);
+  ASSERT_THAT(small.Enqueue(*memory, stream->get()), IsOk());
+  const std::vector<double> before = small.Read();
+  const std::byte* const scratch = memory->scratch();
+  MomentsOf captured(20);
+  const absl::StatusOr<Graph> graph = CaptureGraph(
+      stream->get(), [&] { return captured.Enqueue(*memory, stream->get()); });
+  ASSERT_THAT(graph, IsOk());
+  EXPECT_EQ(memory->scratch(), scratch);
+  ASSERT_THAT(large.Enqueue(*memory, stream->get()), IsOk());
+  EXPECT_NE(memory->scratch(), scratch);
+  ASSERT_EQ(cudaGraphLaunch(graph->get(), stream->get()), cudaSuccess);
+  EXPECT_EQ(captured.Read(), before);
 }
 
 TEST(CudaKernelsTest, TrackBiasedVariance) {

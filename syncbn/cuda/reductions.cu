@@ -1,8 +1,10 @@
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -390,7 +392,7 @@ struct SumsReduction {
 absl::StatusOr<ReductionMemory> ReductionMemory::Create(int64_t bytes,
                                                         cudaStream_t stream) {
   ReductionMemory memory;
-  LOCKSTEP_RETURN_IF_ERROR(memory.Reserve(bytes, stream));
+  LOCKSTEP_RETURN_IF_ERROR(memory.Reserve(bytes));
   constexpr int64_t kTicketBytes = kTickets * int64_t{sizeof(unsigned)};
   LOCKSTEP_ASSIGN_OR_RETURN(memory.tickets_,
                             AllocateDeviceMemory(kTicketBytes));
@@ -400,12 +402,12 @@ absl::StatusOr<ReductionMemory> ReductionMemory::Create(int64_t bytes,
   return memory;
 }
 
-absl::Status ReductionMemory::Reserve(int64_t bytes, cudaStream_t stream) {
+absl::Status ReductionMemory::Reserve(int64_t bytes) {
   if (bytes <= scratch_bytes_) return absl::OkStatus();
-  LOCKSTEP_RETURN_IF_ERROR(
-      CudaStatus(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
-  LOCKSTEP_ASSIGN_OR_RETURN(scratch_, AllocateDeviceMemory(bytes));
-  scratch_bytes_ = bytes;
+  const int64_t grown = std::max(bytes, 2 * scratch_bytes_);
+  LOCKSTEP_ASSIGN_OR_RETURN(DeviceMemory memory, AllocateDeviceMemory(grown));
+  scratch_.push_back(std::move(memory));
+  scratch_bytes_ = grown;
   return absl::OkStatus();
 }
 
@@ -430,7 +432,7 @@ absl::Status ReduceMomentsOnGpu(const ActivationShape& shape, ConstBuffer x,
         .outputs = merge != nullptr ? OutputsOf(*merge) : BatchOutputs()};
     const void* const tensors[] = {x.data};
     const ChannelReduction<MomentsReduction<T>> cut(shape, tensors);
-    LOCKSTEP_RETURN_IF_ERROR(memory.Reserve(cut.scratch_bytes(), stream));
+    LOCKSTEP_RETURN_IF_ERROR(memory.Reserve(cut.scratch_bytes()));
     return cut.Run(reduction, memory.scratch(), memory.tickets(), stream,
                    "ComputeMoments launch");
   });
@@ -451,7 +453,7 @@ absl::Status ReduceGradientsOnGpu(const BatchNormKernels::BackwardCall& call,
         .dbias = PointerOrNull<float>(call.dbias)};
     const void* const tensors[] = {reduction.x, reduction.y, reduction.dy};
     const ChannelReduction<SumsReduction<T>> cut(call.shape, tensors);
-    LOCKSTEP_RETURN_IF_ERROR(memory.Reserve(cut.scratch_bytes(), stream));
+    LOCKSTEP_RETURN_IF_ERROR(memory.Reserve(cut.scratch_bytes()));
     return cut.Run(reduction, memory.scratch(), memory.tickets(), stream,
                    "BackwardReduce launch");
   });

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,7 +18,9 @@
 namespace lockstep {
 
 // The device memory of reductions on one stream: partial results, and the
-// tickets by which the last block of a channel knows that it is the last.
+// tickets by which the last block of a channel knows that it is the last. All
+// memory lives as long as this object, since work that is enqueued, and graphs
+// that captured a reduction, may use it.
 class ReductionMemory {
  public:
   ReductionMemory() = default;
@@ -25,17 +28,19 @@ class ReductionMemory {
   static absl::StatusOr<ReductionMemory> Create(int64_t bytes,
                                                 cudaStream_t stream);
 
-  // Makes room for `bytes` of partial results. Waits for the stream if the
-  // memory has to grow.
-  absl::Status Reserve(int64_t bytes, cudaStream_t stream);
+  // Makes room for `bytes` of partial results. The memory grows at least
+  // twofold, so that all outgrown memory is less than the present one.
+  absl::Status Reserve(int64_t bytes);
 
-  std::byte* scratch() const { return scratch_.get(); }
+  std::byte* scratch() const {
+    return scratch_.empty() ? nullptr : scratch_.back().get();
+  }
   std::byte* tickets() const { return tickets_.get(); }
 
  private:
   DeviceMemory tickets_;  // kTickets (partition.h), 0 between reductions.
-  DeviceMemory scratch_;
-  int64_t scratch_bytes_ = 0;
+  std::vector<DeviceMemory> scratch_;  // The last is in use.
+  int64_t scratch_bytes_ = 0;          // The size of the last.
 };
 
 // Loads the kernels now. Otherwise the first launch of each waits for the
