@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Tests that the wheel rejects broken scripts for their cause, and accepts the right ones.
 
-With LOCKSTEP_EXHAUSTIVE=1 all scripts are judged, otherwise a slice of them. Another Python tests
-another PyTorch.
+The command and the ranks are forks of one process with PyTorch, or with LOCKSTEP_EXHAUSTIVE=1 new
+processes. Another Python tests another PyTorch.
 """
 
 import glob
@@ -16,11 +16,12 @@ import unittest
 
 sys.dont_write_bytecode = True
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, HERE)
+WHEEL = os.path.join(os.path.dirname(os.path.dirname(HERE)), "python")
+sys.path[:0] = [HERE, os.path.join(WHEEL, "testing")]
 
+import forks
 import junit_recorder
 
-WHEEL = os.path.join(os.path.dirname(os.path.dirname(HERE)), "python")
 EXHAUSTIVE = "LOCKSTEP_EXHAUSTIVE" in os.environ
 DEADLINE_SECONDS = 240
 CANNOT_RUN = 77  # The exit status of a script that needs a newer PyTorch or a missing package.
@@ -56,10 +57,6 @@ VERDICTS = {
 # Scripts whose first command writes the checkpoint that the second starts from. The second is
 # judged.
 RESUMED = {"resume_momentum", "resume_order"}
-# The scripts outside of the slice run only in exhaustive runs.
-MORE_BROKEN = {"half_sum", "micro_batch_updates", "resume_momentum", "resume_order"}
-MORE_BROKEN |= {"same_batches", "sampler_seeds", "set_epoch"}
-MORE_RIGHT = {"attention", "gan", "image_classifier", "unused_parameters"}
 
 
 def scripts(folder):
@@ -71,21 +68,15 @@ def judge(script, folder, *flags, fail_fast=False):
     """Judges two ranks of a script; returns the finished command and its verdict."""
     ours = ["--fail_fast"] if fail_fast else []
     output = tempfile.mkdtemp(dir=folder)
-    done = subprocess.run(
-        [sys.executable, "-m", "lockstep", "run", "--nproc=2", "--output_dir=" + output, *ours, "--"]
-        + [sys.executable, os.path.join(HERE, script), *flags],
-        env={
-            **os.environ,
-            "PYTHONPATH": WHEEL,
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "OMP_NUM_THREADS": "1",
-        },
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_SECONDS,
-        check=False,
-    )
+    command = ["run", "--nproc=2", "--output_dir=" + output, *ours, "--"]
+    command += [sys.executable, os.path.join(HERE, script), *flags]
+    variables = {"PYTHONPATH": WHEEL, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    options = {"env": {**os.environ, **variables}, "cwd": folder, "timeout": DEADLINE_SECONDS}
+    if EXHAUSTIVE:
+        started = [sys.executable, "-m", "lockstep", *command]
+        done = subprocess.run(started, capture_output=True, text=True, check=False, **options)
+    else:
+        done = forks.server.run(command, **options)
     try:
         with open(os.path.join(output, "verdict.json"), encoding="utf-8") as file:
             return done, json.load(file)
@@ -135,8 +126,6 @@ class VerdictTest(unittest.TestCase):
 
     def test_broken_scripts_get_their_cause(self):
         for name, (cause, update, line) in VERDICTS.items():
-            if name in MORE_BROKEN and not EXHAUSTIVE:
-                continue
             with self.subTest(script=name):
                 verdict, said = self.verdict("broken", name)
                 self.assertEqual([f["cause"] for f in verdict["findings"]], [cause], said)
@@ -146,13 +135,11 @@ class VerdictTest(unittest.TestCase):
 
     def test_mended_twins_raise_no_alarm(self):
         for name in scripts("mended"):
-            if EXHAUSTIVE or (name in VERDICTS and name not in MORE_BROKEN):
-                self.expect_right("mended", name)
+            self.expect_right("mended", name)
 
     def test_right_scripts_raise_no_alarm(self):
         for name in scripts("right"):
-            if EXHAUSTIVE or name not in MORE_RIGHT:
-                self.expect_right("right", name)
+            self.expect_right("right", name)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ class ByHandTest(unittest.TestCase):
     def verdict(self, *flags, ours=()):
         """Returns the verdict, each rank's events, and what was printed."""
         with tempfile.TemporaryDirectory() as folder:
-            done, events = runs.record_script(folder, SCRIPT, *flags, flags=ours)
+            done, events = runs.record_script(folder, SCRIPT, *flags, flags=ours, forked=True)
             with open(os.path.join(folder, "verdict.json"), encoding="utf-8") as file:
                 found = json.load(file)
         said = done.stdout + done.stderr
@@ -201,7 +201,7 @@ class ByHandTest(unittest.TestCase):
     def test_changes_no_bit(self):
         for flags in (["--clear=zero"], ["--clear=before", "--ddp"]):
             with tempfile.TemporaryDirectory() as folder:
-                hooked, events = runs.record_script(folder, SCRIPT, *flags)
+                hooked, events = runs.record_script(folder, SCRIPT, *flags, forked=True)
                 plain, none = runs.record_script(folder, "-c", PLAIN % SCRIPT, *flags)
             self.assertEqual((len(events), none), (2, {}))
             digests = [sorted(re.findall("digest of.*", d.stdout)) for d in (hooked, plain)]

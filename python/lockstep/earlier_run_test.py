@@ -30,7 +30,7 @@ class EarlierRunTest(unittest.TestCase):
     def record(cls, name, *arguments, **options):
         """Records the script in a folder of this name; returns the verdict and what was said."""
         folder = os.path.join(cls.folder, name)
-        done, _ = runs.record_script(folder, SCRIPT, *arguments, **options)
+        done, _ = runs.record_script(folder, SCRIPT, *arguments, forked=True, **options)
         with open(os.path.join(folder, "verdict.json"), encoding="utf-8") as file:
             found = json.load(file)
         said = done.stdout + done.stderr
@@ -65,7 +65,7 @@ class EarlierRunTest(unittest.TestCase):
         self.expect_right(self.compare(), SAME_BITS)
         self.assertNotIn("twice more", self.said)
         earlier = "--reference=%s/earlier" % self.folder
-        again = runs.lockstep("judge", self.folder + "/now", earlier)
+        again = runs.lockstep("judge", self.folder + "/now", earlier, forked=True)
         self.assertEqual(again.returncode, 0, again.stderr)
         self.assertIn(SAME_BITS, again.stdout)
 

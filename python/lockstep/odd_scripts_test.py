@@ -15,9 +15,12 @@ import runs
 
 class OddScriptsTest(unittest.TestCase):
     def verdict(self, kind, *flags, nproc=2):
+        """nproc: 0 for a script that starts its ranks by itself, as new processes."""
         with tempfile.TemporaryDirectory() as folder:
             script = os.path.join(PYTHON, "testing", "odd.py")
-            done, _ = runs.record_script(folder, script, kind, flags=flags, nproc=nproc)
+            done, _ = runs.record_script(
+                folder, script, kind, flags=flags, nproc=nproc, forked=nproc > 0
+            )
             with open(os.path.join(folder, "verdict.json"), encoding="utf-8") as file:
                 found = json.load(file)
         said = done.stdout + done.stderr

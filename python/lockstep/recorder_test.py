@@ -38,9 +38,11 @@ class RecorderTest(unittest.TestCase):
                 file.write(text)
         return path
 
-    def record(self, *arguments, script=TRAIN, status=0, **options):
+    def record(self, *arguments, script=TRAIN, status=0, forked=True, **options):
         """Records two ranks, or options["nproc"], and expects that our hooks make no error."""
-        done, events = runs.record_script(self.path("record"), script, *arguments, **options)
+        done, events = runs.record_script(
+            self.path("record"), script, *arguments, forked=forked, **options
+        )
         self.assertEqual(done.returncode, status, done.stdout + done.stderr)
         for kinds in events.values():
             self.assertEqual(runs.of_kind(kinds, "error"), [])
@@ -50,7 +52,9 @@ class RecorderTest(unittest.TestCase):
 class UnchangedTest(RecorderTest):
     def test_no_bit_of_weights_and_random_states_changes(self):
         """The script has dropout, batch norm, accumulation with no_sync, and loading workers."""
-        plain, events = self.record(*MUCH, script=self.path("plain.py", PLAIN % TRAIN))
+        plain, events = self.record(
+            *MUCH, script=self.path("plain.py", PLAIN % TRAIN), forked=False
+        )
         self.assertEqual(events, {})
         recorded, events = self.record(*MUCH)
         self.assertEqual(sorted(events), [0, 1])
@@ -237,7 +241,9 @@ class EventsTest(RecorderTest):
 
 class FailureTest(RecorderTest):
     def test_records_an_exception_and_its_line(self):
-        done, events = runs.record_script(self.path("record"), TRAIN, "--fail_at=3")
+        done, events = runs.record_script(
+            self.path("record"), TRAIN, "--fail_at=3", forked=True
+        )
         self.assertEqual(done.returncode, 1)
         self.assertIn("RuntimeError: planted failure", done.stderr)
         (failure,) = runs.of_kind(events[0], "exception")
@@ -246,7 +252,9 @@ class FailureTest(RecorderTest):
 
     def test_an_error_of_a_hook_is_ours_and_the_script_goes_on(self):
         broken = "import torch\nimport lockstep\nlockstep.watch(7)\n" + train_source()
-        done, events = runs.record_script(self.path("record"), self.path("broken.py", broken))
+        done, events = runs.record_script(
+            self.path("record"), self.path("broken.py", broken), forked=True
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(len(digests(done.stdout)), 2)
         errors = runs.of_kind(events[0], "error")
@@ -262,7 +270,7 @@ class FailureTest(RecorderTest):
     def test_ends_a_command_that_hangs(self):
         hangs = train_source().replace("        scheduler.step()", HANG)
         done, events = runs.record_script(
-            self.path("record"), self.path("hangs.py", hangs), flags=["--hang_seconds=3"]
+            self.path("record"), self.path("hangs.py", hangs), flags=["--hang_seconds=2"], forked=True
         )
         self.assertNotEqual(done.returncode, 0)
         self.assertEqual(len(runs.of_kind(events[1], "step")), 6)
@@ -274,7 +282,7 @@ HANG = "        while dist.get_rank():\n            torch.zeros(1)"
 class WarningTest(RecorderTest):
     def test_a_warning_for_the_caller_of_a_hooked_function_names_the_users_line(self):
         script = self.path("warns.py", WARNS)
-        done, _ = runs.record_script(self.path("record"), script, nproc=1)
+        done, _ = runs.record_script(self.path("record"), script, nproc=1, forked=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("warns.py:10: UserWarning: careful", done.stderr)
 
@@ -347,7 +355,7 @@ class CommandTest(unittest.TestCase):
             (("run", "--", "/nonexistent/program"), "/nonexistent/program: No such file"),
         ):
             with tempfile.TemporaryDirectory() as folder:
-                done = runs.lockstep(*arguments, LOCKSTEP_TEST=folder)
+                done = runs.lockstep(*arguments, forked=True, LOCKSTEP_TEST=folder)
             self.assertEqual(done.returncode, 2, arguments)
             self.assertRegex(done.stderr, r"\Alockstep: [^\n]*\n\Z")
             self.assertIn(said, done.stderr)
@@ -355,11 +363,11 @@ class CommandTest(unittest.TestCase):
     def test_says_how_to_do_without_a_launcher_that_fails_by_itself(self):
         with tempfile.TemporaryDirectory() as folder:
             flags = ("run", "--output_dir=" + folder, "--", "sh", "-c")
-            failed = runs.lockstep(*flags, "exit 3", "--nproc_per_node=2")
+            failed = runs.lockstep(*flags, "exit 3", "--nproc_per_node=2", forked=True)
             self.assertEqual(failed.returncode, 3)
             self.assertIn("`lockstep run --nproc=2 -- python3 SCRIPT`", failed.stdout)
             for arguments in (["exit 0", "--nproc_per_node=2"], ["exit 3"]):
-                self.assertNotIn("--nproc", runs.lockstep(*flags, *arguments).stdout)
+                self.assertNotIn("--nproc", runs.lockstep(*flags, *arguments, forked=True).stdout)
 
     def test_passes_the_status_of_the_command_on(self):
         with tempfile.TemporaryDirectory() as folder:

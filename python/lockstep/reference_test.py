@@ -86,7 +86,7 @@ class FlagsTest(unittest.TestCase):
                 (["--reference=one_rank", "--reference_command=x"], "exclude each other"),
                 (self.inside(folder), "is in --output_dir, which is written anew"),
             ):
-                done = runs.lockstep("run", *flags, "--", "true")
+                done = runs.lockstep("run", *flags, "--", "true", forked=True)
                 self.assertEqual((done.returncode, done.stdout), (2, ""), flags)
                 self.assertIn(why, done.stderr)
             self.assertTrue(os.path.exists(folder + "/old/rank0.jsonl"))
@@ -173,7 +173,8 @@ class ComparisonTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             arguments = [argument.replace("FOLDER", folder) for argument in arguments]
             flags = ["--reference=one_rank", "--reference_updates=4", *flags]
-            done, _ = runs.record_script(folder + "/run", SCRIPT, *arguments, flags=flags)
+            record = folder + "/run"
+            done, _ = runs.record_script(record, SCRIPT, *arguments, flags=flags, forked=True)
             with open(folder + "/run/verdict.json", encoding="utf-8") as file:
                 found = json.load(file)
             saved = sorted(os.listdir(folder))

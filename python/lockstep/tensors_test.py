@@ -53,7 +53,7 @@ class KeptTest(unittest.TestCase):
 
     def record(self, name, *arguments, flags=()):
         folder = os.path.join(self.folder, name)
-        done, events = runs.record_script(folder, self.script, *arguments, flags=flags)
+        done, events = runs.record_script(folder, self.script, *arguments, flags=flags, forked=True)
         with open(folder + "/verdict.json", encoding="utf-8") as file:
             found = json.load(file)
         self.assertEqual(found["errors_of_lockstep"], [], done.stdout + done.stderr)

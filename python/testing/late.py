@@ -50,8 +50,9 @@ def never_joins():
 
 
 def joins_late():
+    """Rank 1 joins three seconds later than ranks usually do (forks.py)."""
     if os.environ["RANK"] == "1":
-        time.sleep(13)
+        time.sleep(3 + float(os.environ["JOIN_SECONDS"]))
 
 
 def larger_world():
@@ -101,9 +102,9 @@ def exits_early():
         dist.barrier()
 
 
-def steps(pause):
+def steps(pause, count=STEPS):
     """Reduces a number in each step, after pause(step) seconds on rank 1."""
-    for step in range(STEPS):
+    for step in range(count):
         time.sleep(pause(step) if dist.get_rank() == 1 else 0.01)
         dist.all_reduce(torch.ones(4))
 
@@ -118,7 +119,7 @@ def uneven():
 
 def slow():
     """Rank 1 is slow in each step, which is usual from the second step on."""
-    steps(lambda step: 1.5)
+    steps(lambda step: 1.5, count=3)
 
 
 def backward():

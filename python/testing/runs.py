@@ -9,9 +9,13 @@ PYTHON = os.path.dirname(HERE)
 DEADLINE_SECONDS = 400  # The ranks may share the cores with a build.
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, PYTHON)
+sys.path[:0] = [PYTHON, HERE]
+
+import forks  # noqa: E402
 
 from lockstep import record  # noqa: E402
+
+EXHAUSTIVE = "LOCKSTEP_EXHAUSTIVE" in os.environ
 
 
 def environment(**variables):
@@ -21,8 +25,13 @@ def environment(**variables):
     return {**kept, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", **variables}
 
 
-def lockstep(*arguments, **variables):
-    """Runs the command `lockstep`. Returns what subprocess.run returns."""
+def lockstep(*arguments, forked=False, **variables):
+    """Runs the command `lockstep`. Returns what subprocess.run returns.
+
+    forked: whether the command and its ranks may be forks (forks.py). An exhaustive run starts all.
+    """
+    if forked and not EXHAUSTIVE:
+        return forks.server.run(arguments, environment(**variables), DEADLINE_SECONDS)
     return subprocess.run(
         [sys.executable, "-m", "lockstep", *arguments],
         env=environment(**variables),
@@ -33,7 +42,7 @@ def lockstep(*arguments, **variables):
     )
 
 
-def record_script(folder, script, *arguments, nproc=2, flags=(), **variables):
+def record_script(folder, script, *arguments, nproc=2, flags=(), **options):
     """Records ranks of a script. Returns the finished process and the events of each rank."""
     done = lockstep(
         "run",
@@ -44,7 +53,7 @@ def record_script(folder, script, *arguments, nproc=2, flags=(), **variables):
         sys.executable,
         script,
         *arguments,
-        **variables,
+        **options,
     )
     return done, events_of(folder)
 

@@ -18,10 +18,12 @@ NAMED_SECONDS = 1.0  # After the usual time of the rank that waits.
 
 
 class LateTest(unittest.TestCase):
-    def run_kind(self, kind, *flags, nproc=2):
+    def run_kind(self, kind, *flags, nproc=2, **variables):
         """Returns the finished command, its verdict, and the waits that it saw."""
         with tempfile.TemporaryDirectory() as folder:
-            done, _ = runs.record_script(folder, LATE, kind, flags=flags, nproc=nproc)
+            done, _ = runs.record_script(
+                folder, LATE, kind, flags=flags, nproc=nproc, forked=True, **variables
+            )
             with open(os.path.join(folder, "verdict.json"), encoding="utf-8") as file:
                 found = json.load(file)
             seen = waits.read(folder)
