@@ -16,7 +16,6 @@
 #include "conformance/mutant.h"
 #include "conformance/network/network_checks.h"
 #include "conformance/network/network_run.h"
-#include "conformance/training/checks.h"
 #include "conformance/training/trace.h"
 #include "models/cuda/precision.h"
 
@@ -112,12 +111,6 @@ NetworkTrace FirstSteps(NetworkTrace trace, int steps) {
 // Checks the first steps of every rank; CheckNetwork knows only rank 0's.
 absl::Status CheckUpdatesOfRanks(const GpuRun& run, const GpuTrace& trace,
                                  int steps) {
-  Expectation want{.specs = run.tested->specs(),
-                   .start = run.tested->start(),
-                   .learning_rate = kNetworkLearningRate,
-                   .steps = {},
-                   .reference = nullptr};
-  for (int step = 0; step < steps; ++step) want.steps.push_back({0, step, {}});
   std::vector<RankTrace> ranks;
   for (const GpuRankTrace& rank : trace.ranks) {
     RankTrace& first = ranks.emplace_back();
@@ -127,7 +120,7 @@ absl::Status CheckUpdatesOfRanks(const GpuRun& run, const GpuTrace& trace,
                            rank.gradients.begin() + steps);
     first.samples.resize(steps);
   }
-  return CheckUpdates(want, ranks);
+  return CheckNetworkUpdates(*run.tested, ranks);
 }
 
 }  // namespace

@@ -17,11 +17,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "collectives/nccl/watchdog.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/network/network_run.h"
 #include "conformance/training/trace.h"
@@ -107,7 +107,8 @@ std::vector<uint32_t> BatchSeeds() {
   return seeds;
 }
 
-// Gives the stand-in the run's GPUs and order of streams for a time.
+// Gives the stand-in the run's GPUs and order of streams, until it is
+// destroyed.
 class StandinGpus {
  public:
 #ifdef LOCKSTEP_CUDA_STANDIN
@@ -151,6 +152,7 @@ class Rank {
 
   const Network& network() const { return run_.tested->network(); }
   bool is_graph(int step) const { return run_.graphs && step >= kFirstGraph; }
+  absl::Status WarmUp();
   absl::Status CreateSteps();
   absl::Status FillStart();
   // Enqueues the copy of a step's batch to its buffer.
@@ -194,9 +196,26 @@ absl::Status Rank::Create(Communicator& control) {
   wiring_->Choose(rank_, options);
   LOCKSTEP_ASSIGN_OR_RETURN(parts_,
                             CreateGpuTestRank(control, network(), options));
+  LOCKSTEP_RETURN_IF_ERROR(WarmUp());
   LOCKSTEP_RETURN_IF_ERROR(FillStart());
   LOCKSTEP_RETURN_IF_ERROR(wiring_->Begin(parts_, rank_));
   return CreateSteps();
+}
+
+// Takes a step alone, on samples of no run, so that no later step allocates or
+// loads kernels beside those of NCCL. FillStart then sets parameters and
+// buffers.
+absl::Status Rank::WarmUp() {
+  const int64_t samples = run_.deal[static_cast<size_t>(rank_)];
+  const std::vector<float> images(samples * network().input_shape().size());
+  const std::vector<int32_t> labels(samples);
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const DeviceBatch batch,
+      buffers_[0].copy.Enqueue({.images = images, .labels = labels},
+                               /*learning_rate=*/0, parts_.compute.get()));
+  LOCKSTEP_RETURN_IF_ERROR(
+      parts_.replica->Enqueue(batch, /*gradient_scale=*/1, [](int) {}));
+  return parts_.replica->TakeMetrics().status();
 }
 
 absl::Status Rank::CreateSteps() {
@@ -349,13 +368,14 @@ absl::StatusOr<GpuTrace> RunOnGpus(const GpuRun& run, const Wiring& wiring) {
   const auto train = [&](Communicator& control) -> absl::Status {
     const int rank = control.rank();
     Rank own(run, wiring, rank);
-    LOCKSTEP_RETURN_IF_ERROR(own.Create(control));
+    // Every rank waits until all have allocated and loaded what they need: CUDA
+    // may not do so beside another rank's kernels of NCCL.
+    LOCKSTEP_RETURN_IF_ERROR(ShareStatus(control, own.Create(control)));
     return own.Train(trace.network.ranks[rank], trace.ranks[rank],
                      rank == 0 ? &trace.network.first : nullptr);
   };
   const std::vector<absl::Status> statuses =
-      RunRanks(Backend::kThreads, run.world_size(), train,
-               {.group = {}, .deadline = absl::Seconds(200)});
+      RunRanks(Backend::kThreads, run.world_size(), train);
   for (size_t rank = 0; rank < statuses.size(); ++rank) {
     if (statuses[rank].ok()) continue;
     return absl::Status(statuses[rank].code(),

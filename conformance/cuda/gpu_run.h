@@ -38,8 +38,8 @@ inline constexpr int kFirstGraph = 2;
 // The batches that a rank has memory for.
 inline constexpr int kBuffers = 3;
 
-// The order in which the stand-in's streams run their work. GPUs have their
-// own.
+// The order in which the stand-in's streams run their work. On a GPU, the order
+// is the GPU's.
 enum class StreamOrder { kAtOnce, kOldestFirst, kNewestFirst };
 
 struct GpuRun {

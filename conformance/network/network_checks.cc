@@ -93,20 +93,6 @@ void CheckCounts(const NetworkRun& run, const NetworkTrace& trace,
   }
 }
 
-void CheckSgd(const TestedNetwork& tested, const NetworkTrace& trace,
-              NetworkVerdicts& verdicts) {
-  Expectation want{.specs = tested.specs(),
-                   .start = trace.first.parameters[0],
-                   .learning_rate = kNetworkLearningRate,
-                   .steps = {},
-                   .reference = nullptr};
-  for (size_t step = 0; step < trace.first.samples.size(); ++step) {
-    want.steps.push_back({0, static_cast<int64_t>(step), {}});
-  }
-  verdicts.checks["Updates"] =
-      CheckUpdates(want, std::span<const RankTrace>(&trace.first, 1));
-}
-
 // Checks one step of a run, with the reference at the run's own parameters.
 class StepChecker {
  public:
@@ -207,6 +193,19 @@ class StepChecker {
 
 }  // namespace
 
+absl::Status CheckNetworkUpdates(const TestedNetwork& tested,
+                                 std::span<const RankTrace> ranks) {
+  Expectation want{.specs = tested.specs(),
+                   .start = tested.start(),
+                   .learning_rate = kNetworkLearningRate,
+                   .steps = {},
+                   .reference = nullptr};
+  for (size_t step = 0; step < ranks[0].samples.size(); ++step) {
+    want.steps.push_back({0, static_cast<int64_t>(step), {}});
+  }
+  return CheckUpdates(want, ranks);
+}
+
 NetworkVerdicts CheckNetwork(const NetworkRun& run, const NetworkTrace& trace,
                              BatchStatistics statistics) {
   NetworkVerdicts verdicts;
@@ -216,7 +215,8 @@ NetworkVerdicts CheckNetwork(const NetworkRun& run, const NetworkTrace& trace,
   CheckStart(*run.tested, trace, verdicts);
   CheckRanks(*run.tested, trace, statistics, verdicts);
   CheckCounts(run, trace, statistics, verdicts);
-  CheckSgd(*run.tested, trace, verdicts);
+  verdicts.checks["Updates"] =
+      CheckNetworkUpdates(*run.tested, std::span(&trace.first, 1));
   for (int step = 0; step < run.steps; ++step) {
     StepChecker(run, trace, step, statistics, verdicts).Check();
   }

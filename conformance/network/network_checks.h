@@ -4,12 +4,14 @@
 #define LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_CHECKS_H_
 
 #include <map>
+#include <span>
 #include <string>
 
 #include "absl/status/status.h"
 #include "base/data_types.h"
 #include "conformance/network/network_rounding.h"
 #include "conformance/network/network_run.h"
+#include "conformance/training/trace.h"
 
 namespace lockstep::conformance {
 
@@ -92,6 +94,12 @@ inline constexpr const char* kNetworkChecks[] = {
 NetworkVerdicts CheckNetwork(
     const NetworkRun& run, const NetworkTrace& trace,
     BatchStatistics statistics = BatchStatistics::kGlobal);
+
+// Checks the updates of every rank by plain SGD: a value becomes value -
+// learning rate * gradient. All ranks must have as many steps. (A NetworkTrace
+// has the values of rank 0 only.) Errors: as in NetworkVerdicts.
+absl::Status CheckNetworkUpdates(const TestedNetwork& tested,
+                                 std::span<const RankTrace> ranks);
 
 // Returns the largest tolerance of a step, as a fraction of its limit
 // kMostOf....

@@ -249,10 +249,11 @@ const std::vector<KnownClaim>& KnownClaims() {
         {"nccl, a GPU each", kGpuTrainingGpu, {}, {}, kTrainingOnGpu},
         {"nccl, a GPU each", kGpuTrainingGpus, {}, {}, kTrainingOnGpus}}},
       {"gpu_narrow_training",
-       "The same of LeNet with activations in 16 bits; all ranks skip a step "
-       "that overflows.",
+       "The same of LeNet and a vision transformer with activations in 16 "
+       "bits; all ranks skip a step that overflows.",
        kStorageSpreads,
-       {{"nccl stand-in", kGpuTraining, {"bfloat16", "float16"}, {2}},
+       {{"nccl stand-in", kGpuTraining, {"bfloat16", "float16"}, {1, 2}},
+        {"nccl, a GPU each", kGpuTrainingGpu, {}, {}, kTrainingOnGpu},
         {"nccl, a GPU each", kGpuTrainingGpus, {}, {}, kTrainingOnGpus}}},
       {"vit_steps",
        "Each step of a small vision transformer, with dropout of every kind, "

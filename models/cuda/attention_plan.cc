@@ -222,9 +222,11 @@ class ProductsPlan : public OperationPlan {
   std::optional<Product> scores_, values_, dvalue_, dp_, dquery_, dkey_;
 };
 
-// Attention in one kernel of cuDNN. `saved` holds the statistics.
+// Attention by cuDNN's fused kernels. `saved` holds the statistics.
 class FusedPlan : public OperationPlan {
  public:
+  using Shared = std::shared_ptr<const FusedAttentionPlan>;
+
   static PlanOr Create(const CudaPlanContext& context,
                        const PlanRequest& request) {
     const auto& op = std::get<AttentionOp>(request.operation->kind);
@@ -234,11 +236,11 @@ class FusedPlan : public OperationPlan {
                             .heads = op.heads,
                             .length = request.x.h * request.x.w,
                             .size = request.output.c / op.heads};
-    LOCKSTEP_ASSIGN_OR_RETURN(FusedAttentionPlan forward,
-                              FusedAttentionPlan::Create(*context.card, graph));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        Shared forward, context.attention_plans->Get(*context.card, graph));
     graph.pass = AttentionPass::kBackward;
-    LOCKSTEP_ASSIGN_OR_RETURN(FusedAttentionPlan backward,
-                              FusedAttentionPlan::Create(*context.card, graph));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        Shared backward, context.attention_plans->Get(*context.card, graph));
     auto plan = std::make_unique<FusedPlan>(context, std::move(forward),
                                             std::move(backward));
     plan->saved_bytes =
@@ -246,41 +248,40 @@ class FusedPlan : public OperationPlan {
     return plan;
   }
 
-  FusedPlan(const CudaPlanContext& context, FusedAttentionPlan forward,
-            FusedAttentionPlan backward)
+  FusedPlan(const CudaPlanContext& context, Shared forward, Shared backward)
       : context_(context),
         forward_(std::move(forward)),
         backward_(std::move(backward)) {
     algorithm_name =
-        absl::StrCat("fused ", forward_.engine(), ", ", backward_.engine());
+        absl::StrCat("fused ", forward_->engine(), ", ", backward_->engine());
     scratch_bytes =
-        std::max(forward_.workspace_bytes(), backward_.workspace_bytes());
+        std::max(forward_->workspace_bytes(), backward_->workspace_bytes());
     backward_reads_y = true;
   }
 
   absl::Status Forward(const ForwardBuffers& buffers) override {
-    return forward_.Execute(context_.cudnn,
-                            {.qkv = buffers.x,
-                             .y = buffers.y,
-                             .statistics = static_cast<float*>(buffers.saved)},
-                            buffers.scratch);
+    return forward_->Execute(context_.cudnn,
+                             {.qkv = buffers.x,
+                              .y = buffers.y,
+                              .statistics = static_cast<float*>(buffers.saved)},
+                             buffers.scratch);
   }
 
   absl::Status Backward(const BackwardBuffers& buffers,
                         Model::GradientReady) override {
     if (buffers.dx == nullptr) return absl::OkStatus();
-    return backward_.Execute(context_.cudnn,
-                             {.qkv = buffers.x,
-                              .y = const_cast<void*>(buffers.y),
-                              .statistics = static_cast<float*>(buffers.saved),
-                              .dy = buffers.dy,
-                              .dqkv = buffers.dx},
-                             buffers.scratch);
+    return backward_->Execute(context_.cudnn,
+                              {.qkv = buffers.x,
+                               .y = const_cast<void*>(buffers.y),
+                               .statistics = static_cast<float*>(buffers.saved),
+                               .dy = buffers.dy,
+                               .dqkv = buffers.dx},
+                              buffers.scratch);
   }
 
  private:
   const CudaPlanContext context_;
-  const FusedAttentionPlan forward_, backward_;
+  const Shared forward_, backward_;
 };
 
 }  // namespace

@@ -8,7 +8,7 @@
 namespace lockstep {
 
 // Creates the plan of an AttentionOp, which `request` must hold, for a batch of
-// at least 1: in one kernel of cuDNN (fused_attention.h) if that supports it
+// at least 1: by cuDNN's fused kernels (fused_attention.h) if that supports it
 // and attention has no dropout, otherwise as products of cuBLASLt and
 // softmaxes. algorithm_name begins with "fused" or is "products".
 PlanOr PlanAttention(const CudaPlanContext& context,

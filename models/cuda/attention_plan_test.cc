@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/cuda/cudnn_plan.h"
+#include "models/cuda/fused_attention.h"
 #include "models/cuda/plan.h"
 #include "models/networks/network.h"
 #include "models/networks/networks.h"
@@ -65,7 +66,8 @@ class AttentionPlanTest : public GpuTest {
     return (*plan)->algorithm_name;
   }
 
-  CudaPlanContext context_;
+  FusedAttentionPlans plans_;
+  CudaPlanContext context_ = {.attention_plans = &plans_};
   CudnnOwner<cudnnHandle_t> cudnn_;
 };
 

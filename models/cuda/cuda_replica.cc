@@ -97,6 +97,7 @@ absl::StatusOr<std::unique_ptr<CudaReplica>> CudaReplica::Create(
                        .cudnn = replica->cudnn_.get(),
                        .cublas = replica->cublas_.get(),
                        .card = replica->card_.get(),
+                       .attention_plans = &replica->attention_plans_,
                        .precision = options.precision,
                        .parameters = &replica->parameters_,
                        .rounded = replica->rounded_.get(),

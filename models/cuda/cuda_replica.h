@@ -19,6 +19,7 @@
 #include "base/cuda_status.h"
 #include "models/cuda/batch_copy.h"
 #include "models/cuda/convolution.h"
+#include "models/cuda/fused_attention.h"
 #include "models/cuda/loss.h"
 #include "models/cuda/loss_scale.h"
 #include "models/cuda/optimizer.h"
@@ -195,6 +196,7 @@ class CudaReplica {
   CudnnOwner<cudnnHandle_t> cudnn_;
   CublasLtOwner<cublasLtHandle_t> cublas_;
   std::unique_ptr<CudnnDevice> card_;
+  FusedAttentionPlans attention_plans_;
   std::unique_ptr<CudaBatchNormKernels> batch_norm_kernels_;
   CudaPlanContext context_;
   std::map<int64_t, std::shared_ptr<Program>> programs_;  // By batch size.

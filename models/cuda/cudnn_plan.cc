@@ -63,7 +63,7 @@ absl::StatusOr<CudnnDescriptor> Make(cudnnBackendDescriptorType_t type,
   return made;
 }
 
-// Does so for a list that is written in place.
+// Makes a descriptor with the attributes of a list.
 absl::StatusOr<CudnnDescriptor> Make(
     cudnnBackendDescriptorType_t type,
     std::initializer_list<CudnnAttribute> attributes, const char* what) {
@@ -341,9 +341,9 @@ absl::StatusOr<CudnnPlan> CudnnPlan::Create(
       ++made.rejected_count_;
     }
   }
-  return absl::UnimplementedError(
-      absl::StrCat("no plan among ", made.rejected_count_,
-                   " configurations; the last: ", last.message()));
+  return absl::Status(
+      last.code(), absl::StrCat("no plan among ", made.rejected_count_,
+                                " configurations; the last: ", last.message()));
 }
 
 absl::Status CudnnPlan::Execute(cudnnHandle_t handle,

@@ -108,7 +108,7 @@ class CudnnGraphBuilder {
  public:
   absl::StatusOr<cudnnBackendDescriptor_t> Tensor(const CudnnTensor& tensor);
 
-  // Creates a descriptor that is no operation, such as a convolution's.
+  // Creates a descriptor that an operation refers to, such as a convolution's.
   absl::StatusOr<cudnnBackendDescriptor_t> Describe(
       cudnnBackendDescriptorType_t type,
       std::initializer_list<CudnnAttribute> attributes, const char* what);
@@ -150,8 +150,9 @@ class CudnnPlan {
   // graph: the result of CudnnGraphBuilder::Finish. accepts: whether a
   // configuration may be chosen. Takes milliseconds, or longer if the engine is
   // compiled at run time: keep the plan. Does not use the card. Errors:
-  // cuDNN's; kUnimplemented if cuDNN has no plan. The message then gives the
-  // number of configurations tried and cuDNN's last error.
+  // cuDNN's; kUnimplemented if cuDNN supports no configuration, or `accepts`
+  // none. If no configuration can be built, the error is that of the last one,
+  // and the message gives the number of configurations.
   static absl::StatusOr<CudnnPlan> Create(
       const CudnnDevice& device, std::vector<CudnnDescriptor> graph,
       absl::FunctionRef<bool(const CudnnEngineFacts&)> accepts);

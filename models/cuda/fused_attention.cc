@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -77,7 +78,7 @@ class AttentionBuilder {
     return builder_.Finish();
   }
 
-  // With p = softmax(s) from the statistics, in cuDNN's order of operations:
+  // With p = softmax(s) from the statistics:
   //   sums = rows' sums of y dy,  dv = p' dy,  dp = dy v',
   //   ds = (dp - sums) p / sqrt(size),  dk = ds' q,  dq = ds k.
   // cuDNN recognises the graph as attention by this pattern: the product of
@@ -256,28 +257,49 @@ class AttentionBuilder {
   int64_t next_ = kFirstVirtual;
 };
 
-// cuDNN up to 9.15 computes wrong gradients for lengths that are not multiples
-// of 128, unless the graph has masks of the lengths.
+// NVIDIA's cudnn-frontend gives cuDNN up to 9.15.0 masks for lengths that are
+// not multiples of 128. This graph has no masks.
 constexpr size_t kOldestCudnn = 91600;
+
+// Returns the bytes of the gradients of scores, which engines keep in tiles of
+// 64 rows and columns.
+int64_t KeptBytes(const AttentionGraph& graph) {
+  constexpr int64_t kTile = 64;
+  if (graph.pass == AttentionPass::kForward) return 0;
+  const int64_t length = (graph.length + kTile - 1) / kTile * kTile;
+  return graph.n * graph.heads * length * length * SizeOf(graph.type);
+}
 
 absl::StatusOr<CudnnPlan> PlanOf(const CudnnDevice& device,
                                  const AttentionGraph& graph) {
   const char* const wrong =
-      cudnnGetVersion() < kOldestCudnn     ? "cuDNN is older than 9.16"
-      : SizeOf(graph.type) != 2            ? "the type has not 16 bits"
-      : graph.size % 8 != 0                ? "heads are not multiples of 8"
-      : graph.size < 8 || graph.size > 128 ? "heads are over 128"
-      : graph.n < 1 || graph.heads < 1     ? "a tensor is empty"
-      : graph.length < 2                   ? "the length is below 2"
-                                           : nullptr;
+      cudnnGetVersion() < kOldestCudnn ? "cuDNN is older than 9.16"
+      : SizeOf(graph.type) != 2        ? "the type does not have 16 bits"
+      : graph.size % 8 != 0 || graph.size < 8 || graph.size > 128
+          ? "a head's size is not a multiple of 8 from 8 to 128"
+      : graph.n < 1 || graph.heads < 1 ? "a tensor is empty"
+      : graph.length < 2               ? "the length is below 2"
+                                       : nullptr;
   if (wrong != nullptr) return absl::UnimplementedError(wrong);
   AttentionBuilder builder(graph);
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<CudnnDescriptor> parts,
                             graph.pass == AttentionPass::kForward
                                 ? builder.Forward()
                                 : builder.Backward());
-  return CudnnPlan::Create(device, std::move(parts),
-                           [](const CudnnEngineFacts&) { return true; });
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      CudnnPlan plan,
+      CudnnPlan::Create(device, std::move(parts),
+                        [](const CudnnEngineFacts&) { return true; }));
+  // cuDNN does not say that an engine adds gradients of q in the order in which
+  // its blocks end. Such an engine does not keep gradients of scores.
+  if (plan.workspace_bytes() < KeptBytes(graph)) {
+    return absl::UnimplementedError(
+        absl::StrCat(plan.engine(),
+                     " does not keep the gradients of scores: its workspace "
+                     "has ",
+                     plan.workspace_bytes(), " bytes"));
+  }
+  return plan;
 }
 
 // Returns the status with the graph's description before its message.
@@ -345,6 +367,20 @@ absl::Status FusedAttentionPlan::Execute(cudnnHandle_t handle,
       Offset(operands.dqkv, 2 * part),
       Offset(workspace, AlignedBytes(plan_.workspace_bytes()))};
   return Named(graph_, plan_.Execute(handle, kUids, pointers, workspace));
+}
+
+absl::StatusOr<std::shared_ptr<const FusedAttentionPlan>>
+FusedAttentionPlans::Get(const CudnnDevice& device,
+                         const AttentionGraph& graph) {
+  AttentionGraph unnamed = graph;
+  unnamed.name.clear();
+  std::shared_ptr<const FusedAttentionPlan>& plan = plans_[Describe(unnamed)];
+  if (plan == nullptr) {
+    LOCKSTEP_ASSIGN_OR_RETURN(FusedAttentionPlan made,
+                              FusedAttentionPlan::Create(device, graph));
+    plan = std::make_shared<const FusedAttentionPlan>(std::move(made));
+  }
+  return plan;
 }
 
 }  // namespace lockstep

@@ -1,11 +1,13 @@
-// Attention in one kernel on a GPU: cuDNN's graphs and plans for it. The scores
-// stay on the chip, and the backward pass computes them again.
+// Attention by cuDNN's fused kernels on a GPU: their graphs and plans. No
+// scores are in memory; the backward pass computes them again.
 #ifndef LOCKSTEP_MODELS_CUDA_FUSED_ATTENTION_H_
 #define LOCKSTEP_MODELS_CUDA_FUSED_ATTENTION_H_
 
 #include <cudnn.h>
 
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -33,8 +35,8 @@ struct AttentionGraph {
 // [256,197] 6x64".
 std::string Describe(const AttentionGraph& graph);
 
-// Device memory of one execution, aligned to 16 bytes, borrowed. A plan reads
-// and writes what its pass names.
+// Device memory of one execution, aligned to 16 bytes, borrowed. Members that a
+// pass neither reads nor writes may be null.
 struct AttentionOperands {
   // q, k and v as [n, length, 3, heads, size]; read.
   const void* qkv = nullptr;
@@ -48,18 +50,19 @@ struct AttentionOperands {
   void* dqkv = nullptr;      // Like qkv; the backward pass writes it.
 };
 
-// cuDNN's plan of a pass. Scores, their sums and their gradients are float32;
-// factors of products are rounded to the graph's type. The same inputs give the
-// same bits in every run: the backward pass sums gradients of q in a fixed
-// order, through a workspace that holds the gradients of scores in 16 bits,
-// n * heads * length^2 of them.
+// cuDNN's plan of a pass. Scores and their sums are float32; factors of
+// products are rounded to the graph's type, the gradients of scores too. The
+// same inputs give the same bits in every run: the backward pass keeps the
+// gradients of scores, n * heads * length^2 of them, in its workspace, and sums
+// gradients of q from there in a fixed order.
 class FusedAttentionPlan {
  public:
-  // Costs what CudnnPlan::Create does, on each card. Every error begins with
-  // Describe(graph). Errors: kUnimplemented for a type that has not 16 bits, a
-  // size that is not a multiple of 8 or is over 128, a length of 1, or cuDNN
-  // before 9.16; those of CudnnPlan::Create. Without CUDA's driver, cuDNN
-  // builds no such plan.
+  // Compiles the engine, which takes about a second. Every error begins with
+  // Describe(graph). Errors: kUnimplemented for a type that does not have 16
+  // bits, a size that is not a multiple of 8 from 8 to 128, an empty tensor, a
+  // length of 1, cuDNN before 9.16, an engine that does not keep gradients of
+  // scores, or if cuDNN has no engine, as on cards before Ampere or without
+  // CUDA's driver; other errors of CudnnPlan::Create.
   static absl::StatusOr<FusedAttentionPlan> Create(const CudnnDevice& device,
                                                    const AttentionGraph& graph);
 
@@ -81,6 +84,19 @@ class FusedAttentionPlan {
 
   AttentionGraph graph_;
   CudnnPlan plan_;
+};
+
+// Plans by graph, whatever its name: the layers of a network share them. Not
+// thread safe.
+class FusedAttentionPlans {
+ public:
+  // Returns the plan, and creates it in the first call for its graph. Errors:
+  // those of FusedAttentionPlan::Create.
+  absl::StatusOr<std::shared_ptr<const FusedAttentionPlan>> Get(
+      const CudnnDevice& device, const AttentionGraph& graph);
+
+ private:
+  std::map<std::string, std::shared_ptr<const FusedAttentionPlan>> plans_;
 };
 
 }  // namespace lockstep

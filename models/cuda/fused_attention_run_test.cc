@@ -11,9 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/cuda_graph.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
+#include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "models/cuda/cudnn_plan.h"
@@ -218,6 +221,7 @@ class FusedAttentionRunTest : public GpuTest {
     Execute(g, operands);
     g.pass = AttentionPass::kBackward;
     Execute(g, operands);
+    if (HasFatalFailure()) return;
 
     Bounded want_y(static_cast<size_t>(count));
     Bounded want_dqkv(static_cast<size_t>(3 * count));
@@ -253,14 +257,22 @@ TEST_F(FusedAttentionRunTest, BothPassesAreThoseOfTheDefinition) {
   }
 }
 
+// On a GPU, so many keys and heads that blocks which add to one gradient end in
+// another order in each run.
 TEST_F(FusedAttentionRunTest, HasTheSameBitsInEveryRun) {
-  AttentionGraph g = {.name = "vit", .n = 2, .heads = 3, .length = 197};
+#ifdef LOCKSTEP_CUDA_STANDIN
+  AttentionGraph g = {.name = "bits", .heads = 2, .length = 97};
+  constexpr int kRuns = 2;
+#else
+  AttentionGraph g = {.name = "bits", .n = 16, .heads = 16, .length = 1021};
+  constexpr int kRuns = 10;
+#endif
   g.size = 64;
   const int64_t count = g.n * g.length * g.heads * g.size;
   const DeviceTensor qkv(g.type, Numbers(3 * count, 3, 2));
   const DeviceTensor dy(g.type, Numbers(count, 4, 1));
-  std::vector<std::string> results;
-  for (int run = 0; run < 3; ++run) {
+  std::string first;
+  for (int run = 0; run < kRuns; ++run) {
     const DeviceTensor y(g.type, count), dqkv(g.type, 3 * count);
     const DeviceTensor statistics(DataType::kFloat32, g.n * g.heads * g.length);
     for (const auto pass :
@@ -272,10 +284,62 @@ TEST_F(FusedAttentionRunTest, HasTheSameBitsInEveryRun) {
                   .dy = dy.buffer().data,
                   .dqkv = dqkv.buffer().data});
     }
-    results.push_back(y.Bytes() + dqkv.Bytes());
+    if (HasFatalFailure()) return;
+    const std::string bytes = y.Bytes() + dqkv.Bytes();
+    if (run == 0) first = bytes;
+    EXPECT_EQ(bytes == first, true) << run;
   }
-  EXPECT_EQ(results[1], results[0]);
-  EXPECT_EQ(results[2], results[0]);
+}
+
+// A graph holds the scalars that the captured call was given, and reads the
+// tensors anew at each launch.
+TEST_F(FusedAttentionRunTest, IsReplayedByGraphs) {
+  AttentionGraph g = {.name = "graph", .n = 2, .heads = 3, .length = 17};
+  g.size = 16;
+  const int64_t count = g.n * g.length * g.heads * g.size;
+  const absl::StatusOr<CudnnDevice> card = CudnnDevice::OfHandle(handle_);
+  ASSERT_THAT(card, IsOk());
+  const auto forward = FusedAttentionPlan::Create(*card, g);
+  g.pass = AttentionPass::kBackward;
+  const auto backward = FusedAttentionPlan::Create(*card, g);
+  ASSERT_THAT(forward, IsOk());
+  ASSERT_THAT(backward, IsOk());
+  auto workspace = AllocateDeviceMemory(
+      std::max(forward->workspace_bytes(), backward->workspace_bytes()) + 1);
+  ASSERT_THAT(workspace, IsOk());
+  absl::StatusOr<Stream> stream = MakeStream();
+  ASSERT_THAT(stream, IsOk());
+  ASSERT_EQ(cudnnSetStream(handle_, stream->get()), CUDNN_STATUS_SUCCESS);
+
+  const DeviceTensor qkv(g.type, Numbers(3 * count, 5, 2));
+  const DeviceTensor later(g.type, Numbers(3 * count, 6, 2));
+  const DeviceTensor dy(g.type, Numbers(count, 7, 1));
+  const DeviceTensor y(g.type, count), dqkv(g.type, 3 * count);
+  const DeviceTensor statistics(DataType::kFloat32, g.n * g.heads * g.length);
+  const auto both = [&](const DeviceTensor& from) -> absl::Status {
+    const AttentionOperands operands = {
+        .qkv = from.buffer().data,
+        .y = y.buffer().data,
+        .statistics = static_cast<float*>(statistics.buffer().data),
+        .dy = dy.buffer().data,
+        .dqkv = dqkv.buffer().data};
+    LOCKSTEP_RETURN_IF_ERROR(
+        forward->Execute(handle_, operands, workspace->get()));
+    return backward->Execute(handle_, operands, workspace->get());
+  };
+  ASSERT_THAT(both(later), IsOk());
+  const std::string want = y.Bytes() + dqkv.Bytes();
+  const absl::StatusOr<Graph> graph =
+      CaptureGraph(stream->get(), [&] { return both(qkv); });
+  ASSERT_THAT(graph, IsOk());
+  ASSERT_EQ(cudaGraphLaunch(graph->get(), stream->get()), cudaSuccess);
+  EXPECT_NE(y.Bytes() + dqkv.Bytes(), want);
+  ASSERT_EQ(cudaMemcpyAsync(qkv.buffer().data, later.buffer().data,
+                            3 * count * SizeOf(g.type),
+                            cudaMemcpyDeviceToDevice, stream->get()),
+            cudaSuccess);
+  ASSERT_EQ(cudaGraphLaunch(graph->get(), stream->get()), cudaSuccess);
+  EXPECT_EQ(y.Bytes() + dqkv.Bytes(), want);
 }
 
 }  // namespace

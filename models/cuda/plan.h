@@ -11,6 +11,7 @@
 #include "base/data_types.h"
 #include "models/cuda/convolution.h"
 #include "models/cuda/dropout.h"
+#include "models/cuda/fused_attention.h"
 #include "models/cuda/step_numbers.h"
 #include "models/model.h"
 #include "models/program/operation_plan.h"
@@ -27,6 +28,7 @@ struct CudaPlanContext {
   cudnnHandle_t cudnn = nullptr;  // Of this stream.
   cublasLtHandle_t cublas = nullptr;
   const CudnnDevice* card = nullptr;
+  FusedAttentionPlans* attention_plans = nullptr;
   ConvolutionPrecision precision = ConvolutionPrecision::kFloat32;
   Parameters* parameters = nullptr;
   // All parameters, rounded to the 16-bit type of activations, at the same
