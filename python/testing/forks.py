@@ -29,7 +29,7 @@ import types
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 POLL_SECONDS = 0.005
-ROOM_BYTES = 1 << 16  # For the variables of a rank, beside those of the server.
+ROOM_BYTES = 1 << 12  # For what the variables of a rank have beyond those of the server.
 
 
 class Server:

@@ -18,7 +18,7 @@ from lockstep.monitor import joining, place
 
 IDLE = "is idle and has not joined"
 # Forks import nothing, so they join sooner than started ranks. Only exhaustive runs wait longer.
-JOIN_SECONDS = recorder.JOIN_SECONDS if runs.EXHAUSTIVE else 2
+JOIN_SECONDS = recorder.JOIN_SECONDS if runs.EXHAUSTIVE else 3
 
 
 class JoiningTest(LateTest):
@@ -27,7 +27,7 @@ class JoiningTest(LateTest):
         return self.run_kind(kind, *flags, nproc=nproc, JOIN_SECONDS=str(JOIN_SECONDS))
 
     def test_a_rank_that_does_not_join(self):
-        done, found, seen = self.run_sooner("never_joins", "--hang_seconds=2", nproc=3)
+        done, found, seen = self.run_sooner("never_joins", "--hang_seconds=3", nproc=3)
         self.expect_wrong(done, found, "hangs")
         waiting = seen[0]["rank"]
         line = self.expect_late(seen[0], waiting, 1, "init_process_group", IDLE, "never_joins")
@@ -40,7 +40,7 @@ class JoiningTest(LateTest):
         self.assertIn("never_joins", second)
 
     def test_a_world_size_without_a_rank(self):
-        done, found, seen = self.run_sooner("larger_world", "--hang_seconds=2")
+        done, found, seen = self.run_sooner("larger_world", "--hang_seconds=3")
         self.expect_wrong(done, found, "hangs")
         self.assertEqual(seen[0]["call"], "init_process_group")
         self.assertEqual([other["rank"] for other in seen[0]["late"]], [2])
@@ -82,13 +82,13 @@ class GraceTest(unittest.TestCase):
 
 class ManyRanksTest(LateTest):
     def test_one_late_rank_of_three(self):
-        done, found, seen = self.run_kind("missing_call", "--hang_seconds=2", nproc=3)
+        done, found, seen = self.run_kind("missing_call", "--hang_seconds=3", nproc=3)
         self.expect_wrong(done, found, "calls_differ")
         self.assertIn(seen[0]["rank"], (0, 2))
         self.assertEqual([other["rank"] for other in seen[0]["late"]], [1])
 
     def test_two_late_ranks_of_four(self):
-        done, found, seen = self.run_kind("two_late", "--hang_seconds=2", nproc=4)
+        done, found, seen = self.run_kind("two_late", "--hang_seconds=3", nproc=4)
         self.expect_wrong(done, found, "calls_differ")
         self.assertIn(seen[0]["rank"], (0, 2))
         self.assertEqual([other["rank"] for other in seen[0]["late"]], [1, 3])

@@ -32,13 +32,13 @@ class SituationsTest(LateTest):
         self.assertIn("rank 1: all_reduce sum of [8]", evidence[1])
 
     def test_a_rank_that_does_not_call(self):
-        done, found, seen = self.run_kind("missing_call", "--hang_seconds=2")
+        done, found, seen = self.run_kind("missing_call", "--hang_seconds=3")
         self.expect_wrong(done, found, "calls_differ")
         line = self.expect_late(seen[0], 0, 1, "all_reduce", "is idle", "missing_call")
         self.assertEqual(line, "time.sleep(1000)")
 
     def test_a_rank_that_computes_in_place_of_a_call(self):
-        done, found, seen = self.run_kind("computes", "--hang_seconds=2")
+        done, found, seen = self.run_kind("computes", "--hang_seconds=3")
         self.expect_wrong(done, found, "calls_differ")
         self.expect_late(seen[0], 0, 1, "all_reduce", "computes", "computes")
 
@@ -49,7 +49,7 @@ class SituationsTest(LateTest):
         (finding,) = found["findings"]
         self.assertEqual((finding["ranks"], finding["sure"]), ([1], "likely"))
         self.assertRegex(finding["text"], r"ranks wait, and for \d+ s none has computed")
-        flags = "--fail_fast", "--idle_seconds=1", "--hang_seconds=3"
+        flags = "--fail_fast", "--idle_seconds=1", "--hang_seconds=4"
         done, found, _ = self.run_kind("computes", *flags)
         self.expect_wrong(done, found, "calls_differ")
 
