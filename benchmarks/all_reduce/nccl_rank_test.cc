@@ -18,7 +18,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
@@ -81,8 +80,7 @@ Turns Take(const Team& team, const std::vector<TurnRequest>& requests,
   };
   Turns all;
   for (const absl::StatusOr<std::string>& bytes :
-       RunRanksCollect(kBackend, kRanks, run,
-                       {.group = {}, .deadline = absl::Minutes(5)})) {
+       RunRanksCollect(kBackend, kRanks, run)) {
     if (absl::StartsWith(bytes.status().message(), "no GPU: ") &&
         !GpusRequired()) {
       return {};

@@ -16,7 +16,6 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
@@ -80,8 +79,7 @@ std::vector<TeamTurn> Take(int world_size,
   };
   std::vector<std::vector<RankTurn>> by_request(requests.size());
   for (const absl::StatusOr<std::string>& bytes :
-       RunRanksCollect(kBackend, world_size, run,
-                       {.group = {}, .deadline = absl::Minutes(5)})) {
+       RunRanksCollect(kBackend, world_size, run)) {
     if (absl::IsNotFound(bytes.status()) && !GpusRequired()) return {};
     EXPECT_THAT(bytes, IsOk());
     std::vector<RankTurn> turns(requests.size());

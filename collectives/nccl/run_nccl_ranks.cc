@@ -132,8 +132,6 @@ std::vector<absl::StatusOr<std::string>> Collect(
 #endif
   RunRanksOptions run;
   run.group.timeout = control_timeout;
-  // A call of ranks that share a GPU takes tens of milliseconds.
-  run.deadline = absl::Minutes(10);
   return RunRanksCollect(
       kBackend, static_cast<int>(options.size()),
       [&](Communicator& control) {

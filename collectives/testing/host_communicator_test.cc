@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -24,6 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
@@ -505,6 +507,32 @@ TEST(RunRanksTest, ReportsWhyThereIsNoGroup) {
                 Each(StatusIs(absl::StatusCode::kInvalidArgument,
                               HasSubstr("slot_bytes 65"))));
   }
+}
+
+TEST(RunRanksTest, NamesARankThatOutlivesTheDeadline) {
+  const auto statuses =
+      RunRanks(Backend::kProcesses, 2,
+               [](Communicator& communicator) {
+                 while (communicator.rank() == 1) pause();
+                 return absl::OkStatus();
+               },
+               {.group = {}, .deadline = absl::Milliseconds(300)});
+  EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                    "rank 1 was still running after 300ms"));
+}
+
+TEST(RunRanksTest, TheDeadlineFollowsTheTestsTimeout) {
+  const char* const given = std::getenv("TEST_TIMEOUT");
+  const std::string before = given == nullptr ? "" : given;
+  const auto deadline_at = [](const char* timeout) {
+    setenv("TEST_TIMEOUT", timeout, /*replace=*/1);
+    return RunRanksOptions().deadline;
+  };
+  EXPECT_EQ(deadline_at("60"), absl::Minutes(1));
+  EXPECT_EQ(deadline_at("300"), absl::Minutes(4));
+  EXPECT_EQ(deadline_at("3600"), absl::Minutes(10));
+  EXPECT_EQ(deadline_at(""), absl::Minutes(10));
+  setenv("TEST_TIMEOUT", before.c_str(), /*replace=*/1);
 }
 
 TEST(RunRanksTest, NamesHowARankWithoutResultEnded) {

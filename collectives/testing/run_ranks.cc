@@ -28,6 +28,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -271,6 +272,15 @@ std::vector<Result> RunProcesses(Backend backend, int world_size,
 const char* Name(Backend backend) {
   constexpr const char* kNames[] = {"Threads", "Processes", "Mixed", "Tcp"};
   return kNames[static_cast<size_t>(backend)];
+}
+
+absl::Duration HangDeadline() {
+  constexpr absl::Duration kLeast = absl::Minutes(1);
+  constexpr absl::Duration kMost = absl::Minutes(10);
+  const char* const given = std::getenv("TEST_TIMEOUT");
+  int64_t seconds = 0;
+  if (given == nullptr || !absl::SimpleAtoi(given, &seconds)) return kMost;
+  return std::clamp(absl::Seconds(seconds) * 4 / 5, kLeast, kMost);
 }
 
 bool IsBuilt(Backend backend) { return backend != Backend::kTcp || CanProve(); }

@@ -17,7 +17,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
@@ -330,8 +329,7 @@ absl::StatusOr<GpuTrace> RunOnGpus(const GpuRun& run, const Wiring& wiring) {
                      rank == 0 ? &trace.network.first : nullptr);
   };
   const std::vector<absl::Status> statuses =
-      RunRanks(Backend::kThreads, run.world_size(), train,
-               {.group = {}, .deadline = absl::Seconds(200)});
+      RunRanks(Backend::kThreads, run.world_size(), train);
   standin::SetSchedule({});
   standin::SetDevices({});
   for (size_t rank = 0; rank < statuses.size(); ++rank) {

@@ -116,10 +116,6 @@ void PassMoments(Bytes& bytes, Moments& moments) {
   }
 }
 
-RunRanksOptions OptionsOf(const NetworkRun& run) {
-  return {.group = {.timeout = run.timeout}, .deadline = absl::Seconds(200)};
-}
-
 }  // namespace
 
 TestedNetwork::TestedNetwork(std::string spec, const NetworkInput& input,
@@ -333,7 +329,7 @@ std::vector<absl::Status> RunNetworkRanks(const NetworkRun& run,
   const auto results =
       run.ranks ? run.ranks(run.world_size(), train)
                 : RunRanksCollect(Backend::kThreads, run.world_size(), train,
-                                  OptionsOf(run));
+                                  {.group = {.timeout = run.timeout}});
   trace.ranks.resize(results.size());
   std::vector<absl::Status> statuses;
   for (size_t rank = 0; rank < results.size(); ++rank) {

@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/communicator.h"
@@ -43,7 +42,6 @@ constexpr int64_t kTrainerSide = 10;
 // Two of the trainer's evaluation batches. The second has 5 images, so that two
 // of 4 ranks have none.
 constexpr int64_t kTestSize = Trainer::kEvaluationBatch + 5;
-const RunRanksOptions kRunRanks = {.group = {}, .deadline = absl::Seconds(200)};
 
 // Returns the samples as their original bytes, with sample i in place
 // places[i].
@@ -124,7 +122,7 @@ absl::Status TrainRank(Communicator& group, int steps, Trained& to) {
 absl::Status OnThreads(int world_size,
                        const std::function<absl::Status(Communicator&)>& fn) {
   for (const absl::Status& status :
-       RunRanks(Backend::kThreads, world_size, fn, kRunRanks)) {
+       RunRanks(Backend::kThreads, world_size, fn)) {
     LOCKSTEP_RETURN_IF_ERROR(status);
   }
   return absl::OkStatus();

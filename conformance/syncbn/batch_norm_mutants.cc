@@ -179,7 +179,6 @@ RunRanksOptions GroupOf() {
   RunRanksOptions options;
   // A group that a mutant breaks fails within this time.
   options.group.timeout = absl::Seconds(10);
-  options.deadline = absl::Minutes(2);
   return options;
 }
 

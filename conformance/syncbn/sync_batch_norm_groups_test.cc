@@ -164,7 +164,6 @@ class SmallLayer {
 RunRanksOptions ShortTimeout() {
   RunRanksOptions options;
   options.group.timeout = absl::Seconds(1);
-  options.deadline = absl::Seconds(30);
   return options;
 }
 

@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "base/data_types.h"
 #include "base/slice.h"
 #include "base/status_matchers.h"
@@ -33,14 +32,6 @@
 
 namespace lockstep::conformance {
 namespace {
-
-// Returns a deadline that only a group that hangs exceeds. It does not measure
-// speed.
-RunRanksOptions LongDeadlineOptions() {
-  RunRanksOptions options;
-  options.deadline = absl::Minutes(3);
-  return options;
-}
 
 std::string NameOf(const testing::TestParamInfo<MatrixPart>& info) {
   return ToString(info.param);
@@ -65,9 +56,8 @@ void CheckProblem(const BatchNormProblem& problem,
                   const KernelsFactory& make_kernels, ClaimRecorder& recorder) {
   const SolvedProblem solved = SolveProblem(problem);
   ASSERT_THAT(CheckMeaning(solved), IsOk());
-  const auto runs =
-      RunVariants(Backend::kThreads, solved, variants,
-                  SyncBatchNormOver(make_kernels), LongDeadlineOptions());
+  const auto runs = RunVariants(Backend::kThreads, solved, variants,
+                                SyncBatchNormOver(make_kernels));
   ASSERT_THAT(runs, IsOk());
   for (size_t v = 0; v < variants.size(); ++v) {
     const auto error = MeasureRun(solved, variants[v], (*runs)[v]);

@@ -15,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include "base/fnv1a.h"
 #include "base/slice.h"
 #include "base/status_macros.h"
@@ -126,7 +125,6 @@ std::vector<std::string> BitsOf(const BitsRun& run, const Mapping& mapping,
                                 bool by_size, Collect collect) {
   RunRanksOptions options;
   options.group.slot_bytes = mapping.slot_bytes;
-  options.deadline = absl::Minutes(4);
   std::vector<std::string> bits;
   for (const absl::StatusOr<std::string>& rank : collect(
            [&](Communicator& group) -> absl::StatusOr<std::string> {

@@ -31,7 +31,7 @@
 namespace lockstep::conformance {
 namespace {
 
-constexpr absl::Duration kDeadline = absl::Seconds(120);
+constexpr absl::Duration kGroupTimeout = absl::Seconds(120);
 
 absl::StatusOr<std::unique_ptr<Sampler>> CreateSampler(
     const TrainerOptions& trainer, int64_t dataset_size, int world_size,
@@ -152,9 +152,8 @@ absl::Status Train(Communicator& group, Model& model, const MemoryDataset& data,
 
 RankRunner RanksOf(Backend backend) {
   return [backend](int world_size, const RankFunction& fn) {
-    return RunRanksCollect(
-        backend, world_size, fn,
-        {.group = {.timeout = kDeadline}, .deadline = kDeadline});
+    return RunRanksCollect(backend, world_size, fn,
+                           {.group = {.timeout = kGroupTimeout}});
   };
 }
 

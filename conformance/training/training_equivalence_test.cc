@@ -51,7 +51,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/time.h"
 #include "base/slice.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
@@ -79,7 +78,6 @@ using testing::HasSubstr;
 
 constexpr int kReferenceRuns = 5;
 constexpr double kSpread = 16;
-const RunRanksOptions kRunRanks = {.group = {}, .deadline = absl::Seconds(240)};
 
 using Flat = std::vector<float>;
 
@@ -115,7 +113,7 @@ absl::StatusOr<std::vector<RankTrace>> Record(int world_size,
     return absl::OkStatus();
   };
   for (const absl::Status& status :
-       RunRanks(Backend::kThreads, world_size, rank, kRunRanks)) {
+       RunRanks(Backend::kThreads, world_size, rank)) {
     LOCKSTEP_RETURN_IF_ERROR(status);
   }
   return traces;

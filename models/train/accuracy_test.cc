@@ -122,8 +122,6 @@ Result Train(float learning_rate, int64_t epochs) {
   EXPECT_THAT(data, IsOk());
   Result result;
   if (!data.ok()) return result;
-  RunRanksOptions options;
-  options.deadline = absl::Minutes(10);
   for (const absl::Status& status : RunRanks(
            Backend::kThreads, /*world_size=*/2,
            [&](Communicator& group) -> absl::Status {
@@ -131,8 +129,7 @@ Result Train(float learning_rate, int64_t epochs) {
                  Result mine, TrainOnRank(group, *data, learning_rate, epochs));
              if (group.rank() == 0) result = std::move(mine);
              return absl::OkStatus();
-           },
-           options)) {
+           })) {
     EXPECT_THAT(status, IsOk());
   }
   return result;
