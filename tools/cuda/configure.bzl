@@ -145,6 +145,38 @@ def _find_package(repository_ctx, toolkit, variable, header, library, wheel):
             return struct(home = home, library = found)
     return None
 
+# The headers of cuDNN have its operation of attention since this version.
+_LEAST_CUDNN = (9, 13, 1)
+
+def _cudnn_version(repository_ctx, home):
+    """The version in cuDNN's headers, as three numbers; zeros if it is not found."""
+    header = repository_ctx.path(home + "/include/cudnn_version.h")
+    numbers = {}
+    for line in repository_ctx.read(header).split("\n") if header.exists else []:
+        words = line.split(" ")
+        if len(words) == 3 and words[0] == "#define" and words[2].isdigit():
+            numbers[words[1]] = int(words[2])
+    return tuple([
+        numbers.get(name, 0)
+        for name in ["CUDNN_MAJOR", "CUDNN_MINOR", "CUDNN_PATCHLEVEL"]
+    ])
+
+def _find_cudnn(repository_ctx, toolkit, required):
+    """(home, library) of a cuDNN that is new enough, or None."""
+    found = _find_package(repository_ctx, toolkit, "CUDNN_HOME", "cudnn.h", "cudnn", "cudnn")
+    if not found:
+        return None
+    version = _cudnn_version(repository_ctx, found.home)
+    if version >= _LEAST_CUDNN:
+        return found
+    message = "cuDNN in %s is %d.%d.%d, older than %d.%d.%d" % ((found.home,) + version + _LEAST_CUDNN)
+    if required:
+        fail(message)
+
+    # buildifier: disable=print
+    print(message + "; targets that need it are skipped")
+    return None
+
 _TARGET = """
 cc_library(
     name = "{name}",
@@ -266,7 +298,7 @@ def _cuda_configure_impl(repository_ctx):
         return
 
     nccl = _find_package(repository_ctx, toolkit, "NCCL_HOME", "nccl.h", "nccl", "nccl")
-    cudnn = _find_package(repository_ctx, toolkit, "CUDNN_HOME", "cudnn.h", "cudnn", "cudnn")
+    cudnn = _find_cudnn(repository_ctx, toolkit, mode == "required")
     cublaslt = _find_package(repository_ctx, toolkit, "CUBLAS_HOME", "cublasLt.h", "cublasLt", "cublas")
     targets = [
         _cuda_headers(repository_ctx, toolkit),
