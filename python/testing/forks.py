@@ -117,11 +117,15 @@ class Fork:
         self.pid = os.fork()
         if not self.pid:
             finish(run_script, command[1:], env)
+        # Signals go to this process alone, whatever becomes of its number.
+        self.descriptor = os.pidfd_open(self.pid)
 
     def poll(self):
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+                os.close(self.descriptor)
         return self.returncode
 
     def wait(self, timeout=float("inf")):
@@ -134,7 +138,7 @@ class Fork:
 
     def send_signal(self, number):
         if self.poll() is None:
-            os.kill(self.pid, number)
+            signal.pidfd_send_signal(self.descriptor, number)
 
     def terminate(self):
         self.send_signal(signal.SIGTERM)
