@@ -257,6 +257,12 @@ report::Table TableOf(const ScalingReport& report, Variants variants) {
   return table;
 }
 
+// Returns "2 GPUs", or "2 ranks" if ranks share a GPU or are on a CPU.
+std::string RankCount(const ConfigurationReport& at) {
+  return Counted(at.world_size(),
+                 at.on_gpus() && !at.oversubscribed ? "GPU" : "rank");
+}
+
 // Returns a note such as "An epoch of 60,000 images takes 9.41 s at 1 rank,
 // 4.80 s at 2 ranks".
 std::string EpochNote(const ScalingReport& report, const ModeReport& mode) {
@@ -265,8 +271,7 @@ std::string EpochNote(const ScalingReport& report, const ModeReport& mode) {
     times.push_back(absl::StrFormat(
         "%s s at %s",
         report::Significant(report.EpochSeconds(at.images_per_second), 3),
-        Counted(at.world_size(),
-                at.on_gpus() && !at.oversubscribed ? "GPU" : "rank")));
+        RankCount(at)));
   }
   const std::string lead = NotePrefix(report, mode);
   return absl::StrCat(lead, lead.empty() ? "An" : "an", " epoch of ",
@@ -285,7 +290,7 @@ std::string UsageNote(const ScalingReport& report, const ModeReport& mode) {
         static_cast<double>(at.gpu_memory_bytes) * 0x1p-30,
         at.gpu_watts == 0 ? "power not known"
                           : absl::StrFormat("%.0f W", at.gpu_watts),
-        Counted(at.world_size(), at.oversubscribed ? "rank" : "GPU")));
+        RankCount(at)));
   }
   const std::string lead = NotePrefix(report, mode);
   if (parts.empty()) {

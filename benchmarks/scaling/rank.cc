@@ -136,10 +136,11 @@ bool IsFull(const RunSpec& spec, const StepReport& report) {
   return report.global_samples == spec.configuration.global_batch;
 }
 
-// Trains, epoch after epoch, until `on_step` returns false. Begins the meter
-// after the warm-up.
-absl::Status TrainUntil(Trainer& trainer, const RunSpec& spec, GpuMeter& meter,
-                        const std::function<bool(const StepReport&)>& on_step) {
+// Trains, epoch after epoch, until `on_step` returns false. Gives it the number
+// of steps on full batches so far. Begins the meter after the warm-up.
+absl::Status TrainUntil(
+    Trainer& trainer, const RunSpec& spec, GpuMeter& meter,
+    const std::function<bool(const StepReport&, int full_steps)>& on_step) {
   bool goes_on = true;
   int full_steps = 0;
   if (spec.warmup_steps == 0) meter.Begin();
@@ -147,7 +148,7 @@ absl::Status TrainUntil(Trainer& trainer, const RunSpec& spec, GpuMeter& meter,
     if (IsFull(spec, report) && ++full_steps == spec.warmup_steps) {
       meter.Begin();
     }
-    goes_on = on_step(report);
+    goes_on = on_step(report, full_steps);
     return goes_on;
   };
   for (int64_t epoch = 0; goes_on; ++epoch) {
@@ -161,16 +162,15 @@ absl::Status TrainUntil(Trainer& trainer, const RunSpec& spec, GpuMeter& meter,
 absl::StatusOr<Metrics> TimeSteps(Trainer& trainer, const RunSpec& spec,
                                   GpuMeter& meter,
                                   std::vector<RankStep>& steps) {
-  int full_steps = 0;
   Clock::time_point last_end;
   double last_cpu = 0;
   Metrics last_metrics;
   const bool on_gpu = spec.configuration.device == ComputeDevice::kCuda;
-  const auto on_step = [&](const StepReport& report) {
+  const auto on_step = [&](const StepReport& report, int full_steps) {
     const Clock::time_point now = Clock::now();
     const double cpu_now = ThreadCpuSeconds();
     if (IsFull(spec, report)) {
-      if (++full_steps > spec.warmup_steps) {
+      if (full_steps > spec.warmup_steps) {
         const double seconds =
             std::chrono::duration<double>(now - last_end).count();
         steps.push_back({.seconds = seconds,
@@ -285,7 +285,7 @@ absl::StatusOr<Metrics> Train(Communicator& group, Replica& replica,
   if (waits) return TimeSteps(*trainer, spec, meter, steps);
   LOCKSTEP_RETURN_IF_ERROR(
       TrainUntil(*trainer, spec, meter,
-                 [&](const StepReport&) { return !gpu_steps.done(); }));
+                 [&](const StepReport&, int) { return !gpu_steps.done(); }));
   LOCKSTEP_ASSIGN_OR_RETURN(steps, gpu_steps.Timed());
   return gpu_steps.metrics();
 }
