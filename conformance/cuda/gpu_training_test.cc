@@ -73,14 +73,6 @@ TEST_P(GpuTrainingTest, StepsAreOneRanks) {
   recorder.Measure(verdicts.furthest / SpreadOf(type));
 }
 
-// Attention without dropout, which cuDNN's fused kernels compute in 16 bits.
-const TestedNetwork& FusedVit() {
-  static const auto& tested = *new TestedNetwork(
-      "vit:patch=4,width=24,depth=2,heads=3,dropout=0.125,drop_path=0.25",
-      {3, 12, 8, 10}, {1, 2, 3});
-  return tested;
-}
-
 std::vector<GpuRun> Runs() {
   std::vector<GpuRun> runs = {
       {.deal = {8}, .steps = 7, .graphs = true},
@@ -89,7 +81,7 @@ std::vector<GpuRun> Runs() {
        .steps = 3,
        .precision = kBFloat16,
        .graphs = true,
-       .tested = &FusedVit()},
+       .tested = &TestedFusedVit()},
       {.steps = 4, .bucket_bytes = 1},
       {.deal = {5, 3}, .steps = 100, .graphs = true, .bucket_bytes = 1},
       {.deal = {3, 5, 0}, .steps = 2},

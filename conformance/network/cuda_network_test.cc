@@ -88,14 +88,6 @@ std::vector<NetworkRun> Runs() {
 INSTANTIATE_TEST_SUITE_P(Ranks, CudaNetworkTest, testing::ValuesIn(Runs()),
                          [](const auto& info) { return info.param.name(); });
 
-// Attention without dropout, which cuDNN computes in one kernel.
-const TestedNetwork& FusedVit() {
-  static const auto& tested = *new TestedNetwork(
-      "vit:patch=4,width=24,depth=2,heads=3,dropout=0.125,drop_path=0.25",
-      {3, 12, 8, 10}, {1});
-  return tested;
-}
-
 // Returns a step of the networks with every kind of operation on 1 to 4 ranks,
 // with activations in a 16-bit type.
 template <ConvolutionPrecision kPrecision>
@@ -123,7 +115,7 @@ std::vector<NetworkRun> NarrowRuns() {
                     .steps = 1,
                     .model = OnGpu<kPrecision>,
                     .type = TypeOf(kPrecision),
-                    .tested = &FusedVit()});
+                    .tested = &TestedFusedVit()});
   }
   return runs;
 }

@@ -214,6 +214,13 @@ const TestedNetwork& TestedVit() {
   return tested;
 }
 
+const TestedNetwork& TestedFusedVit() {
+  static const auto& tested = *new TestedNetwork(
+      "vit:patch=4,width=24,depth=2,heads=3,dropout=0.125,drop_path=0.25",
+      {3, 12, 8, 10}, {1, 2, 3});
+  return tested;
+}
+
 const TestedNetwork& TestedTorchvisionResNet() {
   static const auto& tested =
       *new TestedNetwork("resnet18:width=8", {3, 33, 33, 10}, {1});

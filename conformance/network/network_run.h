@@ -99,6 +99,9 @@ const TestedNetwork* TestedWinogradResNet();
 
 // Returns a small vision transformer with dropout of every kind.
 const TestedNetwork& TestedVit();
+// Has no dropout in its attention, which cuDNN's fused kernels compute in 16
+// bits.
+const TestedNetwork& TestedFusedVit();
 
 // Returns torchvision's ResNet-18, an eighth as wide, on images of 33 pixels.
 const TestedNetwork& TestedTorchvisionResNet();
