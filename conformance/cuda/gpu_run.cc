@@ -152,7 +152,6 @@ class Rank {
 
   const Network& network() const { return run_.tested->network(); }
   bool is_graph(int step) const { return run_.graphs && step >= kFirstGraph; }
-  absl::Status WarmUp();
   absl::Status CreateSteps();
   absl::Status FillStart();
   // Enqueues the copy of a step's batch to its buffer.
@@ -196,26 +195,11 @@ absl::Status Rank::Create(Communicator& control) {
   wiring_->Choose(rank_, options);
   LOCKSTEP_ASSIGN_OR_RETURN(parts_,
                             CreateGpuTestRank(control, network(), options));
-  LOCKSTEP_RETURN_IF_ERROR(WarmUp());
+  LOCKSTEP_RETURN_IF_ERROR(parts_.replica->WarmUp(
+      run_.deal[static_cast<size_t>(rank_)], buffers_[0].copy));
   LOCKSTEP_RETURN_IF_ERROR(FillStart());
   LOCKSTEP_RETURN_IF_ERROR(wiring_->Begin(parts_, rank_));
   return CreateSteps();
-}
-
-// Takes a step alone, on samples of no run, so that no later step allocates or
-// loads kernels beside those of NCCL. FillStart then sets parameters and
-// buffers.
-absl::Status Rank::WarmUp() {
-  const int64_t samples = run_.deal[static_cast<size_t>(rank_)];
-  const std::vector<float> images(samples * network().input_shape().size());
-  const std::vector<int32_t> labels(samples);
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const DeviceBatch batch,
-      buffers_[0].copy.Enqueue({.images = images, .labels = labels},
-                               /*learning_rate=*/0, parts_.compute.get()));
-  LOCKSTEP_RETURN_IF_ERROR(
-      parts_.replica->Enqueue(batch, /*gradient_scale=*/1, [](int) {}));
-  return parts_.replica->TakeMetrics().status();
 }
 
 absl::Status Rank::CreateSteps() {

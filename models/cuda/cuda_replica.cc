@@ -487,6 +487,16 @@ absl::Status CudaReplica::EnqueueEvaluation(const DeviceBatch& on_device) {
   return EnqueueLoss(batch, /*gradient_scale=*/0, *program, /*training=*/false);
 }
 
+absl::Status CudaReplica::WarmUp(int64_t samples, BatchCopy& copy) {
+  const std::vector<float> images(samples * network_.input_shape().size());
+  const std::vector<int32_t> labels(samples);
+  LOCKSTEP_ASSIGN_OR_RETURN(const DeviceBatch batch,
+                            copy.Enqueue({.images = images, .labels = labels},
+                                         /*learning_rate=*/0, stream_));
+  LOCKSTEP_RETURN_IF_ERROR(Enqueue(batch, /*gradient_scale=*/1, [](int) {}));
+  return TakeMetrics().status();
+}
+
 absl::StatusOr<Metrics> CudaReplica::TakeMetrics() {
   DeviceMetrics sums = {};
   LOCKSTEP_RETURN_IF_ERROR(

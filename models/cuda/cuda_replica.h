@@ -120,6 +120,13 @@ class CudaReplica {
   // call.
   absl::StatusOr<Metrics> TakeMetrics();
 
+  // Takes a step alone on this number of samples, so that later steps of as
+  // many neither plan, allocate nor load kernels. Changes gradients and
+  // buffers, but no parameter and no metrics. Waits for the stream. copy: on
+  // this GPU, not in use; may be used again afterwards. Errors: those of
+  // Enqueue.
+  absl::Status WarmUp(int64_t samples, BatchCopy& copy);
+
   // Enqueues the optimizer's step at numbers->learning_rate for all parameters,
   // in the order of roundings of models/optimizer.h. numbers: device memory,
   // until the stream has reached the end of the update. For float16 the

@@ -104,18 +104,9 @@ absl::Status GpuRankSteps::Prepare(const Network& network,
 }
 
 absl::Status GpuRankSteps::WarmUp(int64_t samples) {
-  const Network& network = replica_->network();
-  const std::vector<float> images(samples * network.input_shape().size());
-  const std::vector<int32_t> labels(samples);
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const DeviceBatch batch,
-      CopyTo(slots_[0], {.images = images, .labels = labels},
-             /*learning_rate=*/0));
-  LOCKSTEP_RETURN_IF_ERROR(
-      replica_->Enqueue(batch, /*gradient_scale=*/1, [](int) {}));
-  LOCKSTEP_RETURN_IF_ERROR(replica_->TakeMetrics().status());
+  LOCKSTEP_RETURN_IF_ERROR(replica_->WarmUp(samples, slots_[0].batch));
   // The step has changed the buffers.
-  return replica_->UploadBuffers(CreateBuffers(network));
+  return replica_->UploadBuffers(CreateBuffers(replica_->network()));
 }
 
 absl::Status GpuRankSteps::JoinGroups(const GpuStepsOptions& options,
