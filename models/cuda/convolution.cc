@@ -30,7 +30,7 @@ using Dims = CudnnTensor::Sizes;  // n, c, h, w
 Dims StridesOf(const Dims& dims, Layout layout) {
   const auto& [n, c, h, w] = dims;
   return layout == Layout::kNhwc ? Dims{h * w * c, 1, w * c, c}
-                                 : Dims{c * h * w, h * w, w, 1};
+                                 : PackedStrides(dims);
 }
 
 // cuDNN's names of a pass and of its attributes.
@@ -184,16 +184,8 @@ absl::StatusOr<CudnnPlan> PlanOf(const CudnnDevice& device,
   LOCKSTEP_RETURN_IF_ERROR(CheckGraph(graph));
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<CudnnDescriptor> parts, Build(graph));
   return CudnnPlan::Create(
-      device, std::move(parts), [&graph](const CudnnEngineFacts& facts) {
-        return !facts.rounds_inputs ||
-               graph.precision != ConvolutionPrecision::kFloat32;
-      });
-}
-
-// Returns the status with the graph's description before its message.
-absl::Status Named(const std::string& graph, const absl::Status& status) {
-  if (status.ok()) return status;
-  return {status.code(), absl::StrCat(graph, ": ", status.message())};
+      device, std::move(parts),
+      /*may_round=*/graph.precision != ConvolutionPrecision::kFloat32);
 }
 
 }  // namespace
@@ -215,10 +207,9 @@ std::string Describe(const ConvolutionGraph& g) {
 
 absl::StatusOr<ConvolutionPlan> ConvolutionPlan::Create(
     const CudnnDevice& device, const ConvolutionGraph& graph) {
-  std::string name = Describe(graph);
   absl::StatusOr<CudnnPlan> plan = PlanOf(device, graph);
-  if (!plan.ok()) return Named(name, plan.status());
-  return ConvolutionPlan(std::move(name), graph.bias, *std::move(plan));
+  if (!plan.ok()) return NameGraph(graph, plan.status());
+  return ConvolutionPlan(graph, *std::move(plan));
 }
 
 absl::Status ConvolutionPlan::Execute(cudnnHandle_t handle,
@@ -227,10 +218,10 @@ absl::Status ConvolutionPlan::Execute(cudnnHandle_t handle,
   constexpr std::array<int64_t, 4> kUids = {kX, kW, kY, kBias};
   const std::array<void*, 4> pointers = {operands.x, operands.w, operands.y,
                                          operands.bias};
-  const size_t count = bias_ ? 4 : 3;
-  return Named(graph_,
-               plan_.Execute(handle, std::span(kUids).first(count),
-                             std::span(pointers).first(count), workspace));
+  const size_t count = graph_.bias ? 4 : 3;
+  return NameGraph(graph_,
+                   plan_.Execute(handle, std::span(kUids).first(count),
+                                 std::span(pointers).first(count), workspace));
 }
 
 }  // namespace lockstep

@@ -89,11 +89,10 @@ class ConvolutionPlan {
                        void* workspace) const;
 
  private:
-  ConvolutionPlan(std::string graph, bool bias, CudnnPlan plan)
-      : graph_(std::move(graph)), bias_(bias), plan_(std::move(plan)) {}
+  ConvolutionPlan(ConvolutionGraph graph, CudnnPlan plan)
+      : graph_(std::move(graph)), plan_(std::move(plan)) {}
 
-  std::string graph_;  // Describe(graph).
-  bool bias_;
+  ConvolutionGraph graph_;
   CudnnPlan plan_;
 };
 

@@ -13,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -106,8 +105,15 @@ absl::StatusOr<std::vector<CudnnDescriptor>> GetDescriptors(
   return found;
 }
 
-absl::StatusOr<CudnnEngineFacts> ReadEngineFacts(
-    cudnnBackendDescriptor_t config) {
+// The facts about an engine configuration, as cuDNN reports them.
+struct EngineFacts {
+  std::string name;
+  std::string notes;
+  bool unwanted = false;       // Nondeterministic, or sums below float32.
+  bool rounds_inputs = false;  // Rounds float32 inputs.
+};
+
+absl::StatusOr<EngineFacts> ReadEngineFacts(cudnnBackendDescriptor_t config) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<CudnnDescriptor> engines,
                             GetDescriptors(config, CUDNN_ATTR_ENGINECFG_ENGINE,
                                            CUDNN_BACKEND_ENGINE_DESCRIPTOR, 1));
@@ -115,7 +121,7 @@ absl::StatusOr<CudnnEngineFacts> ReadEngineFacts(
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> index,
                             Get<int64_t>(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX,
                                          CUDNN_TYPE_INT64, 1));
-  CudnnEngineFacts facts;
+  EngineFacts facts;
   facts.name = absl::StrCat("eng", index.at(0));
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::vector<CudnnDescriptor> choices,
@@ -305,9 +311,9 @@ absl::StatusOr<std::vector<CudnnDescriptor>> CudnnGraphBuilder::Finish() {
   return std::exchange(made_, {});
 }
 
-absl::StatusOr<CudnnPlan> CudnnPlan::Create(
-    const CudnnDevice& device, std::vector<CudnnDescriptor> graph,
-    absl::FunctionRef<bool(const CudnnEngineFacts&)> accepts) {
+absl::StatusOr<CudnnPlan> CudnnPlan::Create(const CudnnDevice& device,
+                                            std::vector<CudnnDescriptor> graph,
+                                            bool may_round) {
   CudnnPlan made;
   made.parts_ = std::move(graph);
   cudnnBackendDescriptor_t const operations = made.parts_.back().get();
@@ -322,16 +328,19 @@ absl::StatusOr<CudnnPlan> CudnnPlan::Create(
       continue;
     }
     for (CudnnDescriptor& config : *configs) {
-      LOCKSTEP_ASSIGN_OR_RETURN(made.facts_, ReadEngineFacts(config.get()));
-      if (made.facts_.unwanted || !accepts(made.facts_)) {
-        last = absl::UnimplementedError(absl::StrCat(
-            made.facts_.name, " is excluded: ", made.facts_.notes));
+      LOCKSTEP_ASSIGN_OR_RETURN(EngineFacts facts,
+                                ReadEngineFacts(config.get()));
+      if (facts.unwanted || (facts.rounds_inputs && !may_round)) {
+        last = absl::UnimplementedError(
+            absl::StrCat(facts.name, " is excluded: ", facts.notes));
       } else if (auto plan = BuildPlan(device, config.get()); plan.ok()) {
         LOCKSTEP_ASSIGN_OR_RETURN(
             const std::vector<int64_t> workspace,
             Get<int64_t>(plan->get(), CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                          CUDNN_TYPE_INT64, 1));
         made.workspace_bytes_ = workspace.at(0);
+        made.engine_ = std::move(facts.name);
+        made.notes_ = std::move(facts.notes);
         made.plan_ = *std::move(plan);
         made.parts_.push_back(std::move(config));
         return made;

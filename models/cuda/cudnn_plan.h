@@ -16,9 +16,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/data_types.h"
 
@@ -101,6 +101,20 @@ struct CudnnAttribute {
   const void* values;
 };
 
+// Returns the status with Describe(graph) before its message. Describes the
+// graph of an error only.
+template <typename Graph>
+absl::Status NameGraph(const Graph& graph, const absl::Status& status) {
+  if (status.ok()) return status;
+  return {status.code(), absl::StrCat(Describe(graph), ": ", status.message())};
+}
+
+// Returns the strides of a tensor whose dimensions are in memory in their
+// order.
+inline CudnnTensor::Sizes PackedStrides(const CudnnTensor::Sizes& dims) {
+  return {dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1};
+}
+
 // Builds a graph, operation by operation. The descriptors that the functions
 // return live as long as the builder or its graph. Errors: cuDNN's, with `what`
 // or the attribute's number.
@@ -133,32 +147,25 @@ class CudnnGraphBuilder {
   std::vector<cudnnBackendDescriptor_t> operations_;
 };
 
-// The facts about an engine configuration, as cuDNN reports them.
-struct CudnnEngineFacts {
-  // The engine's number in cuDNN and its settings: "eng46 k2=16 k6=3".
-  std::string name;
-  std::string notes;           // "tensor core, runtime compilation".
-  bool unwanted = false;       // Nondeterministic, or sums below float32.
-  bool rounds_inputs = false;  // Rounds float32 inputs.
-};
-
 // cuDNN's way to compute a graph on a card. A plan is the first configuration
 // from cuDNN's heuristics that cuDNN can build. Configurations that are
 // nondeterministic or sum in less than float32 are excluded.
 class CudnnPlan {
  public:
-  // graph: the result of CudnnGraphBuilder::Finish. accepts: whether a
-  // configuration may be chosen. Takes milliseconds, or longer if the engine is
-  // compiled at run time: keep the plan. Does not use the card. Errors:
-  // cuDNN's; kUnimplemented if cuDNN supports no configuration, or `accepts`
-  // none. If no configuration can be built, the error is that of the last one,
-  // and the message gives the number of configurations.
-  static absl::StatusOr<CudnnPlan> Create(
-      const CudnnDevice& device, std::vector<CudnnDescriptor> graph,
-      absl::FunctionRef<bool(const CudnnEngineFacts&)> accepts);
+  // graph: the result of CudnnGraphBuilder::Finish. may_round: whether engines
+  // that round float32 inputs are accepted. Takes milliseconds, or longer if
+  // the engine is compiled at run time: keep the plan. Does not use the card.
+  // Errors: cuDNN's; kUnimplemented if all configurations are unsupported or
+  // excluded. If no configuration can be built, the error is that of the last
+  // one, and the message gives the number of configurations.
+  static absl::StatusOr<CudnnPlan> Create(const CudnnDevice& device,
+                                          std::vector<CudnnDescriptor> graph,
+                                          bool may_round);
 
-  const std::string& engine() const { return facts_.name; }
-  const std::string& notes() const { return facts_.notes; }
+  // The engine's number in cuDNN and its settings: "eng46 k2=16 k6=3".
+  const std::string& engine() const { return engine_; }
+  // cuDNN's notes about the engine: "tensor core, runtime compilation".
+  const std::string& notes() const { return notes_; }
   // The size of the device memory that an execution needs besides its operands.
   int64_t workspace_bytes() const { return workspace_bytes_; }
   // The number of the heuristics' configurations that were rejected before this
@@ -180,7 +187,7 @@ class CudnnPlan {
   // The descriptors that plan_ uses.
   std::vector<CudnnDescriptor> parts_;
   CudnnDescriptor plan_;
-  CudnnEngineFacts facts_;
+  std::string engine_, notes_;
   int64_t workspace_bytes_ = 0;
   int rejected_count_ = 0;
 };

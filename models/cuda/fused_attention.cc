@@ -45,10 +45,6 @@ enum Uid : int64_t {
 
 constexpr cudnnDataType_t kFloat = CUDNN_DATA_FLOAT;
 
-Dims Packed(const Dims& dims) {
-  return {dims[1] * dims[2] * dims[3], dims[2] * dims[3], dims[3], 1};
-}
-
 // Swaps rows and columns of a tensor's dims or strides.
 Dims Transposed(const Dims& sizes) {
   return {sizes[0], sizes[1], sizes[3], sizes[2]};
@@ -147,8 +143,10 @@ class AttentionBuilder {
   // A number for each row of a head.
   Made Column(int64_t uid, Place place = Place::kDevice) {
     const Dims dims = {graph_.n, graph_.heads, graph_.length, 1};
-    return builder_.Tensor(
-        {.uid = uid, .dims = dims, .strides = Packed(dims), .place = place});
+    return builder_.Tensor({.uid = uid,
+                            .dims = dims,
+                            .strides = PackedStrides(dims),
+                            .place = place});
   }
   Made Scalar(Uid uid) {
     return builder_.Tensor({.uid = uid,
@@ -160,7 +158,7 @@ class AttentionBuilder {
     const Dims dims = {graph_.n, graph_.heads, graph_.length, graph_.length};
     return {.uid = next_++,
             .dims = dims,
-            .strides = Packed(dims),
+            .strides = PackedStrides(dims),
             .place = Place::kVirtual};
   }
   Made Scores() { return builder_.Tensor(ScoreTensor()); }
@@ -212,7 +210,7 @@ class AttentionBuilder {
     LOCKSTEP_ASSIGN_OR_RETURN(const Operand products,
                               builder_.Tensor({.uid = next_++,
                                                .dims = dims,
-                                               .strides = Packed(dims),
+                                               .strides = PackedStrides(dims),
                                                .place = Place::kVirtual}));
     LOCKSTEP_RETURN_IF_ERROR(
         builder_.Pointwise(CUDNN_POINTWISE_MUL, dy, y, products));
@@ -288,8 +286,7 @@ absl::StatusOr<CudnnPlan> PlanOf(const CudnnDevice& device,
                                 : builder.Backward());
   LOCKSTEP_ASSIGN_OR_RETURN(
       CudnnPlan plan,
-      CudnnPlan::Create(device, std::move(parts),
-                        [](const CudnnEngineFacts&) { return true; }));
+      CudnnPlan::Create(device, std::move(parts), /*may_round=*/true));
   // cuDNN does not say that an engine adds gradients of q in the order in which
   // its blocks end. Such an engine does not keep gradients of scores.
   if (plan.workspace_bytes() < KeptBytes(graph)) {
@@ -300,12 +297,6 @@ absl::StatusOr<CudnnPlan> PlanOf(const CudnnDevice& device,
                      plan.workspace_bytes(), " bytes"));
   }
   return plan;
-}
-
-// Returns the status with the graph's description before its message.
-absl::Status Named(const AttentionGraph& graph, const absl::Status& status) {
-  if (status.ok()) return status;
-  return {status.code(), absl::StrCat(Describe(graph), ": ", status.message())};
 }
 
 }  // namespace
@@ -320,7 +311,7 @@ std::string Describe(const AttentionGraph& g) {
 absl::StatusOr<FusedAttentionPlan> FusedAttentionPlan::Create(
     const CudnnDevice& device, const AttentionGraph& graph) {
   absl::StatusOr<CudnnPlan> plan = PlanOf(device, graph);
-  if (!plan.ok()) return Named(graph, plan.status());
+  if (!plan.ok()) return NameGraph(graph, plan.status());
   return FusedAttentionPlan(graph, *std::move(plan));
 }
 
@@ -348,7 +339,7 @@ absl::Status FusedAttentionPlan::Execute(cudnnHandle_t handle,
     const std::array<void*, 6> pointers = {
         qkv,        Offset(qkv, part),   Offset(qkv, 2 * part),
         operands.y, operands.statistics, &scale};
-    return Named(graph_, plan_.Execute(handle, kUids, pointers, workspace));
+    return NameGraph(graph_, plan_.Execute(handle, kUids, pointers, workspace));
   }
   constexpr std::array<int64_t, 12> kUids = {
       kQuery, kKey, kValue,  kY,    kStatistics, kScale,
@@ -366,21 +357,25 @@ absl::Status FusedAttentionPlan::Execute(cudnnHandle_t handle,
       Offset(operands.dqkv, part),
       Offset(operands.dqkv, 2 * part),
       Offset(workspace, AlignedBytes(plan_.workspace_bytes()))};
-  return Named(graph_, plan_.Execute(handle, kUids, pointers, workspace));
+  return NameGraph(graph_, plan_.Execute(handle, kUids, pointers, workspace));
 }
 
-absl::StatusOr<std::shared_ptr<const FusedAttentionPlan>>
-FusedAttentionPlans::Get(const CudnnDevice& device,
-                         const AttentionGraph& graph) {
+FusedAttentionPlans::PlanOrError FusedAttentionPlans::Get(
+    const CudnnDevice& device, const AttentionGraph& graph) {
   AttentionGraph unnamed = graph;
   unnamed.name.clear();
-  std::shared_ptr<const FusedAttentionPlan>& plan = plans_[Describe(unnamed)];
-  if (plan == nullptr) {
-    LOCKSTEP_ASSIGN_OR_RETURN(FusedAttentionPlan made,
-                              FusedAttentionPlan::Create(device, graph));
-    plan = std::make_shared<const FusedAttentionPlan>(std::move(made));
+  const auto [found, is_new] = plans_.try_emplace(Describe(unnamed));
+  if (is_new) {
+    absl::StatusOr<FusedAttentionPlan> made =
+        FusedAttentionPlan::Create(device, graph);
+    if (made.ok()) {
+      found->second =
+          std::make_shared<const FusedAttentionPlan>(*std::move(made));
+    } else {
+      found->second = made.status();
+    }
   }
-  return plan;
+  return found->second;
 }
 
 }  // namespace lockstep

@@ -90,13 +90,14 @@ class FusedAttentionPlan {
 // thread safe.
 class FusedAttentionPlans {
  public:
-  // Returns the plan, and creates it in the first call for its graph. Errors:
-  // those of FusedAttentionPlan::Create.
-  absl::StatusOr<std::shared_ptr<const FusedAttentionPlan>> Get(
-      const CudnnDevice& device, const AttentionGraph& graph);
+  using PlanOrError = absl::StatusOr<std::shared_ptr<const FusedAttentionPlan>>;
+
+  // Returns the plan, or the error of FusedAttentionPlan::Create, which only
+  // the first call for a graph calls: an error names the first layer.
+  PlanOrError Get(const CudnnDevice& device, const AttentionGraph& graph);
 
  private:
-  std::map<std::string, std::shared_ptr<const FusedAttentionPlan>> plans_;
+  std::map<std::string, PlanOrError> plans_;
 };
 
 }  // namespace lockstep
